@@ -1,0 +1,59 @@
+"""Packaging of `taac`. Pinned versions of everything are in constraints.txt."""
+import pathlib
+import shutil
+
+from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
+
+ROOT = pathlib.Path(__file__).parent
+
+
+class BuildWithConfigs(build_py):
+    """Ships the gin files inside the package, where an installed `taac` looks for them."""
+
+    def run(self):
+        super().run()
+        if self.editable_mode:
+            return  # an editable install reads them from the repository
+        for folder in ("gin", "experiments"):
+            for path in sorted((ROOT / folder).rglob("*.gin")):
+                target = pathlib.Path(self.build_lib, "taac", "configs", path.relative_to(ROOT))
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(path, target)
+
+
+setup(
+    name="taac",
+    version="0.1.0",
+    description="Temporally abstract actor-critic control for PyTorch and Gymnasium",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="MIT",
+    python_requires=">=3.10",
+    packages=find_packages(include=["taac", "taac.*"]),
+    install_requires=[
+        "torch>=2.6",
+        "numpy>=1.26",
+        "gymnasium[classic-control,box2d,mujoco]>=1.1",
+        "tensorboard>=2.18",
+        "absl-py>=2.1",
+        "gin-config>=0.5.0",
+        "matplotlib>=3.8",  # the pictures of `taac plot`
+        "tqdm>=4.66",  # the progress bar
+        "psutil>=5.9",  # free memory, on every system
+        "typeguard>=4.3",  # types of gin bindings, checked before any work
+        "imageio[ffmpeg]>=2.34",  # videos of `taac play`
+        "pillow>=10.0",  # gif files
+    ],
+    extras_require={
+        "dev": [
+            "pytest>=8.0",
+            "pytest-xdist>=3.5",
+            "hypothesis>=6.100",
+            "ruff>=0.6",
+            "mypy>=1.11",
+        ],
+    },
+    entry_points={"console_scripts": ["taac = taac.commands.main:main"]},
+    cmdclass={"build_py": BuildWithConfigs},
+)

@@ -1,0 +1,99 @@
+"""Nested tensors: functions over dicts, tuples, lists and NamedTuples of any depth.
+
+`()` is a nest without leaves, so a part that a record has no use for costs nothing. Dicts are visited in the order of
+the first nest's keys.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from taac.data_structures import Nest
+from taac.errors import TaacError
+
+
+def is_container(nest: Nest) -> bool:
+    return isinstance(nest, (dict, tuple, list))
+
+
+def map_structure(fn: Callable[..., Any], nest: Nest, *others: Nest) -> Nest:
+    """The nest of `fn(leaf, ...)` over corresponding leaves of nests of one structure.
+
+    Raises:
+        TaacError: the structures differ; the message names the path of the first difference.
+    """
+    if not others:
+        return _map_one(fn, nest)
+    return _map_many(fn, (nest, *others), "")
+
+
+def _map_one(fn: Callable[[Any], Any], nest: Nest) -> Nest:
+    # The path that rollouts take several times a step: no zipping, no path names.
+    if isinstance(nest, dict):
+        return {key: _map_one(fn, value) for key, value in nest.items()}
+    if isinstance(nest, tuple):
+        values = [_map_one(fn, value) for value in nest]
+        return type(nest)(*values) if hasattr(nest, "_fields") else tuple(values)
+    if isinstance(nest, list):
+        return [_map_one(fn, value) for value in nest]
+    return fn(nest)
+
+
+def _map_many(fn: Callable[..., Any], nests: tuple[Nest, ...], path: str) -> Nest:
+    first = nests[0]
+    if not is_container(first):
+        for other in nests[1:]:
+            if is_container(other):
+                raise TaacError(f"nests differ at '{path or '/'}': a leaf in one, {_describe(other)} in another")
+        return fn(*nests)
+    for other in nests[1:]:
+        _check_same(first, other, path)
+    if isinstance(first, dict):
+        return {key: _map_many(fn, tuple(n[key] for n in nests), f"{path}/{key}") for key in first}
+    names = getattr(first, "_fields", range(len(first)))
+    values = [_map_many(fn, children, f"{path}/{name}") for name, children in zip(names, zip(*nests))]
+    if hasattr(first, "_fields"):
+        return type(first)(*values)
+    return type(first)(values)
+
+
+def _check_same(first: Nest, other: Nest, path: str) -> None:
+    same = is_container(other) and isinstance(other, dict) == isinstance(first, dict) and len(other) == len(first)
+    if same and isinstance(first, dict):
+        same = first.keys() == other.keys()
+    if not same:
+        raise TaacError(f"nests differ at '{path or '/'}': {_describe(first)} in one, {_describe(other)} in another")
+
+
+def _describe(nest: Nest) -> str:
+    if isinstance(nest, dict):
+        return f"a dict with keys {sorted(map(str, nest))}"
+    if is_container(nest):
+        return f"a {type(nest).__name__} of {len(nest)}"
+    return "a leaf"
+
+
+def flatten_with_path(nest: Nest, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Pairs of a leaf's path (`"camera/0"`; `""` for a bare leaf) and the leaf."""
+    if isinstance(nest, dict):
+        items = list(nest.items())
+    elif isinstance(nest, (tuple, list)):
+        items = list(zip(getattr(nest, "_fields", range(len(nest))), nest))
+    else:
+        yield path, nest
+        return
+    for key, value in items:
+        yield from flatten_with_path(value, f"{path}/{key}" if path else str(key))
+
+
+def flatten(nest: Nest) -> list[Any]:
+    """All leaves, in order."""
+    return [leaf for _, leaf in flatten_with_path(nest)]
+
+
+def pack_like(structure: Nest, leaves: list[Any]) -> Nest:
+    """The nest shaped as `structure` that `flatten`s to `leaves`."""
+    iterator = iter(leaves)
+    if len(leaves) != len(flatten(structure)):
+        raise TaacError(f"{len(leaves)} leaves given for a structure of {len(flatten(structure))}")
+    return map_structure(lambda _: next(iterator), structure)

@@ -1,0 +1,1 @@
+"""The mathematics, as pure functions of tensors."""

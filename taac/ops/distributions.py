@@ -1,0 +1,170 @@
+"""Squashed normal, the switching distribution beta, entropies and target entropies. All entropies are in nats."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from taac.errors import TaacError
+
+_LOG_2 = math.log(2.0)
+_HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
+_MIN_ALPHA = 1e-10
+
+
+def squash_log_det(pre_tanh: torch.Tensor) -> torch.Tensor:
+    """`log |d tanh(x) / dx| = log(1 - tanh(x)^2) = 2 (log 2 - x - softplus(-2x))`, elementwise; exact at saturation."""
+    return 2.0 * (_LOG_2 - pre_tanh - F.softplus(-2.0 * pre_tanh))
+
+
+def squashed_normal_log_prob(pre_tanh: torch.Tensor, mean: torch.Tensor, log_std: torch.Tensor) -> torch.Tensor:
+    """Log-density of `a = tanh(x)`, `x ~ N(mean, exp(log_std)^2)` independently in each dimension.
+
+    `log p(a) = sum_i log N(x_i; mean_i, std_i) - log(1 - tanh(x_i)^2)`, from the pre-tanh `x`: inverting tanh would lose
+    all precision near the bounds.
+
+    Args:
+        pre_tanh, mean, log_std: `[..., A]`.
+
+    Returns:
+        `[...]`, in nats.
+
+    Raises:
+        TaacError: shapes that differ.
+
+    Source: Haarnoja et al., SAC (arXiv:1812.05905), appendix C, equation 26.
+    """
+    if not pre_tanh.shape == mean.shape == log_std.shape:
+        raise TaacError(
+            f"pre_tanh, mean and log_std must have one shape, "
+            f"got {list(pre_tanh.shape)}, {list(mean.shape)}, {list(log_std.shape)}"
+        )
+    noise = (pre_tanh - mean) * torch.exp(-log_std)
+    return _log_prob_of_noise(noise, pre_tanh, log_std)
+
+
+def _log_prob_of_noise(noise: torch.Tensor, pre_tanh: torch.Tensor, log_std: torch.Tensor) -> torch.Tensor:
+    return (-0.5 * noise.square() - log_std - _HALF_LOG_2PI - squash_log_det(pre_tanh)).sum(-1)
+
+
+def squashed_normal_sample(mean: torch.Tensor, log_std: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A reparameterised sample of the squashed normal, and its log-probability.
+
+    `a = tanh(mean + exp(log_std) * noise)`, `noise ~ N(0, 1)`; gradients flow to mean and log_std through both results.
+
+    Args:
+        mean, log_std: `[..., A]`.
+
+    Returns:
+        The action `[..., A]` in [-1, 1], and `log p(a)` `[...]` in nats.
+
+    Source: Haarnoja et al., SAC (arXiv:1812.05905), equation 8 and appendix C.
+    """
+    noise = torch.randn_like(mean)
+    pre_tanh = mean + log_std.exp() * noise
+    return torch.tanh(pre_tanh), _log_prob_of_noise(noise, pre_tanh, log_std)
+
+
+def beta_distribution(
+    q_values: torch.Tensor,
+    alpha: torch.Tensor | float,
+    advantage_clipping: tuple[float | None, float | None] | None = None,
+) -> torch.Tensor:
+    """The switching policy, `beta = softmax(q / alpha)` over (go on with the old trajectory, start the new one).
+
+    Computed from the advantage `q_1 - q_0` so that it is exact at any size of q, and with alpha clamped to at least
+    1e-10, so that it never is NaN. It is never differentiated.
+
+    Args:
+        q_values: `[..., 2]`, (q_0 of going on, q_1 of switching).
+        alpha: temperature, a scalar, > 0.
+        advantage_clipping: `(lo, hi)`, either may be None; the advantage is clipped to it first.
+
+    Returns:
+        Probabilities `[..., 2]`, detached, which sum to 1.
+
+    Raises:
+        TaacError: the last dimension is not 2, or lo > hi.
+
+    Source: Yu, Xu and Zhang, TAAC (NeurIPS 2021, arXiv:2104.06521), section 4.1; advantage clipping: its locomotion
+    settings.
+    """
+    if q_values.shape[-1] != 2:
+        raise TaacError(f"q_values must be [..., 2], got shape {list(q_values.shape)}")
+    with torch.no_grad():
+        advantage = q_values[..., 1] - q_values[..., 0]
+        if advantage_clipping is not None:
+            low, high = advantage_clipping
+            if low is not None and high is not None and low > high:
+                raise TaacError(f"advantage_clipping must be (low, high) with low <= high, got {advantage_clipping}")
+            if low is not None or high is not None:
+                advantage = advantage.clamp(low, high)
+        alpha = torch.as_tensor(alpha, dtype=advantage.dtype, device=advantage.device).clamp(min=_MIN_ALPHA)
+        scaled = advantage / alpha
+        return torch.stack([torch.sigmoid(-scaled), torch.sigmoid(scaled)], dim=-1)
+
+
+def categorical_entropy(probs: torch.Tensor) -> torch.Tensor:
+    """`-sum p log p` over the last dimension, in nats; a probability of 0 contributes 0."""
+    return -torch.xlogy(probs, probs).sum(-1)
+
+
+def continuous_target_entropy(
+    minimum: float | Sequence[float] | np.ndarray, maximum: float | Sequence[float] | np.ndarray, min_prob: float
+) -> float:
+    """Target entropy of a continuous policy, `sum_i log((maximum_i - minimum_i) * min_prob)` over dimensions.
+
+    It is the entropy of a policy that spreads its mass evenly over the fraction `min_prob` of each dimension's range.
+
+    Args:
+        minimum, maximum: bounds of the action, `[A]`, or a number for one dimension.
+        min_prob: in (0, 1]; 1 asks for the uniform policy.
+
+    Returns:
+        Nats.
+
+    Raises:
+        TaacError: min_prob outside (0, 1] (more than 1 asks for more than the greatest entropy), or empty bounds.
+
+    Source: the settings published with TAAC (arXiv:2104.06521), which give `min_prob` a task.
+    """
+    span = np.asarray(maximum, dtype=np.float64) - np.asarray(minimum, dtype=np.float64)
+    if not (np.all(np.isfinite(span)) and np.all(span > 0)):
+        raise TaacError(f"a target entropy needs finite bounds with minimum < maximum, got {minimum} and {maximum}")
+    if not 0 < min_prob <= 1:
+        raise TaacError(
+            f"min_prob must be in (0, 1], got {min_prob}: the entropy of a continuous policy is at most log(max - min)"
+        )
+    return float(np.sum(np.log(span * min_prob)))
+
+
+def discrete_target_entropy(num_choices: int, min_prob: float) -> float:
+    """Target entropy of a categorical policy, `p (log(N-1) - log p) - (1-p) log(1-p)`, p = min_prob.
+
+    It is the entropy of a policy whose likeliest choice has probability `1 - p` and whose others share `p` evenly.
+
+    Args:
+        num_choices: N, at least 2.
+        min_prob: in (0, (N-1)/N]; the greatest asks for the uniform policy, of entropy `log N`.
+
+    Returns:
+        Nats; 0.1985 for N = 2 and p = 0.05.
+
+    Raises:
+        TaacError: fewer than 2 choices, or min_prob outside its range.
+
+    Source: the settings published with TAAC (arXiv:2104.06521).
+    """
+    if num_choices < 2:
+        raise TaacError(f"a categorical policy needs at least 2 choices, got {num_choices}")
+    greatest = (num_choices - 1) / num_choices
+    if not 0 < min_prob <= greatest:
+        raise TaacError(
+            f"min_prob must be in (0, {greatest:g}] for {num_choices} choices, got {min_prob}: "
+            f"the entropy is at most log({num_choices}) = {math.log(num_choices):.4f} nats"
+        )
+    p = min_prob
+    return p * (math.log(num_choices - 1) - math.log(p)) - (1 - p) * math.log(1 - p)

@@ -1,0 +1,50 @@
+"""Losses as pure functions."""
+from __future__ import annotations
+
+import torch
+
+
+def action_gradient_loss(action: torch.Tensor, action_gradient: torch.Tensor) -> torch.Tensor:
+    """The deterministic-policy-gradient surrogate, `1/2 |a - sg(a + dQ/da)|^2` with sg the stopped gradient.
+
+    Its gradient with respect to the actor's parameters is `-dQ/da * da/dphi`.
+
+    Args:
+        action: `[..., A]`, with a graph to the actor.
+        action_gradient: `[..., A]`, dQ/da; taken as a constant.
+
+    Returns:
+        `[...]`.
+    """
+    target = (action + action_gradient).detach()
+    return 0.5 * (action - target).square().sum(-1)
+
+
+def temperature_loss(scale: torch.Tensor, entropy: torch.Tensor, target_entropy: float) -> torch.Tensor:
+    """`scale * (H - H_target)`, H a constant: pulls the temperature up while the entropy is below its target.
+
+    Args:
+        scale: scalar; log alpha (tuned in log space) or alpha itself (tuned directly).
+        entropy: `[...]`, nats.
+        target_entropy: nats.
+
+    Returns:
+        `[...]`.
+
+    Source: Haarnoja et al., SAC (arXiv:1812.05905), equation 18; in log space as their implementation.
+    """
+    return scale * (entropy.detach() - target_entropy)
+
+
+def squared_td_error(q: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Squared TD error (without 1/2), summed over critics, its mean over reward dimensions.
+
+    Args:
+        q: `[N, T, B]` or `[N, T, B, D]`, of N critics.
+        target: `[T, B]` or `[T, B, D]`, detached.
+
+    Returns:
+        `[T, B]`.
+    """
+    loss = (q - target.detach()).square().sum(0)
+    return loss.mean(-1) if loss.dim() == 3 else loss

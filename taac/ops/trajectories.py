@@ -1,0 +1,113 @@
+"""Curves in action space that an agent can go on following: constant, linear, quadratic.
+
+A trajectory at a step is the record `Tau(a, v, u)`: the action, and its first and second difference (halved), each
+`[..., A]` in [-1, 1]; parts that a trajectory has no use for are `()`. Two pure functions are all there is to it:
+`advance` goes one step on, `start` begins a new one from what the actor gave. Both are differentiable in their inputs.
+
+Source: Yu, Xu and Zhang, TAAC (NeurIPS 2021, arXiv:2104.06521), section 3.3 (constant), and the supplementary material
+(linear and quadratic); the table of `advance` and `start` is in each class.
+"""
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import torch
+
+from taac import nest
+from taac.data_structures import Nest
+
+
+class Tau(NamedTuple):
+    """The trajectory at one step."""
+
+    a: Nest  # [..., A] the action that is executed
+    v: Nest  # [..., A] half of its change a step, or ()
+    u: Nest  # [..., A] half of the change of v a step, or ()
+
+
+class Trajectory(Protocol):
+    """What `TaacAlgorithm` needs of a trajectory."""
+
+    def zeros(self, action: torch.Tensor) -> Tau:
+        """The trajectory at rest, for an action's shape, dtype and device."""
+
+    def advance(self, tau: Tau) -> Tau:
+        """The trajectory one step on."""
+
+    def start(self, action: torch.Tensor, tau: Tau) -> Tau:
+        """A new trajectory from the actor's output `[..., A]` in [-1, 1], following on `tau`."""
+
+
+def _clamp(x: torch.Tensor) -> torch.Tensor:
+    return x.clamp(-1.0, 1.0)
+
+
+class ConstantTrajectory:
+    """Repeats the action: `advance: a <- a`; `start: a = a_hat`."""
+
+    def zeros(self, action: torch.Tensor) -> Tau:
+        return Tau(torch.zeros_like(action), (), ())
+
+    def advance(self, tau: Tau) -> Tau:
+        return tau
+
+    def start(self, action: torch.Tensor, tau: Tau) -> Tau:
+        return Tau(action, (), ())
+
+
+class LinearTrajectory:
+    """Goes on in a straight line: `advance: a <- clamp(a + 2v)`, clamp to [-1, 1].
+
+    `start`, inverse mode (the default): the actor gives the next action, `a = a_hat`, `v = (a_hat - a_old) / 2`.
+    `start`, direct mode: the actor gives the velocity, `v = a_hat`, and the trajectory advances at once.
+    """
+
+    def __init__(self, inverse_mode: bool = True):
+        self.inverse_mode = inverse_mode
+
+    def zeros(self, action: torch.Tensor) -> Tau:
+        return Tau(torch.zeros_like(action), torch.zeros_like(action), ())
+
+    def advance(self, tau: Tau) -> Tau:
+        return Tau(_clamp(tau.a + 2 * tau.v), tau.v, ())
+
+    def start(self, action: torch.Tensor, tau: Tau) -> Tau:
+        if self.inverse_mode:
+            return Tau(action, (action - tau.a) / 2, ())
+        return self.advance(Tau(tau.a, action, ()))
+
+
+class QuadraticTrajectory:
+    """Goes on in a parabola: `advance: v <- clamp(v + 2u)`, then `a <- clamp(a + 2v)`, clamp to [-1, 1]; u stays.
+
+    `start`, inverse mode (the default): `a = a_hat`, `v = (a_hat - a_old) / 2`, `u = v / 2`: the parabola through the old
+    action, at rest there one half step earlier, and the new one.
+    `start`, direct mode: the actor gives the acceleration, `v = 0`, `u = a_hat`, and the trajectory advances at once.
+    """
+
+    def __init__(self, inverse_mode: bool = True):
+        self.inverse_mode = inverse_mode
+
+    def zeros(self, action: torch.Tensor) -> Tau:
+        zero = torch.zeros_like(action)
+        return Tau(zero, zero.clone(), zero.clone())
+
+    def advance(self, tau: Tau) -> Tau:
+        v = _clamp(tau.v + 2 * tau.u)
+        return Tau(_clamp(tau.a + 2 * v), v, tau.u)
+
+    def start(self, action: torch.Tensor, tau: Tau) -> Tau:
+        if self.inverse_mode:
+            v = (action - tau.a) / 2
+            return Tau(action, v, v / 2)
+        return self.advance(Tau(tau.a, torch.zeros_like(tau.a), action))
+
+
+def uniform_like(tau: Tau) -> Tau:
+    """A trajectory with every part uniform in [-1, 1]."""
+    return nest.map_structure(lambda x: torch.empty_like(x).uniform_(-1.0, 1.0), tau)
+
+
+def select(switch: torch.Tensor, new: Tau, old: Tau) -> Tau:
+    """`new` where `switch` `[...]`, else `old`."""
+    return nest.map_structure(lambda n, o: torch.where(switch.unsqueeze(-1), n, o), new, old)

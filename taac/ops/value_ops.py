@@ -1,0 +1,133 @@
+"""Returns: the targets that critics regress on.
+
+All share one recursion, backwards from `G[T-1] = value[T-1]`:
+
+    G[t] = reward[t+1] + discount[t+1] * A[t+1],    A[t] = value[t] where stop[t], else G[t],
+
+and differ in `stop` alone, which always holds at LAST. `reward[t]` and `discount[t]` are those received on arriving at
+step `t`; `discount` already includes gamma: `gamma * TimeStep.discount`. What is computed *at* a LAST frame belongs to no
+action and must be masked by the caller. No gradient flows through any argument.
+"""
+from __future__ import annotations
+
+import torch
+
+from taac.data_structures import StepType
+from taac.errors import TaacError
+
+
+def one_step_return(
+    reward: torch.Tensor, value: torch.Tensor, step_type: torch.Tensor, discount: torch.Tensor
+) -> torch.Tensor:
+    """One-step temporal-difference target, `G[t] = reward[t+1] + discount[t+1] * value[t+1]`.
+
+    Args:
+        reward: `[T, B]` or `[T, B, D]`, received on arriving at step t.
+        value: same shape, the value of the state at step t.
+        step_type: `[T, B]`, a `StepType` each. It does not matter here; it is checked, so that returns are exchangeable.
+        discount: `[T, B]` or `[T, B, D]`, gamma times the discount received on arriving at step t.
+
+    Returns:
+        `[T-1, B]` or `[T-1, B, D]`, detached.
+
+    Raises:
+        TaacError: shapes that do not fit, or T < 2.
+
+    Source: Sutton and Barto, Reinforcement Learning (2nd edition), equation 6.1 and following.
+    """
+    discount = _check(reward, value, step_type, discount)
+    with torch.no_grad():
+        return reward[1:] + discount[1:] * value[1:]
+
+
+def n_step_return(
+    reward: torch.Tensor, value: torch.Tensor, step_type: torch.Tensor, discount: torch.Tensor
+) -> torch.Tensor:
+    """N-step return to the end of the segment or of the episode, whichever comes first.
+
+    `G[t] = reward[t+1] + discount[t+1] * A[t+1]`, `A[t] = value[t]` where step t is LAST, else `G[t]`; so
+    `G[0] = r[1] + d[1] r[2] + ... + d[1]...d[T-1] value[T-1]` inside an episode. It is not corrected for the policy that
+    chose the actions.
+
+    Args, returns, errors: as `one_step_return`.
+
+    Source: Sutton and Barto (2nd edition), equation 7.1.
+    """
+    discount = _check(reward, value, step_type, discount)
+    return _backward(reward, value, step_type == StepType.LAST, discount)
+
+
+def compare_through_return(
+    reward: torch.Tensor,
+    value: torch.Tensor,
+    step_type: torch.Tensor,
+    discount: torch.Tensor,
+    switch: torch.Tensor,
+) -> torch.Tensor:
+    """The compare-through return of TAAC: multi-step through the steps at which nobody switches.
+
+    `G[t] = reward[t+1] + discount[t+1] * A[t+1]`, `A[t] = value[t]` where step t is LAST or `switch[t]`, else `G[t]`.
+    With `switch[t] = b[t] | b~[t]` (the switch that was executed, and one newly sampled from the current policy at the
+    replayed state), a target reaches on through step t only where both went on with the same trajectory: there the
+    executed action is the one that the current policy takes, so the return needs no importance weights.
+    `switch[0]` is never read.
+
+    With `switch` true everywhere it is `one_step_return`; with `switch` true nowhere, `n_step_return`.
+
+    Args:
+        reward, value, step_type, discount: as `one_step_return`.
+        switch: `[T, B]` bool.
+
+    Returns:
+        `[T-1, B]` or `[T-1, B, D]`, detached.
+
+    Raises:
+        TaacError: shapes that do not fit, or T < 2.
+
+    Source: Yu, Xu and Zhang, TAAC (NeurIPS 2021, arXiv:2104.06521), section 4.3 and algorithm 2.
+    """
+    discount = _check(reward, value, step_type, discount)
+    if switch.shape != step_type.shape or switch.dtype != torch.bool:
+        raise TaacError(
+            f"switch must be bool of step_type's shape {list(step_type.shape)}, "
+            f"got {switch.dtype} of shape {list(switch.shape)}"
+        )
+    return _backward(reward, value, (step_type == StepType.LAST) | switch, discount)
+
+
+@torch.no_grad()
+def _backward(
+    reward: torch.Tensor, value: torch.Tensor, stop: torch.Tensor, discount: torch.Tensor
+) -> torch.Tensor:
+    """The recursion of the module's docstring. `discount` is already broadcast."""
+    if reward.dim() == 3:
+        stop = stop.unsqueeze(-1)
+    steps = value.shape[0]
+    returns = torch.empty_like(value[1:])
+    target = value[-1]
+    for t in range(steps - 2, -1, -1):
+        if t < steps - 2:
+            target = torch.where(stop[t + 1], value[t + 1], target)
+        target = reward[t + 1] + discount[t + 1] * target
+        returns[t] = target
+    return returns
+
+
+def _check(
+    reward: torch.Tensor, value: torch.Tensor, step_type: torch.Tensor, discount: torch.Tensor
+) -> torch.Tensor:
+    """Checks the shapes that all returns share; gives the discount with the reward's rank."""
+    if reward.dim() not in (2, 3):
+        raise TaacError(f"reward must be [T, B] or [T, B, D], got shape {list(reward.shape)}")
+    if value.shape != reward.shape:
+        raise TaacError(f"value must have reward's shape {list(reward.shape)}, got {list(value.shape)}")
+    time_batch = reward.shape[:2]
+    if step_type.shape != time_batch:
+        raise TaacError(f"step_type must have shape {list(time_batch)}, got {list(step_type.shape)}")
+    if discount.shape not in (time_batch, reward.shape):
+        raise TaacError(
+            f"discount must have shape {list(time_batch)} or reward's {list(reward.shape)}, got {list(discount.shape)}"
+        )
+    if reward.shape[0] < 2:
+        raise TaacError("a return needs at least two steps (T >= 2): the first, and one to arrive at")
+    return discount.unsqueeze(-1) if discount.dim() < reward.dim() else discount
