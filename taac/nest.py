@@ -97,3 +97,8 @@ def pack_like(structure: Nest, leaves: list[Any]) -> Nest:
     if len(leaves) != len(flatten(structure)):
         raise TaacError(f"{len(leaves)} leaves given for a structure of {len(flatten(structure))}")
     return map_structure(lambda _: next(iterator), structure)
+
+
+def index(nest: Nest, key: Any) -> Nest:
+    """The nest of `leaf[key]`, for an integer, a slice or an index tensor."""
+    return map_structure(lambda leaf: leaf[key], nest)

@@ -1,0 +1,163 @@
+"""What SAC and TAAC share: an encoder, critics, their slow targets, and how a loss is put together."""
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn as nn
+
+from taac.algorithms.algorithm import Algorithm
+from taac.algorithms.temperature import Temperature
+from taac.data_structures import Experience, Nest
+from taac.errors import TaacError
+from taac.networks import CriticEnsemble, ObservationEncoder
+from taac.ops import distributions
+from taac.specs import TensorSpec
+
+
+class ActorCriticAlgorithm(Algorithm):
+    """An encoder trained by the critics alone, critics `Q_i(features, action parts)`, and a slow copy of both.
+
+    Args:
+        observation_spec: nest of specs.
+        action_spec: a vector in [-1, 1].
+        num_action_parts: how many vectors of the action's size the critics take beside the features.
+        reward_dim: D for a reward of D parts; None for a scalar reward.
+        reward_weights: D weights of the sum that actor and switch maximise; None: all 1.
+        encoder_ctor: called with the observation spec; a module with `output_size`.
+        critic_ctor: called with input size and `reward_dim`; see `CriticEnsemble`.
+        target_update_tau: fraction by which targets move towards the online networks, in (0, 1].
+        target_update_period: in updates.
+        dqda_clipping: if given, each element of dQ/da is clipped to +- this.
+    """
+
+    def __init__(
+        self,
+        observation_spec: Nest,
+        action_spec: TensorSpec,
+        num_action_parts: int,
+        reward_dim: int | None,
+        reward_weights: Sequence[float] | None,
+        encoder_ctor: Callable[..., nn.Module],
+        critic_ctor: Callable[..., nn.Module],
+        target_update_tau: float,
+        target_update_period: int,
+        dqda_clipping: float | None,
+    ):
+        super().__init__()
+        if not 0 < target_update_tau <= 1:
+            raise TaacError(f"target_update_tau must be in (0, 1], got {target_update_tau}")
+        if target_update_period < 1:
+            raise TaacError(f"target_update_period must be 1 or more updates, got {target_update_period}")
+        if dqda_clipping is not None and dqda_clipping <= 0:
+            raise TaacError(f"dqda_clipping must be above 0, got {dqda_clipping}")
+        self.action_size = action_spec.shape[0]
+        self.reward_weights = _check_reward_weights(reward_weights, reward_dim)
+        self.encoder = encoder_ctor(observation_spec)
+        self.feature_size = int(self.encoder.output_size)  # type: ignore[arg-type]
+        self.critics = critic_ctor(self.feature_size + num_action_parts * self.action_size, reward_dim)
+        self.target_encoder = copy.deepcopy(self.encoder).requires_grad_(False)
+        self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
+        self.target_update_tau = target_update_tau
+        self.target_update_period = target_update_period
+        self.dqda_clipping = dqda_clipping
+
+    # Critics' values -------------------------------------------------------------------------------------------------
+
+    def min_over_critics(self, q: torch.Tensor) -> torch.Tensor:
+        """`[N, ...]` to `[...]`: the least favourable critic, so the greatest where a reward's weight is negative."""
+        if self.reward_weights is None or min(self.reward_weights) >= 0:
+            return q.amin(0)
+        sign = torch.tensor([math.copysign(1.0, w) for w in self.reward_weights], device=q.device)
+        return (q * sign).amin(0) * sign
+
+    def weighted(self, q: torch.Tensor) -> torch.Tensor:
+        """Sum over reward parts with their weights, `[..., D]` to `[...]`; a scalar reward's value as it is."""
+        if self.reward_weights is None:
+            return q
+        return q @ torch.tensor(self.reward_weights, dtype=q.dtype, device=q.device)
+
+    def action_gradient(self, q: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+        """dQ/da of `q` `[...]` at `action` `[..., A]`; the critics' own parameters get no gradient."""
+        (gradient,) = torch.autograd.grad(q.sum(), action)
+        return gradient if self.dqda_clipping is None else gradient.clamp(-self.dqda_clipping, self.dqda_clipping)
+
+    # Putting a loss together -----------------------------------------------------------------------------------------
+
+    @staticmethod
+    def pad_front(value: torch.Tensor) -> torch.Tensor:
+        """Target values of frames 1..T-1 `[T-1, ...]` to `[T, ...]`: no return ever reads that of frame 0."""
+        return torch.cat([torch.zeros_like(value[:1]), value])
+
+    @staticmethod
+    def masked(experience: Experience, loss: torch.Tensor) -> torch.Tensor:
+        """The loss `[T, B]` with 0 at LAST, where no action was taken."""
+        return loss.masked_fill(experience.time_step.is_last(), 0.0)
+
+    # Updates ---------------------------------------------------------------------------------------------------------
+
+    def temperatures(self) -> dict[str, Temperature]:
+        """The temperatures by name."""
+        raise NotImplementedError
+
+    def actor_modules(self) -> list[nn.Module]:
+        """The modules that the actor's learning rate is for."""
+        raise NotImplementedError
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        groups = {
+            "actor": [p for module in self.actor_modules() for p in module.parameters()],
+            "critic": [*self.encoder.parameters(), *self.critics.parameters()],
+            "temperature": [p for t in self.temperatures().values() for p in t.parameters()],
+        }
+        return {name: [p for p in parameters if p.requires_grad] for name, parameters in groups.items()}
+
+    @torch.no_grad()
+    def after_update(self, num_updates: int) -> None:
+        for temperature in self.temperatures().values():
+            temperature.project()
+        if num_updates % self.target_update_period == 0:
+            targets = [*self.target_encoder.parameters(), *self.target_critics.parameters()]
+            online = [*self.encoder.parameters(), *self.critics.parameters()]
+            torch._foreach_lerp_(targets, online, self.target_update_tau)
+
+    def describe(self) -> list[str]:
+        return [
+            f"{name}: target entropy {t.target_entropy:.4f} nats, alpha {t.alpha().item():g} ({t.tuning})"
+            for name, t in self.temperatures().items()
+        ]
+
+
+def action_target_entropy(action_spec: TensorSpec, min_prob: float, target_entropy: float | None) -> float:
+    """The target entropy of a policy over a bounded action vector, in nats: as given, or from `min_prob`.
+
+    Raises:
+        TaacError: it is above the greatest entropy possible.
+    """
+    assert action_spec.minimum is not None and action_spec.maximum is not None
+    if target_entropy is None:
+        return distributions.continuous_target_entropy(action_spec.minimum, action_spec.maximum, min_prob)
+    greatest = distributions.continuous_target_entropy(action_spec.minimum, action_spec.maximum, 1.0)
+    if target_entropy > greatest:
+        raise TaacError(
+            f"target_entropy {target_entropy} nats cannot be reached: the uniform policy over {action_spec} has the "
+            f"greatest entropy, {greatest:.4f} nats = sum_i log(max_i - min_i)"
+        )
+    return float(target_entropy)
+
+
+def _check_reward_weights(weights: Sequence[float] | None, reward_dim: int | None) -> tuple[float, ...] | None:
+    if reward_dim is None:
+        if weights is not None:
+            raise TaacError(f"reward_weights {tuple(weights)} were given, but the environment's reward is a scalar")
+        return None
+    if weights is None:
+        return (1.0,) * reward_dim
+    if len(weights) != reward_dim or not any(weights):
+        raise TaacError(
+            f"reward_weights must be {reward_dim} numbers, one for each part of the reward and not all 0, "
+            f"got {tuple(weights)}"
+        )
+    return tuple(float(w) for w in weights)

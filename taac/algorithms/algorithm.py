@@ -1,0 +1,66 @@
+"""What an algorithm is: five steps, parameters and hyper-parameters, and nothing else.
+
+State that runs through time is passed in and handed out, never kept. The environment, the buffer, optimizers,
+checkpoints, the gradient step and summaries belong to others. One iteration of the trainer is, in short,
+
+    state = reset_where_first(state, algorithm.initial_state(B), time_step)     # whoever acts does this
+    step = algorithm.rollout_step(time_step, state)                             # act
+    replay.add(Experience(time_step, step.info)); time_step = environment.step(step.output)
+    experience = replay.sample(...)                                             # [T, B]
+    loss = algorithm.calc_loss(experience, algorithm.train_step(experience))    # LossInfo, loss [T, B]
+    loss.loss.mean().backward(); optimizer.step(); algorithm.after_update(number)
+"""
+from __future__ import annotations
+
+import torch
+import torch.nn as nn
+
+from taac import nest
+from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
+
+
+class Algorithm(nn.Module):
+    """The interface. Everything in a `TimeStep` is batched: `[B, ...]` in the acting steps, `[T, B, ...]` in training."""
+
+    def initial_state(self, batch_size: int) -> Nest:
+        """The state at the first frame of an episode, leaves `[batch_size, ...]`; `()` if there is none."""
+        raise NotImplementedError
+
+    def predict_step(self, time_step: TimeStep, state: Nest, epsilon: float = 0.0) -> AlgStep:
+        """Acts greedily; with probability `epsilon`, each random choice is sampled instead of taking its mode."""
+        raise NotImplementedError
+
+    def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
+        """Acts to explore; `info` is what training needs of this frame, and goes to the replay buffer."""
+        raise NotImplementedError
+
+    def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
+        """Acts uniformly at random: how experience is collected before training begins. `info` as `rollout_step`."""
+        raise NotImplementedError
+
+    def train_step(self, experience: Experience) -> Nest:
+        """Runs the networks once, on all `T*B` replayed frames at a time; its result is handed to `calc_loss`."""
+        raise NotImplementedError
+
+    def calc_loss(self, experience: Experience, info: Nest) -> LossInfo:
+        """The loss of each frame, `[T, B]`, 0 at LAST."""
+        raise NotImplementedError
+
+    def after_update(self, num_updates: int) -> None:
+        """Called after each optimizer step, with how many there have been: moves targets, projects what is bounded."""
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        """Trainable parameters by role ("actor", "critic", "temperature"); every one in exactly one group."""
+        raise NotImplementedError
+
+    def describe(self) -> list[str]:
+        """Lines about what follows from the settings: target entropies in nats with their formula."""
+        return []
+
+
+def reset_where_first(state: Nest, initial: Nest, time_step: TimeStep) -> Nest:
+    """The state with the rows that begin an episode set to the initial one. Leaves `[B, ...]`."""
+    first = time_step.is_first()
+    return nest.map_structure(
+        lambda s, i: torch.where(first.reshape(-1, *(1,) * (s.dim() - 1)), i, s), state, initial
+    )

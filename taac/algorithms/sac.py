@@ -1,0 +1,167 @@
+"""Soft actor-critic for continuous actions.
+
+Source: Haarnoja et al., Soft Actor-Critic Algorithms and Applications (arXiv:1812.05905), algorithm 1; equation numbers
+below are that paper's.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import gin
+import torch
+import torch.nn as nn
+
+from taac import nest
+from taac.algorithms.actor_critic import ActorCriticAlgorithm, action_target_entropy
+from taac.algorithms.td_losses import OneStepTDLoss
+from taac.algorithms.temperature import Temperature
+from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
+from taac.networks import ActorNetwork, CriticEnsemble, ObservationEncoder
+from taac.ops import distributions, losses
+from taac.specs import TensorSpec, check_unit_box
+
+
+class SacTrainInfo(NamedTuple):
+    """From `train_step` to `calc_loss`."""
+
+    actor_loss: torch.Tensor  # [T, B]
+    log_pi: torch.Tensor  # [T, B], log pi(a~|s), detached
+    q: torch.Tensor  # [N, T-1, B(, D)], at the executed actions
+    value: torch.Tensor  # [T, B(, D)], target values; 0 at frame 0, where they are never read
+
+
+@gin.configurable
+class SacAlgorithm(ActorCriticAlgorithm):
+    """Continuous SAC.
+
+    Args:
+        observation_spec, action_spec: of the environment; actions are a vector in [-1, 1].
+        reward_dim, reward_weights, encoder_ctor, critic_ctor, target_update_tau, target_update_period, dqda_clipping: see
+            `ActorCriticAlgorithm`. The entropy bonus of a vector reward is shared out so that its weighted sum is the
+            bonus itself.
+        actor_ctor: called with input and action size; see `ActorNetwork`.
+        td_loss: how targets are made; see `td_losses`.
+        action_min_prob: gives the target entropy, `sum_i log((max_i - min_i) * action_min_prob)`.
+        target_entropy: the target entropy itself, in nats, instead.
+        temperature_ctor: called with the target entropy; see `Temperature`.
+        entropy_in_target: whether targets pay the next step's entropy, `- alpha log pi(a'|s')`, discounted as the value.
+
+    Raises:
+        TaacError: a discrete, nested or unscaled action space; a target entropy that cannot be reached.
+    """
+
+    def __init__(
+        self,
+        observation_spec: Nest,
+        action_spec: TensorSpec,
+        reward_dim: int | None = None,
+        reward_weights: Sequence[float] | None = None,
+        encoder_ctor: Callable[..., nn.Module] = ObservationEncoder,
+        actor_ctor: Callable[..., nn.Module] = ActorNetwork,
+        critic_ctor: Callable[..., nn.Module] = CriticEnsemble,
+        td_loss: OneStepTDLoss | None = None,
+        action_min_prob: float = 0.1,
+        target_entropy: float | None = None,
+        temperature_ctor: Callable[..., Temperature] = Temperature,
+        entropy_in_target: bool = True,
+        target_update_tau: float = 0.005,
+        target_update_period: int = 1,
+        dqda_clipping: float | None = None,
+    ):
+        check_unit_box(action_spec, "SacAlgorithm")
+        super().__init__(
+            observation_spec, action_spec, 1, reward_dim, reward_weights, encoder_ctor, critic_ctor,
+            target_update_tau, target_update_period, dqda_clipping,
+        )  # fmt: skip
+        self.actor = actor_ctor(self.feature_size, self.action_size)
+        self.temperature = temperature_ctor(action_target_entropy(action_spec, action_min_prob, target_entropy))
+        self.td_loss = td_loss or OneStepTDLoss()
+        self.entropy_in_target = entropy_in_target
+
+    # Acting ----------------------------------------------------------------------------------------------------------
+
+    def initial_state(self, batch_size: int) -> Nest:
+        return ()
+
+    @torch.no_grad()
+    def predict_step(self, time_step: TimeStep, state: Nest, epsilon: float = 0.0) -> AlgStep:
+        mean, log_std = self.actor(self.encoder(time_step.observation))
+        action = torch.tanh(mean)
+        if epsilon > 0:
+            sample, _ = distributions.squashed_normal_sample(mean, log_std)
+            action = torch.where(torch.rand_like(mean[..., :1]) < epsilon, sample, action)
+        return self._act(action)
+
+    @torch.no_grad()
+    def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
+        action, _ = distributions.squashed_normal_sample(*self.actor(self.encoder(time_step.observation)))
+        return self._act(action)
+
+    @torch.no_grad()
+    def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
+        batch, device = time_step.step_type.shape[0], time_step.step_type.device
+        return self._act(torch.empty(batch, self.action_size, device=device).uniform_(-1.0, 1.0))
+
+    @staticmethod
+    def _act(action: torch.Tensor) -> AlgStep:
+        # The replayed prev_action of the next frame is this action: there is nothing else to keep.
+        return AlgStep(action, (), (), torch.ones_like(action[..., 0], dtype=torch.bool))
+
+    # Learning --------------------------------------------------------------------------------------------------------
+
+    def train_step(self, experience: Experience) -> SacTrainInfo:
+        time_step = experience.time_step
+        features = self.encoder(time_step.observation)
+        frozen = features.detach()
+        executed = time_step.prev_action[1:]
+
+        # Actor: minimise alpha log pi(a~|s) - min_i Q_i(s, a~)  (equations 7 and 9)
+        action, log_pi = distributions.squashed_normal_sample(*self.actor(frozen))
+        q_pi = self.weighted(self.min_over_critics(self.critics(frozen, action)))
+        dq_da = self.action_gradient(q_pi, action)
+        actor_loss = losses.action_gradient_loss(action, dq_da) + self.temperature.alpha() * log_pi
+
+        # V(s') = min_i Q'_i(s', a~') - alpha log pi(a~'|s')  (equation 3)
+        with torch.no_grad():
+            target_features = self.target_encoder(nest.index(time_step.observation, slice(1, None)))
+            value = self.min_over_critics(self.target_critics(target_features, action[1:]))
+            if self.entropy_in_target:
+                value = value + self._share_out(-self.temperature.alpha() * log_pi[1:])
+        return SacTrainInfo(
+            actor_loss=actor_loss,
+            log_pi=log_pi.detach(),
+            q=self.critics(features[:-1], executed),
+            value=self.pad_front(value),
+        )
+
+    def calc_loss(self, experience: Experience, info: SacTrainInfo) -> LossInfo:
+        time_step = experience.time_step
+        switch = torch.ones_like(time_step.step_type, dtype=torch.bool)
+        critic_loss, target = self.td_loss(info.q, time_step, info.value, switch)  # equation 5
+        temperature_loss = self.temperature.loss(-info.log_pi)  # equation 18
+        loss = self.masked(experience, info.actor_loss + temperature_loss + critic_loss)
+        return LossInfo(
+            loss,
+            {
+                "loss/critic": critic_loss.detach().mean(),
+                "loss/actor": info.actor_loss.detach().mean(),
+                "critic/q": info.q.detach().mean(),
+                "critic/target": target.mean(),
+                "policy/entropy": -info.log_pi.mean(),
+                "policy/alpha": self.temperature.alpha(),
+            },
+        )
+
+    def _share_out(self, bonus: torch.Tensor) -> torch.Tensor:
+        """A bonus `[...]` as parts `[..., D]` of a vector reward whose weighted sum is the bonus."""
+        if self.reward_weights is None:
+            return bonus
+        weights = torch.tensor(self.reward_weights, device=bonus.device)
+        return bonus.unsqueeze(-1) * weights / weights.square().sum()
+
+    def temperatures(self) -> dict[str, Temperature]:
+        return {"action": self.temperature}
+
+    def actor_modules(self) -> list[nn.Module]:
+        return [self.actor]

@@ -1,0 +1,258 @@
+"""TAAC: soft actor-critic with closed-loop temporal abstraction.
+
+At every step the actor proposes a new action `a_hat`, and a second stage, which sees it, decides whether to start the
+trajectory that `a_hat` begins (`b = 1`) or to go on with the trajectory that was being followed (`b = 0`).
+
+Source: Yu, Xu and Zhang, TAAC: Temporally Abstract Actor-Critic for Continuous Control (NeurIPS 2021, arXiv:2104.06521),
+sections 3 and 4.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import gin
+import torch
+import torch.nn as nn
+
+from taac import nest
+from taac.algorithms.actor_critic import ActorCriticAlgorithm, action_target_entropy
+from taac.algorithms.td_losses import OneStepTDLoss, TAACTDLoss
+from taac.algorithms.temperature import Temperature
+from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
+from taac.errors import TaacError
+from taac.networks import ActorNetwork, CriticEnsemble, ObservationEncoder, TrajectoryEmbedding
+from taac.ops import distributions, losses, trajectories
+from taac.ops.trajectories import ConstantTrajectory, Tau, Trajectory
+from taac.specs import TensorSpec, check_unit_box
+
+
+class TaacState(NamedTuple):
+    """What runs through time."""
+
+    tau: Tau  # parts [B, A], the trajectory last executed; zeros at FIRST
+    repeats: torch.Tensor  # [B] int64, how many steps it has run; 0 at FIRST, 1 after the step that started it
+
+
+class TaacInfo(NamedTuple):
+    """What the replay buffer keeps of a frame.
+
+    The trajectory executed at frame t is `tau_prev` of frame t+1 unless t is LAST, so it needs no place of its own.
+    """
+
+    tau_prev: Tau  # parts [B, A], the trajectory before acting here
+    switch: torch.Tensor  # [B] bool, b as it was executed
+
+
+class TaacTrainInfo(NamedTuple):
+    """From `train_step` to `calc_loss`."""
+
+    actor_loss: torch.Tensor  # [T, B]
+    log_pi: torch.Tensor  # [T, B], log pi(a_hat | s, tau_prev), detached
+    beta: torch.Tensor  # [T, B, 2], detached
+    switch: torch.Tensor  # [T, B] bool, b | b~
+    q: torch.Tensor  # [N, T-1, B(, D)], at the executed trajectories
+    value: torch.Tensor  # [T, B(, D)], target values; 0 at frame 0, where they are never read
+
+
+@gin.configurable
+class TaacAlgorithm(ActorCriticAlgorithm):
+    """TAAC with any trajectory.
+
+    Args:
+        observation_spec, action_spec: of the environment; actions are a vector in [-1, 1].
+        trajectory: `ConstantTrajectory()`, `LinearTrajectory()` or `QuadraticTrajectory()`.
+        reward_dim, reward_weights, encoder_ctor, critic_ctor, target_update_tau, target_update_period, dqda_clipping: see
+            `ActorCriticAlgorithm`.
+        actor_ctor: called with input and action size; see `ActorNetwork`.
+        td_loss: how targets are made; `TAACTDLoss` is TAAC, `OneStepTDLoss` TAAC-1td, `TDLoss` TAAC-Ntd.
+        action_min_prob: target entropy of the actor, `sum_i log((max_i - min_i) * action_min_prob)`.
+        beta_min_prob: target entropy of the switch, `-p log p - (1-p) log(1-p)`.
+        temperature_ctor: called with a target entropy, for actor and switch alike; see `Temperature`.
+        b1_advantage_clipping: `(low, high)`, either may be None: clips the advantage `q_1 - q_0` of switching.
+        max_repeat_steps: a trajectory that has run so long is ended by a forced switch, in rollout and evaluation.
+        randomize_first_state_tau: rollouts begin each episode on a random trajectory instead of at rest.
+
+    Raises:
+        TaacError: a discrete, nested or unscaled action space; settings out of range.
+    """
+
+    def __init__(
+        self,
+        observation_spec: Nest,
+        action_spec: TensorSpec,
+        reward_dim: int | None = None,
+        reward_weights: Sequence[float] | None = None,
+        trajectory: Trajectory | None = None,
+        encoder_ctor: Callable[..., nn.Module] = ObservationEncoder,
+        actor_ctor: Callable[..., nn.Module] = ActorNetwork,
+        critic_ctor: Callable[..., nn.Module] = CriticEnsemble,
+        td_loss: OneStepTDLoss | None = None,
+        action_min_prob: float = 0.1,
+        beta_min_prob: float = 0.05,
+        temperature_ctor: Callable[..., Temperature] = Temperature,
+        b1_advantage_clipping: tuple[float | None, float | None] | None = None,
+        max_repeat_steps: int | None = None,
+        randomize_first_state_tau: bool = False,
+        target_update_tau: float = 0.005,
+        target_update_period: int = 1,
+        dqda_clipping: float | None = None,
+    ):
+        check_unit_box(action_spec, "TaacAlgorithm")
+        if max_repeat_steps is not None and max_repeat_steps < 1:
+            raise TaacError(f"TaacAlgorithm.max_repeat_steps must be 1 or more, or None, got {max_repeat_steps}")
+        trajectory = trajectory or ConstantTrajectory()
+        num_parts = len(nest.flatten(trajectory.zeros(action_spec.zeros())))
+        super().__init__(
+            observation_spec, action_spec, num_parts, reward_dim, reward_weights, encoder_ctor, critic_ctor,
+            target_update_tau, target_update_period, dqda_clipping,
+        )  # fmt: skip
+        self.trajectory = trajectory
+        self.tau_embedding = TrajectoryEmbedding(self.feature_size, self.action_size, num_parts)
+        self.actor = actor_ctor(self.tau_embedding.output_size, self.action_size)
+        self.action_temperature = temperature_ctor(action_target_entropy(action_spec, action_min_prob, None))
+        self.beta_temperature = temperature_ctor(distributions.discrete_target_entropy(2, beta_min_prob))
+        self.td_loss = td_loss or TAACTDLoss()
+        self.b1_advantage_clipping = b1_advantage_clipping
+        self.max_repeat_steps = max_repeat_steps
+        self.randomize_first_state_tau = randomize_first_state_tau
+        self._beta(torch.zeros(1), torch.zeros(1))  # refuses bad clipping before any work
+
+    # Acting ----------------------------------------------------------------------------------------------------------
+
+    def initial_state(self, batch_size: int) -> TaacState:
+        device = self.action_temperature.value.device
+        tau = self.trajectory.zeros(torch.zeros(batch_size, self.action_size, device=device))
+        return TaacState(tau, torch.zeros(batch_size, dtype=torch.int64, device=device))
+
+    @torch.no_grad()
+    def predict_step(self, time_step: TimeStep, state: TaacState, epsilon: float = 0.0) -> AlgStep:
+        features = self.encoder(time_step.observation)
+        mean, log_std = self.actor(self.tau_embedding(features, state.tau))
+        a_hat = torch.tanh(mean)
+        if epsilon > 0:
+            sample, _ = distributions.squashed_normal_sample(mean, log_std)
+            a_hat = torch.where(torch.rand_like(mean[..., :1]) < epsilon, sample, a_hat)
+        beta_1 = self._switching_probability(features, state.tau, a_hat)
+        switch = beta_1 > 0.5  # the mode; a tie repeats
+        if epsilon > 0:
+            switch = torch.where(torch.rand_like(beta_1) < epsilon, torch.rand_like(beta_1) < beta_1, switch)
+        return self._execute(state, a_hat, switch)
+
+    @torch.no_grad()
+    def rollout_step(self, time_step: TimeStep, state: TaacState) -> AlgStep:
+        state = self._first_tau(time_step, state)
+        features = self.encoder(time_step.observation)
+        a_hat, _ = distributions.squashed_normal_sample(*self.actor(self.tau_embedding(features, state.tau)))
+        beta_1 = self._switching_probability(features, state.tau, a_hat)
+        return self._execute(state, a_hat, torch.rand_like(beta_1) < beta_1)
+
+    @torch.no_grad()
+    def random_step(self, time_step: TimeStep, state: TaacState) -> AlgStep:
+        state = self._first_tau(time_step, state)
+        a_hat = torch.empty_like(state.tau.a).uniform_(-1.0, 1.0)
+        return self._execute(state, a_hat, torch.rand_like(a_hat[..., 0]) < 0.5)
+
+    def _execute(self, state: TaacState, a_hat: torch.Tensor, switch: torch.Tensor) -> AlgStep:
+        """Follows the chosen trajectory for a step; `info` keeps the switch that was executed, forced or not."""
+        if self.max_repeat_steps is not None:
+            switch = switch | (state.repeats >= self.max_repeat_steps)
+        old, new = self.trajectory.advance(state.tau), self.trajectory.start(a_hat, state.tau)
+        tau = trajectories.select(switch, new, old)
+        repeats = torch.where(switch, 1, state.repeats + 1)
+        return AlgStep(tau.a, TaacState(tau, repeats), TaacInfo(state.tau, switch), switch)
+
+    def _first_tau(self, time_step: TimeStep, state: TaacState) -> TaacState:
+        if not self.randomize_first_state_tau:
+            return state
+        drawn = trajectories.uniform_like(state.tau)
+        return state._replace(tau=trajectories.select(time_step.is_first(), drawn, state.tau))
+
+    def _switching_probability(self, features: torch.Tensor, tau_prev: Tau, a_hat: torch.Tensor) -> torch.Tensor:
+        """beta_1 `[...]`: both candidates through the critics in one call."""
+        tau_0, tau_1 = self.trajectory.advance(tau_prev), self.trajectory.start(a_hat, tau_prev)
+        q_0, q_1 = self._min_q(self.critics, features.expand(2, *features.shape), _stack(tau_0, tau_1))
+        return self._beta(self.weighted(q_0), self.weighted(q_1))[..., 1]
+
+    # Learning --------------------------------------------------------------------------------------------------------
+
+    def train_step(self, experience: Experience) -> TaacTrainInfo:
+        time_step, (tau_prev, b) = experience
+        tau = nest.index(tau_prev, slice(1, None))  # executed at frames 0..T-2
+        features = self.encoder(time_step.observation)
+        frozen = features.detach()
+
+        # a_hat ~ pi(. | s, tau_prev) and the two candidates: the old trajectory one step on, and a new one
+        a_hat, log_pi = distributions.squashed_normal_sample(*self.actor(self.tau_embedding(frozen, tau_prev)))
+        tau_0, tau_1 = self.trajectory.advance(tau_prev), self.trajectory.start(a_hat, tau_prev)
+
+        # beta = softmax((q_0, q_1) / alpha_beta), from the online critics
+        with torch.no_grad():
+            q_0 = self.weighted(self._min_q(self.critics, frozen, tau_0))
+        q_1 = self.weighted(self._min_q(self.critics, frozen, tau_1))
+        beta = self._beta(q_0, q_1)
+        b_new = torch.rand_like(beta[..., 1]) < beta[..., 1]
+
+        # Actor: gradient -(beta_1 dQ/da_hat) da_hat/dphi + alpha_a dlog pi/dphi
+        dq_da = self.action_gradient(q_1, a_hat)
+        actor_loss = losses.action_gradient_loss(a_hat, beta[..., 1:] * dq_da)
+        actor_loss = actor_loss + self.action_temperature.alpha() * log_pi
+
+        # V(s') = beta_0 min_i Q'_i(s', tau_0) + beta_1 min_i Q'_i(s', tau_1)
+        with torch.no_grad():
+            value = self._target_value(*nest.index((time_step.observation, tau_0, tau_1, beta), slice(1, None)))
+        return TaacTrainInfo(
+            actor_loss=actor_loss,
+            log_pi=log_pi.detach(),
+            beta=beta,
+            switch=b | b_new,
+            q=self.critics(features[:-1], *nest.flatten(tau)),
+            value=self.pad_front(value),
+        )
+
+    def calc_loss(self, experience: Experience, info: TaacTrainInfo) -> LossInfo:
+        critic_loss, target = self.td_loss(info.q, experience.time_step, info.value, info.switch)
+        beta_entropy = distributions.categorical_entropy(info.beta)
+        temperature_loss = self.action_temperature.loss(-info.log_pi) + self.beta_temperature.loss(beta_entropy)
+        loss = self.masked(experience, info.actor_loss + temperature_loss + critic_loss)
+        return LossInfo(
+            loss,
+            {
+                "loss/critic": critic_loss.detach().mean(),
+                "loss/actor": info.actor_loss.detach().mean(),
+                "critic/q": info.q.detach().mean(),
+                "critic/target": target.mean(),
+                "policy/entropy": -info.log_pi.mean(),
+                "policy/alpha": self.action_temperature.alpha(),
+                "beta/switch_probability": info.beta[..., 1].mean(),
+                "beta/entropy": beta_entropy.mean(),
+                "beta/alpha": self.beta_temperature.alpha(),
+                "beta/reach_through": (~info.switch).float().mean(),
+            },
+        )
+
+    def _min_q(self, critics: nn.Module, features: torch.Tensor, tau: Tau) -> torch.Tensor:
+        """min_i Q_i(features, tau): `[...]`, or `[..., D]`."""
+        return self.min_over_critics(critics(features, *nest.flatten(tau)))
+
+    def _target_value(self, observation: Nest, tau_0: Tau, tau_1: Tau, beta: torch.Tensor) -> torch.Tensor:
+        """V(s) of the target critics, both candidates in one call; `[...]`, or `[..., D]`."""
+        features = self.target_encoder(observation)
+        q = self._min_q(self.target_critics, features.expand(2, *features.shape), _stack(tau_0, tau_1))
+        weights = beta.movedim(-1, 0)
+        return (weights.reshape(*weights.shape, *(1,) * (q.dim() - weights.dim())) * q).sum(0)
+
+    def _beta(self, q_0: torch.Tensor, q_1: torch.Tensor) -> torch.Tensor:
+        q = torch.stack([q_0, q_1], dim=-1)
+        return distributions.beta_distribution(q, self.beta_temperature.alpha(), self.b1_advantage_clipping)
+
+    def temperatures(self) -> dict[str, Temperature]:
+        return {"action": self.action_temperature, "beta": self.beta_temperature}
+
+    def actor_modules(self) -> list[nn.Module]:
+        return [self.tau_embedding, self.actor]
+
+
+def _stack(tau_0: Tau, tau_1: Tau) -> Tau:
+    """Two trajectories, parts `[...]`, as one with parts `[2, ...]`."""
+    return nest.map_structure(lambda x, y: torch.stack([x, y]), tau_0, tau_1)

@@ -1,0 +1,56 @@
+"""The entropy temperature, fixed or tuned towards a target entropy."""
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import gin
+import torch
+import torch.nn as nn
+
+from taac.errors import TaacError
+from taac.ops import losses
+
+
+@gin.configurable
+class Temperature(nn.Module):
+    """alpha, and the loss that tunes it.
+
+    Args:
+        target_entropy: in nats.
+        initial_value: alpha at the start, > 0.
+        tuning: "log" tunes log alpha with the loss `log_alpha * (H - H_target)`; "direct" tunes alpha itself with
+            `alpha * (H - H_target)` and keeps it at or above 0; "fixed" leaves it alone.
+
+    Source: Haarnoja et al., SAC (arXiv:1812.05905), section 5.
+    """
+
+    def __init__(
+        self, target_entropy: float, initial_value: float = 1.0, tuning: Literal["log", "direct", "fixed"] = "log"
+    ):
+        super().__init__()
+        if tuning not in ("log", "direct", "fixed"):
+            raise TaacError(f"Temperature.tuning must be 'log', 'direct' or 'fixed', got '{tuning}'")
+        if not initial_value > 0:
+            raise TaacError(f"Temperature.initial_value must be above 0, got {initial_value}")
+        self.target_entropy = target_entropy
+        self.tuning = tuning
+        start = math.log(initial_value) if tuning == "log" else float(initial_value)
+        self.value = nn.Parameter(torch.tensor(start), requires_grad=tuning != "fixed")
+
+    def alpha(self) -> torch.Tensor:
+        """The temperature, a detached scalar."""
+        value = self.value.detach()
+        return value.exp() if self.tuning == "log" else value
+
+    def loss(self, entropy: torch.Tensor) -> torch.Tensor:
+        """The temperature's loss for entropies `[...]` in nats (constants); zeros if it is fixed."""
+        if self.tuning == "fixed":
+            return torch.zeros_like(entropy)
+        return losses.temperature_loss(self.value, entropy, self.target_entropy)
+
+    @torch.no_grad()
+    def project(self) -> None:
+        """Keeps a directly tuned temperature at or above 0."""
+        if self.tuning == "direct":
+            self.value.clamp_(min=0.0)

@@ -1,0 +1,157 @@
+"""A Gymnasium vector environment as a source of `TimeStep`s."""
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gin
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+from taac import nest, specs
+from taac.data_structures import Nest, StepType, TimeStep
+from taac.environments import spaces
+from taac.environments.single import make_single
+from taac.errors import TaacError
+
+
+class VectorEnvironment:
+    """Steps a `gymnasium.vector.VectorEnv` in NEXT_STEP autoreset, and gives time steps on the CPU.
+
+    Termination and time limit at once count as termination. Every float is checked to be finite.
+
+    Attributes:
+        observation_spec, action_spec: nests of specs, one environment's; float actions are in [-1, 1].
+        reward_dim: D if the reward is a vector (an environment says so with a `reward_space`), else None.
+        num_envs: B.
+
+    Raises:
+        TaacError: another autoreset mode, or spaces that have no tensor form.
+    """
+
+    def __init__(self, env: gymnasium.vector.VectorEnv, name: str):
+        mode = env.metadata.get("autoreset_mode")
+        if mode != AutoresetMode.NEXT_STEP:
+            raise TaacError(
+                f"vector environment '{name}' has autoreset mode {mode}; taac needs AutoresetMode.NEXT_STEP, in which the "
+                "last observation of an episode is a step of its own: pass autoreset_mode=AutoresetMode.NEXT_STEP"
+            )
+        self._env, self.name, self.num_envs = env, name, env.num_envs
+        self.observation_spec = spaces.observation_spec(env.single_observation_space)
+        self.action_spec, self._to_env_action = spaces.action_adapter(env.single_action_space)
+        self.reward_dim: int | None = None
+        self._done = np.zeros(self.num_envs, dtype=bool)
+        self._zero_action = specs.zeros(self.action_spec, self.num_envs)
+        self._steps = 0
+
+    @property
+    def render_fps(self) -> float:
+        return float(self._env.metadata.get("render_fps") or 30)
+
+    def reset(self, seed: int) -> TimeStep:
+        """Begins an episode in every environment; environment i is seeded with `seed + i`."""
+        observation, _ = self._env.reset(seed=seed)
+        self._done[:] = False
+        self._steps = 0
+        return TimeStep(
+            step_type=torch.full((self.num_envs,), int(StepType.FIRST), dtype=torch.uint8),
+            reward=torch.zeros(self.num_envs),
+            discount=torch.ones(self.num_envs),
+            observation=self._checked(spaces.to_tensors(self.observation_spec, observation), self._zero_action),
+            prev_action=self._zero_action,
+        )
+
+    def step(self, action: Nest) -> TimeStep:
+        """Takes `action` `[B, ...]`; where an episode has just ended, ignores it and begins the next one.
+
+        Raises:
+            TaacError: a reward or observation that is NaN or infinite.
+        """
+        observation, reward, terminated, truncated, _ = self._env.step(self._to_env_action(action))
+        first = self._done
+        self._done = terminated | truncated
+        self._steps += 1
+        if not np.isfinite(reward).all():
+            self._refuse("reward", reward, ~np.isfinite(reward), action)
+        step_type = np.where(first, StepType.FIRST, np.where(self._done, StepType.LAST, StepType.MID))
+        if first.any():
+            not_first = torch.from_numpy(~first)
+            action = nest.map_structure(
+                lambda a, z: torch.where(not_first.reshape(-1, *(1,) * (a.dim() - 1)), a, z), action, self._zero_action
+            )
+        return TimeStep(
+            step_type=torch.from_numpy(step_type.astype(np.uint8)),
+            reward=torch.from_numpy(np.where(first, 0.0, reward).astype(np.float32)),
+            discount=torch.from_numpy(1.0 - terminated.astype(np.float32)),
+            observation=self._checked(spaces.to_tensors(self.observation_spec, observation), action),
+            prev_action=action,
+        )
+
+    def _checked(self, observation: Nest, action: Nest) -> Nest:
+        for path, leaf in nest.flatten_with_path(observation):
+            if leaf.is_floating_point():
+                bad = ~torch.isfinite(leaf)
+                if bool(bad.any()):
+                    where = bad.reshape(self.num_envs, -1).any(1).numpy()
+                    self._refuse(f"observation '{path}'" if path else "observation", leaf.numpy(), where, action)
+        return observation
+
+    def _refuse(self, what: str, values: np.ndarray, bad: np.ndarray, action: Nest) -> None:
+        index = int(np.flatnonzero(bad)[0])
+        last_action = nest.map_structure(lambda a: a[index].tolist(), action)
+        raise TaacError(
+            f"environment '{self.name}' (number {index} of {self.num_envs}) gave a {what} that is not finite at step "
+            f"{self._steps} after reset: {values[index]}; the action before it, in [-1, 1], was {last_action}. "
+            "Training on it would spoil every network: mend the environment, or clip the value in a wrapper"
+        )
+
+    def render(self) -> Sequence[np.ndarray] | None:
+        """A frame `[H, W, 3]` uint8 of each environment, if made with `render_mode='rgb_array'`."""
+        return self._env.render()
+
+    def close(self) -> None:
+        self._env.close()
+
+
+@gin.configurable
+def create_environment(
+    env_name: str = gin.REQUIRED,
+    num_envs: int = 1,
+    asynchronous: bool = False,
+    max_episode_steps: int | None = None,
+    wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]] = (),
+    env_kwargs: Mapping[str, Any] | None = None,
+    render_mode: str | None = None,
+) -> VectorEnvironment:
+    """Makes `num_envs` copies of a registered Gymnasium environment.
+
+    Args:
+        env_name: the id, `'Hopper-v5'`, or `'module:id'` to import a module that registers it.
+        num_envs: environments stepped together.
+        asynchronous: each in a process of its own (for slow environments), instead of one after another in this one.
+        max_episode_steps: time limit, instead of the registered one.
+        wrappers: called with each environment, the first innermost.
+        env_kwargs: passed to `gymnasium.make`.
+        render_mode: passed to `gymnasium.make`.
+
+    Raises:
+        TaacError: an unknown environment, a missing package, spaces that have no tensor form.
+    """
+    if num_envs < 1:
+        raise TaacError(f"create_environment.num_envs must be 1 or more, got {num_envs}")
+    kwargs = dict(env_kwargs or {})
+    if render_mode is not None:
+        kwargs["render_mode"] = render_mode
+    make = functools.partial(make_single, env_name, kwargs, tuple(wrappers), max_episode_steps)
+    if asynchronous:
+        make().close()  # an error here is this process's own, with its own message
+        # Not "fork": torch's threads do not survive it.
+        env: gymnasium.vector.VectorEnv = AsyncVectorEnv(
+            [make] * num_envs, copy=False, context="spawn", autoreset_mode=AutoresetMode.NEXT_STEP
+        )
+    else:
+        env = SyncVectorEnv([make] * num_envs, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
+    return VectorEnvironment(env, env_name)

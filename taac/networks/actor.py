@@ -1,0 +1,74 @@
+"""The actor: from features to the mean and log standard deviation of a squashed normal."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import gin
+import torch
+import torch.nn as nn
+
+from taac import nest
+from taac.errors import TaacError
+from taac.networks.layers import mlp, scaled_linear
+from taac.ops.trajectories import Tau
+
+
+@gin.configurable
+class ActorNetwork(nn.Module):
+    """ReLU layers, then mean and state-dependent log standard deviation (of the normal before tanh).
+
+    Args:
+        input_size: width of the features.
+        action_size: dimensions A of the action.
+        hidden_layers: widths.
+        log_std_min, log_std_max: the log standard deviation is clipped to these.
+        head_init_range: if given, the head's weights are uniform in [-w, w] instead of truncated normal with gain 0.3.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        action_size: int,
+        hidden_layers: Sequence[int] = (256, 256),
+        log_std_min: float = -20.0,
+        log_std_max: float = 2.0,
+        head_init_range: float | None = None,
+    ):
+        super().__init__()
+        if log_std_min >= log_std_max:
+            raise TaacError(f"ActorNetwork: log_std_min {log_std_min} must be below log_std_max {log_std_max}")
+        self.hidden = mlp(input_size, hidden_layers)
+        self.head = scaled_linear(hidden_layers[-1] if hidden_layers else input_size, 2 * action_size, 0.3, "truncated_normal")
+        if head_init_range is not None:
+            nn.init.uniform_(self.head.weight, -head_init_range, head_init_range)
+        self.log_std_min, self.log_std_max = log_std_min, log_std_max
+
+    def forward(self, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """`[..., input_size]` to mean and log standard deviation, `[..., A]` each."""
+        mean, log_std = self.head(self.hidden(features)).chunk(2, dim=-1)
+        return mean, log_std.clamp(self.log_std_min, self.log_std_max)
+
+
+class TrajectoryEmbedding(nn.Module):
+    """The observation's features beside the previous trajectory, each part through its own linear layer.
+
+    Source: TAAC (arXiv:2104.06521), appendix on network structure. Weights are uniform with standard deviation
+    1/sqrt(A), so that each part arrives at the scale of the observation; biases 0.
+
+    Args:
+        feature_size: width of the features, and of each embedded part.
+        action_size: dimensions A of the action.
+        num_parts: how many parts the trajectory has (1 constant, 2 linear, 3 quadratic).
+    """
+
+    def __init__(self, feature_size: int, action_size: int, num_parts: int):
+        super().__init__()
+        self.parts = nn.ModuleList(
+            scaled_linear(action_size, feature_size, 1.0, "uniform") for _ in range(num_parts)
+        )
+        self.output_size = feature_size * (1 + num_parts)
+
+    def forward(self, features: torch.Tensor, tau: Tau) -> torch.Tensor:
+        """Features `[..., F]` and a trajectory of parts `[..., A]` to `[..., output_size]`."""
+        embedded = [layer(part) for layer, part in zip(self.parts, nest.flatten(tau))]
+        return torch.cat([features, *embedded], dim=-1)

@@ -1,0 +1,53 @@
+"""The critic ensemble: all critics in one batched call."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import gin
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+from taac.errors import TaacError
+from taac.networks.layers import EnsembleLinear
+
+
+@gin.configurable
+class CriticEnsemble(nn.Module):
+    """N critics `Q_i(s, a)` that share nothing but their input.
+
+    Args:
+        input_size: width of the features and of every action part together.
+        reward_dim: D for a reward of D parts; None for a scalar reward.
+        num_critics: N, 1 or more.
+        hidden_layers: widths.
+        last_init_range: the last layer's weights are uniform in +- this.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        reward_dim: int | None = None,
+        num_critics: int = 2,
+        hidden_layers: Sequence[int] = (256, 256),
+        last_init_range: float = 0.003,
+    ):
+        super().__init__()
+        if num_critics < 1:
+            raise TaacError(f"CriticEnsemble.num_critics must be 1 or more, got {num_critics}")
+        sizes = [input_size, *hidden_layers]
+        self.hidden = nn.ModuleList(
+            EnsembleLinear(num_critics, fan_in, fan_out) for fan_in, fan_out in zip(sizes, sizes[1:])
+        )
+        self.last = EnsembleLinear(num_critics, sizes[-1], reward_dim or 1, last_init_range)
+        self.num_critics, self.reward_dim = num_critics, reward_dim
+
+    def forward(self, features: torch.Tensor, *action: torch.Tensor) -> torch.Tensor:
+        """Features `[..., F]` and action parts `[..., A]` to `[N, ...]`, or `[N, ..., D]` for a vector reward."""
+        x = torch.cat([features, *action], dim=-1)
+        batch = x.shape[:-1]
+        x = x.reshape(1, -1, x.shape[-1]).expand(self.num_critics, -1, -1)
+        for layer in self.hidden:
+            x = F.relu(layer(x))
+        q = self.last(x)
+        return q.reshape(self.num_critics, *batch, *((self.reward_dim,) if self.reward_dim else ()))

@@ -1,0 +1,115 @@
+"""From a nested observation to one feature vector."""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import gin
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+from taac import nest
+from taac.data_structures import Nest
+from taac.errors import TaacError
+from taac.specs import TensorSpec
+
+
+@gin.configurable
+class ImageEncoder(nn.Module):
+    """Convolutions, ReLUs and one linear layer over an image of shape `[H, W, C]`.
+
+    uint8 images are scaled to [0, 1]; float images are taken as they are.
+
+    Args:
+        spec: the image's spec.
+        channels, kernels, strides: of the convolutions, in order (default: those of Mnih et al., Nature 2015).
+        output_size: width of the features.
+    """
+
+    def __init__(
+        self,
+        spec: TensorSpec,
+        channels: Sequence[int] = (32, 64, 64),
+        kernels: Sequence[int] = (8, 4, 3),
+        strides: Sequence[int] = (4, 2, 1),
+        output_size: int = 256,
+    ):
+        super().__init__()
+        if not len(channels) == len(kernels) == len(strides):
+            raise TaacError(
+                f"ImageEncoder needs as many channels as kernels and strides, got {channels}, {kernels}, {strides}"
+            )
+        height, width, depth = spec.shape
+        layers: list[nn.Module] = []
+        for number, (channel, kernel, stride) in enumerate(zip(channels, kernels, strides)):
+            if min(height, width) < kernel:
+                raise TaacError(
+                    f"an image of shape {list(spec.shape)} (height, width, channels) is too small for ImageEncoder: it is "
+                    f"{height}x{width} before convolution {number}, of kernel {kernel}; bind fewer or smaller "
+                    "ImageEncoder.kernels, ImageEncoder.strides and ImageEncoder.channels"
+                )
+            layers += [nn.Conv2d(depth, channel, kernel, stride), nn.ReLU()]
+            height, width, depth = (height - kernel) // stride + 1, (width - kernel) // stride + 1, channel
+        for layer in layers:
+            if isinstance(layer, nn.Conv2d):
+                nn.init.xavier_uniform_(layer.weight)
+                nn.init.zeros_(layer.bias)
+        self.scale = 1.0 / 255.0 if spec.dtype == torch.uint8 else 1.0
+        self.convolutions = nn.Sequential(*layers)
+        self.projection = nn.Linear(height * width * depth, output_size)
+        nn.init.xavier_uniform_(self.projection.weight)
+        nn.init.zeros_(self.projection.bias)
+        self.output_size = output_size
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        """`[M, H, W, C]` to `[M, output_size]`."""
+        x = image.movedim(-1, -3).to(torch.float32) * self.scale
+        return F.relu(self.projection(self.convolutions(x).flatten(1)))
+
+
+@gin.configurable
+class ObservationEncoder(nn.Module):
+    """Concatenates the encoded leaves of an observation nest of any depth.
+
+    An image (rank 3) goes through a network of its own, a categorical leaf becomes one-hot, everything else is
+    flattened. Without images there are no parameters.
+
+    Args:
+        observation_spec: nest of `TensorSpec`.
+        image_encoder_ctor: called with an image's spec; gives a module with `output_size`, from `[M, H, W, C]` to
+            `[M, output_size]`.
+    """
+
+    def __init__(self, observation_spec: Nest, image_encoder_ctor: Callable[..., nn.Module] = ImageEncoder):
+        super().__init__()
+        self._specs: list[tuple[str, TensorSpec]] = list(nest.flatten_with_path(observation_spec))
+        self.images = nn.ModuleDict()
+        self.output_size = 0
+        for number, (_, spec) in enumerate(self._specs):
+            if len(spec.shape) == 3:
+                encoder = image_encoder_ctor(spec)
+                self.images[str(number)] = encoder
+                self.output_size += int(encoder.output_size)  # type: ignore[arg-type]
+            elif spec.is_categorical:
+                self.output_size += int(spec.num_choices.sum())
+            else:
+                self.output_size += spec.numel
+
+    def forward(self, observation: Nest) -> torch.Tensor:
+        """Leaves `[..., *shape]` to `[..., output_size]`, float32."""
+        leaves = nest.flatten(observation)
+        parts = [self._encode(i, leaf, spec) for i, (leaf, (_, spec)) in enumerate(zip(leaves, self._specs))]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+
+    def _encode(self, number: int, leaf: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
+        batch = leaf.shape[: leaf.dim() - len(spec.shape)]
+        if str(number) in self.images:
+            return self.images[str(number)](leaf.reshape(-1, *spec.shape)).unflatten(0, batch)
+        if spec.is_categorical:
+            assert spec.minimum is not None
+            flat = leaf.reshape(*batch, spec.numel) - torch.as_tensor(spec.minimum.reshape(-1), device=leaf.device)
+            hot = [F.one_hot(flat[..., i], int(n)) for i, n in enumerate(spec.num_choices.reshape(-1))]
+            return torch.cat(hot, dim=-1).to(torch.float32)
+        if len(spec.shape) == 1 and leaf.dtype == torch.float32:
+            return leaf
+        return leaf.reshape(*batch, spec.numel).to(torch.float32)

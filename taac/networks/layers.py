@@ -1,0 +1,60 @@
+"""Layers and initialisers that the networks share."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn as nn
+
+
+class EnsembleLinear(nn.Module):
+    """N linear maps side by side, in one batched product: `y[n] = x[n] W[n] + b[n]`.
+
+    Args of `forward`: x `[N, M, I]`. Returns `[N, M, O]`.
+    """
+
+    def __init__(self, ensemble_size: int, input_size: int, output_size: int, weight_range: float | None = None):
+        """Weights are uniform in +-weight_range (default: +-1/sqrt(input_size)), biases 0."""
+        super().__init__()
+        bound = 1.0 / math.sqrt(input_size) if weight_range is None else weight_range
+        self.weight = nn.Parameter(torch.empty(ensemble_size, input_size, output_size).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.zeros(ensemble_size, 1, output_size))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.baddbmm(self.bias, x, self.weight)
+
+
+def xavier_linear(input_size: int, output_size: int) -> nn.Linear:
+    """A linear layer with Xavier-uniform weights and zero bias."""
+    layer = nn.Linear(input_size, output_size)
+    nn.init.xavier_uniform_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def scaled_linear(input_size: int, output_size: int, gain: float, distribution: str) -> nn.Linear:
+    """A linear layer whose weights have standard deviation `gain / sqrt(input_size)`, and zero bias.
+
+    Args:
+        distribution: "truncated_normal" (cut at two standard deviations) or "uniform".
+    """
+    layer = nn.Linear(input_size, output_size)
+    std = gain / math.sqrt(input_size)
+    if distribution == "truncated_normal":
+        nn.init.trunc_normal_(layer.weight, std=std, a=-2 * std, b=2 * std)
+    elif distribution == "uniform":
+        nn.init.uniform_(layer.weight, -math.sqrt(3.0) * std, math.sqrt(3.0) * std)
+    else:
+        raise ValueError(f"distribution must be 'truncated_normal' or 'uniform', got '{distribution}'")
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def mlp(input_size: int, hidden_layers: Sequence[int]) -> nn.Sequential:
+    """Xavier-uniform linear layers, each followed by a ReLU."""
+    layers: list[nn.Module] = []
+    for size in hidden_layers:
+        layers += [xavier_linear(input_size, size), nn.ReLU()]
+        input_size = size
+    return nn.Sequential(*layers)
