@@ -1,0 +1,32 @@
+"""Flags that several commands share."""
+from __future__ import annotations
+
+from absl import flags
+
+from taac.errors import TaacError
+
+FLAGS = flags.FLAGS
+
+
+def define_gin() -> None:
+    flags.DEFINE_multi_string("gin_file", [], "A gin file; repeat for several, later ones win.")
+    flags.DEFINE_multi_string("gin_param", [], "A gin binding, such as \"gamma = 0.98\"; repeat for several.")
+
+
+def define_root_dir(about: str) -> None:
+    flags.DEFINE_string("root_dir", None, about)
+
+
+def root_dir() -> str:
+    if not FLAGS.root_dir:
+        raise TaacError("--root_dir is missing: the folder of the run")
+    return FLAGS.root_dir
+
+
+def gin_files() -> list[str]:
+    if not FLAGS.gin_file:
+        raise TaacError(
+            "--gin_file is missing: give a task and a method, for example "
+            "--gin_file gin/tasks/simple_control.gin --gin_file gin/methods/taac.gin"
+        )
+    return FLAGS.gin_file

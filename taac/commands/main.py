@@ -1,0 +1,61 @@
+"""The entry point: finds the command, lets absl read its flags, and turns user errors into one line and an exit code."""
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from absl import app, flags
+
+from taac.errors import TaacError
+
+COMMANDS = {
+    "train": "train from gin files into a run folder, or go on with the run that is there",
+    "play": "load a run and play greedy episodes; can record a video",
+    "plot": "draw a run's curves to PNG and CSV",
+    "check": "build an experiment without training, and print what it would be",
+}
+USAGE = "usage: taac <command> [--flags]\n\ncommands:\n" + "\n".join(
+    f"  {name:<7}{about}" for name, about in COMMANDS.items()
+) + "\n\nflags of a command: taac <command> --help\n"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs `taac <command> [flags]` and exits: 0, 1 for refused input, 2 for a call that makes no sense."""
+    argv = list(sys.argv if argv is None else argv)
+    if len(argv) < 2 or argv[1] in ("-h", "--help", "help"):
+        print(USAGE, end="")
+        sys.exit(0 if len(argv) >= 2 else 2)
+    name = argv[1]
+    if name not in COMMANDS:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, COMMANDS, n=1)
+        print(f"taac: no command '{name}'" + (f"; did you mean '{near[0]}'?" if near else "") + f"\n\n{USAGE}", end="", file=sys.stderr)
+        sys.exit(2)
+    command = importlib.import_module(f"taac.commands.{name}")
+    command.define_flags()
+    app.run(lambda rest: _run(name, command.run, rest), argv=[f"taac {name}", *argv[2:]], flags_parser=_parse_flags)
+
+
+def _parse_flags(argv: Sequence[str]) -> list[str]:
+    try:
+        return flags.FLAGS(list(argv))
+    except flags.Error as error:
+        print(f"{argv[0]}: {error}\nflags: {argv[0]} --help", file=sys.stderr)
+        sys.exit(2)
+
+
+def _run(name: str, run, rest: Sequence[str]) -> int:
+    if len(rest) > 1:
+        print(f"taac {name}: unexpected words {' '.join(rest[1:])}; everything is given by flags", file=sys.stderr)
+        return 2
+    try:
+        run()
+    except TaacError as error:
+        print(f"taac {name}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"\ntaac {name}: interrupted", file=sys.stderr)
+        return 130
+    return 0

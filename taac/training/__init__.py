@@ -1,0 +1,1 @@
+"""Training: rollout, learner, trainer, evaluation, checkpoint, summaries, and the gin glue."""

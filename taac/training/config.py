@@ -1,0 +1,326 @@
+"""All the gin glue: reading gin files and parameters, refusing what is wrong in them, and the operative configuration.
+
+gin itself reads a binding of the wrong type, or one that nothing uses, without a word. Here each is an error before any
+work is done, which names the file and line, and the nearest real name. gin's state is global to the process: `load` sets
+all of it.
+"""
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import typing
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gin
+import typeguard
+from gin import config as gin_config
+from gin import config_parser
+
+import taac
+from taac.errors import TaacError
+
+# Macros that a task file defines and method files bind to. A method need not use them all, so these alone may be left
+# unused. Each: its meaning.
+TASK_MACROS: dict[str, str] = {
+    "num_envs": "environments stepped together",
+    "num_env_steps": "environment steps of the whole run",
+    "initial_collect_steps": "environment steps before the first update",
+    "unroll_length": "steps in each environment an iteration",
+    "updates_per_iteration": "gradient steps an iteration",
+    "replay_length": "frames kept for each environment",
+    "batch_size": "segments a gradient step",
+    "segment_length": "frames a segment, for methods that learn from several steps",
+    "learning_rate": "Adam's, of every parameter",
+    "hidden_layers": "widths of actor and critics",
+    "log_std_min": "lower bound of the policy's log standard deviation",
+    "gamma": "discount of a step",
+    "target_tau": "fraction by which targets move",
+    "target_period": "updates between moves of the targets",
+    "action_min_prob": "gives the actor's target entropy",
+    "beta_min_prob": "gives the switch's target entropy",
+    "beta_advantage_clipping": "(low, high) of the advantage of switching, or None",
+    "normalize_rewards": "whether sampled rewards are normalised",
+    "reward_clip": "clip of normalised rewards, in standard deviations, or None",
+    "evaluation_interval": "environment steps between evaluations",
+    "evaluation_episodes": "episodes an evaluation",
+}
+
+
+class Binding(NamedTuple):
+    """A value that some file or flag gave."""
+
+    scope: str
+    selector: str  # full name of the configurable; 'gin.macro' for a macro, whose name is the scope
+    name: str
+    value: Any
+    where: str  # "file:line", or "--gin_param"
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.scope, self.selector, self.name
+
+    def __str__(self) -> str:
+        short = self.scope if self.selector == "gin.macro" else f"{self.selector.rsplit('.', 1)[-1]}.{self.name}"
+        if self.scope and self.selector != "gin.macro":
+            short = f"{self.scope}/{short}"
+        return f"{self.where}: {short} = {self.value!r}"
+
+
+class Config:
+    """What `load` read: the binding in force of each parameter. `check_used` after building is the other half of it."""
+
+    def __init__(self, bindings: Iterable[Binding]):
+        self.bindings = {b.key: b for b in bindings}  # a later binding takes the place of an earlier one
+
+    def check_used(self) -> None:
+        """Call when everything has been built: refuses bindings that nothing asked for.
+
+        Raises:
+            TaacError: a binding was not used; names its place and the nearest name that was.
+        """
+        operative = gin_config._OPERATIVE_CONFIG
+        used_macros = {scope for scope, selector in operative if selector == "gin.macro"}
+        for b in self.bindings.values():
+            if b.selector == "gin.macro":
+                if b.scope not in used_macros and b.scope not in TASK_MACROS:
+                    known = sorted({*used_macros, *TASK_MACROS})
+                    raise TaacError(f"{b}: nothing uses this macro{nearest(b.scope, known)}")
+            elif not any(
+                selector == b.selector and b.name in values and (not b.scope or f"{scope}/".startswith(f"{b.scope}/"))
+                for (scope, selector), values in operative.items()
+            ):
+                built = sorted({s.rsplit(".", 1)[-1] for _, s in operative if s != "gin.macro"})
+                raise TaacError(
+                    f"{b}: nothing in this experiment uses this binding"
+                    f"{nearest(b.selector.rsplit('.', 1)[-1], built)}; in use are: {', '.join(built)}"
+                )
+
+
+def load(gin_files: Sequence[str], gin_params: Sequence[str] = ()) -> Config:
+    """Reads gin files in order, then parameters; later bindings take the place of earlier ones.
+
+    A file is looked for in the working directory, then in the repository or package (`gin/tasks/simple_control.gin`);
+    what a file includes is looked for in the repository or package, then beside that file.
+
+    Raises:
+        TaacError: a missing file, bad syntax, an unknown name, or a value of the wrong type.
+    """
+    _register()
+    gin.clear_config()
+    bindings: list[Binding] = []
+    with gin.unlock_config():
+        for name in gin_files:
+            bindings += _read_file(_find(name, [Path()] + search_path(), f"--gin_file {name}"), ())
+        for param in gin_params:
+            bindings += _parse(param, "--gin_param", None, ())
+    config = Config(bindings)
+    for binding in config.bindings.values():
+        _check_type(binding)
+    _guarded("", gin.finalize)
+    return config
+
+
+def operative_config() -> str:
+    """The full configuration as it was used, defaults included; a gin file that builds the same experiment."""
+    return gin.operative_config_str(max_line_length=110)
+
+
+def search_path() -> list[Path]:
+    """Where `gin/` and `experiments/` are: the repository around the package, or the package itself."""
+    package = Path(taac.__file__).resolve().parent
+    return [p for p in (package.parent, package / "configs") if (p / "gin" / "base.gin").is_file()]
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """`"; did you mean 'x'?"`, or nothing when no name is near."""
+    found = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
+    return f"; did you mean '{found[0]}'?" if found else ""
+
+
+# Reading -------------------------------------------------------------------------------------------------------------
+
+
+def _find(name: str, folders: Sequence[Path], asked_by: str) -> Path:
+    for folder in folders:
+        if (folder / name).is_file():
+            return folder / name
+    present = [str(p.relative_to(f)) for f in search_path() for sub in ("gin", "experiments") for p in (f / sub).rglob("*.gin")]
+    raise TaacError(
+        f"{asked_by}: there is no file '{name}' in {', '.join(str(f.resolve()) for f in folders)}{nearest(name, present)}"
+    )
+
+
+def _read_file(path: Path, including: tuple[Path, ...]) -> list[Binding]:
+    if path.resolve() in including:
+        raise TaacError(f"{path} includes itself, by way of {' -> '.join(map(str, including))}")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TaacError(f"{path} cannot be read as a gin file: {error}") from error
+    shown = os.path.relpath(path) if not str(os.path.relpath(path)).startswith("..") else str(path)
+    return _parse(text, shown, path, (*including, path.resolve()))
+
+
+def _parse(text: str, shown: str, path: Path | None, including: tuple[Path, ...]) -> list[Binding]:
+    bindings = []
+    parser = _guarded(shown, lambda: iter(config_parser.ConfigParser(text, gin_config.ParserDelegate())))
+    while True:
+        statement = _guarded(shown, lambda: next(parser, None))
+        if statement is None:
+            return bindings
+        where = f"{shown}:{statement.location.line_num}" if path else shown
+        if isinstance(statement, config_parser.IncludeStatement):
+            folders = search_path() + ([path.parent] if path else [Path()])
+            bindings += _read_file(_find(statement.filename, folders, f"{where}: include"), including)
+        elif isinstance(statement, config_parser.ImportStatement):
+            try:
+                gin.parse_config([statement.format()])
+            except ImportError as error:
+                raise TaacError(f"{where}: cannot import '{statement.module}': {error}") from error
+        elif isinstance(statement, config_parser.BindingStatement):
+            bindings.append(_bind(statement, where))
+        else:
+            _configurable(statement.selector, where)
+
+
+def _bind(statement: Any, where: str) -> Binding:
+    scope, selector, name, value, _ = statement
+    if not name:  # `gamma = 0.99`: a macro
+        macro = f"{scope}/{selector}" if scope else selector
+        _guarded(where, lambda: gin.bind_parameter((macro, "gin.macro", "value"), value))
+        return Binding(macro, "gin.macro", "value", value, where)
+    configurable = _configurable(selector, where)
+    parameters = _parameters(configurable.wrapped)
+    if parameters and name not in parameters:
+        raise TaacError(
+            f"{where}: '{selector}' has no parameter '{name}'{nearest(name, parameters)}; it has: {', '.join(parameters)}"
+        )
+    _guarded(where, lambda: gin.bind_parameter((scope, selector, name), value))
+    return Binding(scope, configurable.selector, name, value, where)
+
+
+def _configurable(selector: str, where: str) -> Any:
+    try:
+        found = gin_config._REGISTRY.get_match(selector)
+    except KeyError as error:
+        raise TaacError(f"{where}: '{selector}' is ambiguous: {error}") from error
+    if found is None:
+        raise TaacError(f"{where}: there is nothing configurable named '{selector}'{nearest(selector, _names())}")
+    return found
+
+
+def _names() -> list[str]:
+    return sorted({s.rsplit(".", 1)[-1] for s in gin_config._REGISTRY if not s.startswith("gin.")})
+
+
+def _guarded(where: str, fn: Any) -> Any:
+    """Calls `fn`; gin's own exceptions become a `TaacError` with the place, and the nearest name where one is unknown."""
+    try:
+        return fn()
+    except SyntaxError as error:
+        line = f":{error.lineno}" if error.lineno and where != "--gin_param" else ""
+        text = f" in '{error.text.strip()}'" if error.text else ""
+        raise TaacError(f"{where}{line}: bad gin syntax: {error.msg.strip()}{text}") from error
+    except (ValueError, TypeError, KeyError) as error:
+        message = str(error.args[0] if error.args else error).strip()
+        unknown = re.search(r"'@?%?([\w./]+?)(?:\(\))?'", message)
+        near = ""
+        if unknown:
+            word = unknown.group(1).rsplit("/", 1)[-1].rsplit(".", 1)[-1]
+            macros = [s for s, selector in gin_config._CONFIG if selector == "gin.macro"]
+            near = nearest(word, [*_names(), *macros, *TASK_MACROS])
+        raise TaacError((f"{where}: " if where else "gin: ") + message.replace("\n", " ") + near) from error
+
+
+# Types ---------------------------------------------------------------------------------------------------------------
+
+
+def _signature_fn(wrapped: Any) -> Any:
+    return wrapped.__init__ if isinstance(wrapped, type) else wrapped
+
+
+def _parameters(wrapped: Any) -> list[str]:
+    hints = gin_config._get_cached_arg_spec(_signature_fn(wrapped))
+    if hints.varkw:
+        return []
+    return [a for a in [*hints.args, *hints.kwonlyargs] if a != "self"]
+
+
+def _check_type(binding: Binding) -> None:
+    if binding.selector == "gin.macro":
+        return
+    wrapped = gin_config._REGISTRY[binding.selector].wrapped
+    try:
+        hints = typing.get_type_hints(_signature_fn(wrapped))
+    except (NameError, TypeError, AttributeError):
+        return  # a user's own configurable, whose annotations cannot be resolved
+    expected = hints.get(binding.name)
+    if expected is None:
+        return
+    known, value = _resolve(binding.value, ())
+    if not known:
+        return
+    problem = None
+    if isinstance(value, bool) and expected in (int, float):
+        problem = f"{value} is a bool"
+    else:
+        try:
+            typeguard.check_type(value, expected, forward_ref_policy=typeguard.ForwardRefPolicy.IGNORE)
+        except typeguard.TypeCheckError as error:
+            problem = str(error)
+    if problem:
+        shown = getattr(expected, "__name__", None) if isinstance(expected, type) else str(expected)
+        given = "" if value is binding.value else f" (which is {value!r})"
+        raise TaacError(f"{binding}{given} has the wrong type: expected {str(shown).replace('typing.', '')}; {problem}")
+
+
+def _resolve(value: Any, seen: tuple[str, ...]) -> tuple[bool, Any]:
+    """The value that a binding will have, references followed; (False, None) if only building it can tell."""
+    if isinstance(value, gin_config.ConfigurableReference):
+        if value.configurable.selector == "gin.macro" and value.evaluate:
+            name = "/".join(value.scopes)
+            macro = gin_config._CONFIG.get((name, "gin.macro"))
+            if macro is None or name in seen:
+                return False, None  # gin.finalize says so
+            return _resolve(macro["value"], (*seen, name))
+        return (False, None) if value.evaluate else (True, value.configurable.wrapper)
+    if isinstance(value, (list, tuple)):
+        parts = [_resolve(v, seen) for v in value]
+        return all(k for k, _ in parts), type(value)(v for _, v in parts)
+    return True, value
+
+
+_REGISTERED = False
+
+
+def _register() -> None:
+    """Makes this package's configurables, and the few torch names that files need, known to gin."""
+    global _REGISTERED
+    if _REGISTERED:
+        return
+    import taac.algorithms
+    import taac.environments.vector_environment
+    import taac.training.experiment  # noqa: F401
+    from taac.ops import trajectories
+
+    for trajectory in (
+        trajectories.ConstantTrajectory,
+        trajectories.LinearTrajectory,
+        trajectories.QuadraticTrajectory,
+    ):
+        gin.external_configurable(trajectory, module="taac.ops.trajectories")
+    _REGISTERED = True
+
+
+def build(create: Any) -> Any:
+    """Calls a gin-configured constructor; what gin itself refuses (a missing required value) becomes a `TaacError`."""
+    try:
+        return create()
+    except RuntimeError as error:
+        message = str(error).strip().replace("\n", " ")
+        if "Required bindings" in message:
+            raise TaacError(f"{message}: bind it in a gin file or with --gin_param") from error
+        raise

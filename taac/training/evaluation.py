@@ -1,0 +1,51 @@
+"""Greedy episodes on an environment of their own."""
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from taac.data_structures import AlgStep, TimeStep
+from taac.environments.vector_environment import VectorEnvironment
+from taac.training.agent import Agent
+from taac.training.metrics import Episode, EpisodeRecorder
+from taac.training.rollout import Rollout
+
+
+def evaluate(
+    agent: Agent,
+    environment: VectorEnvironment,
+    num_episodes: int,
+    seed: int,
+    epsilon: float = 0.0,
+    on_step: Callable[[TimeStep, AlgStep], None] | None = None,
+) -> list[Episode]:
+    """Plays greedily until `num_episodes` have ended.
+
+    Each environment contributes its first episodes, as many as any other (one more or less where they do not divide), so
+    that short episodes are not favoured. Training's random numbers are left as they were.
+
+    Args:
+        epsilon: probability with which each random choice of the policy is sampled instead of taking its mode.
+        seed: of the environments and, if epsilon > 0, of the policy.
+        on_step: called with each frame and what was done there.
+    """
+    shares = [
+        num_episodes // environment.num_envs + (i < num_episodes % environment.num_envs)
+        for i in range(environment.num_envs)
+    ]
+    episodes: list[Episode] = []
+    devices = [agent.device] if agent.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        rollout, recorder = Rollout(environment, agent), EpisodeRecorder(environment.num_envs)
+        rollout.reset(seed)
+        while sum(shares) > 0:
+            time_step, alg_step = rollout.step(lambda t, s: agent.predict_step(t, s, epsilon))
+            if on_step is not None:
+                on_step(time_step, alg_step)
+            for index, episode in recorder.add(time_step, alg_step):
+                if shares[index] > 0:
+                    shares[index] -= 1
+                    episodes.append(episode)
+    return episodes

@@ -1,0 +1,57 @@
+"""Stepping an agent through an environment: the same loop for collecting, evaluating and playing."""
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from taac import nest
+from taac.algorithms.algorithm import reset_where_first
+from taac.data_structures import AlgStep, Nest, StepType, TimeStep
+from taac.environments.vector_environment import VectorEnvironment
+from taac.training.agent import Agent
+
+Policy = Callable[[TimeStep, Nest], AlgStep]
+
+
+class Rollout:
+    """Holds where an environment and its agent's state are.
+
+    Attributes:
+        time_step: the frame to act at next, on the agent's device.
+    """
+
+    time_step: TimeStep
+
+    def __init__(self, environment: VectorEnvironment, agent: Agent):
+        self.environment, self.agent = environment, agent
+        self._initial_state = agent.initial_state(environment.num_envs)
+        self._state = self._initial_state
+
+    def reset(self, seed: int) -> None:
+        """Begins anew in every environment."""
+        self.time_step = self._to_device(self.environment.reset(seed))
+        self._state = self._initial_state
+
+    def step(self, policy: Policy) -> tuple[TimeStep, AlgStep]:
+        """Acts at `self.time_step` and moves on; gives the frame that was acted at and what was done there."""
+        time_step = self.time_step
+        alg_step = self.act(policy)
+        self._state = alg_step.state
+        action = nest.map_structure(lambda a: a.cpu(), alg_step.output)
+        self.time_step = self._to_device(self.environment.step(action))
+        return time_step, alg_step
+
+    def act(self, policy: Policy) -> AlgStep:
+        """What the policy does at `self.time_step`, without doing it."""
+        return policy(self.time_step, reset_where_first(self._state, self._initial_state, self.time_step))
+
+    def truncate(self) -> TimeStep:
+        """The frame at hand as the LAST of its episode, cut off: it still bootstraps."""
+        last = torch.full_like(self.time_step.step_type, int(StepType.LAST))
+        return self.time_step._replace(step_type=last)
+
+    def _to_device(self, time_step: TimeStep) -> TimeStep:
+        if self.agent.device.type == "cpu":
+            return time_step
+        return nest.map_structure(lambda x: x.to(self.agent.device), time_step)
