@@ -1,4 +1,5 @@
 """Packaging of `taac`. Pinned versions of everything are in constraints.txt."""
+
 import pathlib
 import shutil
 

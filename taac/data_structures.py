@@ -5,6 +5,7 @@ Everything that has time is time-major: `[T, B, ...]`. A frame `t` of an episode
 `prev_action[t]`. An episode is FIRST, MID..., LAST. LAST is a frame of its own: the action taken there is ignored, and
 the frame after it is the FIRST of the next episode.
 """
+
 from __future__ import annotations
 
 import enum

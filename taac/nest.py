@@ -3,6 +3,7 @@
 `()` is a nest without leaves, so a part that a record has no use for costs nothing. Dicts are visited in the order of
 the first nest's keys.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator

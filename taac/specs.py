@@ -1,4 +1,5 @@
 """What a tensor looks like before there is one: shape, dtype and bounds, without batch or time dimensions."""
+
 from __future__ import annotations
 
 import dataclasses

@@ -1,4 +1,5 @@
 """Algorithms: one file a method."""
+
 from taac.algorithms.algorithm import Algorithm
 from taac.algorithms.sac import SacAlgorithm
 from taac.algorithms.taac import TaacAlgorithm

@@ -1,4 +1,5 @@
 """What SAC and TAAC share: an encoder, critics, their slow targets, and how a loss is put together."""
+
 from __future__ import annotations
 
 import copy
@@ -12,7 +13,6 @@ from taac.algorithms.algorithm import Algorithm
 from taac.algorithms.temperature import Temperature
 from taac.data_structures import Experience, Nest
 from taac.errors import TaacError
-from taac.networks import CriticEnsemble, ObservationEncoder
 from taac.ops import distributions
 from taac.specs import TensorSpec
 
@@ -119,8 +119,8 @@ class ActorCriticAlgorithm(Algorithm):
         for temperature in self.temperatures().values():
             temperature.project()
         if num_updates % self.target_update_period == 0:
-            targets = [*self.target_encoder.parameters(), *self.target_critics.parameters()]
-            online = [*self.encoder.parameters(), *self.critics.parameters()]
+            targets: list[torch.Tensor] = [*self.target_encoder.parameters(), *self.target_critics.parameters()]
+            online: list[torch.Tensor] = [*self.encoder.parameters(), *self.critics.parameters()]
             torch._foreach_lerp_(targets, online, self.target_update_tau)
 
     def describe(self) -> list[str]:

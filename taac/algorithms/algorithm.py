@@ -10,6 +10,7 @@ checkpoints, the gradient step and summaries belong to others. One iteration of 
     loss = algorithm.calc_loss(experience, algorithm.train_step(experience))    # LossInfo, loss [T, B]
     loss.loss.mean().backward(); optimizer.step(); algorithm.after_update(number)
 """
+
 from __future__ import annotations
 
 import torch
@@ -61,6 +62,4 @@ class Algorithm(nn.Module):
 def reset_where_first(state: Nest, initial: Nest, time_step: TimeStep) -> Nest:
     """The state with the rows that begin an episode set to the initial one. Leaves `[B, ...]`."""
     first = time_step.is_first()
-    return nest.map_structure(
-        lambda s, i: torch.where(first.reshape(-1, *(1,) * (s.dim() - 1)), i, s), state, initial
-    )
+    return nest.map_structure(lambda s, i: torch.where(first.reshape(-1, *(1,) * (s.dim() - 1)), i, s), state, initial)

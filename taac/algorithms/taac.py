@@ -6,15 +6,16 @@ trajectory that `a_hat` begins (`b = 1`) or to go on with the trajectory that wa
 Source: Yu, Xu and Zhang, TAAC: Temporally Abstract Actor-Critic for Continuous Control (NeurIPS 2021, arXiv:2104.06521),
 sections 3 and 4.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import gin
 import torch
 import torch.nn as nn
 
+import gin
 from taac import nest
 from taac.algorithms.actor_critic import ActorCriticAlgorithm, action_target_entropy
 from taac.algorithms.td_losses import OneStepTDLoss, TAACTDLoss

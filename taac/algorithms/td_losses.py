@@ -3,14 +3,15 @@
 Each is called with the critics' values at the executed actions, the replayed time steps and the target values, and gives
 the loss of each frame. They differ in their return alone, so any of them can be injected into any algorithm.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import gin
 import torch
 import torch.nn.functional as F
 
+import gin
 from taac.data_structures import TimeStep
 from taac.errors import TaacError
 from taac.ops import losses, value_ops

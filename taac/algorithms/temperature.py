@@ -1,13 +1,14 @@
 """The entropy temperature, fixed or tuned towards a target entropy."""
+
 from __future__ import annotations
 
 import math
 from typing import Literal
 
-import gin
 import torch
 import torch.nn as nn
 
+import gin
 from taac.errors import TaacError
 from taac.ops import losses
 

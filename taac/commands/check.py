@@ -1,4 +1,5 @@
 """`taac check`: builds an experiment without training, and prints what it would be."""
+
 from __future__ import annotations
 
 from taac.commands import flags

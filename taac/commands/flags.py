@@ -1,4 +1,5 @@
 """Flags that several commands share."""
+
 from __future__ import annotations
 
 from absl import flags
@@ -10,7 +11,7 @@ FLAGS = flags.FLAGS
 
 def define_gin() -> None:
     flags.DEFINE_multi_string("gin_file", [], "A gin file; repeat for several, later ones win.")
-    flags.DEFINE_multi_string("gin_param", [], "A gin binding, such as \"gamma = 0.98\"; repeat for several.")
+    flags.DEFINE_multi_string("gin_param", [], 'A gin binding, such as "gamma = 0.98"; repeat for several.')
 
 
 def define_root_dir(about: str) -> None:

@@ -1,11 +1,12 @@
 """The entry point: finds the command, lets absl read its flags, and turns user errors into one line and an exit code."""
+
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from absl import app, flags
+from absl import app, flags, logging
 
 from taac.errors import TaacError
 
@@ -15,9 +16,11 @@ COMMANDS = {
     "plot": "draw a run's curves to PNG and CSV",
     "check": "build an experiment without training, and print what it would be",
 }
-USAGE = "usage: taac <command> [--flags]\n\ncommands:\n" + "\n".join(
-    f"  {name:<7}{about}" for name, about in COMMANDS.items()
-) + "\n\nflags of a command: taac <command> --help\n"
+USAGE = (
+    "usage: taac <command> [--flags]\n\ncommands:\n"
+    + "\n".join(f"  {name:<7}{about}" for name, about in COMMANDS.items())
+    + "\n\nflags of a command: taac <command> --help\n"
+)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -31,10 +34,15 @@ def main(argv: Sequence[str] | None = None) -> None:
         from difflib import get_close_matches
 
         near = get_close_matches(name, COMMANDS, n=1)
-        print(f"taac: no command '{name}'" + (f"; did you mean '{near[0]}'?" if near else "") + f"\n\n{USAGE}", end="", file=sys.stderr)
+        print(
+            f"taac: no command '{name}'" + (f"; did you mean '{near[0]}'?" if near else "") + f"\n\n{USAGE}",
+            end="",
+            file=sys.stderr,
+        )
         sys.exit(2)
     command = importlib.import_module(f"taac.commands.{name}")
     command.define_flags()
+    logging.set_verbosity(logging.WARNING)  # what libraries have to say of themselves is not for users
     app.run(lambda rest: _run(name, command.run, rest), argv=[f"taac {name}", *argv[2:]], flags_parser=_parse_flags)
 
 
@@ -46,7 +54,7 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
         sys.exit(2)
 
 
-def _run(name: str, run, rest: Sequence[str]) -> int:
+def _run(name: str, run: Callable[[], None], rest: Sequence[str]) -> int:
     if len(rest) > 1:
         print(f"taac {name}: unexpected words {' '.join(rest[1:])}; everything is given by flags", file=sys.stderr)
         return 2

@@ -1,7 +1,13 @@
 """`taac train`: trains from gin files into a run folder, or goes on with the run that is there."""
+
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from taac.commands import flags
+
+if TYPE_CHECKING:
+    from taac.training.metrics import EpisodeSummary
 
 
 def define_flags() -> None:
@@ -23,7 +29,9 @@ def run() -> None:
         folder = RunFolder(root_dir)
         status = folder.open(operative)
         if status == "finished":
-            print(f"{folder.path} holds this run already, finished; nothing to do. To train again, give another folder.")
+            print(
+                f"{folder.path} holds this run already, finished; nothing to do. To train again, give another folder."
+            )
             return
         if status == "unfinished" and folder.checkpoint.exists():
             trainer.resume(folder)
@@ -31,12 +39,16 @@ def run() -> None:
             print(f"resuming {folder.path} at {trainer.env_steps} environment steps")
         else:
             environment = trainer.environment
-            folder.begin(operative, {"seed": trainer.seed, "environment": environment.name, "device": str(trainer.agent.device)})
+            folder.begin(
+                operative, {"seed": trainer.seed, "environment": environment.name, "device": str(trainer.agent.device)}
+            )
             for line in trainer.agent.algorithm.describe():
                 print(line)
         with ProgressBar(trainer.num_env_steps, trainer.env_steps) as progress:
             trainer.train(folder, progress)
-        folder.update_run(status="finished", end=now(), env_steps=trainer.env_steps, updates=trainer.learner.num_updates)
+        folder.update_run(
+            status="finished", end=now(), env_steps=trainer.env_steps, updates=trainer.learner.num_updates
+        )
     finally:
         trainer.close()
     final = trainer.evaluation
@@ -58,23 +70,28 @@ class ProgressBar:
         from tqdm import tqdm
 
         interval = 0.5 if sys.stderr.isatty() else 15.0
-        self._bar = tqdm(total=total, initial=initial, unit=" steps", mininterval=interval, smoothing=0.1, dynamic_ncols=True)
+        self._bar = tqdm(
+            total=total, initial=initial, unit=" steps", mininterval=interval, smoothing=0.1, dynamic_ncols=True
+        )
         self._time, self._interval = time.monotonic, interval
-        self._last, self._updates = self._time(), None
+        self._last = self._time()
+        self._updates: int | None = None
 
-    def __enter__(self):
+    def __enter__(self) -> ProgressBar:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self._bar.close()
 
-    def __call__(self, env_steps, updates, evaluation, repeated):
+    def __call__(self, env_steps: int, updates: int, evaluation: EpisodeSummary | None, repeated: float) -> None:
         now = self._time()
         if self._updates is None:
             self._updates = updates
         if now - self._last >= self._interval:
             rate = (updates - self._updates) / (now - self._last)
             returned = "-" if evaluation is None else f"{evaluation.return_mean:.1f}"
-            self._bar.set_postfix_str(f"{rate:.0f} updates/s, return {returned}, repeated {repeated:.0%}", refresh=False)
+            self._bar.set_postfix_str(
+                f"{rate:.0f} updates/s, return {returned}, repeated {repeated:.0%}", refresh=False
+            )
             self._last, self._updates = now, updates
         self._bar.update(env_steps - self._bar.n)

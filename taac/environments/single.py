@@ -1,4 +1,5 @@
 """Making one Gymnasium environment. Worker processes import this module, so it must stay free of torch."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,5 @@
 """Gymnasium spaces to specs, and values between the two."""
+
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,4 +1,5 @@
 """Networks: encoders, actor, critic ensemble."""
+
 from taac.networks.actor import ActorNetwork, TrajectoryEmbedding
 from taac.networks.critics import CriticEnsemble
 from taac.networks.encoders import ImageEncoder, ObservationEncoder

@@ -1,12 +1,13 @@
 """The actor: from features to the mean and log standard deviation of a squashed normal."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import gin
 import torch
 import torch.nn as nn
 
+import gin
 from taac import nest
 from taac.errors import TaacError
 from taac.networks.layers import mlp, scaled_linear
@@ -38,7 +39,9 @@ class ActorNetwork(nn.Module):
         if log_std_min >= log_std_max:
             raise TaacError(f"ActorNetwork: log_std_min {log_std_min} must be below log_std_max {log_std_max}")
         self.hidden = mlp(input_size, hidden_layers)
-        self.head = scaled_linear(hidden_layers[-1] if hidden_layers else input_size, 2 * action_size, 0.3, "truncated_normal")
+        self.head = scaled_linear(
+            hidden_layers[-1] if hidden_layers else input_size, 2 * action_size, 0.3, "truncated_normal"
+        )
         if head_init_range is not None:
             nn.init.uniform_(self.head.weight, -head_init_range, head_init_range)
         self.log_std_min, self.log_std_max = log_std_min, log_std_max
@@ -63,9 +66,7 @@ class TrajectoryEmbedding(nn.Module):
 
     def __init__(self, feature_size: int, action_size: int, num_parts: int):
         super().__init__()
-        self.parts = nn.ModuleList(
-            scaled_linear(action_size, feature_size, 1.0, "uniform") for _ in range(num_parts)
-        )
+        self.parts = nn.ModuleList(scaled_linear(action_size, feature_size, 1.0, "uniform") for _ in range(num_parts))
         self.output_size = feature_size * (1 + num_parts)
 
     def forward(self, features: torch.Tensor, tau: Tau) -> torch.Tensor:

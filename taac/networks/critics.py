@@ -1,13 +1,15 @@
 """The critic ensemble: all critics in one batched call."""
+
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
-import gin
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+import gin
 from taac.errors import TaacError
 from taac.networks.layers import EnsembleLinear
 
@@ -37,7 +39,7 @@ class CriticEnsemble(nn.Module):
             raise TaacError(f"CriticEnsemble.num_critics must be 1 or more, got {num_critics}")
         sizes = [input_size, *hidden_layers]
         self.hidden = nn.ModuleList(
-            EnsembleLinear(num_critics, fan_in, fan_out) for fan_in, fan_out in zip(sizes, sizes[1:])
+            EnsembleLinear(num_critics, fan_in, fan_out) for fan_in, fan_out in itertools.pairwise(sizes)
         )
         self.last = EnsembleLinear(num_critics, sizes[-1], reward_dim or 1, last_init_range)
         self.num_critics, self.reward_dim = num_critics, reward_dim

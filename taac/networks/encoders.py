@@ -1,13 +1,14 @@
 """From a nested observation to one feature vector."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import gin
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+import gin
 from taac import nest
 from taac.data_structures import Nest
 from taac.errors import TaacError
@@ -53,7 +54,7 @@ class ImageEncoder(nn.Module):
         for layer in layers:
             if isinstance(layer, nn.Conv2d):
                 nn.init.xavier_uniform_(layer.weight)
-                nn.init.zeros_(layer.bias)
+                nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
         self.scale = 1.0 / 255.0 if spec.dtype == torch.uint8 else 1.0
         self.convolutions = nn.Sequential(*layers)
         self.projection = nn.Linear(height * width * depth, output_size)

@@ -1,4 +1,5 @@
 """Layers and initialisers that the networks share."""
+
 from __future__ import annotations
 
 import math

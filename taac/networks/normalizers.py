@@ -1,10 +1,11 @@
 """Running normalisation of rewards and observations. Raw values are stored in the replay buffer."""
+
 from __future__ import annotations
 
-import gin
 import torch
 import torch.nn as nn
 
+import gin
 from taac import nest
 from taac.data_structures import Nest
 from taac.errors import TaacError
@@ -70,6 +71,7 @@ class ObservationNormalizer(nn.Module):
     def __init__(self, observation_spec: Nest, clip: float | None = 10.0):
         super().__init__()
         self.clip = clip
+        self.count: torch.Tensor
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
         for number, (_, spec) in enumerate(nest.flatten_with_path(observation_spec)):
             if self._normalises(spec):

@@ -1,4 +1,5 @@
 """Squashed normal, the switching distribution beta, entropies and target entropies. All entropies are in nats."""
+
 from __future__ import annotations
 
 import math

@@ -1,4 +1,5 @@
 """Losses as pure functions."""
+
 from __future__ import annotations
 
 import torch

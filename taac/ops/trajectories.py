@@ -7,6 +7,7 @@ A trajectory at a step is the record `Tau(a, v, u)`: the action, and its first a
 Source: Yu, Xu and Zhang, TAAC (NeurIPS 2021, arXiv:2104.06521), section 3.3 (constant), and the supplementary material
 (linear and quadratic); the table of `advance` and `start` is in each class.
 """
+
 from __future__ import annotations
 
 from typing import NamedTuple, Protocol

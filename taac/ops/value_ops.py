@@ -8,6 +8,7 @@ and differ in `stop` alone, which always holds at LAST. `reward[t]` and `discoun
 step `t`; `discount` already includes gamma: `gamma * TimeStep.discount`. What is computed *at* a LAST frame belongs to no
 action and must be masked by the caller. No gradient flows through any argument.
 """
+
 from __future__ import annotations
 
 import torch
@@ -96,9 +97,7 @@ def compare_through_return(
 
 
 @torch.no_grad()
-def _backward(
-    reward: torch.Tensor, value: torch.Tensor, stop: torch.Tensor, discount: torch.Tensor
-) -> torch.Tensor:
+def _backward(reward: torch.Tensor, value: torch.Tensor, stop: torch.Tensor, discount: torch.Tensor) -> torch.Tensor:
     """The recursion of the module's docstring. `discount` is already broadcast."""
     if reward.dim() == 3:
         stop = stop.unsqueeze(-1)
@@ -113,9 +112,7 @@ def _backward(
     return returns
 
 
-def _check(
-    reward: torch.Tensor, value: torch.Tensor, step_type: torch.Tensor, discount: torch.Tensor
-) -> torch.Tensor:
+def _check(reward: torch.Tensor, value: torch.Tensor, step_type: torch.Tensor, discount: torch.Tensor) -> torch.Tensor:
     """Checks the shapes that all returns share; gives the discount with the reward's rank."""
     if reward.dim() not in (2, 3):
         raise TaacError(f"reward must be [T, B] or [T, B, D], got shape {list(reward.shape)}")

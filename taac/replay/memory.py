@@ -1,4 +1,5 @@
 """How much memory there is."""
+
 from __future__ import annotations
 
 from pathlib import Path

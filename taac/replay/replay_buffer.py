@@ -1,9 +1,10 @@
 """A ring buffer of frames, in tensors `[length, B, ...]`, from which segments `[T, B', ...]` are sampled."""
+
 from __future__ import annotations
 
-import gin
 import torch
 
+import gin
 from taac import nest
 from taac.data_structures import Experience, Nest, StepType
 from taac.errors import TaacError
@@ -28,9 +29,7 @@ class ReplayBuffer:
         TaacError: the frames cannot fit in the device's free memory.
     """
 
-    def __init__(
-        self, experience_spec: Nest, num_envs: int, length: int = 100_000, device: torch.device | str = "cpu"
-    ):
+    def __init__(self, experience_spec: Nest, num_envs: int, length: int = 100_000, device: torch.device | str = "cpu"):
         if length < 2:
             raise TaacError(f"ReplayBuffer.length must be 2 or more frames, got {length}")
         self.num_envs, self.length, self.device = num_envs, length, torch.device(device)
@@ -94,9 +93,7 @@ class ReplayBuffer:
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """The frames held, as tensors by path, and where the ring stands."""
-        frames = {
-            f"frames/{path}": leaf[: self._size] for path, leaf in nest.flatten_with_path(self._storage)
-        }
+        frames = {f"frames/{path}": leaf[: self._size] for path, leaf in nest.flatten_with_path(self._storage)}
         return {**frames, "position": torch.tensor([self._next, self._size])}
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:

@@ -1,4 +1,5 @@
 """An algorithm together with the normalisers of what it sees: what is trained, saved and played."""
+
 from __future__ import annotations
 
 import torch

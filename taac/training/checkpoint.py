@@ -1,4 +1,5 @@
 """Checkpoint files: tensors and plain containers only, replaced as a whole or not at all."""
+
 from __future__ import annotations
 
 import os
@@ -22,8 +23,11 @@ def save(path: Path, state: dict[str, Any]) -> None:
     os.replace(beside, path)
 
 
-def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """What `save` wrote. Loading cannot run code.
+def load(path: Path, lazily: bool = False) -> dict[str, Any]:
+    """What `save` wrote, on the CPU. Loading cannot run code.
+
+    Args:
+        lazily: map the file into memory, so that only what is used is read.
 
     Raises:
         TaacError: no such file, a damaged one, or one of a newer format.
@@ -31,7 +35,7 @@ def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
     if not path.exists():
         raise TaacError(f"there is no checkpoint at {path}; train first, or give the folder of a run")
     try:
-        content = torch.load(path, map_location=device, weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=lazily)
         found, state = content["format"], content["state"]
     except Exception as error:
         raise TaacError(f"the checkpoint {path} cannot be read, it may be damaged: {error}") from error

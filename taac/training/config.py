@@ -4,6 +4,7 @@ gin itself reads a binding of the wrong type, or one that nothing uses, without 
 work is done, which names the file and line, and the nearest real name. gin's state is global to the process: `load` sets
 all of it.
 """
+
 from __future__ import annotations
 
 import difflib
@@ -14,12 +15,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import gin
 import typeguard
+
+import gin
+import taac
 from gin import config as gin_config
 from gin import config_parser
-
-import taac
 from taac.errors import TaacError
 
 # Macros that a task file defines and method files bind to. A method need not use them all, so these alone may be left
@@ -147,7 +148,9 @@ def _find(name: str, folders: Sequence[Path], asked_by: str) -> Path:
     for folder in folders:
         if (folder / name).is_file():
             return folder / name
-    present = [str(p.relative_to(f)) for f in search_path() for sub in ("gin", "experiments") for p in (f / sub).rglob("*.gin")]
+    present = [
+        str(p.relative_to(f)) for f in search_path() for sub in ("gin", "experiments") for p in (f / sub).rglob("*.gin")
+    ]
     raise TaacError(
         f"{asked_by}: there is no file '{name}' in {', '.join(str(f.resolve()) for f in folders)}{nearest(name, present)}"
     )
@@ -165,7 +168,7 @@ def _read_file(path: Path, including: tuple[Path, ...]) -> list[Binding]:
 
 
 def _parse(text: str, shown: str, path: Path | None, including: tuple[Path, ...]) -> list[Binding]:
-    bindings = []
+    bindings: list[Binding] = []
     parser = _guarded(shown, lambda: iter(config_parser.ConfigParser(text, gin_config.ParserDelegate())))
     while True:
         statement = _guarded(shown, lambda: next(parser, None))
@@ -239,7 +242,7 @@ def _guarded(where: str, fn: Any) -> Any:
 
 
 def _signature_fn(wrapped: Any) -> Any:
-    return wrapped.__init__ if isinstance(wrapped, type) else wrapped
+    return wrapped.__init__ if isinstance(wrapped, type) else wrapped  # type: ignore[misc]
 
 
 def _parameters(wrapped: Any) -> list[str]:

@@ -1,4 +1,5 @@
 """Greedy episodes on an environment of their own."""
+
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,12 +1,13 @@
 """Building a whole experiment from what gin bound, before anything is run or written."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
 
-import gin
 import numpy as np
 import torch
 
+import gin
 from taac import nest, specs
 from taac.algorithms import Algorithm
 from taac.data_structures import Experience, Nest, TimeStep
@@ -102,14 +103,16 @@ def choose_device(name: str) -> torch.device:
     except RuntimeError as error:
         raise TaacError(f"device must be 'auto', 'cpu' or 'cuda' (or 'cuda:1'...), got '{name}'") from error
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise TaacError(f"device '{name}' was asked for, but torch {torch.__version__} sees no CUDA; use 'cpu' or 'auto'")
+        raise TaacError(
+            f"device '{name}' was asked for, but torch {torch.__version__} sees no CUDA; use 'cpu' or 'auto'"
+        )
     return device
 
 
 def experience_spec(environment: VectorEnvironment, agent: Agent) -> Nest:
     """Specs of one frame as the replay buffer keeps it: the environment's, and the `info` of a rollout."""
     scalar = specs.TensorSpec(())
-    time_step = TimeStep(
+    time_step: Nest = TimeStep(  # a nest of specs in the shape of the record
         step_type=specs.TensorSpec((), torch.uint8),
         reward=specs.TensorSpec((environment.reward_dim,)) if environment.reward_dim else scalar,
         discount=scalar,

@@ -1,9 +1,12 @@
 """The gradient step: optimizer, learning rates, clipping."""
+
 from __future__ import annotations
 
-import gin
+from typing import Any
+
 import torch
 
+import gin
 from taac.data_structures import Experience
 from taac.errors import TaacError
 from taac.training.agent import Agent
@@ -17,13 +20,13 @@ class TensorFlowAdam(torch.optim.Adam):
     Source: Kingma and Ba (arXiv:1412.6980), the end of section 2 ("epsilon hat").
     """
 
-    def __init__(self, params, lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-7):
+    def __init__(self, params: Any, lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-7):
         super().__init__(params, lr=lr, betas=betas, eps=eps, fused=True)
         for group in self.param_groups:
             group["epsilon_hat"], group["num_steps"] = eps, 0
 
     @torch.no_grad()
-    def step(self, closure=None):  # type: ignore[override]
+    def step(self, closure: Any = None) -> Any:
         for group in self.param_groups:
             group["num_steps"] += 1
             group["eps"] = group["epsilon_hat"] / (1.0 - group["betas"][1] ** group["num_steps"]) ** 0.5

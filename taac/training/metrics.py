@@ -1,4 +1,5 @@
 """What happened in each episode: return, length, and the act-or-repeat record. The one place that counts it."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
@@ -68,7 +69,7 @@ class _Running:
     """An episode under way."""
 
     def __init__(self) -> None:
-        self.ret: np.ndarray = np.float64(0.0)  # type: ignore[assignment]
+        self.ret = np.zeros(())
         self.length = self.repeated = self.runs = self.run = self.longest = 0
         self.last: np.ndarray | None = None
         self.before: np.ndarray | None = None

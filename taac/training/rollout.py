@@ -1,4 +1,5 @@
 """Stepping an agent through an environment: the same loop for collecting, evaluating and playing."""
+
 from __future__ import annotations
 
 from collections.abc import Callable

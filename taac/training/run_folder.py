@@ -1,4 +1,5 @@
 """The folder of a run: what is in it, and when a run may begin or go on there."""
+
 from __future__ import annotations
 
 import csv
@@ -8,6 +9,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -57,7 +59,9 @@ class RunFolder:
             )
         held = self.config.read_text(encoding="utf-8")
         if held != config:
-            changes = list(difflib.unified_diff(held.splitlines(), config.splitlines(), "held", "asked", n=0, lineterm=""))
+            changes = list(
+                difflib.unified_diff(held.splitlines(), config.splitlines(), "held", "asked", n=0, lineterm="")
+            )
             raise TaacError(
                 f"--root_dir {self.path} holds a run of another configuration; nothing was changed. Give another folder, "
                 "or the configuration it holds. The difference:\n  " + "\n  ".join(changes[2:])
@@ -72,7 +76,7 @@ class RunFolder:
             {
                 "status": "running",
                 **about,
-                "command": sys.argv,
+                "command": shlex.join(["taac", *sys.argv[1:]]),
                 "start": now(),
                 "end": None,
                 "resumed": [],

@@ -1,4 +1,5 @@
 """TensorBoard summaries: one table of tags, one place that writes them. The x-axis is environment steps."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -61,7 +62,7 @@ class SummaryWriter:
     def __init__(self, folder: Path, purge_step: int | None = None):
         from torch.utils.tensorboard import SummaryWriter as Writer  # half a second that only runs pay for
 
-        self._writer = Writer(str(folder), purge_step=purge_step)  # type: ignore[no-untyped-call]
+        self._writer = Writer(str(folder), purge_step=purge_step)
         self._known = known_tags()
 
     def scalars(self, values: Mapping[str, float | torch.Tensor], env_steps: int) -> None:
@@ -69,7 +70,7 @@ class SummaryWriter:
         for tag, value in values.items():
             if tag not in self._known:
                 raise KeyError(f"summary tag '{tag}' is not in the table taac.training.summaries.TAGS")
-            self._writer.add_scalar(tag, float(value), env_steps)  # type: ignore[no-untyped-call]
+            self._writer.add_scalar(tag, float(value), env_steps)
 
     def episodes(self, phase: str, summary: EpisodeSummary, env_steps: int) -> None:
         """Writes the averages over episodes under `rollout/` or `evaluation/`."""
@@ -78,10 +79,10 @@ class SummaryWriter:
         self.scalars(values, env_steps)
 
     def text(self, tag: str, text: str) -> None:
-        self._writer.add_text(tag, text, 0)  # type: ignore[no-untyped-call]
+        self._writer.add_text(tag, text, 0)
 
     def flush(self) -> None:
-        self._writer.flush()  # type: ignore[no-untyped-call]
+        self._writer.flush()
 
     def close(self) -> None:
-        self._writer.close()  # type: ignore[no-untyped-call]
+        self._writer.close()

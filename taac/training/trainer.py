@@ -1,13 +1,14 @@
 """The off-policy training loop."""
+
 from __future__ import annotations
 
 import time
 from typing import Any, Protocol
 
-import gin
 import numpy as np
 import torch
 
+import gin
 from taac.data_structures import Experience, StepType
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
@@ -47,7 +48,7 @@ class Trainer:
         evaluation_interval, evaluation_episodes: how often, in environment steps, and how many greedy episodes.
         evaluation_epsilon: probability with which each choice is sampled in evaluation instead of taking the mode.
         summary_interval: environment steps between summaries of training.
-        checkpoint_interval: environment steps between checkpoints; None: a tenth of the run. A checkpoint ends the running
+        checkpoint_interval: environment steps between checkpoints. A checkpoint ends the running
             episodes as truncations and reseeds the environments, in every run, so that a resumed run is the same run.
     """
 
@@ -69,13 +70,13 @@ class Trainer:
         evaluation_episodes: int = 10,
         evaluation_epsilon: float = 0.0,
         summary_interval: int = 1_000,
-        checkpoint_interval: int | None = None,
+        checkpoint_interval: int = 10_000,
     ):
         at_least_one = {
             "num_env_steps": num_env_steps, "unroll_length": unroll_length, "batch_size": batch_size,
             "updates_per_iteration": updates_per_iteration, "evaluation_interval": evaluation_interval,
             "evaluation_episodes": evaluation_episodes, "summary_interval": summary_interval,
-            "checkpoint_interval": 1 if checkpoint_interval is None else checkpoint_interval,
+            "checkpoint_interval": checkpoint_interval,
         }  # fmt: skip
         for name, value in at_least_one.items():
             if value < 1:
@@ -89,7 +90,9 @@ class Trainer:
                 f"got {initial_collect_steps}"
             )
         if replay_buffer.length < segment_length:
-            raise TaacError(f"ReplayBuffer.length {replay_buffer.length} is below Trainer.segment_length {segment_length}")
+            raise TaacError(
+                f"ReplayBuffer.length {replay_buffer.length} is below Trainer.segment_length {segment_length}"
+            )
         if not 0 <= evaluation_epsilon <= 1:
             raise TaacError(f"Trainer.evaluation_epsilon must be in [0, 1], got {evaluation_epsilon}")
         self.environment, self.evaluation_environment = environment, evaluation_environment
@@ -101,7 +104,7 @@ class Trainer:
         self.evaluation_interval, self.evaluation_episodes = evaluation_interval, evaluation_episodes
         self.evaluation_epsilon = evaluation_epsilon
         self.summary_interval = summary_interval
-        self.checkpoint_interval = checkpoint_interval or max(1, num_env_steps // 10)
+        self.checkpoint_interval = checkpoint_interval
 
         self.rollout = Rollout(environment, self.agent)
         self.env_steps = self.decisions = self.episodes = self.num_checkpoints = 0

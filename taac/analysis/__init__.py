@@ -1,0 +1,1 @@
+"""Reading finished run folders. Nothing here imports algorithms or training."""
