@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import gin
 import torch
 import torch.nn as nn
 
-import gin
 from taac import nest
 from taac.algorithms.actor_critic import ActorCriticAlgorithm, action_target_entropy
 from taac.algorithms.td_losses import OneStepTDLoss

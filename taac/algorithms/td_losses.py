@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import gin
 import torch
 import torch.nn.functional as F
 
-import gin
 from taac.data_structures import TimeStep
 from taac.errors import TaacError
 from taac.ops import losses, value_ops

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+import gin
 import torch
 import torch.nn as nn
 
-import gin
 from taac.errors import TaacError
 from taac.ops import losses
 

@@ -6,12 +6,12 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import gin
 import gymnasium
 import numpy as np
 import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-import gin
 from taac import nest, specs
 from taac.data_structures import Nest, StepType, TimeStep
 from taac.environments import spaces

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import gin
 import torch
 import torch.nn as nn
 
-import gin
 from taac import nest
 from taac.errors import TaacError
 from taac.networks.layers import mlp, scaled_linear

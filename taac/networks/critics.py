@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+import gin
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-import gin
 from taac.errors import TaacError
 from taac.networks.layers import EnsembleLinear
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import gin
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-import gin
 from taac import nest
 from taac.data_structures import Nest
 from taac.errors import TaacError

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import gin
 import torch
 import torch.nn as nn
 
-import gin
 from taac import nest
 from taac.data_structures import Nest
 from taac.errors import TaacError

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import gin
 import torch
 
-import gin
 from taac import nest
 from taac.data_structures import Experience, Nest, StepType
 from taac.errors import TaacError

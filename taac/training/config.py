@@ -15,12 +15,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import typeguard
-
 import gin
-import taac
+import typeguard
 from gin import config as gin_config
 from gin import config_parser
+
+import taac
 from taac.errors import TaacError
 
 # Macros that a task file defines and method files bind to. A method need not use them all, so these alone may be left

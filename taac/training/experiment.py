@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import gin
 import numpy as np
 import torch
 
-import gin
 from taac import nest, specs
 from taac.algorithms import Algorithm
 from taac.data_structures import Experience, Nest, TimeStep
@@ -112,13 +112,14 @@ def choose_device(name: str) -> torch.device:
 def experience_spec(environment: VectorEnvironment, agent: Agent) -> Nest:
     """Specs of one frame as the replay buffer keeps it: the environment's, and the `info` of a rollout."""
     scalar = specs.TensorSpec(())
-    time_step: Nest = TimeStep(  # a nest of specs in the shape of the record
-        step_type=specs.TensorSpec((), torch.uint8),
-        reward=specs.TensorSpec((environment.reward_dim,)) if environment.reward_dim else scalar,
-        discount=scalar,
-        observation=environment.observation_spec,
-        prev_action=environment.action_spec,
-    )
+    parts: dict[str, Nest] = {
+        "step_type": specs.TensorSpec((), torch.uint8),
+        "reward": specs.TensorSpec((environment.reward_dim,)) if environment.reward_dim else scalar,
+        "discount": scalar,
+        "observation": environment.observation_spec,
+        "prev_action": environment.action_spec,
+    }
+    time_step = TimeStep(**parts)
     with torch.random.fork_rng(devices=[]):
         blank = specs.zeros(time_step, 1, device=agent.device)
         info = agent.algorithm.random_step(blank, agent.initial_state(1)).info

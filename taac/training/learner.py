@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import gin
 import torch
 
-import gin
 from taac.data_structures import Experience
 from taac.errors import TaacError
 from taac.training.agent import Agent

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any, Protocol
 
+import gin
 import numpy as np
 import torch
 
-import gin
 from taac.data_structures import Experience, StepType
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
