@@ -8,8 +8,10 @@ all of it.
 from __future__ import annotations
 
 import difflib
+import inspect
 import os
 import re
+import tokenize
 import typing
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -119,6 +121,8 @@ def load(gin_files: Sequence[str], gin_params: Sequence[str] = ()) -> Config:
             bindings += _parse(param, "--gin_param", None, ())
     config = Config(bindings)
     for binding in config.bindings.values():
+        _check_macros(binding)
+    for binding in config.bindings.values():
         _check_type(binding)
     _guarded("", gin.finalize)
     return config
@@ -216,7 +220,7 @@ def _configurable(selector: str, where: str) -> Any:
 
 
 def _names() -> list[str]:
-    return sorted({s.rsplit(".", 1)[-1] for s in gin_config._REGISTRY if not s.startswith("gin.")})
+    return sorted({s.rsplit(".", 1)[-1] for s, _ in gin_config._REGISTRY.items() if not s.startswith("gin.")})
 
 
 def _guarded(where: str, fn: Any) -> Any:
@@ -227,6 +231,8 @@ def _guarded(where: str, fn: Any) -> Any:
         line = f":{error.lineno}" if error.lineno and where != "--gin_param" else ""
         text = f" in '{error.text.strip()}'" if error.text else ""
         raise TaacError(f"{where}{line}: bad gin syntax: {error.msg.strip()}{text}") from error
+    except tokenize.TokenError as error:
+        raise TaacError(f"{where}: bad gin syntax: {error.args[0]}") from error
     except (ValueError, TypeError, KeyError) as error:
         message = str(error.args[0] if error.args else error).strip()
         unknown = re.search(r"'@?%?([\w./]+?)(?:\(\))?'", message)
@@ -246,10 +252,21 @@ def _signature_fn(wrapped: Any) -> Any:
 
 
 def _parameters(wrapped: Any) -> list[str]:
-    hints = gin_config._get_cached_arg_spec(_signature_fn(wrapped))
-    if hints.varkw:
+    parameters = inspect.signature(_signature_fn(wrapped)).parameters.values()
+    if any(p.kind == p.VAR_KEYWORD for p in parameters):
         return []
-    return [a for a in [*hints.args, *hints.kwonlyargs] if a != "self"]
+    return [p.name for p in parameters if p.name != "self" and p.kind != p.VAR_POSITIONAL]
+
+
+def _check_macros(binding: Binding) -> None:
+    for reference in gin_config.iterate_references(binding.value):
+        if reference.configurable.selector != "gin.macro":
+            continue
+        name = "/".join(reference.scopes)
+        if (name, "gin.macro") not in gin_config._CONFIG:
+            defined = [scope for scope, selector in gin_config._CONFIG if selector == "gin.macro"]
+            by = " (a task file defines it: gin/tasks/*.gin)" if name in TASK_MACROS else ""
+            raise TaacError(f"{binding}: the macro '{name}' has no value{by}{nearest(name, defined)}")
 
 
 def _check_type(binding: Binding) -> None:
@@ -271,7 +288,12 @@ def _check_type(binding: Binding) -> None:
         problem = f"{value} is a bool"
     else:
         try:
-            typeguard.check_type(value, expected, forward_ref_policy=typeguard.ForwardRefPolicy.IGNORE)
+            typeguard.check_type(
+                value,
+                expected,
+                forward_ref_policy=typeguard.ForwardRefPolicy.IGNORE,
+                collection_check_strategy=typeguard.CollectionCheckStrategy.ALL_ITEMS,
+            )
         except typeguard.TypeCheckError as error:
             problem = str(error)
     if problem:
@@ -322,8 +344,11 @@ def build(create: Any) -> Any:
     """Calls a gin-configured constructor; what gin itself refuses (a missing required value) becomes a `TaacError`."""
     try:
         return create()
-    except RuntimeError as error:
-        message = str(error).strip().replace("\n", " ")
+    except (TaacError, RuntimeError) as error:
+        # gin adds a line for each constructor on the way.
+        message = re.sub(r"\n  In call to configurable .*", "", str(error)).strip()
+        if isinstance(error, TaacError):
+            raise TaacError(message) from error
         if "Required bindings" in message:
             raise TaacError(f"{message}: bind it in a gin file or with --gin_param") from error
         raise

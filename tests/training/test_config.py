@@ -1,0 +1,278 @@
+"""The gin front: composition, and every kind of mistake with its message."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import gin
+import pytest
+
+from taac.errors import TaacError
+from taac.training import config, experiment
+
+ROOT = Path(__file__).resolve().parents[2]
+TASKS = sorted((ROOT / "gin" / "tasks").glob("*.gin"))
+METHODS = sorted((ROOT / "gin" / "methods").glob("*.gin"))
+EXPERIMENTS = sorted((ROOT / "experiments").glob("*.gin"))
+TASK, METHOD = "gin/tasks/simple_control.gin", "gin/methods/taac.gin"
+# A buffer and networks small enough to build in no time.
+SMALL = ["replay_length = 500", "hidden_layers = (8,)", "batch_size = 4", "initial_collect_steps = 20"]
+
+
+def build(files, params=()):
+    loaded = config.load([str(f) for f in files], params)
+    trainer = config.build(experiment.create_experiment)
+    loaded.check_used()
+    return trainer
+
+
+def refused(params, *words, files=(TASK, METHOD)):
+    """Loading and building is refused, and the message holds every one of the words."""
+    with pytest.raises(TaacError) as caught:
+        build(files, [*SMALL, *params]).close()
+    message = str(caught.value)
+    for word in words:
+        assert word in message, f"'{word}' is not in: {message}"
+    return message
+
+
+def step(trainer):
+    """Collects past the initial phase and takes two updates."""
+    while trainer.learner.num_updates < 2:
+        trainer.collect()
+        trainer.learn()
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda p: p.stem)
+@pytest.mark.parametrize("method", METHODS, ids=lambda p: p.stem)
+def test_every_task_composes_with_every_method(task, method):
+    trainer = build([task, method], SMALL)
+    step(trainer)
+    trainer.close()
+
+
+@pytest.mark.parametrize("env_name", ["LunarLanderContinuous-v3", "InvertedDoublePendulum-v5"])
+def test_the_environments_of_simple_control(env_name):
+    trainer = build([TASK, METHOD], [*SMALL, f"create_environment.env_name = '{env_name}'"])
+    step(trainer)
+    trainer.close()
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda p: p.stem)
+def test_every_experiment_is_built_and_stepped(path):
+    trainer = build([path], SMALL)
+    step(trainer)
+    trainer.close()
+
+
+def test_there_is_no_file_for_a_combination():
+    names = {p.stem for p in [*TASKS, *METHODS]}
+    assert names >= {"simple_control", "sac", "taac", "taac_1td", "taac_l", "taac_q"}
+    for method in METHODS:
+        assert "gin/tasks" not in method.read_text()
+    for task in TASKS:
+        assert "include" not in task.read_text()
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda p: p.stem)
+def test_a_task_file_defines_every_macro_of_the_table(task):
+    loaded = config.load([str(task)])
+    assert {b.scope for b in loaded.bindings.values() if b.selector == "gin.macro"} == set(config.TASK_MACROS)
+
+
+def test_order_of_task_and_method_does_not_matter():
+    build([TASK, METHOD], SMALL).close()
+    first = config.operative_config()
+    build([METHOD, TASK], SMALL).close()
+    assert config.operative_config() == first
+
+
+def test_later_bindings_win():
+    trainer = build([TASK, METHOD], [*SMALL, "batch_size = 7", "batch_size = 9"])
+    trainer.close()
+    assert trainer.batch_size == 9
+
+
+def test_the_operative_configuration_builds_the_same_experiment(tmp_path):
+    build(["experiments/smoke.gin"], SMALL).close()
+    first = config.operative_config()
+    (tmp_path / "config.gin").write_text(first)
+    build([tmp_path / "config.gin"]).close()
+    assert config.operative_config() == first
+
+
+def test_files_are_found_from_any_working_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    build([TASK, METHOD], SMALL).close()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "part.gin").write_text("gamma = 0.5\n")
+    (tmp_path / "mine" / "all.gin").write_text(f"include '{TASK}'\ninclude '{METHOD}'\ninclude 'part.gin'\n")
+    trainer = build(["mine/all.gin"], SMALL)
+    trainer.close()
+    assert trainer.agent.algorithm.td_loss.gamma == 0.5
+
+
+def test_settings_arrive_where_they_belong():
+    trainer = build([TASK, METHOD], [*SMALL, "gamma = 0.5", "action_min_prob = 0.2", "target_tau = 0.25"])
+    trainer.close()
+    algorithm = trainer.agent.algorithm
+    assert algorithm.td_loss.gamma == 0.5
+    assert algorithm.action_temperature.target_entropy == pytest.approx(-0.916291)  # log(2 * 0.2)
+    assert algorithm.target_update_tau == 0.25
+    assert trainer.agent.reward_normalizer.clip == 5.0
+
+
+# Mistakes ------------------------------------------------------------------------------------------------------------
+
+
+def test_misspelt_configurable():
+    refused(["Trainr.batch_size = 3"], "--gin_param", "Trainr", "did you mean 'Trainer'")
+
+
+def test_misspelt_parameter():
+    refused(["Trainer.batchsize = 3"], "--gin_param", "batchsize", "did you mean 'batch_size'")
+
+
+def test_misspelt_reference():
+    refused(["create_agent.algorithm_ctor = @TaacAlgoritm"], "TaacAlgoritm", "did you mean 'TaacAlgorithm'")
+
+
+def test_misspelt_macro_definition():
+    refused(["gama = 0.9"], "--gin_param", "gama", "nothing uses", "did you mean 'gamma'")
+
+
+def test_misspelt_macro_use():
+    refused(["Trainer.batch_size = %batchsize"], "batchsize", "did you mean 'batch_size'")
+
+
+def test_unused_binding_of_another_method():
+    refused(["SacAlgorithm.action_min_prob = 0.2"], "--gin_param", "SacAlgorithm.action_min_prob", "TaacAlgorithm")
+
+
+def test_unused_binding_in_a_file_names_file_and_line(tmp_path):
+    path = tmp_path / "mine.gin"
+    path.write_text("# a comment\nSacAlgorithm.entropy_in_target = False\n")
+    refused([], f"{path}:2", "SacAlgorithm.entropy_in_target", files=(TASK, METHOD, path))
+
+
+def test_misspelt_name_in_a_file_names_file_and_line(tmp_path):
+    path = tmp_path / "mine.gin"
+    path.write_text("\n\nLerner.learning_rate = 1e-3\n")
+    refused([], f"{path}:3", "did you mean 'Learner'", files=(TASK, METHOD, path))
+
+
+def test_missing_required_value():
+    with pytest.raises(TaacError, match="algorithm_ctor"):
+        build([TASK], SMALL)
+
+
+def test_missing_task_names_the_macros():
+    with pytest.raises(TaacError, match="num_envs|gamma|macro"):
+        build([METHOD])
+
+
+@pytest.mark.parametrize(
+    "param, words",
+    [
+        ("batch_size = 'many'", ["Trainer.batch_size", "wrong type", "int", "'many'"]),
+        ("batch_size = 2.5", ["Trainer.batch_size", "wrong type", "int", "2.5"]),
+        ("batch_size = True", ["Trainer.batch_size", "wrong type", "bool"]),
+        ("learning_rate = '1e-3'", ["Learner.learning_rate", "wrong type", "float"]),
+        ("hidden_layers = 256", ["hidden_layers", "wrong type"]),
+        ("hidden_layers = (256, 'wide')", ["hidden_layers", "wrong type"]),
+        ("create_agent.algorithm_ctor = 'TaacAlgorithm'", ["algorithm_ctor", "wrong type"]),
+        ("Temperature.tuning = 'always'", ["Temperature.tuning", "'always'"]),
+        ("beta_advantage_clipping = 3", ["b1_advantage_clipping", "wrong type"]),
+        ("create_environment.env_name = 3", ["env_name", "wrong type", "str"]),
+    ],
+)
+def test_wrong_type(param, words):
+    refused([param], *words)
+
+
+def test_wrong_type_in_a_file_names_file_and_line():
+    message = refused(["learning_rate = 'fast'"], "wrong type", "'fast'")
+    assert re.search(r"gin/base\.gin:\d+: Learner\.learning_rate", message)
+
+
+@pytest.mark.parametrize(
+    "param, words",
+    [
+        ("Trainer.batch_size 3", ["--gin_param", "syntax"]),
+        ("Trainer.batch_size = (1, ", ["--gin_param", "syntax"]),
+        ("Trainer.batch_size = three", ["--gin_param", "syntax"]),
+        ("import no_such_module_anywhere", ["--gin_param", "no_such_module_anywhere"]),
+    ],
+)
+def test_bad_syntax(param, words):
+    refused([param], *words)
+
+
+def test_missing_file_names_the_nearest():
+    with pytest.raises(TaacError, match=r"did you mean 'gin/methods/taac.gin'"):
+        config.load(["gin/methods/tac.gin"])
+
+
+def test_missing_include_names_its_place(tmp_path):
+    path = tmp_path / "mine.gin"
+    path.write_text("gamma = 0.9\ninclude 'gin/tasks/simple_controll.gin'\n")
+    with pytest.raises(TaacError, match=r"mine.gin:2.*did you mean 'gin/tasks/simple_control.gin'"):
+        config.load([str(path)])
+
+
+def test_a_file_that_includes_itself(tmp_path):
+    path = tmp_path / "mine.gin"
+    path.write_text(f"include '{path}'\n")
+    with pytest.raises(TaacError, match="includes itself"):
+        config.load([str(path)])
+
+
+def test_a_file_that_is_not_text(tmp_path):
+    path = tmp_path / "mine.gin"
+    path.write_bytes(b"\xff\xfe\x00gamma")
+    with pytest.raises(TaacError, match=r"mine.gin cannot be read"):
+        config.load([str(path)])
+
+
+@pytest.mark.parametrize(
+    "param, words",
+    [
+        ("create_environment.env_name = 'MountainCarContinous-v0'", ["MountainCarContinous", "MountainCarContinuous"]),
+        ("create_environment.env_name = 'CartPole-v1'", ["discrete", "Box"]),
+        ("create_environment.env_name = 'no_module:Env-v0'", ["no_module"]),
+        ("num_envs = 0", ["num_envs", "0"]),
+        ("num_env_steps = 0", ["num_env_steps"]),
+        ("initial_collect_steps = 2", ["initial_collect_steps", "4"]),
+        ("segment_length = 1", ["segment_length"]),
+        ("replay_length = 1", ["ReplayBuffer.length"]),
+        ("replay_length = 10**15", ["syntax"]),
+        ("replay_length = 1000000000000000", ["replay buffer needs", "free", "ReplayBuffer.length"]),
+        ("learning_rate = 0.0", ["learning rate", "above 0"]),
+        ("gamma = 1.5", ["gamma", "1.5"]),
+        ("target_tau = 0.0", ["target_update_tau"]),
+        ("target_period = 0", ["target_update_period"]),
+        ("action_min_prob = 0.0", ["min_prob"]),
+        ("action_min_prob = 2.0", ["min_prob", "log(max - min)"]),
+        ("beta_min_prob = 0.6", ["min_prob", "0.5", "log(2)"]),
+        ("beta_advantage_clipping = (1, 0)", ["advantage_clipping", "low <= high"]),
+        ("TaacAlgorithm.max_repeat_steps = 0", ["max_repeat_steps"]),
+        ("TaacAlgorithm.reward_weights = (1.0, 2.0)", ["reward_weights", "scalar"]),
+        ("CriticEnsemble.num_critics = 0", ["num_critics"]),
+        ("log_std_min = 5.0", ["log_std_min"]),
+        ("reward_clip = -1.0", ["clip", "-1"]),
+        ("Temperature.initial_value = 0.0", ["initial_value"]),
+        ("create_experiment.device = 'tpu9'", ["device", "tpu9"]),
+        ("create_experiment.seed = -1", ["seed", "-1"]),
+        ("create_experiment.num_threads = 0", ["num_threads"]),
+        ("Trainer.evaluation_epsilon = 2.0", ["evaluation_epsilon"]),
+    ],
+)
+def test_values_out_of_range(param, words):
+    refused([param], *words)
+
+
+def test_loading_again_forgets_what_was_loaded_before():
+    config.load([TASK, METHOD], ["gamma = 0.3"])
+    config.load([TASK, METHOD])
+    assert gin.query_parameter("%gamma") == 0.99

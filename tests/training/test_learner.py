@@ -1,0 +1,64 @@
+"""The optimizer against its equation, and learning rates by group."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from taac.algorithms import SacAlgorithm
+from taac.errors import TaacError
+from taac.specs import bounded
+from taac.training.agent import Agent
+from taac.training.learner import Learner, TensorFlowAdam
+
+
+def test_adam_adds_epsilon_as_tensorflow_does():
+    """`lr sqrt(1-b2^t)/(1-b1^t) m / (sqrt(v) + eps)`, with an epsilon so large that its place matters."""
+    lr, b1, b2, eps = 0.1, 0.9, 0.999, 0.5
+    parameter = torch.nn.Parameter(torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64))
+    optimizer = TensorFlowAdam([parameter], lr=lr, betas=(b1, b2), eps=eps)
+    x, m, v = parameter.detach().numpy().copy(), np.zeros(3), np.zeros(3)
+    for t in range(1, 20):
+        gradient = np.sin(x * t)
+        parameter.grad = torch.from_numpy(gradient.copy())
+        optimizer.step()
+        m, v = b1 * m + (1 - b1) * gradient, b2 * v + (1 - b2) * gradient**2
+        x = x - lr * np.sqrt(1 - b2**t) / (1 - b1**t) * m / (np.sqrt(v) + eps)
+        np.testing.assert_allclose(parameter.detach().numpy(), x, rtol=1e-12)
+
+
+def test_adam_goes_on_after_its_state_was_saved():
+    def steps(parameter, optimizer, times):
+        for t in times:
+            parameter.grad = torch.tensor([0.3 * t, -1.0])
+            optimizer.step()
+
+    whole = torch.nn.Parameter(torch.ones(2))
+    steps(whole, TensorFlowAdam([whole], lr=0.1, eps=0.5), range(6))
+    part = torch.nn.Parameter(torch.ones(2))
+    first = TensorFlowAdam([part], lr=0.1, eps=0.5)
+    steps(part, first, range(3))
+    second = TensorFlowAdam([part], lr=0.7, eps=0.1)
+    second.load_state_dict(first.state_dict())
+    steps(part, second, range(3, 6))
+    assert torch.equal(whole, part)
+
+
+def make_agent():
+    return Agent(SacAlgorithm(bounded((3,), -1, 1), bounded((2,), -1, 1)))
+
+
+def test_learning_rates_by_group():
+    learner = Learner(make_agent(), 1e-3, actor_learning_rate=2e-3, temperature_learning_rate=3e-3)
+    rates = {id(p): group["lr"] for group in learner.optimizer.param_groups for p in group["params"]}
+    groups = learner.agent.algorithm.parameter_groups()
+    assert {rates[id(p)] for p in groups["actor"]} == {2e-3}
+    assert {rates[id(p)] for p in groups["critic"]} == {1e-3}
+    assert {rates[id(p)] for p in groups["temperature"]} == {3e-3}
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "actor_learning_rate", "temperature_learning_rate"])
+def test_a_learning_rate_of_zero_is_refused(name):
+    with pytest.raises(TaacError, match="above 0"):
+        Learner(make_agent(), **{name: 0.0})
