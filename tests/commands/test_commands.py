@@ -1,0 +1,240 @@
+"""The commands as a user calls them: in a process of their own, from a folder that is not the repository."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = ("num_env_steps = 400", "initial_collect_steps = 300", "batch_size = 8", "hidden_layers = (8,)",
+         "evaluation_interval = 200", "evaluation_episodes = 1")  # fmt: skip
+
+
+def taac(*words, cwd):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "default"}
+    environment.pop("DISPLAY", None)
+    return subprocess.run(
+        [sys.executable, "-m", "taac", *map(str, words)], cwd=cwd, env=environment, capture_output=True, text=True
+    )
+
+
+def params(*more):
+    return [word for p in (*SMALL, *more) for word in ("--gin_param", p)]
+
+
+def train(folder, cwd, *more):
+    return taac("train", "--root_dir", folder, "--gin_file", "experiments/smoke.gin", *params(*more), cwd=cwd)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A finished run, and what training it printed."""
+    cwd = tmp_path_factory.mktemp("cwd")
+    result = train("run", cwd)
+    assert result.returncode == 0, result.stderr
+    return cwd / "run", result
+
+
+def listing(folder):
+    """Every file below a folder, with its content."""
+    return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_train_leaves_a_whole_run(trained):
+    folder, result = trained
+    assert "evaluation return" in result.stdout.splitlines()[-1]
+    assert "updates/s" in result.stderr or "steps/s" in result.stderr
+    run = json.loads((folder / "run.json").read_text())
+    assert run["status"] == "finished" and run["environment"] == "Pendulum-v1" and run["seed"] == 0
+    assert run["start"] <= run["end"]
+    assert run["command"].startswith("taac train --root_dir run")
+    assert all(run["versions"][name] for name in ("taac", "python", "torch", "numpy", "gymnasium", "mujoco"))
+    with open(folder / "evaluations.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(r["env_steps"]) for r in rows] == [200, 400]
+    assert {"updates", "return_mean", "return_std", "length", "fraction_repeated"} <= set(rows[0])
+    assert (folder / "checkpoint.pt").exists() and list(folder.glob("events.out.tfevents.*"))
+    assert "TaacAlgorithm.td_loss = @TAACTDLoss()" in (folder / "config.gin").read_text()
+
+
+def test_the_saved_configuration_trains_the_same_run_again(trained, tmp_path):
+    folder, _ = trained
+    again = taac("train", "--root_dir", tmp_path / "again", "--gin_file", folder / "config.gin", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+
+    def rows(path):
+        with open(path / "evaluations.csv") as file:
+            return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
+
+    assert rows(tmp_path / "again") == rows(folder)
+
+
+def test_a_finished_run_says_so_and_is_left_alone(trained):
+    folder, _ = trained
+    before = listing(folder)
+    result = train("run", folder.parent)
+    assert result.returncode == 0 and "finished" in result.stdout
+    assert listing(folder) == before
+
+
+def test_a_run_of_another_configuration_is_refused_and_left_alone(trained):
+    folder, _ = trained
+    before = listing(folder)
+    result = train("run", folder.parent, "gamma = 0.5")
+    assert result.returncode != 0
+    assert "another configuration" in result.stderr and "-gamma = 0.99" in result.stderr and "+gamma = 0.5" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert listing(folder) == before
+
+
+def test_a_folder_of_other_things_is_refused_and_left_alone(tmp_path):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter1.txt").write_text("years of work")
+    result = train("thesis", tmp_path)
+    assert result.returncode != 0 and "holds no run of taac" in result.stderr
+    assert list(listing(tmp_path / "thesis")) == [Path("chapter1.txt")]
+
+
+def test_an_unfinished_run_is_resumed(trained, tmp_path):
+    """A run that stopped after its checkpoint at 200 of 400 steps, called again with the same command."""
+    code = (
+        "from taac.training import trainer\n"
+        "save = trainer.Trainer.save\n"
+        "def save_and_die(self, folder):\n"
+        "    save(self, folder)\n"
+        "    import os; os._exit(9)\n"
+        "trainer.Trainer.save = save_and_die\n"
+        "from taac.commands.main import main\n"
+        "main()\n"
+    )
+    words = ["train", "--root_dir", "run", "--gin_file", "experiments/smoke.gin"]
+    words += params("Trainer.checkpoint_interval = 200")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    died = subprocess.run([sys.executable, "-c", code, *words], cwd=tmp_path, env=environment, capture_output=True)
+    assert died.returncode == 9
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "running"
+    resumed = taac(*words, cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "resuming run at 200 environment steps" in resumed.stdout
+    run = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert run["status"] == "finished" and [r["env_steps"] for r in run["resumed"]] == [200]
+
+
+def test_play_prints_and_records(trained):
+    folder, _ = trained
+    result = taac("play", "--root_dir", "run", "--num_episodes", 2, "--record_file", "x.gif", cwd=folder.parent)
+    assert result.returncode == 0, result.stderr
+    assert "2 episodes of Pendulum-v1: return -" in result.stdout and "fraction repeated" in result.stdout
+    from PIL import Image
+
+    with Image.open(folder.parent / "x.gif") as video:
+        assert video.n_frames > 100  # 200 steps; equal frames in a row may be merged
+        frames = []
+        for number in (0, video.n_frames // 2):
+            video.seek(number)
+            frames.append(video.convert("RGB").tobytes())
+    assert frames[0] != frames[1]
+    again = taac("play", "--root_dir", "run", "--num_episodes", 2, cwd=folder.parent)
+    assert again.stdout == result.stdout.replace("x.gif\n", "")  # greedy play is deterministic
+    kept = (folder.parent / "x.gif").read_bytes()
+    refused = taac("play", "--root_dir", "run", "--record_file", "x.gif", cwd=folder.parent)
+    assert refused.returncode != 0 and "exists" in refused.stderr
+    assert (folder.parent / "x.gif").read_bytes() == kept
+
+
+def test_play_records_mp4(trained):
+    folder, _ = trained
+    result = taac("play", "--root_dir", "run", "--num_episodes", 1, "--record_file", "x.mp4", cwd=folder.parent)
+    assert result.returncode == 0, result.stderr
+    import imageio.v3
+
+    with imageio.v3.imopen(folder.parent / "x.mp4", "r", plugin="FFMPEG") as file:
+        assert sum(1 for _ in file.iter()) == 200
+
+
+def test_plot_draws_picture_and_table(trained):
+    folder, _ = trained
+    result = taac("plot", "--root_dir", "run", cwd=folder.parent)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[-1] == "run/curves.png"
+    from PIL import Image
+
+    with Image.open(folder / "curves.png") as picture:
+        assert picture.format == "PNG" and min(picture.size) > 300
+    with open(folder / "curves.csv") as file:
+        table = [(r["tag"], int(r["env_steps"])) for r in csv.DictReader(file)]
+    assert ("evaluation/return", 400) in table and ("loss/critic", 400) in table
+
+
+def test_check_prints_what_would_be_trained(tmp_path):
+    result = taac("check", "--gin_file", "gin/tasks/simple_control.gin", "--gin_file", "gin/methods/taac.gin", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    out = result.stdout
+    assert "TaacAlgorithm.beta_min_prob = %beta_min_prob" in out
+    assert "target entropy -1.6094 nats" in out and "0.1985 nats" in out
+    # A frame: step_type 1, reward 4, discount 4, observation 2 x 4, prev_action 4, tau 4, b 1 bytes.
+    assert f"replay buffer: {100_000 * (1 + 4 + 4 + 8 + 4 + 4 + 1)} bytes" in out
+    assert list(tmp_path.iterdir()) == []
+
+
+BAD = {
+    "unknown environment": (["create_environment.env_name = 'Pendulun-v1'"], "Pendulun"),
+    "discrete actions": (["create_environment.env_name = 'CartPole-v1'"], "discrete"),
+    "misspelt name": (["Trainer.batchsize = 3"], "did you mean 'batch_size'"),
+    "unused binding": (["SacAlgorithm.entropy_in_target = False"], "nothing in this experiment uses"),
+    "wrong type": (["batch_size = 'x'"], "wrong type"),
+    "unbounded box": (["create_environment.env_name = 'tests.environments.toys:taac-test/Unbounded-v0'"], "unbounded"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_input_is_refused_before_any_work(tmp_path, kind):
+    bad, message = BAD[kind]
+    for command in (["train", "--root_dir", "run"], ["check"]):
+        result = taac(*command, "--gin_file", "experiments/smoke.gin", *params(*bad), cwd=tmp_path)
+        assert result.returncode == 1, result.stderr
+        assert message in result.stderr and "Traceback" not in result.stderr
+        assert len(result.stderr.strip().splitlines()) == 1, result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "words, code, message",
+    [
+        ([], 2, "usage: taac"),
+        (["trian"], 2, "did you mean 'train'"),
+        (["train", "--gin_file", "experiments/smoke.gin"], 1, "--root_dir is missing"),
+        (["train", "--root_dir", "run"], 1, "--gin_file is missing"),
+        (["train", "--rootdir", "run"], 2, "rootdir"),
+        (["train", "run"], 2, "unexpected words run"),
+        (["train", "--root_dir", "run", "--gin_file", "nothing.gin"], 1, "nothing.gin"),
+        (["play", "--root_dir", "run"], 1, "holds no run"),
+        (["plot", "--root_dir", "run"], 1, "evaluations.csv"),
+        (["play", "--root_dir", "run", "--record_file", "x.avi"], 1, ".gif or .mp4"),
+        (["play", "--root_dir", "run", "--num_episodes", "0"], 2, "num_episodes"),
+    ],
+)
+def test_calls_that_make_no_sense(tmp_path, words, code, message):
+    result = taac(*words, cwd=tmp_path)
+    assert result.returncode == code
+    assert message in result.stdout + result.stderr and "Traceback" not in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_lists_every_command(tmp_path):
+    from taac.commands.main import COMMANDS
+
+    result = taac("--help", cwd=tmp_path)
+    assert result.returncode == 0 and all(name in result.stdout for name in COMMANDS)
+
+
+def test_nan_reward_stops_the_run_and_says_where(tmp_path):
+    result = train("run", tmp_path, "create_environment.env_name = 'tests.environments.toys:taac-test/NaN-v0'")
+    assert result.returncode == 1
+    assert "not finite" in result.stderr and "number 0 of 1" in result.stderr and "step" in result.stderr
