@@ -60,6 +60,8 @@ def _map_many(fn: Callable[..., Any], nests: tuple[Nest, ...], path: str) -> Nes
 
 def _check_same(first: Nest, other: Nest, path: str) -> None:
     same = is_container(other) and isinstance(other, dict) == isinstance(first, dict) and len(other) == len(first)
+    if same and (hasattr(first, "_fields") or hasattr(other, "_fields")):
+        same = type(first) is type(other)  # records of one length are not one structure
     if same and isinstance(first, dict):
         same = first.keys() == other.keys()
     if not same:

@@ -87,8 +87,10 @@ def check_unit_box(spec: Nest, user: str) -> TensorSpec:
             "Use a continuous variant of the task (LunarLanderContinuous-v3 instead of LunarLander-v3), "
             "or a method for discrete actions."
         )
-    if len(spec.shape) != 1:
-        raise TaacError(f"{user} needs actions of rank 1, got shape {list(spec.shape)}; flatten them with a wrapper")
+    if len(spec.shape) != 1 or not spec.numel:
+        raise TaacError(
+            f"{user} needs actions of rank 1 and at least one dimension, got shape {list(spec.shape)}; use a wrapper"
+        )
     if spec.minimum is None or spec.maximum is None or not (np.all(spec.minimum == -1) and np.all(spec.maximum == 1)):
         raise TaacError(f"{user} acts in [-1, 1], got the action spec {spec}; rescale the actions first")
     return spec

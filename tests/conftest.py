@@ -1,4 +1,5 @@
 """Shared by all tests: one thread, and seeds that do not depend on the order of tests."""
+
 import random
 
 import numpy as np

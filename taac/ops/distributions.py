@@ -62,8 +62,13 @@ def squashed_normal_sample(mean: torch.Tensor, log_std: torch.Tensor) -> tuple[t
     Returns:
         The action `[..., A]` in [-1, 1], and `log p(a)` `[...]` in nats.
 
+    Raises:
+        TaacError: shapes that differ.
+
     Source: Haarnoja et al., SAC (arXiv:1812.05905), equation 8 and appendix C.
     """
+    if mean.shape != log_std.shape:
+        raise TaacError(f"mean and log_std must have one shape, got {list(mean.shape)} and {list(log_std.shape)}")
     noise = torch.randn_like(mean)
     pre_tanh = mean + log_std.exp() * noise
     return torch.tanh(pre_tanh), _log_prob_of_noise(noise, pre_tanh, log_std)
@@ -109,7 +114,7 @@ def beta_distribution(
 
 
 def categorical_entropy(probs: torch.Tensor) -> torch.Tensor:
-    """`-sum p log p` over the last dimension, in nats; a probability of 0 contributes 0."""
+    """`-sum p log p` over the last dimension, in nats; a probability of 0 contributes 0. Not to be differentiated there."""
     return -torch.xlogy(probs, probs).sum(-1)
 
 
@@ -128,12 +133,12 @@ def continuous_target_entropy(
         Nats.
 
     Raises:
-        TaacError: min_prob outside (0, 1] (more than 1 asks for more than the greatest entropy), or empty bounds.
+        TaacError: min_prob outside (0, 1] (the greatest entropy is at 1), or bounds without a range between them.
 
     Source: the settings published with TAAC (arXiv:2104.06521), which give `min_prob` a task.
     """
     span = np.asarray(maximum, dtype=np.float64) - np.asarray(minimum, dtype=np.float64)
-    if not (np.all(np.isfinite(span)) and np.all(span > 0)):
+    if not (span.size and np.all(np.isfinite(span)) and np.all(span > 0)):
         raise TaacError(f"a target entropy needs finite bounds with minimum < maximum, got {minimum} and {maximum}")
     if not 0 < min_prob <= 1:
         raise TaacError(

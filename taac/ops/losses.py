@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from taac.errors import TaacError
+
 
 def action_gradient_loss(action: torch.Tensor, action_gradient: torch.Tensor) -> torch.Tensor:
     """The deterministic-policy-gradient surrogate, `1/2 |a - sg(a + dQ/da)|^2` with sg the stopped gradient.
@@ -46,6 +48,11 @@ def squared_td_error(q: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
     Returns:
         `[T, B]`.
+
+    Raises:
+        TaacError: shapes that do not fit.
     """
+    if q.shape[1:] != target.shape:
+        raise TaacError(f"q must be [N, *target.shape], got {list(q.shape)} and a target of {list(target.shape)}")
     loss = (q - target.detach()).square().sum(0)
     return loss.mean(-1) if loss.dim() == 3 else loss

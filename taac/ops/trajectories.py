@@ -81,8 +81,8 @@ class LinearTrajectory:
 class QuadraticTrajectory:
     """Goes on in a parabola: `advance: v <- clamp(v + 2u)`, then `a <- clamp(a + 2v)`, clamp to [-1, 1]; u stays.
 
-    `start`, inverse mode (the default): `a = a_hat`, `v = (a_hat - a_old) / 2`, `u = v / 2`: the parabola through the old
-    action, at rest there one half step earlier, and the new one.
+    `start`, inverse mode (the default): `a = a_hat`, `v = (a_hat - a_old) / 2`, `u = v / 2`: the speed that brought
+    the action from old to new was gained in this one step, from rest.
     `start`, direct mode: the actor gives the acceleration, `v = 0`, `u = a_hat`, and the trajectory advances at once.
     """
 

@@ -88,7 +88,11 @@ def test_a_run_of_another_configuration_is_refused_and_left_alone(trained):
     before = listing(folder)
     result = train("run", folder.parent, "gamma = 0.5")
     assert result.returncode != 0
-    assert "another configuration" in result.stderr and "-gamma = 0.99" in result.stderr and "+gamma = 0.5" in result.stderr
+    assert (
+        "another configuration" in result.stderr
+        and "-gamma = 0.99" in result.stderr
+        and "+gamma = 0.5" in result.stderr
+    )
     assert "Traceback" not in result.stderr
     assert listing(folder) == before
 
@@ -173,7 +177,9 @@ def test_plot_draws_picture_and_table(trained):
 
 
 def test_check_prints_what_would_be_trained(tmp_path):
-    result = taac("check", "--gin_file", "gin/tasks/simple_control.gin", "--gin_file", "gin/methods/taac.gin", cwd=tmp_path)
+    result = taac(
+        "check", "--gin_file", "gin/tasks/simple_control.gin", "--gin_file", "gin/methods/taac.gin", cwd=tmp_path
+    )
     assert result.returncode == 0, result.stderr
     out = result.stdout
     assert "TaacAlgorithm.beta_min_prob = %beta_min_prob" in out

@@ -1,0 +1,248 @@
+"""Gymnasium spaces to specs and tensors, against what each space itself says."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.vector.utils import concatenate, create_empty_array
+from hypothesis import assume, given, settings
+
+from taac import nest
+from taac.environments.spaces import action_adapter, observation_spec, to_tensors
+from taac.errors import TaacError
+from taac.specs import TensorSpec
+
+SETTINGS = settings(max_examples=60, deadline=None, database=None)
+
+NESTED = spaces.Dict(
+    {
+        "camera": spaces.Box(0, 255, (4, 5, 3), np.uint8),
+        "body": spaces.Tuple(
+            (
+                spaces.Box(-np.inf, np.inf, (2,), np.float64),
+                spaces.Dict({"mode": spaces.Discrete(3, start=-1), "keys": spaces.MultiBinary((2, 2))}),
+            )
+        ),
+        "choice": spaces.MultiDiscrete([2, 5], start=[0, 10]),
+        "cells": spaces.Box(-7, 9, (3,), np.int64),
+    }
+)
+
+
+def batched(space: spaces.Space, samples: list[Any]) -> Any:
+    """The samples as a vector environment hands them out."""
+    return concatenate(space, samples, create_empty_array(space, len(samples)))
+
+
+def test_a_nested_space_keeps_its_structure():
+    spec = observation_spec(NESTED)
+    table = {path: (leaf.shape, leaf.dtype) for path, leaf in nest.flatten_with_path(spec)}
+    assert table == {
+        "camera": ((4, 5, 3), torch.uint8),
+        "body/0": ((2,), torch.float32),
+        "body/1/mode": ((), torch.int64),
+        "body/1/keys": ((2, 2), torch.float32),
+        "choice": ((2,), torch.int64),
+        "cells": ((3,), torch.float32),
+    }
+    categorical = {path for path, leaf in nest.flatten_with_path(spec) if leaf.is_categorical}
+    assert categorical == {"body/1/mode", "choice"}
+
+
+@pytest.mark.parametrize(
+    "space, low, high, choices",
+    [
+        (spaces.Discrete(4), 0, 3, 4),
+        (spaces.Discrete(3, start=-2), -2, 0, 3),
+        (spaces.MultiDiscrete([2, 5]), [0, 0], [1, 4], [2, 5]),
+        (spaces.MultiDiscrete([[2, 3], [4, 5]], start=[[1, 0], [0, -9]]), [[1, 0], [0, -9]], [[2, 2], [3, -5]], None),
+        (spaces.MultiBinary(3), [0, 0, 0], [1, 1, 1], None),
+        (spaces.Box(np.array([-1, 0]), np.array([5, 7]), dtype=np.int32), [-1, 0], [5, 7], None),
+        (spaces.Box(0, 255, (2,), np.uint8), [0, 0], [255, 255], None),
+        (spaces.Box(-np.inf, 2.0, (2,)), [-np.inf, -np.inf], [2.0, 2.0], None),
+    ],
+)
+def test_bounds_and_choices(space, low, high, choices):
+    spec = observation_spec(space)
+    np.testing.assert_array_equal(spec.minimum, low)
+    np.testing.assert_array_equal(spec.maximum, high)
+    assert spec.shape == np.shape(low)
+    if choices is not None:
+        np.testing.assert_array_equal(spec.num_choices, choices)
+
+
+@st.composite
+def leaf_spaces(draw) -> spaces.Space:
+    kind = draw(st.sampled_from(["float", "image", "integers", "discrete", "multi_discrete", "multi_binary"]))
+    shape = tuple(draw(st.lists(st.integers(1, 3), max_size=3)))
+    if kind == "float":
+        dtype = draw(st.sampled_from([np.float32, np.float64]))
+        return spaces.Box(-draw(st.floats(0.5, 100.0)), draw(st.floats(0.5, 100.0)), shape, dtype)
+    if kind == "image":
+        return spaces.Box(0, 255, shape, np.uint8)
+    if kind == "integers":
+        return spaces.Box(-50, 1000, shape, draw(st.sampled_from([np.int16, np.int32, np.int64])))
+    if kind == "discrete":
+        return spaces.Discrete(draw(st.integers(1, 5)), start=draw(st.integers(-3, 3)))
+    if kind == "multi_discrete":
+        return spaces.MultiDiscrete(draw(st.lists(st.integers(1, 5), min_size=1, max_size=3)))
+    return spaces.MultiBinary(draw(st.integers(1, 4)))
+
+
+any_space = st.recursive(
+    leaf_spaces(),
+    lambda inner: st.one_of(
+        st.dictionaries(st.sampled_from("zyxab"), inner, min_size=1, max_size=3).map(spaces.Dict),
+        st.lists(inner, min_size=1, max_size=3).map(lambda parts: spaces.Tuple(tuple(parts))),
+    ),
+    max_leaves=6,
+)
+
+
+def follow(value: Any, path: str) -> Any:
+    for key in path.split("/") if path else []:
+        value = value[int(key)] if isinstance(value, tuple) else value[key]
+    return value
+
+
+@SETTINGS
+@given(any_space, st.integers(1, 3), st.integers(0, 100))
+def test_tensors_hold_what_each_environment_observed(space, num_envs, seed):
+    space = copy.deepcopy(space)
+    space.seed(seed)
+    samples = [space.sample() for _ in range(num_envs)]
+    spec = observation_spec(space)
+    tensors = to_tensors(spec, batched(space, samples))
+    seen = 0
+    for (path, leaf_spec), leaf in zip(nest.flatten_with_path(spec), nest.flatten(tensors), strict=True):
+        assert leaf.dtype == leaf_spec.dtype and leaf.shape == (num_envs, *leaf_spec.shape)
+        for i, sample in enumerate(samples):
+            part = np.asarray(follow(sample, path))
+            np.testing.assert_array_equal(leaf[i].numpy(), part.astype(leaf[i].numpy().dtype))
+            # float64 bounds are looked at in the float32 that the tensor is in
+            low, high = (np.asarray(b).astype(leaf[i].numpy().dtype) for b in (leaf_spec.minimum, leaf_spec.maximum))
+            assert (leaf[i].numpy() >= low).all() and (leaf[i].numpy() <= high).all()
+            seen += 1
+    assert seen == num_envs * len(nest.flatten(spec)) > 0
+
+
+def test_tensors_do_not_share_memory_with_the_environments_buffer():
+    buffer = {"a": np.zeros((1, 2), np.float32), "b": np.zeros((1,), np.int64)}
+    spec = observation_spec(spaces.Dict({"a": spaces.Box(-1, 1, (2,)), "b": spaces.Discrete(2)}))
+    tensors = to_tensors(spec, buffer)
+    buffer["a"][:], buffer["b"][:] = 1, 1
+    assert tensors["a"].tolist() == [[0.0, 0.0]] and tensors["b"].tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    "space, path",
+    [
+        (spaces.Text(4), "/"),
+        (spaces.Dict({"a": spaces.Tuple((spaces.Discrete(2), spaces.Text(4)))}), "/a/1"),
+        (spaces.Sequence(spaces.Discrete(2)), "/"),
+        (spaces.Tuple((spaces.Graph(spaces.Discrete(2), None),)), "/0"),
+        (spaces.Dict({"x": spaces.OneOf((spaces.Discrete(2), spaces.Discrete(3)))}), "/x"),
+    ],
+)
+def test_spaces_without_a_tensor_form_are_refused_by_path(space, path):
+    with pytest.raises(TaacError, match=rf"at '{path}' is (Text|Sequence|Graph|OneOf).*add a wrapper"):
+        observation_spec(space)
+
+
+# Actions --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_actions_are_rescaled_to_asymmetric_bounds(dtype):
+    """-1, -0.5, 0, 0.5 and 1 are the quarters of [-1, 3] (by 1) and of [10, 11] (by 0.25)."""
+    space = spaces.Box(np.array([-1, 10], dtype), np.array([3, 11], dtype), dtype=dtype)
+    spec, rescale = action_adapter(space)
+    assert isinstance(spec, TensorSpec) and spec.shape == (2,) and spec.dtype == torch.float32
+    np.testing.assert_array_equal(spec.minimum, [-1, -1])
+    np.testing.assert_array_equal(spec.maximum, [1, 1])
+    actions = rescale(torch.tensor([[-1.0, 1.0], [-0.5, 0.5], [0.0, 0.0], [0.5, -0.5], [1.0, -1.0]]))
+    assert actions.dtype == dtype
+    np.testing.assert_array_equal(actions, [[-1, 11], [0, 10.75], [1, 10.5], [2, 10.25], [3, 10]])
+
+
+def test_actions_of_rank_two():
+    space = spaces.Box(0, np.array([[2, 4], [6, 8]]), (2, 2), np.float32)
+    spec, rescale = action_adapter(space)
+    assert spec.shape == (2, 2)
+    np.testing.assert_array_equal(rescale(torch.zeros(1, 2, 2)), [[[1, 2], [3, 4]]])
+
+
+@SETTINGS
+@given(
+    st.sampled_from([np.float32, np.float64]),
+    st.floats(-1e6, 1e6),
+    st.floats(1e-6, 1e6),
+    st.lists(st.floats(-1, 1, width=32), min_size=1, max_size=5),
+)
+def test_actions_never_step_over_the_bounds(dtype, low, span, values):
+    low, high = np.asarray(low, dtype), np.asarray(low + span, dtype)
+    assume(low < high)
+    space = spaces.Box(low, high, (1,), dtype)
+    values = [-1.0, *sorted(values), 1.0, float(np.nextafter(np.float32(1), np.float32(0)))]
+    actions = action_adapter(space)[1](torch.tensor(values)[:, None])
+    assert actions.dtype == dtype and all(space.contains(action) for action in actions)
+    assert (np.diff(actions[:-1, 0]) >= 0).all()
+    assert actions[0, 0] == low
+    unit = (np.asarray(values) + 1) / 2
+    exact = float(low) + unit * (float(high) - float(low))
+    # One rounding to the space's dtype, and float32 arithmetic on the action itself.
+    tolerance = np.finfo(dtype).eps * max(abs(float(low)), abs(float(high))) + 2e-7 * (float(high) - float(low))
+    np.testing.assert_allclose(actions[:, 0], exact, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_actions_of_a_unit_box_arrive_as_they_are(dtype):
+    _, rescale = action_adapter(spaces.Box(-1, 1, (3,), dtype))
+    action = torch.tensor([[1e-30, -0.1, 0.7]])  # 1e-30 would not survive adding 1
+    assert rescale(action).dtype == dtype
+    np.testing.assert_array_equal(rescale(action), action.numpy().astype(dtype))
+
+
+def test_a_box_with_one_unit_side_is_rescaled_all_the_same():
+    low, high = np.array([-1, -1, -1], np.float32), np.array([1, 2, 1], np.float32)
+    _, rescale = action_adapter(spaces.Box(low, high))
+    np.testing.assert_array_equal(rescale(torch.ones(1, 3)), [[1, 2, 1]])
+
+
+@pytest.mark.parametrize(
+    "low, high",
+    [(-np.inf, np.inf), (-1.0, np.inf), (-np.inf, 1.0), (np.array([-1, -np.inf]), np.array([1, 1]))],
+)
+def test_unbounded_actions_are_refused(low, high):
+    with pytest.raises(TaacError, match=r"unbounded .*wrap"):
+        action_adapter(spaces.Box(low, high, (2,), np.float32))
+
+
+@pytest.mark.parametrize("high", [2.0, np.array([3.0, 2.0])])
+def test_actions_without_a_range_are_refused(high):
+    with pytest.raises(TaacError, match="empty range"):
+        action_adapter(spaces.Box(2.0, high, (2,), np.float32))
+
+
+def test_integer_boxes_of_actions_are_refused():
+    with pytest.raises(TaacError, match="box of integers"):
+        action_adapter(spaces.Box(0, 5, (2,), np.int64))
+
+
+@pytest.mark.parametrize("space", [spaces.MultiBinary(2), spaces.Tuple((spaces.Discrete(2),)), spaces.Text(3)])
+def test_other_action_spaces_are_refused(space):
+    with pytest.raises(TaacError, match="not supported; expected a Box or a Discrete space"):
+        action_adapter(space)
+
+
+@pytest.mark.parametrize("start", [0, 5, -2])
+def test_discrete_actions_are_numbered_from_zero(start):
+    spec, to_env = action_adapter(spaces.Discrete(3, start=start))
+    assert spec.is_categorical and spec.shape == () and spec.num_choices == 3 and spec.minimum == 0
+    np.testing.assert_array_equal(to_env(torch.tensor([0, 2, 1])), [start, start + 2, start + 1])

@@ -1,0 +1,426 @@
+"""Time steps against tables derived by hand from scripted environments."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from taac import nest
+from taac.data_structures import StepType, TimeStep
+from taac.environments.vector_environment import VectorEnvironment, create_environment
+from taac.errors import TaacError
+from tests.environments import toys
+from tests.environments.toys import Counter, Faulty, Offset, Probe, env_id
+
+FIRST, MID, LAST = (int(t) for t in StepType)
+
+
+def counter(*scripts: tuple[str, ...], **kwargs: Any) -> VectorEnvironment:
+    """One environment for each script."""
+    return create_environment(env_id("Counter"), len(scripts), env_kwargs={"scripts": scripts}, **kwargs)
+
+
+def action_at(step: int, num_envs: int = 1) -> torch.Tensor:
+    """Actions that differ everywhere, none of them zero; a value can be told by its step."""
+    row = torch.arange(num_envs)[:, None]
+    return torch.cat([step / 100 + 0.01 + row / 10, -step / 100 - 0.01 - row / 10], 1)
+
+
+def play(environment: VectorEnvironment, steps: int, seed: int = 0) -> list[TimeStep]:
+    """`steps + 1` frames; all are looked at only at the end, so none may be overwritten meanwhile."""
+    frames = [environment.reset(seed)]
+    for step in range(steps):
+        frames.append(environment.step(action_at(step, environment.num_envs)))
+    return frames
+
+
+def assert_table(frames: list[TimeStep], env: int, table: list[tuple]) -> None:
+    """Rows of (step type, reward, discount, episode, step, number of the action that led here or None)."""
+    assert len(frames) == len(table)
+    for t, (frame, (step_type, reward, discount, episode, step, action)) in enumerate(zip(frames, table)):
+        assert frame.step_type[env] == step_type, t
+        assert frame.reward[env] == reward, t
+        assert frame.discount[env] == discount, t
+        expected = torch.zeros(2) if action is None else action_at(action, env + 1)[env]
+        assert torch.equal(frame.prev_action[env], expected), t
+        # The environment saw the same action, and none at all on the step that began its episode.
+        assert torch.equal(frame.observation[env], torch.tensor([episode, step, *expected.tolist()])), t
+
+
+# Time -----------------------------------------------------------------------------------------------------------------
+
+
+def test_frames_over_a_termination_a_truncation_and_both_at_once():
+    frames = play(counter(("2t", "3u", "1b")), 10)
+    assert_table(
+        frames,
+        0,
+        [
+            # type, reward, discount, episode, step, action
+            (FIRST, 0, 1, 0, 0, None),
+            (MID, 1, 1, 0, 1, 0),
+            (LAST, 2, 0, 0, 2, 1),  # terminated
+            (FIRST, 0, 1, 1, 0, None),  # action 2, taken at LAST, went nowhere
+            (MID, 11, 1, 1, 1, 3),
+            (MID, 12, 1, 1, 2, 4),
+            (LAST, 13, 1, 1, 3, 5),  # truncated: it still bootstraps
+            (FIRST, 0, 1, 2, 0, None),
+            (LAST, 21, 0, 2, 1, 7),  # both: a termination. An episode of one transition has no MID
+            (FIRST, 0, 1, 3, 0, None),
+            (MID, 31, 1, 3, 1, 9),
+        ],
+    )
+
+
+def test_environments_with_episodes_of_different_lengths():
+    frames = play(counter(("1t",), ("2u",), ("9n",)), 5)
+    assert_table(
+        frames,
+        0,
+        [
+            (FIRST, 0, 1, 0, 0, None),
+            (LAST, 1, 0, 0, 1, 0),
+            (FIRST, 0, 1, 1, 0, None),
+            (LAST, 11, 0, 1, 1, 2),
+            (FIRST, 0, 1, 2, 0, None),
+            (LAST, 21, 0, 2, 1, 4),
+        ],
+    )
+    assert_table(
+        frames,
+        1,
+        [
+            (FIRST, 0, 1, 0, 0, None),
+            (MID, 1, 1, 0, 1, 0),
+            (LAST, 2, 1, 0, 2, 1),
+            (FIRST, 0, 1, 1, 0, None),
+            (MID, 11, 1, 1, 1, 3),
+            (LAST, 12, 1, 1, 2, 4),
+        ],
+    )
+    assert_table(frames, 2, [(FIRST, 0, 1, 0, 0, None), *((MID, k, 1, 0, k, k - 1) for k in range(1, 6))])
+
+
+def test_shapes_and_dtypes():
+    for frame in play(counter(("1t",), ("2u",)), 3):
+        assert frame.step_type.shape == frame.reward.shape == frame.discount.shape == (2,)
+        assert frame.step_type.dtype == torch.uint8
+        assert frame.reward.dtype == frame.discount.dtype == torch.float32
+        assert frame.observation.dtype == frame.prev_action.dtype == torch.float32  # the space's is float64
+        assert frame.observation.shape == (2, 4) and frame.prev_action.shape == (2, 2)
+
+
+def test_a_time_limit_truncates_and_at_a_termination_it_does_not_count():
+    frames = play(counter(("5t",), ("3t",), max_episode_steps=3), 4)
+    assert [int(f.step_type[0]) for f in frames] == [FIRST, MID, MID, LAST, FIRST]
+    assert [int(f.step_type[1]) for f in frames] == [FIRST, MID, MID, LAST, FIRST]
+    assert frames[3].discount.tolist() == [1, 0]
+    assert frames[4].discount.tolist() == [1, 1]
+
+
+def test_the_reward_at_first_is_zero_whatever_the_vector_environment_says():
+    class Restless(SyncVectorEnv):
+        def step(self, actions):
+            observation, _, *rest = super().step(actions)
+            return observation, np.full(self.num_envs, 7.0), *rest
+
+    env = Restless([lambda: Counter((("1t",),))], autoreset_mode=AutoresetMode.NEXT_STEP)
+    assert [float(f.reward) for f in play(VectorEnvironment(env, "restless"), 3)] == [0, 7, 0, 7]
+
+
+def test_reset_begins_anew_in_the_middle_of_episodes_and_right_after_their_end():
+    environment = counter(("1t",), ("3t",))
+    play(environment, 1)  # environment 0 stands at LAST, environment 1 at MID
+    frames = play(environment, 1)
+    assert frames[0].step_type.tolist() == [FIRST, FIRST]
+    assert frames[0].observation.tolist() == [[0, 0, 0, 0], [0, 0, 0, 0]]
+    assert frames[0].prev_action.tolist() == [[0, 0], [0, 0]]
+    # The step after is of the new episode: it is no FIRST, and its action counts.
+    assert_table(frames, 0, [(FIRST, 0, 1, 0, 0, None), (LAST, 1, 0, 0, 1, 0)])
+    assert_table(frames, 1, [(FIRST, 0, 1, 0, 0, None), (MID, 1, 1, 0, 1, 0)])
+
+
+# Seeds ----------------------------------------------------------------------------------------------------------------
+
+
+def noise(frames: list[TimeStep]) -> torch.Tensor:
+    return torch.stack([torch.stack([f.observation[:, 0], f.reward, f.step_type, f.discount], 1) for f in frames])
+
+
+def play_noise(environment: VectorEnvironment, seed: int, steps: int = 25) -> list[TimeStep]:
+    frames = [environment.reset(seed)]
+    for step in range(steps):
+        frames.append(environment.step(torch.full((environment.num_envs, 1), step / 50)))
+    return frames
+
+
+def test_environment_i_is_seeded_with_the_seed_plus_i():
+    first = create_environment(env_id("Noise"), 3).reset(40).observation
+    expected = [[np.float32(np.random.default_rng(seed).random())] for seed in (40, 41, 42)]
+    np.testing.assert_array_equal(first, expected)
+
+
+def test_the_same_seed_gives_the_same_time_steps():
+    environment = create_environment(env_id("Noise"), 3)
+    first = noise(play_noise(environment, 40))
+    assert (first[:, :, 2] == LAST).sum() > 5, "several episodes ended"
+    assert torch.equal(noise(play_noise(environment, 40)), first), "and episodes after the first are seeded with it"
+    assert torch.equal(noise(play_noise(create_environment(env_id("Noise"), 3), 40)), first)
+    assert not torch.equal(noise(play_noise(environment, 43)), first)
+
+
+def test_asynchronous_environments_give_the_same_time_steps():
+    environment = create_environment(env_id("Noise"), 2, asynchronous=True)
+    try:
+        frames = play_noise(environment, 7)
+    finally:
+        environment.close()
+    expected = play_noise(create_environment(env_id("Noise"), 2), 7)
+    assert (noise(expected)[:, :, 2] == LAST).sum() > 2, "several episodes ended"
+    for frame, other in zip(frames, expected, strict=True):
+        for leaf, other_leaf in zip(frame, other, strict=True):
+            assert leaf.dtype == other_leaf.dtype and torch.equal(leaf, other_leaf)
+
+
+# Spaces ---------------------------------------------------------------------------------------------------------------
+
+
+def probes(num_envs: int, **spaces_: spaces.Space) -> tuple[VectorEnvironment, list[Probe]]:
+    envs = [Probe(**spaces_) for _ in range(num_envs)]
+    vector = SyncVectorEnv([functools.partial(lambda env: env, env) for env in envs], copy=False)
+    return VectorEnvironment(vector, "probe"), envs
+
+
+def test_actions_are_rescaled_on_the_way_and_kept_as_they_were_given():
+    box = spaces.Box(np.array([-1.0, 0.0]), np.array([3.0, 10.0]), dtype=np.float64)
+    environment, envs = probes(2, action_space=box)
+    environment.reset(0)
+    action = torch.tensor([[-1.0, 1.0], [0.5, 0.0]])
+    frame = environment.step(action)
+    assert torch.equal(frame.prev_action, action)
+    assert envs[0].received[0].tolist() == [-1, 10] and envs[1].received[0].tolist() == [2, 5]
+    assert envs[0].received[0].dtype == np.float64
+    assert environment.action_spec.shape == (2,)
+    assert (environment.action_spec.minimum == -1).all() and (environment.action_spec.maximum == 1).all()
+
+
+def test_discrete_actions_count_from_zero_and_arrive_from_the_start():
+    environment, envs = probes(2, action_space=spaces.Discrete(3, start=5))
+    assert environment.action_spec.is_categorical and environment.action_spec.num_choices == 3
+    frame = environment.reset(0)
+    assert frame.prev_action.dtype == torch.int64 and frame.prev_action.tolist() == [0, 0]
+    frame = environment.step(torch.tensor([0, 2]))
+    assert [int(env.received[0]) for env in envs] == [5, 7]
+    assert frame.prev_action.tolist() == [0, 2]
+
+
+def test_discrete_previous_actions_are_zero_at_first():
+    class Short(Probe):
+        def step(self, action):
+            observation, reward, *_ = super().step(action)
+            return observation, reward, True, False, {}
+
+    env = Short(action_space=spaces.Discrete(3))
+    environment = VectorEnvironment(SyncVectorEnv([lambda: env]), "short")
+    environment.reset(0)
+    frames = [environment.step(torch.tensor([2])) for _ in range(3)]
+    assert [int(f.prev_action) for f in frames] == [2, 0, 2]
+    assert len(env.received) == 2
+
+
+def test_nested_observations_of_every_kind():
+    space = spaces.Dict(
+        {
+            "a": spaces.Tuple((spaces.Dict({"z": spaces.Discrete(4, start=-2)}), spaces.MultiDiscrete([3, 4]))),
+            "image": spaces.Box(0, 255, (3, 4, 3), np.uint8),
+            "flags": spaces.MultiBinary(3),
+            "cells": spaces.Box(-5, 5, (2,), np.int64),
+            "x": spaces.Box(-1, 1, (2,), np.float64),
+        }
+    )
+    environment, _ = probes(2, observation_space=space)
+    frames = [environment.reset(11)] + [environment.step(torch.zeros(2, 1)) for _ in range(2)]
+    for i in range(2):
+        twin = copy.deepcopy(space)
+        twin.seed(11 + i)
+        for frame in frames:
+            sample, seen = twin.sample(), frame.observation
+            assert seen["a"][0]["z"].dtype == torch.int64 and seen["a"][0]["z"][i] == sample["a"][0]["z"]
+            assert seen["a"][1].dtype == torch.int64 and seen["a"][1][i].tolist() == sample["a"][1].tolist()
+            assert seen["image"].dtype == torch.uint8
+            np.testing.assert_array_equal(seen["image"][i], sample["image"])
+            assert seen["flags"].dtype == torch.float32 and seen["flags"][i].tolist() == sample["flags"].tolist()
+            assert seen["cells"].dtype == torch.float32 and seen["cells"][i].tolist() == sample["cells"].tolist()
+            np.testing.assert_array_equal(seen["x"][i], sample["x"].astype(np.float32))
+
+
+def test_the_spec_is_that_of_the_observations():
+    space = spaces.Dict({"b": spaces.Discrete(2), "a": spaces.Tuple((spaces.Box(-1, 1, (2, 3)),))})
+    environment, _ = probes(3, observation_space=space)
+    frame = environment.reset(0)
+    nest.map_structure(
+        lambda spec, leaf: np.testing.assert_equal((3, *spec.shape), tuple(leaf.shape)),
+        environment.observation_spec,
+        frame.observation,
+    )
+
+
+@pytest.mark.parametrize(
+    "spaces_, message",
+    [
+        ({"observation_space": spaces.Dict({"words": spaces.Text(5)})}, "at '/words' is Text"),
+        ({"action_space": spaces.Box(-np.inf, np.inf, (1,))}, "unbounded"),
+        ({"action_space": spaces.Box(1.0, 1.0, (1,))}, "empty range"),
+        ({"action_space": spaces.MultiDiscrete([2, 2])}, "not supported"),
+    ],
+)
+def test_spaces_that_cannot_be_used_are_refused(spaces_, message):
+    with pytest.raises(TaacError, match=message):
+        create_environment(env_id("Probe"), env_kwargs=spaces_)
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
+def test_other_autoreset_modes_are_refused(mode):
+    with pytest.raises(TaacError, match=rf"'it' has autoreset mode {mode}.*NEXT_STEP"):
+        VectorEnvironment(SyncVectorEnv([Probe], autoreset_mode=mode), "it")
+
+
+def test_an_environment_that_does_not_tell_its_autoreset_mode_is_refused():
+    env = SyncVectorEnv([Probe])
+    del env.metadata["autoreset_mode"]
+    with pytest.raises(TaacError, match="autoreset mode None"):
+        VectorEnvironment(env, "it")
+
+
+# What is not finite ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value, shown", [(float("nan"), "nan"), (float("inf"), "inf"), (float("-inf"), "-inf")])
+@pytest.mark.parametrize("where, name", [("reward", "reward"), ("observation", "observation 'parts/1'")])
+def test_what_is_not_finite_is_refused_by_environment_and_step(where, name, value, shown):
+    kwargs = {"where": where, "value": value, "seed": 22, "step": 3}
+    environment = create_environment(env_id("Faulty"), 4, env_kwargs=kwargs)
+    environment.reset(20)  # so number 2 is at fault
+    actions = [torch.tensor([[0.0], [0.1], [0.25 * k], [0.3]]) for k in range(1, 4)]
+    environment.step(actions[0])
+    environment.step(actions[1])
+    with pytest.raises(TaacError) as error:
+        environment.step(actions[2])
+    message = str(error.value)
+    for part in ("(number 2 of 4)", f"a {name} that is not finite", "at step 3 after reset", shown, "[0.75]", "Faulty"):
+        assert part in message, part
+
+
+def test_an_observation_that_is_not_finite_at_reset_is_refused():
+    kwargs = {"where": "observation", "seed": 20, "step": 0}
+    environment = create_environment(env_id("Faulty"), 2, env_kwargs=kwargs)
+    with pytest.raises(TaacError, match=r"number 1 of 2\) gave a observation 'parts/1' .* at step 0 after reset"):
+        environment.reset(19)
+
+
+def test_steps_are_counted_from_the_last_reset():
+    environment = create_environment(env_id("Faulty"), 1, env_kwargs={"seed": 1, "step": 2})
+    environment.reset(0)
+    for _ in range(5):
+        environment.step(torch.zeros(1, 1))
+    environment.reset(1)
+    environment.step(torch.zeros(1, 1))
+    with pytest.raises(TaacError, match="at step 2 after reset"):
+        environment.step(torch.zeros(1, 1))
+
+
+def test_an_observation_too_large_for_float32_is_refused():
+    class Large(Probe):
+        def step(self, action):
+            return np.full(1, 1e300), 0.0, False, False, {}
+
+    env = Large(observation_space=spaces.Box(-np.inf, np.inf, (1,), np.float64))
+    environment = VectorEnvironment(SyncVectorEnv([lambda: env]), "large")
+    environment.reset(0)
+    with pytest.raises(TaacError, match="observation that is not finite at step 1"):
+        environment.step(torch.zeros(1, 1))
+
+
+def test_a_faulty_environment_is_fine_before_its_fault():
+    """So that the tests above refuse for the reason they give."""
+    environment = create_environment(env_id("Faulty"), 2, env_kwargs={"seed": 0, "step": 4})
+    environment.reset(0)
+    for _ in range(3):
+        assert environment.step(torch.zeros(2, 1)).step_type.tolist() == [MID, MID]
+    assert isinstance(Faulty().reset()[0], dict)
+
+
+# Making environments --------------------------------------------------------------------------------------------------
+
+
+def test_an_id_is_found_with_and_without_its_module():
+    assert create_environment("taac-test/Counter-v0").reset(0).observation.shape == (1, 4)
+    assert create_environment(f"{toys.MODULE}:taac-test/Counter-v0").num_envs == 1
+
+
+def test_an_unknown_environment_is_refused():
+    with pytest.raises(TaacError, match=r"'Nowhere-v0'.* doesn't exist.*create_environment.env_name"):
+        create_environment("Nowhere-v0")
+
+
+@pytest.mark.parametrize(
+    "name, suggestion",
+    [("CartPol-v1", "CartPole"), ("taac-test/Countr-v0", "Counter"), ("MountainCarContinous-v0", "Continuous")],
+)
+def test_a_near_miss_names_what_was_meant(name, suggestion):
+    with pytest.raises(TaacError, match=rf"{name}.*Did you mean.*{suggestion}"):
+        create_environment(name)
+
+
+def test_an_unknown_version_names_those_there_are():
+    with pytest.raises(TaacError, match=r"'taac-test/Counter-v9'.*`v0`"):
+        create_environment("taac-test/Counter-v9")
+
+
+def test_arguments_that_the_environment_does_not_take_are_refused():
+    with pytest.raises(TaacError, match=r"with arguments \{'bogus': 3\}: .*bogus"):
+        create_environment(env_id("Counter"), env_kwargs={"bogus": 3})
+
+
+def test_a_missing_module_is_refused():
+    with pytest.raises(TaacError, match=r"no_such_module_of_ours.*'module:id'"):
+        create_environment("no_such_module_of_ours:Thing-v0")
+
+
+@pytest.mark.parametrize("num_envs", [0, -1])
+def test_no_environments_are_refused(num_envs):
+    with pytest.raises(TaacError, match=rf"num_envs must be 1 or more, got {num_envs}"):
+        create_environment(env_id("Counter"), num_envs)
+
+
+def test_the_first_wrapper_is_the_innermost():
+    wrappers = (functools.partial(Offset, times=2.0), functools.partial(Offset, plus=3.0))
+    environment = create_environment(env_id("Counter"), wrappers=wrappers)
+    assert environment.reset(0).observation.tolist() == [[3, 3, 3, 3]]
+    assert environment.step(torch.zeros(1, 2)).observation.tolist() == [[3, 5, 3, 3]]  # 2 x 1 + 3
+
+
+def test_arguments_are_passed_on_and_left_alone():
+    kwargs = {"scripts": (("1u",),)}
+    environment = create_environment(env_id("Counter"), env_kwargs=kwargs, render_mode="rgb_array")
+    assert kwargs == {"scripts": (("1u",),)}
+    environment.reset(0)
+    assert environment.step(torch.zeros(1, 2)).step_type.tolist() == [LAST]
+
+
+def test_rendering_gives_a_frame_of_each_environment():
+    environment = create_environment(
+        env_id("Counter"), 2, env_kwargs={"scripts": (("1t",), ("9t",))}, render_mode="rgb_array"
+    )
+    assert environment.render_fps == 12
+    play(environment, 2)  # environment 0 has begun anew
+    frames = environment.render()
+    assert [frame.tolist() for frame in frames] == [np.full((2, 3, 3), k).tolist() for k in (0, 2)]
+    assert create_environment(env_id("Noise")).render_fps == 30

@@ -1,0 +1,154 @@
+"""Tiny environments whose every number is known beforehand. Worker processes import this module: keep torch out of it.
+
+Importing registers them (`'tests.environments.toys:taac-test/Counter-v0'` imports it by itself).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+MODULE = "tests.environments.toys"
+
+
+class Counter(gymnasium.Env):
+    """Episodes that follow a script; it observes (episode, step, action[0], action[1]), all 0-based.
+
+    A script is a sequence of episodes, taken in turn: the number of transitions, and how they end: `t` by termination,
+    `u` by truncation, `b` by both at once, `n` not at all. An environment seeded with `s` follows script
+    `s mod number of scripts`. The reward on arriving at step k of episode e is `10 e + k`.
+    """
+
+    metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 12}
+
+    def __init__(self, scripts: Sequence[Sequence[str]] = (("3t",),), render_mode: str | None = None):
+        self.render_mode = render_mode
+        self.observation_space = spaces.Box(-np.inf, np.inf, (4,), np.float64)
+        self.action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self._scripts, self._script = scripts, scripts[0]
+        self._episode, self._step, self._over = -1, 0, True
+
+    def reset(self, *, seed: int | None = None, options: Any = None):
+        super().reset(seed=seed)
+        if seed is not None:
+            self._episode, self._script = -1, self._scripts[seed % len(self._scripts)]
+        self._episode, self._step, self._over = self._episode + 1, 0, False
+        return self._observe(np.zeros(2)), {}
+
+    def step(self, action):
+        assert not self._over, "stepped after the end of an episode"
+        assert self.action_space.contains(action), action
+        self._step += 1
+        plan = self._script[self._episode % len(self._script)]
+        self._over = self._step == int(plan[:-1]) and plan[-1] != "n"
+        terminated, truncated = self._over and plan[-1] in "tb", self._over and plan[-1] in "ub"
+        return self._observe(action), 10.0 * self._episode + self._step, terminated, truncated, {}
+
+    def _observe(self, action) -> np.ndarray:
+        return np.array([self._episode, self._step, *action])
+
+    def render(self):
+        return np.full((2, 3, 3), self._step, np.uint8)
+
+
+class Noise(gymnasium.Env):
+    """Everything is random: observations, rewards and when episodes end. The first observation is a seed's first draw."""
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Box(0.0, 1.0, (1,), np.float64)
+        self.action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None):
+        super().reset(seed=seed)
+        return self.np_random.random(1), {}
+
+    def step(self, action):
+        reward = float(self.np_random.normal()) + float(action[0])
+        return self.np_random.random(1), reward, bool(self.np_random.random() < 0.2), False, {}
+
+
+class Probe(gymnasium.Env):
+    """Observes samples of any space and keeps the actions that reach it in `received`; never ends."""
+
+    def __init__(self, observation_space: spaces.Space | None = None, action_space: spaces.Space | None = None):
+        # A copy, because it is seeded: environments may be given one space between them.
+        self.observation_space = copy.deepcopy(observation_space or spaces.Box(-1.0, 1.0, (1,)))
+        self.action_space = action_space or spaces.Box(-1.0, 1.0, (1,))
+        self.received: list[Any] = []
+
+    def reset(self, *, seed: int | None = None, options: Any = None):
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        self.received.append(np.array(action))
+        return self.observation_space.sample(), 0.0, False, False, {}
+
+
+class Faulty(gymnasium.Env):
+    """The environment seeded with `seed` gives `value` at step `step`, as the reward or in an observation's part."""
+
+    def __init__(self, where: str = "reward", value: float = float("nan"), seed: int = 0, step: int = 1):
+        self.observation_space = spaces.Dict(
+            {"fine": spaces.Box(-1, 1, (2,)), "parts": spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (2, 2))))}
+        )
+        self.action_space = spaces.Box(-1.0, 1.0, (1,))
+        self._where, self._value, self._seed, self._at = where, value, seed, step
+        self._is_faulty, self._step = False, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None):
+        super().reset(seed=seed)
+        self._is_faulty, self._step = seed == self._seed, 0
+        return self._observe(), {}
+
+    def step(self, action):
+        self._step += 1
+        reward = self._value if self._now("reward") else 0.0
+        return self._observe(), reward, False, False, {}
+
+    def _now(self, where: str) -> bool:
+        return self._is_faulty and self._where == where and self._step == self._at
+
+    def _observe(self):
+        part = np.zeros((2, 2), np.float32)
+        if self._now("observation"):
+            part[1, 0] = self._value
+        return {"fine": np.zeros(2, np.float32), "parts": (1, part)}
+
+
+class Offset(gymnasium.Wrapper):
+    """Multiplies observations, then adds: wrappers of two kinds do not commute."""
+
+    def __init__(self, env: gymnasium.Env, times: float = 1.0, plus: float = 0.0):
+        super().__init__(env)
+        self._times, self._plus = times, plus
+
+    def reset(self, **kwargs):
+        observation, info = self.env.reset(**kwargs)
+        return observation * self._times + self._plus, info
+
+    def step(self, action):
+        observation, *rest = self.env.step(action)
+        return observation * self._times + self._plus, *rest
+
+
+def register() -> None:
+    """Registers every environment as `taac-test/<class>-v0`, once."""
+    for cls in (Counter, Noise, Probe, Faulty):
+        name = f"taac-test/{cls.__name__}-v0"
+        if name not in gymnasium.registry:
+            gymnasium.register(name, entry_point=f"{MODULE}:{cls.__name__}")
+
+
+def env_id(name: str) -> str:
+    """The id with the module that registers it: `'tests.environments.toys:taac-test/Counter-v0'`."""
+    return f"{MODULE}:taac-test/{name}-v0"
+
+
+register()

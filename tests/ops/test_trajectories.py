@@ -1,0 +1,338 @@
+"""Trajectories: tables worked by hand from SPEC section 3, gradients, selection."""
+
+import pytest
+import torch
+
+from taac.ops.trajectories import (
+    ConstantTrajectory,
+    LinearTrajectory,
+    QuadraticTrajectory,
+    Tau,
+    select,
+    uniform_like,
+)
+
+# Every number in the tables is a sum of powers of two, so that they hold exactly in float32.
+ALL = [
+    ConstantTrajectory(),
+    LinearTrajectory(),
+    LinearTrajectory(inverse_mode=False),
+    QuadraticTrajectory(),
+    QuadraticTrajectory(inverse_mode=False),
+]
+
+
+def t(*values):
+    return torch.tensor(values, dtype=torch.float32)
+
+
+def parts(tau):
+    """Each part as a list of numbers, `()` where it holds nothing."""
+    assert isinstance(tau, Tau)
+    return tuple(part.tolist() if isinstance(part, torch.Tensor) else part for part in tau)
+
+
+# --- Constant -------------------------------------------------------------------------------------
+def test_constant_repeats():
+    trajectory = ConstantTrajectory()
+    tau = Tau(t(0.25, -1.0), (), ())
+    assert parts(trajectory.advance(tau)) == ([0.25, -1.0], (), ())
+    assert parts(trajectory.start(t(1.0, 0.5), tau)) == ([1.0, 0.5], (), ())
+
+
+# --- Linear: a <- clamp(a + 2v) -------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "a, v, expected",
+    [
+        (0.25, 0.125, 0.5),  # 0.25 + 0.25
+        (0.25, -0.5, -0.75),  # 0.25 - 1
+        (0.5, 0.25, 1.0),  # to the bound exactly
+        (0.5, 0.5, 1.0),  # 1.5, clamped
+        (-0.5, -1.0, -1.0),  # -2.5, clamped
+        (-1.0, 1.0, 1.0),  # from one bound to the other
+        (1.0, -0.25, 0.5),  # back off the bound
+        (0.75, 0.0, 0.75),
+    ],
+)
+@pytest.mark.parametrize("inverse_mode", [True, False])
+def test_linear_advance(inverse_mode, a, v, expected):
+    tau = LinearTrajectory(inverse_mode).advance(Tau(t(a), t(v), ()))
+    assert parts(tau) == ([expected], [v], ())  # v stays, also where a is held at the bound
+
+
+@pytest.mark.parametrize(
+    "a_old, a_hat, v",
+    [(0.0, 0.5, 0.25), (0.5, 0.25, -0.125), (-1.0, 1.0, 1.0), (1.0, -1.0, -1.0), (0.25, 0.25, 0.0)],
+)
+def test_linear_start_inverse(a_old, a_hat, v):
+    old = Tau(t(a_old), t(0.75), ())  # the old velocity does not matter
+    assert parts(LinearTrajectory().start(t(a_hat), old)) == ([a_hat], [v], ())
+
+
+def test_linear_start_inverse_goes_on_by_the_same_difference():
+    # 0 -> 0.25 chosen, so 0.5, 0.75, 1, 1 follow.
+    trajectory = LinearTrajectory()
+    tau = trajectory.start(t(0.25), trajectory.zeros(t(0.0)))
+    actions = [tau.a.item()]
+    for _ in range(4):
+        tau = trajectory.advance(tau)
+        actions.append(tau.a.item())
+    assert actions == [0.25, 0.5, 0.75, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "a_old, a_hat, a",
+    [
+        (0.25, 0.125, 0.5),  # 0.25 + 2 * 0.125
+        (0.25, -0.25, -0.25),
+        (0.5, 1.0, 1.0),  # 2.5, clamped
+        (-0.5, -1.0, -1.0),
+        (-1.0, 1.0, 1.0),
+    ],
+)
+def test_linear_start_direct(a_old, a_hat, a):
+    old = Tau(t(a_old), t(0.75), ())
+    assert parts(LinearTrajectory(inverse_mode=False).start(t(a_hat), old)) == ([a], [a_hat], ())
+
+
+# --- Quadratic: v <- clamp(v + 2u), a <- clamp(a + 2v) --------------------------------------------
+@pytest.mark.parametrize(
+    "a, v, u, a_next, v_next",
+    [
+        (0.0, 0.125, 0.0625, 0.5, 0.25),  # v = 0.125 + 0.125; a = 0 + 2 * 0.25, with the *new* v
+        (0.5, -0.25, 0.125, 0.5, 0.0),  # the turning point: v = 0
+        (0.5, 0.25, -0.25, 0.0, -0.25),
+        (0.5, 0.25, 0.0, 1.0, 0.25),  # a to the bound exactly
+        (0.5, 0.25, 0.125, 1.0, 0.5),  # a = 1.5, clamped
+        (0.0, 0.75, 0.5, 1.0, 1.0),  # v = 1.75, clamped; a = 2, clamped
+        (0.0, -0.75, -0.5, -1.0, -1.0),
+        (-1.0, 0.5, 0.25, 1.0, 1.0),  # v to its bound exactly; a = -1 + 2
+        (-1.0, 0.5, 1.0, 1.0, 1.0),  # v = 2.5, clamped; a = -1 + 2
+        (1.0, -1.0, 1.0, 1.0, 1.0),  # v = -1 + 2 = 1; a = 3, clamped
+        # No a in [-1, 1] tells whether the clamped v or the unclamped moved it, so here is one outside:
+        (-3.0, 0.75, 0.5, -1.0, 1.0),  # -3 + 2 * 1 = -1; with v = 1.75 it would be 0.5
+        (2.5, -0.75, -0.5, 0.5, -1.0),  # 2.5 - 2 * 1 = 0.5; with v = -1.75 it would be -1
+    ],
+)
+@pytest.mark.parametrize("inverse_mode", [True, False])
+def test_quadratic_advance(inverse_mode, a, v, u, a_next, v_next):
+    tau = QuadraticTrajectory(inverse_mode).advance(Tau(t(a), t(v), t(u)))
+    assert parts(tau) == ([a_next], [v_next], [u])  # u stays
+
+
+def test_quadratic_never_clamps_the_acceleration():
+    tau = QuadraticTrajectory().advance(Tau(t(0.0, 0.0), t(0.0, 0.0), t(3.0, -3.0)))
+    assert parts(tau) == ([1.0, -1.0], [1.0, -1.0], [3.0, -3.0])
+    tau = QuadraticTrajectory(inverse_mode=False).start(t(3.0, -3.0), tau)
+    assert tau.u.tolist() == [3.0, -3.0]
+
+
+@pytest.mark.parametrize(
+    "a_old, a_hat, v, u",
+    [
+        (0.0, 0.5, 0.25, 0.125),
+        (0.5, 0.25, -0.125, -0.0625),
+        (-1.0, 1.0, 1.0, 0.5),
+        (1.0, -1.0, -1.0, -0.5),
+        (0.25, 0.25, 0.0, 0.0),
+    ],
+)
+def test_quadratic_start_inverse(a_old, a_hat, v, u):
+    old = Tau(t(a_old), t(0.75), t(-0.5))  # the old velocity and acceleration do not matter
+    assert parts(QuadraticTrajectory().start(t(a_hat), old)) == ([a_hat], [v], [u])
+
+
+def test_quadratic_start_inverse_goes_on_along_a_parabola():
+    # From rest at -1 to -1 + 1/8: differences grow by as much again each step, 1/8, 2/8, 3/8, 4/8, 5/8:
+    # -1 + 1/8, + 3/8, + 6/8, + 10/8, + 15/8.
+    trajectory = QuadraticTrajectory()
+    old = Tau(t(-1.0), t(0.0), t(0.0))
+    tau = trajectory.start(t(-0.875), old)
+    actions = [tau.a.item()]
+    for _ in range(4):
+        tau = trajectory.advance(tau)
+        actions.append(tau.a.item())
+    assert actions == [-0.875, -0.625, -0.25, 0.25, 0.875]
+    # Starting is what advancing from rest with that acceleration gives.
+    assert parts(trajectory.advance(old._replace(u=tau.u))) == parts(trajectory.start(t(-0.875), old))
+
+
+@pytest.mark.parametrize(
+    "a_old, a_hat, a, v",
+    [
+        (0.25, 0.125, 0.75, 0.25),  # v = 0 + 2 * 0.125; a = 0.25 + 2 * 0.25
+        (0.25, -0.125, -0.25, -0.25),
+        (0.5, 0.25, 1.0, 0.5),  # a = 1.5, clamped
+        (0.0, 1.0, 1.0, 1.0),  # v = 2, clamped; a = 2, clamped
+        (-1.0, -0.75, -1.0, -1.0),
+    ],
+)
+def test_quadratic_start_direct(a_old, a_hat, a, v):
+    old = Tau(t(a_old), t(0.75), t(-0.5))  # the new trajectory starts from rest
+    assert parts(QuadraticTrajectory(inverse_mode=False).start(t(a_hat), old)) == ([a], [v], [a_hat])
+
+
+def test_inverse_mode_is_the_default():
+    assert LinearTrajectory().inverse_mode and QuadraticTrajectory().inverse_mode
+
+
+# --- All ------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("trajectory, used", list(zip(ALL, [1, 2, 2, 3, 3])))
+def test_parts_without_use_hold_nothing(trajectory, used):
+    action = torch.full((3, 2, 4), 0.5, dtype=torch.float64)
+    zeros = trajectory.zeros(action)
+    for tau in (zeros, trajectory.advance(zeros), trajectory.start(action, zeros)):
+        assert isinstance(tau, Tau)
+        for part in tau[:used]:
+            assert part.shape == (3, 2, 4) and part.dtype == torch.float64
+        assert tau[used:] == ((),) * (3 - used)
+
+
+@pytest.mark.parametrize("trajectory", ALL)
+def test_at_rest(trajectory):
+    """The zero trajectory is zero, takes nothing from the action it was shaped by, and stays zero."""
+    action = torch.full((2, 3), 0.5, requires_grad=True)
+    zeros = trajectory.zeros(action)
+    for tau in (zeros, trajectory.advance(zeros)):
+        for part in tau:
+            if isinstance(part, torch.Tensor):
+                assert part.tolist() == torch.zeros(2, 3).tolist()
+                assert not part.requires_grad
+    tensors = [part for part in zeros if isinstance(part, torch.Tensor)]
+    assert len({tensor.data_ptr() for tensor in tensors}) == len(tensors)  # writing one leaves the others
+
+
+@pytest.mark.parametrize("trajectory", ALL)
+def test_inputs_are_left_alone(trajectory):
+    tau = uniform_like(trajectory.zeros(torch.zeros(5)))
+    action = torch.full((5,), 0.75)
+    before = parts(tau)
+    trajectory.advance(tau)
+    trajectory.start(action, tau)
+    assert parts(tau) == before
+    assert action.tolist() == [0.75] * 5
+
+
+@pytest.mark.parametrize("trajectory", ALL)
+def test_any_trajectory_stays_in_the_box(trajectory):
+    old = uniform_like(trajectory.zeros(torch.zeros(200, 3)))
+    action = uniform_like(Tau(torch.zeros(200, 3), (), ())).a
+    started = trajectory.start(action, old)
+    for tau in (trajectory.advance(old), started, trajectory.advance(started)):
+        for part in tau:
+            assert part == () or part.abs().max() <= 1
+
+
+# --- Gradients ------------------------------------------------------------------------------------
+def derivatives(output, *inputs):
+    gradients = torch.autograd.grad(output.sum(), inputs, retain_graph=True, allow_unused=True)
+    return [None if gradient is None else gradient.item() for gradient in gradients]
+
+
+def leaf(value):
+    return torch.tensor([value], requires_grad=True)
+
+
+def test_gradients_of_constant():
+    a_hat, a_old = leaf(0.5), leaf(0.25)
+    tau = ConstantTrajectory().start(a_hat, Tau(a_old, (), ()))
+    assert derivatives(tau.a, a_hat, a_old) == [1, None]
+
+
+def test_gradients_of_linear_inverse():
+    # a = a_hat; v = (a_hat - a_old) / 2; one step on, a = a_hat + 2v = 2 a_hat - a_old.
+    trajectory, a_hat, a_old = LinearTrajectory(), leaf(0.5), leaf(0.25)
+    tau = trajectory.start(a_hat, Tau(a_old, t(0.0), ()))
+    assert derivatives(tau.a, a_hat, a_old) == [1, None]
+    assert derivatives(tau.v, a_hat, a_old) == [0.5, -0.5]
+    assert derivatives(trajectory.advance(tau).a, a_hat, a_old) == [2, -1]
+
+
+def test_gradients_of_linear_direct():
+    # v = a_hat; a = a_old + 2 a_hat, flat beyond the bound.
+    trajectory, a_old = LinearTrajectory(inverse_mode=False), leaf(0.25)
+    a_hat = leaf(0.125)
+    tau = trajectory.start(a_hat, Tau(a_old, t(0.0), ()))
+    assert derivatives(tau.a, a_hat, a_old) == [2, 1]
+    assert derivatives(tau.v, a_hat, a_old) == [1, None]
+    beyond = leaf(0.75)
+    tau = trajectory.start(beyond, Tau(a_old, t(0.0), ()))
+    assert derivatives(tau.a, beyond) == [0]
+    assert derivatives(tau.v, beyond) == [1]
+
+
+def test_gradients_of_quadratic_inverse():
+    # v = (a_hat - a_old) / 2; u = (a_hat - a_old) / 4.
+    a_hat, a_old = leaf(0.5), leaf(0.25)
+    tau = QuadraticTrajectory().start(a_hat, Tau(a_old, t(0.0), t(0.0)))
+    assert derivatives(tau.a, a_hat, a_old) == [1, None]
+    assert derivatives(tau.v, a_hat, a_old) == [0.5, -0.5]
+    assert derivatives(tau.u, a_hat, a_old) == [0.25, -0.25]
+
+
+def test_gradients_of_quadratic_direct():
+    # v = 2 a_hat; a = a_old + 4 a_hat; u = a_hat.
+    trajectory, a_old = QuadraticTrajectory(inverse_mode=False), leaf(0.25)
+    a_hat = leaf(0.125)
+    tau = trajectory.start(a_hat, Tau(a_old, t(0.0), t(0.0)))
+    assert derivatives(tau.a, a_hat, a_old) == [4, 1]
+    assert derivatives(tau.v, a_hat, a_old) == [2, None]
+    assert derivatives(tau.u, a_hat, a_old) == [1, None]
+    beyond = leaf(0.75)  # v = 1.5 and a = 2.25 are both held; u is not
+    tau = trajectory.start(beyond, Tau(a_old, t(0.0), t(0.0)))
+    assert [derivatives(part, beyond) for part in tau] == [[0], [0], [1]]
+
+
+def test_gradients_of_quadratic_advance():
+    # v = v + 2u; a = a + 2v + 4u.
+    a, v, u = leaf(0.125), leaf(0.0625), leaf(0.03125)
+    tau = QuadraticTrajectory().advance(Tau(a, v, u))
+    assert derivatives(tau.a, a, v, u) == [1, 2, 4]
+    assert derivatives(tau.v, a, v, u) == [None, 1, 2]
+
+
+# --- select, uniform_like -------------------------------------------------------------------------
+def test_select_takes_the_new_one_where_it_switches():
+    new = Tau(t(1, 2, 3, 4).reshape(2, 2), t(5, 6, 7, 8).reshape(2, 2), ())
+    old = Tau(-new.a, -new.v, ())
+    tau = select(torch.tensor([True, False]), new, old)
+    assert parts(tau) == ([[1, 2], [-3, -4]], [[5, 6], [-7, -8]], ())
+    tau = select(torch.tensor([False, True]), new, old)
+    assert parts(tau) == ([[-1, -2], [3, 4]], [[-5, -6], [7, 8]], ())
+
+
+def test_select_with_time_and_batch():
+    """[T, B] switches of [T, B, A] trajectories with T = B = A: no dimension may be taken for another."""
+    switch = torch.tensor([[True, False, False], [True, True, False], [False, False, True]])
+    ones, zeros = torch.ones(3, 3, 3), torch.zeros(3, 3, 3)
+    tau = select(switch, Tau(ones, ones, ones), Tau(zeros, zeros, zeros))
+    for part in tau:
+        for time in range(3):
+            for batch in range(3):
+                assert part[time, batch].tolist() == [float(switch[time, batch])] * 3
+
+
+def test_select_lets_gradients_through_to_what_was_taken():
+    new, old = torch.zeros(2, 1, requires_grad=True), torch.zeros(2, 1, requires_grad=True)
+    tau = select(torch.tensor([True, False]), Tau(new, (), ()), Tau(old, (), ()))
+    tau.a.sum().backward()
+    assert new.grad.flatten().tolist() == [1, 0]
+    assert old.grad.flatten().tolist() == [0, 1]
+
+
+def test_uniform_like():
+    n = 20_000
+    like = Tau(torch.full((n, 2), 7.0, dtype=torch.float64), torch.full((n, 3), 7.0), ())
+    tau = uniform_like(like)
+    assert isinstance(tau, Tau) and tau.u == ()
+    assert tau.a.dtype == torch.float64 and tau.a.shape == (n, 2)
+    assert tau.v.dtype == torch.float32 and tau.v.shape == (n, 3)
+    for part in (tau.a, tau.v):
+        assert part.abs().max() <= 1
+        assert part.min() < -0.99 and part.max() > 0.99
+        # Moments 0, 1/3 and 1/5; standard deviations of x, x^2 and x^4: 0.577, 0.298 and 0.267.
+        for power, moment in [(1, 0.0), (2, 1 / 3), (4, 1 / 5)]:
+            assert (part.pow(power).mean(0) - moment).abs().max() < 5 * 0.577 / n**0.5
+    assert (tau.a[:, 0] * tau.a[:, 1]).mean().abs() < 5 / 3 / n**0.5  # elements are drawn each for itself
+    assert (tau.a[:, 0] * tau.v[:, 0]).mean().abs() < 5 / 3 / n**0.5
+    assert (like.a == 7).all() and (like.v == 7).all()

@@ -1,0 +1,434 @@
+"""The ring buffer, checked on frames that carry their environment's number and their own."""
+
+from __future__ import annotations
+
+import io
+from typing import Any, NamedTuple
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+
+from taac import nest
+from taac.data_structures import Experience, StepType, TimeStep
+from taac.errors import TaacError
+from taac.replay import ReplayBuffer, memory, replay_buffer
+from taac.specs import TensorSpec
+
+SETTINGS = settings(max_examples=60, deadline=None, database=None)
+# 99.99th percentiles of chi-square by degrees of freedom: with the seeds below the tests are deterministic.
+CHI_SQUARE = {2: 18.42, 3: 21.11, 4: 23.51, 6: 27.86}
+
+
+class Info(NamedTuple):
+    part: torch.Tensor
+    nothing: tuple
+    nested: Any
+
+
+SPEC = Experience(
+    TimeStep(
+        step_type=TensorSpec((), torch.uint8),
+        reward=TensorSpec(()),
+        discount=TensorSpec(()),
+        observation={
+            "who": TensorSpec((2,), torch.int64),  # environment, number of the frame
+            "camera": ({"image": TensorSpec((2, 3, 1), torch.uint8)}, TensorSpec((3,))),
+        },
+        prev_action=TensorSpec((2,)),
+    ),
+    Info(TensorSpec((), torch.bool), (), {"state": (TensorSpec((1,)), ())}),
+)
+
+
+def frames_of(environment: torch.Tensor, number: torch.Tensor, lengths: list[int]) -> Experience:
+    """The frames with these numbers, as anyone may compute them; episodes of environment i have `lengths[i]` frames."""
+    e, n = environment.double(), number.double()
+    length = torch.tensor(lengths)[environment]
+    place = (number + environment) % length
+    step_type = torch.full_like(number, int(StepType.MID))
+    step_type[place == 0] = int(StepType.FIRST)
+    step_type[place == length - 1] = int(StepType.LAST)
+    values = torch.stack([n, -n, e + 0.5], -1)
+    return Experience(
+        TimeStep(
+            step_type=step_type.to(torch.uint8),
+            reward=(n + 1000 * e).float(),
+            discount=(n % 3 != 0).float(),
+            observation={
+                "who": torch.stack([environment, number], -1),
+                "camera": (
+                    {"image": ((n + e)[..., None, None, None] + torch.arange(6).reshape(2, 3, 1)).to(torch.uint8)},
+                    values.float(),
+                ),
+            },
+            prev_action=values[..., :2].float() / 7,
+        ),
+        Info((number + environment) % 2 == 0, (), {"state": ((3 * n - e)[..., None].float(), ())}),
+    )
+
+
+def filled(num_envs: int, length: int, added: int, lengths: list[int] | None = None) -> ReplayBuffer:
+    """A buffer to which frames 0 to `added - 1` were added."""
+    buffer = ReplayBuffer(SPEC, num_envs, length)
+    add(buffer, 0, added, lengths)
+    return buffer
+
+
+def add(buffer: ReplayBuffer, begin: int, end: int, lengths: list[int] | None = None) -> None:
+    for number in range(begin, end):
+        everyone = torch.arange(buffer.num_envs)
+        buffer.add(frames_of(everyone, torch.full_like(everyone, number), lengths or [5] * buffer.num_envs))
+
+
+def who(sample: Experience) -> tuple[torch.Tensor, torch.Tensor]:
+    """Environments and numbers of sampled frames, each [T, B]."""
+    return sample.time_step.observation["who"].unbind(-1)
+
+
+def assert_equal(left: Any, right: Any) -> None:
+    def same(a: torch.Tensor, b: torch.Tensor) -> None:
+        assert a.dtype == b.dtype and torch.equal(a, b), (a, b)
+
+    nest.map_structure(same, left, right)
+
+
+@st.composite
+def situations(draw) -> dict[str, Any]:
+    length = draw(st.integers(2, 12))
+    added = draw(st.integers(1, 4 * length + 3))
+    num_envs = draw(st.integers(1, 4))
+    return {
+        "length": length,
+        "added": added,
+        "num_envs": num_envs,
+        "lengths": draw(st.lists(st.integers(2, 7), min_size=num_envs, max_size=num_envs)),
+        "segment": draw(st.integers(1, min(added, length))),
+        "batch": draw(st.integers(1, 30)),
+        "seed": draw(st.integers(0, 2**31)),
+    }
+
+
+@SETTINGS
+@given(situations())
+def test_segments_are_consecutive_frames_that_are_held(s):
+    buffer = filled(s["num_envs"], s["length"], s["added"], s["lengths"])
+    assert buffer.size == min(s["added"], s["length"])
+    torch.manual_seed(s["seed"])
+    sample = buffer.sample(s["batch"], s["segment"])
+    environment, number = who(sample)
+    assert environment.shape == (s["segment"], s["batch"])
+    assert (environment == environment[0]).all(), "a segment is of one environment"
+    assert (number == number[0] + torch.arange(s["segment"])[:, None]).all(), (
+        "consecutive: not across the write pointer"
+    )
+    assert number.min() >= s["added"] - buffer.size and number.max() < s["added"], "only frames still held"
+    # All else about each frame is what was added with it: step types across LAST and FIRST too.
+    assert_equal(sample, frames_of(environment, number, s["lengths"]))
+
+
+@SETTINGS
+@given(situations())
+def test_environments_give_equally_many_segments(s):
+    buffer = filled(s["num_envs"], s["length"], s["added"])
+    torch.manual_seed(s["seed"])
+    environment, _ = who(buffer.sample(s["batch"], s["segment"]))
+    counts = torch.bincount(environment[0], minlength=s["num_envs"])
+    assert counts.sum() == s["batch"] and counts.max() - counts.min() <= 1
+
+
+@SETTINGS
+@given(situations())
+def test_one_segment_starts_in_each_part_of_an_environments_frames(s):
+    buffer = filled(s["num_envs"], s["length"], s["added"])
+    torch.manual_seed(s["seed"])
+    environment, number = who(buffer.sample(s["batch"], s["segment"]))
+    starts = buffer.size - s["segment"] + 1
+    for i in range(s["num_envs"]):
+        age = np.sort((number[0, environment[0] == i] - (s["added"] - buffer.size)).numpy())
+        part = np.arange(len(age)) * starts
+        assert (age >= np.floor(part / max(1, len(age)))).all()
+        assert (age <= np.ceil((part + starts) / max(1, len(age))) - 1).all()
+
+
+@SETTINGS
+@given(situations(), st.integers(1, 4))
+def test_with_as_many_parts_as_starts_every_start_is_drawn_equally_often(s, times):
+    """When each start is `times` parts wide, chance has no say in it: which starts there are is exact."""
+    buffer = filled(s["num_envs"], s["length"], s["added"])
+    torch.manual_seed(s["seed"])
+    starts = buffer.size - s["segment"] + 1
+    environment, number = who(buffer.sample(s["num_envs"] * starts * times, s["segment"]))
+    drawn = sorted(zip(environment[0].tolist(), number[0].tolist()))
+    oldest = s["added"] - buffer.size
+    expected = [(i, oldest + k) for i in range(s["num_envs"]) for k in range(starts) for _ in range(times)]
+    assert drawn == expected
+
+
+def chi_square(counts: np.ndarray) -> float:
+    expected = counts.sum() / counts.size
+    return float(((counts - expected) ** 2).sum() / expected)
+
+
+@pytest.mark.parametrize(
+    "batch, segments_an_environment",
+    [(1, None), (2, 1), (6, 3), (8, 4), (10, 5)],
+)
+def test_starts_are_uniform(batch, segments_an_environment):
+    """7 starts, which no number of parts here divides: a part's edge falls within a start."""
+    buffer, calls = filled(2, 9, 13), 3000
+    numbers = np.concatenate([who(buffer.sample(batch, 3))[1][0].numpy() for _ in range(calls)])
+    counts = np.bincount(numbers - 4, minlength=7)
+    assert counts.size == 7 and counts.min() > 0
+    assert chi_square(counts) < CHI_SQUARE[6]
+    if segments_an_environment:  # stratified counts vary less than independent ones, and this is what it is for
+        rows = numbers.reshape(calls, batch)
+        means = np.array([row.mean() for row in rows])
+        independent = np.var(np.arange(7)) / batch
+        assert means.var() < 1.3 * independent / segments_an_environment
+
+
+def test_starts_of_different_environments_are_independent():
+    buffer = filled(2, 4, 6)
+    counts = np.zeros((2, 2))
+    for _ in range(2000):
+        environment, number = who(buffer.sample(2, 3))
+        first, second = number[0][environment[0].argsort()].tolist()
+        counts[first - 2, second - 2] += 1
+    assert chi_square(counts) < CHI_SQUARE[3]
+
+
+def test_what_does_not_divide_goes_to_every_environment_in_turn():
+    buffer = filled(5, 4, 4)
+    extra = np.zeros(5)
+    for _ in range(1500):
+        counts = torch.bincount(who(buffer.sample(12, 2))[0][0], minlength=5).numpy()
+        assert sorted(counts) == [2, 2, 2, 3, 3]
+        extra += counts - 2
+    assert chi_square(extra) < CHI_SQUARE[4]
+
+
+def test_a_batch_smaller_than_the_environments_draws_different_ones():
+    buffer = filled(5, 4, 9)
+    counts, starts = np.zeros(5), np.zeros(3)
+    for _ in range(1500):
+        environment, number = who(buffer.sample(3, 2))
+        assert len(set(environment[0].tolist())) == 3
+        counts += np.bincount(environment[0], minlength=5)
+        starts += np.bincount(number[0] - 5, minlength=3)
+    assert chi_square(counts) < CHI_SQUARE[4]
+    assert chi_square(starts) < CHI_SQUARE[2]
+
+
+def test_sampling_follows_torchs_seed():
+    buffer = filled(3, 8, 20)
+    torch.manual_seed(5)
+    first, second = buffer.sample(7, 2), buffer.sample(7, 2)
+    torch.manual_seed(5)
+    assert_equal(buffer.sample(7, 2), first)
+    assert not torch.equal(who(first)[1], who(second)[1])
+
+
+def test_samples_and_added_tensors_are_not_shared_with_the_buffer():
+    buffer = ReplayBuffer(SPEC, 1, 4)
+    frame = frames_of(torch.tensor([0]), torch.tensor([0]), [5])
+    buffer.add(frame)
+    expected = nest.map_structure(lambda x: x.clone()[None], frame)
+    frame.time_step.observation["who"][:] = 99
+    sample = buffer.sample(1, 1)
+    assert_equal(sample, expected)
+    sample.time_step.reward[:] = 99
+    assert_equal(buffer.sample(1, 1), expected)
+
+
+def test_parts_without_leaves_and_named_tuples_come_back_as_they_went_in():
+    sample = filled(1, 4, 4).sample(3, 2)
+    assert isinstance(sample, Experience) and isinstance(sample.rollout_info, Info)
+    assert sample.rollout_info.nothing == () and sample.rollout_info.nested["state"][1] == ()
+    assert sample.time_step.observation["camera"][0]["image"].shape == (2, 3, 2, 3, 1)
+    assert sample.time_step.observation["camera"][0]["image"].dtype == torch.uint8
+
+
+def test_an_info_of_nothing_at_all():
+    spec = SPEC._replace(rollout_info=())
+    buffer = ReplayBuffer(spec, 1, 4)
+    for number in range(3):
+        buffer.add(frames_of(torch.tensor([0]), torch.tensor([number]), [5])._replace(rollout_info=()))
+    sample = buffer.sample(2, 3)
+    assert sample.rollout_info == ()
+    assert who(sample)[1].tolist() == [[0, 0], [1, 1], [2, 2]]
+
+
+@pytest.mark.parametrize("added, segment", [(1, 2), (3, 4), (20, 7)])
+def test_too_few_frames_are_refused_with_both_numbers(added, segment):
+    buffer = filled(2, 6, added)
+    with pytest.raises(TaacError, match=rf"segments of {segment} frames.* holds {buffer.size} "):
+        buffer.sample(4, segment)
+
+
+def test_an_empty_buffer_is_refused():
+    with pytest.raises(TaacError, match="holds 0"):
+        ReplayBuffer(SPEC, 2, 6).sample(1, 1)
+
+
+@pytest.mark.parametrize("length", [1, 0, -3])
+def test_a_length_without_a_transition_is_refused(length):
+    with pytest.raises(TaacError, match=rf"ReplayBuffer.length .*got {length}\b"):
+        ReplayBuffer(SPEC, 1, length)
+
+
+@pytest.mark.parametrize("added", [1, 4, 5, 6, 10, 13])
+def test_ending_episodes_marks_the_newest_frames_alone(added):
+    """Capacity 5: before, at and after wraps."""
+    buffer, lengths = filled(2, 5, added, [100, 100]), [100, 100]
+    buffer.end_episodes()
+    size = buffer.size
+    sample = buffer.sample(2, size)
+    environment, number = who(sample)
+    expected = frames_of(environment, number, lengths)
+    expected.time_step.step_type[number == added - 1] = int(StepType.LAST)
+    assert_equal(sample, expected)
+    # What is written next is beside it, and leaves it LAST.
+    add(buffer, added, added + 1, lengths)
+    sample = buffer.sample(64, 2)
+    number = who(sample)[1]
+    newest = sample.time_step.step_type[number == added - 1]
+    assert len(newest) and (newest == int(StepType.LAST)).all()
+    assert (sample.time_step.step_type[number == added] != int(StepType.LAST)).all()
+
+
+def test_ending_episodes_of_an_empty_buffer_does_nothing():
+    buffer = ReplayBuffer(SPEC, 1, 3)
+    buffer.end_episodes()
+    assert buffer.size == 0
+    add(buffer, 0, 3)
+    sample = buffer.sample(1, 3)
+    assert_equal(sample, frames_of(*who(sample), [5]))
+
+
+@SETTINGS
+@given(st.integers(2, 7), st.integers(1, 3), st.integers(0, 30), st.integers(0, 20))
+def test_a_restored_buffer_goes_on_identically(length, num_envs, before, after):
+    buffer = filled(num_envs, length, before)
+    file = io.BytesIO()  # through a file, as checkpoints do
+    torch.save(buffer.state_dict(), file)
+    file.seek(0)
+    restored = ReplayBuffer(SPEC, num_envs, length)
+    restored.load_state_dict(torch.load(file, weights_only=True))
+    assert restored.size == buffer.size
+    for number in range(before, before + after + 1):
+        if buffer.size:
+            torch.manual_seed(number)
+            expected = buffer.sample(9, min(2, buffer.size))
+            torch.manual_seed(number)
+            assert_equal(restored.sample(9, min(2, buffer.size)), expected)
+        add(buffer, number, number + 1)
+        add(restored, number, number + 1)
+    sample = restored.sample(num_envs, restored.size)
+    assert_equal(sample, frames_of(*who(sample), [5] * num_envs))
+
+
+def test_a_restored_buffer_shares_no_memory():
+    buffer, restored = filled(1, 3, 5), ReplayBuffer(SPEC, 1, 3)
+    restored.load_state_dict(buffer.state_dict())
+    add(restored, 5, 8)
+    assert who(buffer.sample(1, 3))[1].flatten().tolist() == [2, 3, 4]
+    assert who(restored.sample(1, 3))[1].flatten().tolist() == [5, 6, 7]
+
+
+def test_state_names_each_frame_tensor_by_its_path_and_holds_no_unwritten_frames():
+    state = filled(2, 6, 4).state_dict()
+    assert set(state) == {
+        "position",
+        "frames/time_step/step_type",
+        "frames/time_step/reward",
+        "frames/time_step/discount",
+        "frames/time_step/observation/who",
+        "frames/time_step/observation/camera/0/image",
+        "frames/time_step/observation/camera/1",
+        "frames/time_step/prev_action",
+        "frames/rollout_info/part",
+        "frames/rollout_info/nested/state/0",
+    }
+    assert all(value.shape[:2] == (4, 2) for name, value in state.items() if name != "position")
+
+
+# One frame of SPEC: step type 1, reward 4, discount 4, who 16, image 6, floats 12, previous action 8, part 1, state 4.
+FRAME_BYTES = 56
+
+
+def test_bytes_are_counted_as_allocated(monkeypatch):
+    assert replay_buffer.required_bytes(SPEC, 3, 10) == 3 * 10 * FRAME_BYTES
+    monkeypatch.setattr(replay_buffer, "available_bytes", lambda device: 3 * 10 * FRAME_BYTES)  # it just fits
+    buffer = ReplayBuffer(SPEC, 3, 10)
+    assert buffer.num_bytes == 3 * 10 * FRAME_BYTES
+    add(buffer, 0, 10)
+    assert sum(leaf.nbytes for name, leaf in buffer.state_dict().items() if name != "position") == buffer.num_bytes
+
+
+def test_a_buffer_that_cannot_fit_is_refused_with_the_numbers(monkeypatch):
+    asked = []
+    monkeypatch.setattr(replay_buffer, "available_bytes", lambda device: asked.append(device) or 167_999)
+    with pytest.raises(TaacError) as error:
+        ReplayBuffer(SPEC, 3, 1000)
+    message = str(error.value)
+    for part in ("168.0 kB", "1000 frames", "3 environments", "56 B a frame", "168.0 kB is free on cpu"):
+        assert part in message
+    assert "ReplayBuffer.length" in message and "'cpu'" not in message
+    assert asked == [torch.device("cpu")]
+
+
+def test_on_a_gpu_the_other_place_is_named(monkeypatch):
+    monkeypatch.setattr(replay_buffer, "available_bytes", lambda device: 0)
+    with pytest.raises(TaacError, match=r"free on cuda; .*ReplayBuffer.device = 'cpu'"):
+        ReplayBuffer(SPEC, 1, 10, device="cuda")
+
+
+def test_memory_that_no_machine_has_is_refused_before_it_is_asked_for():
+    with pytest.raises(TaacError, match=r"needs 56\.0 TB"):
+        ReplayBuffer(SPEC, 1, 10**12)
+
+
+@pytest.mark.parametrize(
+    "limit, used, expected",
+    [
+        ("max\n", "900\n", 5000),  # no limit on the group: the machine's
+        ("2000\n", "500\n", 1500),  # the group's is lower
+        ("9000\n", "500\n", 5000),  # the machine's is lower
+        ("2000\n", "2500\n", 0),  # nothing left
+        (None, None, 5000),  # no control groups here
+    ],
+)
+def test_available_memory_is_the_lower_of_machine_and_group(monkeypatch, tmp_path, limit, used, expected):
+    class Machine:
+        available = 5000
+
+    def path(name: str):
+        return tmp_path / name.rsplit("/", 1)[1]
+
+    monkeypatch.setattr(memory.psutil, "virtual_memory", Machine)
+    monkeypatch.setattr(memory, "Path", path)
+    if limit is not None:
+        (tmp_path / "memory.max").write_text(limit)
+        (tmp_path / "memory.current").write_text(used)
+    assert memory.available_bytes(torch.device("cpu")) == expected
+
+
+@pytest.mark.parametrize(
+    "count, text",
+    [
+        (0, "0 B"),
+        (56.0, "56 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (1_234_567, "1.2 MB"),
+        (999_900_000, "999.9 MB"),
+        (5e9, "5.0 GB"),
+        (5e12, "5.0 TB"),
+        (5e15, "5000.0 TB"),
+    ],
+)
+def test_readable_bytes(count, text):
+    assert memory.readable_bytes(count) == text

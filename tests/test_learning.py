@@ -1,0 +1,87 @@
+"""Whole trainings on tasks whose answers are known."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from taac.training import config, experiment
+from taac.training.evaluation import evaluate
+from taac.training.metrics import summarize
+
+TASK = "gin/tasks/simple_control.gin"
+
+
+def train(method, *params, updates):
+    """Collects and learns until so many updates were taken, without writing anything."""
+    loaded = config.load(
+        [TASK, f"gin/methods/{method}.gin"], ["normalize_rewards = False", "reward_clip = None", *params]
+    )
+    trainer = config.build(experiment.create_experiment)
+    loaded.check_used()
+    while trainer.learner.num_updates < updates:
+        trainer.collect()
+        trainer.learn()
+    trainer.close()
+    return trainer
+
+
+def countdown(method, length, truncate, one_state, *more):
+    gamma = 0.8
+    trainer = train(
+        method, "create_environment.env_name = 'tests.toy_tasks:taac-test/Countdown-v0'",
+        f"create_environment.env_kwargs = {{'length': {length}, 'truncate': {truncate}, 'one_state': {one_state}}}",
+        f"gamma = {gamma}", "learning_rate = 3e-3", "target_tau = 0.05", "hidden_layers = (32,)", "batch_size = 32",
+        "initial_collect_steps = 200", "replay_length = 2000", *more, updates=700,
+    )  # fmt: skip
+    algorithm, time_steps = trainer.agent.algorithm, trainer.replay_buffer.sample(400, 2)
+    acted = ~time_steps.time_step.is_last()[0]
+    observation = time_steps.time_step.observation[0][acted]
+    action = time_steps.time_step.prev_action[1][acted]
+    with torch.no_grad():
+        q = algorithm.critics(algorithm.encoder(observation), action).mean(0)
+    return gamma, observation, q
+
+
+NO_ENTROPY = "SacAlgorithm.entropy_in_target = False"
+METHODS = [("sac", NO_ENTROPY), ("taac", "segment_length = 4"), ("taac_1td", "beta_min_prob = 0.05")]
+
+
+@pytest.mark.parametrize("method, more", METHODS)
+def test_under_truncation_the_value_is_that_of_going_on_for_ever(method, more):
+    """One state, reward 1: Q = 1/(1 - gamma) = 5, however short the time limit."""
+    gamma, _, q = countdown(method, 5, True, True, more)
+    assert q.mean() == pytest.approx(1 / (1 - gamma), rel=0.04)
+    assert q.std() < 0.3
+
+
+@pytest.mark.parametrize("method, more", METHODS)
+def test_under_termination_the_value_is_the_finite_sum(method, more):
+    """Reward 1 for k more steps: Q = 1 + gamma + ... + gamma^(k-1)."""
+    gamma, left, q = countdown(method, 4, False, False, more)
+    for steps in (1, 2, 3, 4):
+        expected = sum(gamma**i for i in range(steps))
+        assert (left == steps).any()
+        assert q[left == steps].mean() == pytest.approx(expected, rel=0.04), f"{steps} steps left"
+
+
+def test_ignore_done_goes_on_beyond_a_termination():
+    gamma, _, q = countdown("sac", 5, False, True, NO_ENTROPY, "OneStepTDLoss.ignore_done = True")
+    assert q.mean() == pytest.approx(1 / (1 - gamma), rel=0.04)
+
+
+@pytest.mark.parametrize("method", ["sac", "taac", "taac_1td", "taac_l", "taac_q"])
+def test_learns_to_drive_a_point_to_the_origin(method):
+    """Standing still returns about -25, a random walk less; the best is about -4: straight to 0, and stay."""
+    trainer = train(
+        method, "create_environment.env_name = 'tests.toy_tasks:taac-test/PointMass-v0'", "gamma = 0.95",
+        "learning_rate = 2e-3", "target_tau = 0.02", "hidden_layers = (64, 64)", "batch_size = 64",
+        "initial_collect_steps = 500", "replay_length = 10000", updates=1500,
+    )  # fmt: skip
+    episodes = evaluate(trainer.agent, trainer.evaluation_environment, 20, seed=7)
+    result = summarize(episodes)
+    assert result.return_mean > -6.5, result
+    if method == "sac":
+        assert result.fraction_repeated == 0
+    else:
+        assert result.fraction_repeated > 0.05, result

@@ -1,0 +1,57 @@
+"""Tiny tasks with known optima. Importing this module registers them with Gymnasium."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+
+
+class Countdown(gymnasium.Env):
+    """Reward 1 at every step, for `length` steps; the observation says how many are left.
+
+    With `one_state` it never changes. The end is a termination, or a truncation with `truncate`.
+    """
+
+    def __init__(self, length: int = 4, one_state: bool = False, truncate: bool = False):
+        self.observation_space = gymnasium.spaces.Discrete(length + 1)
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+        self.length, self.one_state, self.truncate = length, one_state, truncate
+
+    def _observation(self):
+        return 0 if self.one_state else self.length - self._t
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._t = 0
+        return self._observation(), {}
+
+    def step(self, action):
+        self._t += 1
+        over = self._t >= self.length
+        return self._observation(), 1.0, over and not self.truncate, over and self.truncate, {}
+
+
+class PointMass(gymnasium.Env):
+    """A point on a line, moved by at most 0.1 a step; the reward is minus its distance from 0, over 30 steps.
+
+    From a start at distance d the best return is -(d-0.1) - (d-0.2) - ... - 0.
+    """
+
+    def __init__(self):
+        self.observation_space = gymnasium.spaces.Box(-4.0, 4.0, (1,))
+        self.action_space = gymnasium.spaces.Box(-2.0, 2.0, (1,))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._x = self.np_random.choice([-1.0, 1.0]) * self.np_random.uniform(0.7, 1.0)
+        self._t = 0
+        return np.array([self._x], dtype=np.float32), {}
+
+    def step(self, action):
+        self._t += 1
+        self._x += 0.05 * float(action[0])
+        return np.array([self._x], dtype=np.float32), -abs(self._x), False, self._t >= 30, {}
+
+
+gymnasium.register("taac-test/Countdown-v0", Countdown)
+gymnasium.register("taac-test/PointMass-v0", PointMass)
