@@ -30,6 +30,7 @@ setup(
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="MIT",
+    package_data={"taac": ["py.typed"]},
     python_requires=">=3.10",
     packages=find_packages(include=["taac", "taac.*"]),
     install_requires=[

@@ -2,11 +2,15 @@
 
 import random
 
+import hypothesis
 import numpy as np
 import pytest
 import torch
 
 torch.set_num_threads(1)
+# The same examples every time, however slow the machine is at the moment.
+hypothesis.settings.register_profile("taac", deadline=None, derandomize=True, database=None)
+hypothesis.settings.load_profile("taac")
 
 
 @pytest.fixture(autouse=True)

@@ -55,3 +55,26 @@ class PointMass(gymnasium.Env):
 
 gymnasium.register("taac-test/Countdown-v0", Countdown)
 gymnasium.register("taac-test/PointMass-v0", PointMass)
+
+
+class Unbounded(PointMass):
+    """A point whose actions have no bounds."""
+
+    def __init__(self):
+        super().__init__()
+        self.action_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,))
+
+
+class BreaksDown(PointMass):
+    """A point whose rewards become NaN after some hundred steps."""
+
+    steps = 0
+
+    def step(self, action):
+        observation, reward, terminated, truncated, info = super().step(action)
+        BreaksDown.steps += 1
+        return observation, float("nan") if BreaksDown.steps > 100 else reward, terminated, truncated, info
+
+
+gymnasium.register("taac-test/Unbounded-v0", Unbounded)
+gymnasium.register("taac-test/BreaksDown-v0", BreaksDown)

@@ -186,9 +186,10 @@ def test_actions_of_rank_two():
     st.lists(st.floats(-1, 1, width=32), min_size=1, max_size=5),
 )
 def test_actions_never_step_over_the_bounds(dtype, low, span, values):
-    low, high = np.asarray(low, dtype), np.asarray(low + span, dtype)
+    low, high = np.array([low], dtype), np.array([low + span], dtype)
     assume(low < high)
-    space = spaces.Box(low, high, (1,), dtype)
+    space = spaces.Box(low, high, dtype=dtype)
+    low, high = low[0], high[0]
     values = [-1.0, *sorted(values), 1.0, float(np.nextafter(np.float32(1), np.float32(0)))]
     actions = action_adapter(space)[1](torch.tensor(values)[:, None])
     assert actions.dtype == dtype and all(space.contains(action) for action in actions)
@@ -217,14 +218,14 @@ def test_a_box_with_one_unit_side_is_rescaled_all_the_same():
 
 @pytest.mark.parametrize(
     "low, high",
-    [(-np.inf, np.inf), (-1.0, np.inf), (-np.inf, 1.0), (np.array([-1, -np.inf]), np.array([1, 1]))],
+    [(-np.inf, np.inf), (-1.0, np.inf), (-np.inf, 1.0), (np.array([-1, -np.inf], np.float32), 1.0)],
 )
 def test_unbounded_actions_are_refused(low, high):
     with pytest.raises(TaacError, match=r"unbounded .*wrap"):
         action_adapter(spaces.Box(low, high, (2,), np.float32))
 
 
-@pytest.mark.parametrize("high", [2.0, np.array([3.0, 2.0])])
+@pytest.mark.parametrize("high", [2.0, np.array([3.0, 2.0], np.float32)])
 def test_actions_without_a_range_are_refused(high):
     with pytest.raises(TaacError, match="empty range"):
         action_adapter(spaces.Box(2.0, high, (2,), np.float32))

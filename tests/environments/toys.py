@@ -57,7 +57,7 @@ class Counter(gymnasium.Env):
 
 
 class Noise(gymnasium.Env):
-    """Everything is random: observations, rewards and when episodes end. The first observation is a seed's first draw."""
+    """Random observations, rewards and ends of episodes. The first observation is the first draw of the seed."""
 
     def __init__(self) -> None:
         self.observation_space = spaces.Box(0.0, 1.0, (1,), np.float64)

@@ -1,0 +1,254 @@
+"""Counting what happens in episodes: tables by hand, and a slow reference that looks at whole episodes at once."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+
+from taac.data_structures import AlgStep, StepType, TimeStep
+from taac.training.metrics import Episode, EpisodeRecorder, summarize
+
+FIRST, MID, LAST = (int(t) for t in StepType)
+F, M, L = FIRST, MID, LAST
+SETTINGS = settings(max_examples=60, deadline=None, database=None)
+
+Row = tuple[int, object, bool, object]  # step type, reward, decided, action
+
+
+def record(*streams: list[Row]) -> list[list[Episode]]:
+    """The episodes of each environment, fed frame by frame, one stream of frames an environment."""
+    recorder = EpisodeRecorder(len(streams))
+    episodes: list[list[Episode]] = [[] for _ in streams]
+    for rows in zip(*streams, strict=True):
+        step_types, rewards, decided, actions = zip(*rows)
+        count = len(rows)
+        time_step = TimeStep(
+            step_type=torch.tensor(step_types, dtype=torch.uint8),
+            reward=torch.tensor(rewards, dtype=torch.float32),
+            discount=torch.ones(count),
+            observation=torch.zeros(count, 1),
+            prev_action=torch.zeros(count, 1),
+        )
+        action = torch.tensor(actions, dtype=torch.float32).reshape(count, -1)
+        ended = recorder.add(time_step, AlgStep(action, (), (), torch.tensor(decided)))
+        for env, episode in ended:
+            assert step_types[env] == LAST
+            episodes[env].append(episode)
+        assert [env for env, _ in ended] == [i for i, t in enumerate(step_types) if t == LAST]
+    return episodes
+
+
+def one(rows: list[Row]) -> Episode:
+    ((episode,),) = record(rows)
+    return episode
+
+
+# Tables by hand -------------------------------------------------------------------------------------------------------
+
+
+def test_an_episode_by_hand():
+    """Five transitions, at the frames before LAST: act, repeat, repeat, act, repeat."""
+    episode = one(
+        [
+            # type, reward on arriving, decided there, action
+            (F, 100.0, True, 0.0),  # the reward at FIRST is of no transition of this episode
+            (M, 1.0, False, 0.0),
+            (M, 2.0, False, 0.0),
+            (M, 4.0, True, 1.0),
+            (M, 8.0, False, 1.0),
+            (L, 16.0, True, 9.0),  # what is done at LAST is ignored
+        ]
+    )
+    assert episode.ret == 31.0
+    assert episode.length == 5
+    assert (episode.repeated, episode.decisions) == (3, 2)
+    assert (episode.runs, episode.longest_run) == (2, 3)
+    # Actions 0 0 0 1 1: second differences 0, 1, -1
+    assert episode.jerk == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    "decided, repeated, runs, longest",
+    [
+        ([True], 0, 1, 1),
+        ([False], 1, 1, 1),  # an episode that begins with a repeat begins a run
+        ([True, True, True], 0, 3, 1),
+        ([False, False, False], 3, 1, 3),
+        ([False, True], 1, 2, 1),
+        ([False, False, True, False, True], 3, 3, 2),
+        ([True, False, True, False, False, False], 4, 2, 4),  # the longest run is the last
+        ([True, False, False, True, True, False], 3, 3, 3),  # ... is the first
+    ],
+)
+def test_runs(decided, repeated, runs, longest):
+    rows = [(F if i == 0 else M, 0.0, d, 0.0) for i, d in enumerate(decided)]
+    episode = one([*rows, (L, 0.0, True, 0.0)])
+    assert episode.length == len(decided)
+    assert (episode.repeated, episode.decisions) == (repeated, len(decided) - repeated)
+    assert (episode.runs, episode.longest_run) == (runs, longest)
+
+
+@pytest.mark.parametrize(
+    "actions, jerk",
+    [
+        ([5.0], 0.0),
+        ([5.0, -5.0], 0.0),  # no second difference
+        ([1.0, 2.0, 3.0, 4.0], 0.0),  # a straight line
+        ([0.0, 0.0, 1.0], 1.0),
+        ([0.0, 1.0, 0.0, 1.0], 4.0),  # -2, 2
+        ([[0.0, 0.0], [0.0, 1.0], [2.0, 1.0]], 2.5),  # (2, -1): mean of 4 and 1
+    ],
+)
+def test_jerk(actions, jerk):
+    rows = [(F if i == 0 else M, 0.0, True, a) for i, a in enumerate(actions)]
+    assert one([*rows, (L, 0.0, True, np.full(np.shape(actions[0]), 50.0).tolist())]).jerk == jerk
+
+
+def test_episodes_follow_each_other_without_a_trace():
+    rows = [
+        (F, 0.0, True, 3.0),
+        (M, 1.0, False, -3.0),
+        (M, 1.0, False, 7.0),
+        (L, 1.0, False, 0.0),
+        (F, 5.0, False, 0.0),
+        (M, 2.0, True, 0.5),
+        (M, 2.0, True, 1.0),
+        (L, 2.0, True, 0.0),
+    ]
+    ((first, second),) = record(rows)
+    assert first == Episode(ret=np.float64(3.0), length=3, repeated=2, decisions=1, runs=1, longest_run=3, jerk=256.0)
+    assert second == Episode(ret=np.float64(6.0), length=3, repeated=1, decisions=2, runs=3, longest_run=1, jerk=0.0)
+
+
+def test_two_environments_interleaved():
+    left = [(F, 9.0, True, 0.0), (M, 1.0, True, 1.0), (L, 2.0, True, 0.0), (F, 9.0, False, 0.0), (L, 4.0, True, 0.0)]
+    right = [
+        (F, 9.0, False, 0.0),
+        (M, 10.0, False, 0.0),
+        (M, 20.0, False, 2.0),
+        (M, 30.0, True, 0.0),
+        (L, 40.0, True, 0.0),
+    ]
+    episodes = record(left, right)
+    assert [(float(e.ret), e.length, e.runs, e.longest_run) for e in episodes[0]] == [(3.0, 2, 2, 1), (4.0, 1, 1, 1)]
+    (episode,) = episodes[1]
+    assert (float(episode.ret), episode.length, episode.repeated, episode.runs, episode.longest_run) == (
+        100.0,
+        4,
+        3,
+        2,
+        3,
+    )
+    assert episode.jerk == (2.0**2 + 4.0**2) / 2  # 0 0 2 0: 2, -4
+
+
+def test_vector_rewards_keep_their_parts():
+    rows = [(F, [9.0, 9.0], True, 0.0), (M, [1.0, -2.0], True, 0.0), (L, [0.5, 3.0], True, 0.0)]
+    episode = one(rows)
+    assert episode.ret.tolist() == [1.5, 1.0]
+    assert episode.length == 2
+
+
+def test_returns_are_summed_in_double_precision():
+    """A million and a tenth, a hundred times, is beyond float32's seven digits."""
+    rows = [(F, 0.0, True, 0.0), *[(M, 1_000_000.125, True, 0.0)] * 100, (L, 0.0, True, 0.0)]
+    assert one(rows).ret == 100_000_012.5
+
+
+# A slow reference -----------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def episodes_of_rows(draw, dims: int) -> list[list[Row]]:
+    """Whole episodes, in order."""
+    number = st.integers(-8, 8).map(lambda k: k / 4)
+    episodes = []
+    for _ in range(draw(st.integers(1, 4))):
+        length = draw(st.integers(1, 7))
+        types = [F, *[M] * (length - 1), L]
+        episodes.append([(t, draw(number), draw(st.booleans()), [draw(number) for _ in range(dims)]) for t in types])
+    return episodes
+
+
+def reference(rows: list[Row]) -> Episode:
+    """From a whole episode: everything about actions leaves out the frame at LAST."""
+    rewards = np.array([r for _, r, _, _ in rows])
+    decided = np.array([d for _, _, d, _ in rows[:-1]])
+    actions = np.array([a for _, _, _, a in rows[:-1]])
+    starts = np.flatnonzero(decided | (np.arange(len(decided)) == 0))
+    run_lengths = np.diff([*starts, len(decided)])
+    jerk = float(np.mean(np.diff(actions, n=2, axis=0) ** 2)) if len(actions) > 2 else 0.0
+    return Episode(
+        ret=rewards[1:].sum(),
+        length=len(decided),
+        repeated=int((~decided).sum()),
+        decisions=int(decided.sum()),
+        runs=len(starts),
+        longest_run=int(run_lengths.max()),
+        jerk=jerk,
+    )
+
+
+@SETTINGS
+@given(st.data(), st.integers(1, 3), st.integers(1, 3))
+def test_any_episodes_against_the_reference(data, num_envs, dims):
+    streams = [data.draw(episodes_of_rows(dims)) for _ in range(num_envs)]
+    frames = [[row for episode in stream for row in episode] for stream in streams]
+    # The shorter streams go on with an episode that never ends.
+    longest = max(map(len, frames))
+    padding: Row = (M, 1.0, False, [0.0] * dims)
+    padded = [f + [(F, 1.0, True, [0.5] * dims), *[padding] * longest][: longest - len(f)] for f in frames]
+    for episodes, stream in zip(record(*padded), streams, strict=True):
+        for episode, rows in zip(episodes, stream, strict=True):
+            expected = reference(rows)
+            assert episode[1:-1] == expected[1:-1]
+            assert episode.ret == pytest.approx(expected.ret)
+            assert episode.jerk == pytest.approx(expected.jerk, abs=1e-6)
+            assert episode.repeated + episode.decisions == episode.length
+
+
+# Averages -------------------------------------------------------------------------------------------------------------
+
+SHORT = Episode(ret=np.float64(1.0), length=2, repeated=0, decisions=2, runs=2, longest_run=1, jerk=1.0)
+LONG = Episode(ret=np.float64(4.0), length=8, repeated=6, decisions=2, runs=3, longest_run=5, jerk=0.5)
+OTHER = Episode(ret=np.float64(-2.0), length=5, repeated=3, decisions=2, runs=2, longest_run=3, jerk=0.0)
+
+
+def test_averages_by_hand():
+    summary = summarize([SHORT, LONG, OTHER])
+    assert summary.episodes == 3
+    assert summary.return_mean == 1.0
+    assert summary.return_std == pytest.approx(np.sqrt((0 + 9 + 9) / 3))
+    assert summary.length == 5.0
+    assert summary.fraction_repeated == 9 / 15, "of all transitions, not the mean of 0, 3/4 and 3/5"
+    assert summary.mean_run == 15 / 7, "all transitions by all runs, not the mean of 1, 8/3 and 5/2"
+    assert summary.max_run == 5
+    assert summary.decisions == 2.0
+    assert summary.jerk == 0.5
+    assert all(isinstance(value, (int, float)) and not isinstance(value, np.generic) for value in summary)
+
+
+def test_averages_of_one_episode_and_of_an_iterator():
+    assert summarize(iter([LONG])) == summarize([LONG])
+    summary = summarize([LONG])
+    assert (summary.episodes, summary.return_mean, summary.return_std, summary.length) == (1, 4.0, 0.0, 8.0)
+    assert (summary.fraction_repeated, summary.mean_run) == (0.75, 8 / 3)
+
+
+def test_a_vector_return_is_summed_over_its_parts():
+    episodes = [SHORT._replace(ret=np.array([1.0, 2.0])), SHORT._replace(ret=np.array([5.0, -3.0]))]
+    summary = summarize(episodes)
+    assert (summary.return_mean, summary.return_std) == (2.5, 0.5)
+
+
+def test_averages_of_always_and_never_repeating():
+    """Fixed repetition by 3, recorded, is a mean run of 3 and two thirds repeated."""
+    rows = [(F if i == 0 else M, 0.0, i % 3 == 0, 0.0) for i in range(12)]
+    summary = summarize([one([*rows, (L, 0.0, True, 0.0)])])
+    assert (summary.mean_run, summary.max_run, summary.fraction_repeated) == (3.0, 3, 2 / 3)
+    rows = [(F if i == 0 else M, 0.0, True, 0.0) for i in range(4)]
+    summary = summarize([one([*rows, (L, 0.0, True, 0.0)])])
+    assert (summary.mean_run, summary.max_run, summary.fraction_repeated) == (1.0, 1, 0.0)
