@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn as nn
 
+from taac import nest
 from taac.algorithms import Algorithm
 from taac.data_structures import AlgStep, Experience, Nest, TimeStep
 from taac.networks import ObservationNormalizer, RewardNormalizer
@@ -52,7 +53,9 @@ class Agent(nn.Module):
             self.observation_normalizer.update(time_step.observation)
 
     def prepare(self, experience: Experience) -> Experience:
-        """A sampled batch as the algorithm is to see it; moves the reward statistics."""
+        """A sampled batch as the algorithm is to see it, on its device; moves the reward statistics."""
+        if experience.time_step.reward.device != self.device:  # frames kept elsewhere than the agent
+            experience = nest.map_structure(lambda x: x.to(self.device, non_blocking=True), experience)
         time_step = self._seen(experience.time_step)
         if self.reward_normalizer is not None:
             self.reward_normalizer.update(time_step.reward)

@@ -61,7 +61,7 @@ def test_a_run_of_one_evaluation_is_drawn_without_warnings(tmp_path):
         picture, table = plots.plot_run(folder)
     assert picture.stat().st_size > 1000
     with open(table) as file:
-        assert list(csv.DictReader(file))[0]["tag"] == "loss/critic"
+        assert next(csv.DictReader(file))["tag"] == "loss/critic"
 
 
 def test_folders_that_cannot_be_drawn(tmp_path):
