@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -70,18 +71,40 @@ def test_ignore_done_goes_on_beyond_a_termination():
     assert q.mean() == pytest.approx(1 / (1 - gamma), rel=0.04)
 
 
+def point_mass(method, env_name, *more):
+    trainer = train(
+        method, f"create_environment.env_name = 'tests.toy_tasks:taac-test/{env_name}'",
+        "learning_rate = 2e-3", "target_tau = 0.02", "hidden_layers = (64, 64)", "batch_size = 64",
+        "initial_collect_steps = 500", "replay_length = 10000", *more, updates=1500,
+    )  # fmt: skip
+    return trainer, evaluate(trainer.agent, trainer.evaluation_environment, 20, seed=7)
+
+
 @pytest.mark.parametrize("method", ["sac", "taac", "taac_1td", "taac_l", "taac_q"])
 def test_learns_to_drive_a_point_to_the_origin(method):
     """Standing still returns about -25, a random walk less; the best is about -4: straight to 0, and stay."""
-    trainer = train(
-        method, "create_environment.env_name = 'tests.toy_tasks:taac-test/PointMass-v0'", "gamma = 0.95",
-        "learning_rate = 2e-3", "target_tau = 0.02", "hidden_layers = (64, 64)", "batch_size = 64",
-        "initial_collect_steps = 500", "replay_length = 10000", updates=1500,
-    )  # fmt: skip
-    episodes = evaluate(trainer.agent, trainer.evaluation_environment, 20, seed=7)
+    _, episodes = point_mass(method, "PointMass-v0", "gamma = 0.95")
     result = summarize(episodes)
     assert result.return_mean > -6.5, result
     if method == "sac":
         assert result.fraction_repeated == 0
     else:
         assert result.fraction_repeated > 0.05, result
+
+
+@pytest.mark.parametrize("method", ["SacAlgorithm", "TaacAlgorithm"])
+def test_learns_from_two_rewards_of_which_one_counts(method):
+    """A vector reward, its weights and a vector of discounts, from the environment to the critics."""
+    name, loss = ("sac", "OneStepTDLoss") if method == "SacAlgorithm" else ("taac", "TAACTDLoss")
+    trainer, episodes = point_mass(
+        name, "TwoRewards-v0", f"{method}.reward_weights = (1.0, 0.0)", f"{loss}.gamma = (0.95, 0.5)"
+    )
+    assert np.mean([e.ret[0] for e in episodes]) > -6.5
+    assert all(e.ret[1] == 30 for e in episodes)
+    # The part that does not count is learnt all the same: 1 a step for ever at gamma 0.5.
+    sampled = trainer.replay_buffer.sample(200, 2).time_step
+    algorithm = trainer.agent.algorithm
+    with torch.no_grad():
+        q = algorithm.critics(algorithm.encoder(sampled.observation[0]), sampled.prev_action[1])
+    assert q.shape == (2, 200, 2)
+    assert q[..., 1].mean() == pytest.approx(1 / (1 - 0.5), rel=0.05)

@@ -78,3 +78,16 @@ class BreaksDown(PointMass):
 
 gymnasium.register("taac-test/Unbounded-v0", Unbounded)
 gymnasium.register("taac-test/BreaksDown-v0", BreaksDown)
+
+
+class TwoRewards(PointMass):
+    """A point with the reward split in two: minus the distance, and a bonus of 1 that is worth nothing."""
+
+    reward_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,))
+
+    def step(self, action):
+        observation, reward, terminated, truncated, info = super().step(action)
+        return observation, np.array([reward, 1.0]), terminated, truncated, info
+
+
+gymnasium.register("taac-test/TwoRewards-v0", TwoRewards)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
+import numpy as np
 
 from taac.errors import TaacError
 
@@ -34,4 +35,20 @@ def make_single(
         raise TaacError(f"cannot make environment '{env_name}' with arguments {dict(env_kwargs)}: {error}") from error
     for wrapper in wrappers:
         env = wrapper(env)
-    return env
+    return env if reward_dim(env) is None else VectorReward(env)
+
+
+def reward_dim(env: gymnasium.Env) -> int | None:
+    """D if the environment's rewards are vectors, which it says with a `reward_space` of rank 1; else None."""
+    if not env.has_wrapper_attr("reward_space"):
+        return None
+    return int(env.get_wrapper_attr("reward_space").shape[0])
+
+
+class VectorReward(gymnasium.Wrapper):
+    """Hands a vector reward on in `info["vector_reward"]`, with its sum for reward: vector environments take scalars."""
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        parts = np.asarray(reward, dtype=np.float64)
+        return observation, float(parts.sum()), terminated, truncated, {**info, "vector_reward": parts}

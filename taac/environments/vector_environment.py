@@ -14,8 +14,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from taac import nest, specs
 from taac.data_structures import Nest, StepType, TimeStep
-from taac.environments import spaces
-from taac.environments.single import make_single
+from taac.environments import single, spaces
 from taac.errors import TaacError
 
 
@@ -26,14 +25,19 @@ class VectorEnvironment:
 
     Attributes:
         observation_spec, action_spec: nests of specs, one environment's; float actions are in [-1, 1].
-        reward_dim: D if the reward is a vector (an environment says so with a `reward_space`), else None.
+        reward_dim: D if the reward is a vector, else None.
         num_envs: B.
+
+    Args:
+        env: the vector environment; a vector reward comes in its `info["vector_reward"]`, see `single.VectorReward`.
+        name: for messages.
+        reward_dim: D if the reward is a vector.
 
     Raises:
         TaacError: another autoreset mode, or spaces that have no tensor form.
     """
 
-    def __init__(self, env: gymnasium.vector.VectorEnv, name: str):
+    def __init__(self, env: gymnasium.vector.VectorEnv, name: str, reward_dim: int | None = None):
         mode = env.metadata.get("autoreset_mode")
         if mode != AutoresetMode.NEXT_STEP:
             raise TaacError(
@@ -43,7 +47,8 @@ class VectorEnvironment:
         self._env, self.name, self.num_envs = env, name, env.num_envs
         self.observation_spec = spaces.observation_spec(env.single_observation_space)
         self.action_spec, self._to_env_action = spaces.action_adapter(env.single_action_space)
-        self.reward_dim: int | None = None
+        self.reward_dim = reward_dim
+        self._reward_shape = (self.num_envs,) if reward_dim is None else (self.num_envs, reward_dim)
         self._done = np.zeros(self.num_envs, dtype=bool)
         self._zero_action = specs.zeros(self.action_spec, self.num_envs)
         self._steps = 0
@@ -59,7 +64,7 @@ class VectorEnvironment:
         self._steps = 0
         return TimeStep(
             step_type=torch.full((self.num_envs,), int(StepType.FIRST), dtype=torch.uint8),
-            reward=torch.zeros(self.num_envs),
+            reward=torch.zeros(self._reward_shape),
             discount=torch.ones(self.num_envs),
             observation=self._checked(spaces.to_tensors(self.observation_spec, observation), self._zero_action),
             prev_action=self._zero_action,
@@ -71,12 +76,14 @@ class VectorEnvironment:
         Raises:
             TaacError: a reward or observation that is NaN or infinite.
         """
-        observation, reward, terminated, truncated, _ = self._env.step(self._to_env_action(action))
+        observation, reward, terminated, truncated, info = self._env.step(self._to_env_action(action))
         first = self._done
         self._done = terminated | truncated
         self._steps += 1
+        if self.reward_dim is not None:  # absent when every environment has just begun an episode
+            reward = info.get("vector_reward", np.zeros(self._reward_shape))
         if not np.isfinite(reward).all():
-            self._refuse("reward", reward, ~np.isfinite(reward), action)
+            self._refuse("reward", reward, ~np.isfinite(reward.reshape(self.num_envs, -1)).all(1), action)
         step_type = np.where(first, StepType.FIRST, np.where(self._done, StepType.LAST, StepType.MID))
         if first.any():
             not_first = torch.from_numpy(~first)
@@ -85,7 +92,7 @@ class VectorEnvironment:
             )
         return TimeStep(
             step_type=torch.from_numpy(step_type.astype(np.uint8)),
-            reward=torch.from_numpy(np.where(first, 0.0, reward).astype(np.float32)),
+            reward=torch.from_numpy(np.where(first, 0.0, reward.T).T.astype(np.float32)),
             discount=torch.from_numpy(1.0 - terminated.astype(np.float32)),
             observation=self._checked(spaces.to_tensors(self.observation_spec, observation), action),
             prev_action=action,
@@ -130,7 +137,8 @@ def create_environment(
     """Makes `num_envs` copies of a registered Gymnasium environment.
 
     Args:
-        env_name: the id, `'Hopper-v5'`, or `'module:id'` to import a module that registers it.
+        env_name: the id, `'Hopper-v5'`, or `'module:id'` to import a module that registers it. An environment with a
+            vector reward says so with a `reward_space` attribute, as MO-Gymnasium's do.
         num_envs: environments stepped together.
         asynchronous: each in a process of its own (for slow environments), instead of one after another in this one.
         max_episode_steps: time limit, instead of the registered one.
@@ -146,13 +154,16 @@ def create_environment(
     kwargs = dict(env_kwargs or {})
     if render_mode is not None:
         kwargs["render_mode"] = render_mode
-    make = functools.partial(make_single, env_name, kwargs, tuple(wrappers), max_episode_steps)
+    make = functools.partial(single.make_single, env_name, kwargs, tuple(wrappers), max_episode_steps)
     if asynchronous:
-        make().close()  # an error here is this process's own, with its own message
+        probe = make()  # an error here is this process's own, with its own message
+        reward_dim = single.reward_dim(probe)
+        probe.close()
         # Not "fork": torch's threads do not survive it.
         env: gymnasium.vector.VectorEnv = AsyncVectorEnv(
             [make] * num_envs, copy=False, context="spawn", autoreset_mode=AutoresetMode.NEXT_STEP
         )
     else:
         env = SyncVectorEnv([make] * num_envs, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
-    return VectorEnvironment(env, env_name)
+        reward_dim = single.reward_dim(env.envs[0])
+    return VectorEnvironment(env, env_name, reward_dim)
