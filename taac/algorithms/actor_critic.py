@@ -102,6 +102,10 @@ class ActorCriticAlgorithm(Algorithm):
         """The temperatures by name."""
         raise NotImplementedError
 
+    def target_formulas(self) -> dict[str, str]:
+        """How each temperature's target entropy came about, for people."""
+        raise NotImplementedError
+
     def actor_modules(self) -> list[nn.Module]:
         """The modules that the actor's learning rate is for."""
         raise NotImplementedError
@@ -125,7 +129,8 @@ class ActorCriticAlgorithm(Algorithm):
 
     def describe(self) -> list[str]:
         return [
-            f"{name}: target entropy {t.target_entropy:.4f} nats, alpha {t.alpha().item():g} ({t.tuning})"
+            f"{name}: target entropy {t.target_entropy:.4f} nats = {self.target_formulas()[name]}; "
+            f"alpha {t.alpha().item():g} at the start, tuning: {t.tuning}"
             for name, t in self.temperatures().items()
         ]
 

@@ -76,6 +76,11 @@ class SacAlgorithm(ActorCriticAlgorithm):
             target_update_tau, target_update_period, dqda_clipping,
         )  # fmt: skip
         self.actor = actor_ctor(self.feature_size, self.action_size)
+        self._target_formula = (
+            f"sum over {self.action_size} dimensions of log((max - min) * {action_min_prob:g})"
+            if target_entropy is None
+            else "SacAlgorithm.target_entropy"
+        )
         self.temperature = temperature_ctor(action_target_entropy(action_spec, action_min_prob, target_entropy))
         self.td_loss = td_loss or OneStepTDLoss()
         self.entropy_in_target = entropy_in_target
@@ -163,6 +168,9 @@ class SacAlgorithm(ActorCriticAlgorithm):
 
     def temperatures(self) -> dict[str, Temperature]:
         return {"action": self.temperature}
+
+    def target_formulas(self) -> dict[str, str]:
+        return {"action": self._target_formula}
 
     def actor_modules(self) -> list[nn.Module]:
         return [self.actor]

@@ -111,6 +111,10 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         self.trajectory = trajectory
         self.tau_embedding = TrajectoryEmbedding(self.feature_size, self.action_size, num_parts)
         self.actor = actor_ctor(self.tau_embedding.output_size, self.action_size)
+        self._target_formulas = {
+            "action": f"sum over {self.action_size} dimensions of log((max - min) * {action_min_prob:g})",
+            "beta": f"-p log p - (1 - p) log(1 - p) at p = {beta_min_prob:g}",
+        }
         self.action_temperature = temperature_ctor(action_target_entropy(action_spec, action_min_prob, None))
         self.beta_temperature = temperature_ctor(distributions.discrete_target_entropy(2, beta_min_prob))
         self.td_loss = td_loss or TAACTDLoss()
@@ -249,6 +253,9 @@ class TaacAlgorithm(ActorCriticAlgorithm):
 
     def temperatures(self) -> dict[str, Temperature]:
         return {"action": self.action_temperature, "beta": self.beta_temperature}
+
+    def target_formulas(self) -> dict[str, str]:
+        return self._target_formulas
 
     def actor_modules(self) -> list[nn.Module]:
         return [self.tau_embedding, self.actor]

@@ -118,7 +118,7 @@ class Trainer:
 
     def train(self, folder: RunFolder, progress: Progress | None = None) -> None:
         """Trains until `num_env_steps`, from wherever this trainer stands."""
-        writer = SummaryWriter(folder.path, purge_step=self.env_steps + 1 if self.env_steps else None)
+        writer = SummaryWriter(folder.path, purge_step=self.env_steps + 1 if self.env_steps else 0)
         if self.env_steps == 0:
             writer.text("config", "    " + folder.config.read_text(encoding="utf-8").replace("\n", "\n    "))
         self._clock, self._marks = time.perf_counter(), (self.env_steps, self.learner.num_updates, self.seconds)
