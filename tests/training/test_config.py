@@ -47,14 +47,28 @@ def step(trainer):
 @pytest.mark.parametrize("task", TASKS, ids=lambda p: p.stem)
 @pytest.mark.parametrize("method", METHODS, ids=lambda p: p.stem)
 def test_every_task_composes_with_every_method(task, method):
-    trainer = build([task, method], SMALL)
+    trainer = build([task, method], [*SMALL, "num_envs = 2", "create_experiment.evaluation_envs = 1"])
     step(trainer)
     trainer.close()
 
 
-@pytest.mark.parametrize("env_name", ["LunarLanderContinuous-v3", "InvertedDoublePendulum-v5"])
-def test_the_environments_of_simple_control(env_name):
-    trainer = build([TASK, METHOD], [*SMALL, f"create_environment.env_name = '{env_name}'"])
+ENVIRONMENTS = {
+    "simple_control": ["MountainCarContinuous-v0", "LunarLanderContinuous-v3", "InvertedDoublePendulum-v5"],
+    "locomotion": ["Hopper-v5", "Ant-v5", "Walker2d-v5", "HalfCheetah-v5"],
+    "terrain": ["BipedalWalker-v3", "BipedalWalkerHardcore-v3"],
+}
+
+
+def test_every_task_file_has_its_environments_here():
+    assert set(ENVIRONMENTS) == {t.stem for t in TASKS}
+    for task in TASKS:
+        assert all(name in task.read_text() for name in ENVIRONMENTS[task.stem])
+
+
+@pytest.mark.parametrize("task, env_name", [(t, e) for t, names in ENVIRONMENTS.items() for e in names])
+def test_every_environment_of_every_task(task, env_name):
+    more = [f"create_environment.env_name = '{env_name}'", "num_envs = 1", "create_experiment.evaluation_envs = 1"]
+    trainer = build([f"gin/tasks/{task}.gin", METHOD], [*SMALL, *more])
     step(trainer)
     trainer.close()
 
@@ -68,7 +82,7 @@ def test_every_experiment_is_built_and_stepped(path):
 
 def test_there_is_no_file_for_a_combination():
     names = {p.stem for p in [*TASKS, *METHODS]}
-    assert names >= {"simple_control", "sac", "taac", "taac_1td", "taac_l", "taac_q"}
+    assert names >= {"simple_control", "sac", "taac", "taac_1td", "taac_ntd", "taac_l", "taac_q"}
     for method in METHODS:
         assert "gin/tasks" not in method.read_text()
     for task in TASKS:

@@ -31,6 +31,7 @@ class EpsilonAlgorithm(Algorithm):
 
     def predict_step(self, time_step: TimeStep, state: Nest, epsilon: float = 0.0) -> AlgStep:
         self.epsilons.append(epsilon)
+        assert len(self.epsilons) < 2000, "the evaluation does not end"
         count = len(state)
         action = torch.zeros(count, self.action_size)
         if epsilon > 0:
