@@ -190,6 +190,15 @@ def test_starts_are_uniform(batch, segments_an_environment):
         assert means.var() < 1.3 * independent / segments_an_environment
 
 
+def test_starts_are_uniform_where_single_precision_ends():
+    """Above 2^24 float32 knows even numbers alone. A frame here says whether its own number is odd."""
+    length = 2**25
+    buffer = ReplayBuffer(TensorSpec((), torch.uint8), 1, length)
+    odd = torch.tensor([[0], [1]], dtype=torch.uint8).repeat(length // 2, 1)
+    buffer.load_state_dict({"frames/": odd, "position": torch.tensor([0, length])})
+    assert buffer.sample(2000, 1).float().mean() == pytest.approx(0.5, abs=0.06)
+
+
 def test_starts_of_different_environments_are_independent():
     buffer = filled(2, 4, 6)
     counts = np.zeros((2, 2))

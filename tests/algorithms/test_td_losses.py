@@ -1,0 +1,154 @@
+"""TD losses: a table, identities between the three, shapes, refusals."""
+
+import pytest
+import torch
+
+from taac.algorithms.td_losses import OneStepTDLoss, TAACTDLoss, TDLoss
+from taac.data_structures import StepType, TimeStep
+from taac.errors import TaacError
+
+F, M, L = StepType.FIRST, StepType.MID, StepType.LAST
+ALL = [OneStepTDLoss, TDLoss, TAACTDLoss]
+
+
+def time_steps(step_type, reward, discount):
+    return TimeStep(step_type, reward, discount, (), ())
+
+
+def random_segment(steps=6, batch=40, reward_dim=None, num_critics=2):
+    parts = [reward_dim] if reward_dim else []
+    step_type = torch.randint(0, 3, (steps, batch), dtype=torch.uint8)
+    reward, value = torch.randn(steps, batch, *parts), torch.randn(steps, batch, *parts)
+    discount = torch.where(step_type == L, torch.randint(0, 2, (steps, batch)), 1).float()
+    q = torch.randn(num_critics, steps - 1, batch, *parts, requires_grad=True)
+    return q, time_steps(step_type, reward, discount), value
+
+
+def switches(probability, like):
+    return torch.rand(like.step_type.shape) < probability
+
+
+# One environment, one episode that terminates at 3 and the next one's first frames; gamma = 1/2.
+#   t         0     1     2     3     4     5
+#   type      F     M     M     L     F     M
+#   reward    -     1     2     4     0     8
+#   discount  -     1     1     0     1     1
+#   value     -    10    20    40    60    80
+#   switch    -     -     b     -     -     -
+STEP_TYPE = torch.tensor([F, M, M, L, F, M], dtype=torch.uint8).unsqueeze(1)
+REWARD = torch.tensor([float("nan"), 1, 2, 4, 0, 8]).unsqueeze(1)
+DISCOUNT = torch.tensor([float("nan"), 1, 1, 0, 1, 1]).unsqueeze(1)
+VALUE = torch.tensor([float("nan"), 10, 20, 40, 60, 80]).unsqueeze(1)
+SWITCH = torch.tensor([True, False, True, False, False, False]).unsqueeze(1)
+
+
+@pytest.mark.parametrize(
+    "td_loss, ignore_done, expected",
+    [
+        # 1 + 10/2,  2 + 20/2,  4 + 0,  (at LAST),  8 + 80/2
+        (OneStepTDLoss, False, [6, 12, 4, None, 48]),
+        # The termination ignored: 4 + 40/2
+        (OneStepTDLoss, True, [6, 12, 24, None, 48]),
+        # G2 = 4,  G1 = 2 + 4/2 = 4,  G0 = 1 + 4/2 = 3
+        (TDLoss, False, [3, 4, 4, None, 48]),
+        # LAST still ends the return: G2 = 4 + 40/2 = 24,  G1 = 2 + 24/2 = 14,  G0 = 1 + 14/2 = 8
+        (TDLoss, True, [8, 14, 24, None, 48]),
+        # The switch at 2 stops: G1 = 2 + 20/2 = 12,  G0 = 1 + 12/2 = 7
+        (TAACTDLoss, False, [7, 12, 4, None, 48]),
+        (TAACTDLoss, True, [7, 12, 24, None, 48]),
+    ],
+)
+def test_a_table(td_loss, ignore_done, expected):
+    time_step = time_steps(STEP_TYPE, REWARD, DISCOUNT)
+    q = torch.tensor([[1.0, 2, 3, 4, 5], [0.0, 0, 0, 0, 0]]).unsqueeze(-1)
+    loss, target = td_loss(0.5, ignore_done)(q, time_step, VALUE, SWITCH)
+    assert loss.shape == (6, 1) and target.shape == (5, 1)
+    for t, number in enumerate(expected):
+        if number is not None:
+            assert target[t, 0] == number
+            assert loss[t, 0] == (number - (t + 1)) ** 2 + number**2  # the sum over critics, without 1/2
+    assert loss[5, 0] == 0
+
+
+@pytest.mark.parametrize("reward_dim, gamma", [(None, 0.9), (3, 0.9), (3, (0.9, 0.0, 1.0))])
+@pytest.mark.parametrize("ignore_done", [False, True])
+def test_identities(reward_dim, gamma, ignore_done):
+    q, time_step, value = random_segment(reward_dim=reward_dim)
+
+    def run(td_loss, probability):
+        return td_loss(gamma, ignore_done)(q, time_step, value, switches(probability, time_step))
+
+    for got, expected in [
+        (run(TAACTDLoss, 1.0), run(OneStepTDLoss, 0.5)),  # everybody switches: one step
+        (run(TAACTDLoss, 0.0), run(TDLoss, 0.5)),  # nobody does: all the way
+        (run(TDLoss, 0.0), run(TDLoss, 1.0)),  # these two do not look at switches
+        (run(OneStepTDLoss, 0.0), run(OneStepTDLoss, 1.0)),
+    ]:
+        assert torch.equal(got[0], expected[0]) and torch.equal(got[1], expected[1])
+    assert not torch.equal(run(TAACTDLoss, 0.5)[1], run(OneStepTDLoss, 0.5)[1])
+    assert not torch.equal(run(TAACTDLoss, 0.5)[1], run(TDLoss, 0.5)[1])
+
+
+@pytest.mark.parametrize("td_loss", ALL)
+def test_a_vector_gamma_is_a_gamma_for_each_part(td_loss):
+    q, time_step, value = random_segment(reward_dim=3)
+    switch = switches(0.4, time_step)
+    _, together = td_loss((0.9, 0.0, 0.5))(q, time_step, value, switch)
+    for d, gamma in enumerate((0.9, 0.0, 0.5)):
+        alone = time_step._replace(reward=time_step.reward[..., d])
+        _, target = td_loss(gamma)(q[..., d], alone, value[..., d], switch)
+        torch.testing.assert_close(together[..., d], target)
+
+
+@pytest.mark.parametrize("td_loss", ALL)
+@pytest.mark.parametrize("num_critics, reward_dim", [(1, None), (3, None), (2, 1), (2, 4)])
+def test_the_loss_is_the_sum_over_critics_of_the_mean_over_parts(td_loss, num_critics, reward_dim):
+    q, time_step, value = random_segment(reward_dim=reward_dim, num_critics=num_critics)
+    loss, target = td_loss(0.75)(q, time_step, value, switches(0.5, time_step))
+    assert loss.shape == (6, 40) and loss.dtype == torch.float32
+    assert torch.all(loss[-1] == 0)
+    assert target.shape == time_step.reward[1:].shape and not target.requires_grad
+    for t, b in [(0, 0), (2, 7), (4, 39)]:
+        parts = (q[:, t, b] - target[t, b]).reshape(num_critics, -1)
+        assert loss[t, b].item() == pytest.approx(sum((x**2).sum().item() for x in parts) / (reward_dim or 1), rel=1e-5)
+
+
+@pytest.mark.parametrize("td_loss", ALL)
+def test_gradients_flow_to_q_alone(td_loss):
+    q, time_step, value = random_segment()
+    value.requires_grad_()
+    loss, target = td_loss()(q, time_step, value, switches(0.5, time_step))
+    loss.sum().backward()
+    assert value.grad is None
+    torch.testing.assert_close(q.grad, 2 * (q.detach() - target))
+
+
+@pytest.mark.parametrize("td_loss", ALL)
+@pytest.mark.parametrize("gamma", [-0.1, 1.0001, float("nan"), (0.5, 1.5), ((0.5, 0.5), (0.5, 0.5))], ids=str)
+def test_a_bad_gamma_is_refused(td_loss, gamma):
+    with pytest.raises(TaacError, match="gamma"):
+        td_loss(gamma)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 1.0, (0.0, 1.0)], ids=str)
+def test_gamma_may_be_0_or_1(gamma):
+    OneStepTDLoss(gamma)
+
+
+def test_gamma_is_099_unless_told():
+    time_step = time_steps(STEP_TYPE, REWARD, DISCOUNT)
+    _, target = OneStepTDLoss()(torch.zeros(1, 5, 1), time_step, VALUE, SWITCH)
+    assert target[0, 0].item() == pytest.approx(1 + 0.99 * 10)
+
+
+@pytest.mark.parametrize("td_loss", ALL)
+def test_a_vector_gamma_of_another_length_than_the_reward_is_refused(td_loss):
+    q, time_step, value = random_segment(reward_dim=3)
+    with pytest.raises(TaacError, match="discount"):
+        td_loss((0.9, 0.5))(q, time_step, value, switches(0.5, time_step))
+
+
+def test_q_of_another_shape_than_the_targets_is_refused():
+    q, time_step, value = random_segment()
+    with pytest.raises(TaacError, match="q must be"):
+        OneStepTDLoss()(torch.cat([q, q[:, :1]], 1), time_step, value, switches(0.5, time_step))

@@ -1,0 +1,102 @@
+"""The temperature: its three tunings, which way it moves, target entropies."""
+
+import math
+
+import pytest
+import torch
+
+from taac.algorithms import TaacAlgorithm, Temperature
+from taac.errors import TaacError
+from taac.specs import bounded
+
+ENTROPY = torch.tensor([[-1.0, 0.5], [2.0, 3.0]])
+
+
+@pytest.mark.parametrize("tuning", ["log", "direct", "fixed"])
+@pytest.mark.parametrize("initial", [0.01, 1.0, 7.0])
+def test_alpha_begins_at_its_initial_value_and_is_a_constant(tuning, initial):
+    alpha = Temperature(-1.0, initial, tuning).alpha()
+    assert alpha.item() == pytest.approx(initial)
+    assert alpha.shape == () and not alpha.requires_grad
+
+
+@pytest.mark.parametrize("tuning, scale", [("log", math.log(2.0)), ("direct", 2.0)])
+def test_the_loss_and_its_gradient(tuning, scale):
+    """scale * (H - H_target), scale log alpha or alpha; the gradient is H - H_target, H a constant."""
+    temperature = Temperature(0.25, 2.0, tuning)
+    entropy = ENTROPY.clone().requires_grad_()
+    loss = temperature.loss(entropy)
+    expected = [[scale * -1.25, scale * 0.25], [scale * 1.75, scale * 2.75]]
+    torch.testing.assert_close(loss, torch.tensor(expected))
+    loss.sum().backward()
+    assert temperature.value.grad.item() == pytest.approx(-1.25 + 0.25 + 1.75 + 2.75)
+    assert entropy.grad is None
+
+
+def test_fixed_is_not_trained():
+    temperature = Temperature(0.25, 2.0, "fixed")
+    loss = temperature.loss(ENTROPY)
+    assert loss.shape == ENTROPY.shape and not loss.any() and not loss.requires_grad
+    assert [p for p in temperature.parameters() if p.requires_grad] == []
+    temperature.value.fill_(-1.0)
+    temperature.project()
+    assert temperature.value.item() == -1.0
+
+
+@pytest.mark.parametrize("tuning", ["log", "direct"])
+@pytest.mark.parametrize("entropy", [-3.0, 0.0])
+def test_it_rises_while_the_entropy_is_below_its_target(tuning, entropy):
+    temperature = Temperature(-1.0, 0.5, tuning)
+    optimizer = torch.optim.SGD(temperature.parameters(), lr=0.01)
+    temperature.loss(torch.full((2, 3), entropy)).mean().backward()
+    optimizer.step()
+    assert (temperature.alpha() > 0.5) == (entropy < -1.0)
+
+
+def test_project_keeps_a_direct_temperature_at_or_above_0_and_leaves_a_log_one_alone():
+    for value, kept in [(-0.3, 0.0), (0.0, 0.0), (0.3, 0.3)]:
+        direct = Temperature(-1.0, tuning="direct")
+        direct.value.data.fill_(value)
+        direct.project()
+        assert direct.value.item() == pytest.approx(kept)
+    log = Temperature(-1.0)
+    log.value.data.fill_(-0.3)
+    log.project()
+    assert log.value.item() == pytest.approx(-0.3)
+    assert log.alpha().item() == pytest.approx(math.exp(-0.3))
+
+
+@pytest.mark.parametrize("initial", [0.0, -1.0, float("nan")])
+def test_an_initial_value_must_be_above_0(initial):
+    with pytest.raises(TaacError, match="initial_value"):
+        Temperature(-1.0, initial)
+
+
+def test_an_unknown_tuning_is_refused():
+    with pytest.raises(TaacError, match="'auto'"):
+        Temperature(-1.0, tuning="auto")
+
+
+def test_target_entropies_of_the_actor_and_of_beta():
+    algorithm = TaacAlgorithm(bounded((3,), -1.0, 1.0), bounded((2,), -1.0, 1.0))  # min_prob 0.1 and 0.05
+    assert algorithm.action_temperature.target_entropy == pytest.approx(2 * math.log(0.2))
+    assert algorithm.beta_temperature.target_entropy == pytest.approx(0.1985, abs=5e-5)
+    described = algorithm.describe()
+    assert len(described) == 2
+    assert "action" in described[0] and f"{2 * math.log(0.2):.4f} nats" in described[0]
+    assert "beta" in described[1] and "0.1985 nats" in described[1]
+
+
+@pytest.mark.parametrize("p", [0.01, 0.2, 0.5])
+def test_the_target_of_beta_is_the_entropy_of_a_coin(p):
+    algorithm = TaacAlgorithm(bounded((3,), -1.0, 1.0), bounded((1,), -1.0, 1.0), beta_min_prob=p)
+    coin = -p * math.log(p) - (1 - p) * math.log(1 - p)
+    assert algorithm.beta_temperature.target_entropy == pytest.approx(coin)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"beta_min_prob": 0.51}, {"beta_min_prob": 0.0}, {"action_min_prob": 1.01}], ids=str
+)
+def test_a_target_above_the_greatest_entropy_is_refused(settings):
+    with pytest.raises(TaacError, match="min_prob"):
+        TaacAlgorithm(bounded((3,), -1.0, 1.0), bounded((2,), -1.0, 1.0), **settings)

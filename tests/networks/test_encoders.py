@@ -1,0 +1,209 @@
+"""Encoders: nests, one-hot leaves, images."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from taac import nest
+from taac.errors import TaacError
+from taac.networks import ImageEncoder, ObservationEncoder
+from taac.specs import TensorSpec, bounded
+
+SMALL = {"channels": (3, 4), "kernels": (3, 2), "strides": (2, 1), "output_size": 5}
+small_images = functools.partial(ObservationEncoder, image_encoder_ctor=functools.partial(ImageEncoder, **SMALL))
+
+
+def choices(minimum, maximum):
+    minimum, maximum = np.asarray(minimum), np.asarray(maximum)
+    return TensorSpec(minimum.shape, torch.int64, minimum, maximum)
+
+
+# --- Vectors and choices ----------------------------------------------------------------------------------------------
+
+
+def test_a_vector_passes_as_it_is():
+    encoder, x = ObservationEncoder(TensorSpec((3,))), torch.randn(7, 4, 3)
+    assert encoder.output_size == 3
+    assert torch.equal(encoder(x), x)
+    assert list(encoder.parameters()) == []
+
+
+def test_matrices_and_scalars_are_flattened():
+    encoder = ObservationEncoder({"matrix": TensorSpec((2, 3)), "scalar": TensorSpec(())})
+    x = {"matrix": torch.arange(12.0).reshape(2, 2, 3), "scalar": torch.tensor([-1.0, -2.0])}
+    assert encoder.output_size == 7
+    assert encoder(x).tolist() == [[0, 1, 2, 3, 4, 5, -1], [6, 7, 8, 9, 10, 11, -2]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.uint8, torch.int32])
+def test_other_numbers_become_float32(dtype):
+    encoder = ObservationEncoder(TensorSpec((2,), dtype))
+    out = encoder(torch.tensor([[1, 200]]).to(dtype))
+    assert out.dtype == torch.float32 and out.tolist() == [[1.0, 200.0]]
+
+
+@pytest.mark.parametrize("start", [0, 5, -2])
+def test_a_choice_becomes_one_hot_from_its_start(start):
+    encoder = ObservationEncoder(choices(start, start + 3))
+    assert encoder.output_size == 4
+    out = encoder(torch.tensor([[start, start + 3], [start + 1, start + 2]]))  # [T, B]
+    assert out.dtype == torch.float32
+    assert out.tolist() == [[[1, 0, 0, 0], [0, 0, 0, 1]], [[0, 1, 0, 0], [0, 0, 1, 0]]]
+
+
+def test_several_choices_become_one_hot_one_after_the_other():
+    encoder = ObservationEncoder(choices([0, -1, 7], [1, 1, 7]))  # 2, 3 and 1 of them
+    assert encoder.output_size == 6
+    out = encoder(torch.tensor([[1, -1, 7], [0, 1, 7]]))
+    assert out.tolist() == [[0, 1, 1, 0, 0, 1], [1, 0, 0, 0, 1, 1]]
+
+
+def test_a_matrix_of_choices():
+    encoder = ObservationEncoder(choices([[0, 0], [0, 10]], [[1, 2], [1, 11]]))
+    assert encoder.output_size == 2 + 3 + 2 + 2
+    out = encoder(torch.tensor([[[[1, 2], [0, 11]]]]))
+    assert out.shape == (1, 1, 9)
+    assert out.flatten().tolist() == [0, 1, 0, 0, 1, 1, 0, 0, 1]
+
+
+NESTED = {
+    "sensors": (TensorSpec((2,)), {"gear": choices(1, 3), "camera": bounded((8, 6, 2), 0, 255, torch.uint8)}),
+    "empty": (),
+    "goal": TensorSpec((1,)),
+}
+
+
+def nested_observation(*batch):
+    return {
+        "sensors": (
+            torch.randn(*batch, 2),
+            {
+                "gear": torch.randint(1, 4, batch),
+                "camera": torch.randint(0, 256, (*batch, 8, 6, 2), dtype=torch.uint8),
+            },
+        ),
+        "empty": (),
+        "goal": torch.randn(*batch, 1),
+    }
+
+
+@pytest.mark.parametrize("batch", [(4,), (3, 4), (2, 3, 4)], ids=str)
+def test_a_nest_is_its_leaves_in_order(batch):
+    encoder = small_images(NESTED)
+    x = nested_observation(*batch)
+    out = encoder(x)
+    assert encoder.output_size == 2 + 3 + 5 + 1
+    assert out.shape == (*batch, 11) and out.dtype == torch.float32
+    assert torch.equal(out[..., :2], x["sensors"][0])
+    assert torch.equal(out[..., 2:5].argmax(-1) + 1, x["sensors"][1]["gear"])
+    assert torch.all(out[..., 2:5].sum(-1) == 1)
+    assert torch.equal(out[..., 10:], x["goal"])
+    (image_encoder,) = encoder.images.values()
+    flat = x["sensors"][1]["camera"].reshape(-1, 8, 6, 2)
+    torch.testing.assert_close(out[..., 5:10].reshape(-1, 5), image_encoder(flat))
+
+
+def test_frames_are_encoded_one_by_one():
+    encoder, x = small_images(NESTED), nested_observation(3, 4)
+    out = encoder(x)
+    for t in range(3):
+        for b in range(4):
+            one = encoder(nest.index(x, (slice(t, t + 1), slice(b, b + 1))))
+            torch.testing.assert_close(out[t, b], one[0, 0], rtol=1e-4, atol=1e-5)
+
+
+# --- Images -----------------------------------------------------------------------------------------------------------
+
+
+def naive_image_encoder(encoder, image):
+    """One image `[H, W, C]` in float64: convolutions by loops over pixels, channel-first where it is flattened."""
+    x = image.astype(np.float64).transpose(2, 0, 1)
+    convolutions = [m for m in encoder.convolutions if isinstance(m, torch.nn.Conv2d)]
+    for layer, stride in zip(convolutions, SMALL["strides"]):
+        weight, bias = (p.detach().double().numpy() for p in (layer.weight, layer.bias))
+        size = weight.shape[-1]
+        height, width = ((n - size) // stride + 1 for n in x.shape[1:])
+        y = np.zeros((len(weight), height, width))
+        for c in range(len(weight)):
+            for i in range(height):
+                for j in range(width):
+                    patch = x[:, i * stride : i * stride + size, j * stride : j * stride + size]
+                    y[c, i, j] = max(0.0, (patch * weight[c]).sum() + bias[c])
+        x = y
+    weight, bias = (p.detach().double().numpy() for p in (encoder.projection.weight, encoder.projection.bias))
+    return np.maximum(0.0, weight @ x.reshape(-1) + bias)
+
+
+@pytest.mark.parametrize("dtype, scale", [(torch.uint8, 1 / 255), (torch.float32, 1.0)])
+def test_an_image_against_loops(dtype, scale):
+    """uint8 is scaled to [0, 1], floats are taken as they are; height and width differ."""
+    encoder = ImageEncoder(bounded((9, 6, 2), 0, 255, dtype), **SMALL)
+    for parameter in encoder.parameters():
+        parameter.data.normal_(0.0, 0.4)
+    image = torch.randint(0, 256, (4, 9, 6, 2)).to(dtype) if dtype == torch.uint8 else torch.randn(4, 9, 6, 2)
+    out = encoder(image)
+    assert out.shape == (4, 5) and out.dtype == torch.float32
+    expected = np.stack([naive_image_encoder(encoder, x.numpy() * scale) for x in image])
+    assert (expected > 0).any()
+    np.testing.assert_allclose(out.detach().numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_initialisation_of_images():
+    encoder = ImageEncoder(bounded((84, 84, 3), 0, 255, torch.uint8))
+    assert encoder.output_size == 256
+    sizes = [tuple(m.weight.shape) for m in encoder.convolutions if isinstance(m, torch.nn.Conv2d)]
+    assert sizes == [(32, 3, 8, 8), (64, 32, 4, 4), (64, 64, 3, 3)]
+    assert encoder.projection.weight.shape == (256, 64 * 7 * 7)  # Mnih et al.: 20x20, 9x9, 7x7
+    for name, parameter in encoder.named_parameters():
+        if name.endswith("bias"):
+            assert not parameter.any(), name
+        else:
+            area = math.prod(parameter.shape[2:])
+            bound = math.sqrt(6 / ((parameter.shape[0] + parameter.shape[1]) * area))
+            assert 0.98 * bound < parameter.abs().max() <= bound * (1 + 1e-6), name
+    assert encoder(torch.full((2, 84, 84, 3), 255, dtype=torch.uint8)).abs().max() < 10
+
+
+def test_each_image_has_a_network_of_its_own():
+    image = bounded((6, 6, 1), 0, 255, torch.uint8)
+    encoder = small_images((image, image))
+    first, second = encoder.images.values()
+    assert not torch.equal(first.projection.weight, second.projection.weight)
+    assert encoder.output_size == 10
+    x = torch.randint(0, 256, (3, 6, 6, 1), dtype=torch.uint8)
+    torch.testing.assert_close(encoder((x, x)), torch.cat([first(x), second(x)], -1))
+
+
+def test_gradients_reach_every_weight_of_an_image():
+    encoder = small_images(NESTED)
+    encoder(nested_observation(30)).sum().backward()
+    for name, parameter in encoder.named_parameters():
+        assert parameter.grad is not None and parameter.grad.any(), name
+
+
+@pytest.mark.parametrize(
+    "shape, at",
+    [
+        ((2, 6, 1), "2x6 before convolution 0, of kernel 3"),
+        ((6, 2, 1), "6x2 before convolution 0, of kernel 3"),
+        ((4, 6, 1), "1x2 before convolution 1, of kernel 2"),
+    ],
+)
+def test_too_small_an_image_is_refused(shape, at):
+    with pytest.raises(TaacError, match=f"too small .* it is {at}"):
+        small_images({"camera": bounded(shape, 0, 255, torch.uint8)})
+
+
+def test_the_smallest_image_that_fits():
+    encoder = ImageEncoder(bounded((5, 5, 1), 0, 255, torch.uint8), **SMALL)
+    assert encoder(torch.zeros(1, 5, 5, 1, dtype=torch.uint8)).shape == (1, 5)
+
+
+def test_lists_of_different_lengths_are_refused():
+    with pytest.raises(TaacError, match="as many"):
+        ImageEncoder(bounded((9, 9, 1), 0, 255, torch.uint8), channels=(3,), kernels=(3, 2), strides=(1, 1))

@@ -1,0 +1,206 @@
+"""Actor, trajectory embedding and critic ensemble: initialisation, shapes, values from the raw weights."""
+
+import math
+
+import pytest
+import torch
+
+from taac.errors import TaacError
+from taac.networks import ActorNetwork, CriticEnsemble, TrajectoryEmbedding
+from taac.networks.layers import scaled_linear
+from taac.ops.trajectories import Tau
+
+BATCHES = [(), (5,), (3, 5), (2, 3, 5)]
+
+
+def assert_uniform(weights, bound):
+    """Within +-bound, up to its edge, and spread evenly."""
+    x = weights.detach().flatten() / bound
+    assert x.abs().max() <= 1 + 1e-6
+    assert x.abs().max() > 0.98
+    shares = torch.histc(x, 8, -1.0, 1.0) / len(x)
+    assert torch.all((shares - 1 / 8).abs() < 5 * math.sqrt(7 / 64 / len(x)))
+
+
+# --- Critics ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reward_dim", [None, 4])
+def test_initialisation_of_critics(reward_dim):
+    critics = CriticEnsemble(100, reward_dim, num_critics=3, hidden_layers=(400, 200))
+    for layer, fan_in in zip(critics.hidden, (100, 400)):
+        for weights in layer.weight:
+            assert_uniform(weights, 1 / math.sqrt(fan_in))
+        assert not layer.bias.any()
+    last = critics.last.weight
+    assert last.shape == (3, 200, reward_dim or 1) and not critics.last.bias.any()
+    assert 0.003 * 0.9 < last.abs().max() <= 0.003
+    assert last.std().item() == pytest.approx(0.003 / math.sqrt(3), rel=0.1)
+
+
+def test_the_last_layers_range_can_be_set():
+    assert 0.1 < CriticEnsemble(8, last_init_range=0.5, hidden_layers=(64,)).last.weight.abs().max() <= 0.5
+
+
+def test_critics_begin_different_from_each_other():
+    critics = CriticEnsemble(6, num_critics=2)
+    assert not torch.equal(*critics.hidden[0].weight)
+    q = critics(torch.randn(9, 4), torch.randn(9, 2))
+    assert not torch.any(q[0] == q[1])
+
+
+def scramble(module):
+    for parameter in module.parameters():
+        parameter.data.normal_(0.0, 0.5)
+    return module
+
+
+@pytest.mark.parametrize("num_critics", [1, 2, 5])
+@pytest.mark.parametrize("reward_dim", [None, 1, 3])
+@pytest.mark.parametrize("hidden_layers", [(), (7,), (7, 6, 5)], ids=str)
+def test_an_ensemble_is_critics_one_by_one(num_critics, reward_dim, hidden_layers):
+    critics = scramble(CriticEnsemble(9, reward_dim, num_critics, hidden_layers))
+    features, a, v = torch.randn(3, 5, 5), torch.randn(3, 5, 2), torch.randn(3, 5, 2)
+    together = critics(features, a, v)
+    for i in range(num_critics):
+        x = torch.cat([features, a, v], -1)
+        for layer in critics.hidden:
+            x = torch.relu(torch.nn.functional.linear(x, layer.weight[i].T, layer.bias[i, 0]))
+        alone = torch.nn.functional.linear(x, critics.last.weight[i].T, critics.last.bias[i, 0])
+        if reward_dim is None:
+            alone = alone.squeeze(-1)
+        torch.testing.assert_close(together[i], alone, rtol=1e-4, atol=1e-5)
+
+
+def test_critics_share_nothing():
+    critics = scramble(CriticEnsemble(6, num_critics=3, hidden_layers=(7,)))
+    critics(torch.randn(9, 4), torch.randn(9, 2))[1].sum().backward()
+    for name, parameter in critics.named_parameters():
+        assert parameter.shape[0] == 3
+        assert not parameter.grad[0].any() and not parameter.grad[2].any(), name
+        assert parameter.grad[1].any(), name
+
+
+@pytest.mark.parametrize("batch", BATCHES, ids=str)
+@pytest.mark.parametrize("reward_dim, rest", [(None, ()), (1, (1,)), (3, (3,))])
+def test_critics_take_any_batch(batch, reward_dim, rest):
+    critics = scramble(CriticEnsemble(6, reward_dim, hidden_layers=(7,)))
+    features, action = torch.randn(*batch, 4), torch.randn(*batch, 2)
+    q = critics(features, action)
+    assert q.shape == (2, *batch, *rest)
+    flat = critics(features.reshape(-1, 4), action.reshape(-1, 2))
+    torch.testing.assert_close(q.reshape(2, -1, *rest), flat.reshape(2, -1, *rest), rtol=1e-5, atol=1e-6)
+
+
+def test_no_critics_are_refused():
+    with pytest.raises(TaacError, match="num_critics"):
+        CriticEnsemble(6, num_critics=0)
+
+
+# --- Actor ------------------------------------------------------------------------------------------------------------
+
+
+def test_initialisation_of_the_actors_layers():
+    actor = ActorNetwork(100, 3, hidden_layers=(300, 200))
+    layers = [layer for layer in actor.hidden if isinstance(layer, torch.nn.Linear)]
+    assert [tuple(layer.weight.shape) for layer in layers] == [(300, 100), (200, 300)]
+    for layer in layers:  # Xavier
+        assert_uniform(layer.weight, math.sqrt(6 / sum(layer.weight.shape)))
+        assert not layer.bias.any()
+
+
+def test_initialisation_of_the_actors_head():
+    """A truncated normal: none beyond two standard deviations (of the normal), many beyond one, gain about 0.3."""
+    head = ActorNetwork(100, 100, hidden_layers=(400,)).head
+    weights, scale = head.weight.detach().flatten(), 0.3 / math.sqrt(400)
+    assert not head.bias.any()
+    assert abs(weights.mean()) < 4 * scale / math.sqrt(len(weights))
+    assert 0.87 * scale < weights.std() < 1.01 * scale
+    assert 1.98 * scale < weights.abs().max() <= 2 / 0.8796 * scale
+    kurtosis = ((weights / weights.std()) ** 4).mean().item()
+    assert kurtosis == pytest.approx(2.37, abs=0.06)  # uniform 1.8, normal cut at two deviations 2.37, normal 3
+
+
+@pytest.mark.xfail(strict=True, reason="cutting at two standard deviations leaves 0.88 of the one that is asked for")
+def test_a_truncated_normal_has_the_standard_deviation_that_is_asked_for():
+    weights = scaled_linear(400, 400, 0.3, "truncated_normal").weight
+    assert weights.std().item() == pytest.approx(0.3 / math.sqrt(400), rel=0.02)
+
+
+def test_the_heads_range_can_be_set():
+    actor = ActorNetwork(20, 4, hidden_layers=(50,), head_init_range=0.01)
+    assert_uniform(actor.head.weight, 0.01)
+    assert not actor.head.bias.any()
+
+
+def test_an_untrained_actor_is_close_to_the_middle_of_the_box():
+    mean, log_std = ActorNetwork(8, 3)(torch.randn(1000, 8))
+    assert mean.abs().mean() < 0.5 and log_std.abs().mean() < 0.5
+    assert mean.std() > 0.01
+
+
+@pytest.mark.parametrize("hidden_layers", [(), (7,), (7, 6)], ids=str)
+def test_the_actors_values(hidden_layers):
+    actor = scramble(ActorNetwork(4, 2, hidden_layers, log_std_min=-1.5, log_std_max=0.25))
+    features = x = torch.randn(200, 4)
+    for layer in actor.hidden:
+        if isinstance(layer, torch.nn.Linear):
+            x = torch.clamp(x @ layer.weight.T + layer.bias, min=0)
+    out = x @ actor.head.weight.T + actor.head.bias
+    mean, log_std = actor(features)
+    torch.testing.assert_close(mean, out[:, :2])
+    expected = torch.where(out[:, 2:] < -1.5, -1.5, torch.where(out[:, 2:] > 0.25, 0.25, out[:, 2:]))
+    torch.testing.assert_close(log_std, expected)
+    assert (log_std == -1.5).any() and (log_std == 0.25).any() and (mean.abs() > 1).any()
+
+
+def test_log_std_is_clipped_to_minus_20_and_2_unless_told():
+    actor = ActorNetwork(1, 2, hidden_layers=())
+    actor.head.bias.data[:] = torch.tensor([100.0, -100.0, 100.0, -100.0])
+    mean, log_std = actor(torch.zeros(1))
+    assert mean.tolist() == [100, -100]
+    assert log_std.tolist() == [2, -20]
+
+
+def test_crossed_clamps_are_refused():
+    with pytest.raises(TaacError, match="log_std_min"):
+        ActorNetwork(4, 2, log_std_min=1.0, log_std_max=1.0)
+
+
+@pytest.mark.parametrize("batch", BATCHES, ids=str)
+def test_the_actor_takes_any_batch(batch):
+    actor = scramble(ActorNetwork(4, 2, (7,)))
+    features = torch.randn(*batch, 4)
+    mean, log_std = actor(features)
+    assert mean.shape == log_std.shape == (*batch, 2)
+    flat_mean, flat_log_std = actor(features.reshape(-1, 4))
+    torch.testing.assert_close(mean.reshape(-1, 2), flat_mean)
+    torch.testing.assert_close(log_std.reshape(-1, 2), flat_log_std)
+
+
+# --- Trajectory embedding ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("action_size", [1, 4])
+def test_initialisation_of_the_embedding(action_size):
+    """Uniform with gain 1: a variance of 1/A, so bounds of +-sqrt(3/A)."""
+    embedding = TrajectoryEmbedding(2000, action_size, 3)
+    assert len(embedding.parts) == 3
+    for layer in embedding.parts:
+        assert layer.weight.shape == (2000, action_size)
+        assert_uniform(layer.weight, math.sqrt(3 / action_size))
+        assert not layer.bias.any()
+
+
+@pytest.mark.parametrize("num_parts", [1, 2, 3])
+@pytest.mark.parametrize("batch", BATCHES, ids=str)
+def test_the_embeddings_values(num_parts, batch):
+    """The features as they are, then each part through a layer of its own, at the features' width."""
+    embedding = scramble(TrajectoryEmbedding(5, 2, num_parts))
+    features, parts = torch.randn(*batch, 5), [torch.randn(*batch, 2) for _ in range(num_parts)]
+    out = embedding(features, Tau(*parts, *[()] * (3 - num_parts)))
+    assert out.shape == (*batch, 5 * (1 + num_parts)) and embedding.output_size == 5 * (1 + num_parts)
+    assert torch.equal(out[..., :5], features)
+    for i, (layer, part) in enumerate(zip(embedding.parts, parts)):
+        expected = part @ layer.weight.T + layer.bias
+        torch.testing.assert_close(out[..., 5 * (i + 1) : 5 * (i + 2)], expected)
