@@ -2,14 +2,17 @@
 
 from taac.algorithms.algorithm import Algorithm
 from taac.algorithms.sac import SacAlgorithm
+from taac.algorithms.sac_ntd import SacNtdAlgorithm
 from taac.algorithms.taac import TaacAlgorithm
-from taac.algorithms.td_losses import OneStepTDLoss, TAACTDLoss, TDLoss
+from taac.algorithms.td_losses import OneStepTDLoss, RetraceTDLoss, TAACTDLoss, TDLoss
 from taac.algorithms.temperature import Temperature
 
 __all__ = [
     "Algorithm",
     "OneStepTDLoss",
+    "RetraceTDLoss",
     "SacAlgorithm",
+    "SacNtdAlgorithm",
     "TAACTDLoss",
     "TDLoss",
     "TaacAlgorithm",

@@ -33,6 +33,9 @@ class ActorCriticAlgorithm(Algorithm):
         dqda_clipping: if given, each element of dQ/da is clipped to +- this.
     """
 
+    weights: torch.Tensor  # [D], or [0] for a scalar reward
+    signs: torch.Tensor  # [D], of the weights
+
     def __init__(
         self,
         observation_spec: Nest,
@@ -55,6 +58,9 @@ class ActorCriticAlgorithm(Algorithm):
             raise TaacError(f"dqda_clipping must be above 0, got {dqda_clipping}")
         self.action_size = action_spec.shape[0]
         self.reward_weights = _check_reward_weights(reward_weights, reward_dim)
+        weights = torch.tensor(self.reward_weights or ())
+        self.register_buffer("weights", weights, persistent=False)
+        self.register_buffer("signs", torch.where(weights < 0, -1.0, 1.0), persistent=False)
         self.encoder = encoder_ctor(observation_spec)
         self.feature_size = int(self.encoder.output_size)  # type: ignore[arg-type]
         self.critics = critic_ctor(self.feature_size + num_action_parts * self.action_size, reward_dim)
@@ -70,14 +76,13 @@ class ActorCriticAlgorithm(Algorithm):
         """`[N, ...]` to `[...]`: the least favourable critic, so the greatest where a reward's weight is negative."""
         if self.reward_weights is None or min(self.reward_weights) >= 0:
             return q.amin(0)
-        sign = torch.tensor([math.copysign(1.0, w) for w in self.reward_weights], device=q.device)
-        return (q * sign).amin(0) * sign
+        return (q * self.signs).amin(0) * self.signs
 
     def weighted(self, q: torch.Tensor) -> torch.Tensor:
         """Sum over reward parts with their weights, `[..., D]` to `[...]`; a scalar reward's value as it is."""
         if self.reward_weights is None:
             return q
-        return q @ torch.tensor(self.reward_weights, dtype=q.dtype, device=q.device)
+        return q @ self.weights
 
     def action_gradient(self, q: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
         """dQ/da of `q` `[...]` at `action` `[..., A]`; the critics' own parameters get no gradient."""
@@ -126,6 +131,8 @@ class ActorCriticAlgorithm(Algorithm):
             targets: list[torch.Tensor] = [*self.target_encoder.parameters(), *self.target_critics.parameters()]
             online: list[torch.Tensor] = [*self.encoder.parameters(), *self.critics.parameters()]
             torch._foreach_lerp_(targets, online, self.target_update_tau)
+            for target, buffer in zip(self.target_encoder.buffers(), self.encoder.buffers()):
+                target.copy_(buffer)  # statistics of a custom encoder
 
     def describe(self) -> list[str]:
         return [
@@ -160,9 +167,9 @@ def _check_reward_weights(weights: Sequence[float] | None, reward_dim: int | Non
         return None
     if weights is None:
         return (1.0,) * reward_dim
-    if len(weights) != reward_dim or not any(weights):
+    if len(weights) != reward_dim or not any(weights) or not all(map(math.isfinite, weights)):
         raise TaacError(
-            f"reward_weights must be {reward_dim} numbers, one for each part of the reward and not all 0, "
+            f"reward_weights must be {reward_dim} numbers, one for each part of the reward, finite and not all 0, "
             f"got {tuple(weights)}"
         )
     return tuple(float(w) for w in weights)

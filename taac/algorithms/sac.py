@@ -15,7 +15,7 @@ import torch.nn as nn
 
 from taac import nest
 from taac.algorithms.actor_critic import ActorCriticAlgorithm, action_target_entropy
-from taac.algorithms.td_losses import OneStepTDLoss
+from taac.algorithms.td_losses import BaseTDLoss, OneStepTDLoss
 from taac.algorithms.temperature import Temperature
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
 from taac.networks import ActorNetwork, CriticEnsemble, ObservationEncoder
@@ -30,6 +30,9 @@ class SacTrainInfo(NamedTuple):
     log_pi: torch.Tensor  # [T, B], log pi(a~|s), detached
     q: torch.Tensor  # [N, T-1, B(, D)], at the executed actions
     value: torch.Tensor  # [T, B(, D)], target values; 0 at frame 0, where they are never read
+    mean: torch.Tensor  # [T, B, A], the policy's, before tanh
+    log_std: torch.Tensor  # [T, B, A]
+    target_q: Nest  # [T-1, B(, D)], target critics at the executed actions, for corrected returns; else ()
 
 
 @gin.configurable
@@ -61,7 +64,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
         encoder_ctor: Callable[..., nn.Module] = ObservationEncoder,
         actor_ctor: Callable[..., nn.Module] = ActorNetwork,
         critic_ctor: Callable[..., nn.Module] = CriticEnsemble,
-        td_loss: OneStepTDLoss | None = None,
+        td_loss: BaseTDLoss | None = None,
         action_min_prob: float = 0.1,
         target_entropy: float | None = None,
         temperature_ctor: Callable[..., Temperature] = Temperature,
@@ -83,6 +86,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
         )
         self.temperature = temperature_ctor(action_target_entropy(action_spec, action_min_prob, target_entropy))
         self.td_loss = td_loss or OneStepTDLoss()
+        self.td_loss.check_reward(reward_dim)
         self.entropy_in_target = entropy_in_target
 
     # Acting ----------------------------------------------------------------------------------------------------------
@@ -123,7 +127,8 @@ class SacAlgorithm(ActorCriticAlgorithm):
         executed = time_step.prev_action[1:]
 
         # Actor: minimise alpha log pi(a~|s) - min_i Q_i(s, a~)  (equations 7 and 9)
-        action, log_pi = distributions.squashed_normal_sample(*self.actor(frozen))
+        mean, log_std = self.actor(frozen)
+        action, log_pi = distributions.squashed_normal_sample(mean, log_std)
         q_pi = self.weighted(self.min_over_critics(self.critics(frozen, action)))
         dq_da = self.action_gradient(q_pi, action)
         actor_loss = losses.action_gradient_loss(action, dq_da) + self.temperature.alpha() * log_pi
@@ -139,12 +144,13 @@ class SacAlgorithm(ActorCriticAlgorithm):
             log_pi=log_pi.detach(),
             q=self.critics(features[:-1], executed),
             value=self.pad_front(value),
+            mean=mean.detach(),
+            log_std=log_std.detach(),
+            target_q=(),
         )
 
     def calc_loss(self, experience: Experience, info: SacTrainInfo) -> LossInfo:
-        time_step = experience.time_step
-        switch = torch.ones_like(time_step.step_type, dtype=torch.bool)
-        critic_loss, target = self.td_loss(info.q, time_step, info.value, switch)  # equation 5
+        critic_loss, target = self.critic_loss(experience, info)
         temperature_loss = self.temperature.loss(-info.log_pi)  # equation 18
         loss = self.masked(experience, info.actor_loss + temperature_loss + critic_loss)
         return LossInfo(
@@ -159,12 +165,16 @@ class SacAlgorithm(ActorCriticAlgorithm):
             },
         )
 
+    def critic_loss(self, experience: Experience, info: SacTrainInfo) -> tuple[torch.Tensor, torch.Tensor]:
+        """Squared TD errors `[T, B]` (equation 5), and their targets."""
+        switch = torch.ones_like(experience.time_step.step_type, dtype=torch.bool)
+        return self.td_loss(info.q, experience.time_step, info.value, switch)
+
     def _share_out(self, bonus: torch.Tensor) -> torch.Tensor:
         """A bonus `[...]` as parts `[..., D]` of a vector reward whose weighted sum is the bonus."""
         if self.reward_weights is None:
             return bonus
-        weights = torch.tensor(self.reward_weights, device=bonus.device)
-        return bonus.unsqueeze(-1) * weights / weights.square().sum()
+        return bonus.unsqueeze(-1) * self.weights / self.weights.square().sum()
 
     def temperatures(self) -> dict[str, Temperature]:
         return {"action": self.temperature}

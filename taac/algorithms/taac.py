@@ -18,7 +18,7 @@ import torch.nn as nn
 
 from taac import nest
 from taac.algorithms.actor_critic import ActorCriticAlgorithm, action_target_entropy
-from taac.algorithms.td_losses import OneStepTDLoss, TAACTDLoss
+from taac.algorithms.td_losses import BaseTDLoss, TAACTDLoss
 from taac.algorithms.temperature import Temperature
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
 from taac.errors import TaacError
@@ -88,7 +88,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         encoder_ctor: Callable[..., nn.Module] = ObservationEncoder,
         actor_ctor: Callable[..., nn.Module] = ActorNetwork,
         critic_ctor: Callable[..., nn.Module] = CriticEnsemble,
-        td_loss: OneStepTDLoss | None = None,
+        td_loss: BaseTDLoss | None = None,
         action_min_prob: float = 0.1,
         beta_min_prob: float = 0.05,
         temperature_ctor: Callable[..., Temperature] = Temperature,
@@ -118,6 +118,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         self.action_temperature = temperature_ctor(action_target_entropy(action_spec, action_min_prob, None))
         self.beta_temperature = temperature_ctor(distributions.discrete_target_entropy(2, beta_min_prob))
         self.td_loss = td_loss or TAACTDLoss()
+        self.td_loss.check_reward(reward_dim)
         self.b1_advantage_clipping = b1_advantage_clipping
         self.max_repeat_steps = max_repeat_steps
         self.randomize_first_state_tau = randomize_first_state_tau

@@ -87,7 +87,7 @@ class ObservationEncoder(nn.Module):
         self.images = nn.ModuleDict()
         self.output_size = 0
         for number, (_, spec) in enumerate(self._specs):
-            if len(spec.shape) == 3:
+            if len(spec.shape) == 3 and not spec.is_categorical:
                 encoder = image_encoder_ctor(spec)
                 self.images[str(number)] = encoder
                 self.output_size += int(encoder.output_size)  # type: ignore[arg-type]

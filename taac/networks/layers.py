@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import torch
 import torch.nn as nn
 
+_TRUNCATED_STD = 0.87962566103423978  # of a standard normal that is cut at two standard deviations
+
 
 class EnsembleLinear(nn.Module):
     """N linear maps side by side, in one batched product: `y[n] = x[n] W[n] + b[n]`.
@@ -38,12 +40,13 @@ def scaled_linear(input_size: int, output_size: int, gain: float, distribution: 
     """A linear layer whose weights have standard deviation `gain / sqrt(input_size)`, and zero bias.
 
     Args:
-        distribution: "truncated_normal" (cut at two standard deviations) or "uniform".
+        distribution: "truncated_normal" (cut at two standard deviations of the normal that is cut) or "uniform".
     """
     layer = nn.Linear(input_size, output_size)
     std = gain / math.sqrt(input_size)
     if distribution == "truncated_normal":
-        nn.init.trunc_normal_(layer.weight, std=std, a=-2 * std, b=2 * std)
+        wide = std / _TRUNCATED_STD
+        nn.init.trunc_normal_(layer.weight, std=wide, a=-2 * wide, b=2 * wide)
     elif distribution == "uniform":
         nn.init.uniform_(layer.weight, -math.sqrt(3.0) * std, math.sqrt(3.0) * std)
     else:

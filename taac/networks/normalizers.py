@@ -37,14 +37,16 @@ class RewardNormalizer(nn.Module):
             raise TaacError(f"RewardNormalizer.clip must be above 0, got {clip}")
         shape = (reward_dim,) if reward_dim else ()
         self.clip = clip
-        self.register_buffer("mean", torch.zeros(shape))
-        self.register_buffer("second_moment", torch.zeros(shape))
-        self.register_buffer("calls", torch.zeros(()))
+        # float64: the variance is a difference of two numbers that may both be large.
+        self.register_buffer("mean", torch.zeros(shape, dtype=torch.float64))
+        self.register_buffer("second_moment", torch.zeros(shape, dtype=torch.float64))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.float64))
 
     @torch.no_grad()
     def update(self, reward: torch.Tensor) -> None:
         """Moves the statistics towards those of a batch `[T, B]` or `[T, B, D]`."""
         rate = self.SPEED / (self.SPEED + self.calls)
+        reward = reward.to(torch.float64)
         self.mean.lerp_(reward.mean((0, 1)), rate)
         self.second_moment.lerp_(reward.square().mean((0, 1)), rate)
         self.calls += 1
@@ -52,7 +54,7 @@ class RewardNormalizer(nn.Module):
     def forward(self, reward: torch.Tensor) -> torch.Tensor:
         """`[T, B]` or `[T, B, D]`, normalised with the present statistics."""
         variance = (self.second_moment - self.mean.square()).clamp(min=0.0)
-        normalized = (reward - self.mean) / (variance + 1e-10).sqrt()
+        normalized = ((reward - self.mean) / (variance + 1e-10).sqrt()).to(reward.dtype)
         return normalized if self.clip is None else normalized.clamp(-self.clip, self.clip)
 
 
@@ -110,4 +112,6 @@ class ObservationNormalizer(nn.Module):
         # One observation has no variance yet: the scale is 1 until there are two.
         variance = torch.where(self.count > 1, squares / self.count.clamp(min=1), torch.ones_like(squares))
         normalized = (leaf - mean.to(leaf.dtype)) * (variance + 1e-8).rsqrt().to(leaf.dtype)
-        return normalized if self.clip is None else normalized.clamp(-self.clip, self.clip)
+        if self.clip is not None:
+            normalized = normalized.clamp(-self.clip, self.clip)
+        return torch.where(self.count > 0, normalized, leaf)

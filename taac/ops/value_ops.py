@@ -96,6 +96,56 @@ def compare_through_return(
     return _backward(reward, value, (step_type == StepType.LAST) | switch, discount)
 
 
+def retrace_return(
+    reward: torch.Tensor,
+    value: torch.Tensor,
+    step_type: torch.Tensor,
+    discount: torch.Tensor,
+    q: torch.Tensor,
+    trace: torch.Tensor,
+) -> torch.Tensor:
+    """The Retrace target: multi-step, with each further TD error cut by how likely the action is under the policy.
+
+    `G[t] = Q[t] + sum_k (prod_{i=1..k} discount[t+i] c[t+i]) delta[t+k]`, `delta[t] = reward[t+1] + discount[t+1] value[t+1]
+    - Q[t]`, with no trace through LAST; computed backwards as
+
+    `G[t] = reward[t+1] + discount[t+1] * (value[t+1] + c[t+1] (G[t+1] - Q[t+1]))`, where the second term is 0 if step t+1
+    is LAST or the segment's last.
+
+    With c = 0 everywhere it is `one_step_return`. With c = 1, and `value` the Q of the executed actions, it is
+    `n_step_return`.
+
+    Args:
+        reward, value, step_type, discount: as `one_step_return`; `value` is the policy's expected Q.
+        q: `[T-1, B]` or `[T-1, B, D]`, Q of the executed actions of steps 0..T-2; that of step 0 is never read.
+        trace: `[T-1, B]`, `c = lambda min(1, pi(a|s) / mu(a|s))` of those actions.
+
+    Returns:
+        `[T-1, B]` or `[T-1, B, D]`, detached.
+
+    Raises:
+        TaacError: shapes that do not fit, or T < 2.
+
+    Source: Munos et al., Safe and Efficient Off-Policy Reinforcement Learning (arXiv:1606.02647), equations 3 and 4.
+    """
+    discount = _check(reward, value, step_type, discount)
+    if q.shape != reward[1:].shape or trace.shape != step_type[1:].shape:
+        raise TaacError(
+            f"q and trace are of steps 0..T-2: expected shapes {list(reward[1:].shape)} and {list(step_type[1:].shape)}, "
+            f"got {list(q.shape)} and {list(trace.shape)}"
+        )
+    with torch.no_grad():
+        goes_on = trace * (step_type[:-1] != StepType.LAST)
+        if reward.dim() == 3:
+            goes_on = goes_on.unsqueeze(-1)
+        returns = torch.empty_like(value[1:])
+        further = torch.zeros_like(value[0])
+        for t in range(value.shape[0] - 2, -1, -1):
+            returns[t] = reward[t + 1] + discount[t + 1] * (value[t + 1] + further)
+            further = goes_on[t] * (returns[t] - q[t])
+        return returns
+
+
 @torch.no_grad()
 def _backward(reward: torch.Tensor, value: torch.Tensor, stop: torch.Tensor, discount: torch.Tensor) -> torch.Tensor:
     """The recursion of the module's docstring. `discount` is already broadcast."""

@@ -121,7 +121,6 @@ def test_initialisation_of_the_actors_head():
     assert kurtosis == pytest.approx(2.37, abs=0.06)  # uniform 1.8, normal cut at two deviations 2.37, normal 3
 
 
-@pytest.mark.xfail(strict=True, reason="cutting at two standard deviations leaves 0.88 of the one that is asked for")
 def test_a_truncated_normal_has_the_standard_deviation_that_is_asked_for():
     weights = scaled_linear(400, 400, 0.3, "truncated_normal").weight
     assert weights.std().item() == pytest.approx(0.3 / math.sqrt(400), rel=0.02)

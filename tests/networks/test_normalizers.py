@@ -166,7 +166,6 @@ def test_before_the_first_observation_nothing_changes():
     torch.testing.assert_close(normalizer(x)["vector"], x["vector"])
 
 
-@pytest.mark.xfail(strict=True, reason="the clip acts before there are statistics, though the docstring says unchanged")
 def test_before_the_first_observation_nothing_is_clipped():
     assert ObservationNormalizer(TensorSpec((1,)))(torch.tensor([[100.0]])).item() == pytest.approx(100.0)
 

@@ -1,0 +1,76 @@
+"""SAC-Ntd: SAC that learns from N-step Retrace returns.
+
+Source: Munos et al. (arXiv:1606.02647) on SAC (arXiv:1812.05905), as compared with in TAAC (arXiv:2104.06521).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import gin
+import torch
+
+from taac import nest
+from taac.algorithms.sac import SacAlgorithm, SacTrainInfo
+from taac.algorithms.td_losses import RetraceTDLoss
+from taac.data_structures import AlgStep, Experience, Nest, TimeStep
+from taac.errors import TaacError
+from taac.ops import distributions
+
+
+class SacNtdInfo(NamedTuple):
+    """What the replay buffer keeps of a frame."""
+
+    pre_tanh: torch.Tensor  # [B, A], the action before tanh
+    log_mu: torch.Tensor  # [B], its log-density as an action under the rollout's policy
+
+
+@gin.configurable
+class SacNtdAlgorithm(SacAlgorithm):
+    """Continuous SAC with Retrace; the rollout's log-probability of each action is stored.
+
+    The action is stored before tanh as well, so that its probability under the present policy is exact at saturation.
+
+    Args:
+        td_loss: a `RetraceTDLoss`.
+        sac_arguments: everything else of `SacAlgorithm`, which is also where gin binds it.
+
+    Raises:
+        TaacError: as `SacAlgorithm`; a TD loss that is not `RetraceTDLoss`.
+    """
+
+    td_loss: RetraceTDLoss
+
+    def __init__(self, observation_spec: Nest, action_spec: Any, td_loss: Any = None, **sac_arguments: Any):
+        td_loss = RetraceTDLoss() if td_loss is None else td_loss
+        if not isinstance(td_loss, RetraceTDLoss):
+            raise TaacError(f"SacNtdAlgorithm.td_loss must be @RetraceTDLoss(), got {type(td_loss).__name__}")
+        super().__init__(observation_spec, action_spec, td_loss=td_loss, **sac_arguments)
+
+    @torch.no_grad()
+    def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
+        mean, log_std = self.actor(self.encoder(time_step.observation))
+        pre_tanh = mean + log_std.exp() * torch.randn_like(mean)
+        log_mu = distributions.squashed_normal_log_prob(pre_tanh, mean, log_std)
+        return self._act(torch.tanh(pre_tanh))._replace(info=SacNtdInfo(pre_tanh, log_mu))
+
+    @torch.no_grad()
+    def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
+        step = super().random_step(time_step, state)
+        # The uniform density over [-1, 1]^A is 2^-A.
+        log_mu = torch.full_like(step.output[..., 0], -self.action_size * math.log(2.0))
+        edge = 1.0 - torch.finfo(step.output.dtype).eps
+        return step._replace(info=SacNtdInfo(torch.atanh(step.output.clamp(-edge, edge)), log_mu))
+
+    def train_step(self, experience: Experience) -> SacTrainInfo:
+        with torch.no_grad():
+            features = self.target_encoder(nest.index(experience.time_step.observation, slice(None, -1)))
+            target_q = self.min_over_critics(self.target_critics(features, experience.time_step.prev_action[1:]))
+        return super().train_step(experience)._replace(target_q=target_q)
+
+    def critic_loss(self, experience: Experience, info: SacTrainInfo) -> tuple[torch.Tensor, torch.Tensor]:
+        pre_tanh, log_mu = experience.rollout_info
+        log_pi = distributions.squashed_normal_log_prob(pre_tanh, info.mean, info.log_std)
+        target = self.td_loss.retrace(experience.time_step, info.value, info.target_q, (log_pi - log_mu)[:-1])
+        return self.td_loss.loss(info.q, target)
