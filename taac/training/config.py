@@ -328,8 +328,9 @@ def _register() -> None:
         return
     import taac.algorithms
     import taac.environments.vector_environment
-    import taac.training.experiment  # noqa: F401
-    from taac.ops import trajectories
+    import taac.training.experiment
+    import taac.training.explorers  # noqa: F401
+    from taac.ops import schedules, trajectories
 
     for trajectory in (
         trajectories.ConstantTrajectory,
@@ -337,6 +338,7 @@ def _register() -> None:
         trajectories.QuadraticTrajectory,
     ):
         gin.external_configurable(trajectory, module="taac.ops.trajectories")
+    gin.external_configurable(schedules.LinearSchedule, module="taac.ops.schedules")
     _REGISTERED = True
 
 

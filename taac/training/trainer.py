@@ -9,12 +9,13 @@ import gin
 import numpy as np
 import torch
 
-from taac.data_structures import Experience, StepType
+from taac.data_structures import AlgStep, Experience, Nest, StepType, TimeStep
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
 from taac.replay import ReplayBuffer
 from taac.training import checkpoint
 from taac.training.evaluation import evaluate
+from taac.training.explorers import Explorer
 from taac.training.learner import Learner
 from taac.training.metrics import Episode, EpisodeRecorder, EpisodeSummary, summarize
 from taac.training.rollout import Rollout
@@ -40,6 +41,7 @@ class Trainer:
         num_env_steps: training ends when so many environment steps have been taken.
         initial_collect_steps: environment steps before the first update.
         uniform_initial_collect: collect those with uniformly random actions, instead of with the untrained policy.
+        explorer: may replace the policy's actions while collecting, after the initial collection; see `explorers`.
         unroll_length, updates_per_iteration: an iteration takes `unroll_length` steps in each environment, then
             `updates_per_iteration` gradient steps. The ratio of updates to environment steps that follows is held exactly:
             a reset, which is no environment step, earns no update.
@@ -52,6 +54,8 @@ class Trainer:
             episodes as truncations and reseeds the environments, in every run, so that a resumed run is the same run.
     """
 
+    _explorer_state: Nest  # None until the explorer has acted in these episodes
+
     def __init__(
         self,
         environment: VectorEnvironment,
@@ -63,6 +67,7 @@ class Trainer:
         segment_length: int = gin.REQUIRED,
         initial_collect_steps: int = 10_000,
         uniform_initial_collect: bool = True,
+        explorer: Explorer | None = None,
         unroll_length: int = 1,
         updates_per_iteration: int = 1,
         batch_size: int = 256,
@@ -100,6 +105,7 @@ class Trainer:
         self.seed = seed
         self.num_env_steps, self.segment_length, self.batch_size = num_env_steps, segment_length, batch_size
         self.initial_collect_steps, self.uniform_initial_collect = initial_collect_steps, uniform_initial_collect
+        self.explorer = explorer
         self.unroll_length, self.updates_per_iteration = unroll_length, updates_per_iteration
         self.evaluation_interval, self.evaluation_episodes = evaluation_interval, evaluation_episodes
         self.evaluation_epsilon = evaluation_epsilon
@@ -143,7 +149,7 @@ class Trainer:
         """Takes `unroll_length` steps in each environment."""
         for _ in range(self.unroll_length):
             uniform = self.uniform_initial_collect and self.env_steps < self.initial_collect_steps
-            time_step, alg_step = self.rollout.step(self.agent.random_step if uniform else self.agent.rollout_step)
+            time_step, alg_step = self.rollout.step(self.agent.random_step if uniform else self._explore)
             self.replay_buffer.add(Experience(time_step, alg_step.info))
             acted = time_step.step_type != StepType.LAST
             self.env_steps += int(acted.sum())
@@ -151,6 +157,16 @@ class Trainer:
             ended = [episode for _, episode in self._recorder.add(time_step, alg_step)]
             self.episodes += len(ended)
             self._recent += ended
+
+    def _explore(self, time_step: TimeStep, state: Nest) -> AlgStep:
+        alg_step = self.agent.rollout_step(time_step, state)
+        if self.explorer is not None:
+            if self._explorer_state is None:
+                self._explorer_state = self.explorer.initial_state(alg_step.output)
+            alg_step, self._explorer_state = self.explorer.step(
+                time_step, alg_step, self._explorer_state, self.env_steps
+            )
+        return alg_step
 
     def learn(self) -> None:
         """Takes the gradient steps that the environment steps so far have earned."""
@@ -223,6 +239,7 @@ class Trainer:
 
     def _start_episodes(self) -> None:
         self.rollout.reset(derived_seed(self.seed, 0, self.num_checkpoints))
+        self._explorer_state = None
         self._recorder = EpisodeRecorder(self.environment.num_envs)
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,0 +1,91 @@
+"""Explorers: what a rollout does instead of what the policy says, for any algorithm that learns from executed actions."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import gin
+import numpy as np
+import torch
+
+from taac import nest
+from taac.data_structures import AlgStep, Nest, TimeStep
+from taac.errors import TaacError
+from taac.ops.schedules import LinearSchedule
+
+
+class Explorer(Protocol):
+    """May replace the action of a rollout step."""
+
+    def initial_state(self, action: torch.Tensor) -> Nest:
+        """The state at the beginning of an episode, for actions like `action` `[B, A]`."""
+
+    def step(self, time_step: TimeStep, alg_step: AlgStep, state: Nest, env_steps: int) -> tuple[AlgStep, Nest]:
+        """What is executed instead, and the explorer's next state; `env_steps` is for schedules."""
+
+
+class HeldAction(NamedTuple):
+    """The state of `ZetaExplorer`."""
+
+    action: torch.Tensor  # [B, A], the random action that is held
+    left: torch.Tensor  # [B] int64, for how many more steps; 0: the policy acts
+
+
+@gin.configurable
+class ZetaExplorer:
+    """Temporally extended epsilon-greedy: random actions, each held for a random number of steps.
+
+    Where nothing is held, with probability epsilon a uniformly random action is started, and held for a duration n drawn
+    from the zeta distribution, `p(n) proportional to n^-mu`, n = 1, 2, ...; the end of the episode ends it.
+
+    Args:
+        epsilon: probability, or a `LinearSchedule` of it.
+        mu: exponent of the zeta distribution, > 1.
+        max_duration: longer durations are cut to this.
+
+    Source: Dabney, Ostrovski and Barreto, Temporally-Extended epsilon-Greedy Exploration (ICLR 2021, arXiv:2006.01782),
+    algorithm 1 and section 3.
+    """
+
+    def __init__(self, epsilon: float | LinearSchedule = 0.1, mu: float = 2.0, max_duration: int = 10_000):
+        if not mu > 1:
+            raise TaacError(f"ZetaExplorer.mu must be above 1 (the zeta distribution has no sum below), got {mu}")
+        if max_duration < 1:
+            raise TaacError(f"ZetaExplorer.max_duration must be 1 or more, got {max_duration}")
+        for value in (epsilon.start, epsilon.end) if isinstance(epsilon, LinearSchedule) else (epsilon,):
+            if not 0 <= value <= 1:
+                raise TaacError(f"ZetaExplorer.epsilon must be in [0, 1], got {value}")
+        self.epsilon = epsilon
+        weights = np.arange(1, max_duration + 1, dtype=np.float64) ** -mu
+        # All that lies beyond max_duration falls on it: sum_{n > N} n^-mu is about the integral from N + 1/2.
+        weights[-1] += (max_duration + 0.5) ** (1 - mu) / (mu - 1)
+        self._cumulative = torch.from_numpy(np.cumsum(weights / weights.sum()))
+
+    def initial_state(self, action: torch.Tensor) -> HeldAction:
+        return HeldAction(torch.zeros_like(action), torch.zeros_like(action[..., 0], dtype=torch.int64))
+
+    def step(
+        self, time_step: TimeStep, alg_step: AlgStep, state: HeldAction, env_steps: int
+    ) -> tuple[AlgStep, HeldAction]:
+        if nest.flatten(alg_step.info):
+            raise TaacError(
+                "ZetaExplorer replaces actions, which an algorithm that stores something of its own choice does not see; "
+                "use it with SacAlgorithm"
+            )
+        batch, device = len(state.left), state.left.device
+        epsilon = self.epsilon(env_steps) if isinstance(self.epsilon, LinearSchedule) else self.epsilon
+        held = (state.left > 0) & ~time_step.is_first()
+        starts = ~held & (torch.rand(batch, device=device) < epsilon)
+        action = torch.where(starts.unsqueeze(-1), torch.empty_like(state.action).uniform_(-1.0, 1.0), state.action)
+        left = torch.where(starts, self._durations(batch, device), torch.where(held, state.left, 0))
+        explores = held | starts
+        executed = torch.where(explores.unsqueeze(-1), action, alg_step.output)
+        return (
+            alg_step._replace(output=executed, decided=alg_step.decided & ~held),
+            HeldAction(action, (left - 1).clamp(min=0)),
+        )
+
+    def _durations(self, batch: int, device: torch.device) -> torch.Tensor:
+        """`[batch]` draws from the zeta distribution."""
+        uniform = torch.rand(batch, dtype=torch.float64)
+        return (torch.searchsorted(self._cumulative, uniform).clamp(max=len(self._cumulative) - 1) + 1).to(device)
