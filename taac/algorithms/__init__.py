@@ -2,6 +2,7 @@
 
 from taac.algorithms.algorithm import Algorithm
 from taac.algorithms.sac import SacAlgorithm
+from taac.algorithms.sac_hybrid import SacHybridAlgorithm
 from taac.algorithms.sac_ntd import SacNtdAlgorithm
 from taac.algorithms.taac import TaacAlgorithm
 from taac.algorithms.td_losses import OneStepTDLoss, RetraceTDLoss, TAACTDLoss, TDLoss
@@ -12,6 +13,7 @@ __all__ = [
     "OneStepTDLoss",
     "RetraceTDLoss",
     "SacAlgorithm",
+    "SacHybridAlgorithm",
     "SacNtdAlgorithm",
     "TAACTDLoss",
     "TDLoss",

@@ -189,20 +189,21 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         frozen = features.detach()
 
         # a_hat ~ pi(. | s, tau_prev) and the two candidates: the old trajectory one step on, and a new one
-        a_hat, log_pi = distributions.squashed_normal_sample(*self.actor(self.tau_embedding(frozen, tau_prev)))
+        embedded = self.tau_embedding(frozen, tau_prev)
+        a_hat, log_pi = distributions.squashed_normal_sample(*self.actor(embedded))
         tau_0, tau_1 = self.trajectory.advance(tau_prev), self.trajectory.start(a_hat, tau_prev)
 
         # beta = softmax((q_0, q_1) / alpha_beta), from the online critics
         with torch.no_grad():
             q_0 = self.weighted(self._min_q(self.critics, frozen, tau_0))
         q_1 = self.weighted(self._min_q(self.critics, frozen, tau_1))
-        beta = self._beta(q_0, q_1)
+        beta, switch_loss = self._switching(embedded, q_0, q_1)
         b_new = torch.rand_like(beta[..., 1]) < beta[..., 1]
 
         # Actor: gradient -(beta_1 dQ/da_hat) da_hat/dphi + alpha_a dlog pi/dphi
         dq_da = self.action_gradient(q_1, a_hat)
         actor_loss = losses.action_gradient_loss(a_hat, beta[..., 1:] * dq_da)
-        actor_loss = actor_loss + self.action_temperature.alpha() * log_pi
+        actor_loss = actor_loss + self.action_temperature.alpha() * log_pi + switch_loss
 
         # V(s') = beta_0 min_i Q'_i(s', tau_0) + beta_1 min_i Q'_i(s', tau_1)
         with torch.no_grad():
@@ -247,6 +248,12 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         q = self._min_q(self.target_critics, features.expand(2, *features.shape), _stack(tau_0, tau_1))
         weights = beta.movedim(-1, 0)
         return (weights.reshape(*weights.shape, *(1,) * (q.dim() - weights.dim())) * q).sum(0)
+
+    def _switching(
+        self, embedded: torch.Tensor, q_0: torch.Tensor, q_1: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """beta `[..., 2]`, detached, and what is added to the actor's loss to learn it: nothing, it follows from Q."""
+        return self._beta(q_0, q_1), torch.zeros_like(q_0)
 
     def _beta(self, q_0: torch.Tensor, q_1: torch.Tensor) -> torch.Tensor:
         q = torch.stack([q_0, q_1], dim=-1)

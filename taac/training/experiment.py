@@ -80,11 +80,16 @@ def create_experiment(
     environment = create_environment()
     try:
         agent = create_agent(environment, where)
-        replay_buffer = replay_buffer_ctor(
-            experience_spec(environment, agent), environment.num_envs, device=replay_device or where
-        )
+        spec = experience_spec(environment, agent)
+        replay_buffer = replay_buffer_ctor(spec, environment.num_envs, device=replay_device or where)
         evaluation_environment = create_environment(num_envs=evaluation_envs, asynchronous=False)
-        return trainer_ctor(environment, evaluation_environment, learner_ctor(agent), replay_buffer, seed)
+        trainer = trainer_ctor(environment, evaluation_environment, learner_ctor(agent), replay_buffer, seed)
+        if trainer.explorer is not None and nest.flatten(spec.rollout_info):
+            raise TaacError(
+                f"Trainer.explorer {type(trainer.explorer).__name__} replaces actions, which "
+                f"{type(agent.algorithm).__name__} would not see: it stores choices of its own. Use SacAlgorithm"
+            )
+        return trainer
     except Exception:
         environment.close()
         raise

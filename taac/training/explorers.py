@@ -8,7 +8,6 @@ import gin
 import numpy as np
 import torch
 
-from taac import nest
 from taac.data_structures import AlgStep, Nest, TimeStep
 from taac.errors import TaacError
 from taac.ops.schedules import LinearSchedule
@@ -67,11 +66,6 @@ class ZetaExplorer:
     def step(
         self, time_step: TimeStep, alg_step: AlgStep, state: HeldAction, env_steps: int
     ) -> tuple[AlgStep, HeldAction]:
-        if nest.flatten(alg_step.info):
-            raise TaacError(
-                "ZetaExplorer replaces actions, which an algorithm that stores something of its own choice does not see; "
-                "use it with SacAlgorithm"
-            )
         batch, device = len(state.left), state.left.device
         epsilon = self.epsilon(env_steps) if isinstance(self.epsilon, LinearSchedule) else self.epsilon
         held = (state.left > 0) & ~time_step.is_first()

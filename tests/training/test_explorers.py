@@ -101,10 +101,12 @@ def test_epsilon_follows_its_schedule(monkeypatch):
 
 
 def test_algorithms_that_store_their_own_choice_are_refused():
-    explorer = ZetaExplorer()
-    step = policy_step(0.0)._replace(info=torch.zeros(B))
-    with pytest.raises(TaacError, match="SacAlgorithm"):
-        explorer.step(time_step(), step, explorer.initial_state(torch.zeros(B, 2)), 0)
+    config.load(
+        ["gin/tasks/simple_control.gin", "gin/methods/taac.gin"],
+        ["Trainer.explorer = @ZetaExplorer()", "replay_length = 500"],
+    )
+    with pytest.raises(TaacError, match="ZetaExplorer replaces actions, which TaacAlgorithm would not see"):
+        config.build(experiment.create_experiment)
 
 
 @pytest.mark.parametrize("settings", [{"mu": 1.0}, {"epsilon": 1.5}, {"max_duration": 0}])

@@ -1,0 +1,76 @@
+"""SAC-Hybrid: closed-loop repetition whose switch does not see the sampled action.
+
+Source: the hybrid policy of Neunert et al., Continuous-Discrete Reinforcement Learning for Hybrid Control in Robotics
+(CoRL 2020, arXiv:2001.00449), on SAC, as compared with in TAAC (arXiv:2104.06521).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gin
+import torch
+import torch.nn as nn
+
+from taac.algorithms.taac import TaacAlgorithm
+from taac.algorithms.td_losses import BaseTDLoss, OneStepTDLoss
+from taac.data_structures import Nest
+from taac.networks.layers import mlp, scaled_linear
+from taac.ops.trajectories import Tau
+from taac.specs import TensorSpec
+
+
+class SwitchNetwork(nn.Module):
+    """ReLU layers, then the logit of switching."""
+
+    def __init__(self, input_size: int, hidden_layers: Sequence[int]):
+        super().__init__()
+        self.hidden = mlp(input_size, hidden_layers)
+        self.head = scaled_linear(hidden_layers[-1] if hidden_layers else input_size, 1, 0.3, "truncated_normal")
+
+    def forward(self, embedded: torch.Tensor) -> torch.Tensor:
+        """`[..., input_size]` to `[...]`."""
+        return self.head(self.hidden(embedded)).squeeze(-1)
+
+
+@gin.configurable
+class SacHybridAlgorithm(TaacAlgorithm):
+    """TAAC with a learnt switching policy `pi_b(b | s, tau_prev)`, drawn at once with, and independently of, the action.
+
+    `pi_b` minimises `sum_b pi_b(b) (alpha_b log pi_b(b) - Q_b)`, with `Q_0` and `Q_1` the critics' minimum at the two
+    candidates, constants. It takes the place of beta everywhere else.
+
+    Args:
+        td_loss: one-step by default.
+        switch_hidden_layers: widths of the switching policy's network.
+        taac_arguments: everything else of `TaacAlgorithm`, which is also where gin binds it.
+
+    Assumed: one-step targets, and a target entropy of pi_b as of TAAC's beta; neither is published.
+    """
+
+    def __init__(
+        self,
+        observation_spec: Nest,
+        action_spec: TensorSpec,
+        td_loss: BaseTDLoss | None = None,
+        switch_hidden_layers: Sequence[int] = (256, 256),
+        **taac_arguments: Any,
+    ):
+        super().__init__(observation_spec, action_spec, td_loss=td_loss or OneStepTDLoss(), **taac_arguments)
+        self.switch_network = SwitchNetwork(self.tau_embedding.output_size, switch_hidden_layers)
+
+    def _switching_probability(self, features: torch.Tensor, tau_prev: Tau, a_hat: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(self.switch_network(self.tau_embedding(features, tau_prev)))
+
+    def _switching(
+        self, embedded: torch.Tensor, q_0: torch.Tensor, q_1: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        logit = self.switch_network(embedded)
+        log_pi = nn.functional.logsigmoid(torch.stack([-logit, logit], dim=-1))
+        q = torch.stack([q_0, q_1], dim=-1).detach()
+        loss = (log_pi.exp() * (self.beta_temperature.alpha() * log_pi - q)).sum(-1)
+        return log_pi.exp().detach(), loss
+
+    def actor_modules(self) -> list[nn.Module]:
+        return [*super().actor_modules(), self.switch_network]
