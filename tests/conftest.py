@@ -1,7 +1,8 @@
-"""Shared by all tests: one thread, and seeds that do not depend on the order of tests."""
+"""Shared by all tests: one thread, no bindings, and seeds that do not depend on the order of tests."""
 
 import random
 
+import gin
 import hypothesis
 import numpy as np
 import pytest
@@ -18,3 +19,5 @@ def _seed():
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
+    with gin.unlock_config():
+        gin.clear_config()  # what one test binds must not reach the next

@@ -81,7 +81,7 @@ def point_mass(method, env_name, *more):
 
 
 @pytest.mark.parametrize(
-    "method", ["sac", "sac_ntd", "sac_ez", "sac_hybrid", "taac", "taac_1td", "taac_ntd", "taac_l", "taac_q"]
+    "method", ["sac", "sac_ntd", "sac_nrep", "sac_ez", "sac_hybrid", "taac", "taac_1td", "taac_ntd", "taac_l", "taac_q"]
 )
 def test_learns_to_drive_a_point_to_the_origin(method):
     """Standing still returns about -25, a random walk less; the best is about -4: straight to 0, and stay."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -11,13 +11,22 @@ import numpy as np
 from taac.errors import TaacError
 
 
+class ActionRepeatSettings(NamedTuple):
+    """Arguments of `ActionRepeat`."""
+
+    num_steps: int
+    gamma: float
+    plain_sum: bool
+
+
 def make_single(
     env_name: str,
     env_kwargs: Mapping[str, Any],
     wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]],
     max_episode_steps: int | None,
+    action_repeat: ActionRepeatSettings | None = None,
 ) -> gymnasium.Env:
-    """A registered environment inside the given wrappers (the first is the innermost).
+    """A registered environment inside the given wrappers (the first is the innermost), and then the action repeat.
 
     Raises:
         TaacError: the environment is unknown or cannot be made.
@@ -35,6 +44,8 @@ def make_single(
         raise TaacError(f"cannot make environment '{env_name}' with arguments {dict(env_kwargs)}: {error}") from error
     for wrapper in wrappers:
         env = wrapper(env)
+    if action_repeat is not None:
+        env = ActionRepeat(env, *action_repeat)
     return env if reward_dim(env) is None else VectorReward(env)
 
 
@@ -43,6 +54,32 @@ def reward_dim(env: gymnasium.Env) -> int | None:
     if not env.has_wrapper_attr("reward_space"):
         return None
     return int(env.get_wrapper_attr("reward_space").shape[0])
+
+
+class ActionRepeat(gymnasium.Wrapper):
+    """Takes every action `num_steps` times: a semi-Markov process of decisions.
+
+    After k steps (fewer than `num_steps` where the episode ends) the reward is `sum_{i<k} gamma^i r_i`, and
+    `info["discount"]` is `gamma^(k-1)`, so that with the learner's own gamma the next value is discounted by `gamma^k`.
+    With `plain_sum` the reward is the plain sum, and the discount is 1: one gamma a decision, as published with TAAC.
+    `info["duration"]` is k, `info["raw_reward"]` the plain sum.
+    """
+
+    def __init__(self, env: gymnasium.Env, num_steps: int, gamma: float, plain_sum: bool = False):
+        super().__init__(env)
+        self.num_steps, self.gamma = num_steps, 1.0 if plain_sum else gamma
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        total: Any = 0.0
+        raw: Any = 0.0
+        for i in range(self.num_steps):
+            observation, reward, terminated, truncated, info = self.env.step(action)
+            total = total + self.gamma**i * np.asarray(reward, dtype=np.float64)
+            raw = raw + np.asarray(reward, dtype=np.float64)
+            if terminated or truncated:
+                break
+        more = {"duration": i + 1, "discount": self.gamma**i, "raw_reward": np.asarray(raw)}
+        return observation, total, terminated, truncated, {**info, **more}
 
 
 class VectorReward(gymnasium.Wrapper):

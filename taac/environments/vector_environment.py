@@ -27,6 +27,9 @@ class VectorEnvironment:
         observation_spec, action_spec: nests of specs, one environment's; float actions are in [-1, 1].
         reward_dim: D if the reward is a vector, else None.
         num_envs: B.
+        durations: `[B]` environment steps that the last `step` took in each environment: 1, 0 where an episode began, more
+            where an action was repeated inside the environment.
+        raw_reward: `[B]` or `[B, D]`, the undiscounted rewards of those steps.
 
     Args:
         env: the vector environment; a vector reward comes in its `info["vector_reward"]`, see `single.VectorReward`.
@@ -52,6 +55,8 @@ class VectorEnvironment:
         self._done = np.zeros(self.num_envs, dtype=bool)
         self._zero_action = specs.zeros(self.action_spec, self.num_envs)
         self._steps = 0
+        self.durations = np.zeros(self.num_envs, dtype=np.int64)
+        self.raw_reward = np.zeros(self._reward_shape)
 
     @property
     def render_fps(self) -> float:
@@ -62,6 +67,8 @@ class VectorEnvironment:
         observation, _ = self._env.reset(seed=seed)
         self._done[:] = False
         self._steps = 0
+        self.durations = np.zeros(self.num_envs, dtype=np.int64)
+        self.raw_reward = np.zeros(self._reward_shape)
         return TimeStep(
             step_type=torch.full((self.num_envs,), int(StepType.FIRST), dtype=torch.uint8),
             reward=torch.zeros(self._reward_shape),
@@ -84,7 +91,10 @@ class VectorEnvironment:
             reward = info.get("vector_reward", np.zeros(self._reward_shape))
         if not np.isfinite(reward).all():
             self._refuse("reward", reward, ~np.isfinite(reward.reshape(self.num_envs, -1)).all(1), action)
+        discount = np.where(first, 1.0, info.get("discount", 1.0))
         step_type = np.where(first, StepType.FIRST, np.where(self._done, StepType.LAST, StepType.MID))
+        self.durations = np.where(first, 0, info.get("duration", 1))
+        self.raw_reward = np.where(first, 0.0, info.get("raw_reward", reward).T).T
         if first.any():
             not_first = torch.from_numpy(~first)
             action = nest.map_structure(
@@ -93,7 +103,7 @@ class VectorEnvironment:
         return TimeStep(
             step_type=torch.from_numpy(step_type.astype(np.uint8)),
             reward=torch.from_numpy(np.where(first, 0.0, reward.T).T.astype(np.float32)),
-            discount=torch.from_numpy(1.0 - terminated.astype(np.float32)),
+            discount=torch.from_numpy(np.where(terminated, 0.0, discount).astype(np.float32)),
             observation=self._checked(spaces.to_tensors(self.observation_spec, observation), action),
             prev_action=action,
         )
@@ -133,6 +143,9 @@ def create_environment(
     wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]] = (),
     env_kwargs: Mapping[str, Any] | None = None,
     render_mode: str | None = None,
+    action_repeat: int = 1,
+    action_repeat_gamma: float = 0.99,
+    action_repeat_plain_sum: bool = False,
 ) -> VectorEnvironment:
     """Makes `num_envs` copies of a registered Gymnasium environment.
 
@@ -145,16 +158,24 @@ def create_environment(
         wrappers: called with each environment, the first innermost.
         env_kwargs: passed to `gymnasium.make`.
         render_mode: passed to `gymnasium.make`.
+        action_repeat: every action is taken so many times (a frame skip).
+        action_repeat_gamma: discount of a step inside a repeat; the learner's own gamma.
+        action_repeat_plain_sum: rewards of a repeat are summed without discount, and a decision is discounted once.
 
     Raises:
         TaacError: an unknown environment, a missing package, spaces that have no tensor form.
     """
     if num_envs < 1:
         raise TaacError(f"create_environment.num_envs must be 1 or more, got {num_envs}")
+    if action_repeat < 1:
+        raise TaacError(f"create_environment.action_repeat must be 1 or more, got {action_repeat}")
+    repeat = single.ActionRepeatSettings(action_repeat, action_repeat_gamma, action_repeat_plain_sum)
     kwargs = dict(env_kwargs or {})
     if render_mode is not None:
         kwargs["render_mode"] = render_mode
-    make = functools.partial(single.make_single, env_name, kwargs, tuple(wrappers), max_episode_steps)
+    make = functools.partial(
+        single.make_single, env_name, kwargs, tuple(wrappers), max_episode_steps, repeat if action_repeat > 1 else None
+    )
     if asynchronous:
         probe = make()  # an error here is this process's own, with its own message
         reward_dim = single.reward_dim(probe)

@@ -36,6 +36,7 @@ TASK_MACROS: dict[str, str] = {
     "replay_length": "frames kept for each environment",
     "batch_size": "segments a gradient step",
     "segment_length": "frames a segment, for methods that learn from several steps",
+    "action_repeat": "times that a fixed frame skip takes each action: N, the segment length less one",
     "learning_rate": "Adam's, of every parameter",
     "hidden_layers": "widths of actor and critics",
     "log_std_min": "lower bound of the policy's log standard deviation",

@@ -45,10 +45,22 @@ class EpisodeRecorder:
     def __init__(self, num_envs: int):
         self._rows: list[_Running] = [_Running() for _ in range(num_envs)]
 
-    def add(self, time_step: TimeStep, alg_step: AlgStep) -> list[tuple[int, Episode]]:
-        """Takes one frame of every environment; gives (environment, episode) for those that ended here."""
+    def add(
+        self,
+        time_step: TimeStep,
+        alg_step: AlgStep,
+        raw_reward: np.ndarray | None = None,
+        durations: np.ndarray | None = None,
+    ) -> list[tuple[int, Episode]]:
+        """Takes one frame of every environment; gives (environment, episode) for those that ended here.
+
+        Args:
+            raw_reward: `[B]` or `[B, D]`, undiscounted, received on arriving here; None: it is `time_step.reward`.
+            durations: `[B]`, how many environment steps the action taken here lasts; None: 1.
+        """
         step_type = time_step.step_type.tolist()
-        reward = time_step.reward.cpu().numpy()
+        reward = time_step.reward.cpu().numpy() if raw_reward is None else raw_reward
+        lasts = [1] * len(self._rows) if durations is None else durations.tolist()
         decided = alg_step.decided.tolist()
         action = alg_step.output.cpu().numpy()
         ended = []
@@ -61,7 +73,8 @@ class EpisodeRecorder:
                 ended.append((i, row.finish()))
                 self._rows[i] = _Running()
             else:
-                row.act(action[i], decided[i])
+                for step in range(lasts[i]):  # an action repeated inside the environment is repeated all the same
+                    row.act(action[i], decided[i] and step == 0)
         return ended
 
 

@@ -20,6 +20,8 @@ class Rollout:
 
     Attributes:
         time_step: the frame to act at next, on the agent's device.
+        raw_reward: `[B]` or `[B, D]`, undiscounted, received on arriving at the frame that `step` gave last.
+        durations: `[B]`, how many environment steps were taken there: 0 at LAST.
     """
 
     time_step: TimeStep
@@ -28,6 +30,7 @@ class Rollout:
         self.environment, self.agent = environment, agent
         self._initial_state = agent.initial_state(environment.num_envs)
         self._state = self._initial_state
+        self.raw_reward, self.durations = environment.raw_reward, environment.durations
 
     def reset(self, seed: int) -> None:
         """Begins anew in every environment."""
@@ -39,8 +42,10 @@ class Rollout:
         time_step = self.time_step
         alg_step = self.act(policy)
         self._state = alg_step.state
+        self.raw_reward = self.environment.raw_reward
         action = nest.map_structure(lambda a: a.cpu(), alg_step.output)
         self.time_step = self._to_device(self.environment.step(action))
+        self.durations = self.environment.durations
         return time_step, alg_step
 
     def act(self, policy: Policy) -> AlgStep:

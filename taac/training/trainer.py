@@ -152,11 +152,11 @@ class Trainer:
             time_step, alg_step = self.rollout.step(self.agent.random_step if uniform else self._explore)
             self.replay_buffer.add(Experience(time_step, alg_step.info))
             acted = time_step.step_type != StepType.LAST
-            self.env_steps += int(acted.sum())
+            self.env_steps += int(self.rollout.durations.sum())
             self.decisions += int((acted & alg_step.decided).sum())
-            ended = [episode for _, episode in self._recorder.add(time_step, alg_step)]
+            ended = self._recorder.add(time_step, alg_step, self.rollout.raw_reward, self.rollout.durations)
             self.episodes += len(ended)
-            self._recent += ended
+            self._recent += [episode for _, episode in ended]
 
     def _explore(self, time_step: TimeStep, state: Nest) -> AlgStep:
         alg_step = self.agent.rollout_step(time_step, state)
