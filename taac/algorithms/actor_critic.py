@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn as nn
@@ -100,6 +101,20 @@ class ActorCriticAlgorithm(Algorithm):
     def masked(experience: Experience, loss: torch.Tensor) -> torch.Tensor:
         """The loss `[T, B]` with 0 at LAST, where no action was taken."""
         return loss.masked_fill(experience.time_step.is_last(), 0.0)
+
+    @staticmethod
+    def common_summaries(
+        info: Any, critic_loss: torch.Tensor, target: torch.Tensor, temperature: Temperature
+    ) -> dict[str, torch.Tensor]:
+        """Scalars that every actor-critic reports, from an info with `actor_loss`, `log_pi` and `q`."""
+        return {
+            "loss/critic": critic_loss.detach().mean(),
+            "loss/actor": info.actor_loss.detach().mean(),
+            "critic/q": info.q.detach().mean(),
+            "critic/target": target.mean(),
+            "policy/entropy": -info.log_pi.mean(),
+            "policy/alpha": temperature.alpha(),
+        }
 
     # Updates ---------------------------------------------------------------------------------------------------------
 

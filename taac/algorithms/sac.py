@@ -153,17 +153,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
         critic_loss, target = self.critic_loss(experience, info)
         temperature_loss = self.temperature.loss(-info.log_pi)  # equation 18
         loss = self.masked(experience, info.actor_loss + temperature_loss + critic_loss)
-        return LossInfo(
-            loss,
-            {
-                "loss/critic": critic_loss.detach().mean(),
-                "loss/actor": info.actor_loss.detach().mean(),
-                "critic/q": info.q.detach().mean(),
-                "critic/target": target.mean(),
-                "policy/entropy": -info.log_pi.mean(),
-                "policy/alpha": self.temperature.alpha(),
-            },
-        )
+        return LossInfo(loss, self.common_summaries(info, critic_loss, target, self.temperature))
 
     def critic_loss(self, experience: Experience, info: SacTrainInfo) -> tuple[torch.Tensor, torch.Tensor]:
         """Squared TD errors `[T, B]` (equation 5), and their targets."""

@@ -225,12 +225,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         return LossInfo(
             loss,
             {
-                "loss/critic": critic_loss.detach().mean(),
-                "loss/actor": info.actor_loss.detach().mean(),
-                "critic/q": info.q.detach().mean(),
-                "critic/target": target.mean(),
-                "policy/entropy": -info.log_pi.mean(),
-                "policy/alpha": self.action_temperature.alpha(),
+                **self.common_summaries(info, critic_loss, target, self.action_temperature),
                 "beta/switch_probability": info.beta[..., 1].mean(),
                 "beta/entropy": beta_entropy.mean(),
                 "beta/alpha": self.beta_temperature.alpha(),

@@ -60,9 +60,9 @@ class ActionRepeat(gymnasium.Wrapper):
     """Takes every action `num_steps` times: a semi-Markov process of decisions.
 
     After k steps (fewer than `num_steps` where the episode ends) the reward is `sum_{i<k} gamma^i r_i`, and
-    `info["discount"]` is `gamma^(k-1)`, so that with the learner's own gamma the next value is discounted by `gamma^k`.
+    `info["taac_discount"]` is `gamma^(k-1)`, so that with the learner's own gamma the next value is discounted by `gamma^k`.
     With `plain_sum` the reward is the plain sum, and the discount is 1: one gamma a decision, as published with TAAC.
-    `info["duration"]` is k, `info["raw_reward"]` the plain sum.
+    `info["taac_duration"]` is k, `info["taac_raw_reward"]` the plain sum.
     """
 
     def __init__(self, env: gymnasium.Env, num_steps: int, gamma: float, plain_sum: bool = False):
@@ -78,14 +78,14 @@ class ActionRepeat(gymnasium.Wrapper):
             raw = raw + np.asarray(reward, dtype=np.float64)
             if terminated or truncated:
                 break
-        more = {"duration": i + 1, "discount": self.gamma**i, "raw_reward": np.asarray(raw)}
+        more = {"taac_duration": i + 1, "taac_discount": self.gamma**i, "taac_raw_reward": np.asarray(raw)}
         return observation, total, terminated, truncated, {**info, **more}
 
 
 class VectorReward(gymnasium.Wrapper):
-    """Hands a vector reward on in `info["vector_reward"]`, with its sum for reward: vector environments take scalars."""
+    """Hands a vector reward on in `info["taac_vector_reward"]`, with its sum for reward: vector environments take scalars."""
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
         parts = np.asarray(reward, dtype=np.float64)
-        return observation, float(parts.sum()), terminated, truncated, {**info, "vector_reward": parts}
+        return observation, float(parts.sum()), terminated, truncated, {**info, "taac_vector_reward": parts}

@@ -32,7 +32,7 @@ class VectorEnvironment:
         raw_reward: `[B]` or `[B, D]`, the undiscounted rewards of those steps.
 
     Args:
-        env: the vector environment; a vector reward comes in its `info["vector_reward"]`, see `single.VectorReward`.
+        env: the vector environment; a vector reward comes in its `info["taac_vector_reward"]`, see `single.VectorReward`.
         name: for messages.
         reward_dim: D if the reward is a vector.
 
@@ -88,13 +88,13 @@ class VectorEnvironment:
         self._done = terminated | truncated
         self._steps += 1
         if self.reward_dim is not None:  # absent when every environment has just begun an episode
-            reward = info.get("vector_reward", np.zeros(self._reward_shape))
+            reward = info.get("taac_vector_reward", np.zeros(self._reward_shape))
         if not np.isfinite(reward).all():
             self._refuse("reward", reward, ~np.isfinite(reward.reshape(self.num_envs, -1)).all(1), action)
-        discount = np.where(first, 1.0, info.get("discount", 1.0))
+        discount = np.where(first, 1.0, info.get("taac_discount", 1.0))
         step_type = np.where(first, StepType.FIRST, np.where(self._done, StepType.LAST, StepType.MID))
-        self.durations = np.where(first, 0, info.get("duration", 1))
-        self.raw_reward = np.where(first, 0.0, info.get("raw_reward", reward).T).T
+        self.durations = np.where(first, 0, info.get("taac_duration", 1))
+        self.raw_reward = np.where(first, 0.0, info.get("taac_raw_reward", reward).T).T
         if first.any():
             not_first = torch.from_numpy(~first)
             action = nest.map_structure(

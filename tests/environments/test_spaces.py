@@ -202,6 +202,14 @@ def test_actions_never_step_over_the_bounds(dtype, low, span, values):
     np.testing.assert_allclose(actions[:, 0], exact, rtol=0, atol=tolerance)
 
 
+@pytest.mark.parametrize("low, high", [(-3.0, -0.9), (-3.0, 0.1), (-3.0, 1.2)])
+def test_rounding_does_not_step_over_the_bounds(low, high):
+    """For these, low + (high - low) is above high."""
+    assert low + (high - low) > high
+    action = action_adapter(spaces.Box(low, high, (1,), np.float64))[1](torch.ones(1, 1))
+    assert action == high
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_actions_of_a_unit_box_arrive_as_they_are(dtype):
     _, rescale = action_adapter(spaces.Box(-1, 1, (3,), dtype))

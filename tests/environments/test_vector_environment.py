@@ -147,6 +147,64 @@ def test_reset_begins_anew_in_the_middle_of_episodes_and_right_after_their_end()
     assert_table(frames, 1, [(FIRST, 0, 1, 0, 0, None), (MID, 1, 1, 0, 1, 0)])
 
 
+# Rewards of several parts ---------------------------------------------------------------------------------------------
+
+
+def test_vector_rewards_by_hand():
+    """Rewards (10 e + k, -k); at frame 2 environment 0 begins anew alone, at frame 6 both do."""
+    environment = create_environment(env_id("Pair"), 2, env_kwargs={"scripts": (("1t",), ("5u",))})
+    assert environment.reward_dim == 2
+    frames = [environment.reset(0)]
+    raw = [environment.raw_reward.tolist()]
+    for step in range(6):
+        frames.append(environment.step(action_at(step, 2)))
+        raw.append(environment.raw_reward.tolist())
+    rewards = [frame.reward.tolist() for frame in frames]
+    assert [r[0] for r in rewards] == [[0, 0], [1, -1], [0, 0], [11, -1], [0, 0], [21, -1], [0, 0]]
+    assert [r[1] for r in rewards] == [[0, 0], [1, -1], [2, -2], [3, -3], [4, -4], [5, -5], [0, 0]]
+    assert raw == rewards
+    assert [frame.discount.tolist() for frame in frames] == [[1, 1], [0, 1], [1, 1], [0, 1], [1, 1], [0, 1], [1, 1]]
+    assert all(frame.reward.dtype == torch.float32 for frame in frames)
+
+
+def test_vector_rewards_of_asynchronous_environments():
+    """And a repeat of 2 within, with gamma 1/2: (1 + 2/2, -1 - 2/2), then (3, -3) to the end of the episode."""
+    environment = create_environment(
+        env_id("Pair"),
+        1,
+        asynchronous=True,
+        env_kwargs={"scripts": (("3t",),)},
+        action_repeat=2,
+        action_repeat_gamma=0.5,
+    )
+    try:
+        frames = play(environment, 3)
+    finally:
+        environment.close()
+    assert environment.reward_dim == 2
+    assert [frame.reward.tolist() for frame in frames] == [[[0, 0]], [[2, -2]], [[3, -3]], [[0, 0]]]
+    assert [float(frame.discount) for frame in frames] == [1, 0.5, 0, 1]
+
+
+def test_one_part_of_a_vector_reward_that_is_not_finite_is_refused():
+    class Spoilt(Offset):
+        def step(self, action):
+            observation, reward, *rest = self.env.step(action)
+            spoilt = np.array([reward[0], np.nan]) if observation[1] == 2 else reward
+            return observation, spoilt, *rest
+
+    kwargs = {"scripts": (("1t",), ("9t",))}  # environment 1 alone comes to a second step
+    environment = create_environment(env_id("Pair"), 2, env_kwargs=kwargs, wrappers=(Spoilt,))
+    environment.reset(0)
+    environment.step(action_at(0, 2))
+    with pytest.raises(TaacError, match=r"number 1 of 2\) gave a reward that is not finite at step 2"):
+        environment.step(action_at(1, 2))
+
+
+def test_scalar_rewards_have_no_dimension():
+    assert counter(("1t",)).reward_dim is None
+
+
 # Seeds ----------------------------------------------------------------------------------------------------------------
 
 

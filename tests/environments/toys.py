@@ -56,6 +56,16 @@ class Counter(gymnasium.Env):
         return np.full((2, 3, 3), self._step, np.uint8)
 
 
+class Pair(Counter):
+    """A Counter with two rewards: that of `Counter`, and minus the step's number."""
+
+    reward_space = spaces.Box(-np.inf, np.inf, (2,))
+
+    def step(self, action):
+        observation, reward, *rest = super().step(action)
+        return observation, np.array([reward, -self._step]), *rest
+
+
 class Noise(gymnasium.Env):
     """Random observations, rewards and ends of episodes. The first observation is the first draw of the seed."""
 
@@ -140,7 +150,7 @@ class Offset(gymnasium.Wrapper):
 
 def register() -> None:
     """Registers every environment as `taac-test/<class>-v0`, once."""
-    for cls in (Counter, Noise, Probe, Faulty):
+    for cls in (Counter, Pair, Noise, Probe, Faulty):
         name = f"taac-test/{cls.__name__}-v0"
         if name not in gymnasium.registry:
             gymnasium.register(name, entry_point=f"{MODULE}:{cls.__name__}")

@@ -152,6 +152,35 @@ def test_vector_rewards_keep_their_parts():
     assert episode.length == 2
 
 
+def test_actions_repeated_inside_the_environment():
+    """Decisions that last 3, 2 and 1 steps, the second a repeat of the first: 1 0 0 | 0 0 | 1, of 6 transitions."""
+    recorder = EpisodeRecorder(2)
+    frames = [
+        # type, reward, raw reward, decided, action, steps taken there
+        (F, 0.0, 0.0, True, 0.0, 3),
+        (M, 1.5, 3.0, False, 0.0, 2),
+        (M, 1.5, 2.0, True, 1.0, 1),
+        (L, 1.0, 1.0, True, 9.0, 0),
+    ]
+    ended = []
+    for step_type, reward, raw, decided, action, steps in frames:
+        time_step = TimeStep(
+            step_type=torch.tensor([M, step_type], dtype=torch.uint8),
+            reward=torch.tensor([0.0, reward]),
+            discount=torch.ones(2),
+            observation=torch.zeros(2),
+            prev_action=torch.zeros(2, 1),
+        )
+        alg_step = AlgStep(torch.tensor([[5.0], [action]]), (), (), torch.tensor([True, decided]))
+        ended += recorder.add(time_step, alg_step, np.array([100.0, raw]), np.array([1, steps]))
+    ((environment, episode),) = ended
+    assert environment == 1
+    assert episode.ret == 6.0, "of raw rewards"
+    assert (episode.length, episode.decisions, episode.repeated) == (6, 2, 4)
+    assert (episode.runs, episode.longest_run) == (2, 5)
+    assert episode.jerk == 0.25  # 0 0 0 0 0 1: one second difference of four is not 0
+
+
 def test_returns_are_summed_in_double_precision():
     """A million and a tenth, a hundred times, is beyond float32's seven digits."""
     rows = [(F, 0.0, True, 0.0), *[(M, 1_000_000.125, True, 0.0)] * 100, (L, 0.0, True, 0.0)]

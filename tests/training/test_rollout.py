@@ -91,6 +91,33 @@ def test_a_step_gives_the_frame_that_was_acted_at_and_what_was_done_there():
         before = after
 
 
+def test_raw_rewards_are_of_the_frame_and_durations_of_the_action_taken_there():
+    """Actions repeated by 2 with gamma 1/2: episodes of 3 steps are decisions of 2 and 1 steps, and LAST takes none."""
+    environment = create_environment(
+        env_id("Counter"), env_kwargs={"scripts": (("3t",),)}, action_repeat=2, action_repeat_gamma=0.5
+    )
+    rollout = Rollout(environment, Agent(CountingAlgorithm()))
+    rollout.reset(0)
+    rows = []
+    for _ in range(6):
+        frame, _ = rollout.step(rollout.agent.rollout_step)
+        rows.append(
+            (int(frame.step_type), float(frame.reward), float(rollout.raw_reward[0]), int(rollout.durations[0]))
+        )
+    assert rows == [
+        # type, reward, raw reward on arriving, steps taken there
+        (FIRST, 0, 0, 2),
+        (MID, 1 + 2 / 2, 1 + 2, 1),
+        (LAST, 3, 3, 0),
+        (FIRST, 0, 0, 2),
+        (MID, 11 + 12 / 2, 11 + 12, 1),
+        (LAST, 13, 13, 0),
+    ]
+    rollout.reset(0)
+    rollout.step(rollout.agent.rollout_step)
+    assert rollout.raw_reward.tolist() == [0] and rollout.durations.tolist() == [2]
+
+
 def test_the_policy_may_change_from_step_to_step():
     rollout, algorithm = make(("5n",))
     rollout.step(rollout.agent.rollout_step)
