@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -42,6 +43,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(2)
     command = importlib.import_module(f"taac.commands.{name}")
     command.define_flags()
+    if {"-h", "--help", "-help"} & set(argv[2:]):
+        print(f"taac {name}: {COMMANDS[name]}\n")
+        for module in ("taac.commands.flags", f"taac.commands.{name}"):
+            print(flags.FLAGS.module_help(module).strip("\n"))
+        sys.exit(0)
+    if os.getcwd() not in sys.path:  # so that a gin file's `import my_module` works as with `python -m taac`
+        sys.path.insert(0, os.getcwd())
     logging.set_verbosity(logging.WARNING)  # what libraries have to say of themselves is not for users
     app.run(lambda rest: _run(name, command.run, rest), argv=[f"taac {name}", *argv[2:]], flags_parser=_parse_flags)
 
@@ -63,7 +71,10 @@ def _run(name: str, run: Callable[[], None], rest: Sequence[str]) -> int:
     except TaacError as error:
         print(f"taac {name}: {error}", file=sys.stderr)
         return 1
+    except OSError as error:
+        print(f"taac {name}: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
-        print(f"\ntaac {name}: interrupted", file=sys.stderr)
+        print(f"\ntaac {name}: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
         return 130
     return 0

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 
 from taac.errors import TaacError
 
@@ -20,28 +22,29 @@ class ActionRepeatSettings(NamedTuple):
 
 
 def make_single(
-    env_name: str,
+    env_name: str | EnvSpec,
     env_kwargs: Mapping[str, Any],
     wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]],
     max_episode_steps: int | None,
     action_repeat: ActionRepeatSettings | None = None,
 ) -> gymnasium.Env:
-    """A registered environment inside the given wrappers (the first is the innermost), and then the action repeat.
+    """A registered environment, by name or spec, inside the given wrappers (the first is the innermost), and then the action repeat.
 
     Raises:
         TaacError: the environment is unknown or cannot be made.
     """
+    shown = env_name if isinstance(env_name, str) else env_name.id
     try:
         env = gymnasium.make(env_name, max_episode_steps=max_episode_steps, disable_env_checker=True, **env_kwargs)
     except gymnasium.error.DependencyNotInstalled as error:
-        raise TaacError(f"environment '{env_name}' needs a package that is not installed: {error}") from error
+        raise TaacError(f"environment '{shown}' needs a package that is not installed: {error}") from error
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
-        raise TaacError(
-            f"cannot make environment '{env_name}': {error} "
-            "(create_environment.env_name is a registered id, or 'module:id' to import the module first)"
-        ) from error
+        raise TaacError(f"cannot make environment '{shown}': {error} {_HINT}") from error
     except TypeError as error:
-        raise TaacError(f"cannot make environment '{env_name}' with arguments {dict(env_kwargs)}: {error}") from error
+        render = " It may not be able to render." if "render_mode" in env_kwargs else ""
+        raise TaacError(
+            f"cannot make environment '{shown}' with arguments {dict(env_kwargs)}: {error}.{render}"
+        ) from error
     for wrapper in wrappers:
         env = wrapper(env)
     if action_repeat is not None:
@@ -49,11 +52,32 @@ def make_single(
     return env if reward_dim(env) is None else VectorReward(env)
 
 
+_HINT = "(create_environment.env_name is a registered id, or 'module:id' to import the module first)"
+
+
+def find_spec(env_name: str) -> EnvSpec:
+    """What is registered under a name. A worker process that gets the spec need not have imported who registered it.
+
+    Raises:
+        TaacError: nothing is.
+    """
+    module, _, name = env_name.rpartition(":")
+    try:
+        if module:
+            importlib.import_module(module)
+        return gymnasium.spec(name)
+    except (gymnasium.error.Error, ModuleNotFoundError) as error:
+        raise TaacError(f"cannot make environment '{env_name}': {error} {_HINT}") from error
+
+
 def reward_dim(env: gymnasium.Env) -> int | None:
     """D if the environment's rewards are vectors, which it says with a `reward_space` of rank 1; else None."""
     if not env.has_wrapper_attr("reward_space"):
         return None
-    return int(env.get_wrapper_attr("reward_space").shape[0])
+    shape = env.get_wrapper_attr("reward_space").shape
+    if len(shape) != 1:
+        raise TaacError(f"a reward_space must have rank 1 (a vector of rewards), got shape {list(shape)}")
+    return int(shape[0])
 
 
 class ActionRepeat(gymnasium.Wrapper):

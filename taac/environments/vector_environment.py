@@ -174,7 +174,7 @@ def create_environment(
     if render_mode is not None:
         kwargs["render_mode"] = render_mode
     make = functools.partial(
-        single.make_single, env_name, kwargs, tuple(wrappers), max_episode_steps, repeat if action_repeat > 1 else None
+        single.make_single, single.find_spec(env_name), kwargs, tuple(wrappers), max_episode_steps, repeat if action_repeat > 1 else None
     )
     if asynchronous:
         probe = make()  # an error here is this process's own, with its own message

@@ -201,6 +201,25 @@ def test_one_part_of_a_vector_reward_that_is_not_finite_is_refused():
         environment.step(action_at(1, 2))
 
 
+def test_what_an_environment_says_in_its_info_is_its_own():
+    """A vector environment fills in zeros for those that say nothing: a discount of 0 would be a termination."""
+
+    class Talkative(Offset):
+        def step(self, action):
+            observation, reward, terminated, truncated, _ = self.env.step(action)
+            info = {"discount": 0.5, "duration": 7, "raw_reward": 9.0, "vector_reward": np.ones(2)}
+            return observation, reward, terminated, truncated, info if observation[1] == 2 else {}
+
+    environment = counter(("1u",), ("9n",), wrappers=(Talkative,))
+    environment.reset(0)
+    rows = []
+    for step in range(3):
+        frame = environment.step(action_at(step, 2))
+        rows.append((frame.discount.tolist(), frame.reward.tolist(), environment.durations.tolist()))
+        assert environment.raw_reward.tolist() == frame.reward.tolist()
+    assert rows == [([1, 1], [1, 1], [1, 1]), ([1, 1], [0, 2], [0, 1]), ([1, 1], [11, 3], [1, 1])]
+
+
 def test_scalar_rewards_have_no_dimension():
     assert counter(("1t",)).reward_dim is None
 
