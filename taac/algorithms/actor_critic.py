@@ -104,15 +104,25 @@ class ActorCriticAlgorithm(Algorithm):
 
     @staticmethod
     def common_summaries(
-        info: Any, critic_loss: torch.Tensor, target: torch.Tensor, temperature: Temperature
+        experience: Experience,
+        info: Any,
+        critic_loss: torch.Tensor,
+        target: torch.Tensor,
+        temperature: Temperature,
     ) -> dict[str, torch.Tensor]:
-        """Scalars that every actor-critic reports, from an info with `actor_loss`, `log_pi` and `q`."""
+        """Scalars that every actor-critic reports, from an info with `actor_loss`, `log_pi` and `q`.
+
+        Means are over the frames that are learnt from: not LAST, and for the critics not the segment's last.
+        """
+        acted = (~experience.time_step.is_last()).to(info.log_pi.dtype)
+        learnt, several = acted[:-1], target.dim() == 3
+        per_frame = info.q.detach().mean(0)
         return {
-            "loss/critic": critic_loss.detach().mean(),
-            "loss/actor": info.actor_loss.detach().mean(),
-            "critic/q": info.q.detach().mean(),
-            "critic/target": target.mean(),
-            "policy/entropy": -info.log_pi.mean(),
+            "loss/critic": _weighted_mean(critic_loss.detach()[:-1], learnt),
+            "loss/actor": _weighted_mean(info.actor_loss.detach(), acted),
+            "critic/q": _weighted_mean(per_frame.mean(-1) if several else per_frame, learnt),
+            "critic/target": _weighted_mean(target.mean(-1) if several else target, learnt),
+            "policy/entropy": _weighted_mean(-info.log_pi, acted),
             "policy/alpha": temperature.alpha(),
         }
 
@@ -155,6 +165,10 @@ class ActorCriticAlgorithm(Algorithm):
             f"alpha {t.alpha().item():g} at the start, tuning: {t.tuning}"
             for name, t in self.temperatures().items()
         ]
+
+
+def _weighted_mean(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return (x * weight).sum() / weight.sum().clamp(min=1.0)
 
 
 def action_target_entropy(action_spec: TensorSpec, min_prob: float, target_entropy: float | None) -> float:

@@ -37,7 +37,7 @@ class SacTrainInfo(NamedTuple):
 
 @gin.configurable
 class SacAlgorithm(ActorCriticAlgorithm):
-    """Continuous SAC.
+    """Continuous SAC (Haarnoja et al., arXiv:1812.05905, algorithm 1).
 
     Args:
         observation_spec, action_spec: of the environment; actions are a vector in [-1, 1].
@@ -54,6 +54,8 @@ class SacAlgorithm(ActorCriticAlgorithm):
     Raises:
         TaacError: a discrete, nested or unscaled action space; a target entropy that cannot be reached.
     """
+
+    stores_probabilities = False  # of the rollout's actions
 
     def __init__(
         self,
@@ -86,7 +88,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
         )
         self.temperature = temperature_ctor(action_target_entropy(action_spec, action_min_prob, target_entropy))
         self.td_loss = td_loss or OneStepTDLoss()
-        self.td_loss.check_reward(reward_dim)
+        self.td_loss.check(reward_dim, type(self).__name__, self.stores_probabilities)
         self.entropy_in_target = entropy_in_target
 
     # Acting ----------------------------------------------------------------------------------------------------------
@@ -153,7 +155,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
         critic_loss, target = self.critic_loss(experience, info)
         temperature_loss = self.temperature.loss(-info.log_pi)  # equation 18
         loss = self.masked(experience, info.actor_loss + temperature_loss + critic_loss)
-        return LossInfo(loss, self.common_summaries(info, critic_loss, target, self.temperature))
+        return LossInfo(loss, self.common_summaries(experience, info, critic_loss, target, self.temperature))
 
     def critic_loss(self, experience: Experience, info: SacTrainInfo) -> tuple[torch.Tensor, torch.Tensor]:
         """Squared TD errors `[T, B]` (equation 5), and their targets."""

@@ -41,6 +41,7 @@ class SacNtdAlgorithm(SacAlgorithm):
     """
 
     td_loss: RetraceTDLoss
+    stores_probabilities = True
 
     def __init__(self, observation_spec: Nest, action_spec: Any, td_loss: Any = None, **sac_arguments: Any):
         td_loss = RetraceTDLoss() if td_loss is None else td_loss

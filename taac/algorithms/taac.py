@@ -58,7 +58,7 @@ class TaacTrainInfo(NamedTuple):
 
 @gin.configurable
 class TaacAlgorithm(ActorCriticAlgorithm):
-    """TAAC with any trajectory.
+    """TAAC with any trajectory (Yu, Xu and Zhang, arXiv:2104.06521, algorithms 1 and 2).
 
     Args:
         observation_spec, action_spec: of the environment; actions are a vector in [-1, 1].
@@ -118,7 +118,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         self.action_temperature = temperature_ctor(action_target_entropy(action_spec, action_min_prob, None))
         self.beta_temperature = temperature_ctor(distributions.discrete_target_entropy(2, beta_min_prob))
         self.td_loss = td_loss or TAACTDLoss()
-        self.td_loss.check_reward(reward_dim)
+        self.td_loss.check(reward_dim, type(self).__name__)
         self.b1_advantage_clipping = b1_advantage_clipping
         self.max_repeat_steps = max_repeat_steps
         self.randomize_first_state_tau = randomize_first_state_tau
@@ -225,7 +225,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         return LossInfo(
             loss,
             {
-                **self.common_summaries(info, critic_loss, target, self.action_temperature),
+                **self.common_summaries(experience, info, critic_loss, target, self.action_temperature),
                 "beta/switch_probability": info.beta[..., 1].mean(),
                 "beta/entropy": beta_entropy.mean(),
                 "beta/alpha": self.beta_temperature.alpha(),

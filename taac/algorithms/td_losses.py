@@ -1,7 +1,7 @@
 """TD losses: which return the critics regress on.
 
 Each is called with the critics' values at the executed actions, the replayed time steps and the target values, and gives
-the loss of each frame. They differ in their return alone, so any of them can be injected into any algorithm.
+the loss of each frame. They differ in their return alone; `RetraceTDLoss` needs an algorithm that stores probabilities.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ class BaseTDLoss:
     Args:
         gamma: discount of a step, in [0, 1]; a sequence gives each part of a vector reward its own.
         ignore_done: treat terminations as if the episode went on (the return bootstraps from the last state).
+
+    Raises:
+        TaacError: gamma outside [0, 1].
     """
 
     def __init__(self, gamma: float | Sequence[float] = 0.99, ignore_done: bool = False):
@@ -31,12 +34,18 @@ class BaseTDLoss:
             raise TaacError(f"gamma must be a number in [0, 1], or a sequence of them, got {gamma}")
         self.ignore_done = ignore_done
 
-    def check_reward(self, reward_dim: int | None) -> None:
-        """Refuses a vector gamma that does not fit the reward.
+    needs_probabilities = False  # of the rollout's actions, which not every algorithm stores
+
+    def check(self, reward_dim: int | None, algorithm: str, stores_probabilities: bool = False) -> None:
+        """Refuses a loss that does not fit the reward or the algorithm.
 
         Raises:
-            TaacError: it has another length than the reward, or the reward is a scalar.
+            TaacError: a vector gamma of another length than the reward, or a loss that needs what is not stored.
         """
+        if self.needs_probabilities and not stores_probabilities:
+            raise TaacError(
+                f"{type(self).__name__} needs the rollout's probabilities, which {algorithm} does not store"
+            )
         if self.gamma.dim() and self.gamma.numel() != reward_dim:
             expected = (
                 "one number, since the reward is a scalar" if reward_dim is None else f"1 or {reward_dim} numbers"
@@ -63,7 +72,8 @@ class BaseTDLoss:
     def __call__(
         self, q: torch.Tensor, time_step: TimeStep, value: torch.Tensor, switch: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """
+        """The loss of each frame, and the targets.
+
         Args:
             q: `[N, T-1, B]` or `[N, T-1, B, D]`, each critic at the executed actions of frames 0..T-2.
 
@@ -80,7 +90,12 @@ class BaseTDLoss:
 
 @gin.configurable
 class OneStepTDLoss(BaseTDLoss):
-    """One-step TD: `value_ops.one_step_return`."""
+    """One-step TD: squared error against `value_ops.one_step_return`.
+
+    Args, errors: `gamma` in [0, 1] and `ignore_done`, as `BaseTDLoss`.
+
+    Source: Sutton and Barto (2nd edition), equation 6.1; the critic's loss of SAC (arXiv:1812.05905), equation 5.
+    """
 
     def returns(self, time_step: TimeStep, value: torch.Tensor, switch: torch.Tensor) -> torch.Tensor:
         return value_ops.one_step_return(time_step.reward, value, time_step.step_type, self.discount(time_step))
@@ -88,7 +103,12 @@ class OneStepTDLoss(BaseTDLoss):
 
 @gin.configurable
 class TDLoss(BaseTDLoss):
-    """N-step TD over the whole segment, uncorrected: `value_ops.n_step_return`."""
+    """N-step TD over the whole segment, uncorrected: squared error against `value_ops.n_step_return`.
+
+    Args, errors: `gamma` in [0, 1] and `ignore_done`, as `BaseTDLoss`.
+
+    Source: Sutton and Barto (2nd edition), equation 7.1; TAAC-Ntd of TAAC (arXiv:2104.06521), section 5.
+    """
 
     def returns(self, time_step: TimeStep, value: torch.Tensor, switch: torch.Tensor) -> torch.Tensor:
         return value_ops.n_step_return(time_step.reward, value, time_step.step_type, self.discount(time_step))
@@ -96,7 +116,12 @@ class TDLoss(BaseTDLoss):
 
 @gin.configurable
 class TAACTDLoss(BaseTDLoss):
-    """TAAC's compare-through TD: `value_ops.compare_through_return`."""
+    """TAAC's compare-through TD: squared error against `value_ops.compare_through_return`.
+
+    Args, errors: `gamma` in [0, 1] and `ignore_done`, as `BaseTDLoss`.
+
+    Source: Yu, Xu and Zhang, TAAC (arXiv:2104.06521), section 4.3.
+    """
 
     def returns(self, time_step: TimeStep, value: torch.Tensor, switch: torch.Tensor) -> torch.Tensor:
         return value_ops.compare_through_return(
@@ -112,6 +137,8 @@ class RetraceTDLoss(BaseTDLoss):
         gamma, ignore_done: as every TD loss.
         lambda_: in [0, 1], `c = lambda min(1, pi / mu)`.
     """
+
+    needs_probabilities = True
 
     def __init__(self, gamma: float | Sequence[float] = 0.99, ignore_done: bool = False, lambda_: float = 1.0):
         super().__init__(gamma, ignore_done)

@@ -28,7 +28,7 @@ def make_single(
     max_episode_steps: int | None,
     action_repeat: ActionRepeatSettings | None = None,
 ) -> gymnasium.Env:
-    """A registered environment, by name or spec, inside the given wrappers (the first is the innermost), and then the action repeat.
+    """A registered environment inside the given wrappers (the first is the innermost) and then the action repeat.
 
     Raises:
         TaacError: the environment is unknown or cannot be made.
@@ -40,7 +40,7 @@ def make_single(
         raise TaacError(f"environment '{shown}' needs a package that is not installed: {error}") from error
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
         raise TaacError(f"cannot make environment '{shown}': {error} {_HINT}") from error
-    except TypeError as error:
+    except (TypeError, ValueError, AssertionError, OSError) as error:
         render = " It may not be able to render." if "render_mode" in env_kwargs else ""
         raise TaacError(
             f"cannot make environment '{shown}' with arguments {dict(env_kwargs)}: {error}.{render}"

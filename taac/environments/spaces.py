@@ -65,8 +65,7 @@ def action_adapter(space: spaces.Space) -> tuple[Nest, Callable[[Nest], Any]]:
         if not (np.all(np.isfinite(space.low)) and np.all(np.isfinite(space.high))):
             raise TaacError(
                 f"the action space {space} is unbounded (low {space.low.min()}, high {space.high.max()}); a squashed "
-                "policy needs finite bounds: wrap the environment, for example in gymnasium.wrappers.RescaleAction or a "
-                "wrapper that declares the bounds"
+                "policy needs finite bounds: wrap the environment in a gymnasium.ActionWrapper whose action_space is bounded"
             )
         if not np.all(space.low < space.high):
             raise TaacError(f"the action space {space} has an empty range: low must be below high everywhere")

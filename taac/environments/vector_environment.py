@@ -52,6 +52,11 @@ class VectorEnvironment:
         self.action_spec, self._to_env_action = spaces.action_adapter(env.single_action_space)
         self.reward_dim = reward_dim
         self._reward_shape = (self.num_envs,) if reward_dim is None else (self.num_envs, reward_dim)
+        self._categorical = {
+            path: (torch.as_tensor(spec.minimum), torch.as_tensor(spec.maximum))
+            for path, spec in nest.flatten_with_path(self.observation_spec)
+            if spec.is_categorical
+        }
         self._done = np.zeros(self.num_envs, dtype=bool)
         self._zero_action = specs.zeros(self.action_spec, self.num_envs)
         self._steps = 0
@@ -64,7 +69,7 @@ class VectorEnvironment:
 
     def reset(self, seed: int) -> TimeStep:
         """Begins an episode in every environment; environment i is seeded with `seed + i`."""
-        observation, _ = self._env.reset(seed=seed)
+        observation, _ = self._guarded("reset", lambda: self._env.reset(seed=seed))
         self._done[:] = False
         self._steps = 0
         self.durations = np.zeros(self.num_envs, dtype=np.int64)
@@ -73,7 +78,7 @@ class VectorEnvironment:
             step_type=torch.full((self.num_envs,), int(StepType.FIRST), dtype=torch.uint8),
             reward=torch.zeros(self._reward_shape),
             discount=torch.ones(self.num_envs),
-            observation=self._checked(spaces.to_tensors(self.observation_spec, observation), self._zero_action),
+            observation=self._checked(self._tensors(observation), self._zero_action),
             prev_action=self._zero_action,
         )
 
@@ -83,14 +88,16 @@ class VectorEnvironment:
         Raises:
             TaacError: a reward or observation that is NaN or infinite.
         """
-        observation, reward, terminated, truncated, info = self._env.step(self._to_env_action(action))
+        observation, reward, terminated, truncated, info = self._guarded(
+            f"step {self._steps + 1} after reset", lambda: self._env.step(self._to_env_action(action))
+        )
         first = self._done
         self._done = terminated | truncated
         self._steps += 1
         if self.reward_dim is not None:  # absent when every environment has just begun an episode
             reward = info.get("taac_vector_reward", np.zeros(self._reward_shape))
         if not np.isfinite(reward).all():
-            self._refuse("reward", reward, ~np.isfinite(reward.reshape(self.num_envs, -1)).all(1), action)
+            self._refuse("a reward", reward, ~np.isfinite(reward.reshape(self.num_envs, -1)).all(1), action)
         discount = np.where(first, 1.0, info.get("taac_discount", 1.0))
         step_type = np.where(first, StepType.FIRST, np.where(self._done, StepType.LAST, StepType.MID))
         self.durations = np.where(first, 0, info.get("taac_duration", 1))
@@ -104,24 +111,41 @@ class VectorEnvironment:
             step_type=torch.from_numpy(step_type.astype(np.uint8)),
             reward=torch.from_numpy(np.where(first, 0.0, reward.T).T.astype(np.float32)),
             discount=torch.from_numpy(np.where(terminated, 0.0, discount).astype(np.float32)),
-            observation=self._checked(spaces.to_tensors(self.observation_spec, observation), action),
+            observation=self._checked(self._tensors(observation), action),
             prev_action=action,
         )
 
+    def _guarded(self, where: str, fn: Callable[[], Any]) -> Any:
+        try:
+            return fn()
+        except TaacError:
+            raise
+        except Exception as error:
+            raise TaacError(f"environment '{self.name}' failed at {where}: {type(error).__name__}: {error}") from error
+
+    def _tensors(self, observation: Any) -> Nest:
+        return self._guarded("an observation", lambda: spaces.to_tensors(self.observation_spec, observation))
+
     def _checked(self, observation: Nest, action: Nest) -> Nest:
         for path, leaf in nest.flatten_with_path(observation):
+            spec = self._categorical.get(path)
+            if spec is not None and not bool(((leaf >= spec[0]) & (leaf <= spec[1])).all()):
+                raise TaacError(
+                    f"environment '{self.name}' gave an observation '{path}' outside its space at step {self._steps} after "
+                    f"reset: {leaf.tolist()}, expected {spec[0].tolist()} to {spec[1].tolist()}"
+                )
             if leaf.is_floating_point():
                 bad = ~torch.isfinite(leaf)
                 if bool(bad.any()):
                     where = bad.reshape(self.num_envs, -1).any(1).numpy()
-                    self._refuse(f"observation '{path}'" if path else "observation", leaf.numpy(), where, action)
+                    self._refuse(f"an observation '{path}'" if path else "an observation", leaf.numpy(), where, action)
         return observation
 
     def _refuse(self, what: str, values: np.ndarray, bad: np.ndarray, action: Nest) -> None:
         index = int(np.flatnonzero(bad)[0])
         last_action = nest.map_structure(lambda a: a[index].tolist(), action)
         raise TaacError(
-            f"environment '{self.name}' (number {index} of {self.num_envs}) gave a {what} that is not finite at step "
+            f"environment '{self.name}' (number {index} of {self.num_envs}) gave {what} that is not finite at step "
             f"{self._steps} after reset: {values[index]}; the action before it, in [-1, 1], was {last_action}. "
             "Training on it would spoil every network: mend the environment, or clip the value in a wrapper"
         )
@@ -174,16 +198,28 @@ def create_environment(
     if render_mode is not None:
         kwargs["render_mode"] = render_mode
     make = functools.partial(
-        single.make_single, single.find_spec(env_name), kwargs, tuple(wrappers), max_episode_steps, repeat if action_repeat > 1 else None
+        single.make_single,
+        single.find_spec(env_name),
+        kwargs,
+        tuple(wrappers),
+        max_episode_steps,
+        repeat if action_repeat > 1 else None,
     )
+    if max_episode_steps is not None and max_episode_steps < 1:
+        raise TaacError(f"create_environment.max_episode_steps must be 1 or more, or None, got {max_episode_steps}")
     if asynchronous:
         probe = make()  # an error here is this process's own, with its own message
         reward_dim = single.reward_dim(probe)
         probe.close()
-        # Not "fork": torch's threads do not survive it.
-        env: gymnasium.vector.VectorEnv = AsyncVectorEnv(
-            [make] * num_envs, copy=False, context="spawn", autoreset_mode=AutoresetMode.NEXT_STEP
-        )
+        try:  # Not "fork": torch's threads do not survive it.
+            env: gymnasium.vector.VectorEnv = AsyncVectorEnv(
+                [make] * num_envs, copy=False, context="spawn", autoreset_mode=AutoresetMode.NEXT_STEP
+            )
+        except (ConnectionError, EOFError) as error:
+            raise TaacError(
+                f"the worker processes of '{env_name}' died when they were started: {error!r}. They must be able to import "
+                "what makes the environment; try create_environment.asynchronous = False to see more"
+            ) from error
     else:
         env = SyncVectorEnv([make] * num_envs, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
         reward_dim = single.reward_dim(env.envs[0])

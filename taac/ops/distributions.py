@@ -93,13 +93,15 @@ def beta_distribution(
         Probabilities `[..., 2]`, detached, which sum to 1.
 
     Raises:
-        TaacError: the last dimension is not 2, or lo > hi.
+        TaacError: the last dimension is not 2, not floats, or lo > hi.
 
     Source: Yu, Xu and Zhang, TAAC (NeurIPS 2021, arXiv:2104.06521), section 4.1; advantage clipping: its locomotion
     settings.
     """
-    if q_values.shape[-1] != 2:
+    if q_values.dim() == 0 or q_values.shape[-1] != 2:
         raise TaacError(f"q_values must be [..., 2], got shape {list(q_values.shape)}")
+    if not q_values.is_floating_point():
+        raise TaacError(f"q_values must be floats, got {q_values.dtype}")
     with torch.no_grad():
         advantage = q_values[..., 1] - q_values[..., 0]
         if advantage_clipping is not None:

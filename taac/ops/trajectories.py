@@ -47,12 +47,15 @@ class ConstantTrajectory:
     """Repeats the action: `advance: a <- a`; `start: a = a_hat`."""
 
     def zeros(self, action: torch.Tensor) -> Tau:
+        """At rest: zeros like `action` `[..., A]` in every part."""
         return Tau(torch.zeros_like(action), (), ())
 
     def advance(self, tau: Tau) -> Tau:
+        """`a <- a`; parts `[..., A]`."""
         return tau
 
     def start(self, action: torch.Tensor, tau: Tau) -> Tau:
+        """`a = a_hat`: `action` `[..., A]` in [-1, 1]; `tau` does not matter."""
         return Tau(action, (), ())
 
 
@@ -67,12 +70,15 @@ class LinearTrajectory:
         self.inverse_mode = inverse_mode
 
     def zeros(self, action: torch.Tensor) -> Tau:
+        """At rest: zeros like `action` `[..., A]` in every part."""
         return Tau(torch.zeros_like(action), torch.zeros_like(action), ())
 
     def advance(self, tau: Tau) -> Tau:
+        """`a <- clamp(a + 2v)`, v stays; parts `[..., A]` in [-1, 1]."""
         return Tau(_clamp(tau.a + 2 * tau.v), tau.v, ())
 
     def start(self, action: torch.Tensor, tau: Tau) -> Tau:
+        """Inverse mode: `a = a_hat`, `v = (a_hat - a_old) / 2`; direct: `v = a_hat`, then `advance`. `[..., A]` each."""
         if self.inverse_mode:
             return Tau(action, (action - tau.a) / 2, ())
         return self.advance(Tau(tau.a, action, ()))
@@ -90,14 +96,17 @@ class QuadraticTrajectory:
         self.inverse_mode = inverse_mode
 
     def zeros(self, action: torch.Tensor) -> Tau:
+        """At rest: zeros like `action` `[..., A]` in every part."""
         zero = torch.zeros_like(action)
         return Tau(zero, zero.clone(), zero.clone())
 
     def advance(self, tau: Tau) -> Tau:
+        """`v <- clamp(v + 2u)`, then `a <- clamp(a + 2v)`, u stays; parts `[..., A]` in [-1, 1]."""
         v = _clamp(tau.v + 2 * tau.u)
         return Tau(_clamp(tau.a + 2 * v), v, tau.u)
 
     def start(self, action: torch.Tensor, tau: Tau) -> Tau:
+        """Inverse: `a = a_hat`, `v = (a_hat - a_old) / 2`, `u = v / 2`; direct: `v = 0`, `u = a_hat`, then `advance`."""
         if self.inverse_mode:
             v = (action - tau.a) / 2
             return Tau(action, v, v / 2)

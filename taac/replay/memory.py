@@ -16,10 +16,13 @@ def available_bytes(device: torch.device) -> int:
     available = int(psutil.virtual_memory().available)
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        used = Path("/sys/fs/cgroup/memory.current").read_text().strip()
-    except OSError:
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+        lines = Path("/sys/fs/cgroup/memory.stat").read_text().splitlines()
+    except (OSError, ValueError):
         return available
-    return available if limit == "max" else min(available, max(0, int(limit) - int(used)))
+    # Cached files count as used, and are given up when memory is asked for.
+    cached = sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
+    return available if limit == "max" else min(available, max(0, int(limit) - used + cached))
 
 
 def readable_bytes(count: float) -> str:

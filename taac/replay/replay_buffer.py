@@ -6,7 +6,7 @@ import gin
 import torch
 
 from taac import nest
-from taac.data_structures import Experience, Nest, StepType
+from taac.data_structures import Experience, Nest
 from taac.errors import TaacError
 from taac.replay.memory import available_bytes, readable_bytes
 
@@ -41,7 +41,7 @@ class ReplayBuffer:
                 f"({length} frames x {num_envs} environments x "
                 f"{readable_bytes(self.num_bytes / length / num_envs)} a frame), but {readable_bytes(free)} is free on "
                 f"{self.device}; lower ReplayBuffer.length"
-                + (", or bind ReplayBuffer.device = 'cpu'" if self.device.type == "cuda" else "")
+                + (", or bind create_experiment.replay_device = 'cpu'" if self.device.type == "cuda" else "")
             )
         self._storage = nest.map_structure(lambda s: s.zeros(length, num_envs, device=self.device), experience_spec)
         self._leaves: list[torch.Tensor] = nest.flatten(self._storage)
@@ -55,10 +55,14 @@ class ReplayBuffer:
 
     def add(self, experience: Experience) -> None:
         """Writes one frame of every environment, leaves `[B, ...]`, over the oldest."""
-        for storage, leaf in zip(self._leaves, nest.flatten(experience)):
-            storage[self._next] = leaf
+        nest.map_structure(self._write, self._storage, experience)
         self._next = (self._next + 1) % self.length
         self._size = min(self._size + 1, self.length)
+
+    def _write(self, storage: torch.Tensor, leaf: torch.Tensor) -> None:
+        if leaf.shape != storage.shape[1:]:
+            raise TaacError(f"a frame of shape {list(leaf.shape)} does not fit the buffer's {list(storage.shape[1:])}")
+        storage[self._next] = leaf
 
     def sample(self, batch_size: int, length: int) -> Experience:
         """`batch_size` segments of `length` frames, leaves `[length, batch_size, ...]`.
@@ -86,21 +90,29 @@ class ReplayBuffer:
         leaves = [s.flatten(0, 1).index_select(0, flat).unflatten(0, (length, batch_size)) for s in self._leaves]
         return nest.pack_like(self._storage, leaves)
 
-    def end_episodes(self) -> None:
-        """Makes the newest frame of every environment LAST, so that what is written next can begin anew."""
-        if self._size:
-            self._storage.time_step.step_type[(self._next - 1) % self.length] = int(StepType.LAST)
-
     def state_dict(self) -> dict[str, torch.Tensor]:
         """The frames held, as tensors by path, and where the ring stands."""
-        frames = {f"frames/{path}": leaf[: self._size] for path, leaf in nest.flatten_with_path(self._storage)}
-        return {**frames, "position": torch.tensor([self._next, self._size])}
+        frames = {f"frames/{path}": leaf[: self._size].clone() for path, leaf in nest.flatten_with_path(self._storage)}
+        return {**frames, "position": torch.tensor([self._next, self._size, self.length])}
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        """Takes up what `state_dict` gave, of a buffer of the same shape."""
-        self._next, self._size = (int(x) for x in state["position"])
-        for path, leaf in nest.flatten_with_path(self._storage):
-            leaf[: self._size] = state[f"frames/{path}"]
+        """Takes up what `state_dict` gave.
+
+        Raises:
+            TaacError: it is of a buffer of another length, number of environments or kind of frames; nothing is changed.
+        """
+        position, size, length = (int(x) for x in state["position"])
+        held = {f"frames/{path}": leaf for path, leaf in nest.flatten_with_path(self._storage)}
+        shapes = {name: list(leaf[:size].shape) for name, leaf in held.items()}
+        given = {name: list(leaf.shape) for name, leaf in state.items() if name != "position"}
+        if length != self.length or given != shapes:
+            raise TaacError(
+                f"the saved replay buffer is of another shape: length {length} and frames {given}, "
+                f"expected length {self.length} and {shapes}"
+            )
+        self._next, self._size = position, size
+        for name, leaf in held.items():
+            leaf[:size] = state[name]
 
 
 def required_bytes(experience_spec: Nest, num_envs: int, length: int) -> int:

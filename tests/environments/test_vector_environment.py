@@ -380,7 +380,7 @@ def test_an_environment_that_does_not_tell_its_autoreset_mode_is_refused():
 
 
 @pytest.mark.parametrize("value, shown", [(float("nan"), "nan"), (float("inf"), "inf"), (float("-inf"), "-inf")])
-@pytest.mark.parametrize("where, name", [("reward", "reward"), ("observation", "observation 'parts/1'")])
+@pytest.mark.parametrize("where, name", [("reward", "a reward"), ("observation", "an observation 'parts/1'")])
 def test_what_is_not_finite_is_refused_by_environment_and_step(where, name, value, shown):
     kwargs = {"where": where, "value": value, "seed": 22, "step": 3}
     environment = create_environment(env_id("Faulty"), 4, env_kwargs=kwargs)
@@ -391,14 +391,21 @@ def test_what_is_not_finite_is_refused_by_environment_and_step(where, name, valu
     with pytest.raises(TaacError) as error:
         environment.step(actions[2])
     message = str(error.value)
-    for part in ("(number 2 of 4)", f"a {name} that is not finite", "at step 3 after reset", shown, "[0.75]", "Faulty"):
+    for part in (
+        "(number 2 of 4)",
+        f"gave {name} that is not finite",
+        "at step 3 after reset",
+        shown,
+        "[0.75]",
+        "Faulty",
+    ):
         assert part in message, part
 
 
 def test_an_observation_that_is_not_finite_at_reset_is_refused():
     kwargs = {"where": "observation", "seed": 20, "step": 0}
     environment = create_environment(env_id("Faulty"), 2, env_kwargs=kwargs)
-    with pytest.raises(TaacError, match=r"number 1 of 2\) gave a observation 'parts/1' .* at step 0 after reset"):
+    with pytest.raises(TaacError, match=r"number 1 of 2\) gave an observation 'parts/1' .* at step 0 after reset"):
         environment.reset(19)
 
 
