@@ -54,6 +54,10 @@ class Algorithm(nn.Module):
         """Trainable parameters by role ("actor", "critic", "temperature"); every one in exactly one group."""
         raise NotImplementedError
 
+    def summary_tags(self) -> dict[str, str]:
+        """Tags of `LossInfo.extra` that are this algorithm's own, with their meaning; the common ones need not be named."""
+        return {}
+
     def describe(self) -> list[str]:
         """Lines about what follows from the settings: target entropies in nats with their formula."""
         return []

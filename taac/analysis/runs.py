@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import logging
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,15 +42,19 @@ def read_evaluations(folder: Path) -> dict[str, np.ndarray]:
 def read_run(folder: Path) -> dict[str, Any]:
     """run.json."""
     try:
-        return json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        content = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError) as error:
         raise TaacError(f"{folder / 'run.json'} cannot be read: {error}; is {folder} the folder of a run?") from error
+    if not isinstance(content, dict):
+        raise TaacError(f"{folder / 'run.json'} holds no run: expected a JSON object, got {type(content).__name__}")
+    return content
 
 
 def read_scalars(folder: Path) -> dict[str, Scalar]:
     """All scalar summaries of a folder's event files by tag; what a resumed run did again is there once."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+    logging.getLogger("tensorboard").setLevel(logging.ERROR)  # a resumed run is no cause for a warning
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
     events.Reload()
     series = {}

@@ -33,22 +33,25 @@ def run() -> None:
                 f"{folder.path} holds this run already, finished; nothing to do. To train again, give another folder."
             )
             return
-        if status == "unfinished" and folder.checkpoint.exists():
-            trainer.resume(folder)
-            folder.update_run(resumed=[*folder.read_run()["resumed"], {"time": now(), "env_steps": trainer.env_steps}])
-            print(f"resuming {folder.path} at {trainer.env_steps} environment steps")
-        else:
-            environment = trainer.environment
-            folder.begin(
-                operative, {"seed": trainer.seed, "environment": environment.name, "device": str(trainer.agent.device)}
-            )
-            for line in trainer.agent.algorithm.describe():
-                print(line)
-        with ProgressBar(trainer.num_env_steps, trainer.env_steps) as progress:
-            trainer.train(folder, progress)
-        folder.update_run(
-            status="finished", end=now(), env_steps=trainer.env_steps, updates=trainer.learner.num_updates
-        )
+        with folder.lock():
+            if status == "unfinished" and folder.checkpoint.exists():
+                trainer.resume(folder)
+                resumed = folder.read_run().get("resumed", [])
+                folder.update_run(resumed=[*resumed, {"time": now(), "env_steps": trainer.env_steps}])
+                print(f"resuming {folder.path} at {trainer.env_steps} environment steps")
+            else:
+                about = {
+                    "seed": trainer.seed,
+                    "environment": trainer.environment.name,
+                    "device": str(trainer.agent.device),
+                }
+                folder.begin(operative, about)
+                for line in trainer.agent.algorithm.describe():
+                    print(line)
+            with ProgressBar(trainer.num_env_steps, trainer.env_steps) as progress:
+                trainer.train(folder, progress)
+            updates = trainer.learner.num_updates
+            folder.update_run(status="finished", end=now(), env_steps=trainer.env_steps, updates=updates)
     finally:
         trainer.close()
     final = trainer.evaluation

@@ -72,6 +72,8 @@ class ObservationNormalizer(nn.Module):
 
     def __init__(self, observation_spec: Nest, clip: float | None = 10.0):
         super().__init__()
+        if clip is not None and clip <= 0:
+            raise TaacError(f"ObservationNormalizer.clip must be above 0, or None, got {clip}")
         self.clip = clip
         self.count: torch.Tensor
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))

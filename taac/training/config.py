@@ -254,13 +254,21 @@ def _signature_fn(wrapped: Any) -> Any:
 
 
 def _parameters(wrapped: Any) -> list[str]:
-    parameters = inspect.signature(_signature_fn(wrapped)).parameters.values()
-    if any(p.kind == p.VAR_KEYWORD for p in parameters):
-        return []
-    return [p.name for p in parameters if p.name != "self" and p.kind != p.VAR_POSITIONAL]
+    """Names that can be bound; where a class hands keywords on to the class it extends, that one's too."""
+    names: list[str] = []
+    for level in wrapped.__mro__[:-1] if isinstance(wrapped, type) else [wrapped]:
+        if isinstance(wrapped, type) and "__init__" not in vars(level):
+            continue
+        parameters = inspect.signature(_signature_fn(level)).parameters.values()
+        names += [
+            p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name != "self"
+        ]
+        if not any(p.kind == p.VAR_KEYWORD for p in parameters):
+            return names
+    return []  # keywords of any name
 
 
-def _check_macros(binding: Binding) -> None:
+def _check_macros(binding: Binding, seen: tuple[str, ...] = ()) -> None:
     for reference in gin_config.iterate_references(binding.value):
         if reference.configurable.selector != "gin.macro":
             continue
@@ -269,6 +277,10 @@ def _check_macros(binding: Binding) -> None:
             defined = [scope for scope, selector in gin_config._CONFIG if selector == "gin.macro"]
             by = " (a task file defines it: gin/tasks/*.gin)" if name in TASK_MACROS else ""
             raise TaacError(f"{binding}: the macro '{name}' has no value{by}{nearest(name, defined)}")
+        if name in seen:
+            raise TaacError(f"{binding}: the macro '{name}' is defined by itself, by way of {', '.join(seen)}")
+        follow = binding._replace(value=gin_config._CONFIG[(name, "gin.macro")]["value"])
+        _check_macros(follow, (*seen, name))
 
 
 def _check_type(binding: Binding) -> None:
@@ -286,7 +298,7 @@ def _check_type(binding: Binding) -> None:
     if not known:
         return
     problem = None
-    if isinstance(value, bool) and expected in (int, float):
+    if isinstance(value, bool) and bool not in (expected, *typing.get_args(expected)) and _is_number(expected):
         problem = f"{value} is a bool"
     else:
         try:
@@ -304,6 +316,10 @@ def _check_type(binding: Binding) -> None:
         raise TaacError(f"{binding}{given} has the wrong type: expected {str(shown).replace('typing.', '')}; {problem}")
 
 
+def _is_number(hint: Any) -> bool:
+    return hint in (int, float) or any(part in (int, float) for part in typing.get_args(hint))
+
+
 def _resolve(value: Any, seen: tuple[str, ...]) -> tuple[bool, Any]:
     """The value that a binding will have, references followed; (False, None) if only building it can tell."""
     if isinstance(value, gin_config.ConfigurableReference):
@@ -311,7 +327,7 @@ def _resolve(value: Any, seen: tuple[str, ...]) -> tuple[bool, Any]:
             name = "/".join(value.scopes)
             macro = gin_config._CONFIG.get((name, "gin.macro"))
             if macro is None or name in seen:
-                return False, None  # gin.finalize says so
+                return False, None
             return _resolve(macro["value"], (*seen, name))
         return (False, None) if value.evaluate else (True, value.configurable.wrapper)
     if isinstance(value, (list, tuple)):
@@ -348,11 +364,13 @@ def build(create: Any) -> Any:
     """Calls a gin-configured constructor; what gin itself refuses (a missing required value) becomes a `TaacError`."""
     try:
         return create()
-    except (TaacError, RuntimeError) as error:
+    except Exception as error:
         # gin adds a line for each constructor on the way.
         message = re.sub(r"\n  In call to configurable .*", "", str(error)).strip()
         if isinstance(error, TaacError):
             raise TaacError(message) from error
         if "Required bindings" in message:
             raise TaacError(f"{message}: bind it in a gin file or with --gin_param") from error
-        raise
+        places = re.findall(r"In call to configurable '(\w+)'", str(error))
+        inside = f" in {places[0]}" if places else ""
+        raise TaacError(f"cannot build the experiment{inside}: {type(error).__name__}: {message}") from error

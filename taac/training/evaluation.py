@@ -8,6 +8,7 @@ import torch
 
 from taac.data_structures import AlgStep, TimeStep
 from taac.environments.vector_environment import VectorEnvironment
+from taac.errors import TaacError
 from taac.training.agent import Agent
 from taac.training.metrics import Episode, EpisodeRecorder
 from taac.training.rollout import Rollout
@@ -20,6 +21,7 @@ def evaluate(
     seed: int,
     epsilon: float = 0.0,
     on_step: Callable[[TimeStep, AlgStep], None] | None = None,
+    max_steps: int = 1_000_000,
 ) -> list[Episode]:
     """Plays greedily until `num_episodes` have ended.
 
@@ -29,7 +31,11 @@ def evaluate(
     Args:
         epsilon: probability with which each random choice of the policy is sampled instead of taking its mode.
         seed: of the environments and, if epsilon > 0, of the policy.
+        max_steps: taken in each environment at most.
         on_step: called with each frame and what was done there.
+
+    Raises:
+        TaacError: the episodes do not end.
     """
     shares = [
         num_episodes // environment.num_envs + (i < num_episodes % environment.num_envs)
@@ -41,7 +47,15 @@ def evaluate(
         torch.manual_seed(seed)
         rollout, recorder = Rollout(environment, agent), EpisodeRecorder(environment.num_envs)
         rollout.reset(seed)
+        steps = 0
         while sum(shares) > 0:
+            steps += 1
+            if steps > max_steps:
+                raise TaacError(
+                    f"after {max_steps} steps in each of {environment.num_envs} environments '{environment.name}', "
+                    f"{sum(shares)} of {num_episodes} episodes have not ended; set create_environment.max_episode_steps, "
+                    "or raise Trainer.max_evaluation_steps"
+                )
             time_step, alg_step = rollout.step(lambda t, s: agent.predict_step(t, s, epsilon))
             if on_step is not None:
                 on_step(time_step, alg_step)

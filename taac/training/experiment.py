@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import gin
@@ -71,28 +72,30 @@ def create_experiment(
     """
     if num_threads < 1:
         raise TaacError(f"create_experiment.num_threads must be 1 or more, got {num_threads}")
-    if seed < 0:
-        raise TaacError(f"create_experiment.seed must be 0 or more, got {seed}")
+    if not 0 <= seed < 2**32:
+        raise TaacError(f"create_experiment.seed must be in [0, 2^32), got {seed}")
     torch.set_num_threads(num_threads)
     torch.manual_seed(seed)
     np.random.seed(seed)
     where = choose_device(device)
-    environment = create_environment()
-    try:
+    with contextlib.ExitStack() as opened:
+        environment = create_environment()
+        opened.callback(environment.close)
         agent = create_agent(environment, where)
         spec = experience_spec(environment, agent)
-        replay_buffer = replay_buffer_ctor(spec, environment.num_envs, device=replay_device or where)
+        replay_where = where if replay_device is None else choose_device(replay_device)
+        replay_buffer = replay_buffer_ctor(spec, environment.num_envs, device=replay_where)
         evaluation_environment = create_environment(num_envs=evaluation_envs, asynchronous=False)
+        opened.callback(evaluation_environment.close)
+        evaluation_environment.name += " (evaluation)"  # for messages
         trainer = trainer_ctor(environment, evaluation_environment, learner_ctor(agent), replay_buffer, seed)
         if trainer.explorer is not None and nest.flatten(spec.rollout_info):
             raise TaacError(
                 f"Trainer.explorer {type(trainer.explorer).__name__} replaces actions, which "
                 f"{type(agent.algorithm).__name__} would not see: it stores choices of its own. Use SacAlgorithm"
             )
+        opened.pop_all()  # all is well: they are the trainer's to close
         return trainer
-    except Exception:
-        environment.close()
-        raise
 
 
 def choose_device(name: str) -> torch.device:
@@ -107,6 +110,8 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise TaacError(f"device must be 'auto', 'cpu' or 'cuda' (or 'cuda:1'...), got '{name}'") from error
+    if device.type not in ("cpu", "cuda"):
+        raise TaacError(f"device must be 'auto', 'cpu' or 'cuda' (or 'cuda:1'...), got '{name}'")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise TaacError(
             f"device '{name}' was asked for, but torch {torch.__version__} sees no CUDA; use 'cpu' or 'auto'"

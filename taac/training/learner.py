@@ -63,6 +63,10 @@ class Learner:
         for name, rate in {"learning_rate": learning_rate, **own}.items():
             if rate is not None and not rate > 0:
                 raise TaacError(f"Learner: the learning rate '{name}' must be above 0, got {rate}")
+        if max_grad_norm is not None and not max_grad_norm > 0:
+            raise TaacError(f"Learner.max_grad_norm must be above 0, or None, got {max_grad_norm}")
+        if not epsilon > 0:
+            raise TaacError(f"Learner.epsilon must be above 0, got {epsilon}")
         self.agent, self.max_grad_norm = agent, max_grad_norm
         groups = [
             {"params": parameters, "lr": own.get(name) or learning_rate}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import datetime
 import difflib
@@ -11,8 +12,14 @@ import os
 import platform
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+try:
+    import fcntl
+except ImportError:  # not on Windows: there, runs are not locked
+    fcntl = None  # type: ignore[assignment]
 
 from taac import __version__
 from taac.errors import TaacError
@@ -50,7 +57,9 @@ class RunFolder:
         """
         if self.path.exists() and not self.path.is_dir():
             raise TaacError(f"--root_dir {self.path} is a file; give a folder")
-        if not self.path.exists() or not any(self.path.iterdir()):
+        files = {p.name for p in self.path.iterdir()} if self.path.exists() else set()
+        begun = {".lock", "config.gin", "config.gin.tmp", "run.json.tmp"}  # all there is if it was killed in the making
+        if files <= begun:
             return "new"
         if not self.config.exists() or not self.run.exists():
             raise TaacError(
@@ -67,6 +76,24 @@ class RunFolder:
                 "or the configuration it holds. The difference:\n  " + "\n  ".join(changes[2:])
             )
         return "finished" if self.read_run().get("status") == "finished" else "unfinished"
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keeps other processes from training here; the system lets go of it however this one ends.
+
+        Raises:
+            TaacError: another process does.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        with open(self.path / ".lock", "w", encoding="utf-8") as file:
+            if fcntl is not None:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError as error:
+                    raise TaacError(
+                        f"another process is training in {self.path}; wait for it, or give another folder"
+                    ) from error
+            yield
 
     def begin(self, config: str, about: dict[str, Any]) -> None:
         """Creates the folder's files for a new run."""
@@ -88,9 +115,12 @@ class RunFolder:
 
     def read_run(self) -> dict[str, Any]:
         try:
-            return json.loads(self.run.read_text(encoding="utf-8"))
+            content = json.loads(self.run.read_text(encoding="utf-8"))
         except (OSError, json.JSONDecodeError) as error:
             raise TaacError(f"{self.run} cannot be read: {error}; is {self.path} the folder of a run?") from error
+        if not isinstance(content, dict):
+            raise TaacError(f"{self.run} holds no run: expected a JSON object, got {type(content).__name__}")
+        return content
 
     def write_run(self, content: dict[str, Any]) -> None:
         self._write(self.run, json.dumps(content, indent=2) + "\n")

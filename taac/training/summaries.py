@@ -9,7 +9,7 @@ import torch
 
 from taac.training.metrics import EpisodeSummary
 
-# Tag -> meaning. Nothing else is ever written.
+# Tag -> meaning. No other scalar is written, but for what an algorithm declares in `summary_tags`.
 TAGS: dict[str, str] = {
     "{phase}/return": "mean over episodes of the undiscounted sum of raw rewards",
     "{phase}/return_std": "standard deviation of the same over episodes",
@@ -19,8 +19,8 @@ TAGS: dict[str, str] = {
     "{phase}/max_run": "the longest of them",
     "{phase}/decisions": "transitions at which a new action was chosen, per episode",
     "{phase}/jerk": "mean squared second difference of the action in [-1, 1]",
-    "loss/total": "mean over all T*B frames of actor + temperature + critic losses, 0 at LAST",
-    "loss/critic": "sum over critics of (Q_i - G)^2, mean over frames",
+    "loss/total": "mean over all T*B frames of actor + temperature + critic losses, 0 at LAST: what is minimised",
+    "loss/critic": "sum over critics of (Q_i - G)^2, mean over the frames that are learnt from",
     "loss/actor": "half the squared length of beta_1 dQ/da, + alpha log pi (beta_1 = 1 for SAC), mean over frames",
     "critic/q": "Q_i(s, tau) at the executed trajectories, mean over critics and frames",
     "critic/target": "the returns G that the critics regress on, mean",
@@ -29,7 +29,7 @@ TAGS: dict[str, str] = {
     "beta/switch_probability": "beta_1, mean over frames",
     "beta/entropy": "entropy of beta, nats, mean",
     "beta/alpha": "temperature of beta",
-    "beta/reach_through": "frames at which neither the rollout's b nor the sampled b~ switches",
+    "beta/reach_through": "fraction of frames at which neither the rollout's b nor the sampled b~ switches",
     "time/env_steps_per_second": "transitions over all environments a second, since the last summary",
     "time/updates_per_second": "gradient steps a second, since the last summary",
     "count/updates": "gradient steps so far",
@@ -56,20 +56,23 @@ class SummaryWriter:
 
     Args:
         folder: where the event file goes.
+        tags: an algorithm's own, with their meaning.
         purge_step: what an earlier part of the run wrote after this step is hidden (it is about to be done again).
     """
 
-    def __init__(self, folder: Path, purge_step: int | None = None):
+    def __init__(self, folder: Path, purge_step: int | None = None, tags: Mapping[str, str] | None = None):
         from torch.utils.tensorboard import SummaryWriter as Writer  # half a second that only runs pay for
 
         self._writer = Writer(str(folder), purge_step=purge_step)
-        self._known = known_tags()
+        self._known = {**known_tags(), **(tags or {})}
 
     def scalars(self, values: Mapping[str, float | torch.Tensor], env_steps: int) -> None:
         """Writes each value at `env_steps`."""
         for tag, value in values.items():
             if tag not in self._known:
-                raise KeyError(f"summary tag '{tag}' is not in the table taac.training.summaries.TAGS")
+                raise KeyError(
+                    f"summary tag '{tag}' is neither in taac.training.summaries.TAGS nor in the algorithm's summary_tags()"
+                )
             self._writer.add_scalar(tag, float(value), env_steps)
 
     def episodes(self, phase: str, summary: EpisodeSummary, env_steps: int) -> None:

@@ -49,6 +49,8 @@ class Trainer:
         segment_length: frames a segment, T.
         evaluation_interval, evaluation_episodes: how often, in environment steps, and how many greedy episodes.
         evaluation_epsilon: probability with which each choice is sampled in evaluation instead of taking the mode.
+        max_evaluation_steps: an evaluation that takes more steps than this in each environment stops the run: its episodes
+            may have no end.
         summary_interval: environment steps between summaries of training.
         checkpoint_interval: environment steps between checkpoints. A checkpoint ends the running
             episodes as truncations and reseeds the environments, in every run, so that a resumed run is the same run.
@@ -74,6 +76,7 @@ class Trainer:
         evaluation_interval: int = 2_500,
         evaluation_episodes: int = 10,
         evaluation_epsilon: float = 0.0,
+        max_evaluation_steps: int = 1_000_000,
         summary_interval: int = 1_000,
         checkpoint_interval: int = 10_000,
     ):
@@ -81,7 +84,7 @@ class Trainer:
             "num_env_steps": num_env_steps, "unroll_length": unroll_length, "batch_size": batch_size,
             "updates_per_iteration": updates_per_iteration, "evaluation_interval": evaluation_interval,
             "evaluation_episodes": evaluation_episodes, "summary_interval": summary_interval,
-            "checkpoint_interval": checkpoint_interval,
+            "checkpoint_interval": checkpoint_interval, "max_evaluation_steps": max_evaluation_steps,
         }  # fmt: skip
         for name, value in at_least_one.items():
             if value < 1:
@@ -93,6 +96,11 @@ class Trainer:
                 f"Trainer.initial_collect_steps must be at least segment_length x num_envs = "
                 f"{segment_length * environment.num_envs}, so that there is a segment to sample; "
                 f"got {initial_collect_steps}"
+            )
+        if num_env_steps <= initial_collect_steps:
+            raise TaacError(
+                f"Trainer.num_env_steps {num_env_steps} must be above Trainer.initial_collect_steps "
+                f"{initial_collect_steps}: there would be no update"
             )
         if replay_buffer.length < segment_length:
             raise TaacError(
@@ -108,7 +116,7 @@ class Trainer:
         self.explorer = explorer
         self.unroll_length, self.updates_per_iteration = unroll_length, updates_per_iteration
         self.evaluation_interval, self.evaluation_episodes = evaluation_interval, evaluation_episodes
-        self.evaluation_epsilon = evaluation_epsilon
+        self.evaluation_epsilon, self.max_evaluation_steps = evaluation_epsilon, max_evaluation_steps
         self.summary_interval = summary_interval
         self.checkpoint_interval = checkpoint_interval
 
@@ -124,7 +132,11 @@ class Trainer:
 
     def train(self, folder: RunFolder, progress: Progress | None = None) -> None:
         """Trains until `num_env_steps`, from wherever this trainer stands."""
-        writer = SummaryWriter(folder.path, purge_step=self.env_steps + 1 if self.env_steps else 0)
+        writer = SummaryWriter(
+            folder.path,
+            purge_step=self.env_steps + 1 if self.env_steps else 0,
+            tags=self.agent.algorithm.summary_tags(),
+        )
         if self.env_steps == 0:
             writer.text("config", "    " + folder.config.read_text(encoding="utf-8").replace("\n", "\n    "))
         self._clock, self._marks = time.perf_counter(), (self.env_steps, self.learner.num_updates, self.seconds)
@@ -194,7 +206,12 @@ class Trainer:
     def _evaluate(self, folder: RunFolder, writer: SummaryWriter) -> None:
         seed = derived_seed(self.seed, 1, self.env_steps)
         episodes = evaluate(
-            self.agent, self.evaluation_environment, self.evaluation_episodes, seed, self.evaluation_epsilon
+            self.agent,
+            self.evaluation_environment,
+            self.evaluation_episodes,
+            seed,
+            self.evaluation_epsilon,
+            max_steps=self.max_evaluation_steps,
         )
         self.evaluation = summarize(episodes)
         folder.add_evaluation(self.env_steps, self.learner.num_updates, self._elapsed(), self.evaluation)
@@ -228,12 +245,18 @@ class Trainer:
         last = self.rollout.truncate()
         self.replay_buffer.add(Experience(last, self.rollout.act(self.agent.algorithm.random_step).info))
         self.num_checkpoints += 1
-        checkpoint.save(folder.checkpoint, self.state_dict())
+        held = folder.config.read_text(encoding="utf-8")
+        checkpoint.save(folder.checkpoint, {"config": held, **self.state_dict()})
         self._start_episodes()
 
     def resume(self, folder: RunFolder) -> None:
         """Goes on from the folder's checkpoint."""
-        self.load_state_dict(checkpoint.load(folder.checkpoint), folder)
+        state = checkpoint.load(folder.checkpoint)
+        if state["config"] != folder.config.read_text(encoding="utf-8"):
+            raise TaacError(
+                f"{folder.checkpoint} is of a run of another configuration than {folder.config}; nothing was changed"
+            )
+        self.load_state_dict(state, folder)
         folder.keep_evaluations(self.env_steps)
         self._start_episodes()
 
@@ -256,7 +279,10 @@ class Trainer:
                 "num_checkpoints": self.num_checkpoints,
                 "seconds": self.seconds,
             },
+            "evaluation": None if self.evaluation is None else self.evaluation._asdict(),
+            "recent": [episode._replace(ret=episode.ret.tolist())._asdict() for episode in self._recent],
             "random": {
+                "numpy": _numpy_state(),
                 "cpu": torch.get_rng_state(),
                 "cuda": torch.cuda.get_rng_state() if self.agent.device.type == "cuda" else None,
             },
@@ -270,6 +296,10 @@ class Trainer:
         self.env_steps, self.learner.num_updates = counters["env_steps"], counters["updates"]
         self.decisions, self.episodes = counters["decisions"], counters["episodes"]
         self.num_checkpoints, self.seconds = counters["num_checkpoints"], counters["seconds"]
+        if state["evaluation"] is not None:
+            self.evaluation = EpisodeSummary(**state["evaluation"])
+        self._recent = [Episode(**{**kept, "ret": np.array(kept["ret"])}) for kept in state["recent"]]
+        _set_numpy_state(state["random"]["numpy"])
         torch.set_rng_state(state["random"]["cpu"])
         if state["random"]["cuda"] is not None and self.agent.device.type == "cuda":
             torch.cuda.set_rng_state(state["random"]["cuda"])
@@ -282,3 +312,22 @@ class Trainer:
 def derived_seed(seed: int, stream: int, number: int) -> int:
     """A seed for environments, independent for each stream (0 training, 1 evaluation) and number."""
     return int(np.random.SeedSequence([seed, stream, number]).generate_state(1)[0] % 2**31)
+
+
+def _numpy_state() -> dict[str, Any]:
+    """numpy's global random state, which some environments draw from, as plain values and a tensor."""
+    state: Any = np.random.get_state(legacy=False)
+    inner = state["state"]
+    return {
+        "key": torch.from_numpy(inner["key"].astype(np.int64)),
+        "pos": int(inner["pos"]),
+        "has_gauss": int(state["has_gauss"]),
+        "gauss": float(state["gauss"]),
+    }
+
+
+def _set_numpy_state(state: dict[str, Any]) -> None:
+    inner = {"key": state["key"].numpy().astype(np.uint32), "pos": state["pos"]}
+    np.random.set_state(
+        {"bit_generator": "MT19937", "state": inner, "has_gauss": state["has_gauss"], "gauss": state["gauss"]}
+    )

@@ -395,7 +395,13 @@ def test_what_an_update_reports():
     extra = algorithm.calc_loss(experience, info).extra
     assert all(x.dim() == 0 and not x.requires_grad for x in extra.values())
     assert extra["policy/alpha"].item() == pytest.approx(math.exp(algorithm.temperature.value.item()))
-    assert extra["policy/entropy"].item() == pytest.approx(-info.log_pi.mean().item())
+    # Means over the frames that are learnt from: no action was taken at LAST, and no return reaches the segment's last.
+    acted = experience.time_step.step_type != L
+    assert extra["policy/entropy"].item() == pytest.approx(-info.log_pi[acted].mean().item())
+    assert extra["critic/q"].item() == pytest.approx(info.q[:, acted[:-1]].mean().item())
+    loss, target = algorithm.critic_loss(experience, info)
+    assert extra["critic/target"].item() == pytest.approx(target[acted[:-1]].mean().item())
+    assert extra["loss/critic"].item() == pytest.approx(loss[:-1][acted[:-1]].mean().item())
 
 
 # --- Acting -----------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -238,6 +239,58 @@ def test_help_lists_every_command(tmp_path):
 
     result = taac("--help", cwd=tmp_path)
     assert result.returncode == 0 and all(name in result.stdout for name in COMMANDS)
+
+
+@pytest.mark.parametrize("command, flag", [("train", "gin_param"), ("play", "record_file"), ("plot", "root_dir")])
+def test_help_of_a_command_lists_its_flags(tmp_path, command, flag):
+    result = taac(command, "--help", cwd=tmp_path)
+    assert result.returncode == 0 and f"--{flag}" in result.stdout
+
+
+def test_a_run_killed_before_it_was_marked_finished_is_marked_then(trained, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(trained[0], folder)
+    run = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**run, "status": "running"}))
+    result = train("run", tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[-1].split("s; ")[1] == trained[1].stdout.splitlines()[-1].split("s; ")[1]
+    assert json.loads((folder / "run.json").read_text())["status"] == "finished"
+
+
+def test_a_gin_file_imports_a_module_from_the_working_directory(tmp_path):
+    """An environment and an algorithm with a summary of its own, in worker processes too."""
+    (tmp_path / "mine.py").write_text(
+        "import gin, gymnasium\n"
+        "from gymnasium.envs.classic_control import PendulumEnv\n"
+        "from taac.algorithms import TaacAlgorithm\n"
+        "gymnasium.register('Mine-v0', PendulumEnv, max_episode_steps=50)\n"
+        "@gin.configurable\n"
+        "class MyAlgorithm(TaacAlgorithm):\n"
+        "    def calc_loss(self, experience, info):\n"
+        "        loss = super().calc_loss(experience, info)\n"
+        "        return loss._replace(extra={**loss.extra, 'mine/answer': loss.loss.detach().mean()})\n"
+        "    def summary_tags(self):\n"
+        "        return {'mine/answer': 'a mean'}\n"
+    )
+    (tmp_path / "mine.gin").write_text(
+        "import mine\ninclude 'experiments/smoke.gin'\n"
+        "create_environment.env_name = 'Mine-v0'\ncreate_environment.asynchronous = True\nnum_envs = 2\n"
+        "create_agent.algorithm_ctor = @MyAlgorithm\n"
+    )
+    # As the installed `taac` command does: the script's folder, not the working one, is on the path.
+    code = "import sys; sys.path = [p for p in sys.path if p]; from taac.commands.main import main; main()"
+    words = ["train", "--root_dir", "run", "--gin_file", "mine.gin", *params()]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    (tmp_path / "run_taac.py").write_text(f"if __name__ == '__main__':\n    {code}\n")
+    result = subprocess.run(
+        [sys.executable, "-P" if sys.version_info >= (3, 11) else "-B", "run_taac.py", *words],
+        cwd=tmp_path, env=environment, capture_output=True, text=True,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    from taac.analysis import runs
+
+    assert "mine/answer" in runs.read_scalars(tmp_path / "run")
 
 
 def test_nan_reward_stops_the_run_and_says_where(tmp_path):

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from taac.data_structures import StepType
+from taac.errors import TaacError
 from taac.training import checkpoint, config, experiment
 from taac.training.run_folder import RunFolder
 from taac.training.summaries import known_tags
@@ -199,6 +200,52 @@ def test_what_a_run_leaves_behind(tmp_path):
     assert scalars["count/update_ratio"].value[-1] == 1.0
     assert scalars["count/decisions"].env_steps.tolist() == [100, 200, 300, 400, 500, 600]
     assert scalars["evaluation/return"].value[-1] == pytest.approx(float(rows(folder.path)[-1]["return_mean"]))
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path):
+    run(tmp_path / "a", "Trainer.checkpoint_interval = 100", until=250)
+    run(tmp_path / "b", "Trainer.checkpoint_interval = 100", "create_experiment.seed = 1", until=250)
+    (tmp_path / "a" / "checkpoint.pt").write_bytes((tmp_path / "b" / "checkpoint.pt").read_bytes())
+    with pytest.raises(TaacError, match="of a run of another configuration"):
+        run(tmp_path / "a", "Trainer.checkpoint_interval = 100")
+
+
+def test_a_resumed_run_reports_what_the_whole_run_reports(tmp_path):
+    """Summaries and checkpoints at intervals that do not divide each other, with episodes that end in between."""
+    from taac.analysis import runs
+
+    params = ("Trainer.checkpoint_interval = 170", "create_environment.max_episode_steps = 20")
+    run(tmp_path / "whole", *params)
+    run(tmp_path / "killed", *params, until=390)
+    run(tmp_path / "killed", *params)
+    whole, killed = (runs.read_scalars(tmp_path / name)["rollout/return"] for name in ("whole", "killed"))
+    assert killed.env_steps.tolist() == whole.env_steps.tolist()
+    assert killed.value.tolist() == whole.value.tolist()
+
+
+def test_only_one_process_trains_in_a_folder(tmp_path):
+    first, second = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run")
+    with first.lock(), pytest.raises(TaacError, match="another process"), second.lock():
+        pass
+    with second.lock():
+        pass
+    assert first.open("") == "new"  # the lock alone is no run
+
+
+def test_a_run_killed_while_its_folder_was_made_can_begin(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    folder.config.write_text("half a configuration")
+    assert folder.open("a whole configuration") == "new"
+
+
+def test_an_evaluation_without_an_end_stops_the_run():
+    trainer = build("Trainer.max_evaluation_steps = 50", "evaluation_episodes = 1")
+    from taac.training.evaluation import evaluate
+
+    with pytest.raises(TaacError, match=r"after 50 steps .*max_episode_steps"):
+        evaluate(trainer.agent, trainer.evaluation_environment, 1, 0, max_steps=trainer.max_evaluation_steps)
+    trainer.close()
 
 
 def test_derived_seeds_differ():
