@@ -29,7 +29,7 @@ class TimeStep(NamedTuple):
 
     step_type: torch.Tensor  # [B] uint8, a StepType
     reward: torch.Tensor  # [B] or [B, D] float32; 0 at FIRST
-    discount: torch.Tensor  # [B] float32; 0 where the environment terminated, else 1 (a truncation included)
+    discount: torch.Tensor  # [B] float32; 0 where terminated, else 1 (gamma^(k-1) if the action was repeated k times)
     observation: Nest  # [B, ...] each leaf
     prev_action: Nest  # [B, ...] the action that led here, in the algorithm's scale; zeros at FIRST
 
