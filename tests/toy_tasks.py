@@ -91,3 +91,32 @@ class TwoRewards(PointMass):
 
 
 gymnasium.register("taac-test/TwoRewards-v0", TwoRewards)
+
+
+class Camera(PointMass):
+    """A point seen by a camera, with its speed and a clock beside the picture; actions in [-2, 5]."""
+
+    def __init__(self):
+        super().__init__()
+        spaces = gymnasium.spaces
+        self.action_space = spaces.Box(-2.0, 5.0, (1,))
+        self.observation_space = spaces.Dict(
+            camera=spaces.Box(0, 255, (12, 10, 3), np.uint8),
+            rest=spaces.Tuple((spaces.Box(-np.inf, np.inf, (2,), np.float64), spaces.Discrete(31, start=5))),
+        )
+
+    def _seen(self):
+        picture = np.zeros((12, 10, 3), dtype=np.uint8)
+        picture[:, int(np.clip(5 + 4 * self._x, 0, 9))] = 255
+        return {"camera": picture, "rest": (np.array([self._x, 1.0]), 5 + self._t)}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self._seen(), {}
+
+    def step(self, action):
+        _, reward, terminated, truncated, info = super().step(action)
+        return self._seen(), reward, terminated, truncated, info
+
+
+gymnasium.register("taac-test/Camera-v0", Camera)

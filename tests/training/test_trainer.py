@@ -248,6 +248,28 @@ def test_an_evaluation_without_an_end_stops_the_run():
     trainer.close()
 
 
+@pytest.mark.parametrize("method", ["sac", "taac_l"])
+def test_nested_observations_with_an_image(tmp_path, method):
+    """A dict of a picture and a tuple of floats and a category, normalised, through an encoder chosen in gin; resumed."""
+    params = (
+        "create_environment.env_name = 'tests.toy_tasks:taac-test/Camera-v0'", "num_envs = 2", "num_env_steps = 200",
+        "initial_collect_steps = 100", "evaluation_interval = 100", "hidden_layers = (16,)", "batch_size = 8",
+        "create_agent.normalize_observations = True", "Trainer.checkpoint_interval = 60",
+        "ImageEncoder.channels = (4, 8)", "ImageEncoder.kernels = (3, 3)", "ImageEncoder.strides = (2, 1)",
+        "ImageEncoder.output_size = 16",
+    )  # fmt: skip
+    before = build(*params, method=method).agent.state_dict()
+    whole = run(tmp_path / "whole", *params, method=method)
+    run(tmp_path / "killed", *params, method=method, until=150)
+    assert_same_parameters(whole, run(tmp_path / "killed", *params, method=method))
+    kept = whole.replay_buffer._storage.time_step
+    assert kept.observation["camera"].dtype == torch.uint8 and kept.observation["rest"][1].dtype == torch.int64
+    assert kept.observation["rest"][0].dtype == torch.float32 and kept.prev_action.abs().max() <= 1
+    convolution = "algorithm.encoder.images.0.convolutions.0.weight"
+    assert not torch.equal(before[convolution], whole.agent.state_dict()[convolution])
+    assert "taac-test/Camera-v0" in whole.environment.name
+
+
 def test_derived_seeds_differ():
     seeds = {derived_seed(s, stream, n) for s in range(4) for stream in range(2) for n in range(10)}
     assert len(seeds) == 80 and all(0 <= s < 2**31 for s in seeds)
