@@ -33,10 +33,11 @@ setup(
     package_data={"taac": ["py.typed"]},
     python_requires=">=3.10",
     packages=find_packages(include=["taac", "taac.*"]),
+    # Lower bounds: all of them at once have run the test suite, on Python 3.10.
     install_requires=[
         "torch>=2.6",
         "numpy>=1.26",
-        "gymnasium[classic-control,box2d,mujoco]>=1.1",
+        "gymnasium[classic-control,box2d,mujoco]>=1.2.3",
         "tensorboard>=2.18",
         "absl-py>=2.1",
         "gin-config>=0.5.0",

@@ -18,7 +18,7 @@ SMALL = ("num_env_steps = 400", "initial_collect_steps = 300", "batch_size = 8",
 
 
 def taac(*words, cwd):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "default"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     environment.pop("DISPLAY", None)
     return subprocess.run(
         [sys.executable, "-m", "taac", *map(str, words)], cwd=cwd, env=environment, capture_output=True, text=True

@@ -140,7 +140,7 @@ def test_an_untrained_actor_is_close_to_the_middle_of_the_box():
 
 @pytest.mark.parametrize("hidden_layers", [(), (7,), (7, 6)], ids=str)
 def test_the_actors_values(hidden_layers):
-    actor = scramble(ActorNetwork(4, 2, hidden_layers, log_std_min=-1.5, log_std_max=0.25))
+    actor = scramble(ActorNetwork(4, 2, hidden_layers, log_std_min=-0.2, log_std_max=0.25))
     features = x = torch.randn(200, 4)
     for layer in actor.hidden:
         if isinstance(layer, torch.nn.Linear):
@@ -148,9 +148,9 @@ def test_the_actors_values(hidden_layers):
     out = x @ actor.head.weight.T + actor.head.bias
     mean, log_std = actor(features)
     torch.testing.assert_close(mean, out[:, :2])
-    expected = torch.where(out[:, 2:] < -1.5, -1.5, torch.where(out[:, 2:] > 0.25, 0.25, out[:, 2:]))
+    expected = torch.where(out[:, 2:] < -0.2, -0.2, torch.where(out[:, 2:] > 0.25, 0.25, out[:, 2:]))
     torch.testing.assert_close(log_std, expected)
-    assert (log_std == -1.5).any() and (log_std == 0.25).any() and (mean.abs() > 1).any()
+    assert (log_std == -0.2).any() and (log_std == 0.25).any() and (mean.abs() > 1).any()
 
 
 def test_log_std_is_clipped_to_minus_20_and_2_unless_told():
