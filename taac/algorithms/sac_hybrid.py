@@ -16,6 +16,7 @@ import torch.nn as nn
 from taac.algorithms.taac import TaacAlgorithm
 from taac.algorithms.td_losses import BaseTDLoss, OneStepTDLoss
 from taac.data_structures import Nest
+from taac.errors import TaacError
 from taac.networks.layers import mlp, scaled_linear
 from taac.ops.trajectories import Tau
 from taac.specs import TensorSpec
@@ -46,6 +47,9 @@ class SacHybridAlgorithm(TaacAlgorithm):
         switch_hidden_layers: widths of the switching policy's network.
         taac_arguments: everything else of `TaacAlgorithm`, which is also where gin binds it.
 
+    Raises:
+        TaacError: as `TaacAlgorithm`; advantage clipping, which has no meaning here.
+
     Assumed: one-step targets, and a target entropy of pi_b as of TAAC's beta; neither is published.
     """
 
@@ -58,6 +62,10 @@ class SacHybridAlgorithm(TaacAlgorithm):
         **taac_arguments: Any,
     ):
         super().__init__(observation_spec, action_spec, td_loss=td_loss or OneStepTDLoss(), **taac_arguments)
+        if self.b1_advantage_clipping is not None:
+            raise TaacError(
+                "SacHybridAlgorithm learns its switch: b1_advantage_clipping would have no effect, remove it"
+            )
         self.switch_network = SwitchNetwork(self.tau_embedding.output_size, switch_hidden_layers)
 
     def _switching_probability(self, features: torch.Tensor, tau_prev: Tau, a_hat: torch.Tensor) -> torch.Tensor:

@@ -294,7 +294,7 @@ def _check_type(binding: Binding) -> None:
     expected = hints.get(binding.name)
     if expected is None:
         return
-    known, value = _resolve(binding.value, ())
+    known, value = _resolve(binding.value)
     if not known:
         return
     problem = None
@@ -320,18 +320,15 @@ def _is_number(hint: Any) -> bool:
     return hint in (int, float) or any(part in (int, float) for part in typing.get_args(hint))
 
 
-def _resolve(value: Any, seen: tuple[str, ...]) -> tuple[bool, Any]:
-    """The value that a binding will have, references followed; (False, None) if only building it can tell."""
+def _resolve(value: Any) -> tuple[bool, Any]:
+    """The value that a binding will have, macros followed (`_check_macros` has seen to it that they end); (False, None)
+    if only building it can tell."""
     if isinstance(value, gin_config.ConfigurableReference):
         if value.configurable.selector == "gin.macro" and value.evaluate:
-            name = "/".join(value.scopes)
-            macro = gin_config._CONFIG.get((name, "gin.macro"))
-            if macro is None or name in seen:
-                return False, None
-            return _resolve(macro["value"], (*seen, name))
+            return _resolve(gin_config._CONFIG[("/".join(value.scopes), "gin.macro")]["value"])
         return (False, None) if value.evaluate else (True, value.configurable.wrapper)
     if isinstance(value, (list, tuple)):
-        parts = [_resolve(v, seen) for v in value]
+        parts = [_resolve(v) for v in value]
         return all(k for k, _ in parts), type(value)(v for _, v in parts)
     return True, value
 

@@ -58,8 +58,9 @@ class RunFolder:
         if self.path.exists() and not self.path.is_dir():
             raise TaacError(f"--root_dir {self.path} is a file; give a folder")
         files = {p.name for p in self.path.iterdir()} if self.path.exists() else set()
-        begun = {".lock", "config.gin", "config.gin.tmp", "run.json.tmp"}  # all there is if it was killed in the making
-        if files <= begun:
+        files -= {".lock", "run.json.tmp", "config.gin.tmp"}
+        # Killed in the making, a run has left its run.json alone. A config.gin alone may be the user's own.
+        if not files or (files == {self.run.name} and "taac" in self.read_run().get("versions", {})):
             return "new"
         if not self.config.exists() or not self.run.exists():
             raise TaacError(
@@ -98,7 +99,6 @@ class RunFolder:
     def begin(self, config: str, about: dict[str, Any]) -> None:
         """Creates the folder's files for a new run."""
         self.path.mkdir(parents=True, exist_ok=True)
-        self._write(self.config, config)
         self.write_run(
             {
                 "status": "running",
@@ -111,6 +111,7 @@ class RunFolder:
                 "platform": {"system": platform.platform(), "processor": processor(), "cores": os.cpu_count()},
             }
         )
+        self._write(self.config, config)
         self.keep_evaluations(-1)
 
     def read_run(self) -> dict[str, Any]:

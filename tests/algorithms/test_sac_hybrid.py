@@ -8,6 +8,7 @@ import torch
 from taac.algorithms import SacHybridAlgorithm
 from taac.algorithms.taac import TaacInfo
 from taac.data_structures import Experience, StepType, TimeStep
+from taac.errors import TaacError
 from taac.networks import ActorNetwork, CriticEnsemble
 from taac.ops.trajectories import Tau
 from taac.specs import bounded
@@ -88,3 +89,8 @@ def test_the_switch_learns_and_nothing_flows_into_critics_from_it():
     assert all(p.grad is None for p in tested.critics.parameters())
     groups = tested.parameter_groups()
     assert {id(p) for p in tested.switch_network.parameters()} <= {id(p) for p in groups["actor"]}
+
+
+def test_advantage_clipping_is_refused():
+    with pytest.raises(TaacError, match="no effect"):
+        SacHybridAlgorithm(bounded((3,), -1, 1), bounded((A,), -1, 1), b1_advantage_clipping=(0, None))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 
+import numpy as np
 import pytest
 import torch
 
@@ -83,7 +84,7 @@ def test_same_seed_same_bits(tmp_path, num_envs):
         assert_same_parameters(first, other)
 
 
-@pytest.mark.parametrize("num_envs, method", [(1, "taac"), (3, "taac_q"), (2, "sac")])
+@pytest.mark.parametrize("num_envs, method", [(1, "taac"), (3, "taac_q"), (2, "sac"), (1, "sac_ez"), (2, "sac_nrep")])
 def test_a_killed_run_ends_as_the_run_that_was_never_killed(tmp_path, num_envs, method):
     params = (
         f"num_envs = {num_envs}",
@@ -223,6 +224,20 @@ def test_a_resumed_run_reports_what_the_whole_run_reports(tmp_path):
     assert killed.value.tolist() == whole.value.tolist()
 
 
+def test_both_global_random_streams_go_on_where_they_were(tmp_path):
+    """Some environments draw from numpy's."""
+    trainer, folder = build(), RunFolder(tmp_path / "run")
+    folder.begin("", {})
+    trainer.collect()
+    np.random.randn()  # leaves half a pair of normals behind
+    trainer.save(folder)
+    expected = np.random.randn(3).tolist(), torch.rand(3).tolist()
+    np.random.seed(9), torch.manual_seed(9)
+    trainer.resume(folder)
+    assert (np.random.randn(3).tolist(), torch.rand(3).tolist()) == expected
+    trainer.close()
+
+
 def test_only_one_process_trains_in_a_folder(tmp_path):
     first, second = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run")
     with first.lock(), pytest.raises(TaacError, match="another process"), second.lock():
@@ -232,11 +247,26 @@ def test_only_one_process_trains_in_a_folder(tmp_path):
     assert first.open("") == "new"  # the lock alone is no run
 
 
-def test_a_run_killed_while_its_folder_was_made_can_begin(tmp_path):
+def test_a_run_killed_while_its_folder_was_made_can_begin(tmp_path, monkeypatch):
     folder = RunFolder(tmp_path / "run")
-    folder.path.mkdir()
-    folder.config.write_text("half a configuration")
-    assert folder.open("a whole configuration") == "new"
+    write = RunFolder._write
+
+    def dies_at_the_second_file(path, text):
+        if path.name == "config.gin":
+            raise Killed
+        write(path, text)
+
+    monkeypatch.setattr(RunFolder, "_write", staticmethod(dies_at_the_second_file))
+    with pytest.raises(Killed):
+        folder.begin("a configuration", {})
+    assert folder.open("a configuration") == "new"
+
+
+@pytest.mark.parametrize("name, text", [("config.gin", "gamma = 0.9"), ("run.json", '{"mine": 1}')])
+def test_a_file_of_the_users_own_is_not_taken_for_a_run(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(TaacError, match="holds no run of taac"):
+        RunFolder(tmp_path).open("a configuration")
 
 
 def test_an_evaluation_without_an_end_stops_the_run():
