@@ -90,10 +90,11 @@ def test_a_killed_run_ends_as_the_run_that_was_never_killed(tmp_path, num_envs, 
         f"num_envs = {num_envs}",
         "replay_length = 150",  # the ring wraps, and is saved in the middle
         "Trainer.checkpoint_interval = 100",
+        "evaluation_interval = 150",
         "create_agent.normalize_observations = True",
     )
     whole = run(tmp_path / "whole", *params, method=method)
-    for moment in (50, 250, 410, 560):
+    for moment in (50, 160, 410, 560):  # 160 and 560: after an evaluation that the last checkpoint does not know of
         killed = run(tmp_path / "killed", *params, method=method, until=moment)
         assert moment <= killed.env_steps < 600
     resumed = run(tmp_path / "killed", *params, method=method)
