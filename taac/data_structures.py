@@ -32,6 +32,9 @@ class TimeStep(NamedTuple):
     discount: torch.Tensor  # [B] float32; 0 where terminated, else 1 (gamma^(k-1) if the action was repeated k times)
     observation: Nest  # [B, ...] each leaf
     prev_action: Nest  # [B, ...] the action that led here, in the algorithm's scale; zeros at FIRST
+    duration: (
+        torch.Tensor
+    )  # [B] int16, environment steps from the frame before to here: k if repeated k times; 0 at FIRST
 
     def is_first(self) -> torch.Tensor:
         return self.step_type == StepType.FIRST
@@ -46,7 +49,7 @@ class AlgStep(NamedTuple):
     output: Nest  # [B, ...] the action to execute
     state: Nest  # [B, ...] the state to hand in at the next step
     info: Nest  # [B, ...] what the replay buffer keeps of this step; () when only acting
-    decided: torch.Tensor  # [B] bool; whether a new action was chosen here (False: the old trajectory goes on)
+    decided: torch.Tensor  # [B] bool, or [B, A] if dimensions decide alone; False: the old trajectory goes on
 
 
 class Experience(NamedTuple):

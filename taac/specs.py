@@ -70,6 +70,51 @@ def zeros(spec: Nest, *batch: int, device: torch.device | str = "cpu") -> Nest:
     return nest.map_structure(lambda s: s.zeros(*batch, device=device), spec)
 
 
+class MixedActionSpec:
+    """Takes an action with one discrete and any continuous parts apart, and puts it together again.
+
+    Args:
+        spec: nest with one scalar categorical leaf, and float leaves of any shape in [-1, 1].
+        user: for messages.
+
+    Attributes:
+        num_choices: C of the discrete part.
+        continuous: spec of the continuous parts as one vector `[A]`.
+
+    Raises:
+        TaacError: another number of discrete parts, or continuous ones that are missing or have other bounds.
+    """
+
+    def __init__(self, spec: Nest, user: str):
+        leaves: list[TensorSpec] = nest.flatten(spec)
+        discrete = [i for i, leaf in enumerate(leaves) if leaf.is_categorical and leaf.numel == 1]
+        boxes = [leaf for i, leaf in enumerate(leaves) if i not in discrete]
+        if len(discrete) != 1 or not boxes or any(b.is_categorical for b in boxes):
+            raise TaacError(
+                f"{user} needs one discrete action and at least one continuous one (a Tuple or Dict of a Discrete and Boxes), "
+                f"but the action space is {', '.join(map(str, leaves))}; use a method for that kind of space, or a wrapper"
+            )
+        for box in boxes:
+            check_unit_box(dataclasses.replace(box, shape=(box.numel,)), user)
+        self._spec, self._position, self._boxes = spec, discrete[0], boxes
+        self.num_choices = int(leaves[discrete[0]].num_choices.item())
+        self.continuous = bounded((sum(box.numel for box in boxes),), -1.0, 1.0)
+
+    def split(self, action: Nest) -> tuple[torch.Tensor, torch.Tensor]:
+        """The choice `[...]` int64 and the continuous vector `[..., A]` of an action with leaves `[..., *shape]`."""
+        leaves = nest.flatten(action)
+        choice = leaves.pop(self._position)
+        batch = choice.shape[: choice.dim() - len(nest.flatten(self._spec)[self._position].shape)]
+        return choice.reshape(batch), torch.cat([leaf.reshape(*batch, -1) for leaf in leaves], dim=-1)
+
+    def join(self, choice: torch.Tensor, continuous: torch.Tensor) -> Nest:
+        """The inverse of `split`."""
+        parts = continuous.split([box.numel for box in self._boxes], dim=-1)
+        leaves = [part.reshape(*choice.shape, *box.shape) for part, box in zip(parts, self._boxes)]
+        leaves.insert(self._position, choice.reshape(*choice.shape, *nest.flatten(self._spec)[self._position].shape))
+        return nest.pack_like(self._spec, leaves)
+
+
 def check_unit_box(spec: Nest, user: str) -> TensorSpec:
     """The spec itself, if it is what a continuous policy acts in: one float vector in [-1, 1].
 

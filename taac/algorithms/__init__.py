@@ -3,20 +3,26 @@
 from taac.algorithms.algorithm import Algorithm
 from taac.algorithms.sac import SacAlgorithm
 from taac.algorithms.sac_hybrid import SacHybridAlgorithm
+from taac.algorithms.sac_mixed import MixedSacAlgorithm
 from taac.algorithms.sac_ntd import SacNtdAlgorithm
+from taac.algorithms.sdar import SdarAlgorithm
 from taac.algorithms.taac import TaacAlgorithm
 from taac.algorithms.td_losses import OneStepTDLoss, RetraceTDLoss, TAACTDLoss, TDLoss
 from taac.algorithms.temperature import Temperature
+from taac.algorithms.temporl import TempoRLAlgorithm
 
 __all__ = [
     "Algorithm",
+    "MixedSacAlgorithm",
     "OneStepTDLoss",
     "RetraceTDLoss",
     "SacAlgorithm",
     "SacHybridAlgorithm",
     "SacNtdAlgorithm",
+    "SdarAlgorithm",
     "TAACTDLoss",
     "TDLoss",
     "TaacAlgorithm",
     "Temperature",
+    "TempoRLAlgorithm",
 ]

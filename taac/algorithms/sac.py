@@ -80,7 +80,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
             observation_spec, action_spec, 1, reward_dim, reward_weights, encoder_ctor, critic_ctor,
             target_update_tau, target_update_period, dqda_clipping,
         )  # fmt: skip
-        self.actor = actor_ctor(self.feature_size, self.action_size)
+        self.actor = self._build_actor(actor_ctor)
         self._target_formula = (
             f"sum over {self.action_size} dimensions of log((max - min) * {action_min_prob:g})"
             if target_entropy is None
@@ -91,6 +91,9 @@ class SacAlgorithm(ActorCriticAlgorithm):
         self.td_loss.check(reward_dim, type(self).__name__, self.stores_probabilities)
         self.entropy_in_target = entropy_in_target
 
+    def _build_actor(self, actor_ctor: Callable[..., nn.Module]) -> nn.Module:
+        return actor_ctor(self.feature_size, self.action_size)
+
     # Acting ----------------------------------------------------------------------------------------------------------
 
     def initial_state(self, batch_size: int) -> Nest:
@@ -99,26 +102,22 @@ class SacAlgorithm(ActorCriticAlgorithm):
     @torch.no_grad()
     def predict_step(self, time_step: TimeStep, state: Nest, epsilon: float = 0.0) -> AlgStep:
         mean, log_std = self.actor(self.encoder(time_step.observation))
-        action = torch.tanh(mean)
-        if epsilon > 0:
-            sample, _ = distributions.squashed_normal_sample(mean, log_std)
-            action = torch.where(torch.rand_like(mean[..., :1]) < epsilon, sample, action)
-        return self._act(action)
+        return self._act(time_step, distributions.squashed_normal_mode(mean, log_std, epsilon))
 
     @torch.no_grad()
     def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
         action, _ = distributions.squashed_normal_sample(*self.actor(self.encoder(time_step.observation)))
-        return self._act(action)
+        return self._act(time_step, action)
 
     @torch.no_grad()
     def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
         batch, device = time_step.step_type.shape[0], time_step.step_type.device
-        return self._act(torch.empty(batch, self.action_size, device=device).uniform_(-1.0, 1.0))
+        return self._act(time_step, torch.empty(batch, self.action_size, device=device).uniform_(-1.0, 1.0))
 
     @staticmethod
-    def _act(action: torch.Tensor) -> AlgStep:
+    def _act(time_step: TimeStep, action: Nest) -> AlgStep:
         # The replayed prev_action of the next frame is this action: there is nothing else to keep.
-        return AlgStep(action, (), (), torch.ones_like(action[..., 0], dtype=torch.bool))
+        return AlgStep(action, (), (), torch.ones_like(time_step.step_type, dtype=torch.bool))
 
     # Learning --------------------------------------------------------------------------------------------------------
 

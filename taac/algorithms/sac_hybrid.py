@@ -17,22 +17,9 @@ from taac.algorithms.taac import TaacAlgorithm
 from taac.algorithms.td_losses import BaseTDLoss, OneStepTDLoss
 from taac.data_structures import Nest
 from taac.errors import TaacError
-from taac.networks.layers import mlp, scaled_linear
+from taac.networks import SwitchNetwork
 from taac.ops.trajectories import Tau
 from taac.specs import TensorSpec
-
-
-class SwitchNetwork(nn.Module):
-    """ReLU layers, then the logit of switching."""
-
-    def __init__(self, input_size: int, hidden_layers: Sequence[int]):
-        super().__init__()
-        self.hidden = mlp(input_size, hidden_layers)
-        self.head = scaled_linear(hidden_layers[-1] if hidden_layers else input_size, 1, 0.3, "truncated_normal")
-
-    def forward(self, embedded: torch.Tensor) -> torch.Tensor:
-        """`[..., input_size]` to `[...]`."""
-        return self.head(self.hidden(embedded)).squeeze(-1)
 
 
 @gin.configurable
@@ -69,12 +56,12 @@ class SacHybridAlgorithm(TaacAlgorithm):
         self.switch_network = SwitchNetwork(self.tau_embedding.output_size, switch_hidden_layers)
 
     def _switching_probability(self, features: torch.Tensor, tau_prev: Tau, a_hat: torch.Tensor) -> torch.Tensor:
-        return torch.sigmoid(self.switch_network(self.tau_embedding(features, tau_prev)))
+        return torch.sigmoid(self.switch_network(self.tau_embedding(features, tau_prev)).squeeze(-1))
 
     def _switching(
         self, embedded: torch.Tensor, q_0: torch.Tensor, q_1: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        logit = self.switch_network(embedded)
+        logit = self.switch_network(embedded).squeeze(-1)
         log_pi = nn.functional.logsigmoid(torch.stack([-logit, logit], dim=-1))
         q = torch.stack([q_0, q_1], dim=-1).detach()
         loss = (log_pi.exp() * (self.beta_temperature.alpha() * log_pi - q)).sum(-1)

@@ -54,7 +54,7 @@ class SacNtdAlgorithm(SacAlgorithm):
         mean, log_std = self.actor(self.encoder(time_step.observation))
         pre_tanh = mean + log_std.exp() * torch.randn_like(mean)
         log_mu = distributions.squashed_normal_log_prob(pre_tanh, mean, log_std)
-        return self._act(torch.tanh(pre_tanh))._replace(info=SacNtdInfo(pre_tanh, log_mu))
+        return self._act(time_step, torch.tanh(pre_tanh))._replace(info=SacNtdInfo(pre_tanh, log_mu))
 
     @torch.no_grad()
     def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:

@@ -135,10 +135,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
     def predict_step(self, time_step: TimeStep, state: TaacState, epsilon: float = 0.0) -> AlgStep:
         features = self.encoder(time_step.observation)
         mean, log_std = self.actor(self.tau_embedding(features, state.tau))
-        a_hat = torch.tanh(mean)
-        if epsilon > 0:
-            sample, _ = distributions.squashed_normal_sample(mean, log_std)
-            a_hat = torch.where(torch.rand_like(mean[..., :1]) < epsilon, sample, a_hat)
+        a_hat = distributions.squashed_normal_mode(mean, log_std, epsilon)
         beta_1 = self._switching_probability(features, state.tau, a_hat)
         switch = beta_1 > 0.5  # the mode; a tie repeats
         if epsilon > 0:

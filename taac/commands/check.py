@@ -25,7 +25,8 @@ def run() -> None:
     print(f"environment: {environment.name}, {environment.num_envs} in parallel")
     for path, spec in nest.flatten_with_path(environment.observation_spec):
         print(f"  observation {path + ' ' if path else ''}{spec}")
-    print(f"  action {environment.action_spec} (rescaled)")
+    for path, spec in nest.flatten_with_path(environment.action_spec):
+        print(f"  action {path + ' ' if path else ''}{spec}{'' if spec.is_categorical else ' (rescaled)'}")
     count = sum(p.numel() for p in algorithm.parameters() if p.requires_grad)
     print(f"algorithm: {type(algorithm).__name__} on {trainer.agent.device}, {count} trainable parameters")
     for line in algorithm.describe():

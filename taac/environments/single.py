@@ -14,11 +14,12 @@ from taac.errors import TaacError
 
 
 class ActionRepeatSettings(NamedTuple):
-    """Arguments of `ActionRepeat`."""
+    """Arguments of `ActionRepeat`, or of `ChosenRepeat`."""
 
     num_steps: int
     gamma: float
     plain_sum: bool
+    chosen: bool = False
 
 
 def make_single(
@@ -48,7 +49,7 @@ def make_single(
     for wrapper in wrappers:
         env = wrapper(env)
     if action_repeat is not None:
-        env = ActionRepeat(env, *action_repeat)
+        env = (ChosenRepeat if action_repeat.chosen else ActionRepeat)(env, *action_repeat[:3])
     return env if reward_dim(env) is None else VectorReward(env)
 
 
@@ -94,9 +95,12 @@ class ActionRepeat(gymnasium.Wrapper):
         self.num_steps, self.gamma = num_steps, 1.0 if plain_sum else gamma
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        return self._repeat(action, self.num_steps)
+
+    def _repeat(self, action: Any, num_steps: int) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         total: Any = 0.0
         raw: Any = 0.0
-        for i in range(self.num_steps):
+        for i in range(num_steps):
             observation, reward, terminated, truncated, info = self.env.step(action)
             total = total + self.gamma**i * np.asarray(reward, dtype=np.float64)
             raw = raw + np.asarray(reward, dtype=np.float64)
@@ -104,6 +108,20 @@ class ActionRepeat(gymnasium.Wrapper):
                 break
         more = {"taac_duration": i + 1, "taac_discount": self.gamma**i, "taac_raw_reward": np.asarray(raw)}
         return observation, total, terminated, truncated, {**info, **more}
+
+
+class ChosenRepeat(ActionRepeat):
+    """An `ActionRepeat` whose action is a pair `(k, action)`: what to do, and for how many steps, 1 to `num_steps`."""
+
+    def __init__(self, env: gymnasium.Env, num_steps: int, gamma: float, plain_sum: bool = False):
+        super().__init__(env, num_steps, gamma, plain_sum)
+        self.action_space = gymnasium.spaces.Tuple(
+            (gymnasium.spaces.Discrete(num_steps, start=1), self.env.action_space)
+        )
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        num_steps, repeated = action
+        return self._repeat(repeated, int(num_steps))
 
 
 class VectorReward(gymnasium.Wrapper):

@@ -58,9 +58,21 @@ def action_adapter(space: spaces.Space) -> tuple[Nest, Callable[[Nest], Any]]:
 
     A box is rescaled: algorithms act in [-1, 1], and `a` becomes `low + (a + 1) / 2 * (high - low)`.
 
+    Tuple and Dict spaces become tuples and dicts of what their parts become.
+
     Raises:
         TaacError: an unbounded box; a space that has no form here.
     """
+    if isinstance(space, spaces.Tuple):
+        adapters = [action_adapter(child) for child in space.spaces]
+        return tuple(spec for spec, _ in adapters), lambda action: tuple(
+            adapt(part) for (_, adapt), part in zip(adapters, action)
+        )
+    if isinstance(space, spaces.Dict):
+        named = {key: action_adapter(child) for key, child in space.spaces.items()}
+        return {key: spec for key, (spec, _) in named.items()}, lambda action: {
+            key: adapt(action[key]) for key, (_, adapt) in named.items()
+        }
     if isinstance(space, spaces.Box):
         if not (np.all(np.isfinite(space.low)) and np.all(np.isfinite(space.high))):
             raise TaacError(
@@ -86,4 +98,6 @@ def action_adapter(space: spaces.Space) -> tuple[Nest, Callable[[Nest], Any]]:
         start = int(space.start)
         spec = TensorSpec((), torch.int64, np.asarray(0), np.asarray(int(space.n) - 1))
         return spec, lambda action: action.numpy() + start
-    raise TaacError(f"the action space {space} is not supported; expected a Box or a Discrete space")
+    raise TaacError(
+        f"the action space {space} is not supported; expected a Box, a Discrete space, or a Tuple or Dict of them"
+    )

@@ -27,9 +27,7 @@ class VectorEnvironment:
         observation_spec, action_spec: nests of specs, one environment's; float actions are in [-1, 1].
         reward_dim: D if the reward is a vector, else None.
         num_envs: B.
-        durations: `[B]` environment steps that the last `step` took in each environment: 1, 0 where an episode began, more
-            where an action was repeated inside the environment.
-        raw_reward: `[B]` or `[B, D]`, the undiscounted rewards of those steps.
+        raw_reward: `[B]` or `[B, D]`, the undiscounted rewards of the environment steps that the last `step` took.
 
     Args:
         env: the vector environment; a vector reward comes in its `info["taac_vector_reward"]`, see `single.VectorReward`.
@@ -60,7 +58,6 @@ class VectorEnvironment:
         self._done = np.zeros(self.num_envs, dtype=bool)
         self._zero_action = specs.zeros(self.action_spec, self.num_envs)
         self._steps = 0
-        self.durations = np.zeros(self.num_envs, dtype=np.int64)
         self.raw_reward = np.zeros(self._reward_shape)
 
     @property
@@ -72,7 +69,6 @@ class VectorEnvironment:
         observation, _ = self._guarded("reset", lambda: self._env.reset(seed=seed))
         self._done[:] = False
         self._steps = 0
-        self.durations = np.zeros(self.num_envs, dtype=np.int64)
         self.raw_reward = np.zeros(self._reward_shape)
         return TimeStep(
             step_type=torch.full((self.num_envs,), int(StepType.FIRST), dtype=torch.uint8),
@@ -80,6 +76,7 @@ class VectorEnvironment:
             discount=torch.ones(self.num_envs),
             observation=self._checked(self._tensors(observation), self._zero_action),
             prev_action=self._zero_action,
+            duration=torch.zeros(self.num_envs, dtype=torch.int16),
         )
 
     def step(self, action: Nest) -> TimeStep:
@@ -100,7 +97,7 @@ class VectorEnvironment:
             self._refuse("a reward", reward, ~np.isfinite(reward.reshape(self.num_envs, -1)).all(1), action)
         discount = np.where(first, 1.0, info.get("taac_discount", 1.0))
         step_type = np.where(first, StepType.FIRST, np.where(self._done, StepType.LAST, StepType.MID))
-        self.durations = np.where(first, 0, info.get("taac_duration", 1))
+        duration = np.where(first, 0, info.get("taac_duration", 1))
         self.raw_reward = np.where(first, 0.0, info.get("taac_raw_reward", reward).T).T
         if first.any():
             not_first = torch.from_numpy(~first)
@@ -113,6 +110,7 @@ class VectorEnvironment:
             discount=torch.from_numpy(np.where(terminated, 0.0, discount).astype(np.float32)),
             observation=self._checked(self._tensors(observation), action),
             prev_action=action,
+            duration=torch.from_numpy(duration.astype(np.int16)),
         )
 
     def _guarded(self, where: str, fn: Callable[[], Any]) -> Any:
@@ -170,6 +168,7 @@ def create_environment(
     action_repeat: int = 1,
     action_repeat_gamma: float = 0.99,
     action_repeat_plain_sum: bool = False,
+    action_repeat_chosen: bool = False,
 ) -> VectorEnvironment:
     """Makes `num_envs` copies of a registered Gymnasium environment.
 
@@ -185,6 +184,7 @@ def create_environment(
         action_repeat: every action is taken so many times (a frame skip).
         action_repeat_gamma: discount of a step inside a repeat; the learner's own gamma.
         action_repeat_plain_sum: rewards of a repeat are summed without discount, and a decision is discounted once.
+        action_repeat_chosen: the action is a pair (k, action), taken k times, with k in 1..`action_repeat` its own choice.
 
     Raises:
         TaacError: an unknown environment, a missing package, spaces that have no tensor form.
@@ -193,7 +193,9 @@ def create_environment(
         raise TaacError(f"create_environment.num_envs must be 1 or more, got {num_envs}")
     if action_repeat < 1:
         raise TaacError(f"create_environment.action_repeat must be 1 or more, got {action_repeat}")
-    repeat = single.ActionRepeatSettings(action_repeat, action_repeat_gamma, action_repeat_plain_sum)
+    repeat = single.ActionRepeatSettings(
+        action_repeat, action_repeat_gamma, action_repeat_plain_sum, action_repeat_chosen
+    )
     kwargs = dict(env_kwargs or {})
     if render_mode is not None:
         kwargs["render_mode"] = render_mode
@@ -203,7 +205,7 @@ def create_environment(
         kwargs,
         tuple(wrappers),
         max_episode_steps,
-        repeat if action_repeat > 1 else None,
+        repeat if action_repeat > 1 or action_repeat_chosen else None,
     )
     if max_episode_steps is not None and max_episode_steps < 1:
         raise TaacError(f"create_environment.max_episode_steps must be 1 or more, or None, got {max_episode_steps}")

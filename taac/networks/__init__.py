@@ -1,6 +1,6 @@
 """Networks: encoders, actor, critic ensemble."""
 
-from taac.networks.actor import ActorNetwork, TrajectoryEmbedding
+from taac.networks.actor import ActorNetwork, SwitchNetwork, TrajectoryEmbedding
 from taac.networks.critics import CriticEnsemble
 from taac.networks.encoders import ImageEncoder, ObservationEncoder
 from taac.networks.normalizers import ObservationNormalizer, RewardNormalizer
@@ -12,5 +12,6 @@ __all__ = [
     "ObservationEncoder",
     "ObservationNormalizer",
     "RewardNormalizer",
+    "SwitchNetwork",
     "TrajectoryEmbedding",
 ]

@@ -9,9 +9,9 @@ import torch
 import torch.nn as nn
 
 from taac import nest
+from taac.data_structures import Nest
 from taac.errors import TaacError
 from taac.networks.layers import mlp, scaled_linear
-from taac.ops.trajectories import Tau
 
 
 @gin.configurable
@@ -52,6 +52,26 @@ class ActorNetwork(nn.Module):
         return mean, log_std.clamp(self.log_std_min, self.log_std_max)
 
 
+class SwitchNetwork(nn.Module):
+    """ReLU layers, then the logits of switching.
+
+    Args:
+        input_size: width of the features.
+        hidden_layers: widths.
+        num_switches: how many there are, each independent of the others given the features.
+    """
+
+    def __init__(self, input_size: int, hidden_layers: Sequence[int], num_switches: int = 1):
+        super().__init__()
+        self.hidden = mlp(input_size, hidden_layers)
+        fan_in = hidden_layers[-1] if hidden_layers else input_size
+        self.head = scaled_linear(fan_in, num_switches, 0.3, "truncated_normal")
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """`[..., input_size]` to `[..., num_switches]`."""
+        return self.head(self.hidden(features))
+
+
 class TrajectoryEmbedding(nn.Module):
     """The observation's features beside the previous trajectory, each part through its own linear layer.
 
@@ -69,7 +89,7 @@ class TrajectoryEmbedding(nn.Module):
         self.parts = nn.ModuleList(scaled_linear(action_size, feature_size, 1.0, "uniform") for _ in range(num_parts))
         self.output_size = feature_size * (1 + num_parts)
 
-    def forward(self, features: torch.Tensor, tau: Tau) -> torch.Tensor:
-        """Features `[..., F]` and a trajectory of parts `[..., A]` to `[..., output_size]`."""
+    def forward(self, features: torch.Tensor, tau: Nest) -> torch.Tensor:
+        """Features `[..., F]` and a trajectory (or any nest) of parts `[..., A]` to `[..., output_size]`."""
         embedded = [layer(part) for layer, part in zip(self.parts, nest.flatten(tau))]
         return torch.cat([features, *embedded], dim=-1)

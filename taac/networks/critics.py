@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 
 import gin
@@ -21,6 +22,7 @@ class CriticEnsemble(nn.Module):
     Args:
         input_size: width of the features and of every action part together.
         reward_dim: D for a reward of D parts; None for a scalar reward.
+        num_choices: C values at once, one for each choice of a discrete action; None: no discrete action.
         num_critics: N, 1 or more.
         hidden_layers: widths.
         last_init_range: the last layer's weights are uniform in +- this.
@@ -33,6 +35,7 @@ class CriticEnsemble(nn.Module):
         num_critics: int = 2,
         hidden_layers: Sequence[int] = (256, 256),
         last_init_range: float = 0.003,
+        num_choices: int | None = None,
     ):
         super().__init__()
         if num_critics < 1:
@@ -41,15 +44,16 @@ class CriticEnsemble(nn.Module):
         self.hidden = nn.ModuleList(
             EnsembleLinear(num_critics, fan_in, fan_out) for fan_in, fan_out in itertools.pairwise(sizes)
         )
-        self.last = EnsembleLinear(num_critics, sizes[-1], reward_dim or 1, last_init_range)
-        self.num_critics, self.reward_dim = num_critics, reward_dim
+        self.output_shape = tuple(size for size in (num_choices, reward_dim) if size is not None)
+        self.last = EnsembleLinear(num_critics, sizes[-1], math.prod(self.output_shape), last_init_range)
+        self.num_critics = num_critics
 
     def forward(self, features: torch.Tensor, *action: torch.Tensor) -> torch.Tensor:
-        """Features `[..., F]` and action parts `[..., A]` to `[N, ...]`, or `[N, ..., D]` for a vector reward."""
+        """Features `[..., F]` and action parts `[..., A]` to `[N, ...(, C)(, D)]`: choices and reward parts if there are any."""
         x = torch.cat([features, *action], dim=-1)
         batch = x.shape[:-1]
         x = x.reshape(1, -1, x.shape[-1]).expand(self.num_critics, -1, -1)
         for layer in self.hidden:
             x = F.relu(layer(x))
         q = self.last(x)
-        return q.reshape(self.num_critics, *batch, *((self.reward_dim,) if self.reward_dim else ()))
+        return q.reshape(self.num_critics, *batch, *self.output_shape)

@@ -19,6 +19,9 @@ class RewardNormalizer(nn.Module):
     At call k (from 0, so that the first batch sets them) the running mean and second moment move towards the batch's by
     `8 / (8 + k)`; then `(r - mean) / sqrt(var + 1e-10)`, clipped to +-clip. Each part of a vector reward has its own statistics.
 
+    A reward of several environment steps, an action having been repeated, is normalised as their sum: the statistics are
+    of a single step, taken as `r / duration`, and mean and clip count `duration` times.
+
     Args:
         reward_dim: D, or None for a scalar reward.
         clip: in standard deviations; None does not clip.
@@ -43,19 +46,29 @@ class RewardNormalizer(nn.Module):
         self.register_buffer("calls", torch.zeros((), dtype=torch.float64))
 
     @torch.no_grad()
-    def update(self, reward: torch.Tensor) -> None:
-        """Moves the statistics towards those of a batch `[T, B]` or `[T, B, D]`."""
+    def update(self, reward: torch.Tensor, duration: torch.Tensor | None = None) -> None:
+        """Moves the statistics towards those of a batch `[T, B]` or `[T, B, D]` of durations `[T, B]` (None: 1)."""
         rate = self.SPEED / (self.SPEED + self.calls)
-        reward = reward.to(torch.float64)
+        reward = reward.to(torch.float64) / self._steps(reward, duration)
         self.mean.lerp_(reward.mean((0, 1)), rate)
         self.second_moment.lerp_(reward.square().mean((0, 1)), rate)
         self.calls += 1
 
-    def forward(self, reward: torch.Tensor) -> torch.Tensor:
-        """`[T, B]` or `[T, B, D]`, normalised with the present statistics."""
+    def forward(self, reward: torch.Tensor, duration: torch.Tensor | None = None) -> torch.Tensor:
+        """`[T, B]` or `[T, B, D]` of durations `[T, B]` (None: 1), normalised with the present statistics."""
         variance = (self.second_moment - self.mean.square()).clamp(min=0.0)
-        normalized = ((reward - self.mean) / (variance + 1e-10).sqrt()).to(reward.dtype)
-        return normalized if self.clip is None else normalized.clamp(-self.clip, self.clip)
+        steps = self._steps(reward, duration)
+        normalized = (reward / steps - self.mean) / (variance + 1e-10).sqrt()
+        if self.clip is not None:
+            normalized = normalized.clamp(-self.clip, self.clip)
+        return (normalized * steps).to(reward.dtype)
+
+    @staticmethod
+    def _steps(reward: torch.Tensor, duration: torch.Tensor | None) -> torch.Tensor | float:
+        """Durations that broadcast with rewards; 1 at FIRST, which no action led to."""
+        if duration is None:
+            return 1.0
+        return duration.clamp(min=1).reshape(*duration.shape, *(1,) * (reward.dim() - duration.dim()))
 
 
 @gin.configurable

@@ -74,6 +74,15 @@ def squashed_normal_sample(mean: torch.Tensor, log_std: torch.Tensor) -> tuple[t
     return torch.tanh(pre_tanh), _log_prob_of_noise(noise, pre_tanh, log_std)
 
 
+def squashed_normal_mode(mean: torch.Tensor, log_std: torch.Tensor, epsilon: float = 0.0) -> torch.Tensor:
+    """The mode before squashing, `tanh(mean)`, `[..., A]`; with probability `epsilon`, each action is a sample instead."""
+    mode = torch.tanh(mean)
+    if epsilon == 0:
+        return mode
+    sample, _ = squashed_normal_sample(mean, log_std)
+    return torch.where(torch.rand_like(mean[..., :1]) < epsilon, sample, mode)
+
+
 def beta_distribution(
     q_values: torch.Tensor,
     alpha: torch.Tensor | float,
@@ -113,6 +122,23 @@ def beta_distribution(
         alpha = torch.as_tensor(alpha, dtype=advantage.dtype, device=advantage.device).clamp(min=_MIN_ALPHA)
         scaled = advantage / alpha
         return torch.stack([torch.sigmoid(-scaled), torch.sigmoid(scaled)], dim=-1)
+
+
+def boltzmann_distribution(q_values: torch.Tensor, alpha: torch.Tensor | float) -> torch.Tensor:
+    """The soft policy over choices, `p = softmax(q / alpha)`, with alpha clamped to at least 1e-10; never differentiated.
+
+    Args:
+        q_values: `[..., C]`.
+        alpha: temperature, a scalar, > 0.
+
+    Returns:
+        Probabilities `[..., C]`, detached.
+
+    Source: Haarnoja et al., Soft Q-learning (arXiv:1702.08165), equation 4.
+    """
+    with torch.no_grad():
+        scale = torch.as_tensor(alpha, dtype=q_values.dtype, device=q_values.device).clamp(min=_MIN_ALPHA)
+        return torch.softmax((q_values - q_values.amax(-1, keepdim=True)) / scale, dim=-1)
 
 
 def categorical_entropy(probs: torch.Tensor) -> torch.Tensor:

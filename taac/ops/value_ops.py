@@ -146,6 +146,53 @@ def retrace_return(
         return returns
 
 
+def skip_returns(
+    reward: torch.Tensor,
+    value: torch.Tensor,
+    step_type: torch.Tensor,
+    discount: torch.Tensor,
+    decided: torch.Tensor,
+    max_skip: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The return of every skip that a segment holds: of an action taken at step t and held until step t+j.
+
+    `G_j[t] = reward[t+1] + discount[t+1] * G_{j-1}[t+1]`, `G_0 = value`: j rewards, then the value of the state arrived at.
+    It is one that happened where no new action was chosen at steps t+1..t+j-1, and the episode did not end before t+j.
+
+    Args:
+        reward, value, step_type, discount: as `one_step_return`; the value of step 0 is never read.
+        decided: `[T, B]` bool, whether a new action was chosen at a step.
+        max_skip: J.
+
+    Returns:
+        `G` `[J, T-1, B]` or `[J, T-1, B, D]`, detached, row j-1 of skips of length j, and whether the skip happened,
+        `[J, T-1, B]` bool; `G` is 0 where the segment ends before the skip.
+
+    Raises:
+        TaacError: shapes that do not fit, T < 2, or J < 1.
+
+    Source: Biedenkapp et al., TempoRL (ICML 2021, arXiv:2106.05262), section 4: the n-step update of the skip policy, and
+    the connectedness graph of a skip's states.
+    """
+    discount = _check(reward, value, step_type, discount)
+    if decided.shape != step_type.shape:
+        raise TaacError(f"decided must have shape {list(step_type.shape)}, got {list(decided.shape)}")
+    if max_skip < 1:
+        raise TaacError(f"max_skip must be 1 or more, got {max_skip}")
+    with torch.no_grad():
+        steps = reward.shape[0]
+        returns = reward.new_zeros(max_skip, *reward[1:].shape)
+        happened = torch.zeros(max_skip, *step_type[1:].shape, dtype=torch.bool, device=step_type.device)
+        acts = step_type[:-1] != StepType.LAST
+        arrived, until = value, torch.ones_like(decided)
+        for j in range(1, min(max_skip, steps - 1) + 1):
+            arrived = reward[1 : steps - j + 1] + discount[1 : steps - j + 1] * arrived[1:]
+            held = until[1:] if j == 1 else until[1:] & ~decided[1 : steps - j + 1]
+            until = acts[: steps - j] & held
+            returns[j - 1, : steps - j], happened[j - 1, : steps - j] = arrived, until
+        return returns, happened
+
+
 @torch.no_grad()
 def _backward(reward: torch.Tensor, value: torch.Tensor, stop: torch.Tensor, discount: torch.Tensor) -> torch.Tensor:
     """The recursion of the module's docstring. `discount` is already broadcast."""

@@ -58,8 +58,8 @@ class Agent(nn.Module):
             experience = nest.map_structure(lambda x: x.to(self.device, non_blocking=True), experience)
         time_step = self._seen(experience.time_step)
         if self.reward_normalizer is not None:
-            self.reward_normalizer.update(time_step.reward)
-            time_step = time_step._replace(reward=self.reward_normalizer(time_step.reward))
+            self.reward_normalizer.update(time_step.reward, time_step.duration)
+            time_step = time_step._replace(reward=self.reward_normalizer(time_step.reward, time_step.duration))
         return experience._replace(time_step=time_step)
 
     def initial_state(self, batch_size: int) -> Nest:

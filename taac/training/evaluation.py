@@ -59,7 +59,7 @@ def evaluate(
             time_step, alg_step = rollout.step(lambda t, s: agent.predict_step(t, s, epsilon))
             if on_step is not None:
                 on_step(time_step, alg_step)
-            for index, episode in recorder.add(time_step, alg_step, rollout.raw_reward, rollout.durations):
+            for index, episode in recorder.add(time_step, alg_step, rollout.raw_reward, rollout.time_step.duration):
                 if shares[index] > 0:
                     shares[index] -= 1
                     episodes.append(episode)

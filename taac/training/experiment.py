@@ -126,6 +126,7 @@ def experience_spec(environment: VectorEnvironment, agent: Agent) -> Nest:
         "discount": scalar,
         "observation": environment.observation_spec,
         "prev_action": environment.action_spec,
+        "duration": specs.TensorSpec((), torch.int16),
     }
     time_step = TimeStep(**parts)
     with torch.random.fork_rng(devices=[]):

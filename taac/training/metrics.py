@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
-from taac.data_structures import AlgStep, StepType, TimeStep
+from taac import nest
+from taac.data_structures import AlgStep, Nest, StepType, TimeStep
 
 
 class Episode(NamedTuple):
@@ -15,11 +17,12 @@ class Episode(NamedTuple):
 
     ret: np.ndarray  # undiscounted sum of raw rewards; [] or [D]
     length: int  # transitions
-    repeated: int  # transitions at which the old trajectory went on
-    decisions: int  # transitions at which a new action was chosen
-    runs: int  # stretches of one decision; an episode that begins without a decision begins a run all the same
+    repeated: float  # transitions at which the old trajectory went on; where dimensions decide alone, their mean
+    decisions: int  # transitions at which a new action was chosen, if only in one dimension
+    runs: float  # stretches of one decision; an episode that begins without a decision begins a run all the same
     longest_run: int  # most transitions in a row that followed one decision
     jerk: float  # mean squared second difference of the action in [-1, 1], over dimensions and time; 0 if length < 3
+    same: float  # transitions whose action equals the one before, exactly; mean over dimensions
 
 
 class EpisodeSummary(NamedTuple):
@@ -34,6 +37,7 @@ class EpisodeSummary(NamedTuple):
     max_run: int
     decisions: float  # per episode
     jerk: float
+    fraction_same: float  # of all transitions, measured on the actions alone, whatever the method says it did
 
 
 class EpisodeRecorder:
@@ -43,66 +47,86 @@ class EpisodeRecorder:
     """
 
     def __init__(self, num_envs: int):
-        self._rows: list[_Running] = [_Running() for _ in range(num_envs)]
+        self._num_envs = num_envs
+        self._rows: _Rows | None = None
 
     def add(
         self,
         time_step: TimeStep,
         alg_step: AlgStep,
         raw_reward: np.ndarray | None = None,
-        durations: np.ndarray | None = None,
+        duration: torch.Tensor | None = None,
     ) -> list[tuple[int, Episode]]:
         """Takes one frame of every environment; gives (environment, episode) for those that ended here.
 
         Args:
             raw_reward: `[B]` or `[B, D]`, undiscounted, received on arriving here; None: it is `time_step.reward`.
-            durations: `[B]`, how many environment steps the action taken here lasts; None: 1.
+            duration: `[B]`, how many environment steps the action taken here lasts; None: 1.
         """
-        step_type = time_step.step_type.tolist()
         reward = time_step.reward.cpu().numpy() if raw_reward is None else raw_reward
-        lasts = [1] * len(self._rows) if durations is None else durations.tolist()
-        decided = alg_step.decided.tolist()
-        action = alg_step.output.cpu().numpy()
-        ended = []
-        for i, row in enumerate(self._rows):
-            if step_type[i] == StepType.FIRST:
-                self._rows[i] = row = _Running()
-            else:
-                row.ret = row.ret + reward[i]
-            if step_type[i] == StepType.LAST:
-                ended.append((i, row.finish()))
-                self._rows[i] = _Running()
-            else:
-                for step in range(lasts[i]):  # an action repeated inside the environment is repeated all the same
-                    row.act(action[i], decided[i] and step == 0)
+        action = _vector(alg_step.output)
+        decided = alg_step.decided.cpu().numpy().reshape(self._num_envs, -1)
+        lasts = np.ones(self._num_envs, dtype=np.int64) if duration is None else duration.cpu().numpy()
+        if self._rows is None:
+            self._rows = _Rows(self._num_envs, reward.shape[1:], action.shape[1], decided.shape[1])
+        rows, step_type = self._rows, time_step.step_type.cpu().numpy()
+        rows.clear(step_type == StepType.FIRST)
+        rows.ret[step_type != StepType.FIRST] += reward[step_type != StepType.FIRST]
+        ended = [(i, rows.episode(i)) for i in np.flatnonzero(step_type == StepType.LAST).tolist()]
+        lasts = np.where(step_type == StepType.LAST, 0, lasts)
+        for step in range(lasts.max()):  # an action repeated inside the environment is repeated all the same
+            rows.act(lasts > step, action, decided if step == 0 else np.zeros_like(decided))
         return ended
 
 
-class _Running:
-    """An episode under way."""
+def _vector(action: Nest) -> np.ndarray:
+    """The continuous parts of a nested action `[B, ...]` as one vector `[B, A]`; of a discrete action, its choices."""
+    leaves = nest.flatten(action)
+    continuous = [leaf for leaf in leaves if leaf.is_floating_point()] or leaves
+    return np.concatenate([leaf.reshape(len(leaf), -1).cpu().numpy() for leaf in continuous], axis=1)
 
-    def __init__(self) -> None:
-        self.ret = np.zeros(())
-        self.length = self.repeated = self.runs = self.run = self.longest = 0
-        self.last: np.ndarray | None = None
-        self.before: np.ndarray | None = None
-        self.jerk_sum = 0.0
 
-    def act(self, action: np.ndarray, decided: bool) -> None:
-        begins = decided or self.length == 0
-        self.length += 1
-        self.repeated += not decided
-        self.runs += begins
-        self.run = 1 if begins else self.run + 1
-        self.longest = max(self.longest, self.run)
-        if self.before is not None and self.last is not None:
-            self.jerk_sum += float(np.mean((action - 2 * self.last + self.before) ** 2))
-        self.before, self.last = self.last, action
+class _Rows:
+    """The episodes under way, a row for each environment."""
 
-    def finish(self) -> Episode:
-        jerk = self.jerk_sum / (self.length - 2) if self.length > 2 else 0.0
-        decisions = self.length - self.repeated
-        return Episode(self.ret, self.length, self.repeated, decisions, self.runs, self.longest, jerk)
+    def __init__(self, num_envs: int, reward_shape: tuple[int, ...], action_size: int, parts: int):
+        self.ret = np.zeros((num_envs, *reward_shape))
+        self.length, self.decisions, self.longest = (np.zeros(num_envs, dtype=np.int64) for _ in range(3))
+        self.repeated, self.runs, self.jerk, self.same = (np.zeros(num_envs) for _ in range(4))
+        self.run = np.zeros((num_envs, parts), dtype=np.int64)
+        self.last, self.before = np.zeros((num_envs, action_size)), np.zeros((num_envs, action_size))
+
+    def clear(self, rows: np.ndarray) -> None:
+        if rows.any():
+            for value in vars(self).values():
+                value[rows] = 0
+
+    def act(self, rows: np.ndarray, action: np.ndarray, decided: np.ndarray) -> None:
+        """One transition in the given rows `[B]` bool; `decided` `[B, parts]`."""
+        begins = decided | (self.length == 0)[:, None]
+        self.run = np.where(rows[:, None], np.where(begins, 1, self.run + 1), self.run)
+        self.longest = np.maximum(self.longest, self.run.max(1))
+        self.decisions += rows & decided.any(1)
+        self.repeated += rows * (~decided).mean(1)
+        self.runs += rows * begins.mean(1)
+        self.same += rows * (self.length > 0) * (action == self.last).mean(1)
+        self.jerk += rows * (self.length > 1) * np.square(action - 2 * self.last + self.before).mean(1)
+        self.length += rows
+        self.before = np.where(rows[:, None], self.last, self.before)
+        self.last = np.where(rows[:, None], action, self.last)
+
+    def episode(self, row: int) -> Episode:
+        length = int(self.length[row])
+        return Episode(
+            ret=self.ret[row].copy(),
+            length=length,
+            repeated=float(self.repeated[row]),
+            decisions=int(self.decisions[row]),
+            runs=float(self.runs[row]),
+            longest_run=int(self.longest[row]),
+            jerk=float(self.jerk[row] / (length - 2)) if length > 2 else 0.0,
+            same=float(self.same[row]),
+        )
 
 
 def summarize(episodes: Sequence[Episode] | Iterable[Episode]) -> EpisodeSummary:
@@ -120,4 +144,5 @@ def summarize(episodes: Sequence[Episode] | Iterable[Episode]) -> EpisodeSummary
         max_run=max(e.longest_run for e in episodes),
         decisions=sum(e.decisions for e in episodes) / len(episodes),
         jerk=float(np.mean([e.jerk for e in episodes])),
+        fraction_same=sum(e.same for e in episodes) / max(1, transitions),
     )

@@ -21,7 +21,6 @@ class Rollout:
     Attributes:
         time_step: the frame to act at next, on the agent's device.
         raw_reward: `[B]` or `[B, D]`, undiscounted, received on arriving at the frame that `step` gave last.
-        durations: `[B]`, how many environment steps were taken there: 0 at LAST.
     """
 
     time_step: TimeStep
@@ -30,7 +29,7 @@ class Rollout:
         self.environment, self.agent = environment, agent
         self._initial_state = agent.initial_state(environment.num_envs)
         self._state = self._initial_state
-        self.raw_reward, self.durations = environment.raw_reward, environment.durations
+        self.raw_reward = environment.raw_reward
 
     def reset(self, seed: int) -> None:
         """Begins anew in every environment."""
@@ -38,14 +37,16 @@ class Rollout:
         self._state = self._initial_state
 
     def step(self, policy: Policy) -> tuple[TimeStep, AlgStep]:
-        """Acts at `self.time_step` and moves on; gives the frame that was acted at and what was done there."""
+        """Acts at `self.time_step` and moves on; gives the frame that was acted at and what was done there.
+
+        How long that took is then in `self.time_step.duration`: 0 where the frame acted at was LAST.
+        """
         time_step = self.time_step
         alg_step = self.act(policy)
         self._state = alg_step.state
         self.raw_reward = self.environment.raw_reward
         action = nest.map_structure(lambda a: a.cpu(), alg_step.output)
         self.time_step = self._to_device(self.environment.step(action))
-        self.durations = self.environment.durations
         return time_step, alg_step
 
     def act(self, policy: Policy) -> AlgStep:

@@ -28,7 +28,7 @@ from taac.training.metrics import EpisodeSummary
 PACKAGES = ("torch", "numpy", "gymnasium", "mujoco", "box2d", "tensorboard", "gin-config")
 EVALUATION_COLUMNS = (
     "env_steps", "updates", "seconds", "episodes", "return_mean", "return_std", "length", "fraction_repeated",
-    "mean_run", "max_run", "decisions", "jerk",
+    "mean_run", "max_run", "decisions", "jerk", "fraction_same",
 )  # fmt: skip
 
 
@@ -140,7 +140,9 @@ class RunFolder:
         rows: list[dict[str, str]] = []
         if self.evaluations.exists():
             with open(self.evaluations, newline="", encoding="utf-8") as file:
-                rows = [r for r in csv.DictReader(file) if r["jerk"] and int(r["env_steps"]) <= env_steps]
+                rows = [
+                    r for r in csv.DictReader(file) if r[EVALUATION_COLUMNS[-1]] and int(r["env_steps"]) <= env_steps
+                ]
         beside = self.evaluations.with_suffix(".tmp")
         with open(beside, "w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, EVALUATION_COLUMNS)

@@ -19,6 +19,7 @@ TAGS: dict[str, str] = {
     "{phase}/max_run": "the longest of them",
     "{phase}/decisions": "transitions at which a new action was chosen, per episode",
     "{phase}/jerk": "mean squared second difference of the action in [-1, 1]",
+    "{phase}/fraction_same": "components of the action that equal the ones before / all, measured on the actions alone",
     "loss/total": "mean over all T*B frames of actor + temperature + critic losses, 0 at LAST: what is minimised",
     "loss/critic": "sum over critics of (Q_i - G)^2, mean over the frames that are learnt from",
     "loss/actor": "half the squared length of beta_1 dQ/da, + alpha log pi (beta_1 = 1 for SAC), mean over frames",

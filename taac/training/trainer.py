@@ -164,9 +164,10 @@ class Trainer:
             time_step, alg_step = self.rollout.step(self.agent.random_step if uniform else self._explore)
             self.replay_buffer.add(Experience(time_step, alg_step.info))
             acted = time_step.step_type != StepType.LAST
-            self.env_steps += int(self.rollout.durations.sum())
-            self.decisions += int((acted & alg_step.decided).sum())
-            ended = self._recorder.add(time_step, alg_step, self.rollout.raw_reward, self.rollout.durations)
+            self.env_steps += int(self.rollout.time_step.duration.sum())
+            self.decisions += int((acted & alg_step.decided.reshape(len(acted), -1).any(1)).sum())
+            duration = self.rollout.time_step.duration
+            ended = self._recorder.add(time_step, alg_step, self.rollout.raw_reward, duration)
             self.episodes += len(ended)
             self._recent += [episode for _, episode in ended]
 

@@ -50,7 +50,7 @@ def replayed(spec, reward_dim=None):
     action = torch.rand(STEPS, BATCH, NUM_ACTIONS, dtype=torch.float64) * 2 - 1
     reward[IS_FIRST], action[IS_FIRST] = 0.0, 0.0
     reward[0], discount[0], action[0] = NAN, NAN, NAN
-    return TimeStep(STEP_TYPE, reward, discount, observation(spec, STEPS, BATCH), action)
+    return TimeStep(STEP_TYPE, reward, discount, observation(spec, STEPS, BATCH), action, torch.ones(STEPS, BATCH))
 
 
 def observation(spec, *batch):
@@ -64,7 +64,7 @@ def frame(batch, step_type=M, spec=VECTOR_SPEC):
     """A frame `[B]` to act at."""
     return TimeStep(
         torch.full((batch,), int(step_type), dtype=torch.uint8), torch.zeros(batch), torch.ones(batch),
-        observation(spec, batch), torch.zeros(batch, NUM_ACTIONS),
+        observation(spec, batch), torch.zeros(batch, NUM_ACTIONS), torch.ones(batch),
     )  # fmt: skip
 
 
@@ -364,7 +364,7 @@ def test_no_entropy_is_paid_after_a_termination():
     discount = torch.tensor([[1.0, 1.0], [0.0, 1.0]], dtype=torch.float64)
     reward = torch.tensor([[0.0, 0.0], [3.0, 3.0]], dtype=torch.float64)
     action = torch.zeros(2, 2, NUM_ACTIONS, dtype=torch.float64)
-    time_step = TimeStep(step_type, reward, discount, torch.randn(1, 1, 3).expand(2, 2, 3), action)
+    time_step = TimeStep(step_type, reward, discount, torch.randn(1, 1, 3).expand(2, 2, 3), action, torch.ones(2, 2))
     info = algorithm.train_step(Experience(time_step, ()))
     _, target = algorithm.td_loss(info.q, time_step, info.value, torch.ones(2, 2, dtype=torch.bool))
     assert target[0, 0] == 3.0

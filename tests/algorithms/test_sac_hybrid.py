@@ -27,7 +27,7 @@ def algorithm():
 def frames(*batch):
     return TimeStep(
         torch.full(batch, int(StepType.MID), dtype=torch.uint8), torch.randn(batch), torch.ones(batch),
-        torch.randn(*batch, 3), torch.zeros(*batch, A),
+        torch.randn(*batch, 3), torch.zeros(*batch, A), torch.ones(*batch),
     )  # fmt: skip
 
 
@@ -69,7 +69,7 @@ def test_the_loss_of_the_switch_is_the_expectation_over_both_choices():
     embedded = torch.randn(5, tested.tau_embedding.output_size)
     q_0, q_1 = torch.randn(5), torch.randn(5)
     beta, loss = tested._switching(embedded, q_0, q_1)
-    logit = tested.switch_network(embedded)
+    logit = tested.switch_network(embedded).squeeze(-1)
     p = 1 / (1 + torch.exp(-logit))
     expected = p * (torch.log(p) - q_1) + (1 - p) * (torch.log(1 - p) - q_0)  # alpha is 1
     torch.testing.assert_close(loss, expected)

@@ -28,7 +28,7 @@ def algorithm(**options):
 def frame():
     return TimeStep(
         torch.full((BATCH,), int(StepType.MID), dtype=torch.uint8), torch.randn(BATCH), torch.ones(BATCH),
-        torch.randn(BATCH, 3), torch.zeros(BATCH, A),
+        torch.randn(BATCH, 3), torch.zeros(BATCH, A), torch.ones(BATCH),
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ ALL = [OneStepTDLoss, TDLoss, TAACTDLoss]
 
 
 def time_steps(step_type, reward, discount):
-    return TimeStep(step_type, reward, discount, (), ())
+    return TimeStep(step_type, reward, discount, (), (), torch.ones_like(discount))
 
 
 def random_segment(steps=6, batch=40, reward_dim=None, num_critics=2):

@@ -185,8 +185,8 @@ def test_check_prints_what_would_be_trained(tmp_path):
     out = result.stdout
     assert "TaacAlgorithm.beta_min_prob = %beta_min_prob" in out
     assert "target entropy -1.6094 nats" in out and "0.1985 nats" in out
-    # A frame: step_type 1, reward 4, discount 4, observation 2 x 4, prev_action 4, tau 4, b 1 bytes.
-    assert f"replay buffer: {100_000 * (1 + 4 + 4 + 8 + 4 + 4 + 1)} bytes" in out
+    # A frame: step_type 1, reward 4, discount 4, observation 2 x 4, prev_action 4, duration 2, tau 4, b 1 bytes.
+    assert f"replay buffer: {100_000 * (1 + 4 + 4 + 8 + 4 + 2 + 4 + 1)} bytes" in out
     assert list(tmp_path.iterdir()) == []
 
 

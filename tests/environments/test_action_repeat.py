@@ -19,17 +19,17 @@ FIRST, MID, LAST = (int(t) for t in StepType)
 def play(scripts, steps, **options):
     """The frames of a scripted environment, whose reward on arriving at step k of episode e is 10 e + k."""
     environment = create_environment(env_id("Counter"), len(scripts), env_kwargs={"scripts": scripts}, **options)
-    frames = [(environment.reset(0), environment.durations.tolist(), environment.raw_reward.tolist())]
+    frames = [(environment.reset(0), environment.raw_reward.tolist())]
     for _ in range(steps):
         time_step = environment.step(torch.full((len(scripts), 2), 0.5))
-        frames.append((time_step, environment.durations.tolist(), environment.raw_reward.tolist()))
+        frames.append((time_step, environment.raw_reward.tolist()))
     return frames
 
 
 def table(frames, env=0):
     return [
-        (int(t.step_type[env]), float(t.reward[env]), float(t.discount[env]), durations[env], raw[env])
-        for t, durations, raw in frames
+        (int(t.step_type[env]), float(t.reward[env]), float(t.discount[env]), int(t.duration[env]), raw[env])
+        for t, raw in frames
     ]
 
 

@@ -215,7 +215,7 @@ def test_what_an_environment_says_in_its_info_is_its_own():
     rows = []
     for step in range(3):
         frame = environment.step(action_at(step, 2))
-        rows.append((frame.discount.tolist(), frame.reward.tolist(), environment.durations.tolist()))
+        rows.append((frame.discount.tolist(), frame.reward.tolist(), frame.duration.tolist()))
         assert environment.raw_reward.tolist() == frame.reward.tolist()
     assert rows == [([1, 1], [1, 1], [1, 1]), ([1, 1], [0, 2], [0, 1]), ([1, 1], [11, 3], [1, 1])]
 

@@ -38,6 +38,7 @@ SPEC = Experience(
             "camera": ({"image": TensorSpec((2, 3, 1), torch.uint8)}, TensorSpec((3,))),
         },
         prev_action=TensorSpec((2,)),
+        duration=TensorSpec((), torch.int16),
     ),
     Info(TensorSpec((), torch.bool), (), {"state": (TensorSpec((1,)), ())}),
 )
@@ -65,6 +66,7 @@ def frames_of(environment: torch.Tensor, number: torch.Tensor, lengths: list[int
                 ),
             },
             prev_action=values[..., :2].float() / 7,
+            duration=(n % 4).to(torch.int16),
         ),
         Info((number + environment) % 2 == 0, (), {"state": ((3 * n - e)[..., None].float(), ())}),
     )
@@ -358,14 +360,16 @@ def test_state_names_each_frame_tensor_by_its_path_and_holds_no_unwritten_frames
         "frames/time_step/observation/camera/0/image",
         "frames/time_step/observation/camera/1",
         "frames/time_step/prev_action",
+        "frames/time_step/duration",
         "frames/rollout_info/part",
         "frames/rollout_info/nested/state/0",
     }
     assert all(value.shape[:2] == (4, 2) for name, value in state.items() if name != "position")
 
 
-# One frame of SPEC: step type 1, reward 4, discount 4, who 16, image 6, floats 12, previous action 8, part 1, state 4.
-FRAME_BYTES = 56
+# One frame of SPEC: step type 1, reward 4, discount 4, who 16, image 6, floats 12, previous action 8, duration 2, part 1,
+# state 4.
+FRAME_BYTES = 58
 
 
 def test_bytes_are_counted_as_allocated(monkeypatch):
@@ -379,11 +383,11 @@ def test_bytes_are_counted_as_allocated(monkeypatch):
 
 def test_a_buffer_that_cannot_fit_is_refused_with_the_numbers(monkeypatch):
     asked = []
-    monkeypatch.setattr(replay_buffer, "available_bytes", lambda device: asked.append(device) or 167_999)
+    monkeypatch.setattr(replay_buffer, "available_bytes", lambda device: asked.append(device) or 173_999)
     with pytest.raises(TaacError) as error:
         ReplayBuffer(SPEC, 3, 1000)
     message = str(error.value)
-    for part in ("168.0 kB", "1000 frames", "3 environments", "56 B a frame", "168.0 kB is free on cpu"):
+    for part in ("174.0 kB", "1000 frames", "3 environments", "58 B a frame", "174.0 kB is free on cpu"):
         assert part in message
     assert "ReplayBuffer.length" in message and "'cpu'" not in message
     assert asked == [torch.device("cpu")]
@@ -396,7 +400,7 @@ def test_on_a_gpu_the_other_place_is_named(monkeypatch):
 
 
 def test_memory_that_no_machine_has_is_refused_before_it_is_asked_for():
-    with pytest.raises(TaacError, match=r"needs 56\.0 TB"):
+    with pytest.raises(TaacError, match=r"needs 58\.0 TB"):
         ReplayBuffer(SPEC, 1, 10**12)
 
 

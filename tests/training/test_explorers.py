@@ -17,7 +17,7 @@ B = 5
 
 def time_step(step_type=StepType.MID, batch=B):
     filled = torch.full((batch,), int(step_type), dtype=torch.uint8)
-    return TimeStep(filled, torch.zeros(batch), torch.ones(batch), (), ())
+    return TimeStep(filled, torch.zeros(batch), torch.ones(batch), (), (), torch.ones(batch))
 
 
 def policy_step(value, batch=B):

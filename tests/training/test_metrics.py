@@ -31,6 +31,7 @@ def record(*streams: list[Row]) -> list[list[Episode]]:
             discount=torch.ones(count),
             observation=torch.zeros(count, 1),
             prev_action=torch.zeros(count, 1),
+            duration=torch.ones(count, dtype=torch.int16),
         )
         action = torch.tensor(actions, dtype=torch.float32).reshape(count, -1)
         ended = recorder.add(time_step, AlgStep(action, (), (), torch.tensor(decided)))
@@ -119,8 +120,12 @@ def test_episodes_follow_each_other_without_a_trace():
         (L, 2.0, True, 0.0),
     ]
     ((first, second),) = record(rows)
-    assert first == Episode(ret=np.float64(3.0), length=3, repeated=2, decisions=1, runs=1, longest_run=3, jerk=256.0)
-    assert second == Episode(ret=np.float64(6.0), length=3, repeated=1, decisions=2, runs=3, longest_run=1, jerk=0.0)
+    assert first == Episode(
+        ret=np.float64(3.0), length=3, repeated=2, decisions=1, runs=1, longest_run=3, jerk=256.0, same=0.0
+    )
+    assert second == Episode(
+        ret=np.float64(6.0), length=3, repeated=1, decisions=2, runs=3, longest_run=1, jerk=0.0, same=0.0
+    )
 
 
 def test_two_environments_interleaved():
@@ -170,9 +175,10 @@ def test_actions_repeated_inside_the_environment():
             discount=torch.ones(2),
             observation=torch.zeros(2),
             prev_action=torch.zeros(2, 1),
+            duration=torch.ones(2, dtype=torch.int16),
         )
         alg_step = AlgStep(torch.tensor([[5.0], [action]]), (), (), torch.tensor([True, decided]))
-        ended += recorder.add(time_step, alg_step, np.array([100.0, raw]), np.array([1, steps]))
+        ended += recorder.add(time_step, alg_step, np.array([100.0, raw]), torch.tensor([1, steps]))
     ((environment, episode),) = ended
     assert environment == 1
     assert episode.ret == 6.0, "of raw rewards"
@@ -218,6 +224,7 @@ def reference(rows: list[Row]) -> Episode:
         runs=len(starts),
         longest_run=int(run_lengths.max()),
         jerk=jerk,
+        same=float((np.diff(actions, axis=0) == 0).mean(1).sum()),
     )
 
 
@@ -233,17 +240,51 @@ def test_any_episodes_against_the_reference(data, num_envs, dims):
     for episodes, stream in zip(record(*padded), streams, strict=True):
         for episode, rows in zip(episodes, stream, strict=True):
             expected = reference(rows)
-            assert episode[1:-1] == expected[1:-1]
+            assert episode[1:6] == expected[1:6]
+            assert episode.same == pytest.approx(expected.same)
             assert episode.ret == pytest.approx(expected.ret)
             assert episode.jerk == pytest.approx(expected.jerk, abs=1e-6)
             assert episode.repeated + episode.decisions == episode.length
 
 
+def test_dimensions_that_decide_alone():
+    """Two dimensions over four transitions: the first decides at 0 and 2, the second at 0 alone."""
+    recorder = EpisodeRecorder(1)
+    decided = [[True, True], [False, False], [True, False], [False, False], [True, True]]
+    actions = [[0.1, 0.5], [0.1, 0.5], [0.2, 0.5], [0.2, 0.5], [9.0, 9.0]]
+    ended = []
+    for step_type, new, action in zip([F, M, M, M, L], decided, actions, strict=True):
+        frame = TimeStep(
+            torch.tensor([step_type], dtype=torch.uint8), torch.ones(1), torch.ones(1), (), (), torch.ones(1)
+        )
+        ended += recorder.add(frame, AlgStep(torch.tensor([action]), (), (), torch.tensor([new])))
+    ((_, episode),) = ended
+    assert episode.length == 4 and episode.decisions == 2
+    assert episode.repeated == 0 + 1 + 0.5 + 1
+    assert episode.runs == 1 + 0.5
+    assert episode.longest_run == 4, "of the second dimension"
+    assert episode.same == 0 + 1 + 0.5 + 1
+
+
+def test_of_a_nested_action_its_continuous_parts_are_followed():
+    recorder = EpisodeRecorder(1)
+    ended = []
+    for step_type, choice, value in [(F, 0, 0.0), (M, 3, 0.0), (M, 3, 1.0), (L, 0, 0.0)]:
+        frame = TimeStep(
+            torch.tensor([step_type], dtype=torch.uint8), torch.ones(1), torch.ones(1), (), (), torch.ones(1)
+        )
+        action = (torch.tensor([choice]), {"arm": torch.full((1, 2), value), "leg": torch.tensor([[0.5]])})
+        ended += recorder.add(frame, AlgStep(action, (), (), torch.tensor([True])))
+    ((_, episode),) = ended
+    assert episode.same == pytest.approx(1 + 1 / 3)
+    assert episode.jerk == pytest.approx((1 + 1 + 0) / 3)
+
+
 # Averages -------------------------------------------------------------------------------------------------------------
 
-SHORT = Episode(ret=np.float64(1.0), length=2, repeated=0, decisions=2, runs=2, longest_run=1, jerk=1.0)
-LONG = Episode(ret=np.float64(4.0), length=8, repeated=6, decisions=2, runs=3, longest_run=5, jerk=0.5)
-OTHER = Episode(ret=np.float64(-2.0), length=5, repeated=3, decisions=2, runs=2, longest_run=3, jerk=0.0)
+SHORT = Episode(ret=np.float64(1.0), length=2, repeated=0, decisions=2, runs=2, longest_run=1, jerk=1.0, same=1.0)
+LONG = Episode(ret=np.float64(4.0), length=8, repeated=6, decisions=2, runs=3, longest_run=5, jerk=0.5, same=2.0)
+OTHER = Episode(ret=np.float64(-2.0), length=5, repeated=3, decisions=2, runs=2, longest_run=3, jerk=0.0, same=4.5)
 
 
 def test_averages_by_hand():
@@ -257,6 +298,7 @@ def test_averages_by_hand():
     assert summary.max_run == 5
     assert summary.decisions == 2.0
     assert summary.jerk == 0.5
+    assert summary.fraction_same == 7.5 / 15
     assert all(isinstance(value, (int, float)) and not isinstance(value, np.generic) for value in summary)
 
 

@@ -102,7 +102,12 @@ def test_raw_rewards_are_of_the_frame_and_durations_of_the_action_taken_there():
     for _ in range(6):
         frame, _ = rollout.step(rollout.agent.rollout_step)
         rows.append(
-            (int(frame.step_type), float(frame.reward), float(rollout.raw_reward[0]), int(rollout.durations[0]))
+            (
+                int(frame.step_type),
+                float(frame.reward),
+                float(rollout.raw_reward[0]),
+                int(rollout.time_step.duration[0]),
+            )
         )
     assert rows == [
         # type, reward, raw reward on arriving, steps taken there
@@ -115,7 +120,7 @@ def test_raw_rewards_are_of_the_frame_and_durations_of_the_action_taken_there():
     ]
     rollout.reset(0)
     rollout.step(rollout.agent.rollout_step)
-    assert rollout.raw_reward.tolist() == [0] and rollout.durations.tolist() == [2]
+    assert rollout.raw_reward.tolist() == [0] and rollout.time_step.duration.tolist() == [2]
 
 
 def test_the_policy_may_change_from_step_to_step():
@@ -196,7 +201,7 @@ def test_outputs_without_state_need_none():
 
 def test_resetting_rows_where_first():
     step_type = torch.tensor([FIRST, MID, LAST], dtype=torch.uint8)
-    time_step = TimeStep(step_type, torch.zeros(3), torch.ones(3), torch.zeros(3, 1), torch.zeros(3, 1))
+    time_step = TimeStep(step_type, torch.zeros(3), torch.ones(3), torch.zeros(3, 1), torch.zeros(3, 1), torch.ones(3))
     state: Any = {"a": torch.tensor([7, 8, 9]), "b": (torch.arange(12.0).reshape(3, 2, 2), ())}
     initial = {"a": torch.tensor([1, 2, 3]), "b": (-torch.ones(3, 2, 2), ())}
     reset = reset_where_first(state, initial, time_step)

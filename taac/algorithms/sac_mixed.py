@@ -1,0 +1,180 @@
+"""Mixed SAC: soft actor-critic for one discrete and any continuous actions together.
+
+The actor proposes the continuous action; critics with a head for each discrete choice value every choice beside it, and
+the choice is drawn from those values: `p(d | s, a) = softmax_d(min_i Q_i(s, a, d) / alpha_d)`. With durations for choices
+and a semi-Markov environment it is SAC-Krep of TAAC (arXiv:2104.06521).
+
+Source: the mixed action type of the SAC that TAAC's comparison was made with; for discrete actions Christodoulou
+(arXiv:1910.07207), for continuous ones Haarnoja et al. (arXiv:1812.05905), whose equation numbers are below.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import gin
+import torch
+import torch.nn as nn
+
+from taac import nest
+from taac.algorithms.sac import SacAlgorithm
+from taac.algorithms.temperature import Temperature
+from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
+from taac.networks import CriticEnsemble
+from taac.ops import distributions, losses
+from taac.specs import MixedActionSpec
+
+
+class MixedSacTrainInfo(NamedTuple):
+    """From `train_step` to `calc_loss`."""
+
+    actor_loss: torch.Tensor  # [T, B]
+    log_pi: torch.Tensor  # [T, B], log pi(a~|s), detached
+    probs: torch.Tensor  # [T, B, C], p(d | s, a~), detached
+    q: torch.Tensor  # [N, T-1, B(, D)], at the executed actions
+    value: torch.Tensor  # [T, B(, D)], target values; 0 at frame 0, where they are never read
+
+
+@gin.configurable
+class MixedSacAlgorithm(SacAlgorithm):
+    """SAC over `(discrete, continuous)` actions, with a temperature for each.
+
+    Args:
+        observation_spec: of the environment.
+        action_spec: a nest with one discrete leaf of C choices, and continuous leaves.
+        critic_ctor: called with input size, `reward_dim` and `num_choices`; see `CriticEnsemble`.
+        temperature_ctor: called with a target entropy, for both temperatures; see `Temperature`.
+        choice_min_prob: target entropy of the choice, `p (log(C-1) - log p) - (1-p) log(1-p)`.
+        sac_arguments: everything else of `SacAlgorithm`, which is also where gin binds it.
+
+    Raises:
+        TaacError: as `SacAlgorithm`; an action space of other parts; a target entropy that cannot be reached.
+    """
+
+    def __init__(
+        self,
+        observation_spec: Nest,
+        action_spec: Nest,
+        critic_ctor: Callable[..., nn.Module] = CriticEnsemble,
+        temperature_ctor: Callable[..., Temperature] = Temperature,
+        choice_min_prob: float = 0.2,
+        **sac_arguments: Any,
+    ):
+        mixed = MixedActionSpec(action_spec, type(self).__name__)
+        super().__init__(
+            observation_spec,
+            mixed.continuous,
+            critic_ctor=functools.partial(critic_ctor, num_choices=mixed.num_choices),
+            temperature_ctor=temperature_ctor,
+            **sac_arguments,
+        )
+        self.mixed = mixed
+        choices = mixed.num_choices
+        target = distributions.discrete_target_entropy(choices, choice_min_prob) if choices > 1 else 0.0
+        self.choice_temperature = temperature_ctor(target)
+        self._choice_formula = (
+            f"p (log(C-1) - log p) - (1-p) log(1-p) at C = {choices}, p = {choice_min_prob:g}"
+            if choices > 1
+            else "one choice"
+        )
+
+    # Acting ----------------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def predict_step(self, time_step: TimeStep, state: Nest, epsilon: float = 0.0) -> AlgStep:
+        features = self.encoder(time_step.observation)
+        mean, log_std = self.actor(features)
+        action = distributions.squashed_normal_mode(mean, log_std, epsilon)
+        q = self._values(self.critics(features, action))
+        choice = q.argmax(-1)
+        if epsilon > 0:
+            choice = torch.where(torch.rand_like(q[..., 0]) < epsilon, self._draw(self._choice_probs(q)), choice)
+        return self._act(time_step, self.mixed.join(choice, action))
+
+    @torch.no_grad()
+    def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
+        features = self.encoder(time_step.observation)
+        action, _ = distributions.squashed_normal_sample(*self.actor(features))
+        q = self._values(self.critics(features, action))
+        return self._act(time_step, self.mixed.join(self._draw(self._choice_probs(q)), action))
+
+    @torch.no_grad()
+    def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
+        batch, device = time_step.step_type.shape[0], time_step.step_type.device
+        action = torch.empty(batch, self.action_size, device=device).uniform_(-1.0, 1.0)
+        return self._act(
+            time_step, self.mixed.join(torch.randint(self.mixed.num_choices, (batch,), device=device), action)
+        )
+
+    # Learning --------------------------------------------------------------------------------------------------------
+
+    def train_step(self, experience: Experience) -> MixedSacTrainInfo:  # type: ignore[override]
+        time_step = experience.time_step
+        features = self.encoder(time_step.observation)
+        frozen = features.detach()
+        choice, executed = self.mixed.split(nest.index(time_step.prev_action, slice(1, None)))
+
+        # a~ ~ pi(.|s), then p(d | s, a~)
+        action, log_pi = distributions.squashed_normal_sample(*self.actor(frozen))
+        q = self._values(self.critics(frozen, action))
+        probs = self._choice_probs(q)
+
+        # Actor: minimise alpha log pi(a~|s) - sum_d p(d|s,a~) min_i Q_i(s, a~, d)  (equations 7 and 9)
+        dq_da = self.action_gradient((probs * q).sum(-1), action)
+        actor_loss = losses.action_gradient_loss(action, dq_da) + self.temperature.alpha() * log_pi
+
+        # V(s') = sum_d p(d|s',a~') min_i Q'_i(s', a~', d) - alpha log pi(a~'|s') + alpha_d H(p)  (equation 3)
+        with torch.no_grad():
+            target_features = self.target_encoder(nest.index(time_step.observation, slice(1, None)))
+            target_q = self.min_over_critics(self.target_critics(target_features, action[1:]))
+            weights = probs[1:].reshape(*probs[1:].shape, *(1,) * (target_q.dim() - probs.dim()))
+            value = (weights * target_q).sum(probs.dim() - 1)
+            if self.entropy_in_target:
+                choice_bonus = self.choice_temperature.alpha() * distributions.categorical_entropy(probs[1:])
+                value = value + self._share_out(choice_bonus - self.temperature.alpha() * log_pi[1:])
+        return MixedSacTrainInfo(
+            actor_loss=actor_loss,
+            log_pi=log_pi.detach(),
+            probs=probs,
+            q=self._at(self.critics(features[:-1], executed), choice),
+            value=self.pad_front(value),
+        )
+
+    def calc_loss(self, experience: Experience, info: MixedSacTrainInfo) -> LossInfo:  # type: ignore[override]
+        loss, extra = super().calc_loss(experience, info)  # type: ignore[arg-type]
+        entropy = distributions.categorical_entropy(info.probs)
+        loss = loss + self.masked(experience, self.choice_temperature.loss(entropy))
+        own = {"choice/entropy": entropy.mean(), "choice/alpha": self.choice_temperature.alpha()}
+        return LossInfo(loss, {**extra, **own})
+
+    def _values(self, q: torch.Tensor) -> torch.Tensor:
+        """min_i Q_i of every choice, `[N, ..., C(, D)]` to `[..., C]`."""
+        return self.weighted(self.min_over_critics(q))
+
+    def _choice_probs(self, q: torch.Tensor) -> torch.Tensor:
+        return distributions.boltzmann_distribution(q, self.choice_temperature.alpha())
+
+    @staticmethod
+    def _draw(probs: torch.Tensor) -> torch.Tensor:
+        """Choices `[B]` of probabilities `[B, C]`."""
+        return torch.multinomial(probs, 1).squeeze(-1)
+
+    @staticmethod
+    def _at(q: torch.Tensor, choice: torch.Tensor) -> torch.Tensor:
+        """Values `[N, T-1, B, C(, D)]` at choices `[T-1, B]`."""
+        index = choice.reshape(1, *choice.shape, *(1,) * (q.dim() - choice.dim() - 1))
+        return q.take_along_dim(index, dim=choice.dim() + 1).squeeze(choice.dim() + 1)
+
+    def temperatures(self) -> dict[str, Temperature]:
+        return {"action": self.temperature, "choice": self.choice_temperature}
+
+    def target_formulas(self) -> dict[str, str]:
+        return {**super().target_formulas(), "choice": self._choice_formula}
+
+    def summary_tags(self) -> dict[str, str]:
+        return {
+            "choice/entropy": "entropy of the discrete choice given the sampled continuous action, nats, mean",
+            "choice/alpha": "temperature of the discrete choice",
+        }

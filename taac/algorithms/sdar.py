@@ -1,0 +1,198 @@
+"""SDAR: act or repeat, decided for each action dimension by itself.
+
+First a selection policy decides for each dimension whether to act or to repeat (`b_i ~ beta_i(s, a-)`, a- the action before);
+then an action policy proposes new values for the dimensions that act, `a_i = b_i a_hat_i + (1 - b_i) a-_i`.
+
+Source: Nie, Fu and Gao, Select before Act: Spatially Decoupled Action Repetition for Continuous Control (ICLR 2025,
+arXiv:2502.06919).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import gin
+import torch
+import torch.nn as nn
+
+from taac import nest
+from taac.algorithms.sac import SacAlgorithm
+from taac.algorithms.temperature import Temperature
+from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
+from taac.networks import SwitchNetwork, TrajectoryEmbedding
+from taac.ops import distributions, losses
+
+
+class SdarTrainInfo(NamedTuple):
+    """From `train_step` to `calc_loss`."""
+
+    actor_loss: torch.Tensor  # [T, B]
+    log_pi: torch.Tensor  # [T, B], of the dimensions that act, detached
+    acting: torch.Tensor  # [T, B], fraction of the dimensions that act, detached
+    entropy: torch.Tensor  # [T, B], of the selection, detached
+    q: torch.Tensor  # [N, T-1, B(, D)], at the executed actions
+    value: torch.Tensor  # [T, B(, D)], target values; 0 at frame 0, where they are never read
+
+
+@gin.configurable
+class SdarAlgorithm(SacAlgorithm):
+    """SAC with a selection stage: each dimension acts or repeats (Nie, Fu and Gao, arXiv:2502.06919).
+
+    The executed action is `prev_action` of the next frame, and the action before is `prev_action` of the frame: the method
+    keeps no state of its own and stores nothing. At FIRST every dimension acts. The policy maximises
+    `Q(s, a) - alpha sum_i b_i log pi_i - alpha_b sum_i log beta_i(b_i)`.
+
+    Args:
+        beta_min_prob: target entropy of the selection, `-p log p - (1-p) log(1-p)` for each dimension.
+        selection_hidden_layers: widths of the selection policy's network.
+        sac_arguments: everything else of `SacAlgorithm`, which is also where gin binds it; `actor_ctor` builds the action
+            policy, whose target entropy counts for the dimensions that act.
+
+    Raises:
+        TaacError: as `SacAlgorithm`; a target entropy that cannot be reached.
+
+    Assumed, because this was written from the abstract and public descriptions of the two stages, and the paper's numbers
+    are not claimed: the selection is learnt with a straight-through gradient (`db/dprobability = 1`, so that a dimension's
+    advantage of acting is taken as `dQ/da_i (a_hat_i - a-_i)`); the action policy sees s, the repeated values and b; both
+    entropies are paid in the target; the target entropies; every dimension acts at FIRST.
+    """
+
+    def __init__(
+        self,
+        observation_spec: Nest,
+        action_spec: Any,
+        temperature_ctor: Callable[..., Temperature] = Temperature,
+        beta_min_prob: float = 0.05,
+        selection_hidden_layers: Sequence[int] = (256, 256),
+        **sac_arguments: Any,
+    ):
+        super().__init__(observation_spec, action_spec, temperature_ctor=temperature_ctor, **sac_arguments)
+        self.selection_embedding = TrajectoryEmbedding(self.feature_size, self.action_size, 1)
+        self.selection = SwitchNetwork(self.selection_embedding.output_size, selection_hidden_layers, self.action_size)
+        each = distributions.discrete_target_entropy(2, beta_min_prob)
+        self.beta_temperature = temperature_ctor(self.action_size * each)
+        self._beta_formula = f"{self.action_size} x (-p log p - (1 - p) log(1 - p)) at p = {beta_min_prob:g}"
+
+    def _build_actor(self, actor_ctor: Callable[..., nn.Module]) -> nn.Module:
+        self.actor_embedding = TrajectoryEmbedding(self.feature_size, self.action_size, 2)
+        return actor_ctor(self.actor_embedding.output_size, self.action_size)
+
+    # Acting ----------------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def predict_step(self, time_step: TimeStep, state: Nest, epsilon: float = 0.0) -> AlgStep:
+        features, before = self.encoder(time_step.observation), time_step.prev_action
+        probability = self._acting_probability(features, time_step)
+        act = probability > 0.5  # the mode; a tie repeats
+        if epsilon > 0:
+            drawn = torch.rand_like(probability) < probability
+            act = torch.where(torch.rand_like(probability) < epsilon, drawn, act)
+        a_hat = distributions.squashed_normal_mode(*self._propose(features, before, act.float()), epsilon)
+        return self._mix(before, a_hat, act)
+
+    @torch.no_grad()
+    def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
+        features, before = self.encoder(time_step.observation), time_step.prev_action
+        probability = self._acting_probability(features, time_step)
+        act = torch.rand_like(probability) < probability
+        a_hat, _ = distributions.squashed_normal_sample(*self._propose(features, before, act.float()))
+        return self._mix(before, a_hat, act)
+
+    @torch.no_grad()
+    def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
+        before = time_step.prev_action
+        act = (torch.rand_like(before) < 0.5) | time_step.is_first().unsqueeze(-1)
+        return self._mix(before, torch.empty_like(before).uniform_(-1.0, 1.0), act)
+
+    @staticmethod
+    def _mix(before: torch.Tensor, a_hat: torch.Tensor, act: torch.Tensor) -> AlgStep:
+        return AlgStep(torch.where(act, a_hat, before), (), (), act)
+
+    def _acting_probability(self, features: torch.Tensor, time_step: TimeStep) -> torch.Tensor:
+        """beta_i(act | s, a-), `[..., A]`; 1 at FIRST, where there is nothing to repeat."""
+        probability = torch.sigmoid(self.selection(self.selection_embedding(features, time_step.prev_action)))
+        return torch.where(time_step.is_first().unsqueeze(-1), 1.0, probability)
+
+    def _propose(
+        self, features: torch.Tensor, before: torch.Tensor, act: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and log standard deviation of pi(a_hat | s, repeated values, b)."""
+        return self.actor(self.actor_embedding(features, ((1.0 - act) * before, act)))
+
+    # Learning --------------------------------------------------------------------------------------------------------
+
+    def train_step(self, experience: Experience) -> SdarTrainInfo:  # type: ignore[override]
+        time_step = experience.time_step
+        features = self.encoder(time_step.observation)
+        frozen, before = features.detach(), time_step.prev_action
+
+        # b ~ beta(. | s, a-), straight through; a_hat ~ pi(. | s, a-, b) in the dimensions that act
+        probability = self._acting_probability(frozen, time_step)
+        drawn = (torch.rand_like(probability) < probability).float()
+        act = drawn + probability - probability.detach()
+        mean, log_std = self._propose(frozen, before, drawn)
+        a_hat, log_pi_each = _each_dimension(mean, log_std)
+        action = act * a_hat + (1.0 - act) * before
+        log_pi = (act * log_pi_each).sum(-1)
+        entropy = _bernoulli_entropy(probability).sum(-1)
+
+        # minimise alpha log pi - alpha_b H(beta) - min_i Q_i(s, a)
+        q_pi = self.weighted(self.min_over_critics(self.critics(frozen, action)))
+        dq_da = self.action_gradient(q_pi, action)
+        actor_loss = losses.action_gradient_loss(action, dq_da)
+        actor_loss = actor_loss + self.temperature.alpha() * log_pi - self.beta_temperature.alpha() * entropy
+
+        # V(s', a) = min_i Q'_i(s', a') - alpha log pi' + alpha_b H(beta')
+        with torch.no_grad():
+            target_features = self.target_encoder(nest.index(time_step.observation, slice(1, None)))
+            value = self.min_over_critics(self.target_critics(target_features, action[1:]))
+            if self.entropy_in_target:
+                bonus = self.beta_temperature.alpha() * entropy - self.temperature.alpha() * log_pi
+                value = value + self._share_out(bonus[1:])
+        return SdarTrainInfo(
+            actor_loss=actor_loss,
+            log_pi=log_pi.detach(),
+            acting=drawn.mean(-1),
+            entropy=entropy.detach(),
+            q=self.critics(features[:-1], before[1:]),
+            value=self.pad_front(value),
+        )
+
+    def calc_loss(self, experience: Experience, info: SdarTrainInfo) -> LossInfo:  # type: ignore[override]
+        critic_loss, target = self.critic_loss(experience, info)  # type: ignore[arg-type]
+        # The target entropies count for what was chosen: actions of the dimensions that act, selections after FIRST.
+        missing = self.temperature.target_entropy * (1.0 - info.acting)
+        given = self.beta_temperature.target_entropy * experience.time_step.is_first()
+        temperature_loss = self.temperature.loss(missing - info.log_pi) + self.beta_temperature.loss(
+            info.entropy + given
+        )
+        loss = self.masked(experience, info.actor_loss + temperature_loss + critic_loss)
+        own = {
+            "beta/switch_probability": info.acting.mean(),
+            "beta/entropy": info.entropy.mean(),
+            "beta/alpha": self.beta_temperature.alpha(),
+        }
+        common = self.common_summaries(experience, info, critic_loss, target, self.temperature)
+        return LossInfo(loss, {**common, **own})
+
+    def temperatures(self) -> dict[str, Temperature]:
+        return {"action": self.temperature, "beta": self.beta_temperature}
+
+    def target_formulas(self) -> dict[str, str]:
+        return {**super().target_formulas(), "beta": self._beta_formula}
+
+    def actor_modules(self) -> list[nn.Module]:
+        return [self.selection_embedding, self.selection, self.actor_embedding, self.actor]
+
+
+def _each_dimension(mean: torch.Tensor, log_std: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A sample of the squashed normal and the log-probability of each dimension, `[..., A]` both."""
+    action, log_prob = distributions.squashed_normal_sample(mean.unsqueeze(-1), log_std.unsqueeze(-1))
+    return action.squeeze(-1), log_prob
+
+
+def _bernoulli_entropy(probability: torch.Tensor) -> torch.Tensor:
+    """Nats, elementwise; its gradient is finite at 0 and 1, where it is 0."""
+    p = probability.clamp(1e-6, 1.0 - 1e-6)
+    return -(p * p.log() + (1.0 - p) * (1.0 - p).log())

@@ -1,0 +1,162 @@
+"""TempoRL on the SAC backbone: first the action, then for how long to hold it.
+
+A second network values each duration j = 1..J of the action that the actor has just chosen, and learns it from the
+observed skips: an action held over states s_t..s_{t+j} is an example of every duration between any two of them.
+
+Source: Biedenkapp, Rajan, Hutter and Lindauer, TempoRL: Learning When to Act (ICML 2021, arXiv:2106.05262), section 4; its
+continuous version is on DDPG.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import gin
+import torch
+import torch.nn as nn
+
+from taac import nest
+from taac.algorithms.sac import SacAlgorithm, SacTrainInfo
+from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
+from taac.errors import TaacError
+from taac.networks import CriticEnsemble
+from taac.ops import distributions, losses, value_ops
+
+
+class TempoRLState(NamedTuple):
+    """What runs through time."""
+
+    action: torch.Tensor  # [B, A], the action being held
+    left: torch.Tensor  # [B] int64, for how many more steps; 0: decide anew
+
+
+class TempoRLInfo(NamedTuple):
+    """What the replay buffer keeps of a frame."""
+
+    decided: torch.Tensor  # [B] bool, whether a new action was chosen here
+
+
+class TempoRLTrainInfo(NamedTuple):
+    """From `train_step` to `calc_loss`."""
+
+    sac: SacTrainInfo
+    skip_q: torch.Tensor  # [T-1, B, J(, D)], values of every duration of the executed action
+
+
+@gin.configurable
+class TempoRLAlgorithm(SacAlgorithm):
+    """SAC whose actions are held for `argmax_j Q_skip(s, a, j)` steps, epsilon-greedily while exploring.
+
+    SAC itself learns from every environment step. `Q_skip(s_t, a_t, j)` regresses on the j rewards that followed and SAC's
+    target value of the state then: `sum_{i<j} gamma^i r_{t+1+i} + gamma^j V(s_{t+j})`, for every duration that the
+    replayed segment holds (mean over the durations of a frame).
+
+    Args:
+        max_skip: J, the longest duration. Durations above the segment length less one cannot be learnt from segments.
+        skip_epsilon: probability of a uniformly random duration while exploring.
+        skip_critic_ctor: called with input size, `reward_dim`, `num_choices` and `num_critics=1`; see `CriticEnsemble`.
+        sac_arguments: everything else of `SacAlgorithm`, which is also where gin binds it.
+
+    Raises:
+        TaacError: as `SacAlgorithm`; settings out of range.
+
+    Assumed, as the paper's backbone is DDPG: V is SAC's soft value; gradients of `Q_skip` stay out of a shared encoder. The
+    paper's J is 20 on Pendulum, in a replay of skips of their own; here skips come from replayed segments.
+    """
+
+    def __init__(
+        self,
+        observation_spec: Nest,
+        action_spec: Any,
+        max_skip: int = 3,
+        skip_epsilon: float = 0.1,
+        skip_critic_ctor: Callable[..., nn.Module] = CriticEnsemble,
+        **sac_arguments: Any,
+    ):
+        super().__init__(observation_spec, action_spec, **sac_arguments)
+        if max_skip < 1:
+            raise TaacError(f"TempoRLAlgorithm.max_skip must be 1 or more, got {max_skip}")
+        if not 0 <= skip_epsilon <= 1:
+            raise TaacError(f"TempoRLAlgorithm.skip_epsilon must be in [0, 1], got {skip_epsilon}")
+        self.max_skip, self.skip_epsilon = max_skip, skip_epsilon
+        reward_dim = None if self.reward_weights is None else len(self.reward_weights)
+        self.skip_critic = skip_critic_ctor(
+            self.feature_size + self.action_size, reward_dim, num_choices=max_skip, num_critics=1
+        )
+
+    # Acting ----------------------------------------------------------------------------------------------------------
+
+    def initial_state(self, batch_size: int) -> TempoRLState:
+        device = self.temperature.value.device
+        return TempoRLState(
+            torch.zeros(batch_size, self.action_size, device=device),
+            torch.zeros(batch_size, dtype=torch.int64, device=device),
+        )
+
+    @torch.no_grad()
+    def predict_step(self, time_step: TimeStep, state: TempoRLState, epsilon: float = 0.0) -> AlgStep:
+        features = self.encoder(time_step.observation)
+        mean, log_std = self.actor(features)
+        action = distributions.squashed_normal_mode(mean, log_std, epsilon)
+        return self._commit(state, action, self._duration(features, action, epsilon * self.skip_epsilon))
+
+    @torch.no_grad()
+    def rollout_step(self, time_step: TimeStep, state: TempoRLState) -> AlgStep:
+        features = self.encoder(time_step.observation)
+        action, _ = distributions.squashed_normal_sample(*self.actor(features))
+        return self._commit(state, action, self._duration(features, action, self.skip_epsilon))
+
+    @torch.no_grad()
+    def random_step(self, time_step: TimeStep, state: TempoRLState) -> AlgStep:
+        action = torch.empty_like(state.action).uniform_(-1.0, 1.0)
+        return self._commit(state, action, torch.randint_like(state.left, 1, self.max_skip + 1))
+
+    def _duration(self, features: torch.Tensor, action: torch.Tensor, epsilon: float) -> torch.Tensor:
+        """`argmax_j Q_skip(s, a, j)`, or uniformly random with probability `epsilon`; `[B]` int64, from 1."""
+        best = self.weighted(self.skip_critic(features, action)[0]).argmax(-1) + 1
+        uniform = torch.randint_like(best, 1, self.max_skip + 1)
+        return torch.where(torch.rand(best.shape, device=best.device) < epsilon, uniform, best)
+
+    @staticmethod
+    def _commit(state: TempoRLState, action: torch.Tensor, duration: torch.Tensor) -> AlgStep:
+        """Goes on holding where there is something to hold, else takes up the new action for its duration."""
+        decided = state.left == 0
+        executed = torch.where(decided.unsqueeze(-1), action, state.action)
+        left = torch.where(decided, duration, state.left) - 1
+        return AlgStep(executed, TempoRLState(executed, left), TempoRLInfo(decided), decided)
+
+    # Learning --------------------------------------------------------------------------------------------------------
+
+    def train_step(self, experience: Experience) -> TempoRLTrainInfo:  # type: ignore[override]
+        with torch.no_grad():
+            features = self.encoder(nest.index(experience.time_step.observation, slice(None, -1)))
+        skip_q = self.skip_critic(features, experience.time_step.prev_action[1:])[0]
+        return TempoRLTrainInfo(super().train_step(experience), skip_q)
+
+    def calc_loss(self, experience: Experience, info: TempoRLTrainInfo) -> LossInfo:  # type: ignore[override]
+        loss, extra = super().calc_loss(experience, info.sac)
+        time_step = experience.time_step
+        target, happened = value_ops.skip_returns(
+            time_step.reward,
+            info.sac.value,
+            time_step.step_type,
+            self.td_loss.discount(time_step),
+            experience.rollout_info.decided,
+            self.max_skip,
+        )
+        # [J, T-1, B]: the error of each duration, then the mean over those that happened
+        error = torch.stack([losses.squared_td_error(q.unsqueeze(0), g) for q, g in zip(info.skip_q.unbind(2), target)])
+        skip_loss = (error * happened).sum(0) / happened.sum(0).clamp(min=1)
+        own = {"loss/skip": skip_loss.detach().mean(), "skip/observed": happened.float().sum(0).mean()}
+        return LossInfo(loss + nn.functional.pad(skip_loss, (0, 0, 0, 1)), {**extra, **own})
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        groups = super().parameter_groups()
+        return {**groups, "critic": [*groups["critic"], *self.skip_critic.parameters()]}
+
+    def summary_tags(self) -> dict[str, str]:
+        return {
+            "loss/skip": "squared TD error of the durations' values, mean over the durations of a frame, then over frames",
+            "skip/observed": "durations that a replayed frame is an example of, mean",
+        }
