@@ -132,6 +132,35 @@ class Faulty(gymnasium.Env):
         return {"fine": np.zeros(2, np.float32), "parts": (1, part)}
 
 
+class Ledger(gymnasium.Env):
+    """Keeps the books itself: primitive steps, and of each episode that ended every action that it was sent.
+
+    Episodes are 5 to 20 steps long, and end by termination or truncation alike.
+    """
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Box(-1.0, 1.0, (3,))
+        self.action_space = spaces.Box(-1.0, 1.0, (2,))
+        self.steps = 0
+        self.episodes: list[np.ndarray] = []
+
+    def reset(self, *, seed: int | None = None, options: Any = None):
+        super().reset(seed=seed)
+        self._actions: list[np.ndarray] = []
+        self._length = int(self.np_random.integers(5, 21))
+        return self.np_random.uniform(-1, 1, 3).astype(np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        self._actions.append(np.array(action))
+        over = len(self._actions) == self._length
+        if over:
+            self.episodes.append(np.stack(self._actions))
+        terminated = over and bool(self.np_random.random() < 0.5)
+        observation = self.np_random.uniform(-1, 1, 3).astype(np.float32)
+        return observation, float(action[0]), terminated, over and not terminated, {}
+
+
 class Offset(gymnasium.Wrapper):
     """Multiplies observations, then adds: wrappers of two kinds do not commute."""
 
@@ -150,7 +179,7 @@ class Offset(gymnasium.Wrapper):
 
 def register() -> None:
     """Registers every environment as `taac-test/<class>-v0`, once."""
-    for cls in (Counter, Pair, Noise, Probe, Faulty):
+    for cls in (Counter, Pair, Noise, Probe, Faulty, Ledger):
         name = f"taac-test/{cls.__name__}-v0"
         if name not in gymnasium.registry:
             gymnasium.register(name, entry_point=f"{MODULE}:{cls.__name__}")

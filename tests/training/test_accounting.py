@@ -1,0 +1,61 @@
+"""Every method against an environment that keeps the books itself: steps, and repetition as it reached the environment."""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+import pytest
+
+from taac.training import config, experiment
+
+METHODS = sorted(path.stem for path in pathlib.Path("gin/methods").glob("*.gin"))
+NEVER_REPEATS = {"sac", "sac_ntd"}
+CURVES = {"taac_l", "taac_q"}  # going on changes the action, so that repetition cannot be seen in actions alone
+
+
+def trained(method, num_envs=3):
+    loaded = config.load(
+        ["gin/tasks/simple_control.gin", f"gin/methods/{method}.gin"],
+        [
+            "create_environment.env_name = 'tests.environments.toys:taac-test/Ledger-v0'",
+            f"num_envs = {num_envs}", "num_env_steps = 1500", "initial_collect_steps = 600", "unroll_length = 4",
+            "hidden_layers = (16,)", "batch_size = 16", "replay_length = 400",
+        ],
+    )  # fmt: skip
+    trainer = config.build(experiment.create_experiment)
+    loaded.check_used()
+    while trainer.env_steps < trainer.num_env_steps:
+        trainer.collect()
+        trainer.learn()
+    trainer.close()
+    return trainer, [env.unwrapped for env in trainer.environment._env.envs]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_steps_and_repetition_are_those_that_reached_the_environment(method):
+    trainer, ledgers = trained(method)
+    assert trainer.env_steps == sum(ledger.steps for ledger in ledgers)
+    assert trainer.learner.num_updates == (trainer.env_steps - 600) // 12
+    sent = [actions for ledger in ledgers for actions in ledger.episodes]
+    recorded = trainer._recent
+    assert len(recorded) == len(sent) > 60
+    # Environments end in any order: episodes are matched by length and return.
+    key = lambda length, ret: (length, round(float(ret), 4))  # noqa: E731
+    sent.sort(key=lambda actions: key(len(actions), actions[:, 0].sum(dtype=np.float64)))
+    recorded.sort(key=lambda episode: key(episode.length, episode.ret))
+    for episode, actions in zip(recorded, sent, strict=True):
+        assert episode.length == len(actions)
+        equal = actions[1:] == actions[:-1]
+        assert episode.same == pytest.approx(equal.mean(1).sum())
+        second = np.diff(actions, n=2, axis=0)
+        assert episode.jerk == pytest.approx(float(np.mean(second**2)), rel=1e-4, abs=1e-7)
+        if method in NEVER_REPEATS:
+            assert episode.repeated == episode.same == 0
+        elif method not in CURVES:
+            # An episode may begin by going on with the action of rest, which no earlier step shows.
+            began = np.all(actions[0] == 0) * 1
+            assert episode.repeated == pytest.approx(equal.mean(1).sum() + began)
+            assert episode.decisions == len(actions) - np.all(equal, 1).sum() - began
+    if method not in NEVER_REPEATS:
+        assert sum(episode.repeated for episode in recorded) > 0
