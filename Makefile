@@ -14,6 +14,8 @@ $(STAMP): setup.py constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@# Without its dependencies: its pygame would overwrite pygame-ce, with which it runs as well.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps mo-gymnasium
 	@touch $(STAMP)
 
 demo: $(STAMP)

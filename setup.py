@@ -23,6 +23,11 @@ class BuildWithConfigs(build_py):
                 shutil.copy2(path, target)
 
 
+# Environments of the tasks that Gymnasium does not have. mo-gymnasium is not among them: 1.3.2 depends on pygame, whose
+# files would overwrite those of pygame-ce, which Gymnasium and highway-env depend on; the Makefile installs it alone.
+MANIPULATION = ["gymnasium-robotics>=1.4.2"]
+DRIVING = ["highway-env>=1.12.1"]
+
 setup(
     name="taac",
     version="0.1.0",
@@ -49,7 +54,12 @@ setup(
         "pillow>=10.0",  # gif files
     ],
     extras_require={
+        "manipulation": MANIPULATION,
+        "driving": DRIVING,
+        "all": MANIPULATION + DRIVING,
         "dev": [
+            *MANIPULATION,
+            *DRIVING,
             "pytest>=8.0",
             "pytest-xdist>=3.5",
             "hypothesis>=6.100",

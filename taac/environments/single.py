@@ -13,6 +13,26 @@ from gymnasium.envs.registration import EnvSpec
 from taac.errors import TaacError
 
 
+class OptionalPackage(NamedTuple):
+    """A package whose environments are registered when it is imported, which is done only when one is asked for."""
+
+    prefixes: tuple[str, ...]  # of its ids
+    module: str
+    install: str  # the command, and what it stands for
+
+
+OPTIONAL_PACKAGES = (
+    OptionalPackage(
+        ("Fetch", "HandReach", "HandManipulate", "AdroitHand", "AntMaze", "PointMaze", "FrankaKitchen"),
+        "gymnasium_robotics",
+        "pip install gymnasium-robotics (taac's extra 'manipulation')",
+    ),
+    OptionalPackage(("racetrack-", "parking-"), "highway_env", "pip install highway-env (taac's extra 'driving')"),
+    # Without its dependencies: its pygame would overwrite pygame-ce, which Gymnasium brings and which it runs with.
+    OptionalPackage(("mo-",), "mo_gymnasium", "pip install --no-deps mo-gymnasium (no extra of taac's: see README.md)"),
+)
+
+
 class ActionRepeatSettings(NamedTuple):
     """Arguments of `ActionRepeat`, or of `ChosenRepeat`."""
 
@@ -60,14 +80,23 @@ def find_spec(env_name: str) -> EnvSpec:
     """What is registered under a name. A worker process that gets the spec need not have imported who registered it.
 
     Raises:
-        TaacError: nothing is.
+        TaacError: nothing is, or the package that registers it is not installed.
     """
     module, _, name = env_name.rpartition(":")
+    package = next((p for p in OPTIONAL_PACKAGES if name.startswith(p.prefixes)), None)
+    if package is not None and not module and name not in gymnasium.registry:
+        module = package.module
     try:
         if module:
             importlib.import_module(module)
         return gymnasium.spec(name)
-    except (gymnasium.error.Error, ModuleNotFoundError) as error:
+    except ModuleNotFoundError as error:
+        if package is not None and error.name == package.module:
+            raise TaacError(
+                f"environment '{env_name}' needs {package.module}, which is not installed: {package.install}"
+            ) from error
+        raise TaacError(f"cannot make environment '{env_name}': {error} {_HINT}") from error
+    except gymnasium.error.Error as error:
         raise TaacError(f"cannot make environment '{env_name}': {error} {_HINT}") from error
 
 

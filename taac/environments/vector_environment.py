@@ -156,6 +156,14 @@ class VectorEnvironment:
         self._env.close()
 
 
+def _with_bindings(wrapper: Callable[..., gymnasium.Env]) -> Callable[..., gymnasium.Env]:
+    """The wrapper with what gin binds to it: a worker process has no bindings."""
+    try:
+        return functools.partial(wrapper, **gin.get_bindings(wrapper))
+    except ValueError:  # not configurable
+        return wrapper
+
+
 @gin.configurable
 def create_environment(
     env_name: str = gin.REQUIRED,
@@ -173,8 +181,9 @@ def create_environment(
     """Makes `num_envs` copies of a registered Gymnasium environment.
 
     Args:
-        env_name: the id, `'Hopper-v5'`, or `'module:id'` to import a module that registers it. An environment with a
-            vector reward says so with a `reward_space` attribute, as MO-Gymnasium's do.
+        env_name: the id, `'Hopper-v5'`, or `'module:id'` to import a module that registers it (those in
+            `single.OPTIONAL_PACKAGES` need none). An environment with a vector reward says so with a `reward_space`
+            attribute, as MO-Gymnasium's do.
         num_envs: environments stepped together.
         asynchronous: each in a process of its own (for slow environments), instead of one after another in this one.
         max_episode_steps: time limit, instead of the registered one.
@@ -199,20 +208,17 @@ def create_environment(
     kwargs = dict(env_kwargs or {})
     if render_mode is not None:
         kwargs["render_mode"] = render_mode
-    make = functools.partial(
-        single.make_single,
-        single.find_spec(env_name),
-        kwargs,
-        tuple(wrappers),
-        max_episode_steps,
-        repeat if action_repeat > 1 or action_repeat_chosen else None,
-    )
+    repeated = repeat if action_repeat > 1 or action_repeat_chosen else None
+    spec, limit = single.find_spec(env_name), max_episode_steps
+    make = functools.partial(single.make_single, spec, kwargs, tuple(wrappers), limit, repeated)
     if max_episode_steps is not None and max_episode_steps < 1:
         raise TaacError(f"create_environment.max_episode_steps must be 1 or more, or None, got {max_episode_steps}")
     if asynchronous:
         probe = make()  # an error here is this process's own, with its own message
         reward_dim = single.reward_dim(probe)
         probe.close()
+        bound = tuple(_with_bindings(wrapper) for wrapper in wrappers)
+        make = functools.partial(single.make_single, spec, kwargs, bound, limit, repeated)
         try:  # Not "fork": torch's threads do not survive it.
             env: gymnasium.vector.VectorEnv = AsyncVectorEnv(
                 [make] * num_envs, copy=False, context="spawn", autoreset_mode=AutoresetMode.NEXT_STEP

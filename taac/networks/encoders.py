@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import gin
+import numpy as np
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -68,12 +69,21 @@ class ImageEncoder(nn.Module):
         return F.relu(self.projection(self.convolutions(x).flatten(1)))
 
 
+def is_image(spec: TensorSpec) -> bool:
+    """Whether a leaf is a picture `[H, W, C]`: of rank 3, and uint8 or floats with finite bounds."""
+    if len(spec.shape) != 3 or spec.is_categorical:
+        return False
+    bounds = (spec.minimum, spec.maximum)
+    return spec.dtype == torch.uint8 or all(b is not None and bool(np.isfinite(b).all()) for b in bounds)
+
+
 @gin.configurable
 class ObservationEncoder(nn.Module):
     """Concatenates the encoded leaves of an observation nest of any depth.
 
-    An image (rank 3) goes through a network of its own, a categorical leaf becomes one-hot, everything else is
-    flattened. Without images there are no parameters.
+    An image goes through a network of its own, a categorical leaf becomes one-hot, everything else is flattened.
+    Without images there are no parameters. An image has rank 3, and is uint8 or bounded; a grid of floats without
+    bounds is no picture (highway-env's occupancy grids `[features, 12, 12]` do not even have channels last).
 
     Args:
         observation_spec: nest of `TensorSpec`.
@@ -87,7 +97,7 @@ class ObservationEncoder(nn.Module):
         self.images = nn.ModuleDict()
         self.output_size = 0
         for number, (_, spec) in enumerate(self._specs):
-            if len(spec.shape) == 3 and not spec.is_categorical:
+            if is_image(spec):
                 encoder = image_encoder_ctor(spec)
                 self.images[str(number)] = encoder
                 self.output_size += int(encoder.output_size)  # type: ignore[arg-type]

@@ -343,6 +343,7 @@ def _register() -> None:
         return
     import taac.algorithms
     import taac.environments.vector_environment
+    import taac.environments.wrappers
     import taac.training.experiment
     import taac.training.explorers  # noqa: F401
     from taac.ops import schedules, trajectories

@@ -66,6 +66,19 @@ class Pair(Counter):
         return observation, np.array([reward, -self._step]), *rest
 
 
+class Goal(Counter):
+    """A Counter whose info tells success at the steps in `successes`, and whose reward has parts `near` and `cost`."""
+
+    def __init__(self, scripts: Sequence[Sequence[str]] = (("9n",),), successes: Sequence[int] = ()):
+        super().__init__(scripts)
+        self._successes = successes
+
+    def step(self, action):
+        observation, reward, terminated, truncated, _ = super().step(action)
+        info = {"is_success": np.float32(self._step in self._successes), "near": np.float32(reward), "cost": -0.5}
+        return observation, reward - 0.5, terminated, truncated, info
+
+
 class Noise(gymnasium.Env):
     """Random observations, rewards and ends of episodes. The first observation is the first draw of the seed."""
 
@@ -179,7 +192,7 @@ class Offset(gymnasium.Wrapper):
 
 def register() -> None:
     """Registers every environment as `taac-test/<class>-v0`, once."""
-    for cls in (Counter, Pair, Noise, Probe, Faulty, Ledger):
+    for cls in (Counter, Pair, Goal, Noise, Probe, Faulty, Ledger):
         name = f"taac-test/{cls.__name__}-v0"
         if name not in gymnasium.registry:
             gymnasium.register(name, entry_point=f"{MODULE}:{cls.__name__}")

@@ -153,6 +153,30 @@ def test_an_image_against_loops(dtype, scale):
     np.testing.assert_allclose(out.detach().numpy(), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "spec, expected",
+    [
+        (bounded((8, 6, 3), 0, 255, torch.uint8), True),
+        (TensorSpec((8, 6, 3), torch.uint8), True),
+        (bounded((8, 6, 3), 0.0, 1.0), True),
+        (bounded((8, 6, 3), -np.inf, np.inf), False),
+        (bounded((8, 6, 3), 0.0, np.inf), False),
+        (TensorSpec((8, 6, 3)), False),
+        (bounded((8, 6), 0, 255, torch.uint8), False),
+        (choices(np.zeros((8, 6, 3)), np.ones((8, 6, 3))), False),
+    ],
+)
+def test_what_an_image_is(spec, expected):
+    assert bool(small_images(spec).images) is expected
+
+
+def test_a_grid_without_bounds_is_flattened():
+    encoder = ObservationEncoder(bounded((2, 3, 4), -np.inf, np.inf))  # too small for a picture, too
+    x = torch.randn(5, 7, 2, 3, 4)
+    assert encoder.output_size == 24 and list(encoder.parameters()) == []
+    assert torch.equal(encoder(x), x.flatten(2))
+
+
 def test_initialisation_of_images():
     encoder = ImageEncoder(bounded((84, 84, 3), 0, 255, torch.uint8))
     assert encoder.output_size == 256

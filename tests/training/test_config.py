@@ -6,10 +6,13 @@ import re
 from pathlib import Path
 
 import gin
+import numpy as np
 import pytest
 
 from taac.errors import TaacError
 from taac.training import config, experiment
+from taac.training.run_folder import RunFolder
+from tests.optional_packages import skip_without_package
 
 ROOT = Path(__file__).resolve().parents[2]
 TASKS = sorted((ROOT / "gin" / "tasks").glob("*.gin"))
@@ -44,19 +47,23 @@ def step(trainer):
         trainer.learn()
 
 
+ENVIRONMENTS = {  # the first is the default
+    "simple_control": ["MountainCarContinuous-v0", "LunarLanderContinuous-v3", "InvertedDoublePendulum-v5"],
+    "locomotion": ["HalfCheetah-v5", "Hopper-v5", "Ant-v5", "Walker2d-v5"],
+    "terrain": ["BipedalWalker-v3", "BipedalWalkerHardcore-v3"],
+    "manipulation": ["FetchReach-v4", "FetchPush-v4", "FetchSlide-v4", "FetchPickAndPlace-v4"],
+    "driving": ["CarRacing-v3", "racetrack-v0"],
+}
+
+
 @pytest.mark.parametrize("task", TASKS, ids=lambda p: p.stem)
 @pytest.mark.parametrize("method", METHODS, ids=lambda p: p.stem)
 def test_every_task_composes_with_every_method(task, method):
+    skip_without_package(ENVIRONMENTS[task.stem][0])
     trainer = build([task, method], [*SMALL, "num_envs = 2", "create_experiment.evaluation_envs = 1"])
+    assert trainer.environment.name == ENVIRONMENTS[task.stem][0]
     step(trainer)
     trainer.close()
-
-
-ENVIRONMENTS = {
-    "simple_control": ["MountainCarContinuous-v0", "LunarLanderContinuous-v3", "InvertedDoublePendulum-v5"],
-    "locomotion": ["Hopper-v5", "Ant-v5", "Walker2d-v5", "HalfCheetah-v5"],
-    "terrain": ["BipedalWalker-v3", "BipedalWalkerHardcore-v3"],
-}
 
 
 def test_every_task_file_has_its_environments_here():
@@ -67,6 +74,7 @@ def test_every_task_file_has_its_environments_here():
 
 @pytest.mark.parametrize("task, env_name", [(t, e) for t, names in ENVIRONMENTS.items() for e in names])
 def test_every_environment_of_every_task(task, env_name):
+    skip_without_package(env_name)
     more = [f"create_environment.env_name = '{env_name}'", "num_envs = 1", "create_experiment.evaluation_envs = 1"]
     trainer = build([f"gin/tasks/{task}.gin", METHOD], [*SMALL, *more])
     step(trainer)
@@ -78,6 +86,35 @@ def test_every_experiment_is_built_and_stepped(path):
     trainer = build([path], SMALL)
     step(trainer)
     trainer.close()
+
+
+SEVERAL_REWARDS = {
+    "two_rewards": (["experiments/two_rewards.gin"], "HalfCheetah-v5", []),
+    "two_discounts": (["experiments/two_rewards.gin"], "HalfCheetah-v5", ["gamma = (0.99, 0.9)"]),
+    "mo_gymnasium": (
+        ["gin/tasks/locomotion.gin", METHOD],
+        "mo-hopper-v5",  # speed, height, cost of control
+        ["TaacAlgorithm.reward_weights = (1.0, 0.5, 1.0)", "gamma = (0.99, 0.9, 0.5)"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL_REWARDS)
+def test_several_rewards_train_evaluate_and_save(name, tmp_path):
+    files, env_name, params = SEVERAL_REWARDS[name]
+    skip_without_package(env_name)
+    short = ["num_env_steps = 40", "evaluation_interval = 20", "evaluation_episodes = 1", "checkpoint_interval = 30"]
+    more = [*short, "create_experiment.evaluation_envs = 1", f"create_environment.env_name = '{env_name}'"]
+    trainer = build(files, [*SMALL, *params, *more, "create_environment.max_episode_steps = 15"])
+    folder = RunFolder(tmp_path / "run")
+    folder.begin(config.operative_config(), {"seed": 0, "environment": env_name})
+    trainer.train(folder)
+    trainer.close()
+    dim = len(trainer.agent.algorithm.reward_weights)
+    frames = trainer.replay_buffer.sample(8, 4)
+    assert frames.time_step.reward.shape == (4, 8, dim) and bool(frames.time_step.reward.any(1).any(0).all())
+    assert trainer.learner.num_updates == 20
+    assert trainer.evaluation.length == 15 and np.isfinite(trainer.evaluation.return_mean)
 
 
 def test_there_is_no_file_for_a_combination():

@@ -1,0 +1,191 @@
+"""Wrappers against tables derived by hand, in this process and in workers; packages that need not be installed."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from taac.data_structures import StepType
+from taac.environments.single import OPTIONAL_PACKAGES, find_spec
+from taac.environments.vector_environment import create_environment
+from taac.environments.wrappers import SplitReward, SuccessEndsEpisode
+from taac.errors import TaacError
+from taac.training import config
+from tests.environments.toys import env_id
+from tests.optional_packages import skip_without_package
+
+FIRST, MID, LAST = (int(t) for t in StepType)
+
+
+def table(steps, **options):
+    """Rows of (step type, reward, discount)."""
+    environment = create_environment(env_id("Goal"), **options)
+    try:
+        frames = [environment.reset(0)] + [environment.step(torch.zeros(1, 2)) for _ in range(steps)]
+    finally:
+        environment.close()
+    return [(int(f.step_type), f.reward[0].tolist(), float(f.discount)) for f in frames]
+
+
+# Success --------------------------------------------------------------------------------------------------------------
+
+
+def success(steps, script, successes, **options):
+    kwargs = {"scripts": ((script,),), "successes": successes}
+    return table(steps, env_kwargs=kwargs, wrappers=(SuccessEndsEpisode,), **options)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_success_terminates_with_reward_1_and_a_new_episode_begins(asynchronous):
+    episode = [(FIRST, 0, 1), (MID, 0, 1), (LAST, 1, 0)]  # the environment itself would have gone on
+    assert success(5, "9n", (2, 3), asynchronous=asynchronous) == [*episode, *episode]
+
+
+def test_without_success_the_time_limit_truncates_with_reward_0():
+    rows = success(4, "9n", (4,), max_episode_steps=3)
+    assert rows == [(FIRST, 0, 1), (MID, 0, 1), (MID, 0, 1), (LAST, 0, 1), (FIRST, 0, 1)]
+
+
+def test_success_at_the_time_limit_is_a_termination():
+    assert success(3, "9n", (3,), max_episode_steps=3) == [(FIRST, 0, 1), (MID, 0, 1), (MID, 0, 1), (LAST, 1, 0)]
+
+
+def test_success_restarts_the_time_limit():
+    rows = success(6, "9n", (2,), max_episode_steps=3)
+    assert [row[0] for row in rows] == [FIRST, MID, LAST, FIRST, MID, LAST, FIRST]
+
+
+def test_a_termination_without_success_has_reward_0():
+    assert success(1, "1t", ()) == [(FIRST, 0, 1), (LAST, 0, 0)]
+
+
+def test_an_environment_that_does_not_tell_success_is_refused():
+    environment = create_environment(env_id("Counter"), wrappers=(SuccessEndsEpisode,))
+    environment.reset(0)
+    with pytest.raises(TaacError, match=r"needs info\['is_success'\].*the info has nothing"):
+        environment.step(torch.zeros(1, 2))
+
+
+# Parts of a reward ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_reward_is_split_as_gin_says_in_workers_too(asynchronous):
+    gin_params = ["create_environment.wrappers = (@SplitReward,)", "SplitReward.keys = ('cost', 'near')"]
+    loaded = config.load([], gin_params)
+    rows = table(3, env_kwargs={"scripts": (("2u",),)}, asynchronous=asynchronous)
+    loaded.check_used()
+    assert rows == [(FIRST, [0, 0], 1), (MID, [-0.5, 1], 1), (LAST, [-0.5, 2], 1), (FIRST, [0, 0], 1)]
+
+
+@pytest.mark.parametrize(
+    "keys, message",
+    [
+        (("near",), r"'near': 1.0.* add up to 1, but the reward is 0.5.*all parts.*cost, is_success, near"),
+        (("near", "cost", "cost"), "add up to 0, but the reward is 0.5"),
+        (("near", "const"), "the info has no const; it has cost, is_success, near"),
+        ((), "one or more keys"),
+        ("near", "sequence of one or more keys"),
+    ],
+)
+def test_parts_that_do_not_make_the_reward_are_refused(keys, message):
+    with pytest.raises(TaacError, match=message):
+        env = SplitReward(gymnasium.make(env_id("Goal"), disable_env_checker=True), keys)
+        env.reset(seed=0)
+        env.step(np.zeros(2, np.float32))
+
+
+def test_parts_in_float32_of_a_large_reward_add_up_all_the_same():
+    class Large(gymnasium.Wrapper):
+        def step(self, action):
+            observation, _, *rest, _ = self.env.step(action)
+            return observation, 12345.678 - 1e-3, *rest, {"near": np.float32(12345.678), "cost": -1e-3}
+
+    env = SplitReward(Large(gymnasium.make(env_id("Goal"), disable_env_checker=True)), ("near", "cost"))
+    env.reset(seed=0)
+    assert env.step(np.zeros(2, np.float32))[1].tolist() == [float(np.float32(12345.678)), -1e-3]
+
+
+@pytest.mark.parametrize(
+    "env_name, keys",
+    [
+        ("HalfCheetah-v5", ("reward_forward", "reward_ctrl")),
+        ("Hopper-v5", ("reward_forward", "reward_ctrl", "reward_survive")),
+    ],
+)
+def test_the_parts_of_mujocos_rewards_add_up(env_name, keys):
+    whole, split = gymnasium.make(env_name), SplitReward(gymnasium.make(env_name), keys)
+    whole.reset(seed=3), split.reset(seed=3)
+    whole.action_space.seed(3)
+    for _ in range(10):
+        action = whole.action_space.sample()
+        assert split.step(action)[1].sum() == pytest.approx(whole.step(action)[1], abs=1e-5)
+
+
+# Packages that need not be installed ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("package", OPTIONAL_PACKAGES, ids=lambda p: p.module)
+@pytest.mark.parametrize("with_module", [False, True])
+def test_a_missing_package_is_named_with_the_command_that_installs_it(package, with_module, monkeypatch):
+    real, env_name = importlib.import_module, f"{package.prefixes[0]}Thing-v0"
+    if with_module:
+        env_name = f"{package.module}:{env_name}"
+
+    def import_module(name):
+        if name == package.module:
+            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+        return real(name)
+
+    monkeypatch.setattr(importlib, "import_module", import_module)
+    with pytest.raises(TaacError) as error:
+        find_spec(env_name)
+    expected = f"environment '{env_name}' needs {package.module}, which is not installed: {package.install}"
+    assert str(error.value) == expected and "pip install " in expected
+
+
+@pytest.mark.parametrize(
+    "env_name", ["FetchPush-v4", "PointMaze_UMaze-v3", "racetrack-v0", "parking-v0", "mo-hopper-v5"]
+)
+def test_ids_of_optional_packages_need_no_module(env_name):
+    """In a process of its own, in which no other test has imported the package; another environment imports none."""
+    skip_without_package(env_name)
+    code = (
+        "import sys; from taac.environments.single import OPTIONAL_PACKAGES, find_spec\n"
+        "find_spec('Pendulum-v1'); assert not {p.module for p in OPTIONAL_PACKAGES} & set(sys.modules)\n"
+        f"assert find_spec('{env_name}').id == '{env_name}'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("env_name, near", [("FetchPsh-v4", "FetchPush"), ("racetrack-v9", "v0")])
+def test_a_near_miss_among_optional_packages(env_name, near):
+    skip_without_package(env_name)
+    with pytest.raises(TaacError, match=rf"{env_name}.*{near}"):
+        find_spec(env_name)
+
+
+@pytest.mark.parametrize(
+    "env_name, wrappers, shape",
+    [("FetchPush-v4", (SuccessEndsEpisode,), (2,)), ("racetrack-v0", (), (2,)), ("mo-hopper-v5", (), (2, 3))],
+)
+def test_optional_packages_in_worker_processes(env_name, wrappers, shape):
+    skip_without_package(env_name)
+    environment = create_environment(env_name, 2, asynchronous=True, wrappers=wrappers)
+    try:
+        environment.reset(0)
+        frame = environment.step(torch.zeros(2, *environment.action_spec.shape))
+    finally:
+        environment.close()
+    assert frame.reward.shape == shape
+
+
+def test_worker_processes_with_these_wrappers_stay_light():
+    code = "import sys, taac.environments.wrappers; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

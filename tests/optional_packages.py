@@ -1,0 +1,16 @@
+"""Environments of packages that need not be installed."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from taac.environments.single import OPTIONAL_PACKAGES
+
+
+def skip_without_package(env_name: str) -> None:
+    """Skips a test whose environment is of an optional package that is not installed."""
+    for package in OPTIONAL_PACKAGES:
+        if env_name.startswith(package.prefixes) and importlib.util.find_spec(package.module) is None:
+            pytest.skip(f"{package.module} is not installed: {package.install}")
