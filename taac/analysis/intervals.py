@@ -58,8 +58,7 @@ def linear_spread(samples: Sequence[np.ndarray], weight: float) -> Spread:
 
     `error^2 = sum v_s`, `v_s = weight^2 s_s^2 / n_s`; Welch-Satterthwaite: `df = (sum v_s)^2 / sum v_s^2 / (n_s - 1)`.
     """
-    # Measured from the first run, so that equal runs have a spread of 0 exactly.
-    variances = np.array([weight**2 * np.var(x - x[0], ddof=1) / x.size for x in samples])
+    variances = np.array([weight**2 * np.var(x, ddof=1) / x.size for x in samples])
     return Spread(math.sqrt(variances.sum()), _satterthwaite(variances, [x.size for x in samples]))
 
 

@@ -403,6 +403,9 @@ def test_percentile_interval_of_improvement_by_enumeration():
     x, y = one(0, 2), one(1, 1)
     assert comparisons.improvement_percentile_interval(x, y, confidence=0.6)[:3] == (0.5, 0, 1)
     assert comparisons.improvement_percentile_interval(x, y, confidence=0.4)[:3] == (0.5, 0.5, 0.5)
+    # Two such tasks: 0 and 1 with probability 1/16, 1/4 and 3/4 with 1/4: the 50% interval is 1/4 to 3/4.
+    x, y = np.repeat(x, 2, 1), np.repeat(y, 2, 1)
+    assert comparisons.improvement_percentile_interval(x, y, confidence=0.5)[:3] == (0.5, 0.25, 0.75)
 
 
 # --- Differences ----------------------------------------------------------------------------------
