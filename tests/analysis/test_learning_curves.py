@@ -1,0 +1,116 @@
+"""Learning curves: tables by hand, nothing extrapolated, refusals."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taac.analysis.intervals import estimate_interval
+from taac.analysis.learning_curves import area_under_curve, common_steps, final_score, interpolate, learning_curve
+from taac.errors import TaacError
+
+NAN = float("nan")
+# Evaluated at unequal steps; the second ends early, the third begins late.
+RUNS = [([0, 10, 20, 40], [0, 1, 3, 7]), ([0, 20, 30], [2, 4, 5]), ([10, 30, 40], [0, 8, 8])]
+
+
+def test_common_steps_lie_where_all_runs_were():
+    assert common_steps(RUNS).tolist() == [10, 20, 30]  # from 10 of the third to 30 of the second
+    assert common_steps([([0, 1], [0, 0]), ([5, 6], [0, 0])]).size == 0
+
+
+def test_runs_are_interpolated_and_not_extrapolated():
+    np.testing.assert_array_equal(
+        interpolate(RUNS, [-1, 0, 5, 10, 30, 31, 40, 41]),
+        [
+            [NAN, 0, 0.5, 1, 5, 5.2, 7, NAN],
+            [NAN, 2, 2.5, 3, 5, NAN, NAN, NAN],
+            [NAN, NAN, NAN, 0, 8, 8, 8, NAN],
+        ],
+    )
+    np.testing.assert_array_equal(interpolate([([5], [3])], [4, 5, 6]), [[NAN, 3, NAN]])
+
+
+def test_area_by_hand():
+    # (0 + 1) / 2 * 10 + (1 + 3) / 2 * 10 + (3 + 7) / 2 * 20 = 125, over 40.
+    assert area_under_curve(*RUNS[0]) == 125 / 40
+    # From 5 (0.5) over 10, 20 to 30 (5): 3.75 + 20 + 40 = 63.75, over 25.
+    assert area_under_curve(*RUNS[0], 5, 30) == 63.75 / 25
+    assert area_under_curve(*RUNS[0], 21, 22) == pytest.approx(3.3)  # between two evaluations
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.lists(st.integers(1, 9), min_size=2, max_size=8), st.integers(-5, 5), st.integers(-5, 5), st.data())
+def test_area_of_a_line_is_its_value_in_the_middle_and_areas_add(gaps, slope, start, data):
+    steps = np.cumsum(gaps)
+    first, last = steps[0], steps[-1]
+    assert area_under_curve(steps, start + slope * steps) == pytest.approx(start + slope * (first + last) / 2)
+    values = data.draw(st.lists(st.integers(-9, 9), min_size=len(gaps), max_size=len(gaps)))
+    cut = (first + last) / 2
+    whole = area_under_curve(steps, values)
+    assert whole == pytest.approx(
+        (area_under_curve(steps, values, None, cut) + area_under_curve(steps, values, cut)) / 2
+    )
+
+
+def test_final_score_is_of_the_last_evaluations():
+    assert final_score([9, 1, 2, 6]) == 6
+    assert final_score([9, 1, 2, 6], last=3) == 3
+    assert final_score([9, 1, 2, 6], last=4) == 4.5
+
+
+@pytest.mark.parametrize("statistic", ["mean", "iqm"])
+def test_a_curve_has_the_interval_of_each_step(statistic):
+    values = np.array([[0, 1, 5.0, 1], [2, 2, 5, NAN], [4, 9, 5, 1], [1, 1, 5, 2], [1, 7, 5, 9]])
+    curve = learning_curve([10, 20, 30, 40], values, statistic)
+    assert curve.steps.tolist() == [10, 20, 30, 40]
+    for i in (0, 1):
+        expected = estimate_interval(values[:, i : i + 1], statistic)
+        assert (curve.estimate[i], curve.low[i], curve.high[i]) == expected[:3]
+        assert curve.low[i] < curve.estimate[i] < curve.high[i]
+    assert curve.estimate[2] == 5 and np.isnan([curve.low[2], curve.high[2]]).all()  # all equal: undefined
+    assert np.isnan([curve.estimate[3], curve.low[3], curve.high[3]]).all()  # a run is missing
+    narrow = learning_curve([10, 20, 30, 40], values, statistic, confidence=0.5)
+    assert narrow.low[0] > curve.low[0]
+
+
+def test_runs_of_unequal_steps_make_a_curve():
+    steps = common_steps(RUNS)
+    curve = learning_curve(steps, interpolate(RUNS, steps))
+    np.testing.assert_allclose(curve.estimate, [4 / 3, 11 / 3, 6])  # 1 3 0; 3 4 4; 5 5 8
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: common_steps([]), "no runs"),
+        (lambda: interpolate([], [1]), "no runs"),
+        (lambda: interpolate([([], [])], [1]), "run 0 has steps"),
+        (lambda: interpolate([RUNS[0], ([1, 2], [1])], [1]), r"run 1 has steps \(2,\) and values \(1,\)"),
+        (lambda: interpolate([([1, 1], [1, 2])], [1]), "do not increase"),
+        (lambda: interpolate([([1, NAN], [1, 2])], [1]), "do not increase"),
+        (lambda: interpolate([([1, 2], [1, NAN])], [1]), r"NaN or infinite values \(first at step 2\)"),
+        (lambda: interpolate(RUNS, 3), "expected a list of finite steps"),
+        (lambda: interpolate(RUNS, [NAN]), "expected a list of finite steps"),
+        (lambda: area_under_curve([3], [1]), "no area from step 3"),
+        (lambda: area_under_curve(*RUNS[0], -1, 20), "no area from step -1"),
+        (lambda: area_under_curve(*RUNS[0], 1, 41), "no area from step 1"),
+        (lambda: area_under_curve(*RUNS[0], 20, 20), "no area from step 20"),
+        (lambda: final_score([1, 2], last=3), "last 3 evaluations of 2"),
+        (lambda: final_score([1, 2], last=0), "last 0 evaluations"),
+        (lambda: final_score([]), "run 0 has steps"),
+        (lambda: final_score(3.0), "run 0 has steps"),
+        (lambda: final_score([1, NAN]), "NaN or infinite"),
+        (lambda: learning_curve([1, 2], np.zeros((3, 3))), r"values have shape \(3, 3\)"),
+        (lambda: learning_curve([1, 2], np.zeros(2)), r"values have shape \(2,\)"),
+        (lambda: learning_curve([1, 2], np.zeros((1, 2))), r"over 1 run\(s\) has no interval"),
+        (lambda: learning_curve([1, 2], np.full((2, 2), math.inf)), "NaN or infinite"),
+    ],
+)
+def test_bad_input_is_refused(call, message):
+    with pytest.raises(TaacError, match=message):
+        call()

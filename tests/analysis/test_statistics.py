@@ -1,0 +1,588 @@
+"""Aggregates, intervals and comparisons: tables, identities, refusals, and coverage by simulation."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from taac.analysis import comparisons, intervals, quantiles, statistics
+from taac.analysis.comparisons import compare, correct, holm, improvement_interval, probability_of_improvement
+from taac.analysis.intervals import bounded_interval, estimate_interval, percentile_interval, performance_profile
+from taac.analysis.quantiles import proportion_interval, student_p_value, student_quantile
+from taac.analysis.statistics import iqm, mean, median, normalize, optimality_gap
+from taac.errors import TaacError
+
+PROPERTY = settings(max_examples=60, deadline=None, derandomize=True)
+AGGREGATES = {"mean": mean, "median": median, "iqm": iqm}
+NAN = float("nan")
+
+tables = hnp.arrays(
+    np.float64, st.tuples(st.integers(2, 7), st.integers(1, 5)), elements=st.integers(-40, 40).map(lambda i: i / 8)
+)
+ragged = st.lists(
+    st.lists(st.integers(-40, 40).map(lambda i: i / 8), min_size=2, max_size=6).map(np.array), min_size=1, max_size=4
+)
+
+
+def one(*scores):
+    """One task's scores, `[runs, 1]`."""
+    return np.array(scores, dtype=float)[:, None]
+
+
+# --- Aggregates -----------------------------------------------------------------------------------
+# Three runs (rows) of two tasks (columns): task means 2 and 12, sorted together 0 1 5 6 10 20.
+TABLE = np.array([[1.0, 6.0], [0.0, 10.0], [5.0, 20.0]])
+
+
+def test_a_table_by_hand():
+    assert mean(TABLE) == 7  # (2 + 12) / 2
+    assert median(TABLE) == 7
+    assert iqm(TABLE) == 5.5  # floor(6 / 4) = 1 dropped at each end: (1 + 5 + 6 + 10) / 4
+    assert optimality_gap(TABLE, gamma=6) == 2  # shortfalls 5 6 1 and 0 0 0
+    assert optimality_gap(TABLE) == pytest.approx(1 / 6)  # gamma = 1: 0 1 0 and 0 0 0
+
+
+@pytest.mark.parametrize(
+    "scores, expected",
+    [
+        ([1, 2, 9], 4),  # floor(3 / 4) = 0: the mean
+        ([0, 1, 2, 6], 1.5),
+        ([0, 1, 2, 6, 90], 3),  # floor(5 / 4) = 1
+        ([0, 1, 2, 6, 7, 8, 100], 4.8),  # floor(7 / 4) = 1: 24 / 5
+        ([0, 1, 2, 6, 7, 8, 100, 100], 5.75),  # 2: (2 + 6 + 7 + 8) / 4
+    ],
+)
+def test_iqm_drops_whole_runs(scores, expected):
+    assert iqm(one(*scores)) == expected
+    assert iqm(one(*reversed(scores))) == expected
+
+
+def test_tasks_weigh_the_same_however_many_runs_they_have():
+    scores = [np.array([0.0, 0.0, 0.0, 4.0]), np.array([5.0, 7.0])]
+    assert mean(scores) == 3.5  # (1 + 6) / 2, not 16 / 6
+    assert median([*scores, np.array([100.0])]) == 6
+    assert optimality_gap(scores, gamma=4) == 1.5  # (3 + 0) / 2
+    # Weights 1 1 1 1 and 2 2: 8 in all, 2 at each end. Low: 0 and 0. High: 7. What stays: 0, 4 and 5 twice.
+    assert iqm(scores) == 3.5
+    # Weights 2 2 2 and 3 3: 12 in all, 3 at each end. Low: 0 (2), then 1 (2) does not fit. High: 9 (3).
+    # What stays: 1 and 2 (2 each), 8 (3): 30 / 7.
+    assert iqm([np.array([0.0, 1.0, 2.0]), np.array([8.0, 9.0])]) == pytest.approx(30 / 7)
+
+
+@PROPERTY
+@given(tables)
+def test_weighted_and_plain_iqm_agree_where_runs_are_as_many(table):
+    weights = np.full(table.size, 3)
+    flat = table.ravel()
+    kept = ~(statistics._lowest_quarter(flat, weights) | statistics._lowest_quarter(-flat, weights))
+    assert iqm(table) == pytest.approx(flat[kept].mean(), abs=1e-12)
+
+
+@PROPERTY
+@given(ragged, st.integers(1, 9), st.integers(-9, 9), st.sampled_from(sorted(AGGREGATES)))
+def test_aggregates_follow_scale_shift_sign_and_order(scores, scale, shift, name):
+    aggregate = AGGREGATES[name]
+    value = aggregate(scores)
+    assert aggregate([scale * t + shift for t in scores]) == pytest.approx(scale * value + shift, abs=1e-9)
+    assert aggregate([-t for t in scores]) == pytest.approx(-value, abs=1e-9)
+    assert aggregate([t[::-1] for t in reversed(scores)]) == pytest.approx(value, abs=1e-9)
+    assert min(t.min() for t in scores) - 1e-9 <= value <= max(t.max() for t in scores) + 1e-9
+
+
+@pytest.mark.parametrize("name", sorted(AGGREGATES))
+def test_equal_scores_have_themselves_for_every_aggregate(name):
+    assert AGGREGATES[name]([np.full(3, 0.7), np.full(5, 0.7)]) == pytest.approx(0.7, abs=1e-15)
+
+
+@PROPERTY
+@given(ragged)
+def test_below_gamma_the_gap_is_what_is_missing_and_above_it_is_none(scores):
+    assert optimality_gap(scores, gamma=10) == pytest.approx(10 - mean(scores))
+    assert optimality_gap(scores, gamma=-10) == 0
+
+
+def test_normalisation_by_hand():
+    low, reversed_anchors = normalize([[10.0, 30.0], [0.0, -4.0, -1.0]], [(10, 20), (0, -2)])
+    assert low.tolist() == [0, 2]
+    assert reversed_anchors.tolist() == [0, 2, 0.5]  # costs: less is better
+
+
+# --- Quantiles ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "confidence, df, expected",
+    [
+        (0.95, 1, math.tan(0.475 * math.pi)),  # Cauchy
+        (0.9, 2, math.sqrt(2 / (1 / 0.9**2 - 1))),  # P(|T| <= t) = t / sqrt(2 + t^2)
+        (0.95, 2, 4.302653),  # printed tables from here on
+        (0.95, 9, 2.262157),
+        (0.99, 4, 4.604095),
+        (0.95, 1e9, 1.959964),
+    ],
+)
+def test_students_quantiles(confidence, df, expected):
+    assert student_quantile(confidence, df) == pytest.approx(expected, rel=1e-6)
+    assert student_p_value(-expected, df) == pytest.approx(1 - confidence, rel=1e-5)
+
+
+@PROPERTY
+@given(st.integers(1, 30), st.integers(1, 30), st.floats(0.001, 0.999))
+def test_incomplete_beta_is_a_binomial_tail(a, b, x):
+    n = a + b - 1  # I_x(a, b) = P(Bin(n, x) >= a)
+    tail = sum(math.comb(n, j) * x**j * (1 - x) ** (n - j) for j in range(a, n + 1))
+    assert quantiles.incomplete_beta(a, b, x) == pytest.approx(tail, rel=1e-9, abs=1e-14)
+
+
+def test_incomplete_beta_ends():
+    assert [quantiles.incomplete_beta(2, 3, x) for x in (-1, 0, 1, 2)] == [0, 0, 1, 1]
+
+
+def test_clopper_pearson_by_hand():
+    # All of three: the lowest p with p^3 = 0.025. Of one: p = 0.025. None of three mirrors all of three.
+    assert proportion_interval(1, 3) == pytest.approx((0.025 ** (1 / 3), 1))
+    assert proportion_interval(0, 3) == pytest.approx((0, 1 - 0.025 ** (1 / 3)))
+    assert proportion_interval(1, 1) == pytest.approx((0.025, 1))
+    assert proportion_interval(0.7, 10) == pytest.approx((0.347547, 0.933260), abs=1e-6)  # printed table
+
+
+@pytest.mark.parametrize("n", [1, 3, 5, 10])
+@pytest.mark.parametrize("p", [0.02, 0.3, 0.5, 0.9])
+def test_clopper_pearson_covers_exactly(n, p):
+    covered = 0.0
+    for k in range(n + 1):
+        low, high = proportion_interval(k / n, n)
+        covered += (low <= p <= high) * math.comb(n, k) * p**k * (1 - p) ** (n - k)
+    assert covered >= 0.95
+
+
+# --- Intervals ------------------------------------------------------------------------------------
+
+
+def test_one_tasks_mean_has_students_interval():
+    # Mean 2, s = 1, n = 3: 2 -+ 4.302653 / sqrt(3).
+    interval = estimate_interval(one(1, 2, 3), "mean")
+    assert interval[:3] == pytest.approx((2, 2 - 2.484138, 2 + 2.484138), abs=1e-6)
+
+
+def test_the_mean_over_tasks_has_welch_satterthwaites_interval():
+    # s^2 / n = 1 / 3 and 8 / 2 = 4; error^2 = (1/3 + 4) / 4; df = (13/3)^2 / ((1/3)^2 / 2 + 4^2 / 1) = 169 / 144.5.
+    interval = estimate_interval([np.array([1.0, 2, 3]), np.array([0.0, 4])], "mean")
+    half = student_quantile(0.95, 169 / 144.5) * math.sqrt(13 / 12)
+    assert interval[:3] == pytest.approx((2, 2 - half, 2 + half))
+
+
+def test_the_gaps_interval_is_that_of_the_mean_shortfall():
+    scores = np.array([[0.2, 0.4], [0.5, 3.0], [0.9, 0.8]])
+    shortfall = np.maximum(2 - scores, 0)
+    assert estimate_interval(scores, "optimality_gap", gamma=2) == estimate_interval(shortfall, "mean")
+    assert estimate_interval(scores, "optimality_gap").estimate == optimality_gap(scores)
+
+
+def test_the_bootstrap_spread_of_a_mean_is_its_closed_form():
+    tasks = [np.array([1.0, 2, 4]), np.array([0.0, 4, 5, 9, 3]), np.array([2.0, 8])]
+    exact = intervals.linear_spread(tasks, 1 / 3)
+    evaluate = intervals._evaluation(statistics.mean_of_means, tasks)
+    drawn = intervals.bootstrap_spread(evaluate, [3, 5, 2], resamples=40_000, seed=0)
+    # Component variances of 200 resamples are good to some 10%.
+    assert drawn.error == pytest.approx(exact.error, rel=0.08)
+    assert drawn.df == pytest.approx(exact.df, rel=0.3)
+    # One task: no components to weigh.
+    single = intervals.bootstrap_spread(lambda i: tasks[0][i[0]].mean(-1), [3], resamples=40_000, seed=0)
+    assert single.error == pytest.approx(intervals.linear_spread(tasks[:1], 1).error, rel=0.02)
+    assert single.df == 2
+
+
+def test_percentile_interval_of_two_runs_by_enumeration():
+    # Of (0, 1) the means 0, 1/2, 1 are drawn with probability 1/4, 1/2, 1/4: both ends of a 60% interval are 0 and 1,
+    # of a 40% interval 1/2.
+    assert percentile_interval(one(0, 1), "mean", confidence=0.6)[:3] == (0.5, 0, 1)
+    assert percentile_interval(one(0, 1), "mean", confidence=0.4)[:3] == (0.5, 0.5, 0.5)
+
+
+def test_the_percentile_bootstrap_draws_within_tasks():
+    # Were runs drawn over tasks, the mean of (0, 0) and (10, 10 + 2e-9) would vary from 0 to 10.
+    interval = percentile_interval(np.array([[0.0, 10], [0, 10 + 2e-9]]), "mean")
+    assert 5 <= interval.low <= interval.high <= 5 + 1e-9
+
+
+@pytest.mark.parametrize("statistic", ["mean", "median", "iqm", "optimality_gap"])
+@pytest.mark.parametrize("function", [estimate_interval, percentile_interval])
+def test_where_runs_do_not_differ_the_interval_is_undefined(function, statistic):
+    interval = function(np.full((3, 2), 0.1) * [1, 7], statistic)
+    assert math.isnan(interval.low) and math.isnan(interval.high) and "undefined" in interval.method
+    assert interval.estimate == statistics.STATISTICS[statistic](
+        statistics.prepare([np.full(3, 0.1), np.full(3, 0.1 * 7)], statistic)
+    )
+
+
+@PROPERTY
+@given(tables, st.integers(1, 5), st.integers(-9, 9), st.sampled_from(["mean", "iqm", "median"]))
+def test_intervals_follow_scale_and_shift_and_widen_with_confidence(table, scale, shift, statistic):
+    before = estimate_interval(table, statistic, resamples=200)
+    after = estimate_interval(scale * table + shift, statistic, resamples=200)
+    if math.isnan(before.low):
+        assert math.isnan(after.low)
+        return
+    assert after[:3] == pytest.approx([scale * v + shift for v in before[:3]], rel=1e-6, abs=1e-6)
+    wide = estimate_interval(table, statistic, confidence=0.99, resamples=200)
+    assert wide.low < before.low <= before.estimate <= before.high < wide.high
+
+
+def test_bounded_interval_by_hand():
+    # Two of three episodes solved, on bounds (-1, 1): the proportion's interval, stretched.
+    low, high = proportion_interval(2 / 3, 3)
+    interval = bounded_interval(one(1, 1, -1), (-1, 1))
+    assert interval[:3] == pytest.approx((1 / 3, 2 * low - 1, 2 * high - 1))
+    # Unequal runs: mean 5/8; T^2 / sum 1/n = 4 / (1/2 + 1/4) = 16/3 trials.
+    interval = bounded_interval([np.array([1.0, 0]), np.array([1.0, 1, 1, 0])], (0, 1))
+    assert interval[:3] == pytest.approx((5 / 8, *proportion_interval(5 / 8, 16 / 3)))
+    assert bounded_interval(one(1, 1, 1), (0, 1)).low == pytest.approx(0.025 ** (1 / 3))
+    assert bounded_interval(one(0.5), (0, 1)).low > 0  # even a single run tells something
+
+
+# --- Coverage -------------------------------------------------------------------------------------
+# "95%" intervals against the truth. Measured numbers are in the docstrings; the bounds asserted leave three standard
+# errors of the simulation.
+
+
+def draw(kind, rng, shape):
+    if kind == "normal":
+        return rng.normal(size=shape)
+    if kind == "lognormal":
+        return rng.lognormal(0, 0.75, size=shape)
+    solved = (rng.random(shape) < 0.7).astype(float)  # solved or not
+    return solved + 0.02 * rng.normal(size=shape) if kind == "jitter" else solved
+
+
+TRUE_MEAN = {"normal": 0.0, "lognormal": math.exp(0.75**2 / 2), "jitter": 0.7, "solved": 0.7}
+
+
+def coverage(interval, kind, runs, truth, simulations, tasks=1, seed=0):
+    """Fractions of simulations whose interval holds the truth, and whose interval is undefined."""
+    rng = np.random.default_rng(seed)
+    found = [interval(draw(kind, rng, (runs, tasks))) for _ in range(simulations)]
+    holds = np.mean([i.low <= truth <= i.high for i in found])
+    return float(holds), float(np.mean([math.isnan(i.low) for i in found]))
+
+
+@pytest.mark.parametrize(
+    "kind, runs, low, high",
+    [
+        ("normal", 3, 0.93, 0.97), ("normal", 5, 0.93, 0.97), ("normal", 10, 0.93, 0.97),  # exact: 0.95
+        ("lognormal", 3, 0.85, 0.92), ("lognormal", 5, 0.84, 0.92), ("lognormal", 10, 0.85, 0.93),  # 0.89, 0.88, 0.89
+        ("jitter", 3, 0.57, 0.67), ("jitter", 5, 0.78, 0.88), ("jitter", 10, 0.93, 0.98),  # 0.62, 0.83, 0.96
+    ],
+)  # fmt: skip
+def test_coverage_of_a_tasks_mean(kind, runs, low, high):
+    holds, undefined = coverage(lambda s: estimate_interval(s, "mean"), kind, runs, TRUE_MEAN[kind], 1000)
+    assert low <= holds <= high and undefined == 0
+
+
+@pytest.mark.parametrize("runs", [3, 5, 10])
+def test_solved_or_not_is_covered_by_bounds_or_called_undefined(runs):
+    # All runs alike with probability 0.7^n + 0.3^n: 0.37, 0.17, 0.03; else the t interval covers 1.00, 1.00, 0.99.
+    holds, undefined = coverage(lambda s: estimate_interval(s, "mean"), "solved", runs, 0.7, 1000)
+    assert undefined == pytest.approx(0.7**runs + 0.3**runs, abs=0.05)
+    assert holds / (1 - undefined) >= 0.97
+    # Clopper-Pearson: 1.00, 1.00, 0.99, and always there.
+    holds, undefined = coverage(lambda s: bounded_interval(s, (0, 1)), "solved", runs, 0.7, 500)
+    assert holds >= 0.97 and undefined == 0
+
+
+@pytest.mark.parametrize("runs, low, high", [(3, 0.70, 0.80), (5, 0.79, 0.88), (10, 0.85, 0.93)])
+def test_the_percentile_bootstrap_undercovers(runs, low, high):
+    holds, _ = coverage(lambda s: percentile_interval(s, "mean", resamples=300), "normal", runs, 0, 800)
+    assert low <= holds <= high  # 0.75, 0.84, 0.90
+
+
+# IQM of all scores: of a symmetric distribution the middle; of lognormal(0, s): (F(q3) - F(q1)) e^{s^2/2} / (1/2) with
+# F(q) = Phi(z - s), z = -+0.67449: 2 e^{0.28125} (Phi(-0.07551) - Phi(-1.42449)).
+LOGNORMAL_IQM = 2 * math.exp(0.28125) * (math.erf(-0.07551 / math.sqrt(2)) / 2 - math.erf(-1.42449 / math.sqrt(2)) / 2)
+
+
+@pytest.mark.parametrize("runs", [3, 5, 10])
+@pytest.mark.parametrize("kind, truth", [("normal", 0.0), ("lognormal", LOGNORMAL_IQM)])
+def test_coverage_of_the_iqm_over_tasks(kind, truth, runs):
+    # On three like tasks, three runs each: 0.95; the percentile bootstrap 0.86.
+    holds, undefined = coverage(lambda s: estimate_interval(s, resamples=200), kind, runs, truth, 300, tasks=3)
+    assert 0.91 <= holds <= 1 and undefined == 0
+
+
+def test_coverage_of_the_profile():
+    truth = 0.5 * (1 - math.erf(0.5 / math.sqrt(2)))  # P(normal > 0.5)
+    rng = np.random.default_rng(0)
+    for runs, tasks in ((3, 1), (5, 1), (10, 1), (3, 4)):
+        profiles = [performance_profile(rng.normal(size=(runs, tasks)), [0.5]) for _ in range(500)]
+        assert np.mean([p.low[0] <= truth <= p.high[0] for p in profiles]) >= 0.94
+
+
+# --- Performance profiles -------------------------------------------------------------------------
+
+
+def test_a_profile_by_hand():
+    profile = performance_profile([np.array([0.0, 1, 2]), np.array([1.0, 3])], [-1, 0, 1, 2.5, 3])
+    # Strictly above: 3 and 2; 2 and 2; 1 and 1; 0 and 1; none.
+    np.testing.assert_allclose(profile.fraction, [1, (2 / 3 + 1) / 2, (1 / 3 + 1 / 2) / 2, 1 / 4, 0])
+    n = 4 / (1 / 3 + 1 / 2)
+    for f, low, high in zip(*profile[1:]):
+        assert (low, high) == proportion_interval(f, n)
+
+
+@PROPERTY
+@given(hnp.arrays(np.int64, st.tuples(st.integers(1, 6), st.integers(1, 4)), elements=st.integers(0, 20)))
+def test_a_profile_of_scores_in_the_unit_interval_integrates_to_their_mean(twentieths):
+    scores = twentieths / 20
+    cells = (np.arange(20) + 0.5) / 20  # the profile is constant between multiples of 1/20
+    profile = performance_profile(scores, cells)
+    assert profile.fraction.mean() == pytest.approx(mean(scores))
+    assert (np.diff(profile.fraction) <= 1e-12).all()
+    assert (profile.low <= profile.fraction + 1e-12).all() and (profile.fraction <= profile.high + 1e-12).all()
+
+
+def test_a_profile_at_no_threshold_is_empty():
+    assert [column.size for column in performance_profile(TABLE, [])] == [0, 0, 0, 0]
+
+
+# --- Probability of improvement -------------------------------------------------------------------
+
+
+def test_probability_of_improvement_by_hand():
+    # Task 0: of (1, 3) against (0, 1, 2): 1 > 0, 1 = 1, 3 above all: 4.5 / 6. Task 1: all below.
+    got = probability_of_improvement([np.array([1.0, 3]), np.array([0.0])], [np.array([0.0, 1, 2]), np.array([5.0, 6])])
+    assert got.tolist() == [pytest.approx(0.75), 0]
+
+
+@PROPERTY
+@given(ragged, ragged)
+def test_improvements_of_both_over_each_other_add_to_one(x, y):
+    x, y = x[: len(y)], y[: len(x)]
+    np.testing.assert_allclose(probability_of_improvement(x, y) + probability_of_improvement(y, x), 1)
+    there, back = improvement_interval(x, y), improvement_interval(y, x)
+    assert there[:3] == pytest.approx((1 - back.estimate, 1 - back.high, 1 - back.low), abs=1e-9)
+    assert 0 <= there.low <= there.estimate + 1e-9 <= there.high + 2e-9 <= 1 + 2e-9
+
+
+def test_improvement_interval_solves_its_equation():
+    x, y = np.array([[1.0, 2], [3, 4], [5, 1]]), np.array([[0.0, 2], [2, 1]])
+    interval = improvement_interval(x, y)
+    for p in (interval.low, interval.high):
+        variance = p * (1 - p) * (1 + 1.5 * ((1 - p) / (2 - p) + p / (1 + p))) / 6 / 2  # m = 3, n = 2, T = 2
+        assert (interval.estimate - p) ** 2 == pytest.approx(1.959964**2 * variance, rel=1e-5)
+
+
+def test_all_above_all_leaves_room_for_doubt():
+    # (1 - P)^2 = z^2 P (1 - P) (1 + 2 (...)) / 9 at P = 0.501.
+    x, y = one(4, 5, 6), one(1, 2, 3)
+    assert improvement_interval(x, y)[:3] == pytest.approx((1, 0.50102, 1), abs=1e-5)
+    percentile = comparisons.improvement_percentile_interval(x, y)
+    assert math.isnan(percentile.low) and "undefined" in percentile.method
+
+
+@pytest.mark.parametrize(
+    "runs, low, high, percentile", [(3, 0.92, 0.99, 0.70), (5, 0.92, 0.99, 0.88), (10, 0.92, 0.99, 0.95)]
+)
+def test_coverage_of_the_probability_of_improvement(runs, low, high, percentile):
+    # P(X > Y) = Phi(1 / sqrt 2) = 0.76. Measured 0.96, 0.96, 0.96; the percentile bootstrap 0.65, 0.83, 0.91.
+    truth = 0.5 * (1 + math.erf(0.5))
+    rng = np.random.default_rng(0)
+    pairs = [(1 + rng.normal(size=(runs, 1)), rng.normal(size=(runs, 1))) for _ in range(500)]
+    found = [improvement_interval(x, y) for x, y in pairs]
+    assert low <= np.mean([i.low <= truth <= i.high for i in found]) <= high
+    drawn = [comparisons.improvement_percentile_interval(x, y, resamples=200) for x, y in pairs]
+    assert np.mean([i.low <= truth <= i.high for i in drawn]) <= percentile
+
+
+def test_percentile_interval_of_improvement_by_enumeration():
+    # X = (0, 2), Y = 1 for sure: P is 0, 1/2, 1 with probability 1/4, 1/2, 1/4.
+    x, y = one(0, 2), one(1, 1)
+    assert comparisons.improvement_percentile_interval(x, y, confidence=0.6)[:3] == (0.5, 0, 1)
+    assert comparisons.improvement_percentile_interval(x, y, confidence=0.4)[:3] == (0.5, 0.5, 0.5)
+    # Two such tasks: 0 and 1 with probability 1/16, 1/4 and 3/4 with 1/4: the 50% interval is 1/4 to 3/4.
+    x, y = np.repeat(x, 2, 1), np.repeat(y, 2, 1)
+    assert comparisons.improvement_percentile_interval(x, y, confidence=0.5)[:3] == (0.5, 0.25, 0.75)
+
+
+# --- Differences ----------------------------------------------------------------------------------
+
+
+def test_welch_by_hand():
+    # Means 2 and 8; s^2 / n = 1 / 3 and (20 / 3) / 4 = 5 / 3, together 2; df = 2^2 / ((1/3)^2 / 2 + (5/3)^2 / 3).
+    d = compare(one(1, 2, 3), one(5, 7, 9, 11))
+    t, df = 6 / math.sqrt(2), 4 / (1 / 18 + 25 / 27)
+    half = student_quantile(0.95, df) * math.sqrt(2)
+    assert d[:3] == pytest.approx((-6, -6 - half, -6 + half))
+    assert d.p_value == pytest.approx(student_p_value(t, df)) and d.verdict == "worse"
+
+
+def test_pairs_by_hand():
+    # Differences 1, 2, 3: t with df 2, whatever the runs have in common.
+    x, y = one(101, 202, 303), one(100, 200, 300)
+    assert compare(x, y, paired=True)[:3] == pytest.approx(estimate_interval(one(1, 2, 3), "mean")[:3])
+    assert compare(x, y, paired=True).verdict == "inconclusive"
+    assert compare(x, y, paired=True, confidence=0.9).verdict == "better"
+    assert compare(x, y, confidence=0.9).verdict == "inconclusive"
+
+
+@pytest.mark.parametrize("paired", [False, True])
+@pytest.mark.parametrize("statistic", ["mean", "median", "iqm", "optimality_gap"])
+def test_a_planted_difference_is_found_both_ways(statistic, paired):
+    rng = np.random.default_rng(0)
+    x, y = 0.6 + 0.1 * rng.random((5, 4)), 0.1 * rng.random((5, 4))
+    sign = -1 if statistic == "optimality_gap" else 1
+    found, back = compare(x, y, statistic, paired), compare(y, x, statistic, paired)
+    assert (found.verdict, back.verdict) == ("better", "worse")
+    assert sign * found.estimate == pytest.approx(0.6, abs=0.1)
+    # The interval of the difference is of the size that the data have: two of some 0.03 / sqrt(5 * 4).
+    assert 0.01 < found.high - found.low < 0.4
+    assert back.p_value < 0.001 and found.p_value < 0.001
+
+
+def test_pairs_move_together_in_the_bootstrap():
+    rng = np.random.default_rng(1)
+    y = rng.normal(size=(6, 2))
+    x = y + 0.1 + 1e-3 * rng.normal(size=(6, 2))
+    paired, unpaired = compare(x, y, "iqm", paired=True), compare(x, y, "iqm")
+    assert (paired.verdict, unpaired.verdict) == ("better", "inconclusive")
+    assert paired.high - paired.low < 0.01 < unpaired.high - unpaired.low
+
+
+def test_a_difference_between_overlapping_intervals_is_found():
+    x, y = one(1, 2, 3, 4, 5) + 2.6, one(1, 2, 3, 4, 5)
+    assert estimate_interval(x, "mean").low < estimate_interval(y, "mean").high
+    assert compare(x, y).verdict == "better"
+
+
+def test_runs_that_do_not_differ_are_compared_by_bounds_only():
+    solved, failed = np.ones((5, 1)), np.zeros((5, 1))
+    d = compare(solved, failed)
+    assert (d.verdict, d.p_value) == ("inconclusive", 1) and math.isnan(d.low) and "undefined" in d.method
+    d = compare(solved, failed, bounds=(0, 1))
+    # Both ends of proportions: 1 - sqrt 2 (1 - 0.025^(1/5)).
+    assert d.low == pytest.approx(1 - math.sqrt(2) * (1 - 0.025**0.2)) and d.high == 1
+    assert d.verdict == "better" and compare(failed, solved, bounds=(0, 1)).verdict == "worse"
+    assert compare(solved, failed, bounds=(0, 1), confidence=1 - d.p_value * 1.001).verdict == "better"
+    assert compare(solved, failed, bounds=(0, 1), confidence=1 - d.p_value * 0.999).verdict == "inconclusive"
+    assert compare(solved, solved, bounds=(0, 1)).p_value == 1
+
+
+@pytest.mark.parametrize("runs", [3, 5, 10])
+@pytest.mark.parametrize("kind, highest", [("normal", 0.07), ("lognormal", 0.06), ("jitter", 0.07), ("solved", 0.07)])
+def test_no_difference_is_called_inconclusive_at_the_stated_rate(kind, highest, runs):
+    # Measured at 3, 5, 10 runs: normal 0.04 0.05 0.05, lognormal 0.02 0.03 0.03, the others below 0.05.
+    rng = np.random.default_rng(0)
+    verdicts = [compare(draw(kind, rng, (runs, 1)), draw(kind, rng, (runs, 1))).verdict for _ in range(600)]
+    assert verdicts.count("inconclusive") / 600 >= 1 - highest
+    if kind == "normal" and runs > 3:
+        assert verdicts.count("inconclusive") / 600 <= 0.98
+        assert min(verdicts.count("better"), verdicts.count("worse")) > 5
+
+
+@pytest.mark.parametrize("statistic, paired", [("iqm", False), ("iqm", True), ("mean", True)])
+def test_no_difference_over_tasks(statistic, paired):
+    rng = np.random.default_rng(0)
+    verdicts = [
+        compare(rng.normal(size=(5, 3)), rng.normal(size=(5, 3)), statistic, paired, resamples=100).verdict
+        for _ in range(200)
+    ]
+    assert 0.9 <= verdicts.count("inconclusive") / 200 <= 0.995
+
+
+def test_holm_by_hand():
+    # Sorted 0.01 0.02 0.03 0.04 times 4 3 2 1: 0.04 0.06 0.06 0.04, of which the running maximum.
+    np.testing.assert_allclose(holm([0.03, 0.01, 0.04, 0.02]), [0.06, 0.04, 0.06, 0.06])
+    assert holm([0.9, 0.8]).tolist() == [1, 1]
+    assert holm([]).size == 0
+
+
+def test_a_family_is_corrected():
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=(10, 1))
+    clear, weak = compare(y + 5, rng.normal(size=(10, 1))), compare(one(1, 2, 3, 4, 5) + 2.6, one(1, 2, 3, 4, 5))
+    assert weak.verdict == "better" and 0.025 < weak.p_value < 0.05
+    corrected = correct([weak, clear, weak])
+    assert [d.verdict for d in corrected] == ["inconclusive", "better", "inconclusive"]
+    assert corrected[0].p_value == pytest.approx(2 * weak.p_value) and corrected[0][:3] == weak[:3]
+    assert [d.verdict for d in correct([weak])] == ["better"]
+    assert [d.verdict for d in correct([weak, clear])] == ["better", "better"]  # Bonferroni would lose the first
+    assert correct([]) == []
+
+
+def test_families_err_at_the_stated_rate():
+    # Three null comparisons of normal scores: any wrong verdict in 0.05 or less of families; uncorrected in 0.13.
+    rng = np.random.default_rng(0)
+    raw = corrected = 0
+    for _ in range(250):
+        family = [compare(rng.normal(size=(10, 1)), rng.normal(size=(10, 1))) for _ in range(3)]
+        raw += any(d.verdict != "inconclusive" for d in family)
+        corrected += any(d.verdict != "inconclusive" for d in correct(family))
+    assert corrected / 250 <= 0.085 < 0.09 < raw / 250
+
+
+# --- Refusals -------------------------------------------------------------------------------------
+
+GOOD = np.array([[1.0, 2], [3, 5]])
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: mean(np.array([1.0, 2])), r"shape \(2,\), expected \[runs, tasks\]"),
+        (lambda: mean(np.zeros((2, 2, 2))), "expected \\[runs, tasks\\]"),
+        (lambda: mean([np.zeros((2, 2))]), r"task 0 of scores has shape \(2, 2\)"),
+        (lambda: mean([]), "no task"),
+        (lambda: mean(np.zeros((3, 0))), "no task"),
+        (lambda: mean(3.0), "type float"),
+        (lambda: mean([["a"]]), "no number"),
+        (lambda: mean([[1.0], []]), r"task 1 of scores has 0 run\(s\), expected 1"),
+        (lambda: mean(np.zeros((0, 2))), "task 0 of scores has 0 run"),
+        (lambda: iqm([[1.0], [2.0, NAN]]), r"task 1 of scores has NaN or infinite scores \(runs \[1\]\)"),
+        (lambda: iqm([[math.inf, 1.0]]), "NaN or infinite"),
+        (lambda: optimality_gap(GOOD, NAN), "gamma"),
+        (lambda: normalize(GOOD, [(0, 1)]), r"anchors have shape \(1, 2\)"),
+        (lambda: normalize(GOOD, [(0, 1), (3, 3)]), "of task 1 make no scale"),
+        (lambda: normalize(GOOD, [(0, 1), (NAN, 3)]), "of task 1 make no scale"),
+        (lambda: estimate_interval(GOOD[:1]), "has 1 run.*interval is undefined"),
+        (lambda: percentile_interval(GOOD[:1]), "has 1 run.*interval is undefined"),
+        (lambda: estimate_interval(GOOD, "mode"), "expected one of mean, median, iqm, optimality_gap"),
+        (lambda: estimate_interval(GOOD, "mean", confidence=95), r"confidence 95 is outside \(0, 1\)"),
+        (lambda: percentile_interval(GOOD, confidence=1), "outside"),
+        (lambda: estimate_interval(GOOD, resamples=10), "resamples is 10"),
+        (lambda: percentile_interval(GOOD, resamples=10), "resamples is 10"),
+        (lambda: bounded_interval(GOOD, (0, 1)), "leave the bounds"),
+        (lambda: bounded_interval(-GOOD, (0, 1)), "leave the bounds"),
+        (lambda: bounded_interval(GOOD, (1, 1)), "no range"),
+        (lambda: bounded_interval(GOOD, (0, 9), confidence=0), "outside"),
+        (lambda: performance_profile(GOOD, 0.5), "taus has shape"),
+        (lambda: performance_profile(GOOD, [0.5, NAN]), "finite thresholds"),
+        (lambda: performance_profile(GOOD, [], confidence=2), "outside"),
+        (lambda: proportion_interval(1.5, 3), "fraction in"),
+        (lambda: proportion_interval(0.5, 0), "n > 0"),
+        (lambda: proportion_interval(0.5, 1, 1.0), "outside"),
+        (lambda: student_quantile(1.0, 3), "outside"),
+        (lambda: probability_of_improvement(GOOD, GOOD[:, :1]), "X has 2 tasks and Y has 1"),
+        (lambda: probability_of_improvement(GOOD, [[1.0], [NAN]]), "task 1 of Y"),
+        (lambda: improvement_interval(GOOD, GOOD[:1]), "task 0 of Y has 1 run"),
+        (lambda: improvement_interval(GOOD, GOOD, confidence=7), "outside"),
+        (lambda: comparisons.improvement_percentile_interval(GOOD[:1], GOOD), "task 0 of X has 1 run"),
+        (lambda: comparisons.improvement_percentile_interval(GOOD, GOOD, resamples=2), "resamples"),
+        (lambda: compare(GOOD, GOOD[:1]), "task 0 of Y has 1 run"),
+        (lambda: compare(GOOD, np.concatenate([GOOD, GOOD]), paired=True), r"got \[2, 2\] and \[4, 4\]"),
+        (lambda: compare(GOOD, GOOD, "iqm", bounds=(0, 9)), "bounds are of use"),
+        (lambda: compare(GOOD, GOOD, paired=True, bounds=(0, 9)), "bounds are of use"),
+        (lambda: compare(GOOD, GOOD, "best"), "no statistic is called 'best'"),
+        (lambda: compare(GOOD, GOOD, confidence=2), "outside"),
+        (lambda: holm([0.5, 1.5]), r"p-values in \[0, 1\]"),
+        (lambda: holm([NAN]), "p-values"),
+        (lambda: holm(0.5), "p-values"),
+        (lambda: correct([compare(GOOD, GOOD), compare(GOOD, GOOD, confidence=0.9)]), "unequal confidence"),
+    ],
+)
+def test_bad_input_is_refused(call, message):
+    with pytest.raises(TaacError, match=message):
+        call()
