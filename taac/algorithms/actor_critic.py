@@ -119,10 +119,10 @@ class ActorCriticAlgorithm(Algorithm):
         per_frame = info.q.detach().mean(0)
         return {
             "loss/critic": _weighted_mean(critic_loss.detach()[:-1], learnt),
-            "loss/actor": _weighted_mean(info.actor_loss.detach(), acted),
+            "loss/actor": _weighted_mean(info.actor_loss.detach(), acted[: len(info.actor_loss)]),
             "critic/q": _weighted_mean(per_frame.mean(-1) if several else per_frame, learnt),
             "critic/target": _weighted_mean(target.mean(-1) if several else target, learnt),
-            "policy/entropy": _weighted_mean(-info.log_pi, acted),
+            "policy/entropy": _weighted_mean(-info.log_pi, acted[: len(info.log_pi)]),
             "policy/alpha": temperature.alpha(),
         }
 

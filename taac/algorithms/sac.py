@@ -12,6 +12,7 @@ from typing import NamedTuple
 import gin
 import torch
 import torch.nn as nn
+import torch.nn.functional as F
 
 from taac import nest
 from taac.algorithms.actor_critic import ActorCriticAlgorithm, action_target_entropy
@@ -26,12 +27,12 @@ from taac.specs import TensorSpec, check_unit_box
 class SacTrainInfo(NamedTuple):
     """From `train_step` to `calc_loss`."""
 
-    actor_loss: torch.Tensor  # [T, B]
-    log_pi: torch.Tensor  # [T, B], log pi(a~|s), detached
+    actor_loss: torch.Tensor  # [T, B], or [T-1, B] if the actor does not learn on the last frame
+    log_pi: torch.Tensor  # of the same shape, log pi(a~|s), detached
     q: torch.Tensor  # [N, T-1, B(, D)], at the executed actions
     value: torch.Tensor  # [T, B(, D)], target values; 0 at frame 0, where they are never read
-    mean: torch.Tensor  # [T, B, A], the policy's, before tanh
-    log_std: torch.Tensor  # [T, B, A]
+    mean: torch.Tensor  # [T or T-1, B, A], the policy's, before tanh
+    log_std: torch.Tensor  # [T or T-1, B, A]
     target_q: Nest  # [T-1, B(, D)], target critics at the executed actions, for corrected returns; else ()
 
 
@@ -50,6 +51,8 @@ class SacAlgorithm(ActorCriticAlgorithm):
         target_entropy: the target entropy itself, in nats, instead.
         temperature_ctor: called with the target entropy; see `Temperature`.
         entropy_in_target: whether targets pay the next step's entropy, `- alpha log pi(a'|s')`, discounted as the value.
+        actor_on_last_frame: whether actor and temperature learn on all T frames, as published with TAAC, or on frames
+            0..T-2, of which the actions were taken, as in algorithm 1 (and other implementations): less work.
 
     Raises:
         TaacError: a discrete, nested or unscaled action space; a target entropy that cannot be reached.
@@ -71,6 +74,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
         target_entropy: float | None = None,
         temperature_ctor: Callable[..., Temperature] = Temperature,
         entropy_in_target: bool = True,
+        actor_on_last_frame: bool = True,
         target_update_tau: float = 0.005,
         target_update_period: int = 1,
         dqda_clipping: float | None = None,
@@ -90,6 +94,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
         self.td_loss = td_loss or OneStepTDLoss()
         self.td_loss.check(reward_dim, type(self).__name__, self.stores_probabilities)
         self.entropy_in_target = entropy_in_target
+        self.actor_on_last_frame = actor_on_last_frame
 
     def _build_actor(self, actor_ctor: Callable[..., nn.Module]) -> nn.Module:
         return actor_ctor(self.feature_size, self.action_size)
@@ -128,18 +133,22 @@ class SacAlgorithm(ActorCriticAlgorithm):
         executed = time_step.prev_action[1:]
 
         # Actor: minimise alpha log pi(a~|s) - min_i Q_i(s, a~)  (equations 7 and 9)
-        mean, log_std = self.actor(frozen)
+        learnt = frozen if self.actor_on_last_frame else frozen[:-1]
+        mean, log_std = self.actor(learnt)
         action, log_pi = distributions.squashed_normal_sample(mean, log_std)
-        q_pi = self.weighted(self.min_over_critics(self.critics(frozen, action)))
+        q_pi = self.weighted(self.min_over_critics(self.critics(learnt, action)))
         dq_da = self.action_gradient(q_pi, action)
         actor_loss = losses.action_gradient_loss(action, dq_da) + self.temperature.alpha() * log_pi
 
         # V(s') = min_i Q'_i(s', a~') - alpha log pi(a~'|s')  (equation 3)
         with torch.no_grad():
+            next_action, next_log_pi = action[1:], log_pi[1:]
+            if not self.actor_on_last_frame:
+                next_action, next_log_pi = distributions.squashed_normal_sample(*self.actor(frozen[1:]))
             target_features = self.target_encoder(nest.index(time_step.observation, slice(1, None)))
-            value = self.min_over_critics(self.target_critics(target_features, action[1:]))
+            value = self.min_over_critics(self.target_critics(target_features, next_action))
             if self.entropy_in_target:
-                value = value + self._share_out(-self.temperature.alpha() * log_pi[1:])
+                value = value + self._share_out(-self.temperature.alpha() * next_log_pi)
         return SacTrainInfo(
             actor_loss=actor_loss,
             log_pi=log_pi.detach(),
@@ -152,8 +161,9 @@ class SacAlgorithm(ActorCriticAlgorithm):
 
     def calc_loss(self, experience: Experience, info: SacTrainInfo) -> LossInfo:
         critic_loss, target = self.critic_loss(experience, info)
-        temperature_loss = self.temperature.loss(-info.log_pi)  # equation 18
-        loss = self.masked(experience, info.actor_loss + temperature_loss + critic_loss)
+        actor_loss = info.actor_loss + self.temperature.loss(-info.log_pi)  # equation 18
+        missing = len(critic_loss) - len(actor_loss)  # 1 if the actor does not learn on the last frame
+        loss = self.masked(experience, F.pad(actor_loss, (0, 0, 0, missing)) + critic_loss)
         return LossInfo(loss, self.common_summaries(experience, info, critic_loss, target, self.temperature))
 
     def critic_loss(self, experience: Experience, info: SacTrainInfo) -> tuple[torch.Tensor, torch.Tensor]:

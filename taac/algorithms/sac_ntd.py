@@ -72,6 +72,8 @@ class SacNtdAlgorithm(SacAlgorithm):
 
     def critic_loss(self, experience: Experience, info: SacTrainInfo) -> tuple[torch.Tensor, torch.Tensor]:
         pre_tanh, log_mu = experience.rollout_info
-        log_pi = distributions.squashed_normal_log_prob(pre_tanh, info.mean, info.log_std)
-        target = self.td_loss.retrace(experience.time_step, info.value, info.target_q, (log_pi - log_mu)[:-1])
+        log_pi = distributions.squashed_normal_log_prob(
+            pre_tanh[:-1], info.mean[: len(pre_tanh) - 1], info.log_std[: len(pre_tanh) - 1]
+        )
+        target = self.td_loss.retrace(experience.time_step, info.value, info.target_q, log_pi - log_mu[:-1])
         return self.td_loss.loss(info.q, target)

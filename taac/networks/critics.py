@@ -54,6 +54,6 @@ class CriticEnsemble(nn.Module):
         batch = x.shape[:-1]
         x = x.reshape(1, -1, x.shape[-1]).expand(self.num_critics, -1, -1)
         for layer in self.hidden:
-            x = F.relu(layer(x))
+            x = F.relu_(layer(x))
         q = self.last(x)
         return q.reshape(self.num_critics, *batch, *self.output_shape)

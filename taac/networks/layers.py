@@ -59,6 +59,6 @@ def mlp(input_size: int, hidden_layers: Sequence[int]) -> nn.Sequential:
     """Xavier-uniform linear layers, each followed by a ReLU."""
     layers: list[nn.Module] = []
     for size in hidden_layers:
-        layers += [xavier_linear(input_size, size), nn.ReLU()]
+        layers += [xavier_linear(input_size, size), nn.ReLU(inplace=True)]
         input_size = size
     return nn.Sequential(*layers)
