@@ -15,7 +15,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from taac import nest
-from taac.algorithms.actor_critic import ActorCriticAlgorithm, action_target_entropy
+from taac.algorithms.actor_critic import ActorCriticAlgorithm, action_target_entropy, constant
 from taac.algorithms.td_losses import BaseTDLoss, OneStepTDLoss
 from taac.algorithms.temperature import Temperature
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
@@ -136,7 +136,8 @@ class SacAlgorithm(ActorCriticAlgorithm):
         learnt = frozen if self.actor_on_last_frame else frozen[:-1]
         mean, log_std = self.actor(learnt)
         action, log_pi = distributions.squashed_normal_sample(mean, log_std)
-        q_pi = self.weighted(self.min_over_critics(self.critics(learnt, action)))
+        with constant(self.critics):
+            q_pi = self.weighted(self.min_over_critics(self.critics(learnt, action)))
         dq_da = self.action_gradient(q_pi, action)
         actor_loss = losses.action_gradient_loss(action, dq_da) + self.temperature.alpha() * log_pi
 

@@ -11,7 +11,7 @@ import torch.nn as nn
 from taac import nest
 from taac.data_structures import Nest
 from taac.errors import TaacError
-from taac.networks.layers import mlp, scaled_linear
+from taac.networks.layers import full_precision, mlp, scaled_linear
 
 
 @gin.configurable
@@ -48,7 +48,7 @@ class ActorNetwork(nn.Module):
 
     def forward(self, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """`[..., input_size]` to mean and log standard deviation, `[..., A]` each."""
-        mean, log_std = self.head(self.hidden(features)).chunk(2, dim=-1)
+        mean, log_std = full_precision(self.head(self.hidden(features))).chunk(2, dim=-1)
         return mean, log_std.clamp(self.log_std_min, self.log_std_max)
 
 
@@ -69,7 +69,7 @@ class SwitchNetwork(nn.Module):
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """`[..., input_size]` to `[..., num_switches]`."""
-        return self.head(self.hidden(features))
+        return full_precision(self.head(self.hidden(features)))
 
 
 class TrajectoryEmbedding(nn.Module):

@@ -28,6 +28,11 @@ class EnsembleLinear(nn.Module):
         return torch.baddbmm(self.bias, x, self.weight)
 
 
+def full_precision(x: torch.Tensor) -> torch.Tensor:
+    """What a layer gave under automatic mixed precision as float32; anything else as it is."""
+    return x.float() if x.dtype == torch.bfloat16 else x
+
+
 def xavier_linear(input_size: int, output_size: int) -> nn.Linear:
     """A linear layer with Xavier-uniform weights and zero bias."""
     layer = nn.Linear(input_size, output_size)

@@ -12,6 +12,7 @@ import torch
 from taac.data_structures import AlgStep, Experience, Nest, StepType, TimeStep
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
+from taac.ops.products import resolve
 from taac.replay import ReplayBuffer
 from taac.training import checkpoint
 from taac.training.evaluation import evaluate
@@ -271,6 +272,7 @@ class Trainer:
         return {
             "agent": self.agent.state_dict(),
             "optimizer": self.learner.optimizer.state_dict(),
+            "products": self.learner.products,  # which "auto" was: another would round differently
             "replay": self.replay_buffer.state_dict(),
             "counters": {
                 "env_steps": self.env_steps,
@@ -292,6 +294,7 @@ class Trainer:
     def load_state_dict(self, state: dict[str, Any], folder: RunFolder) -> None:
         checkpoint.load_into(self.agent, state["agent"], folder.checkpoint)
         self.learner.optimizer.load_state_dict(state["optimizer"])
+        self.learner.products = resolve(state["products"], self.agent.device)
         self.replay_buffer.load_state_dict(state["replay"])
         counters = state["counters"]
         self.env_steps, self.learner.num_updates = counters["env_steps"], counters["updates"]

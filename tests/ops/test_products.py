@@ -1,0 +1,129 @@
+"""The matrix products that a run may choose between give the same numbers, and what is asked for is what is in force."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taac.errors import TaacError
+from taac.ops import products
+from taac.training import config, experiment
+from taac.training.run_folder import RunFolder
+
+needs_onednn = pytest.mark.skipif(not products.onednn_is_exact(), reason="no exact float32 product of oneDNN's here")
+
+
+def precision():
+    return torch.backends.mkldnn.matmul.fp32_precision
+
+
+@needs_onednn
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 3), st.integers(1, 300), st.integers(1, 70), st.integers(1, 70), st.booleans())
+def test_onednn_is_as_exact_as_float32(batch, rows, inner, columns, transposed):
+    """Forward and gradients of a layer against float64, in strides of both kinds; rounding to bfloat16 would err by 1e-3."""
+    x = torch.randn(batch, rows, inner, requires_grad=True)
+    weight = torch.randn(batch, columns, inner).transpose(1, 2) if transposed else torch.randn(batch, inner, columns)
+    weight.requires_grad_(True)
+    bias = torch.randn(batch, 1, columns)
+
+    def run(dtype):
+        y = torch.baddbmm(bias.to(dtype), x.to(dtype), weight.to(dtype))
+        return y, *torch.autograd.grad(y.sin().sum(), (x, weight))
+
+    expected = run(torch.float64)
+    with products.using("onednn"):
+        given_ = run(torch.float32)
+    for one, other in zip(given_, expected, strict=True):
+        assert (one - other).norm() <= 2e-6 * other.norm() + 1e-6
+
+
+@needs_onednn
+def test_what_was_in_force_before_is_in_force_again():
+    before = precision()
+    with pytest.raises(ZeroDivisionError), products.using("onednn"):
+        assert precision() == "bf16"
+        raise ZeroDivisionError
+    assert precision() == before
+    with products.using("plain"):
+        assert precision() == before
+
+
+def test_auto_is_the_faster_exact_one(monkeypatch):
+    cpu = torch.device("cpu")
+    monkeypatch.setattr(products, "onednn_is_exact", lambda: True)
+    monkeypatch.setattr(products, "onednn_speed", lambda: 2.0)
+    assert products.resolve("auto", cpu) == "onednn"
+    assert products.resolve("auto", torch.device("cuda")) == "plain"
+    monkeypatch.setattr(products, "onednn_speed", lambda: 1.01)
+    assert products.resolve("auto", cpu) == "plain"
+    monkeypatch.setattr(products, "onednn_speed", lambda: 2.0)
+    monkeypatch.setattr(products, "onednn_is_exact", lambda: False)
+    assert products.resolve("auto", cpu) == "plain"
+    with pytest.raises(TaacError, match=r"'onednn' .* use 'auto' or 'plain'"):
+        products.resolve("onednn", cpu)
+
+
+def test_products_that_round_are_not_taken_for_exact(monkeypatch):
+    """On a processor that would really compute in bfloat16, the check must see it."""
+    real = torch.bmm
+
+    def rounding(a, b):
+        return real(a, b) if a.dtype == torch.float64 else real(a.bfloat16(), b.bfloat16()).float()
+
+    monkeypatch.setattr(torch, "bmm", rounding)
+    assert not products.onednn_is_exact.__wrapped__()
+
+
+def trainer(*params):
+    config.load(
+        ["gin/tasks/simple_control.gin", "gin/methods/taac.gin"],
+        [
+            "create_environment.env_name = 'Pendulum-v1'", "num_env_steps = 400", "initial_collect_steps = 100",
+            "batch_size = 32", "replay_length = 500", *params,
+        ],
+    )  # fmt: skip
+    return config.build(experiment.create_experiment)
+
+
+def losses(kind):
+    tested = trainer(f"Learner.products = '{kind}'")
+    while tested.env_steps < 110:
+        tested.collect()
+    values = [tested.learner.update(tested.replay_buffer.sample(32, 4))["loss/total"].item() for _ in range(5)]
+    tested.close()
+    return torch.tensor(values)
+
+
+@needs_onednn
+def test_an_update_is_the_same_with_either_product():
+    torch.testing.assert_close(losses("onednn"), losses("plain"), rtol=1e-4, atol=1e-5)
+
+
+def test_bfloat16_rounds_products_and_nothing_else():
+    plain, rounded = losses("plain"), losses("bfloat16")
+    torch.testing.assert_close(rounded, plain, rtol=0.05, atol=0.01)
+    assert not torch.equal(rounded, plain)
+    tested = trainer("Learner.products = 'bfloat16'")
+    assert all(p.dtype == torch.float32 for p in tested.agent.parameters())
+    tested.close()
+
+
+def test_a_product_of_another_name_is_refused():
+    with pytest.raises(TaacError, match="products"):
+        trainer("Learner.products = 'mkl'")
+
+
+def test_a_resumed_run_keeps_its_product(tmp_path):
+    """What "auto" meant when the run began: measured again, it might be the other, which rounds differently."""
+    tested = trainer("Learner.products = 'plain'")
+    while tested.env_steps < 110:
+        tested.collect()
+    state = tested.state_dict()
+    other = trainer("Learner.products = 'bfloat16'")
+    other.load_state_dict(state, RunFolder(tmp_path))
+    assert other.learner.products == "plain"
+    tested.close()
+    other.close()
