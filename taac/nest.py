@@ -25,7 +25,35 @@ def map_structure(fn: Callable[..., Any], nest: Nest, *others: Nest) -> Nest:
     """
     if not others:
         return _map_one(fn, nest)
-    return _map_many(fn, (nest, *others), "")
+    try:
+        leaves = [fn(*corresponding) for corresponding in zip(*(_leaves_like(nest, n, []) for n in (nest, *others)))]
+    except _Differ:
+        return _map_many(fn, (nest, *others), "")  # which finds out where, and says so
+    iterator = iter(leaves)
+    return _map_one(lambda _: next(iterator), nest)
+
+
+class _Differ(Exception):
+    pass
+
+
+def _leaves_like(structure: Nest, nest: Nest, leaves: list[Any]) -> list[Any]:
+    """The leaves of `nest` in the order of `structure`. On the path that rollouts take: no path names."""
+    if isinstance(structure, dict):
+        if not isinstance(nest, dict) or structure.keys() != nest.keys():
+            raise _Differ
+        for key, value in structure.items():
+            _leaves_like(value, nest[key], leaves)
+    elif isinstance(structure, (tuple, list)):
+        if type(structure) is not type(nest) or len(structure) != len(nest):
+            raise _Differ  # or a tuple and a list of one length, which are one structure
+        for value, other in zip(structure, nest):
+            _leaves_like(value, other, leaves)
+    elif isinstance(nest, (dict, tuple, list)):
+        raise _Differ
+    else:
+        leaves.append(nest)
+    return leaves
 
 
 def _map_one(fn: Callable[[Any], Any], nest: Nest) -> Nest:
@@ -91,7 +119,9 @@ def flatten_with_path(nest: Nest, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def flatten(nest: Nest) -> list[Any]:
     """All leaves, in order."""
-    return [leaf for _, leaf in flatten_with_path(nest)]
+    leaves: list[Any] = []
+    _map_one(leaves.append, nest)
+    return leaves
 
 
 def pack_like(structure: Nest, leaves: list[Any]) -> Nest:

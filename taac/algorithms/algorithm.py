@@ -66,4 +66,6 @@ class Algorithm(nn.Module):
 def reset_where_first(state: Nest, initial: Nest, time_step: TimeStep) -> Nest:
     """The state with the rows that begin an episode set to the initial one. Leaves `[B, ...]`."""
     first = time_step.is_first()
+    if first.device.type == "cpu" and not first.any():  # as nearly always; on a GPU, asking would wait for it
+        return state
     return nest.map_structure(lambda s, i: torch.where(first.reshape(-1, *(1,) * (s.dim() - 1)), i, s), state, initial)

@@ -104,17 +104,17 @@ class SacAlgorithm(ActorCriticAlgorithm):
     def initial_state(self, batch_size: int) -> Nest:
         return ()
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def predict_step(self, time_step: TimeStep, state: Nest, epsilon: float = 0.0) -> AlgStep:
         mean, log_std = self.actor(self.encoder(time_step.observation))
         return self._act(time_step, distributions.squashed_normal_mode(mean, log_std, epsilon))
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
-        action, _ = distributions.squashed_normal_sample(*self.actor(self.encoder(time_step.observation)))
+        action = distributions.squashed_normal_action(*self.actor(self.encoder(time_step.observation)))
         return self._act(time_step, action)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
         batch, device = time_step.step_type.shape[0], time_step.step_type.device
         return self._act(time_step, torch.empty(batch, self.action_size, device=device).uniform_(-1.0, 1.0))

@@ -82,7 +82,7 @@ class MixedSacAlgorithm(SacAlgorithm):
 
     # Acting ----------------------------------------------------------------------------------------------------------
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def predict_step(self, time_step: TimeStep, state: Nest, epsilon: float = 0.0) -> AlgStep:
         features = self.encoder(time_step.observation)
         mean, log_std = self.actor(features)
@@ -93,14 +93,14 @@ class MixedSacAlgorithm(SacAlgorithm):
             choice = torch.where(torch.rand_like(q[..., 0]) < epsilon, self._draw(self._choice_probs(q)), choice)
         return self._act(time_step, self.mixed.join(choice, action))
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
         features = self.encoder(time_step.observation)
-        action, _ = distributions.squashed_normal_sample(*self.actor(features))
+        action = distributions.squashed_normal_action(*self.actor(features))
         q = self._values(self.critics(features, action))
         return self._act(time_step, self.mixed.join(self._draw(self._choice_probs(q)), action))
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
         batch, device = time_step.step_type.shape[0], time_step.step_type.device
         action = torch.empty(batch, self.action_size, device=device).uniform_(-1.0, 1.0)

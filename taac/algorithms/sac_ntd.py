@@ -49,14 +49,14 @@ class SacNtdAlgorithm(SacAlgorithm):
             raise TaacError(f"SacNtdAlgorithm.td_loss must be @RetraceTDLoss(), got {type(td_loss).__name__}")
         super().__init__(observation_spec, action_spec, td_loss=td_loss, **sac_arguments)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
         mean, log_std = self.actor(self.encoder(time_step.observation))
         pre_tanh = mean + log_std.exp() * torch.randn_like(mean)
         log_mu = distributions.squashed_normal_log_prob(pre_tanh, mean, log_std)
         return self._act(time_step, torch.tanh(pre_tanh))._replace(info=SacNtdInfo(pre_tanh, log_mu))
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
         step = super().random_step(time_step, state)
         # The uniform density over [-1, 1]^A is 2^-A.

@@ -80,7 +80,7 @@ class SdarAlgorithm(SacAlgorithm):
 
     # Acting ----------------------------------------------------------------------------------------------------------
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def predict_step(self, time_step: TimeStep, state: Nest, epsilon: float = 0.0) -> AlgStep:
         features, before = self.encoder(time_step.observation), time_step.prev_action
         probability = self._acting_probability(features, time_step)
@@ -91,15 +91,15 @@ class SdarAlgorithm(SacAlgorithm):
         a_hat = distributions.squashed_normal_mode(*self._propose(features, before, act.float()), epsilon)
         return self._mix(before, a_hat, act)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
         features, before = self.encoder(time_step.observation), time_step.prev_action
         probability = self._acting_probability(features, time_step)
         act = torch.rand_like(probability) < probability
-        a_hat, _ = distributions.squashed_normal_sample(*self._propose(features, before, act.float()))
+        a_hat = distributions.squashed_normal_action(*self._propose(features, before, act.float()))
         return self._mix(before, a_hat, act)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
         before = time_step.prev_action
         act = (torch.rand_like(before) < 0.5) | time_step.is_first().unsqueeze(-1)

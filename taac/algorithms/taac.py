@@ -131,7 +131,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         tau = self.trajectory.zeros(torch.zeros(batch_size, self.action_size, device=device))
         return TaacState(tau, torch.zeros(batch_size, dtype=torch.int64, device=device))
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def predict_step(self, time_step: TimeStep, state: TaacState, epsilon: float = 0.0) -> AlgStep:
         features = self.encoder(time_step.observation)
         mean, log_std = self.actor(self.tau_embedding(features, state.tau))
@@ -142,15 +142,15 @@ class TaacAlgorithm(ActorCriticAlgorithm):
             switch = torch.where(torch.rand_like(beta_1) < epsilon, torch.rand_like(beta_1) < beta_1, switch)
         return self._execute(state, a_hat, switch)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: TaacState) -> AlgStep:
         state = self._first_tau(time_step, state)
         features = self.encoder(time_step.observation)
-        a_hat, _ = distributions.squashed_normal_sample(*self.actor(self.tau_embedding(features, state.tau)))
+        a_hat = distributions.squashed_normal_action(*self.actor(self.tau_embedding(features, state.tau)))
         beta_1 = self._switching_probability(features, state.tau, a_hat)
         return self._execute(state, a_hat, torch.rand_like(beta_1) < beta_1)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def random_step(self, time_step: TimeStep, state: TaacState) -> AlgStep:
         state = self._first_tau(time_step, state)
         a_hat = torch.empty_like(state.tau.a).uniform_(-1.0, 1.0)

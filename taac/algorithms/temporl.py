@@ -94,20 +94,20 @@ class TempoRLAlgorithm(SacAlgorithm):
             torch.zeros(batch_size, dtype=torch.int64, device=device),
         )
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def predict_step(self, time_step: TimeStep, state: TempoRLState, epsilon: float = 0.0) -> AlgStep:
         features = self.encoder(time_step.observation)
         mean, log_std = self.actor(features)
         action = distributions.squashed_normal_mode(mean, log_std, epsilon)
         return self._commit(state, action, self._duration(features, action, epsilon * self.skip_epsilon))
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: TempoRLState) -> AlgStep:
         features = self.encoder(time_step.observation)
-        action, _ = distributions.squashed_normal_sample(*self.actor(features))
+        action = distributions.squashed_normal_action(*self.actor(features))
         return self._commit(state, action, self._duration(features, action, self.skip_epsilon))
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def random_step(self, time_step: TimeStep, state: TempoRLState) -> AlgStep:
         action = torch.empty_like(state.action).uniform_(-1.0, 1.0)
         return self._commit(state, action, torch.randint_like(state.left, 1, self.max_skip + 1))

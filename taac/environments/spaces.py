@@ -50,7 +50,11 @@ def to_tensors(spec: Nest, observation: Any) -> Nest:
         return {key: to_tensors(child, observation[key]) for key, child in spec.items()}
     if isinstance(spec, tuple) and not isinstance(spec, TensorSpec):
         return tuple(to_tensors(child, part) for child, part in zip(spec, observation))
-    return torch.tensor(observation, dtype=spec.dtype)
+    with np.errstate(over="ignore"):  # what does not fit becomes infinite, which is refused where the step is known
+        return torch.from_numpy(np.array(observation, dtype=_NUMPY[spec.dtype]))
+
+
+_NUMPY = {torch.uint8: np.uint8, torch.float32: np.float32, torch.int64: np.int64}
 
 
 def action_adapter(space: spaces.Space) -> tuple[Nest, Callable[[Nest], Any]]:

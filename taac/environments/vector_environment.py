@@ -95,22 +95,27 @@ class VectorEnvironment:
             reward = info.get("taac_vector_reward", np.zeros(self._reward_shape))
         if not np.isfinite(reward).all():
             self._refuse("a reward", reward, ~np.isfinite(reward.reshape(self.num_envs, -1)).all(1), action)
-        discount = np.where(first, 1.0, info.get("taac_discount", 1.0))
-        step_type = np.where(first, StepType.FIRST, np.where(self._done, StepType.LAST, StepType.MID))
-        duration = np.where(first, 0, info.get("taac_duration", 1))
-        self.raw_reward = np.where(first, 0.0, info.get("taac_raw_reward", reward).T).T
+        step_type = np.where(self._done, np.uint8(StepType.LAST), np.uint8(StepType.MID))
+        discount = np.float32(1.0) - terminated.astype(np.float32)
+        duration = np.ones(self.num_envs, dtype=np.int16)
+        self.raw_reward = info.get("taac_raw_reward", reward)
+        if "taac_duration" in info:
+            discount, duration = discount * info["taac_discount"], info["taac_duration"].astype(np.int16)
         if first.any():
+            step_type[first], discount[first], duration[first] = StepType.FIRST, 1.0, 0
+            reward, self.raw_reward = reward.copy(), self.raw_reward.copy()
+            reward[first], self.raw_reward[first] = 0.0, 0.0
             not_first = torch.from_numpy(~first)
             action = nest.map_structure(
                 lambda a, z: torch.where(not_first.reshape(-1, *(1,) * (a.dim() - 1)), a, z), action, self._zero_action
             )
         return TimeStep(
-            step_type=torch.from_numpy(step_type.astype(np.uint8)),
-            reward=torch.from_numpy(np.where(first, 0.0, reward.T).T.astype(np.float32)),
-            discount=torch.from_numpy(np.where(terminated, 0.0, discount).astype(np.float32)),
+            step_type=torch.from_numpy(step_type),
+            reward=torch.from_numpy(reward.astype(np.float32)),
+            discount=torch.from_numpy(discount.astype(np.float32)),
             observation=self._checked(self._tensors(observation), action),
             prev_action=action,
-            duration=torch.from_numpy(duration.astype(np.int16)),
+            duration=torch.from_numpy(duration),
         )
 
     def _guarded(self, where: str, fn: Callable[[], Any]) -> Any:
@@ -133,9 +138,9 @@ class VectorEnvironment:
                     f"reset: {leaf.tolist()}, expected {spec[0].tolist()} to {spec[1].tolist()}"
                 )
             if leaf.is_floating_point():
-                bad = ~torch.isfinite(leaf)
-                if bool(bad.any()):
-                    where = bad.reshape(self.num_envs, -1).any(1).numpy()
+                finite = np.isfinite(leaf.numpy())
+                if not finite.all():
+                    where = ~finite.reshape(self.num_envs, -1).all(1)
                     self._refuse(f"an observation '{path}'" if path else "an observation", leaf.numpy(), where, action)
         return observation
 

@@ -74,12 +74,17 @@ def squashed_normal_sample(mean: torch.Tensor, log_std: torch.Tensor) -> tuple[t
     return torch.tanh(pre_tanh), _log_prob_of_noise(noise, pre_tanh, log_std)
 
 
+def squashed_normal_action(mean: torch.Tensor, log_std: torch.Tensor) -> torch.Tensor:
+    """The sample of `squashed_normal_sample`, of the same noise, without its log-probability."""
+    return torch.tanh(torch.addcmul(mean, log_std.exp(), torch.randn_like(mean)))
+
+
 def squashed_normal_mode(mean: torch.Tensor, log_std: torch.Tensor, epsilon: float = 0.0) -> torch.Tensor:
     """The mode before squashing, `tanh(mean)`, `[..., A]`; with probability `epsilon`, each action is a sample instead."""
     mode = torch.tanh(mean)
     if epsilon == 0:
         return mode
-    sample, _ = squashed_normal_sample(mean, log_std)
+    sample = squashed_normal_action(mean, log_std)
     return torch.where(torch.rand_like(mean[..., :1]) < epsilon, sample, mode)
 
 
