@@ -88,7 +88,7 @@ class SdarAlgorithm(SacAlgorithm):
         if epsilon > 0:
             drawn = torch.rand_like(probability) < probability
             act = torch.where(torch.rand_like(probability) < epsilon, drawn, act)
-        a_hat = distributions.squashed_normal_mode(*self._propose(features, before, act.float()), epsilon)
+        a_hat = distributions.squashed_normal_mode(*self._propose(features, before, act.to(before.dtype)), epsilon)
         return self._mix(before, a_hat, act)
 
     @torch.no_grad()
@@ -96,7 +96,7 @@ class SdarAlgorithm(SacAlgorithm):
         features, before = self.encoder(time_step.observation), time_step.prev_action
         probability = self._acting_probability(features, time_step)
         act = torch.rand_like(probability) < probability
-        a_hat, _ = distributions.squashed_normal_sample(*self._propose(features, before, act.float()))
+        a_hat, _ = distributions.squashed_normal_sample(*self._propose(features, before, act.to(before.dtype)))
         return self._mix(before, a_hat, act)
 
     @torch.no_grad()
@@ -129,7 +129,7 @@ class SdarAlgorithm(SacAlgorithm):
 
         # b ~ beta(. | s, a-), straight through; a_hat ~ pi(. | s, a-, b) in the dimensions that act
         probability = self._acting_probability(frozen, time_step)
-        drawn = (torch.rand_like(probability) < probability).float()
+        drawn = (torch.rand_like(probability) < probability).to(probability.dtype)
         act = drawn + probability - probability.detach()
         mean, log_std = self._propose(frozen, before, drawn)
         a_hat, log_pi_each = _each_dimension(mean, log_std)
