@@ -110,8 +110,8 @@ class MixedActionSpec:
     def join(self, choice: torch.Tensor, continuous: torch.Tensor) -> Nest:
         """The inverse of `split`."""
         parts = continuous.split([box.numel for box in self._boxes], dim=-1)
-        leaves = [part.reshape(*choice.shape, *box.shape) for part, box in zip(parts, self._boxes)]
-        leaves.insert(self._position, choice.reshape(*choice.shape, *nest.flatten(self._spec)[self._position].shape))
+        leaves = [part.reshape((*choice.shape, *box.shape)) for part, box in zip(parts, self._boxes)]
+        leaves.insert(self._position, choice.reshape((*choice.shape, *nest.flatten(self._spec)[self._position].shape)))
         return nest.pack_like(self._spec, leaves)
 
 
