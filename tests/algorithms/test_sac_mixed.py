@@ -45,7 +45,11 @@ from tests.algorithms.test_sac import (
 
 CHOICES = 3
 # The discrete part is neither first nor last, and one continuous part is no vector.
-SPEC = {"arm": bounded((1,), -1.0, 1.0), "gear": bounded((), 0, CHOICES - 1, torch.int64), "leg": bounded((1, 1), -1, 1)}
+SPEC = {
+    "arm": bounded((1,), -1.0, 1.0),
+    "gear": bounded((), 0, CHOICES - 1, torch.int64),
+    "leg": bounded((1, 1), -1, 1),
+}
 MIXED = {
     "num_critics": 2, "spec": VECTOR_SPEC, "reward_weights": None, "gamma": 0.875, "ignore_done": False,
     "entropy_in_target": True, "dqda_clipping": None, "tuning": "log", "min_prob": 0.1, "choice_min_prob": 0.2,
@@ -226,7 +230,7 @@ def test_the_actors_loss_trains_the_actor_alone():
 
 def test_a_frame_trains_the_head_of_the_executed_choice_alone():
     algorithm = mixed(MIXED)
-    time_step, choice, vector = replayed_mixed()
+    time_step, *_ = replayed_mixed()
     time_step.prev_action["gear"][1:] = 2
     info = algorithm.train_step(Experience(time_step, ()))
     info.q.sum().backward()
@@ -425,7 +429,7 @@ def test_target_entropies_that_cannot_be_reached_are_refused():
         MixedSacAlgorithm(VECTOR_SPEC, SPEC, choice_min_prob=0.7)
     with pytest.raises(TaacError, match="min_prob"):
         MixedSacAlgorithm(VECTOR_SPEC, SPEC, choice_min_prob=0.0)
-    with pytest.raises(TaacError, match="target_entropy 1.5 nats cannot be reached"):
+    with pytest.raises(TaacError, match=r"target_entropy 1\.5 nats cannot be reached"):
         MixedSacAlgorithm(VECTOR_SPEC, SPEC, target_entropy=1.5)
 
 

@@ -161,9 +161,7 @@ def test_random_step_is_uniform_in_action_and_duration():
     step = temporl().random_step(frame(count), temporl().initial_state(count))
     check_uniform(step.output, count)
     for j in range(J):
-        assert (step.state.left == j).double().mean().item() == pytest.approx(
-            1 / J, abs=4 * math.sqrt(3 / 16 / count)
-        )
+        assert (step.state.left == j).double().mean().item() == pytest.approx(1 / J, abs=4 * math.sqrt(3 / 16 / count))
     assert torch.equal(step.info.decided, torch.ones(count, dtype=torch.bool))
 
 
@@ -247,9 +245,7 @@ def test_a_loss_is_sacs_and_that_of_the_skip_values(settings, probability):
     loss, _ = losses_of(tested, experience)
     expected, info = losses_of(plain, Experience(experience.time_step, ()))
     w = weights_of(tested)
-    skip = skip_reference(
-        w, experience, info.value.detach(), settings.get("max_skip", 3), gamma if parts else (gamma,)
-    )
+    skip = skip_reference(w, experience, info.value.detach(), settings.get("max_skip", 3), gamma if parts else (gamma,))
     skip = torch.stack([torch.stack(row) for row in skip])
     assert (skip > 0).sum() > STEPS * BATCH / 3 and not skip[IS_LAST].any() and not skip[-1].any()
     torch.testing.assert_close(loss.loss, expected.loss + skip, rtol=1e-6, atol=1e-8)
@@ -347,10 +343,10 @@ def test_groups_hold_every_trainable_parameter_once():
     tested, _ = learner(spec=IMAGE_SPEC)
     groups = tested.parameter_groups()
     assert set(groups) == {"actor", "critic", "temperature"}
-    names = {id(p): name for name, p in tested.named_parameters()}
-    found = {group: sorted(names[id(p)] for p in parameters) for group, parameters in groups.items()}
+    name_of = {id(p): name for name, p in tested.named_parameters()}
+    found = {group: sorted(name_of[id(p)] for p in parameters) for group, parameters in groups.items()}
     trainable = sorted(name for name, p in tested.named_parameters() if p.requires_grad)
-    assert sorted(sum(found.values(), [])) == trainable
+    assert sorted(name for names in found.values() for name in names) == trainable
     assert found["critic"] == [n for n in trainable if n.startswith(("encoder.", "critics.", "skip_critic."))]
     assert found["actor"] == [n for n in trainable if n.startswith("actor.")]
 
