@@ -349,6 +349,8 @@ def test_groups_hold_every_trainable_parameter_once():
     assert sorted(name for names in found.values() for name in names) == trainable
     assert found["critic"] == [n for n in trainable if n.startswith(("encoder.", "critics.", "skip_critic."))]
     assert found["actor"] == [n for n in trainable if n.startswith("actor.")]
+    # One network of skip values, whatever the number of critics: there is no minimum to take.
+    assert temporl(critic_ctor=functools.partial(CriticEnsemble, num_critics=3)).skip_critic.num_critics == 1
 
 
 @pytest.mark.parametrize(

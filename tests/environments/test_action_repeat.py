@@ -9,11 +9,15 @@ import pytest
 import torch
 from gymnasium.vector import SyncVectorEnv
 
-from taac.data_structures import AlgStep, StepType
+from taac.algorithms import SacAlgorithm
+from taac.data_structures import AlgStep, Experience, StepType, TimeStep
 from taac.environments.single import ActionRepeat, ChosenRepeat
 from taac.environments.vector_environment import VectorEnvironment, create_environment
 from taac.errors import TaacError
+from taac.networks import RewardNormalizer
+from taac.specs import bounded
 from taac.training import config, experiment
+from taac.training.agent import Agent
 from taac.training.evaluation import evaluate
 from taac.training.metrics import EpisodeRecorder
 from tests.environments.toys import Probe, env_id
@@ -367,3 +371,16 @@ def test_the_trainer_counts_what_chosen_durations_take():
     inside = stored.step_type == MID  # nothing cuts these repeats short
     assert inside.any() and torch.equal(stored.duration[inside], k[inside].to(torch.int16) + 1)
     torch.testing.assert_close(stored.discount[inside], 0.99 ** k[inside].float())
+
+
+def test_sampled_rewards_are_normalised_by_what_each_frame_took():
+    """With gamma 1 inside repeats and a reward of 1 or 3 a step: mean 2, standard deviation 1; k steps of 3 are k."""
+    algorithm = SacAlgorithm(bounded((1,), -1, 1), bounded((1,), -1, 1))
+    agent = Agent(algorithm, reward_normalizer=RewardNormalizer(clip=10.0))
+    duration = torch.tensor([[1, 3], [2, 5]], dtype=torch.int16)
+    reward = torch.tensor([[1.0, 3.0], [3.0, 1.0]]) * duration
+    zero = torch.zeros(2, 2)
+    time_step = TimeStep(zero.to(torch.uint8), reward, zero + 1, torch.zeros(2, 2, 1), torch.zeros(2, 2, 1), duration)
+    prepared = agent.prepare(Experience(time_step, ())).time_step
+    torch.testing.assert_close(prepared.reward, torch.tensor([[-1.0, 3.0], [2.0, -5.0]]))
+    assert prepared.duration is duration and time_step.reward is reward  # raw rewards stay as they are
