@@ -156,6 +156,23 @@ def test_durations_are_epsilon_greedy(how, epsilon):
         )
 
 
+def test_epsilon_is_the_probability_of_sampling_an_action():
+    count = 20_000
+    algorithm, time_step = temporl(), frame(count)
+    state = algorithm.initial_state(count)
+    mode = algorithm.predict_step(time_step, state).output
+    sampled = (algorithm.predict_step(time_step, state, 0.3).output != mode).any(-1)
+    assert sampled.double().mean().item() == pytest.approx(0.3, abs=4 * math.sqrt(0.21 / count))
+
+
+def test_the_duration_is_by_the_weighted_sum_of_the_rewards_parts():
+    """Values (5, 4), (1, -1), (3, 3) and (9, 8) with weights (1, -1): 1, 2, 0 and 1, so two steps; by their sum, four."""
+    algorithm = temporl(skip_epsilon=0.0, reward_dim=2, reward_weights=(1.0, -1.0))
+    prefer(algorithm, 5.0, 4.0, 1.0, -1.0, 3.0, 3.0, 9.0, 8.0)
+    for step in (algorithm.rollout_step, algorithm.predict_step):
+        assert (step(frame(5), algorithm.initial_state(5)).state.left == 1).all()
+
+
 def test_random_step_is_uniform_in_action_and_duration():
     count = 20_000
     step = temporl().random_step(frame(count), temporl().initial_state(count))
