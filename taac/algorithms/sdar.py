@@ -163,7 +163,7 @@ class SdarAlgorithm(SacAlgorithm):
         critic_loss, target = self.critic_loss(experience, info)  # type: ignore[arg-type]
         # The target entropies count for what was chosen: actions of the dimensions that act, selections after FIRST.
         missing = self.temperature.target_entropy * (1.0 - info.acting)
-        given = self.beta_temperature.target_entropy * experience.time_step.is_first()
+        given = self.beta_temperature.target_entropy * experience.time_step.is_first().to(info.entropy.dtype)
         temperature_loss = self.temperature.loss(missing - info.log_pi) + self.beta_temperature.loss(
             info.entropy + given
         )
