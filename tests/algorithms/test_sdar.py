@@ -198,8 +198,8 @@ def test_an_update_is_that_of_the_reference(changes, monkeypatch):
     experience = Experience(time_step, ())
     loss = algorithm.calc_loss(experience, algorithm.train_step(experience)).loss
     assert drawn == {"noise": 1, "uniform": 1}
-    in_float32 = {"rtol": 1e-4, "atol": 1e-5} if config["spec"] is IMAGE_SPEC else {}
-    check_update(algorithm, loss, weights, expected, **in_float32)
+    tolerance = {"rtol": 1e-4, "atol": 1e-5} if config["spec"] is IMAGE_SPEC else {"rtol": 1e-5, "atol": 1e-7}
+    check_update(algorithm, loss, weights, expected, **tolerance)
 
 
 @pytest.mark.parametrize("reward_weights", [(1.0, -0.5, 2.0), (-1.0, 0.0, 0.5)], ids=str)

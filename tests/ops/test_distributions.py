@@ -469,12 +469,12 @@ def test_the_mode_is_tanh_of_the_mean_and_draws_nothing():
 @pytest.mark.parametrize("epsilon", [0.25, 1.0])
 def test_the_mode_with_epsilon_is_a_sample_of_the_whole_action(epsilon):
     count = 20_000
-    mean, log_std = torch.tensor([0.3, -0.7]).expand(count, 2), torch.tensor([-1.0, 0.2]).expand(count, 2)
+    mean, log_std = (torch.tensor(x, dtype=torch.float64).expand(count, 2) for x in ([0.3, -0.7], [-1.0, 0.2]))
     action = squashed_normal_mode(mean, log_std, epsilon)
     sampled = action != torch.tanh(mean)
     assert torch.equal(sampled[:, 0], sampled[:, 1]), "all dimensions of an action, or none"
     error = 4 * math.sqrt(epsilon * (1 - epsilon) / count)
     assert sampled[:, 0].double().mean().item() == pytest.approx(epsilon, abs=error)
-    x = torch.atanh(action[sampled[:, 0]].double())
+    x = torch.atanh(action[sampled[:, 0]])
     assert torch.all((x.mean(0) - mean[0]).abs() < 4 * log_std[0].exp() / math.sqrt(len(x)))
     assert torch.all((x.std(0) / log_std[0].exp() - 1).abs() < 4 / math.sqrt(len(x)))
