@@ -96,6 +96,8 @@ class MixedActionSpec:
             )
         for box in boxes:
             check_unit_box(dataclasses.replace(box, shape=(box.numel,)), user)
+        if np.any(leaves[discrete[0]].minimum != 0):
+            raise TaacError(f"{user} counts choices from 0, got the discrete action {leaves[discrete[0]]}")
         self._spec, self._position, self._boxes = spec, discrete[0], boxes
         self.num_choices = int(leaves[discrete[0]].num_choices.item())
         self.continuous = bounded((sum(box.numel for box in boxes),), -1.0, 1.0)
@@ -110,8 +112,8 @@ class MixedActionSpec:
     def join(self, choice: torch.Tensor, continuous: torch.Tensor) -> Nest:
         """The inverse of `split`."""
         parts = continuous.split([box.numel for box in self._boxes], dim=-1)
-        leaves = [part.reshape(*choice.shape, *box.shape) for part, box in zip(parts, self._boxes)]
-        leaves.insert(self._position, choice.reshape(*choice.shape, *nest.flatten(self._spec)[self._position].shape))
+        leaves = [part.reshape((*choice.shape, *box.shape)) for part, box in zip(parts, self._boxes)]
+        leaves.insert(self._position, choice.reshape((*choice.shape, *nest.flatten(self._spec)[self._position].shape)))
         return nest.pack_like(self._spec, leaves)
 
 

@@ -88,7 +88,7 @@ class SdarAlgorithm(SacAlgorithm):
         if epsilon > 0:
             drawn = torch.rand_like(probability) < probability
             act = torch.where(torch.rand_like(probability) < epsilon, drawn, act)
-        a_hat = distributions.squashed_normal_mode(*self._propose(features, before, act.float()), epsilon)
+        a_hat = distributions.squashed_normal_mode(*self._propose(features, before, act.to(before.dtype)), epsilon)
         return self._mix(before, a_hat, act)
 
     @torch.inference_mode()
@@ -96,7 +96,7 @@ class SdarAlgorithm(SacAlgorithm):
         features, before = self.encoder(time_step.observation), time_step.prev_action
         probability = self._acting_probability(features, time_step)
         act = torch.rand_like(probability) < probability
-        a_hat = distributions.squashed_normal_action(*self._propose(features, before, act.float()))
+        a_hat = distributions.squashed_normal_action(*self._propose(features, before, act.to(before.dtype)))
         return self._mix(before, a_hat, act)
 
     @torch.inference_mode()
@@ -129,7 +129,7 @@ class SdarAlgorithm(SacAlgorithm):
 
         # b ~ beta(. | s, a-), straight through; a_hat ~ pi(. | s, a-, b) in the dimensions that act
         probability = self._acting_probability(frozen, time_step)
-        drawn = (torch.rand_like(probability) < probability).float()
+        drawn = (torch.rand_like(probability) < probability).to(probability.dtype)
         act = drawn + probability - probability.detach()
         mean, log_std = self._propose(frozen, before, drawn)
         a_hat, log_pi_each = _each_dimension(mean, log_std)
@@ -163,7 +163,7 @@ class SdarAlgorithm(SacAlgorithm):
         critic_loss, target = self.critic_loss(experience, info)  # type: ignore[arg-type]
         # The target entropies count for what was chosen: actions of the dimensions that act, selections after FIRST.
         missing = self.temperature.target_entropy * (1.0 - info.acting)
-        given = self.beta_temperature.target_entropy * experience.time_step.is_first()
+        given = self.beta_temperature.target_entropy * experience.time_step.is_first().to(info.entropy.dtype)
         temperature_loss = self.temperature.loss(missing - info.log_pi) + self.beta_temperature.loss(
             info.entropy + given
         )

@@ -175,8 +175,11 @@ def skip_returns(
     the connectedness graph of a skip's states.
     """
     discount = _check(reward, value, step_type, discount)
-    if decided.shape != step_type.shape:
-        raise TaacError(f"decided must have shape {list(step_type.shape)}, got {list(decided.shape)}")
+    if decided.shape != step_type.shape or decided.dtype != torch.bool:
+        raise TaacError(
+            f"decided must be bool of step_type's shape {list(step_type.shape)}, "
+            f"got {decided.dtype} of shape {list(decided.shape)}"
+        )
     if max_skip < 1:
         raise TaacError(f"max_skip must be 1 or more, got {max_skip}")
     with torch.no_grad():

@@ -95,6 +95,11 @@ def create_experiment(
                 f"Trainer.explorer {type(trainer.explorer).__name__} replaces actions, which "
                 f"{type(agent.algorithm).__name__} would not see: it stores choices of its own. Use SacAlgorithm"
             )
+        if trainer.explorer is not None and nest.is_container(environment.action_spec):
+            raise TaacError(
+                f"Trainer.explorer {type(trainer.explorer).__name__} explores one continuous action vector, but the actions "
+                f"are nested: {', '.join(path for path, _ in nest.flatten_with_path(environment.action_spec))}"
+            )
         opened.pop_all()  # all is well: they are the trainer's to close
         return trainer
 

@@ -74,8 +74,10 @@ class ZetaExplorer:
         left = torch.where(starts, self._durations(batch, device), torch.where(held, state.left, 0))
         explores = held | starts
         executed = torch.where(explores.unsqueeze(-1), action, alg_step.output)
+        whole = (-1, *(1,) * (alg_step.decided.dim() - 1))  # of every dimension, where they decide alone
+        decided = (alg_step.decided | starts.reshape(whole)) & ~held.reshape(whole)
         return (
-            alg_step._replace(output=executed, decided=alg_step.decided & ~held),
+            alg_step._replace(output=executed, decided=decided),
             HeldAction(action, (left - 1).clamp(min=0)),
         )
 

@@ -27,7 +27,7 @@ TAGS: dict[str, str] = {
     "critic/target": "the returns G that the critics regress on, mean",
     "policy/entropy": "-log pi of the sampled action, nats, mean",
     "policy/alpha": "temperature of the actor",
-    "beta/switch_probability": "beta_1, mean over frames",
+    "beta/switch_probability": "beta_1, mean over frames; of SDAR, the dimensions that act / all",
     "beta/entropy": "entropy of beta, nats, mean",
     "beta/alpha": "temperature of beta",
     "beta/reach_through": "fraction of frames at which neither the rollout's b nor the sampled b~ switches",

@@ -70,6 +70,14 @@ def test_a_table(td_loss, ignore_done, expected):
     assert loss[5, 0] == 0
 
 
+def test_ignoring_terminations_leaves_the_discount_of_repeated_actions():
+    """Repeated three times with gamma 1/2, the frames' discount is 1/4: 1 + 10/8, 2 + 20/8; terminated at 3: 4 + 40/2."""
+    discount = torch.where(DISCOUNT == 1, 0.25, DISCOUNT)
+    time_step = time_steps(STEP_TYPE, REWARD, discount)
+    target = OneStepTDLoss(0.5, ignore_done=True).returns(time_step, VALUE, SWITCH).flatten()
+    assert target[:3].tolist() == [2.25, 4.5, 24]
+
+
 @pytest.mark.parametrize("reward_dim, gamma", [(None, 0.9), (3, 0.9), (3, (0.9, 0.0, 1.0))])
 @pytest.mark.parametrize("ignore_done", [False, True])
 def test_identities(reward_dim, gamma, ignore_done):

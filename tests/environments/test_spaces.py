@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from gymnasium.vector.utils import concatenate, create_empty_array
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 from hypothesis import assume, given, settings
 
 from taac import nest
@@ -257,3 +257,93 @@ def test_discrete_actions_are_numbered_from_zero(start):
     spec, to_env = action_adapter(spaces.Discrete(3, start=start))
     assert spec.is_categorical and spec.shape == () and spec.num_choices == 3 and spec.minimum == 0
     np.testing.assert_array_equal(to_env(torch.tensor([0, 2, 1])), [start, start + 2, start + 1])
+
+
+def test_nested_actions_become_what_their_parts_become():
+    space = spaces.Dict(
+        {
+            "gear": spaces.Discrete(3, start=5),
+            "arms": spaces.Tuple((spaces.Box(0, 4, (2, 1)), spaces.Box(-1, 1, (1,), np.float64))),
+            "mode": spaces.Dict({"b": spaces.Discrete(2), "a": spaces.Box(10.0, 20.0, ())}),
+        }
+    )
+    spec, to_env = action_adapter(space)
+    table = {path: (leaf.shape, leaf.is_categorical) for path, leaf in nest.flatten_with_path(spec)}
+    assert table == {
+        "arms/0": ((2, 1), False), "arms/1": ((1,), False), "gear": ((), True), "mode/a": ((), False),
+        "mode/b": ((), True),
+    }  # fmt: skip
+    action = {
+        "mode": {"a": torch.tensor([0.0, 1.0]), "b": torch.tensor([1, 0])},
+        "gear": torch.tensor([0, 2]),
+        "arms": (torch.tensor([[[0.0], [1.0]], [[-1.0], [0.5]]]), torch.tensor([[0.25], [-0.5]])),
+    }
+    sent = to_env(action)
+    assert isinstance(sent["arms"], tuple) and sent.keys() == spec.keys()
+    assert sent["gear"].tolist() == [5, 7] and sent["mode"]["b"].tolist() == [1, 0]
+    assert sent["arms"][0].tolist() == [[[2], [4]], [[0], [3]]] and sent["arms"][0].dtype == np.float32
+    assert sent["arms"][1].tolist() == [[0.25], [-0.5]] and sent["arms"][1].dtype == np.float64
+    assert sent["mode"]["a"].tolist() == [15, 20]
+
+
+action_leaf = st.one_of(
+    st.builds(lambda n, start: spaces.Discrete(n, start=start), st.integers(1, 5), st.integers(-3, 3)),
+    st.builds(
+        lambda low, span, shape: spaces.Box(low, low + span, tuple(shape), np.float64),
+        st.floats(-5, 5), st.floats(0.5, 9), st.lists(st.integers(1, 3), min_size=1, max_size=2),
+    ),
+)  # fmt: skip
+any_action_space = st.recursive(
+    action_leaf,
+    lambda inner: st.one_of(
+        st.dictionaries(st.sampled_from("zyxab"), inner, min_size=1, max_size=3).map(spaces.Dict),
+        st.lists(inner, min_size=1, max_size=3).map(lambda parts: spaces.Tuple(tuple(parts))),
+    ),
+    max_leaves=5,
+)
+
+
+@SETTINGS
+@given(any_action_space, st.integers(1, 3))
+def test_whatever_an_algorithm_says_is_in_the_space(space, batch):
+    """And at the bounds of a spec are the bounds of the space."""
+    spec, to_env = action_adapter(space)
+
+    def draw(leaf):
+        if leaf.is_categorical:
+            return torch.randint(int(leaf.minimum), int(leaf.maximum) + 1, (batch, *leaf.shape))
+        return torch.rand(batch, *leaf.shape) * 2 - 1
+
+    vector = iterate(batch_space(space, batch), to_env(nest.map_structure(draw, spec)))
+    assert all(space.contains(action) for action in vector)
+    for bound in ("minimum", "maximum"):
+        at_bound = nest.map_structure(lambda leaf: torch.as_tensor(getattr(leaf, bound)).to(leaf.dtype), spec)  # noqa: B023
+        sent = to_env(nest.map_structure(lambda x: x.unsqueeze(0), at_bound))
+        for path, leaf_space in nest.flatten_with_path(as_nest(space)):
+            part = np.asarray(follow(sent, path))[0]
+            if isinstance(leaf_space, spaces.Discrete):
+                assert part == leaf_space.start + (0 if bound == "minimum" else leaf_space.n - 1)
+            else:
+                np.testing.assert_array_equal(part, leaf_space.low if bound == "minimum" else leaf_space.high)
+
+
+def as_nest(space):
+    """The nest of its leaf spaces."""
+    if isinstance(space, spaces.Dict):
+        return {key: as_nest(child) for key, child in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(as_nest(child) for child in space.spaces)
+    return space
+
+
+@pytest.mark.parametrize(
+    "space, message",
+    [
+        (spaces.Tuple((spaces.Discrete(2), spaces.Box(-np.inf, 1, (2,)))), "unbounded"),
+        (spaces.Dict({"a": spaces.Tuple((spaces.Box(0, 3, (2,), np.int64),))}), "box of integers"),
+        (spaces.Dict({"a": spaces.Box(2.0, 2.0, (1,))}), "empty range"),
+    ],
+)
+def test_a_part_of_a_nested_action_space_that_cannot_be_used_is_refused(space, message):
+    with pytest.raises(TaacError, match=message):
+        action_adapter(space)

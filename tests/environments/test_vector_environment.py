@@ -312,6 +312,51 @@ def test_discrete_previous_actions_are_zero_at_first():
     assert len(env.received) == 2
 
 
+def test_nested_actions_arrive_part_by_part_and_are_zero_at_first():
+    """A choice counted from its start and a rescaled box, in environments whose episodes end at different times."""
+
+    class Nested(Counter):
+        def __init__(self, scripts):
+            super().__init__(scripts)
+            self.action_space = spaces.Dict({"k": spaces.Discrete(4, start=2), "a": spaces.Box(0.0, 10.0, (1,))})
+
+        def _observe(self, action):
+            return super()._observe([action["k"], action["a"][0]] if isinstance(action, dict) else action)
+
+    make = [functools.partial(Nested, (script,)) for script in (("2t",), ("9n",))]
+    environment = VectorEnvironment(SyncVectorEnv(make, copy=False), "nested")
+    assert list(environment.action_spec) == ["a", "k"]
+    frame = environment.reset(0)
+    assert frame.prev_action["k"].tolist() == [0, 0] and frame.prev_action["k"].dtype == torch.int64
+    assert frame.prev_action["a"].tolist() == [[0], [0]]
+    rows = []
+    for step in range(4):
+        k, a = torch.tensor([step % 4, (step + 1) % 4]), torch.tensor([[0.0], [0.5]]) + step / 10
+        frame = environment.step({"a": a, "k": k})
+        rows.append((frame.prev_action["k"].tolist(), frame.observation[:, 2].tolist(), frame.step_type.tolist()))
+        not_first = frame.step_type != FIRST
+        assert torch.equal(frame.prev_action["a"], a * not_first[:, None])
+        sent = torch.where(not_first, (a[:, 0] + 1) * 5, 0.0)  # [-1, 1] to [0, 10]
+        torch.testing.assert_close(frame.observation[:, 3], sent)
+    # Environment 0 ends at step 2 and begins anew at 3, where its action goes nowhere.
+    assert rows == [
+        ([0, 1], [2, 3], [MID, MID]), ([1, 2], [3, 4], [LAST, MID]), ([0, 3], [0, 5], [FIRST, MID]),
+        ([3, 0], [5, 2], [MID, MID]),
+    ]  # fmt: skip
+
+
+def test_a_fault_after_a_nested_action_tells_every_part_of_it():
+    class Pair(Faulty):
+        def __init__(self):
+            super().__init__(seed=1)
+            self.action_space = spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (2,))))
+
+    environment = VectorEnvironment(SyncVectorEnv([Pair, Pair], copy=False), "nested")
+    environment.reset(0)
+    with pytest.raises(TaacError, match=r"number 1 of 2.*was \(2, \[0\.25, -0\.5\]\)"):
+        environment.step((torch.tensor([0, 2]), torch.tensor([[0.0, 0.0], [0.25, -0.5]])))
+
+
 def test_nested_observations_of_every_kind():
     space = spaces.Dict(
         {

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from taac.errors import TaacError
-from taac.networks import ActorNetwork, CriticEnsemble, TrajectoryEmbedding
+from taac.networks import ActorNetwork, CriticEnsemble, SwitchNetwork, TrajectoryEmbedding
 from taac.networks.layers import scaled_linear
 from taac.ops.trajectories import Tau
 
@@ -90,6 +90,41 @@ def test_critics_take_any_batch(batch, reward_dim, rest):
     assert q.shape == (2, *batch, *rest)
     flat = critics(features.reshape(-1, 4), action.reshape(-1, 2))
     torch.testing.assert_close(q.reshape(2, -1, *rest), flat.reshape(2, -1, *rest), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("num_critics", [1, 3])
+@pytest.mark.parametrize("num_choices, reward_dim", [(1, None), (4, None), (4, 1), (4, 3), (1, 3)])
+def test_a_head_for_each_choice_and_part_of_the_reward(num_critics, num_choices, reward_dim):
+    """`[N, ..., C, D]`: of each critic, choice c's part d is a linear function of its own of the shared last layer."""
+    critics = scramble(CriticEnsemble(9, reward_dim, num_critics, (7, 6), num_choices=num_choices))
+    features, action = torch.randn(3, 5, 7), torch.randn(3, 5, 2)
+    q = critics(features, action)
+    assert q.shape == (num_critics, 3, 5, num_choices, *([reward_dim] if reward_dim else []))
+    parts = reward_dim or 1
+    for i in range(num_critics):
+        x = torch.cat([features, action], -1)
+        for layer in critics.hidden:
+            x = torch.relu(x @ layer.weight[i] + layer.bias[i, 0])
+        for c in range(num_choices):
+            for d in range(parts):
+                expected = x @ critics.last.weight[i, :, c * parts + d] + critics.last.bias[i, 0, c * parts + d]
+                found = q[i, ..., c, d] if reward_dim else q[i, ..., c]
+                torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_choices_do_not_change_the_other_layers_initialisation():
+    """One choice is no choice: the same draws make the same networks."""
+    torch.manual_seed(1)
+    plain = CriticEnsemble(6, 2, hidden_layers=(7,))
+    torch.manual_seed(1)
+    one = CriticEnsemble(6, 2, hidden_layers=(7,), num_choices=1)
+    for p, q in zip(plain.parameters(), one.parameters(), strict=True):
+        assert torch.equal(p, q)
+    x = torch.randn(5, 6)
+    assert torch.equal(plain(x), one(x).squeeze(2))
+    many = CriticEnsemble(6, 2, hidden_layers=(400,), num_choices=5, last_init_range=0.02)
+    assert many.last.weight.shape == (2, 400, 10) and not many.last.bias.any()
+    assert 0.02 * 0.9 < many.last.weight.abs().max() <= 0.02
 
 
 def test_no_critics_are_refused():
@@ -203,3 +238,25 @@ def test_the_embeddings_values(num_parts, batch):
     for i, (layer, part) in enumerate(zip(embedding.parts, parts)):
         expected = part @ layer.weight.T + layer.bias
         torch.testing.assert_close(out[..., 5 * (i + 1) : 5 * (i + 2)], expected)
+
+
+# --- Switches ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hidden_layers", [(), (7, 6)], ids=str)
+@pytest.mark.parametrize("num_switches", [1, 4])
+def test_the_logits_of_switches(hidden_layers, num_switches):
+    network = scramble(SwitchNetwork(5, hidden_layers, num_switches))
+    features = x = torch.randn(3, 4, 5)
+    for layer in network.hidden:
+        if isinstance(layer, torch.nn.Linear):
+            x = torch.relu(x @ layer.weight.T + layer.bias)
+    torch.testing.assert_close(network(features), x @ network.head.weight.T + network.head.bias)
+    assert network(features).shape == (3, 4, num_switches)
+
+
+def test_switches_begin_close_to_a_fair_coin():
+    network = SwitchNetwork(8, (64, 64), 3)
+    assert not network.head.bias.any()
+    assert network.head.weight.std().item() == pytest.approx(0.3 / math.sqrt(64), rel=0.2)
+    assert torch.sigmoid(network(torch.randn(1000, 8))).sub(0.5).abs().mean() < 0.1

@@ -93,6 +93,67 @@ def test_a_clip_must_be_above_0(clip):
         RewardNormalizer(clip=clip)
 
 
+# --- Rewards of several steps ------------------------------------------------------------------------------------------
+
+
+# Per step: FIRST 0, 8/2 = 4, 0/3 = 0, 4/1 = 4: mean 2, second moment (16 + 16)/4 = 8, variance 4, standard deviation 2.
+SEVERAL = torch.tensor([[0.0, 8.0], [0.0, 4.0]])
+DURATION = torch.tensor([[0, 2], [3, 1]], dtype=torch.int16)
+
+
+@pytest.mark.parametrize(
+    "clip, expected",
+    [
+        # duration times (r / duration - 2) / 2; FIRST counts as one step of reward 0
+        (None, [[-1.0, 2.0], [-3.0, 1.0]]),
+        (1.0, [[-1.0, 2.0], [-3.0, 1.0]]),  # a clip of 1 a step allows 2 in two steps and -3 in three
+        (0.5, [[-0.5, 1.0], [-1.5, 0.5]]),
+    ],
+)
+def test_rewards_of_several_steps_by_hand(clip, expected):
+    normalizer = RewardNormalizer(clip=clip)
+    normalizer.update(SEVERAL, DURATION)
+    assert normalizer.mean == 2 and normalizer.second_moment == 8
+    normalized = normalizer(SEVERAL, DURATION)
+    assert normalized.dtype == torch.float32
+    torch.testing.assert_close(normalized, torch.tensor(expected))
+
+
+def test_a_vector_reward_of_several_steps():
+    """Each part has statistics of its own; the second part is three times the first, so normalised it is the same."""
+    normalizer = RewardNormalizer(2, clip=0.5)
+    reward = torch.stack([SEVERAL, 3 * SEVERAL], -1)
+    normalizer.update(reward, DURATION)
+    assert normalizer.mean.tolist() == [2, 6] and normalizer.second_moment.tolist() == [8, 72]
+    expected = torch.tensor([[-0.5, 1.0], [-1.5, 0.5]]).unsqueeze(-1).expand(2, 2, 2)
+    torch.testing.assert_close(normalizer(reward, DURATION), expected)
+
+
+@pytest.mark.parametrize("reward_dim", [None, 2])
+@pytest.mark.parametrize("first", [0, 1])
+def test_durations_of_one_are_none(reward_dim, first):
+    """Bit by bit, over several batches; and FIRST, whose duration is 0, is no other than 1."""
+    with_durations, without = RewardNormalizer(reward_dim, 1.0), RewardNormalizer(reward_dim, 1.0)
+    duration = torch.ones(3, 4, dtype=torch.int16)
+    duration[1, 2] = first
+    for _ in range(3):
+        reward = torch.randn(3, 4, *([reward_dim] if reward_dim else [])) * 4 + 1
+        with_durations.update(reward, duration)
+        without.update(reward)
+        assert torch.equal(with_durations(reward, duration), without(reward))
+    assert all(torch.equal(x, y) for x, y in zip(with_durations.buffers(), without.buffers()))
+
+
+def test_the_sum_of_steps_is_normalised_as_the_sum_of_normalised_steps():
+    """A constant reward a step, repeated or not: k steps of normalised r are k times it, and the statistics are r's."""
+    normalizer = RewardNormalizer()
+    normalizer.update(torch.tensor([[1.0, 3.0]]))
+    one = normalizer(torch.tensor([[1.0, 3.0, 2.5]]))
+    for k in (2, 5):
+        duration = torch.full((1, 3), k, dtype=torch.int16)
+        torch.testing.assert_close(normalizer(torch.tensor([[1.0, 3.0, 2.5]]) * k, duration), one * k)
+
+
 # --- Observations -----------------------------------------------------------------------------------------------------
 
 SPEC = {

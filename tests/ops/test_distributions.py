@@ -9,11 +9,13 @@ import torch
 from taac.errors import TaacError
 from taac.ops.distributions import (
     beta_distribution,
+    boltzmann_distribution,
     categorical_entropy,
     continuous_target_entropy,
     discrete_target_entropy,
     squash_log_det,
     squashed_normal_log_prob,
+    squashed_normal_mode,
     squashed_normal_sample,
 )
 
@@ -403,3 +405,76 @@ def test_discrete_target_entropy_refuses_fewer_than_two_choices(num_choices):
 def test_discrete_target_entropy_refuses_impossible_probabilities(num_choices, min_prob):
     with pytest.raises(TaacError, match="min_prob"):
         discrete_target_entropy(num_choices, min_prob)
+
+
+# --- Boltzmann policy over choices ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("alpha", [0.1, 1.0, 7.0])
+def test_boltzmann_is_the_softmax_over_the_last_dimension(alpha):
+    q = np.random.default_rng(0).normal(size=(3, 4, 5))
+    weights = np.exp(q / alpha)
+    for given in (alpha, torch.tensor(alpha, dtype=torch.float64), torch.tensor(alpha)):
+        p = boltzmann_distribution(torch.tensor(q), given)
+        np.testing.assert_allclose(p.numpy(), weights / weights.sum(-1, keepdims=True), rtol=1e-6)
+
+
+def test_boltzmann_by_hand():
+    # ln 2 apart at alpha 1: each choice is twice as likely as the one before; at alpha 1/2, four times
+    q = torch.tensor([0.0, math.log(2), 2 * math.log(2)], dtype=torch.float64)
+    assert boltzmann_distribution(q, 1.0).tolist() == pytest.approx([1 / 7, 2 / 7, 4 / 7])
+    assert boltzmann_distribution(q, 0.5).tolist() == pytest.approx([1 / 21, 4 / 21, 16 / 21])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("alpha", [0.0, 1e-30, 1e-10, 1e-3, 1.0, 1e30])
+@pytest.mark.parametrize("q", [[0.0, 0.0, 0.0], [1e30, 1e30, 0.0], [-1e30, 0.0, 1e-30], [3e38, -3e38, 3e38]])
+def test_boltzmann_at_extremes(dtype, alpha, q):
+    p = boltzmann_distribution(torch.tensor(q, dtype=dtype), alpha)
+    assert p.isfinite().all() and p.sum().item() == pytest.approx(1, abs=1e-6)
+    best = [x == max(q) for x in q]
+    if all(best):
+        assert p.tolist() == pytest.approx([1 / 3] * 3)
+    elif alpha <= 1e-3 and max(q) >= 1:
+        assert p.tolist() == pytest.approx([x / sum(best) for x in best])  # ties share, all others have none
+
+
+def test_boltzmann_keeps_a_small_advantage_on_large_values():
+    p = boltzmann_distribution(torch.tensor([2.0**20, 2.0**20 + 0.125]), 0.125)
+    assert p[1].item() == pytest.approx(1 / (1 + math.exp(-1)), rel=1e-6)
+
+
+@pytest.mark.parametrize("advantage", [-3.0, 0.0, 0.7, 40.0])
+def test_boltzmann_of_two_choices_is_beta(advantage):
+    q = torch.tensor([1.5, 1.5 + advantage], dtype=torch.float64)
+    torch.testing.assert_close(boltzmann_distribution(q, 0.3), beta_distribution(q, 0.3))
+
+
+def test_boltzmann_is_never_differentiated():
+    q, alpha = torch.randn(4, 3, requires_grad=True), torch.tensor(0.5, requires_grad=True)
+    assert not boltzmann_distribution(q, alpha).requires_grad
+    assert boltzmann_distribution(torch.randn(4, 1), 1.0).tolist() == [[1.0]] * 4  # one choice is certain
+
+
+# --- Mode -----------------------------------------------------------------------------------------
+
+
+def test_the_mode_is_tanh_of_the_mean_and_draws_nothing():
+    mean, log_std = torch.randn(3, 4, 2), torch.randn(3, 4, 2)
+    state = torch.get_rng_state()
+    assert torch.equal(squashed_normal_mode(mean, log_std), torch.tanh(mean))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("epsilon", [0.25, 1.0])
+def test_the_mode_with_epsilon_is_a_sample_of_the_whole_action(epsilon):
+    count = 20_000
+    mean, log_std = (torch.tensor(x, dtype=torch.float64).expand(count, 2) for x in ([0.3, -0.7], [-1.0, 0.2]))
+    action = squashed_normal_mode(mean, log_std, epsilon)
+    sampled = action != torch.tanh(mean)
+    assert torch.equal(sampled[:, 0], sampled[:, 1]), "all dimensions of an action, or none"
+    error = 4 * math.sqrt(epsilon * (1 - epsilon) / count)
+    assert sampled[:, 0].double().mean().item() == pytest.approx(epsilon, abs=error)
+    x = torch.atanh(action[sampled[:, 0]])
+    assert torch.all((x.mean(0) - mean[0]).abs() < 4 * log_std[0].exp() / math.sqrt(len(x)))
+    assert torch.all((x.std(0) / log_std[0].exp() - 1).abs() < 4 / math.sqrt(len(x)))

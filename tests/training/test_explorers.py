@@ -109,6 +109,31 @@ def test_algorithms_that_store_their_own_choice_are_refused():
         config.build(experiment.create_experiment)
 
 
+def test_nested_actions_are_refused():
+    config.load(
+        ["gin/tasks/simple_control.gin", "gin/methods/sac_krep.gin"],
+        ["Trainer.explorer = @ZetaExplorer()", "replay_length = 500"],
+    )
+    with pytest.raises(
+        TaacError, match="ZetaExplorer explores one continuous action vector, but the actions are nested: 0, 1"
+    ):
+        config.build(experiment.create_experiment)
+
+
+@pytest.mark.parametrize("batch", [2, 3])
+def test_where_dimensions_decide_alone_exploring_decides_for_all_of_them(monkeypatch, batch):
+    """The policy decides in dimension 0 alone: a random action that begins is new in both, and held in both."""
+    monkeypatch.setattr(ZetaExplorer, "_durations", lambda self, b, d: torch.full((b,), 2))
+    monkeypatch.setattr(torch, "rand", lambda *shape, **_: torch.linspace(0.0, 1.0, shape[0]))  # row 0 alone begins
+    explorer = ZetaExplorer(epsilon=0.3)
+    state = explorer.initial_state(torch.zeros(batch, 2))
+    policy = policy_step(9.0, batch)._replace(decided=torch.tensor([[True, False]]).expand(batch, 2))
+    for expected in ([True, True], [False, False], [True, True]):
+        step, state = explorer.step(time_step(batch=batch), policy, state, 0)
+        assert step.decided.tolist() == [expected] + [[True, False]] * (batch - 1)
+        assert (step.output[0] != 9.0).all() and (step.output[1:] == 9.0).all()
+
+
 @pytest.mark.parametrize("settings", [{"mu": 1.0}, {"epsilon": 1.5}, {"max_duration": 0}])
 def test_settings_out_of_range(settings):
     with pytest.raises(TaacError, match=next(iter(settings))):

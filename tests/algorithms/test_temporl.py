@@ -1,0 +1,387 @@
+"""TempoRL: how long actions are held, what is stored, and the skip values' loss beside SAC's own."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import pytest
+import torch
+
+from taac.algorithms import OneStepTDLoss, RetraceTDLoss, SacAlgorithm, TempoRLAlgorithm
+from taac.algorithms.algorithm import reset_where_first
+from taac.algorithms.temporl import TempoRLInfo, TempoRLState
+from taac.data_structures import Experience
+from taac.errors import TaacError
+from taac.networks import ActorNetwork, CriticEnsemble
+from tests.algorithms.test_sac import (
+    ACTION_SPEC,
+    BATCH,
+    IMAGE_SPEC,
+    IS_LAST,
+    NUM_ACTIONS,
+    STEPS,
+    VECTOR_SPEC,
+    F,
+    L,
+    M,
+    act,
+    check_actor_alone,
+    check_uniform,
+    encode,
+    frame,
+    networks,
+    record_draws,
+    replayed,
+    scrambled,
+    weights_of,
+)
+
+# --- Acting -----------------------------------------------------------------------------------------------------------
+
+J = 4
+
+
+def temporl(**options):
+    return TempoRLAlgorithm(
+        VECTOR_SPEC, ACTION_SPEC,
+        **{"max_skip": J, "actor_ctor": functools.partial(ActorNetwork, hidden_layers=(8,)),
+           "skip_critic_ctor": functools.partial(CriticEnsemble, hidden_layers=(8,), last_init_range=0.5), **options},
+    )  # fmt: skip
+
+
+def prefer(algorithm, *values):
+    """Skip values that are the same everywhere."""
+    with torch.no_grad():
+        algorithm.skip_critic.last.weight.zero_()
+        algorithm.skip_critic.last.bias.copy_(torch.tensor(values).reshape(1, 1, -1))
+    return algorithm
+
+
+def best_duration(algorithm, observation, action):
+    """argmax_j Q_skip(s, a, j), from the raw weights, and its margin."""
+    w = weights_of(algorithm)
+    x = torch.cat([observation, action], -1).double()
+    x = torch.relu(x @ w["skip_critic.hidden.0.weight"][0] + w["skip_critic.hidden.0.bias"][0])
+    q = (x @ w["skip_critic.last.weight"][0] + w["skip_critic.last.bias"][0]).detach()
+    return q.argmax(-1) + 1
+
+
+def test_an_action_is_held_for_its_duration_and_no_longer():
+    """One environment whose best duration is 3, with an episode's end in between; the policy samples at every frame."""
+    algorithm = prefer(temporl(skip_epsilon=0.0), 0.0, 0.0, 1.0, 0.0)
+    initial = state = algorithm.initial_state(1)
+    assert state.action.tolist() == [[0, 0]] and state.left.tolist() == [0] and state.left.dtype == torch.int64
+    #        decides  holds    decides, and the episode ends while it holds; FIRST decides, whatever was left
+    kinds = [F, M, M, M, M, L, F, M, M, M, L, F, M]
+    new = [1, 0, 0, 1, 0, 0, 1, 0, 0, 1, 0, 1, 0]
+    left = [2, 1, 0, 2, 1, 0, 2, 1, 0, 2, 1, 2, 1]
+    outputs = []
+    for kind, decides, remaining in zip(kinds, new, left):
+        time_step = frame(1, kind)
+        step = algorithm.rollout_step(time_step, reset_where_first(state, initial, time_step))
+        state = step.state
+        assert step.decided.tolist() == [bool(decides)] and step.decided.dtype == torch.bool
+        assert step.info.decided.tolist() == [bool(decides)]
+        assert state.left.tolist() == [remaining]
+        assert torch.equal(state.action, step.output)
+        outputs.append(step.output)
+    for t, decides in enumerate(new[1:], 1):
+        assert torch.equal(outputs[t], outputs[t - 1]) == (not decides), t
+
+
+@pytest.mark.parametrize("how", ["rollout", "predict", "random"])
+def test_rows_hold_and_decide_by_themselves(how):
+    algorithm, batch = temporl(skip_epsilon=0.0), 300
+    torch.nn.init.normal_(
+        algorithm.actor.head.bias
+    )  # no state whose mode is exactly 0, as the state's action is at first
+    state = algorithm.initial_state(batch)
+    held, left = torch.zeros(batch, NUM_ACTIONS), torch.zeros(batch, dtype=torch.int64)
+    seen = set()
+    for _ in range(12):
+        time_step = frame(batch)
+        step = getattr(algorithm, f"{how}_step")(time_step, state)
+        decides = left == 0
+        assert torch.equal(step.decided, decides)
+        assert torch.equal(step.output[~decides], held[~decides])
+        assert (step.output[decides] != held[decides]).any(-1).all()
+        if how != "random":
+            chosen = best_duration(algorithm, time_step.observation, step.output)
+            left = torch.where(decides, chosen, left) - 1
+            assert torch.equal(step.state.left, left)
+        left, state, held = step.state.left, step.state, step.output
+        seen |= set((left[decides] + 1).tolist())
+        assert torch.equal(state.action, held) and step.info == TempoRLInfo(step.decided)
+    assert seen <= {1, 2, 3, 4} and len(seen) > 1
+
+
+def test_the_proposed_action_is_sacs_own():
+    """The same draw and the same mode as SAC's; only whether it is taken up differs."""
+    algorithm, time_step = temporl(), frame(40)
+    state = TempoRLState(torch.full((40, NUM_ACTIONS), 7.0), torch.arange(40) % 2)
+    decides = torch.arange(40) % 2 == 0
+    plain = SacAlgorithm(VECTOR_SPEC, ACTION_SPEC, actor_ctor=functools.partial(ActorNetwork, hidden_layers=(8,)))
+    plain.actor.load_state_dict(algorithm.actor.state_dict())
+    for step in ("rollout_step", "predict_step"):
+        torch.manual_seed(1)
+        expected = getattr(plain, step)(time_step, ()).output
+        torch.manual_seed(1)
+        output = getattr(algorithm, step)(time_step, state).output
+        assert torch.equal(output[decides], expected[decides]) and (output[~decides] == 7.0).all()
+
+
+def test_the_duration_is_of_the_action_that_is_executed():
+    """Skip values that depend on the action's sign alone: Q(s, a, 4) = a_0, the others 0; a tie is the shortest."""
+    algorithm = temporl(skip_epsilon=0.0, skip_critic_ctor=functools.partial(CriticEnsemble, hidden_layers=()))
+    with torch.no_grad():
+        algorithm.skip_critic.last.weight.zero_()
+        algorithm.skip_critic.last.weight[0, 3, J - 1] = 1.0  # three features come before the action
+    step = algorithm.rollout_step(frame(200), algorithm.initial_state(200))
+    expected = torch.where(step.output[:, 0] > 0, J, 1) - 1
+    assert torch.equal(step.state.left, expected) and 0 < (expected > 0).sum() < 200
+
+
+@pytest.mark.parametrize("how, epsilon", [("rollout", 0.4), ("rollout", 0.0), ("predict", 0.0), ("predict", 0.2)])
+def test_durations_are_epsilon_greedy(how, epsilon):
+    """Uniform over 1..J with the probability; in evaluation, epsilon times that of exploring (here 1/2)."""
+    count = 20_000
+    algorithm = prefer(temporl(skip_epsilon=epsilon if how == "rollout" else 0.5), 0.0, 1.0, 0.0, 0.5)
+    state = algorithm.initial_state(count)
+    if how == "rollout":
+        step = algorithm.rollout_step(frame(count), state)
+    else:
+        step = algorithm.predict_step(frame(count), state, 2 * epsilon)
+    for j in range(1, J + 1):
+        p = epsilon / J + (1 - epsilon) * (j == 2)
+        assert (step.state.left == j - 1).double().mean().item() == pytest.approx(
+            p, abs=4 * math.sqrt(p * (1 - p) / count)
+        )
+
+
+def test_epsilon_is_the_probability_of_sampling_an_action():
+    count = 20_000
+    algorithm, time_step = temporl(), frame(count)
+    state = algorithm.initial_state(count)
+    mode = algorithm.predict_step(time_step, state).output
+    sampled = (algorithm.predict_step(time_step, state, 0.3).output != mode).any(-1)
+    assert sampled.double().mean().item() == pytest.approx(0.3, abs=4 * math.sqrt(0.21 / count))
+
+
+def test_the_duration_is_by_the_weighted_sum_of_the_rewards_parts():
+    """Values (5, 4), (1, -1), (3, 3) and (9, 8) with weights (1, -1): 1, 2, 0 and 1, so two steps; by their sum, four."""
+    algorithm = temporl(skip_epsilon=0.0, reward_dim=2, reward_weights=(1.0, -1.0))
+    prefer(algorithm, 5.0, 4.0, 1.0, -1.0, 3.0, 3.0, 9.0, 8.0)
+    for step in (algorithm.rollout_step, algorithm.predict_step):
+        assert (step(frame(5), algorithm.initial_state(5)).state.left == 1).all()
+
+
+def test_random_step_is_uniform_in_action_and_duration():
+    count = 20_000
+    step = temporl().random_step(frame(count), temporl().initial_state(count))
+    check_uniform(step.output, count)
+    for j in range(J):
+        assert (step.state.left == j).double().mean().item() == pytest.approx(1 / J, abs=4 * math.sqrt(3 / 16 / count))
+    assert torch.equal(step.info.decided, torch.ones(count, dtype=torch.bool))
+
+
+def test_with_one_duration_it_acts_as_sac():
+    algorithm = temporl(max_skip=1, skip_epsilon=1.0)
+    state = algorithm.initial_state(5)
+    for how in ("rollout", "predict", "random"):
+        step = getattr(algorithm, f"{how}_step")(frame(5), state)
+        assert step.decided.all() and not step.state.left.any()
+
+
+# --- Learning ---------------------------------------------------------------------------------------------------------
+
+
+def learner(max_skip=3, spec=VECTOR_SPEC, reward_weights=None, gamma=0.875, num_critics=2):
+    """SAC and TempoRL of the same networks, in float64."""
+    options = {
+        "reward_dim": len(reward_weights) if reward_weights else None, "reward_weights": reward_weights,
+        "td_loss": OneStepTDLoss(gamma), **networks(num_critics),
+    }  # fmt: skip
+    skip = functools.partial(CriticEnsemble, hidden_layers=(5,))
+    tested = TempoRLAlgorithm(spec, ACTION_SPEC, max_skip=max_skip, skip_critic_ctor=skip, **options)
+    plain = SacAlgorithm(spec, ACTION_SPEC, **options)
+    scrambled(tested)
+    scrambled(plain).load_state_dict({k: v for k, v in tested.state_dict().items() if not k.startswith("skip_critic.")})
+    return tested, plain
+
+
+def stored(spec=VECTOR_SPEC, reward_dim=None, probability=0.3):
+    time_step = replayed(spec, reward_dim)
+    decided = torch.rand(STEPS, BATCH) < probability
+    return Experience(time_step, TempoRLInfo(decided | (time_step.step_type == F)))
+
+
+def losses_of(algorithm, experience, seed=3):
+    torch.manual_seed(seed)
+    info = algorithm.train_step(experience)
+    return algorithm.calc_loss(experience, info), info
+
+
+def skip_reference(w, experience, value, max_skip, gamma, spec_name="encoder"):
+    """The skip loss of each frame `[T][B]`: mean over the durations it is an example of, mean over the reward's parts."""
+    time_step, decided = experience.time_step, experience.rollout_info.decided
+    loss = [[torch.zeros((), dtype=torch.float64) for _ in range(BATCH)] for _ in range(STEPS)]
+    for t in range(STEPS - 1):
+        for b in range(BATCH):
+            obs = encode(w, spec_name, time_step.observation, t, b).detach()
+            x = torch.cat([obs, time_step.prev_action[t + 1, b]])
+            x = torch.relu(x @ w["skip_critic.hidden.0.weight"][0] + w["skip_critic.hidden.0.bias"][0, 0])
+            q = (x @ w["skip_critic.last.weight"][0] + w["skip_critic.last.bias"][0, 0]).reshape(max_skip, -1)
+            errors, target, factor = [], 0.0, torch.ones(len(gamma), dtype=torch.float64)
+            for j in range(1, max_skip + 1):
+                end = t + j
+                # the action of t goes on through t+j-1: there is one, and no new one was chosen after t
+                if end >= STEPS or IS_LAST[end - 1, b] or (j > 1 and decided[end - 1, b]):
+                    break
+                target = target + factor * time_step.reward[end, b].reshape(-1)
+                factor = factor * torch.tensor(gamma, dtype=torch.float64) * time_step.discount[end, b]
+                errors.append(((q[j - 1] - target - factor * value[end, b].reshape(-1)) ** 2).mean())
+            if errors:
+                loss[t][b] = torch.stack(errors).mean()
+    return loss
+
+
+CASES = [
+    pytest.param({}, id="defaults"),
+    pytest.param({"max_skip": 1}, id="J=1"),
+    pytest.param({"max_skip": 9}, id="J-beyond-the-segment"),
+    pytest.param({"reward_weights": (1.0, -0.5, 2.0), "gamma": (0.875, 0.5, 0.75)}, id="vector-reward"),
+    pytest.param({"spec": IMAGE_SPEC}, id="image"),
+]
+
+
+@pytest.mark.parametrize("settings", CASES)
+@pytest.mark.parametrize("probability", [0.3, 0.0])
+def test_a_loss_is_sacs_and_that_of_the_skip_values(settings, probability):
+    tested, plain = learner(**settings)
+    parts = len(settings.get("reward_weights", ())) or None
+    gamma = settings.get("gamma", 0.875)
+    experience = stored(settings.get("spec", VECTOR_SPEC), parts, probability)
+    loss, _ = losses_of(tested, experience)
+    expected, info = losses_of(plain, Experience(experience.time_step, ()))
+    w = weights_of(tested)
+    skip = skip_reference(w, experience, info.value.detach(), settings.get("max_skip", 3), gamma if parts else (gamma,))
+    skip = torch.stack([torch.stack(row) for row in skip])
+    assert (skip > 0).sum() > STEPS * BATCH / 3 and not skip[IS_LAST].any() and not skip[-1].any()
+    torch.testing.assert_close(loss.loss, expected.loss + skip, rtol=1e-5, atol=1e-7)
+    assert not loss.loss[IS_LAST].any()
+    assert loss.extra["loss/skip"].item() == pytest.approx(skip[:-1].mean().item(), rel=1e-6)
+
+    # Gradients: SAC's own parameters as without skip values; theirs are the skip loss's, which trains nothing else.
+    loss.loss.mean().backward()
+    expected.loss.mean().backward()
+    of_skips = torch.autograd.grad(skip.mean(), [w[n] for n, p in tested.named_parameters() if "skip" in n])
+    of_skips = dict(zip([n for n, _ in tested.named_parameters() if "skip" in n], of_skips))
+    assert len(of_skips) == 4
+    for name, parameter in tested.named_parameters():
+        if name in of_skips:
+            assert of_skips[name].abs().max() > 1e-5
+            torch.testing.assert_close(parameter.grad, of_skips[name], rtol=1e-5, atol=1e-7)
+        elif parameter.requires_grad:
+            torch.testing.assert_close(parameter.grad, plain.get_parameter(name).grad, rtol=1e-9, atol=1e-12)
+
+
+def test_one_sample_serves_everything(monkeypatch):
+    tested, _ = learner()
+    drawn = record_draws(monkeypatch, torch.randn(STEPS, BATCH, NUM_ACTIONS, dtype=torch.float64))
+    tested.train_step(stored())
+    assert drawn == {"noise": 1, "uniform": 0}
+
+
+def test_the_target_of_a_skip_is_sacs_soft_value():
+    """V(s') = min_i Q'_i(s', a') - alpha log pi(a'), by hand at one frame of a skip of one step."""
+    tested, _ = learner(max_skip=1)
+    experience = stored()
+    noise = torch.randn(STEPS, BATCH, NUM_ACTIONS, dtype=torch.float64)
+    original, torch.randn_like = torch.randn_like, lambda x: noise
+    try:
+        info = tested.train_step(experience)
+    finally:
+        torch.randn_like = original
+    w = weights_of(tested)
+    obs = encode(w, "encoder", experience.time_step.observation, 2, 0)
+    a, log_pi = act(w, obs, noise[2, 0])
+    q = tested.target_critics(obs, a).min()
+    value = (q - w["temperature.value"].exp() * log_pi).item()
+    assert info.sac.value[2, 0].item() == pytest.approx(value)
+
+
+@pytest.mark.parametrize("spec", [VECTOR_SPEC, IMAGE_SPEC], ids=["vector", "image"])
+def test_no_gradient_of_skip_values_reaches_anything_else(spec):
+    tested, _ = learner(spec=spec)
+    info = tested.train_step(stored(spec))
+    check_actor_alone(tested, info.skip_q, ("skip_critic.",))
+
+
+def test_the_actors_loss_trains_the_actor_alone():
+    tested, _ = learner(spec=IMAGE_SPEC)
+    check_actor_alone(tested, tested.train_step(stored(IMAGE_SPEC)).sac.actor_loss, ("actor.",))
+
+
+def test_what_is_observed():
+    """Three frames held throughout: frame 0 is an example of 1 and 2 steps, frame 1 of 1. With a decision at 1, one each."""
+    tested, _ = learner()
+    time_step = replayed(VECTOR_SPEC)
+    three = type(time_step)(*[x[:3, :1] for x in time_step])._replace(
+        step_type=torch.tensor([[F], [M], [M]], dtype=torch.uint8)
+    )
+    for decided, expected in (([1, 0, 0], 1.5), ([1, 1, 0], 1.0), ([1, 0, 1], 1.5)):
+        info = TempoRLInfo(torch.tensor(decided, dtype=torch.bool).unsqueeze(1))
+        loss, _ = losses_of(tested, Experience(three, info))
+        assert loss.extra["skip/observed"].item() == expected
+    assert set(tested.summary_tags()) == {"loss/skip", "skip/observed"}
+    assert all(x.dim() == 0 and not x.requires_grad for x in loss.extra.values())
+
+
+def test_skip_values_learn_a_known_return():
+    """Reward 1 a step, no end, V held at 0: Q_skip(j) goes to 1 + gamma + ... + gamma^(j-1)."""
+    tested = temporl(max_skip=3, td_loss=OneStepTDLoss(0.5), entropy_in_target=False)
+    with torch.no_grad():
+        for p in tested.target_critics.parameters():
+            p.zero_()
+    shape = (5, 8)
+    time_step = type(frame(1))(
+        torch.full(shape, int(M), dtype=torch.uint8), torch.ones(shape), torch.ones(shape), torch.randn(*shape, 3),
+        torch.rand(*shape, NUM_ACTIONS) * 2 - 1, torch.ones(shape),
+    )  # fmt: skip
+    experience = Experience(time_step, TempoRLInfo(torch.zeros(shape, dtype=torch.bool)))
+    optimizer = torch.optim.Adam(tested.skip_critic.parameters(), 0.05)
+    for _ in range(150):
+        optimizer.zero_grad()
+        losses_of(tested, experience)[0].loss.mean().backward()
+        optimizer.step()
+    q = tested.train_step(experience).skip_q.mean((0, 1))
+    torch.testing.assert_close(q, torch.tensor([1.0, 1.5, 1.75]), atol=0.03, rtol=0)
+
+
+def test_groups_hold_every_trainable_parameter_once():
+    tested, _ = learner(spec=IMAGE_SPEC)
+    groups = tested.parameter_groups()
+    assert set(groups) == {"actor", "critic", "temperature"}
+    name_of = {id(p): name for name, p in tested.named_parameters()}
+    found = {group: sorted(name_of[id(p)] for p in parameters) for group, parameters in groups.items()}
+    trainable = sorted(name for name, p in tested.named_parameters() if p.requires_grad)
+    assert sorted(name for names in found.values() for name in names) == trainable
+    assert found["critic"] == [n for n in trainable if n.startswith(("encoder.", "critics.", "skip_critic."))]
+    assert found["actor"] == [n for n in trainable if n.startswith("actor.")]
+    # One network of skip values, whatever the number of critics: there is no minimum to take.
+    assert temporl(critic_ctor=functools.partial(CriticEnsemble, num_critics=3)).skip_critic.num_critics == 1
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"max_skip": 0}, "max_skip must be 1 or more, got 0"),
+        ({"skip_epsilon": 1.1}, "skip_epsilon must be in"),
+        ({"skip_epsilon": -0.1}, "skip_epsilon must be in"),
+        ({"td_loss": RetraceTDLoss()}, "TempoRLAlgorithm does not store"),
+    ],
+)
+def test_bad_settings_are_refused(settings, message):
+    with pytest.raises(TaacError, match=message):
+        temporl(**settings)
