@@ -13,13 +13,14 @@ from taac.errors import TaacError
 
 COMMANDS = {
     "train": "train from gin files into a run folder, or go on with the run that is there",
+    "compare": "run methods x tasks x seeds, some at a time; called again, go on",
     "play": "load a run and play greedy episodes; can record a video",
     "plot": "draw a run's curves to PNG and CSV",
     "check": "build an experiment without training, and print what it would be",
 }
 USAGE = (
     "usage: taac <command> [--flags]\n\ncommands:\n"
-    + "\n".join(f"  {name:<7}{about}" for name, about in COMMANDS.items())
+    + "\n".join(f"  {name:<9}{about}" for name, about in COMMANDS.items())
     + "\n\nflags of a command: taac <command> --help\n"
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from taac.commands import flags
@@ -41,6 +42,9 @@ def run() -> None:
                 print(f"resuming {folder.path} at {trainer.env_steps} environment steps")
             else:
                 about = {
+                    "method": next(
+                        (Path(f).stem for f in reversed(gin_files) if Path(f).parent.name == "methods"), None
+                    ),
                     "seed": trainer.seed,
                     "environment": trainer.environment.name,
                     "device": str(trainer.agent.device),

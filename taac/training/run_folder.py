@@ -25,7 +25,17 @@ from taac import __version__
 from taac.errors import TaacError
 from taac.training.metrics import EpisodeSummary
 
-PACKAGES = ("torch", "numpy", "gymnasium", "mujoco", "box2d", "tensorboard", "gin-config")
+PACKAGES = (
+    "torch",
+    "numpy",
+    "gymnasium",
+    "mujoco",
+    "box2d",
+    "gymnasium-robotics",
+    "highway-env",
+    "tensorboard",
+    "gin-config",
+)
 EVALUATION_COLUMNS = (
     "env_steps", "updates", "seconds", "episodes", "return_mean", "return_std", "length", "fraction_repeated",
     "mean_run", "max_run", "decisions", "jerk", "fraction_same",
