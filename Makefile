@@ -6,8 +6,12 @@ STAMP := $(VENV)/.installed
 DEMO_DIR ?= runs/demo
 # Workers of the test suite; each runs torch on one thread.
 WORKERS ?= 2
+# The peers of `make bench` have an environment of their own; point PEERS_PYTHON at another if there is one.
+PEERS := .venv-peers
+PEERS_PYTHON ?= $(PEERS)/bin/python
+BENCH_FLAGS ?=
 
-.PHONY: demo test check lint types clean
+.PHONY: demo test check lint types bench bench-peers clean
 
 $(STAMP): setup.py constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 10) else "taac needs Python 3.10 or later; $(PYTHON) is %d.%d. Try: make PYTHON=python3.11 ..." % v[:2])'
@@ -33,5 +37,16 @@ check: lint types
 
 test: check
 
+bench: $(STAMP)
+	$(BIN)/python -m experiments.benchmarks --peers_python $(PEERS_PYTHON) $(BENCH_FLAGS)
+
+bench-peers: $(PEERS)/.installed
+
+$(PEERS)/.installed: experiments/benchmarks/requirements.txt constraints.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r $<
+	@touch $@
+
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(PEERS) build *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,57 @@
+"""Who is measured: our methods, and peers."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from experiments.benchmarks import flops
+from experiments.benchmarks.common import OURS, PEERS, Contender
+
+# SAC's actor as peers have it: it learns on s alone, where ours by default learns on both frames of a transition.
+ON_S_ALONE = "SacAlgorithm.actor_on_last_frame = False"
+SAC, SAC_S, TAAC = "SAC", "SAC, actor on s alone", "TAAC, T = 4"
+SB3, SBX = "SB3", "SBX"
+OURS_OPTIONS: dict[str, dict[str, Any]] = {
+    SAC: {"method": "sac"},
+    SAC_S: {"method": "sac", "gin_params": [ON_S_ALONE]},
+    TAAC: {"method": "taac"},
+}
+PEERS_OPTIONS: dict[str, dict[str, Any]] = {SB3: {"peer": "sb3"}, SBX: {"peer": "sbx"}}
+
+
+def ours(name: str, label: str | None = None, **options: Any) -> Contender:
+    return Contender(label or name, OURS, {**OURS_OPTIONS[name], **options})
+
+
+def peer(name: str, label: str | None = None, **options: Any) -> Contender:
+    return Contender(label or name, PEERS, {**PEERS_OPTIONS[name], **options})
+
+
+def variants(given: list[str], **options: Any) -> list[Contender]:
+    """From `NAME:METHOD:GIN_PARAM[;GIN_PARAM...]`, such as `bf16:taac:Learner.precision='bfloat16'`."""
+    found = []
+    for text in given:
+        parts = text.split(":", 2)
+        if len(parts) != 3 or parts[1] not in ("sac", "taac"):
+            raise SystemExit(f"--variant must be NAME:sac:GIN_PARAM or NAME:taac:GIN_PARAM, got '{text}'")
+        name, method, params = parts
+        found.append(Contender(name, OURS, {"method": method, "gin_params": params.split(";"), **options}))
+    return found
+
+
+def add_variant_flag(flags: argparse.ArgumentParser) -> None:
+    flags.add_argument(
+        "--variant",
+        action="append",
+        default=[],
+        help="a contender more, NAME:sac|taac:GIN_PARAM[;GIN_PARAM]; repeatable",
+    )
+
+
+def update_flops(contender: str, strict: bool = False, **sizes: Any) -> int:
+    """Floating-point operations of an update's products, of one of the names above or with ", 64 a call" after it."""
+    name = contender.removesuffix(", 64 a call")
+    if name == TAAC:
+        return flops.taac(strict=strict, **sizes)
+    return flops.sac(actor_on_last_frame=name == SAC, strict=strict, **sizes)

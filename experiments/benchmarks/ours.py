@@ -1,0 +1,201 @@
+"""The processes in which taac is measured; see `worker`."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+from experiments.benchmarks import worker
+
+Answer = Callable[..., None]
+FOREVER = 1_000_000_000
+
+
+def build(options: dict[str, Any], params: list[str]) -> Any:
+    """A trainer of a method on HalfCheetah-v5 (or what `env` says), as `taac train` would build it."""
+    from taac.errors import TaacError
+    from taac.training import config, experiment
+
+    env = options.get("env", "HalfCheetah-v5")
+    if env == "Free-v0":
+        from experiments.benchmarks import toy  # noqa: F401 (registers it)
+    files = ["gin/tasks/locomotion.gin", f"gin/methods/{options['method']}.gin"]
+    fixed = [
+        f"create_environment.env_name = '{env}'",
+        "create_experiment.device = 'cpu'",
+        f"num_env_steps = {FOREVER}",
+        f"evaluation_interval = {FOREVER}",
+        f"checkpoint_interval = {FOREVER}",
+    ]
+    try:
+        loaded = config.load(files, [*fixed, *params, *options.get("gin_params", [])])
+    except TaacError as error:
+        if "has no parameter" in str(error):
+            raise worker.Missing(f"{str(error).split(';')[0]} in this version") from error
+        raise
+    trainer = config.build(experiment.create_experiment)
+    loaded.check_used()
+    return trainer
+
+
+def fill(trainer: Any, frames: int) -> None:
+    """Brings the replay buffer to so many frames: two episodes of random actions, over and over."""
+    import torch
+
+    buffer = trainer.replay_buffer
+    while buffer.size < min(frames, 2002):
+        trainer.collect()
+    state = buffer.state_dict()
+    held = buffer.size
+    for name, leaf in state.items():
+        if name != "position":
+            state[name] = leaf.repeat(-(-frames // held), *[1] * (leaf.dim() - 1))[:frames]
+    state["position"] = torch.tensor([frames % buffer.length, frames, buffer.length])
+    buffer.load_state_dict(state)
+
+
+def updates(options: dict[str, Any], answer: Answer) -> None:
+    """Updates: sampling, gradient step and targets, `per_call` of them between two environment steps."""
+    frames, per_call = options["frames"], options["per_call"]
+    params = [
+        f"replay_length = {frames}",
+        f"initial_collect_steps = {min(frames, 3000)}",
+        f"batch_size = {options['batch_size']}",
+        f"segment_length = {options.get('segment_length', 4)}",
+        "create_experiment.evaluation_envs = 1",
+    ]
+    trainer = build(options, params)
+    fill(trainer, frames)
+    meter = worker.Meter(answer, options["warmup"], {})
+    trainer.env_steps = trainer.initial_collect_steps
+    while True:
+        trainer.env_steps += per_call  # as many updates are due as environment steps
+        trainer.learn()
+        meter.tick(per_call)
+
+
+def training(options: dict[str, Any], answer: Answer) -> None:
+    """The whole training loop, one update a step, summaries included; neither evaluation nor checkpoints."""
+    from taac.training import config
+    from taac.training.run_folder import RunFolder
+
+    trainer = build(options, [f"initial_collect_steps = {options['collect']}"])
+    meter = worker.Meter(answer, options["collect"] + options["warmup"], {})
+    with tempfile.TemporaryDirectory() as path:
+        folder = RunFolder(path)
+        folder.begin(config.operative_config(), {})
+        trainer.train(folder, lambda *_: meter.tick())
+
+
+def rollout(options: dict[str, Any], answer: Answer) -> None:
+    """Exploring without learning.
+
+    `part`: "policy" the policy alone, on one frame; "step" policy and environment; "collect" also what a training does
+    with each step: the replay buffer and the episodes' books.
+    """
+    trainer = build(
+        options,
+        [
+            f"initial_collect_steps = {FOREVER // 2}",
+            "Trainer.uniform_initial_collect = False",
+            "create_experiment.evaluation_envs = 1",
+        ],
+    )
+    meter = worker.Meter(answer, options["warmup"], {})
+    if options["part"] == "policy":
+        for _ in range(3):
+            trainer.collect()
+        state, time_step = trainer.agent.initial_state(1), trainer.rollout.time_step
+        while True:
+            state = trainer.agent.rollout_step(time_step, state).state
+            meter.tick()
+    while True:
+        if options["part"] == "step":
+            trainer.rollout.step(trainer.agent.rollout_step)
+        else:
+            trainer.collect()
+        meter.tick()
+
+
+def memory(options: dict[str, Any], answer: Answer) -> None:
+    """Bytes that a full replay buffer adds to the process."""
+    import psutil
+
+    from taac import nest
+
+    process = psutil.Process()
+    few, many = min(options["frames"] // 2, 3000), options["frames"]
+    kept, grown = [], []
+    # Each adds a trainer and its buffer. The first also loads whatever is loaded on first use; the difference of the
+    # other two is the frames alone.
+    for frames in (few, few, many):
+        before = process.memory_info().rss
+        trainer = build(options, [f"replay_length = {frames}", "initial_collect_steps = 100"])
+        fill(trainer, frames)
+        kept.append(trainer)
+        gc.collect()
+        grown.append(process.memory_info().rss - before)
+    spec = {path: list(leaf.shape[2:]) for path, leaf in nest.flatten_with_path(kept[0].replay_buffer.sample(1, 2))}
+    size = (grown[2] - grown[1]) / (many - few) * many
+    answer(ready=True, bytes=size, said=kept[2].replay_buffer.num_bytes, fields=spec)
+
+
+def startup(options: dict[str, Any], answer: Answer) -> None:
+    """When the first environment step and the first update had been made, as `taac train` makes them."""
+    from taac.training import config
+    from taac.training.run_folder import RunFolder
+
+    imported = time.time()
+    trainer = build(options, ["initial_collect_steps = 8"])
+    events = {"imported": imported, "built": time.time()}
+
+    def progress(env_steps: int, updates: int, *_: Any) -> None:
+        events.setdefault("first_step", time.time())
+        if updates:
+            events["first_update"] = time.time()
+            answer(ready=True, events=events)
+            raise SystemExit(0)
+
+    with tempfile.TemporaryDirectory() as path:
+        folder = RunFolder(path)
+        folder.begin(config.operative_config(), {})
+        trainer.train(folder, progress)
+
+
+def peak(options: dict[str, Any], answer: Answer) -> None:
+    """One matrix product over and over, on one path; a unit is a GFLOP."""
+    from experiments.benchmarks import floor
+
+    rows, inner, columns = options["shape"]
+    product = floor.PATHS[options["path"]](rows, inner, columns).call
+    size = 2 * rows * inner * columns / 1e9
+    times = max(1, round(0.1 / size))  # a tenth of a GFLOP between two looks at the clock
+    meter = worker.Meter(answer, options["warmup"], {})
+    while True:
+        for _ in itertools.repeat(None, times):
+            product()
+        meter.tick(times * size)
+
+
+def measure_floor(options: dict[str, Any], answer: Answer) -> None:
+    from experiments.benchmarks import floor
+
+    answer(ready=True, **floor.measure(options["seconds"], options["megabytes"]))
+
+
+if __name__ == "__main__":
+    worker.run(
+        {
+            "updates": updates,
+            "training": training,
+            "rollout": rollout,
+            "memory": memory,
+            "startup": startup,
+            "peak": peak,
+            "floor": measure_floor,
+        }
+    )

@@ -1,0 +1,51 @@
+"""Rollout steps a second with one environment, without learning.
+
+    python -m experiments.benchmarks.rollout
+
+From the policy alone to all that a training does with a step: the policy on one frame over and over; policy and
+environment; and collecting, with the replay buffer and the episodes' books. With an environment that costs nothing, and
+with HalfCheetah-v5.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from experiments.benchmarks import common
+from experiments.benchmarks.common import goal
+from experiments.benchmarks.contenders import SAC, SB3, TAAC, ours, peer
+
+FREE, CHEETAH = "Free-v0", "HalfCheetah-v5"
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    common.say("rollout steps a second")
+    sent = {"task": "rollout", "warmup": 20 if options.quick else 500}
+    aimed_at = f"TAAC, collecting, {CHEETAH}"
+    contenders = [
+        ours(TAAC, "TAAC, policy alone", **sent, part="policy", env=FREE),
+        ours(TAAC, "TAAC, policy and a free environment", **sent, part="step", env=FREE),
+        ours(TAAC, "TAAC, collecting, free environment", **sent, part="collect", env=FREE),
+        ours(TAAC, f"TAAC, policy and {CHEETAH}", **sent, part="step", env=CHEETAH),
+        ours(TAAC, aimed_at, **sent, part="collect", env=CHEETAH),
+        ours(SAC, f"SAC, collecting, {CHEETAH}", **sent, part="collect", env=CHEETAH),
+        peer(SB3, "SB3, policy alone", **sent, part="policy", env=FREE),
+        peer(SB3, "SB3, collecting, free environment", **sent, part="collect", env=FREE),
+        peer(SB3, f"SB3, collecting, {CHEETAH}", **sent, part="collect", env=CHEETAH),
+    ]
+    rates, _, problems = common.interleaved(contenders, options)
+    figures = [
+        common.figure(c.name, rates[c.name], "steps/s")
+        if c.name in rates
+        else common.missing_figure(c.name, problems[c.name])
+        for c in contenders
+        if problems.get(c.name) != "not asked for"
+    ]
+    what = f"{aimed_at}: rollout steps/s"
+    reached = goal(what, ">= 3,000", rates.get(aimed_at), lambda x: x >= 3000, "steps/s", problems.get(aimed_at))
+    return {"title": "Rollout, one environment", "figures": figures, "goals": [reached]}
+
+
+if __name__ == "__main__":
+    common.main("rollout", common.parser(__doc__.splitlines()[0]), run)

@@ -1,0 +1,50 @@
+"""Whole training on HalfCheetah-v5, one update a step: environment steps a second.
+
+    python -m experiments.benchmarks.training
+
+The loop that `taac train` runs, with its summaries, from the first update on; without evaluation and checkpoints, which
+peers do not make by themselves. Measured in turn as `updates` is.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from experiments.benchmarks import common
+from experiments.benchmarks.common import ratio_goal
+from experiments.benchmarks.contenders import SAC, SAC_S, SB3, SBX, TAAC, add_variant_flag, ours, peer, variants
+
+
+def parser() -> argparse.ArgumentParser:
+    flags = common.parser(__doc__.splitlines()[0])
+    flags.add_argument("--env", default="HalfCheetah-v5", help="or Free-v0, which costs nothing")
+    flags.add_argument("--collect", type=int, default=1000, help="environment steps before the first update")
+    flags.add_argument("--warmup", type=int, default=200, help="environment steps with updates before measuring")
+    add_variant_flag(flags)
+    return flags
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    common.say("whole training, environment steps a second")
+    sent = {"task": "training", "env": options.env, "collect": options.collect, "warmup": options.warmup}
+    contenders = [ours(SAC, **sent), ours(SAC_S, **sent), ours(TAAC, **sent), peer(SB3, **sent), peer(SBX, **sent)]
+    contenders += variants(options.variant, **sent)
+    rates, about, problems = common.interleaved(contenders, options)
+    figures = []
+    for name in (c.name for c in contenders):
+        if name in rates:
+            note = f"version {about[name]['version']}" if "version" in about[name] else ""
+            figures.append(common.figure(name, rates[name], "steps/s", note=note))
+        elif problems[name] != "not asked for":
+            figures.append(common.missing_figure(name, problems[name]))
+    goals = [
+        ratio_goal(f"{name}: whole training over {theirs}, {options.env}", rates, name, theirs, at_least, problems)
+        for name in (SAC_S, SAC)
+        for theirs, at_least in ((SB3, 3.0), (SBX, 1.5))
+    ]
+    return {"title": f"Whole training, {options.env}", "figures": figures, "goals": goals}
+
+
+if __name__ == "__main__":
+    common.main("training", parser(), run)

@@ -1,0 +1,219 @@
+"""Updates a second: SAC and TAAC here, SAC of peers; and how the cost grows.
+
+    python -m experiments.benchmarks.updates
+
+An update is both critics, actor, temperature, targets, and sampling from a replay buffer of 100k frames: observations of
+17, actions of 6, hidden layers 256-256, batch 256, as on HalfCheetah-v5. Each contender has a process of its own, pinned to
+one core and one thread; they are measured in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from typing import Any
+
+from experiments.benchmarks import common, floor
+from experiments.benchmarks.common import OURS, Contender, goal, ratio_goal
+from experiments.benchmarks.contenders import (
+    SAC,
+    SAC_S,
+    SB3,
+    SBX,
+    TAAC,
+    add_variant_flag,
+    ours,
+    peer,
+    update_flops,
+    variants,
+)
+
+MANY = 64
+MANY_A_CALL = f", {MANY} a call"
+PEAK = "peak product"
+# Updates a second of TAAC (T = 4, batch 256) in the framework it was published in, and of SB3 on the same machine.
+ORIGINAL_TAAC, SB3_BESIDE_IT = 17.0, 60.0
+
+
+def parser() -> argparse.ArgumentParser:
+    flags = common.parser(__doc__.splitlines()[0])
+    flags.add_argument("--frames", type=int, default=100_000, help="frames in the replay buffer")
+    flags.add_argument("--batch_size", type=int, default=256)
+    flags.add_argument("--no_growth", action="store_true", help="leave out how the cost grows")
+    flags.add_argument("--long_seconds", type=float, help="of the long run that shows whether the rate stays")
+    add_variant_flag(flags)
+    return flags
+
+
+def run(options: argparse.Namespace, best: dict[str, Any] | None = None) -> dict[str, Any]:
+    """`best`: the peak product as `floor.run` found it; measured first if not given."""
+    if best is None:
+        best = floor.run(options)["peak"]
+    common.say("updates a second")
+    sizes = {"task": "updates", "frames": options.frames, "batch_size": options.batch_size}
+    one = {**sizes, "per_call": 1, "warmup": 10 if options.quick else 100}
+    many = {**sizes, "per_call": MANY, "warmup": MANY if options.quick else 4 * MANY}
+    contenders = [
+        Contender(PEAK, OURS, {"task": "peak", "path": best["path"], "shape": best["shape"], "warmup": 1}),
+        ours(SAC, **one), ours(SAC_S, **one), ours(TAAC, **one),
+        ours(SAC_S, SAC_S + MANY_A_CALL, **many), ours(TAAC, TAAC + MANY_A_CALL, **many),
+        peer(SB3, **one), peer(SB3, SB3 + MANY_A_CALL, **many),
+        peer(SBX, **one), peer(SBX, SBX + MANY_A_CALL, **many),
+        *variants(options.variant, **one),
+    ]  # fmt: skip
+    rates, about, problems = common.interleaved(contenders, options)
+    figures = [
+        _figure(c.name, rates, about, problems, options)
+        for c in contenders
+        if problems.get(c.name) != "not asked for" and c.name != PEAK
+    ]
+    if PEAK in rates:
+        figures.insert(0, common.figure(f"{PEAK}: {best['path']}, {best['shape']}", rates[PEAK], "GFLOP/s"))
+    goals = _goals(rates, problems, options)
+    if not options.no_growth:
+        grown = growth(options)
+        figures, goals = figures + grown["figures"], goals + grown["goals"]
+    return {"title": "Updates", "figures": figures, "goals": goals}
+
+
+def _figure(
+    name: str,
+    rates: dict[str, list[float]],
+    about: dict[str, dict[str, Any]],
+    problems: dict[str, str],
+    options: argparse.Namespace,
+) -> dict[str, Any]:
+    if name in problems:
+        return common.missing_figure(name, problems[name])
+    notes = [f"version {about[name]['version']}"] if "version" in about[name] else []
+    known = name.removesuffix(MANY_A_CALL) in (SAC, SAC_S, TAAC, SB3, SBX)
+    if PEAK in rates and known:
+        share = statistics.median(_shares(name, rates, options))
+        notes.append(
+            f"{update_flops(name, batch_size=options.batch_size) / 1e9:.2f} GFLOP, {share:.0%} of the peak rate"
+        )
+    return common.figure(name, rates[name], "updates/s", note="; ".join(notes))
+
+
+def _shares(name: str, rates: dict[str, list[float]], options: argparse.Namespace, strict: bool = False) -> list[float]:
+    """Rate of an update's products over the peak rate of the same round."""
+    gflop = update_flops(name, strict=strict, batch_size=options.batch_size) / 1e9
+    return [gflop * rate / peak for rate, peak in zip(rates[name], rates[PEAK])]
+
+
+def _share_goal(name: str, rates: dict[str, list[float]], problems: dict[str, str], options: Any) -> dict[str, Any]:
+    what = f"{name}: share of the peak rate"
+    for needed in (name, PEAK):
+        if needed not in rates:
+            return goal(what, ">= 0.7", None, problem=f"{needed}: {problems.get(needed, 'not measured')}")
+    row = goal(what, ">= 0.7", _shares(name, rates, options), lambda x: x >= 0.7)
+    return {**row, "strict": statistics.median(_shares(name, rates, options, strict=True))}
+
+
+def _goals(rates: dict[str, list[float]], problems: dict[str, str], options: Any) -> list[dict[str, Any]]:
+    goals = []
+    for name in (SAC_S, SAC):
+        goals.append(ratio_goal(f"{name}: updates/s over SB3", rates, name, SB3, 4.0, problems))
+        goals.append(ratio_goal(f"{name}: updates/s over SBX", rates, name, SBX, 1.4, problems))
+        goals.append(
+            ratio_goal(f"{name}: updates/s over SBX{MANY_A_CALL}", rates, name, SBX + MANY_A_CALL, 1.0, problems)
+        )
+        goals.append(_share_goal(name, rates, problems, options))
+    what = f"{TAAC}: updates/s over its original framework's, scaled by SB3"
+    if TAAC in rates and SB3 in rates:
+        ratios = [ours / (ORIGINAL_TAAC * sb3 / SB3_BESIDE_IT) for ours, sb3 in zip(rates[TAAC], rates[SB3])]
+        goals.append(goal(what, ">= 3.3", ratios, lambda x: x >= 3.3))
+    else:
+        missing = next(name for name in (TAAC, SB3) if name not in rates)
+        goals.append(goal(what, ">= 3.3", None, problem=f"{missing}: {problems.get(missing, 'not measured')}"))
+    goals.append(_share_goal(TAAC, rates, problems, options))
+    return goals
+
+
+# Growth --------------------------------------------------------------------------------------------------------------
+
+
+def growth(options: argparse.Namespace) -> dict[str, Any]:
+    """Updates a second by size of the buffer, T and batch, and over a long run."""
+    everyone = argparse.Namespace(**{**vars(options), "contenders": None})
+    base = {"task": "updates", "per_call": 1, "warmup": 10 if options.quick else 100}
+    base |= {"frames": options.frames, "batch_size": options.batch_size}
+    figures, goals = [], []
+
+    buffers = [options.frames // 10, options.frames, options.frames * 10]
+    for method in (SAC, TAAC):
+        common.say(f"{method}: buffers of {buffers} frames")
+        made = [ours(method, f"{method}, buffer of {n:,}", **{**base, "frames": n}) for n in buffers]
+        rates, _, problems = common.interleaved(made, everyone)
+        figures += [_plain(c.name, rates, problems) for c in made]
+        what = f"{method}: slowest over fastest, buffers of {buffers[0]:,} to {buffers[-1]:,}"
+        goals.append(_flat(what, [c.name for c in made], rates, problems))
+
+    lengths = [2, 4, 8]
+    common.say(f"TAAC: segments of {lengths} frames")
+    made = [ours(TAAC, f"TAAC, T = {n}", **base, segment_length=n) for n in lengths]
+    rates, _, problems = common.interleaved(made, everyone)
+    figures += [_plain(c.name, rates, problems) for c in made]
+    for a, b in ((0, 1), (1, 2)):
+        products = [update_flops(TAAC, segment_length=lengths[i], batch_size=options.batch_size) for i in (a, b)]
+        goals.append(_linear("TAAC", "T", lengths[a], lengths[b], made[a], made[b], products, rates, problems))
+
+    batches = [options.batch_size // 2, options.batch_size, options.batch_size * 2]
+    for method in (SAC, TAAC):
+        common.say(f"{method}: batches of {batches}")
+        made = [ours(method, f"{method}, batch {n}", **{**base, "batch_size": n}) for n in batches]
+        rates, _, problems = common.interleaved(made, everyone)
+        figures += [_plain(c.name, rates, problems) for c in made]
+        for a, b in ((0, 1), (1, 2)):
+            goals.append(
+                _linear(method, "batch", batches[a], batches[b], made[a], made[b], batches[a : b + 1], rates, problems)
+            )
+
+    seconds = options.long_seconds or (3.0 if options.quick else 60.0)
+    common.say(f"TAAC: one run of {seconds:g} s")
+    windows = argparse.Namespace(**{**vars(everyone), "rounds": 9, "seconds": seconds / 9})
+    rates, _, problems = common.interleaved([ours(TAAC, "long", **base)], windows)
+    what = "TAAC: rate at the end of a long run over that at its start"
+    if "long" in rates:
+        last, first = statistics.median(rates["long"][-3:]), statistics.median(rates["long"][:3])
+        goals.append(goal(what, ">= 0.95", [last / first], lambda x: x >= 0.95))
+    else:
+        goals.append(goal(what, ">= 0.95", None, problem=problems["long"]))
+    return {"figures": figures, "goals": goals}
+
+
+def _plain(name: str, rates: dict[str, list[float]], problems: dict[str, str]) -> dict[str, Any]:
+    if name not in rates:
+        return common.missing_figure(name, problems[name])
+    return common.figure(name, rates[name], "updates/s")
+
+
+def _flat(what: str, names: list[str], rates: dict[str, list[float]], problems: dict[str, str]) -> dict[str, Any]:
+    if any(name not in rates for name in names):
+        return goal(what, ">= 0.95", None, problem="; ".join(problems.values()))
+    middles = [statistics.median(rates[name]) for name in names]
+    return goal(what, ">= 0.95", [min(middles) / max(middles)], lambda x: x >= 0.95)
+
+
+def _linear(
+    method: str,
+    size: str,
+    small: int,
+    large: int,
+    one: Contender,
+    other: Contender,
+    products: list[int],
+    rates: dict[str, list[float]],
+    problems: dict[str, str],
+) -> dict[str, Any]:
+    """Growth of time over growth of the products: 1 is linear, less is an overhead that is shared by more work."""
+    what = f"{method}: growth of time over growth of work, {size} {small} to {large}"
+    if one.name not in rates or other.name not in rates:
+        return goal(what, "<= 1.05", None, problem="; ".join(problems.values()))
+    work = products[1] / products[0]
+    grown = [a / b / work for a, b in zip(rates[one.name], rates[other.name])]
+    return goal(what, "<= 1.05", grown, lambda x: x <= 1.05)
+
+
+if __name__ == "__main__":
+    common.main("updates", parser(), run)

@@ -1,0 +1,178 @@
+"""The benchmarks at sizes that take no time: what they write, and the counted operations. Nothing here is timed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+
+import pytest
+
+from experiments.benchmarks import (
+    common,
+    contenders,
+    floor,
+    flops,
+    memory,
+    rollout,
+    startup,
+    toy,
+    training,
+    updates,
+    worker,
+)
+
+TINY = ["--quick", "--rounds", "2", "--seconds", "0.02", "--gin_param", "hidden_layers = (8,)"]
+NO_PEERS = ["--peers_python", "no/such/python"]
+
+
+def options(script, *more):
+    make = getattr(script, "parser", None) or (lambda: common.parser("about"))
+    return common.defaults(make().parse_args([*TINY, *NO_PEERS, *more]))
+
+
+def check(result, *measured):
+    """Every row has what the tables need, and these were measured."""
+    assert {"title", "figures", "goals"} <= set(result)
+    for row in result["figures"]:
+        assert "missing" in row or 0 < row["low"] <= row["median"] <= row["high"], row
+    for row in result["goals"]:
+        assert row["what"] and row["goal"]
+        assert "problem" in row or isinstance(row["reached"], bool), row
+    found = {row["what"] for row in result["figures"] if "missing" not in row}
+    assert set(measured) <= found, [row for row in result["figures"] if "missing" in row]
+    assert common.report([result], common.machine()).count("\n| ") > len(result["figures"]) + len(result["goals"])
+
+
+# Operations ----------------------------------------------------------------------------------------------------------
+
+
+def test_operations_of_sac_by_hand():
+    # One row of s (2) and a (1), one hidden layer of 3. Actor: 2x3 + 3x2 = 12. One critic: 3x3 + 3x1 = 12.
+    # Actor at s and s' 24, its gradient 24; Q(s, a) 12 + 24; Q(s, a~) 12 + 12; target 12: 120 multiplications.
+    small = {"observation_size": 2, "action_size": 1, "hidden_layers": (3,), "batch_size": 1, "num_critics": 1}
+    assert flops.sac(**small) == 2 * 120
+    # Nobody needs the gradient of the actor's input 2x3, of the critic's 3x3, of the observation beside a~ 2x3.
+    assert flops.sac(**small, strict=True) == 2 * (120 - 6 - 9 - 6)
+    # The actor learns at s' too: its gradient 24, Q(s', a~) 12 + 12.
+    assert flops.sac(**small, actor_on_last_frame=True) == 2 * (120 + 24 + 24)
+
+
+def test_operations_of_taac_by_hand():
+    # T = 2. Embedding 1x2 = 2, actor (2 + 2)x3 + 3x2 = 18, together 20; one critic 12.
+    # Actor at both frames and its gradient 2 x 60; Q(s, tau_0) 2 x 12; Q(s, tau_1) 2 x 24; targets at s' 2 x 12;
+    # Q(s, tau) 36: 252 multiplications.
+    small = {"observation_size": 2, "action_size": 1, "hidden_layers": (3,), "batch_size": 1, "num_critics": 1}
+    assert flops.taac(**small, segment_length=2) == 2 * 252
+    # Not needed: at both frames the embedding's input 2 and the features 2x3; the critic's input 3x3; and at both
+    # frames the observation beside a_hat 2x3.
+    assert flops.taac(**small, segment_length=2, strict=True) == 2 * (252 - 2 * 8 - 9 - 2 * 6)
+
+
+def test_operations_at_the_sizes_of_half_cheetah():
+    assert flops.sac() == pytest.approx(0.59e9, rel=0.01)
+    assert flops.taac() == pytest.approx(2.46e9, rel=0.01)
+    assert flops.sac(batch_size=512) == 2 * flops.sac()
+    for count in (flops.sac, flops.taac):
+        assert 0.97 < count(strict=True) / count() < 1
+
+
+# Measuring -----------------------------------------------------------------------------------------------------------
+
+
+def test_peak_rates():
+    found = floor.measure(0.001, megabytes=1, shapes=[(8, 4, 8), (16, 8, 4)], rounds=2)
+    assert {p["path"] for p in found["products"]} == set(floor.PATHS)
+    errors = {p["path"]: p["relative_error"] for p in found["products"] if "gflops" in p}
+    assert errors[floor.DEFAULT] < floor.FLOAT32_ERROR < errors[floor.BFLOAT16]
+    assert floor.peak(found["products"])["path"] != floor.BFLOAT16
+    assert set(found["bandwidth"]) == {"read", "copy"}
+
+
+def test_updates_with_missing_peers(tmp_path):
+    wanted = f"{contenders.SAC};{updates.PEAK};{contenders.SB3}"
+    given = options(
+        updates, "--no_growth", "--frames", "600", "--batch_size", "8", "--contenders", wanted, "--out", str(tmp_path)
+    )
+    result = updates.run(given, {"path": floor.DEFAULT, "shape": [32, 32, 32]})
+    check(result, contenders.SAC)
+    assert any("no python of the peers" in row.get("missing", "") for row in result["figures"])
+    share = next(row for row in result["goals"] if row["what"] == f"{contenders.SAC}: share of the peak rate")
+    assert 0 < share["strict"] < share["measured"]
+    common.write([result], given, "updates")
+    assert "## Goals" in (tmp_path / "updates.md").read_text(encoding="utf-8")
+    held = json.loads((tmp_path / "updates.json").read_text(encoding="utf-8"))
+    assert {"processor", "cores", "torch", "date"} <= set(held["machine"])
+    assert held["results"][0]["goals"] == result["goals"]
+
+
+def test_an_unknown_parameter_is_missing_not_an_error():
+    sent = {"task": "startup", "method": "sac", "gin_params": ["SacAlgorithm.no_such_thing = 1"]}
+    given = options(updates)
+    _, _, problems = common.interleaved([common.Contender("variant", common.OURS, sent)], given)
+    assert problems["variant"].startswith("missing: ") and "no_such_thing" in problems["variant"]
+
+
+def test_training():
+    given = options(
+        training, "--env", toy.FREE, "--collect", "30", "--warmup", "2", "--contenders", contenders.TAAC,
+        "--gin_param", "batch_size = 4", "--gin_param", "replay_length = 500",
+    )  # fmt: skip
+    check(training.run(given), contenders.TAAC)
+
+
+def test_rollout():
+    given = options(rollout, "--contenders", "TAAC, policy alone")
+    check(rollout.run(given), "TAAC, policy alone")
+
+
+def test_memory():
+    given = options(memory, "--frames", "20000", "--contenders", contenders.SAC)
+    check(memory.run(given), f"{contenders.SAC}, 20,000 frames")
+    assert memory.float32_copy({"time_step/observation": [17], "time_step/step_type": [], "time_step/reward": []}) == 72
+
+
+def test_startup():
+    given = options(startup, "--contenders", contenders.SAC, "--gin_param", "batch_size = 4")
+    check(startup.run(given), f"{contenders.SAC}, first environment step", f"{contenders.SAC}, first update")
+
+
+def test_ratios_are_taken_round_by_round():
+    rates = {"a": [10.0, 40.0, 30.0], "b": [5.0, 10.0, 10.0]}
+    row = common.ratio_goal("what", rates, "a", "b", 3.0, {})
+    assert (row["low"], row["measured"], row["high"], row["reached"]) == (2.0, 3.0, 4.0, True)
+    assert common.ratio_goal("what", rates, "a", "c", 3.0, {"c": "missing: it"})["problem"] == "c: missing: it"
+
+
+def test_a_meter_counts_what_comes_after_it_is_asked(monkeypatch):
+    import io
+    import sys
+
+    answers = []
+    monkeypatch.setattr(sys, "stdin", io.StringIO('{"seconds": 0}\n'))
+    meter = worker.Meter(lambda **content: answers.append(content), 3, {"version": "1"})
+    meter.tick(2)
+    assert answers == []
+    meter.tick(2)
+    assert answers == [{"ready": True, "version": "1"}]
+    with pytest.raises(SystemExit):  # nobody asks again
+        meter.tick(5)
+    assert answers[1]["units"] == 5
+
+
+@pytest.mark.skipif(importlib.util.find_spec("stable_baselines3") is None, reason="stable_baselines3 is not installed")
+def test_a_peer_where_it_is_installed():
+    import sys
+
+    sent = {
+        "task": "updates",
+        "peer": "sb3",
+        "env": toy.FREE,
+        "frames": 500,
+        "batch_size": 8,
+        "per_call": 1,
+        "warmup": 1,
+    }
+    given = options(updates)
+    given.peers_python = sys.executable
+    rates, _, problems = common.interleaved([common.Contender("sb3", common.PEERS, sent)], given)
+    assert not problems and len(rates["sb3"]) == 2
