@@ -55,9 +55,7 @@ class BaseTDLoss:
     def discount(self, time_step: TimeStep) -> torch.Tensor:
         """gamma times the discount received on arriving, `[T, B]`, or `[T, B, D]` if gamma is a vector."""
         discount = time_step.discount
-        if (
-            self.ignore_done
-        ):  # only terminations: an action that was repeated k times is discounted by gamma^k all the same
+        if self.ignore_done:  # terminations alone: an action repeated k times is discounted by gamma^k all the same
             discount = torch.where(discount == 0, 1.0, discount)
         if self.gamma.dim() == 0:
             return discount * self.gamma.item()

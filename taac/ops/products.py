@@ -43,13 +43,18 @@ def resolve(kind: Products, device: torch.device) -> str:
         TaacError: oneDNN was asked for where it is missing or not exact.
     """
     if kind == "auto":
-        return "onednn" if device.type == "cpu" and onednn_is_exact() and onednn_speed() > 1.03 else "plain"
-    if kind == "onednn" and not (device.type == "cpu" and onednn_is_exact()):
+        return "onednn" if available("onednn", device) and onednn_speed() > 1.03 else "plain"
+    if not available(kind, device):
         raise TaacError(
             f"products 'onednn' was asked for on {device}, where torch {torch.__version__} has no exact float32 product "
             "of oneDNN's; use 'auto' or 'plain'"
         )
     return kind
+
+
+def available(kind: str, device: torch.device) -> bool:
+    """Whether a device has such a product."""
+    return kind != "onednn" or (device.type == "cpu" and onednn_is_exact())
 
 
 @functools.cache

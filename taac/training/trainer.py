@@ -12,7 +12,7 @@ import torch
 from taac.data_structures import AlgStep, Experience, Nest, StepType, TimeStep
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
-from taac.ops.products import resolve
+from taac.ops.products import available
 from taac.replay import ReplayBuffer
 from taac.training import checkpoint
 from taac.training.evaluation import evaluate
@@ -294,7 +294,8 @@ class Trainer:
     def load_state_dict(self, state: dict[str, Any], folder: RunFolder) -> None:
         checkpoint.load_into(self.agent, state["agent"], folder.checkpoint)
         self.learner.optimizer.load_state_dict(state["optimizer"])
-        self.learner.products = resolve(state["products"], self.agent.device)
+        if available(state["products"], self.agent.device):  # on another machine it may not be
+            self.learner.products = state["products"]
         self.replay_buffer.load_state_dict(state["replay"])
         counters = state["counters"]
         self.env_steps, self.learner.num_updates = counters["env_steps"], counters["updates"]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from taac.errors import TaacError
 from taac.ops import products
 from taac.training import config, experiment
+from taac.training import trainer as trainer_module
 from taac.training.run_folder import RunFolder
 
 needs_onednn = pytest.mark.skipif(not products.onednn_is_exact(), reason="no exact float32 product of oneDNN's here")
@@ -116,7 +117,7 @@ def test_a_product_of_another_name_is_refused():
         trainer("Learner.products = 'mkl'")
 
 
-def test_a_resumed_run_keeps_its_product(tmp_path):
+def test_a_resumed_run_keeps_its_product(tmp_path, monkeypatch):
     """What "auto" meant when the run began: measured again, it might be the other, which rounds differently."""
     tested = trainer("Learner.products = 'plain'")
     while tested.env_steps < 110:
@@ -125,5 +126,9 @@ def test_a_resumed_run_keeps_its_product(tmp_path):
     other = trainer("Learner.products = 'bfloat16'")
     other.load_state_dict(state, RunFolder(tmp_path))
     assert other.learner.products == "plain"
-    tested.close()
-    other.close()
+    monkeypatch.setattr(trainer_module, "available", lambda kind, device: False)
+    third = trainer("Learner.products = 'bfloat16'")
+    third.load_state_dict(state, RunFolder(tmp_path))
+    assert third.learner.products == "bfloat16", "a machine that has it not goes on with its own"
+    for made in (tested, other, third):
+        made.close()
