@@ -48,6 +48,7 @@ def run() -> None:
                     "seed": trainer.seed,
                     "environment": trainer.environment.name,
                     "device": str(trainer.agent.device),
+                    "products": trainer.learner.products,
                 }
                 folder.begin(operative, about)
                 for line in trainer.agent.algorithm.describe():

@@ -54,6 +54,7 @@ def test_train_leaves_a_whole_run(trained):
     run = json.loads((folder / "run.json").read_text())
     assert run["status"] == "finished" and run["environment"] == "Pendulum-v1" and run["seed"] == 0
     assert run["start"] <= run["end"]
+    assert run["products"] in ("plain", "onednn") and "method" in run
     assert run["command"].startswith("taac train --root_dir run")
     assert all(run["versions"][name] for name in ("taac", "python", "torch", "numpy", "gymnasium", "mujoco"))
     with open(folder / "evaluations.csv") as file:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import json
 import os
 import signal
 import subprocess
@@ -118,6 +119,8 @@ def test_a_campaign_that_is_killed_and_called_again_ends_as_one_that_was_not(tmp
     assert finish(compare(tmp_path / "killed"))[0] == 0
     assert evaluations(tmp_path / "killed") == evaluations(tmp_path / "whole")
     assert len(evaluations(tmp_path / "whole")) == 2
+    for path in tmp_path.glob("whole/**/run.json"):  # what a report groups by
+        assert json.loads(path.read_text())["method"] == path.parent.parent.name
     before = {p: p.stat().st_mtime_ns for p in tmp_path.glob("whole/**/*")}
     assert finish(compare(tmp_path / "whole"))[0] == 0
     assert {p: p.stat().st_mtime_ns for p in tmp_path.glob("whole/**/*")} == before, "what is finished is left alone"
