@@ -13,6 +13,7 @@ from experiments.benchmarks import (
     floor,
     flops,
     memory,
+    profile_update,
     rollout,
     startup,
     toy,
@@ -176,3 +177,11 @@ def test_a_peer_where_it_is_installed():
     given.peers_python = sys.executable
     rates, _, problems = common.interleaved([common.Contender("sb3", common.PEERS, sent)], given)
     assert not problems and len(rates["sb3"]) == 2
+
+
+def test_a_profile_names_the_products_by_their_shapes():
+    found = profile_update.profile("sac", ["hidden_layers = (8, 4)", "batch_size = 16"], updates=3)
+    assert all(time >= 0 and calls > 0 for time, calls in found.values())
+    # The actor's second layer, of both frames: 2 x 16 rows of 8 to 4.
+    (calls,) = {calls for name, (_, calls) in found.items() if name == "aten::addmm [32, 8] x [8, 4]"} or {None}
+    assert calls == 1, [name for name in found if "addmm" in name]
