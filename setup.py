@@ -35,7 +35,7 @@ setup(
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="MIT",
-    package_data={"taac": ["py.typed"]},
+    package_data={"taac": ["py.typed", "analysis/anchors.json"]},
     python_requires=">=3.10",
     packages=find_packages(include=["taac", "taac.*"]),
     # Lower bounds: all of them at once have run the test suite, on Python 3.10.

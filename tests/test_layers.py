@@ -102,5 +102,8 @@ def test_analysis_loads_no_training_code():
     import subprocess
     import sys
 
-    code = "import sys, taac.analysis.plots; assert not {'torch', 'gymnasium', 'taac.training'} & set(sys.modules)"
+    code = (
+        "import sys, taac.analysis.plots, taac.analysis.report_files\n"
+        "assert not {'torch', 'gymnasium', 'gin', 'taac.training'} & set(sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=PACKAGE.parent)

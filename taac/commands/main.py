@@ -15,6 +15,7 @@ COMMANDS = {
     "train": "train from gin files into a run folder, or go on with the run that is there",
     "compare": "run methods x tasks x seeds, some at a time; called again, go on",
     "play": "load a run and play greedy episodes; can record a video",
+    "report": "compare the runs below a folder: tables, verdicts and pictures",
     "plot": "draw a run's curves to PNG and CSV",
     "check": "build an experiment without training, and print what it would be",
 }

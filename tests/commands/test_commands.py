@@ -178,6 +178,34 @@ def test_plot_draws_picture_and_table(trained):
     assert ("evaluation/return", 400) in table and ("loss/critic", 400) in table
 
 
+def test_report_compares_what_is_there(trained, tmp_path):
+    """A real run, and the same run of another version: refused, until it is allowed."""
+    for seed in range(2):
+        shutil.copytree(trained[0], tmp_path / "runs" / f"seed_{seed}")
+    other = tmp_path / "runs" / "seed_1" / "run.json"
+    run = json.loads(other.read_text())
+    other.write_text(json.dumps({**run, "seed": 1, "versions": {**run["versions"], "torch": "1.0"}}))
+    before = listing(tmp_path)
+    refused = taac("report", "--root_dir", "runs", cwd=tmp_path)
+    assert refused.returncode == 1 and "seed_1 has 1.0" in refused.stderr and "--allow_mixed" in refused.stderr
+    assert "Traceback" not in refused.stderr and listing(tmp_path) == before
+    result = taac("report", "--root_dir", "runs", "--allow_mixed", "--output_dir", "out", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert (
+        "out/report.md" in result.stdout.splitlines() and "warning: not comparable: version of torch" in result.stdout
+    )
+    content = json.loads((tmp_path / "out" / "report.json").read_text())
+    (method,) = content["tasks"][0]["methods"]
+    with open(trained[0] / "evaluations.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert content["tasks"][0]["task"] == "Pendulum-v1" and content["tasks"][0]["evaluations"] == 2
+    final = method["final"]["mean"]["estimate"]
+    assert final == pytest.approx(sum(float(r["return_mean"]) for r in rows) / 2)
+    saved = 1 - sum(float(r["decisions"]) for r in rows) / sum(float(r["length"]) for r in rows)
+    assert method["repetition"]["actor_calls_saved"]["mean"]["estimate"] == pytest.approx(saved)
+    assert {p: b for p, b in listing(tmp_path).items() if p.parts[0] == "runs"} == before
+
+
 def test_check_prints_what_would_be_trained(tmp_path):
     result = taac(
         "check", "--gin_file", "gin/tasks/simple_control.gin", "--gin_file", "gin/methods/taac.gin", cwd=tmp_path
@@ -224,6 +252,10 @@ def test_bad_input_is_refused_before_any_work(tmp_path, kind):
         (["train", "--root_dir", "run", "--gin_file", "nothing.gin"], 1, "nothing.gin"),
         (["play", "--root_dir", "run"], 1, "holds no run"),
         (["plot", "--root_dir", "run"], 1, "evaluations.csv"),
+        (["report"], 1, "--root_dir is missing"),
+        (["report", "--root_dir", "runs"], 1, "is no folder"),
+        (["report", "--root_dir", "."], 1, "holds no run"),
+        (["report", "--root_dir", ".", "--last_evaluations", "0"], 2, "last_evaluations"),
         (["play", "--root_dir", "run", "--record_file", "x.avi"], 1, ".gif or .mp4"),
         (["play", "--root_dir", "run", "--num_episodes", "0"], 2, "num_episodes"),
     ],
@@ -242,7 +274,9 @@ def test_help_lists_every_command(tmp_path):
     assert result.returncode == 0 and all(name in result.stdout for name in COMMANDS)
 
 
-@pytest.mark.parametrize("command, flag", [("train", "gin_param"), ("play", "record_file"), ("plot", "root_dir")])
+@pytest.mark.parametrize(
+    "command, flag", [("train", "gin_param"), ("play", "record_file"), ("plot", "root_dir"), ("report", "anchors")]
+)
 def test_help_of_a_command_lists_its_flags(tmp_path, command, flag):
     result = taac(command, "--help", cwd=tmp_path)
     assert result.returncode == 0 and f"--{flag}" in result.stdout

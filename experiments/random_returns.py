@@ -1,0 +1,45 @@
+"""Returns of a uniformly random policy: y0 of the anchors in taac/analysis/anchors.json.
+
+    python experiments/random_returns.py --episodes 200 Hopper-v5 Ant-v5
+
+Episode i is reset with seed i; actions are drawn from the action space, seeded with 0. Prints, for each task, the mean
+undiscounted return, its standard error, and the episodes.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import gymnasium
+import numpy as np
+
+
+def random_returns(task: str, episodes: int) -> np.ndarray:
+    """`[episodes]` undiscounted returns."""
+    environment = gymnasium.make(task)
+    environment.action_space.seed(0)
+    returns = np.zeros(episodes)
+    for i in range(episodes):
+        environment.reset(seed=i)
+        ended = False
+        while not ended:
+            _, reward, terminated, truncated, _ = environment.step(environment.action_space.sample())
+            returns[i] += float(reward)
+            ended = terminated or truncated
+    environment.close()
+    return returns
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("tasks", nargs="+", help="environment ids")
+    parser.add_argument("--episodes", type=int, default=200)
+    given = parser.parse_args()
+    for task in given.tasks:
+        returns = random_returns(task, given.episodes)
+        error = returns.std(ddof=1) / np.sqrt(returns.size)
+        print(f"{task}: {returns.mean():.2f} +- {error:.2f} ({returns.size} episodes)", flush=True)
+
+
+if __name__ == "__main__":
+    main()

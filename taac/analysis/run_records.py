@@ -1,0 +1,255 @@
+"""All runs below a folder, whatever state they are in: a run with a problem is a record that names the problem."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import io
+import json
+import math
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from taac.errors import TaacError
+
+NUMBERS = (
+    "env_steps", "updates", "episodes", "return_mean", "length", "fraction_repeated", "mean_run", "max_run", "decisions",
+    "jerk", "fraction_same",
+)  # fmt: skip
+_MARKS = ("run.json", "evaluations.csv")  # either makes a folder a run's
+
+
+class Record(NamedTuple):
+    """One run, as its folder tells it."""
+
+    folder: str  # below the root, with slashes
+    method: str
+    method_rule: str  # where the method's name is from: "run.json", "algorithm" or "folder"
+    task: str | None  # environment id; None: nothing tells
+    seed: int | None
+    status: str  # "finished", "running" or what run.json says; "unknown" without it
+    budget: int | None  # environment steps it was to take
+    update_ratio: float | None  # gradient steps per environment step that it was to take
+    versions: Mapping[str, str | None]  # of packages
+    settings: Mapping[str, str]  # bindings of config.gin, macros resolved, without the seed
+    evaluations: Mapping[str, np.ndarray]  # a column [n] for each of NUMBERS, NaN where it is not known
+    problems: tuple[str, ...]  # why it cannot be used
+    notes: tuple[str, ...]  # what was mended
+
+    @property
+    def steps(self) -> np.ndarray:
+        return self.evaluations["env_steps"]
+
+    @property
+    def returns(self) -> np.ndarray:
+        return self.evaluations["return_mean"]
+
+    @property
+    def last_step(self) -> int | None:
+        return int(self.steps[-1]) if self.steps.size else None
+
+
+def find(root: Path) -> list[Record]:
+    """Every run below a folder, at any depth, by folder name.
+
+    A folder with a run.json or an evaluations.csv is a run's. Its method is what run.json calls `method`; without it, the
+    algorithm that config.gin binds to `create_agent.algorithm_ctor`; without either, the name of the folder that it is in.
+
+    Raises:
+        TaacError: no such folder, or no run in it.
+    """
+    if not root.is_dir():
+        raise TaacError(f"--root_dir {root} is no folder; give one that holds runs of `taac train`")
+    folders = sorted(Path(at) for at, _, files in os.walk(root) if any(mark in files for mark in _MARKS))
+    if not folders:
+        raise TaacError(f"--root_dir {root} holds no run: no {' or '.join(_MARKS)} at any depth")
+    return [read(folder, root) for folder in folders]
+
+
+def read(folder: Path, root: Path) -> Record:
+    """The record of one run; what is missing or damaged is a problem or a note of it, never an error."""
+    problems: list[str] = []
+    notes: list[str] = []
+    about = _about(folder, problems)
+    settings = _settings(folder, notes)
+    evaluations = read_evaluations(folder / "evaluations.csv", problems, notes)
+    if not problems and not np.isfinite(evaluations["return_mean"]).all():
+        at = evaluations["env_steps"][~np.isfinite(evaluations["return_mean"])][0]
+        problems.append(f"diverged: the return is not a finite number at step {at:g}")
+    method, rule = _method(about, settings, folder)
+    task = (
+        _text(about.get("task")) or _text(about.get("environment")) or _value(settings, "create_environment.env_name")
+    )
+    if task is None:
+        problems.append("neither run.json nor config.gin tells its task")
+    seed = about.get("seed", _value(settings, "create_experiment.seed"))
+    versions = about.get("versions")
+    return Record(
+        folder=folder.relative_to(root).as_posix(),
+        method=method,
+        method_rule=rule,
+        task=task,
+        seed=seed if isinstance(seed, int) else None,
+        status=_text(about.get("status")) or "unknown",
+        budget=_budget(about, settings),
+        update_ratio=_update_ratio(settings),
+        versions=versions if isinstance(versions, dict) else {},
+        settings={name: value for name, value in settings.items() if name != "create_experiment.seed"},
+        evaluations=evaluations,
+        problems=tuple(problems),
+        notes=tuple(notes),
+    )
+
+
+# --- run.json and config.gin ----------------------------------------------------------------------
+
+
+def _about(folder: Path, problems: list[str]) -> dict[str, Any]:
+    try:
+        content = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        problems.append("there is no run.json")
+        return {}
+    except (OSError, ValueError) as error:  # also bytes that are no text
+        problems.append(f"run.json cannot be read: {error}")
+        return {}
+    if not isinstance(content, dict):
+        problems.append(f"run.json holds a {type(content).__name__}, expected an object")
+        return {}
+    return content
+
+
+def _settings(folder: Path, notes: list[str]) -> dict[str, str]:
+    try:
+        return parse_gin((folder / "config.gin").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        notes.append("config.gin is missing or cannot be read: its settings are not compared with those of others")
+        return {}
+
+
+def parse_gin(text: str) -> dict[str, str]:
+    """Bindings of an operative configuration, as text, with macros put in."""
+    bindings: dict[str, str] = {}
+    name = ""
+    for line in text.splitlines():
+        binding = re.match(r"([\w./]+) = (.*)$", line)
+        if binding:
+            name = binding[1]
+            bindings[name] = binding[2].removesuffix("\\").strip()
+        elif name and line[:1].isspace() and line.strip():  # a long value goes on
+            bindings[name] = f"{bindings[name]} {line.strip()}".strip()
+        else:
+            name = ""
+    return {name: _resolved(value, bindings) for name, value in bindings.items()}
+
+
+def _resolved(value: str, bindings: Mapping[str, str], depth: int = 8) -> str:
+    """A value with the macro that it names put in; macros that name each other stay."""
+    if depth and value.startswith("%") and value[1:] in bindings:
+        return _resolved(bindings[value[1:]], bindings, depth - 1)
+    return value
+
+
+def _value(settings: Mapping[str, str], name: str) -> Any:
+    try:
+        return ast.literal_eval(settings[name])
+    except (KeyError, ValueError, SyntaxError):
+        return None
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _method(about: Mapping[str, Any], settings: Mapping[str, str], folder: Path) -> tuple[str, str]:
+    told = _text(about.get("method"))
+    if told:
+        return told, "run.json"
+    algorithm = re.fullmatch(r"@(?:\w+/)*(?:\w+\.)*(\w+)(?:\(\))?", settings.get("create_agent.algorithm_ctor", ""))
+    if algorithm:
+        return algorithm[1], "algorithm"
+    return folder.resolve().parent.name, "folder"
+
+
+def _budget(about: Mapping[str, Any], settings: Mapping[str, str]) -> int | None:
+    asked = _value(settings, "Trainer.num_env_steps")
+    if asked is None and about.get("status") == "finished":
+        asked = about.get("env_steps")
+    return asked if isinstance(asked, int) else None
+
+
+def _update_ratio(settings: Mapping[str, str]) -> float | None:
+    """`updates_per_iteration / (unroll_length * num_envs)`."""
+    names = ("Trainer.updates_per_iteration", "Trainer.unroll_length", "create_environment.num_envs")
+    updates, unroll, envs = (_value(settings, name) for name in names)
+    known = all(isinstance(v, (int, float)) for v in (updates, unroll, envs))
+    return updates / (unroll * envs) if known and unroll * envs else None
+
+
+# --- evaluations.csv ------------------------------------------------------------------------------
+
+
+def read_evaluations(path: Path, problems: list[str], notes: list[str]) -> dict[str, np.ndarray]:
+    """The columns in `NUMBERS`, `[n]` each, by rising step; appends to `problems` and `notes`.
+
+    A last line without its end is left out, whatever it holds: a number that lost digits still reads as a number. A column
+    that is missing is NaN. Of a step that is there twice, the later row counts.
+    """
+    rows: dict[int, list[float]] = {}
+    for row in _rows(path, problems, notes):
+        step = row[0]
+        if not math.isfinite(step):
+            _add(notes, "evaluations.csv has rows without a step, left out")
+        else:
+            if int(step) in rows:
+                _add(notes, "evaluations.csv has steps that are there twice; the later row counts")
+            rows[int(step)] = row
+    table = np.array([rows[step] for step in sorted(rows)], dtype=np.float64).reshape(-1, len(NUMBERS))
+    if not problems and not len(table):
+        problems.append("it has no evaluation yet")
+    return dict(zip(NUMBERS, table.T))
+
+
+def _rows(path: Path, problems: list[str], notes: list[str]) -> list[list[float]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        problems.append("there is no evaluations.csv")
+        return []
+    except (OSError, ValueError) as error:
+        problems.append(f"evaluations.csv cannot be read: {error}")
+        return []
+    if text and not text.endswith("\n"):
+        notes.append("the last line of evaluations.csv is torn, left out")
+        text = text[: text.rfind("\n") + 1]
+    reader = csv.DictReader(io.StringIO(text))
+    missing = [name for name in NUMBERS if name not in (reader.fieldnames or ())]
+    if {"env_steps", "return_mean"} & set(missing):
+        problems.append(
+            f"evaluations.csv has no column {' or '.join(sorted({'env_steps', 'return_mean'} & set(missing)))}"
+        )
+        return []
+    if missing:
+        notes.append(f"evaluations.csv has no column {', '.join(missing)}")
+    try:
+        return [[_number(row.get(name)) for name in NUMBERS] for row in reader]
+    except csv.Error as error:  # zero bytes, as a machine that went down leaves them
+        problems.append(f"evaluations.csv cannot be read: {error}")
+        return []
+
+
+def _number(text: str | None) -> float:
+    try:
+        return float(text) if text else math.nan
+    except ValueError:
+        return math.nan
+
+
+def _add(notes: list[str], note: str) -> None:
+    if note not in notes:
+        notes.append(note)

@@ -1,0 +1,54 @@
+"""`taac report`: compares the runs below a folder: tables and pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from absl import flags as absl_flags
+
+from taac.commands import flags
+
+
+def define_flags() -> None:
+    flags.define_root_dir("The folder below which the runs are, at any depth.")
+    absl_flags.DEFINE_string("output_dir", None, "Where the report goes; --root_dir if it is not given.")
+    absl_flags.DEFINE_integer(
+        "last_evaluations", 3, "The final return is the mean of this many last evaluations.", lower_bound=1
+    )
+    absl_flags.DEFINE_string(
+        "anchors", None, "A JSON file of more normalisation anchors; see taac/analysis/anchors.json."
+    )
+    absl_flags.DEFINE_bool("paired", True, "Compare two methods seed by seed where they have the same seeds.")
+    absl_flags.DEFINE_bool(
+        "allow_mixed", False, "Compare runs of unequal budgets, versions or update ratios all the same."
+    )
+
+
+def run() -> None:
+    given = flags.FLAGS
+    root = Path(flags.root_dir())
+
+    from taac.analysis import report, report_files
+    from taac.analysis.report_scores import Options
+
+    options = Options(
+        last=given.last_evaluations,
+        paired=given.paired,
+        allow_mixed=given.allow_mixed,
+        anchors=Path(given.anchors) if given.anchors else None,
+    )
+    comparison = report.make(root, options)
+    written = report_files.write(comparison, Path(given.output_dir) if given.output_dir else root)
+    for warning in comparison.content["warnings"]:
+        print(f"warning: {warning}")
+    for pair in comparison.content["pairs"]:
+        difference = pair["difference"]
+        interval = (
+            "no interval" if difference["low"] is None else f"[{difference['low']:.4g}, {difference['high']:.4g}]"
+        )
+        print(
+            f"{pair['task']}: {pair['x']} - {pair['y']} = {difference['estimate']:.4g} {interval}: {pair['x']} is "
+            f"{pair['verdict']}"
+        )
+    for path in written:
+        print(path)

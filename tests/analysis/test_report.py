@@ -1,0 +1,466 @@
+"""Reports on planted campaigns: the numbers by hand, the verdicts that were planted, and what is warned of."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import shutil
+
+import gymnasium
+import numpy as np
+import pytest
+
+from taac.analysis import anchors, report, report_files, report_tables
+from taac.analysis.comparisons import compare, holm, probability_of_improvement
+from taac.analysis.report_scores import Options
+from taac.errors import TaacError
+from tests.analysis.campaigns import (
+    COLUMNS,
+    EFFECTS,
+    REPEATED,
+    STEPS,
+    TASKS,
+    VERSIONS,
+    listing,
+    make_campaign,
+    make_run,
+    planted_returns,
+)
+
+SCALES = {"Hopper-v5": (18.01, 3800.0), "Ant-v5": (-58.04, 6000.0)}
+
+
+@pytest.fixture(scope="module")
+def campaign(tmp_path_factory):
+    return make_campaign(tmp_path_factory.mktemp("campaign"))
+
+
+@pytest.fixture(scope="module")
+def comparison(campaign):
+    return report.make(campaign, Options())
+
+
+@pytest.fixture(scope="module")
+def written(comparison, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    report_files.write(comparison, folder)
+    return folder
+
+
+def finals(task, method, last=3, seeds=range(5)):
+    return np.array([planted_returns(task, method, seed)[-last:].mean() for seed in seeds])
+
+
+def area(returns):
+    """Under evaluations at equal distances, from the first to the last."""
+    return (returns.sum() - (returns[0] + returns[-1]) / 2) / (len(returns) - 1)
+
+
+def method_of(content, task, method):
+    (of,) = [t for t in content["tasks"] if t["task"] == task]
+    return next(m for m in of["methods"] if m["method"] == method)
+
+
+# --- Numbers --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("last", [1, 3])
+def test_final_returns_are_means_of_the_last_evaluations(campaign, last):
+    content = report.make(campaign, Options(last=last)).content
+    for task in TASKS:
+        for method in EFFECTS:
+            of, expected = method_of(content, task, method), finals(task, method, last)
+            assert of["seeds"] == [0, 1, 2, 3, 4] and of["final"]["runs"] == 5
+            mean = of["final"]["mean"]
+            assert mean["estimate"] == pytest.approx(expected.mean(), rel=1e-12)
+            half = 2.7764451052 * expected.std(ddof=1) / np.sqrt(5)  # t of 4 degrees of freedom
+            assert (mean["low"], mean["high"]) == pytest.approx((expected.mean() - half, expected.mean() + half))
+            assert of["final"]["iqm"]["estimate"] == pytest.approx(np.sort(expected)[1:4].mean())
+
+
+def test_area_under_the_curve_is_the_trapezoids(comparison):
+    for task in TASKS:
+        for method in EFFECTS:
+            areas = [area(planted_returns(task, method, s)) for s in range(5)]
+            assert method_of(comparison.content, task, method)["area"]["mean"]["estimate"] == pytest.approx(
+                np.mean(areas)
+            )
+
+
+def test_every_run_is_told_with_its_scores(comparison):
+    runs = comparison.content["runs"]
+    assert len(runs) == 30
+    for run in runs:
+        returns = planted_returns(run["task"], run["method"], run["seed"])
+        assert run["folder"] == f"{run['task']}/{run['method']}/seed_{run['seed']}" and run["left_out"] is None
+        assert run["final"] == pytest.approx(returns[-3:].mean())
+
+
+def test_repetition_is_that_of_the_last_evaluations(comparison):
+    lengths = np.array([108, 109, 110.0])
+    for method, repeated in REPEATED.items():
+        of = {name: s["mean"] for name, s in method_of(comparison.content, "Ant-v5", method)["repetition"].items()}
+        assert of["fraction_repeated"]["estimate"] == of["fraction_same"]["estimate"] == repeated
+        assert of["length"]["estimate"] == pytest.approx(109)
+        assert of["decisions"]["estimate"] == pytest.approx((lengths * (1 - repeated)).mean())
+        assert of["actor_calls_saved"]["estimate"] == pytest.approx(repeated)
+        assert of["mean_run"]["estimate"] == pytest.approx(1 / (1 - repeated)) and of["max_run"]["estimate"] == 5
+        assert of["jerk"]["estimate"] == pytest.approx(0.03) and of["jerk"]["low"] < 0.03
+        assert of["length"]["low"] is None  # no run differs from another
+
+
+def test_actor_calls_saved_weigh_episodes_by_their_length(tmp_path):
+    """Evaluations of 100 steps with 100 decisions and of 300 with 60: saved is 1 - 160 / 400, not the mean of 0 and 0.8."""
+    for seed in range(2):
+        folder = make_run(tmp_path / f"run{seed}", seed=seed, steps=(100, 200), returns=(1, 2))
+        rows = list(csv.DictReader(io.StringIO((folder / "evaluations.csv").read_text())))
+        rows[0].update(length=100, decisions=100)
+        rows[1].update(length=300, decisions=60)
+        with open(folder / "evaluations.csv", "w", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS)
+            writer.writeheader()
+            writer.writerows(rows)
+    of = method_of(report.make(tmp_path, Options(last=2)).content, "Hopper-v5", "sac")
+    assert of["repetition"]["actor_calls_saved"]["mean"]["estimate"] == pytest.approx(0.6)
+
+
+def test_planted_differences_are_found_and_planted_nulls_are_not(comparison):
+    pairs = comparison.content["pairs"]
+    assert [(p["task"], p["x"], p["y"]) for p in pairs] == [
+        (task, *pair) for task in sorted(TASKS) for pair in (("better", "null"), ("better", "plain"), ("null", "plain"))
+    ]
+    for p in pairs:
+        x, y = finals(p["task"], p["x"]), finals(p["task"], p["y"])
+        assert p["paired"] and p["difference"]["estimate"] == pytest.approx((x - y).mean())
+        half = 2.7764451052 * (x - y).std(ddof=1) / np.sqrt(5)
+        assert p["difference"]["low"] == pytest.approx((x - y).mean() - half)
+        assert p["improvement"]["estimate"] == pytest.approx(probability_of_improvement([x], [y])[0])
+        assert p["verdict"] == ("better" if p["x"] == "better" else "inconclusive")
+    raw = [compare([finals(p["task"], p["x"])], [finals(p["task"], p["y"])], paired=True).p_value for p in pairs]
+    assert [p["p_value"] for p in pairs] == pytest.approx(raw)
+    assert [p["p_holm"] for p in pairs] == pytest.approx(holm(raw).tolist())
+
+
+def test_verdicts_are_those_of_the_corrected_family(tmp_path):
+    """Differences that are clear alone (p just under 0.05) and, with five nulls beside them, are not."""
+    values = {"a": [1.0, 2.0, 3.0, 4.0, 5.0], "b": [-0.9, -0.2, 1.0, 1.5, 2.4], "c": [1.1, 1.9, 3.3, 3.6, 5.1]}
+    for method, of in values.items():
+        for seed, value in enumerate(of):
+            make_run(tmp_path / method / str(seed), method, seed=seed, returns=[value] * 10)
+    pairs = {p["x"] + p["y"]: p for p in report.make(tmp_path, Options(paired=False)).content["pairs"]}
+    assert pairs["ab"]["p_value"] < 0.05 < pairs["ab"]["p_holm"]
+    assert pairs["ab"]["difference"]["low"] > 0 and pairs["ab"]["verdict"] == "inconclusive"
+
+
+def test_unequal_seeds_are_compared_unpaired(tmp_path):
+    make_campaign(tmp_path, tasks=("Ant-v5",), methods=("better", "null"))
+    shutil.rmtree(tmp_path / "Ant-v5" / "null" / "seed_3")
+    content = report.make(tmp_path, Options()).content
+    (p,) = content["pairs"]
+    x, y = finals("Ant-v5", "better"), finals("Ant-v5", "null", seeds=(0, 1, 2, 4))
+    expected = compare([x], [y])
+    assert not p["paired"] and p["difference"]["method"] == "Welch t"
+    assert p["difference"]["low"] == pytest.approx(expected.low)
+    assert "unequal seeds on Ant-v5: null lacks 3, which others have" in content["warnings"]
+    assert any("null on Ant-v5: 4 seed(s), fewer than 5; 10 are advised" in w for w in content["warnings"])
+
+
+def test_over_tasks_are_normalised_by_the_anchors(comparison):
+    block = comparison.content["over_tasks"]
+    assert block["tasks"] == sorted(TASKS) and block["why_none"] is None and block["anchors_version"] == "1"
+    assert {t: (a["y0"], a["y1"]) for t, a in block["anchors"].items()} == SCALES
+    for of in block["methods"]:
+        scores = np.array([(finals(t, of["method"]) - SCALES[t][0]) / np.diff(SCALES[t])[0] for t in block["tasks"]])
+        assert of["final"]["mean"]["estimate"] == pytest.approx(scores.mean())
+        assert of["final"]["median"]["estimate"] == pytest.approx(np.median(scores.mean(1)))
+        assert of["final"]["iqm"]["estimate"] == pytest.approx(np.sort(scores.ravel())[2:8].mean())
+        assert of["final"]["optimality_gap"]["estimate"] == pytest.approx((1 - scores).mean())
+        assert of["final"]["iqm"]["low"] < of["final"]["iqm"]["estimate"] < of["final"]["iqm"]["high"]
+        areas = np.array(
+            [
+                [(area(planted_returns(t, of["method"], s)) - SCALES[t][0]) / np.diff(SCALES[t])[0]
+                 for s in range(5)]
+                for t in block["tasks"]
+            ]
+        )  # fmt: skip
+        assert of["area"]["mean"]["estimate"] == pytest.approx(areas.mean())
+        fraction = next(p for p in block["profiles"]["methods"] if p["method"] == of["method"])["fraction"]
+        assert fraction == pytest.approx([(scores > tau).mean() for tau in block["profiles"]["tau"]])
+    assert [p["verdict"] for p in block["pairs"]] == ["better", "better", "inconclusive"]
+    assert [i["improvement"]["estimate"] for i in block["improvement"]] == pytest.approx(
+        [np.mean([p["improvement"]["estimate"] for p in comparison.content["pairs"] if (p["x"], p["y"]) == pair])
+         for pair in (("better", "null"), ("better", "plain"), ("null", "plain"))]
+    )  # fmt: skip
+
+
+# --- Anchors --------------------------------------------------------------------------------------
+
+
+def test_anchors_of_the_package_are_what_their_source_says():
+    version, given = anchors.load()
+    assert version == "1" and len(given) >= 8
+    for task, anchor in given.items():
+        if "registers" in anchor.source:
+            assert gymnasium.spec(task).reward_threshold == anchor.y1
+        assert anchor.y0 < anchor.y1 and anchor.source
+
+
+def test_a_task_without_anchors_is_left_out_and_can_be_given_some(tmp_path):
+    for task in ("Hopper-v5", "Mine-v0"):
+        for seed in range(2):
+            make_run(tmp_path / "runs" / task / str(seed), "sac", task, seed, np.array(STEPS) + seed)
+    content = report.make(tmp_path / "runs", Options()).content
+    assert content["over_tasks"]["methods"] == [] and "two tasks" in content["over_tasks"]["why_none"]
+    assert content["over_tasks"]["left_out"] == ["Mine-v0"]
+    assert any("Mine-v0 is left out: it has no anchors" in w for w in content["warnings"])
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps({"tasks": {"Mine-v0": {"y0": 0, "y1": 2000}, "Hopper-v5": {"y0": 0, "y1": 1000}}}))
+    block = report.make(tmp_path / "runs", Options(anchors=file)).content["over_tasks"]
+    assert block["methods"][0]["final"]["mean"]["estimate"] == pytest.approx((900.5 / 2000 + 900.5 / 1000) / 2)
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("{", "cannot be read"),
+        ("[]", 'hold no "tasks"'),
+        ('{"tasks": {"A": {"y0": 1}}}', "no numbers y0 and y1"),
+        ('{"tasks": {"A": {"y0": 1, "y1": 1}}}', "make no scale"),
+        ('{"tasks": {"A": {"y0": 1, "y1": NaN}}}', "make no scale"),
+    ],
+)
+def test_anchors_that_are_none(tmp_path, text, message):
+    (tmp_path / "anchors.json").write_text(text)
+    with pytest.raises(TaacError, match=message):
+        anchors.load(tmp_path / "anchors.json")
+
+
+def test_a_method_that_lacks_a_task_is_left_out_over_tasks(tmp_path):
+    make_campaign(tmp_path, seeds=range(2), methods=("better", "null"))
+    shutil.rmtree(tmp_path / "Ant-v5" / "null")
+    content = report.make(tmp_path, Options()).content
+    assert [m["method"] for m in content["over_tasks"]["methods"]] == ["better"]
+    assert "over tasks, null is left out: it has no run on Ant-v5" in content["warnings"]
+    assert "null on Ant-v5: no run that can be used" in content["warnings"]
+    assert content["over_tasks"]["improvement"][0]["tasks"] == ["Hopper-v5"]
+
+
+# --- Runs that are not whole ----------------------------------------------------------------------
+
+
+def left_out(content):
+    return {r["folder"]: r["left_out"] for r in content["runs"] if r["left_out"]}
+
+
+def test_unfinished_and_diverged_runs_are_left_out_and_told(tmp_path):
+    for seed in range(3):
+        make_run(tmp_path / f"run{seed}", seed=seed, returns=np.array(STEPS) + seed)
+    make_run(tmp_path / "short", seed=3, steps=STEPS[:4], status="running")
+    make_run(tmp_path / "nan", seed=4, returns=[1, 2, np.nan, 4, 5, 6, 7, 8, 9, 10])
+    make_run(tmp_path / "nearly", seed=5, returns=np.array(STEPS) + 3, status="running")
+    content = report.make(tmp_path, Options()).content
+    assert left_out(content) == {
+        "nan": "diverged: the return is not a finite number at step 300",
+        "short": "unfinished: evaluated up to step 400 of 1000, compared at 1000",
+    }
+    of = method_of(content, "Hopper-v5", "sac")
+    assert of["seeds"] == [0, 1, 2, 5] and of["final"]["mean"]["estimate"] == pytest.approx(900 + 1.5)
+    told = "\n".join(content["warnings"])
+    assert "run nan (sac) is left out: diverged" in told and "run short (sac) is left out: unfinished" in told
+    assert "1 diverged run(s) left out, which flatters it" in told
+    assert "run nearly (sac) is in, but not finished: its status is 'running'" in told
+
+
+def test_without_a_finished_run_all_are_compared_where_all_have_been(tmp_path):
+    for seed, n in enumerate((5, 7, 9)):
+        make_run(tmp_path / f"run{seed}", seed=seed, steps=STEPS[:n], status="running")
+    content = report.make(tmp_path, Options()).content
+    assert content["tasks"][0]["step"] == 500 and not left_out(content)
+    assert method_of(content, "Hopper-v5", "sac")["final"]["mean"]["estimate"] == pytest.approx(400)  # of 300, 400, 500
+    assert "no run on Hopper-v5 is finished; compared at step 500, which all have reached" in content["warnings"]
+
+
+def test_evaluations_at_other_steps_are_compared_over_what_both_cover(tmp_path):
+    """The return is the step, so any area from a to b is (a + b) / 2."""
+    for seed in range(2):
+        make_run(tmp_path / f"a{seed}", "a", seed=seed)
+        steps = range(250, 1001, 250)
+        make_run(tmp_path / f"b{seed}", "b", seed=seed, steps=steps)
+    content = report.make(tmp_path, Options()).content
+    for method in "ab":
+        assert method_of(content, "Hopper-v5", method)["area"]["mean"]["estimate"] == pytest.approx(625)
+
+
+def test_mixed_budgets_are_compared_at_the_smaller(tmp_path):
+    for seed in range(2):
+        make_run(tmp_path / f"a{seed}", "a", seed=seed)
+        make_run(tmp_path / f"b{seed}", "b", seed=seed, steps=range(100, 2001, 100), budget=2000)
+    with pytest.raises(TaacError, match=r"budget on Hopper-v5.*b0, b1 has 2000"):
+        report.make(tmp_path, Options())
+    content = report.make(tmp_path, Options(allow_mixed=True)).content
+    assert content["tasks"][0]["step"] == 1000
+    assert method_of(content, "Hopper-v5", "b")["final"]["mean"]["estimate"] == pytest.approx(900)
+    assert content["warnings"][0].startswith("not comparable: budget on Hopper-v5")
+
+
+def test_fewer_evaluations_than_asked_for_are_told(tmp_path):
+    make_run(tmp_path / "a", steps=(1000,), returns=(7,))
+    comparison = report.make(tmp_path, Options())
+    content = comparison.content
+    assert content["tasks"][0]["evaluations"] == 1
+    assert "final returns on Hopper-v5 are of 1 evaluation(s), not 3" in content["warnings"]
+    of = method_of(content, "Hopper-v5", "sac")
+    assert of["final"]["mean"]["estimate"] == 7 and of["final"]["mean"]["low"] is None
+    assert of["area"]["mean"] is None and of["area"]["runs"] == 0
+    report_files.write(comparison, tmp_path)
+
+
+def test_one_run_of_each_is_inconclusive_without_an_interval(tmp_path):
+    for method in ("a", "b"):
+        make_run(tmp_path / method, method, returns=np.array(STEPS) * (1 if method == "a" else 9))
+    comparison = report.make(tmp_path, Options())
+    (p,) = comparison.content["pairs"]
+    assert p["verdict"] == "inconclusive" and p["difference"]["low"] is None and p["improvement"] is None
+    assert p["difference"]["estimate"] == pytest.approx(-7200)
+    assert "report_improvement.png" not in [path.name for path in report_files.write(comparison, tmp_path / "out")]
+
+
+def test_columns_that_are_missing_are_dashes(tmp_path):
+    for seed in range(2):
+        make_run(
+            tmp_path / f"a{seed}", seed=seed, columns=[c for c in COLUMNS if c not in ("jerk", "fraction_repeated")]
+        )
+    comparison = report.make(tmp_path, Options())
+    of = method_of(comparison.content, "Hopper-v5", "sac")["repetition"]
+    assert of["jerk"] == {"runs": 0, "mean": None} and of["decisions"]["runs"] == 2
+    report_files.write(comparison, tmp_path)
+    assert sum("has no column fraction_repeated, jerk" in w for w in comparison.content["warnings"]) == 2
+
+
+def test_nothing_to_compare(tmp_path):
+    make_run(tmp_path / "a", returns=[np.nan] * 10)
+    with pytest.raises(TaacError, match="none of the 1 runs"):
+        report.make(tmp_path, Options())
+    with pytest.raises(TaacError, match="last_evaluations"):
+        report.make(tmp_path, Options(last=0))
+
+
+# --- Files ----------------------------------------------------------------------------------------
+
+
+def test_all_files_are_there_and_nothing_else(written):
+    assert sorted(listing(written)) == [
+        "report.csv", "report.json", "report.md", "report_improvement.png", "report_profile.png", "report_repeated.png",
+        "report_return.png",
+    ]  # fmt: skip
+    for name, data in listing(written).items():
+        if name.endswith(".png"):
+            assert data.startswith(b"\x89PNG") and len(data) > 5000
+
+
+def test_the_same_runs_give_the_same_bytes(campaign, written, tmp_path):
+    report_files.write(report.make(campaign, Options()), tmp_path)
+    assert listing(tmp_path) == listing(written)
+
+
+def test_json_is_the_content_and_strict(comparison, written):
+    def refuse(constant):
+        raise AssertionError(constant)
+
+    content = json.loads((written / "report.json").read_text(), parse_constant=refuse)
+    figures = content.pop("figures")
+    assert content == comparison.content and all((written / name).exists() for name in figures)
+
+
+def tables(text):
+    """Every Markdown table as rows of cells, without the head's rule."""
+    found, rows = [], []
+    for line in [*text.splitlines(), ""]:
+        if line.startswith("|"):
+            rows.append([cell.strip() for cell in line.strip("|").split(" | ")])
+        elif rows:
+            found.append([rows[0], *rows[2:]])
+            rows = []
+    return found
+
+
+def test_markdown_tables_hold_the_numbers_of_json(written):
+    content = json.loads((written / "report.json").read_text())
+    found = tables((written / "report.md").read_text())
+    assert len(found) == 3 * len(TASKS) + 5
+    show = report_tables.with_interval
+    for i, task in enumerate(content["tasks"]):
+        scores, pairs, repetition = found[3 * i : 3 * i + 3]
+        for row, m in zip(scores[1:], task["methods"], strict=True):
+            assert row == [m["method"], "5", *(show(m[k][s]) for k in ("final", "area") for s in ("mean", "iqm"))]
+            mean = m["final"]["mean"]
+            assert [float(x) for x in re.findall(r"-?[\d.]+", row[2])] == pytest.approx(
+                [mean["estimate"], mean["low"], mean["high"]], rel=1e-3
+            )
+        expected = [p for p in content["pairs"] if p["task"] == task["task"]]
+        for row, p in zip(pairs[1:], expected, strict=True):
+            assert row == [
+                p["x"], p["y"], show(p["difference"]), "paired", f"{p['p_holm']:.4g}", show(p["improvement"]), p["verdict"],
+            ]  # fmt: skip
+        for row, m in zip(repetition[1:], task["methods"], strict=True):
+            assert row == [m["method"], *(show(s["mean"]) for s in m["repetition"].values())]
+    block = content["over_tasks"]
+    for measure, rows in zip(("final", "area"), found[6:8], strict=True):
+        assert rows[1:] == [[m["method"], *map(show, m[measure].values())] for m in block["methods"]]
+    assert [row[:3] for row in found[9][1:]] == [
+        [task, f"{y0:g}", f"{y1:g}"] for task, (y0, y1) in sorted(SCALES.items())
+    ]
+    assert [row[-1] for row in found[10][1:]] == [show(i["improvement"]) for i in block["improvement"]]
+
+
+def test_csv_holds_the_numbers_of_json(written):
+    content = json.loads((written / "report.json").read_text())
+    with open(written / "report.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    by_key = {tuple(r[k] for k in ("block", "task", "method", "versus", "measure", "statistic")): r for r in rows}
+    assert len(by_key) == len(rows) == 2 * 3 * (4 + 8) + 3 * 8 + 6 * 2 + 3 * 2
+    for task in content["tasks"]:
+        for m in task["methods"]:
+            row = by_key["task", task["task"], m["method"], "", "final", "iqm"]
+            assert float(row["estimate"]) == m["final"]["iqm"]["estimate"] and row["runs"] == "5"
+            assert float(row["low"]) == m["final"]["iqm"]["low"] and float(row["high"]) == m["final"]["iqm"]["high"]
+    for p in content["pairs"]:
+        row = by_key["pair", p["task"], p["x"], p["y"], "difference of final", "mean"]
+        assert float(row["estimate"]) == p["difference"]["estimate"] and row["verdict"] == p["verdict"]
+        assert float(row["p_holm"]) == p["p_holm"]
+
+
+def test_a_picture_that_is_no_longer_of_this_report_is_removed_and_others_are_kept(comparison, tmp_path):
+    report_files.write(comparison, tmp_path)
+    (tmp_path / "mine.png").write_text("mine")
+    make_run(tmp_path / "one" / "run")
+    report_files.write(report.make(tmp_path / "one", Options()), tmp_path)
+    assert not (tmp_path / "report_profile.png").exists() and (tmp_path / "mine.png").exists()
+
+
+def test_a_report_that_cannot_be_made_leaves_the_old_one(written, comparison, tmp_path, monkeypatch):
+    report_files.write(comparison, tmp_path)
+    before = listing(tmp_path)
+    monkeypatch.setattr(report_files.report_tables, "table", lambda content: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        report_files.write(comparison, tmp_path)
+    assert listing(tmp_path) == before
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(comparison, tmp_path, monkeypatch):
+    def fail(*paths):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(report_files.os, "replace", fail)
+    with pytest.raises(OSError, match="no space"):
+        report_files.write(comparison, tmp_path)
+    assert listing(tmp_path) == {}
+
+
+def test_versions_that_differ_are_refused(tmp_path):
+    make_campaign(tmp_path, seeds=range(2), tasks=("Ant-v5",))
+    make_run(tmp_path / "odd", "null", "Ant-v5", 2, versions={**VERSIONS, "torch": "2.0"})
+    with pytest.raises(TaacError, match=r"version of torch: 2.13.0 in most, but odd has 2.0"):
+        report.make(tmp_path, Options())

@@ -1,0 +1,182 @@
+"""Finding runs, and reading those that are not whole."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from taac.analysis import report_checks, run_records
+from taac.errors import TaacError
+from tests.analysis.campaigns import COLUMNS, VERSIONS, make_run
+
+
+def only(root):
+    (record,) = run_records.find(root)
+    return record
+
+
+def test_runs_are_found_at_any_depth_in_order(tmp_path):
+    for name in ("z", "a/b/c", "a/b/d/e"):
+        make_run(tmp_path / name)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "evaluation.csv").write_text("no run")
+    assert [r.folder for r in run_records.find(tmp_path)] == ["a/b/c", "a/b/d/e", "z"]
+
+
+def test_a_run_itself_can_be_the_root(tmp_path):
+    make_run(tmp_path / "sac" / "run", method=None, algorithm="")
+    record = only(tmp_path / "sac" / "run")
+    assert record.folder == "." and record.method == "sac"
+
+
+@pytest.mark.parametrize(
+    "method, algorithm, expected",
+    [
+        ("taac_q", "TaacAlgorithm", ("taac_q", "run.json")),
+        (None, "TaacAlgorithm", ("TaacAlgorithm", "algorithm")),
+        (None, "scope/mine.MyAlgorithm()", ("MyAlgorithm", "algorithm")),
+        (None, "", ("parent", "folder")),
+    ],
+)
+def test_where_the_name_of_a_method_is_from(tmp_path, method, algorithm, expected):
+    make_run(tmp_path / "parent" / "run", method=method, algorithm=algorithm)
+    record = only(tmp_path)
+    assert (record.method, record.method_rule) == expected
+
+
+def test_a_record_holds_what_the_folder_tells(tmp_path):
+    record = only(make_run(tmp_path / "run", seed=3, budget=5000, updates_per_iteration=3, task="Ant-v5").parent)
+    assert (record.task, record.seed, record.budget, record.update_ratio) == ("Ant-v5", 3, 5000, 1.5)
+    assert record.versions == VERSIONS and record.status == "finished" and not record.problems and not record.notes
+    assert record.settings["create_environment.wrappers"] == "()"
+    assert "create_experiment.seed" not in record.settings
+    assert record.steps.tolist() == list(range(100, 1001, 100))
+
+
+def test_task_in_run_json_wins_and_config_gin_helps_out(tmp_path):
+    folder = make_run(tmp_path / "run", task="Ant-v5", seed=4)
+    about = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**about, "task": "Mine-v0"}))
+    assert only(tmp_path).task == "Mine-v0"
+    (folder / "run.json").write_text(json.dumps({"status": "finished"}))
+    record = only(tmp_path)
+    assert (record.task, record.seed) == ("Ant-v5", 4)
+
+
+def test_macros_that_name_each_other_end():
+    assert run_records.parse_gin("a = %b\nb = %a\nX.y = %c\nc = %d\nd = 3\n")["X.y"] == "3"
+    assert run_records.parse_gin("a = %b\nb = %a\n")["a"] in ("%a", "%b")
+
+
+def test_a_torn_last_line_is_left_out_even_where_it_reads_as_numbers(tmp_path):
+    folder = make_run(tmp_path / "run", repeated=0.75)
+    text = (folder / "evaluations.csv").read_bytes()
+    (folder / "evaluations.csv").write_bytes(text[:-3])  # 0.75 and its line end become 0.7
+    record = only(tmp_path)
+    assert record.steps[-1] == 900 and (record.evaluations["fraction_same"] == 0.75).all()
+    assert "torn" in record.notes[0] and not record.problems
+
+
+def test_columns_that_older_runs_lack_are_nan_and_told(tmp_path):
+    make_run(tmp_path / "run", columns=[c for c in COLUMNS if c not in ("jerk", "fraction_same")])
+    record = only(tmp_path)
+    assert np.isnan(record.evaluations["jerk"]).all() and np.isfinite(record.returns).all()
+    assert record.notes == ("evaluations.csv has no column jerk, fraction_same",) and not record.problems
+
+
+def test_steps_that_are_there_twice_count_once(tmp_path):
+    make_run(tmp_path / "run", steps=(100, 200, 300, 200), returns=(1, 2, 3, 4))
+    record = only(tmp_path)
+    assert record.steps.tolist() == [100, 200, 300] and record.returns.tolist() == [1, 4, 3]
+    assert "twice" in record.notes[0]
+
+
+def broken(folder, kind):
+    file = folder / "evaluations.csv"
+    if kind == "nan":
+        file.write_text(file.read_text().replace(",500.0,", ",nan,"))
+    elif kind == "infinite":
+        file.write_text(file.read_text().replace(",500.0,", ",-inf,"))
+    elif kind == "no run.json":
+        (folder / "run.json").unlink()
+    elif kind == "half a run.json":
+        (folder / "run.json").write_text('{"status": "fin')
+    elif kind == "a list":
+        (folder / "run.json").write_text("[]")
+    elif kind == "no evaluations":
+        file.unlink()
+    elif kind == "a header alone":
+        file.write_text(file.read_text().splitlines()[0] + "\n")
+    elif kind == "nothing at all":
+        file.write_text("")
+    elif kind == "no returns":
+        file.write_text(file.read_text().replace("return_mean", "score"))
+    elif kind == "no text":
+        file.write_bytes(b"\xff\xfe\x00")
+    elif kind == "no task":
+        (folder / "run.json").write_text("{}")
+        (folder / "config.gin").unlink()
+
+
+@pytest.mark.parametrize(
+    "kind, problem",
+    [
+        ("nan", "diverged: the return is not a finite number at step 500"),
+        ("infinite", "diverged: the return is not a finite number at step 500"),
+        ("no run.json", "no run.json"),
+        ("half a run.json", "run.json cannot be read"),
+        ("a list", "holds a list"),
+        ("no evaluations", "no evaluations.csv"),
+        ("a header alone", "no evaluation yet"),
+        ("nothing at all", "no column"),
+        ("no returns", "no column return_mean"),
+        ("no text", "cannot be read"),
+        ("no task", "tells its task"),
+    ],
+)
+def test_a_damaged_run_is_a_record_that_says_so(tmp_path, kind, problem):
+    folder = make_run(tmp_path / "run")
+    broken(folder, kind)
+    assert any(problem in told for told in only(tmp_path).problems), only(tmp_path).problems
+
+
+def test_folders_without_runs(tmp_path):
+    with pytest.raises(TaacError, match="holds no run"):
+        run_records.find(tmp_path)
+    with pytest.raises(TaacError, match="is no folder"):
+        run_records.find(tmp_path / "nothing")
+
+
+# --- What is not comparable -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "other, what",
+    [
+        ({"versions": {**VERSIONS, "gymnasium": "1.3.0"}}, "version of gymnasium: 1.4.0 in most, but odd has 1.3.0"),
+        ({"budget": 2000}, "budget on Hopper-v5, environment steps: 1000 in most, but odd has 2000"),
+        ({"updates_per_iteration": 4}, "updates per environment step on Hopper-v5: 0.5 in most, but odd has 2.0"),
+        ({"extra_gin": "create_environment.env_kwargs = {'a': 1}\n"}, None),  # the others do not say: nothing differs
+        ({"extra_gin": "SacAlgorithm.gamma = 0.5\n", "method": "sac"}, "odd has SacAlgorithm.gamma = 0.5 for None"),
+        ({"method": "sac", "seed": 1}, "seed 1 of sac on Hopper-v5 is there more than once: odd, sac_1"),
+        ({"versions": {**VERSIONS, "tensorboard": "1.0"}}, None),
+        ({"versions": {"taac": "0.1.0"}}, None),
+        ({"task": "Ant-v5", "budget": 77, "updates_per_iteration": 9}, None),
+    ],
+)
+def test_what_differs_is_named(tmp_path, other, what):
+    for seed in range(3):
+        make_run(tmp_path / f"sac_{seed}", seed=seed)
+    make_run(tmp_path / "odd", **{"method": "taac", "seed": 7, **other})
+    records = run_records.find(tmp_path)
+    found = report_checks.mixtures(records)
+    if what is None:
+        assert found == []
+        return
+    assert len(found) == 1 and what in found[0], found
+    with pytest.raises(TaacError, match="--allow_mixed") as refused:
+        report_checks.refuse_mixtures(records, allow_mixed=False)
+    assert what in str(refused.value)
+    assert what in report_checks.refuse_mixtures(records, allow_mixed=True)[0]
