@@ -462,5 +462,5 @@ def test_a_file_is_replaced_whole_or_not_at_all(comparison, tmp_path, monkeypatc
 def test_versions_that_differ_are_refused(tmp_path):
     make_campaign(tmp_path, seeds=range(2), tasks=("Ant-v5",))
     make_run(tmp_path / "odd", "null", "Ant-v5", 2, versions={**VERSIONS, "torch": "2.0"})
-    with pytest.raises(TaacError, match=r"version of torch: 2.13.0 in most, but odd has 2.0"):
+    with pytest.raises(TaacError, match=r"version of torch: 2.13.0 in 6 run\(s\), but odd has 2.0"):
         report.make(tmp_path, Options())
