@@ -167,6 +167,14 @@ def test_unequal_seeds_are_compared_unpaired(tmp_path):
     assert any("null on Ant-v5: 4 seed(s), fewer than 5; 10 are advised" in w for w in content["warnings"])
 
 
+def test_as_many_other_seeds_are_no_pairs(tmp_path):
+    for seed in range(3):
+        make_run(tmp_path / f"a{seed}", "a", seed=seed, returns=np.array(STEPS) + seed)
+        make_run(tmp_path / f"b{seed}", "b", seed=seed + 1, returns=np.array(STEPS) + seed)
+    (p,) = report.make(tmp_path, Options()).content["pairs"]
+    assert not p["paired"]
+
+
 def test_over_tasks_are_normalised_by_the_anchors(comparison):
     block = comparison.content["over_tasks"]
     assert block["tasks"] == sorted(TASKS) and block["why_none"] is None and block["anchors_version"] == "1"
@@ -188,6 +196,10 @@ def test_over_tasks_are_normalised_by_the_anchors(comparison):
         assert of["area"]["mean"]["estimate"] == pytest.approx(areas.mean())
         fraction = next(p for p in block["profiles"]["methods"] if p["method"] == of["method"])["fraction"]
         assert fraction == pytest.approx([(scores > tau).mean() for tau in block["profiles"]["tau"]])
+    iqms = {m["method"]: m["final"]["iqm"]["estimate"] for m in block["methods"]}
+    assert [p["difference"]["estimate"] for p in block["pairs"]] == pytest.approx(
+        [iqms[p["x"]] - iqms[p["y"]] for p in block["pairs"]], abs=1e-12
+    )
     assert [p["verdict"] for p in block["pairs"]] == ["better", "better", "inconclusive"]
     assert [i["improvement"]["estimate"] for i in block["improvement"]] == pytest.approx(
         [np.mean([p["improvement"]["estimate"] for p in comparison.content["pairs"] if (p["x"], p["y"]) == pair])
