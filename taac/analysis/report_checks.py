@@ -133,13 +133,13 @@ def _grouped(records: Sequence[Record], key: Callable[[Record], Hashable]) -> di
 
 
 def _differing(records: Sequence[Record], what: str, key: Callable[[Record], Hashable], show: bool = True) -> list[str]:
-    """One sentence where records differ in `key`: the most frequent value, and who has which other."""
+    """One sentence where records differ in `key`: the most frequent value (of several, the first), and who has which other."""
     groups = _grouped([r for r in records if key(r) is not _UNKNOWN], key)
     if len(groups) < 2:
         return []
-    (usual, most), *others = sorted(groups.items(), key=lambda item: (-len(item[1]), str(item[0])))
+    (usual, most), *others = sorted(groups.items(), key=lambda item: -len(item[1]))
     told = [f"{_names(group)} {f'has {value}' if show else _changes(most[0], group[0])}" for value, group in others]
-    return [f"{what}: {f'{usual} in most' if show else 'as most have it'}, but {'; '.join(told)}"]
+    return [f"{what}: {usual if show else 'the same'} in {len(most)} run(s), but {'; '.join(told)}"]
 
 
 def _changes(usual: Record, other: Record) -> str:

@@ -74,7 +74,7 @@ def _task(task: dict[str, Any], pairs: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _pairs(pairs: Sequence[dict[str, Any]]) -> list[str]:
-    head = ["X", "Y", "X - Y", "by seed", "p (Holm)", "P(X > Y)", "X is"]
+    head = ["X", "Y", "X - Y", "by seed", "p (Holm)", "P(X > Y)", "verdict on X"]
     return _table(
         head,
         [

@@ -46,9 +46,7 @@ def run() -> None:
         interval = (
             "no interval" if difference["low"] is None else f"[{difference['low']:.4g}, {difference['high']:.4g}]"
         )
-        print(
-            f"{pair['task']}: {pair['x']} - {pair['y']} = {difference['estimate']:.4g} {interval}: {pair['x']} is "
-            f"{pair['verdict']}"
-        )
+        told = f"{pair['task']}: {pair['x']} - {pair['y']} = {difference['estimate']:.4g} {interval}"
+        print(f"{told}: {'' if pair['verdict'] == 'inconclusive' else pair['x'] + ' is '}{pair['verdict']}")
     for path in written:
         print(path)

@@ -167,6 +167,14 @@ def test_unequal_seeds_are_compared_unpaired(tmp_path):
     assert any("null on Ant-v5: 4 seed(s), fewer than 5; 10 are advised" in w for w in content["warnings"])
 
 
+def test_as_many_other_seeds_are_no_pairs(tmp_path):
+    for seed in range(3):
+        make_run(tmp_path / f"a{seed}", "a", seed=seed, returns=np.array(STEPS) + seed)
+        make_run(tmp_path / f"b{seed}", "b", seed=seed + 1, returns=np.array(STEPS) + seed)
+    (p,) = report.make(tmp_path, Options()).content["pairs"]
+    assert not p["paired"]
+
+
 def test_over_tasks_are_normalised_by_the_anchors(comparison):
     block = comparison.content["over_tasks"]
     assert block["tasks"] == sorted(TASKS) and block["why_none"] is None and block["anchors_version"] == "1"
@@ -188,6 +196,10 @@ def test_over_tasks_are_normalised_by_the_anchors(comparison):
         assert of["area"]["mean"]["estimate"] == pytest.approx(areas.mean())
         fraction = next(p for p in block["profiles"]["methods"] if p["method"] == of["method"])["fraction"]
         assert fraction == pytest.approx([(scores > tau).mean() for tau in block["profiles"]["tau"]])
+    iqms = {m["method"]: m["final"]["iqm"]["estimate"] for m in block["methods"]}
+    assert [p["difference"]["estimate"] for p in block["pairs"]] == pytest.approx(
+        [iqms[p["x"]] - iqms[p["y"]] for p in block["pairs"]], abs=1e-12
+    )
     assert [p["verdict"] for p in block["pairs"]] == ["better", "better", "inconclusive"]
     assert [i["improvement"]["estimate"] for i in block["improvement"]] == pytest.approx(
         [np.mean([p["improvement"]["estimate"] for p in comparison.content["pairs"] if (p["x"], p["y"]) == pair])
@@ -462,5 +474,5 @@ def test_a_file_is_replaced_whole_or_not_at_all(comparison, tmp_path, monkeypatc
 def test_versions_that_differ_are_refused(tmp_path):
     make_campaign(tmp_path, seeds=range(2), tasks=("Ant-v5",))
     make_run(tmp_path / "odd", "null", "Ant-v5", 2, versions={**VERSIONS, "torch": "2.0"})
-    with pytest.raises(TaacError, match=r"version of torch: 2.13.0 in most, but odd has 2.0"):
+    with pytest.raises(TaacError, match=r"version of torch: 2.13.0 in 6 run\(s\), but odd has 2.0"):
         report.make(tmp_path, Options())

@@ -155,9 +155,12 @@ def test_folders_without_runs(tmp_path):
 @pytest.mark.parametrize(
     "other, what",
     [
-        ({"versions": {**VERSIONS, "gymnasium": "1.3.0"}}, "version of gymnasium: 1.4.0 in most, but odd has 1.3.0"),
-        ({"budget": 2000}, "budget on Hopper-v5, environment steps: 1000 in most, but odd has 2000"),
-        ({"updates_per_iteration": 4}, "updates per environment step on Hopper-v5: 0.5 in most, but odd has 2.0"),
+        (
+            {"versions": {**VERSIONS, "gymnasium": "1.3.0"}},
+            "version of gymnasium: 1.4.0 in 3 run(s), but odd has 1.3.0",
+        ),
+        ({"budget": 2000}, "budget on Hopper-v5, environment steps: 1000 in 3 run(s), but odd has 2000"),
+        ({"updates_per_iteration": 4}, "updates per environment step on Hopper-v5: 0.5 in 3 run(s), but odd has 2.0"),
         ({"extra_gin": "create_environment.env_kwargs = {'a': 1}\n"}, None),  # the others do not say: nothing differs
         ({"extra_gin": "SacAlgorithm.gamma = 0.5\n", "method": "sac"}, "odd has SacAlgorithm.gamma = 0.5 for None"),
         ({"method": "sac", "seed": 1}, "seed 1 of sac on Hopper-v5 is there more than once: odd, sac_1"),
