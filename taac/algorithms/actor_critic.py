@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -166,19 +165,6 @@ class ActorCriticAlgorithm(Algorithm):
             f"alpha {t.alpha().item():g} at the start, tuning: {t.tuning}"
             for name, t in self.temperatures().items()
         ]
-
-
-@contextlib.contextmanager
-def constant(module: nn.Module) -> Iterator[None]:
-    """What is computed inside has no gradient with respect to the module's parameters: none is made, or paid for."""
-    trained = [p for p in module.parameters() if p.requires_grad]
-    for parameter in trained:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in trained:
-            parameter.requires_grad_(True)
 
 
 def _weighted_mean(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -15,10 +15,11 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from taac import nest
-from taac.algorithms.actor_critic import ActorCriticAlgorithm, action_target_entropy, constant
+from taac.algorithms.actor_critic import ActorCriticAlgorithm, action_target_entropy
 from taac.algorithms.td_losses import BaseTDLoss, OneStepTDLoss
 from taac.algorithms.temperature import Temperature
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
+from taac.errors import TaacError
 from taac.networks import ActorNetwork, CriticEnsemble, ObservationEncoder
 from taac.ops import distributions, losses
 from taac.specs import TensorSpec, check_unit_box
@@ -33,6 +34,7 @@ class SacTrainInfo(NamedTuple):
     value: torch.Tensor  # [T, B(, D)], target values; 0 at frame 0, where they are never read
     mean: torch.Tensor  # [T or T-1, B, A], the policy's, before tanh
     log_std: torch.Tensor  # [T or T-1, B, A]
+    features: torch.Tensor  # [T, B, F], encoded observations, detached
     target_q: Nest  # [T-1, B(, D)], target critics at the executed actions, for corrected returns; else ()
 
 
@@ -59,6 +61,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
     """
 
     stores_probabilities = False  # of the rollout's actions
+    always_on_last_frame = False  # for methods whose own train_step learns on all frames
 
     def __init__(
         self,
@@ -80,6 +83,10 @@ class SacAlgorithm(ActorCriticAlgorithm):
         dqda_clipping: float | None = None,
     ):
         check_unit_box(action_spec, "SacAlgorithm")
+        if self.always_on_last_frame and not actor_on_last_frame:
+            raise TaacError(
+                f"{type(self).__name__} learns on all frames: SacAlgorithm.actor_on_last_frame = False would have no effect"
+            )
         super().__init__(
             observation_spec, action_spec, 1, reward_dim, reward_weights, encoder_ctor, critic_ctor,
             target_update_tau, target_update_period, dqda_clipping,
@@ -136,8 +143,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
         learnt = frozen if self.actor_on_last_frame else frozen[:-1]
         mean, log_std = self.actor(learnt)
         action, log_pi = distributions.squashed_normal_sample(mean, log_std)
-        with constant(self.critics):
-            q_pi = self.weighted(self.min_over_critics(self.critics(learnt, action)))
+        q_pi = self.weighted(self.min_over_critics(self.critics(learnt, action)))
         dq_da = self.action_gradient(q_pi, action)
         actor_loss = losses.action_gradient_loss(action, dq_da) + self.temperature.alpha() * log_pi
 
@@ -157,6 +163,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
             value=self.pad_front(value),
             mean=mean.detach(),
             log_std=log_std.detach(),
+            features=frozen,
             target_q=(),
         )
 

@@ -53,6 +53,8 @@ class MixedSacAlgorithm(SacAlgorithm):
         TaacError: as `SacAlgorithm`; an action space of other parts; a target entropy that cannot be reached.
     """
 
+    always_on_last_frame = True
+
     def __init__(
         self,
         observation_spec: Nest,

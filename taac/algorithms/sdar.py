@@ -58,6 +58,8 @@ class SdarAlgorithm(SacAlgorithm):
     entropies are paid in the target; the target entropies; every dimension acts at FIRST.
     """
 
+    always_on_last_frame = True
+
     def __init__(
         self,
         observation_spec: Nest,

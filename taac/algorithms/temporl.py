@@ -16,7 +16,6 @@ import gin
 import torch
 import torch.nn as nn
 
-from taac import nest
 from taac.algorithms.sac import SacAlgorithm, SacTrainInfo
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
 from taac.errors import TaacError
@@ -129,10 +128,8 @@ class TempoRLAlgorithm(SacAlgorithm):
     # Learning --------------------------------------------------------------------------------------------------------
 
     def train_step(self, experience: Experience) -> TempoRLTrainInfo:  # type: ignore[override]
-        with torch.no_grad():
-            features = self.encoder(nest.index(experience.time_step.observation, slice(None, -1)))
-        skip_q = self.skip_critic(features, experience.time_step.prev_action[1:])[0]
-        return TempoRLTrainInfo(super().train_step(experience), skip_q)
+        info = super().train_step(experience)
+        return TempoRLTrainInfo(info, self.skip_critic(info.features[:-1], experience.time_step.prev_action[1:])[0])
 
     def calc_loss(self, experience: Experience, info: TempoRLTrainInfo) -> LossInfo:  # type: ignore[override]
         loss, extra = super().calc_loss(experience, info.sac)

@@ -12,14 +12,13 @@ import functools
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 
 from taac.errors import TaacError
 
 Products = Literal["auto", "plain", "onednn", "bfloat16"]
-KINDS = ("plain", "onednn", "bfloat16")
 
 
 @contextlib.contextmanager
@@ -40,8 +39,10 @@ def resolve(kind: Products, device: torch.device) -> str:
     """What "auto" stands for on a device and this processor: "onednn" where it is exact and faster, else "plain".
 
     Raises:
-        TaacError: oneDNN was asked for where it is missing or not exact.
+        TaacError: an unknown name; oneDNN where it is missing or not exact.
     """
+    if kind not in get_args(Products):
+        raise TaacError(f"Learner.products must be one of {', '.join(map(repr, get_args(Products)))}, got '{kind}'")
     if kind == "auto":
         return "onednn" if available("onednn", device) and onednn_speed() > 1.03 else "plain"
     if not available(kind, device):

@@ -9,7 +9,7 @@ import torch
 
 from taac.data_structures import Experience
 from taac.errors import TaacError
-from taac.ops.products import KINDS, Products, resolve, using
+from taac.ops.products import Products, resolve, using
 from taac.training.agent import Agent
 
 
@@ -87,8 +87,6 @@ class Learner:
             raise TaacError(f"Learner.max_grad_norm must be above 0, or None, got {max_grad_norm}")
         if not epsilon > 0:
             raise TaacError(f"Learner.epsilon must be above 0, got {epsilon}")
-        if products != "auto" and products not in KINDS:
-            raise TaacError(f"Learner.products must be 'auto', {', '.join(map(repr, KINDS))}, got '{products}'")
         self.agent, self.max_grad_norm = agent, max_grad_norm
         self.products = resolve(products, agent.device)
         groups = [

@@ -1,0 +1,119 @@
+"""`actor_on_last_frame`: which frames the actor learns on, that nothing else follows from it, and who refuses it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from taac.algorithms import MixedSacAlgorithm, SacAlgorithm, SacNtdAlgorithm, SdarAlgorithm, TempoRLAlgorithm
+from taac.algorithms.temporl import TempoRLInfo
+from taac.data_structures import Experience, StepType, TimeStep
+from taac.errors import TaacError
+from taac.networks import ObservationEncoder
+from taac.ops import distributions
+from taac.specs import TensorSpec, bounded
+
+T, B, A = 4, 6, 2
+OBSERVATION, ACTION = bounded((3,), -1, 1), bounded((A,), -1, 1)
+
+
+def replayed(info=()):
+    torch.manual_seed(1)
+    step_type = torch.full((T, B), int(StepType.MID), dtype=torch.uint8)
+    time_step = TimeStep(
+        step_type, torch.randn(T, B), torch.ones(T, B), torch.randn(T, B, 3), torch.rand(T, B, A) * 2 - 1,
+        torch.ones(T, B, dtype=torch.int16),
+    )  # fmt: skip
+    return Experience(time_step, info)
+
+
+def make(last, algorithm=SacAlgorithm, **more):
+    torch.manual_seed(0)
+    return algorithm(OBSERVATION, ACTION, actor_on_last_frame=last, **more)
+
+
+def gradients(algorithm, experience, modules):
+    torch.manual_seed(2)
+    algorithm.calc_loss(experience, algorithm.train_step(experience)).loss.sum().backward()
+    found = [p.grad.clone() for module in modules for p in module.parameters()]
+    algorithm.zero_grad()
+    return torch.cat([g.reshape(-1) for g in found])
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_the_actor_learns_on_the_last_frame_or_not(last):
+    algorithm, experience = make(last), replayed()
+    observation = experience.time_step.observation.clone()
+    observation[-1] += 1.0
+    other = experience._replace(time_step=experience.time_step._replace(observation=observation))
+    modules = [algorithm.actor, algorithm.temperature]
+    same = torch.equal(gradients(algorithm, experience, modules), gradients(algorithm, other, modules))
+    assert same is not last
+
+
+def test_the_actors_loss_is_that_of_the_frames_before():
+    """Of the same noise, frames 0..T-2 have the loss that they have when all frames are learnt on."""
+    experience = replayed()
+    torch.manual_seed(2)
+    some = make(False).train_step(experience)  # draws for T-1 frames, then for targets
+    shorter = experience._replace(time_step=TimeStep(*[x[:-1] for x in experience.time_step]))
+    torch.manual_seed(2)
+    whole = make(True).train_step(shorter)
+    torch.testing.assert_close(some.actor_loss, whole.actor_loss)
+    torch.testing.assert_close(some.log_pi, whole.log_pi)
+    assert some.actor_loss.shape == (T - 1, B)
+
+
+def test_targets_draw_actions_of_their_own():
+    algorithm, experience = make(False), replayed()
+    torch.manual_seed(2)
+    info = algorithm.train_step(experience)
+    torch.manual_seed(2)
+    torch.randn(T - 1, B, A)  # the actor's
+    after = experience.time_step.observation[1:]
+    with torch.no_grad():
+        action, log_pi = distributions.squashed_normal_sample(*algorithm.actor(after))
+        expected = algorithm.target_critics(after, action).min(0).values - log_pi  # alpha is 1
+    torch.testing.assert_close(info.value[1:], expected)
+
+
+def test_the_last_frame_has_no_loss():
+    algorithm, experience = make(False), replayed()
+    loss, extra = algorithm.calc_loss(experience, algorithm.train_step(experience))
+    assert loss.shape == (T, B) and not loss[-1].any() and (loss[:-1] != 0).all()
+    assert all(torch.isfinite(value) for value in extra.values())
+
+
+def test_retrace_corrects_the_same_actions_either_way():
+    steps = {}
+    for last in (True, False):
+        algorithm = make(last, SacNtdAlgorithm)
+        torch.manual_seed(3)
+        info = algorithm.rollout_step(TimeStep(*[x.flatten(0, 1) for x in replayed().time_step]), ()).info
+        experience = replayed(type(info)(*[x.unflatten(0, (T, B)).clone() for x in info]))
+        train_info = algorithm.train_step(experience)
+        # The values differ by their noise: with those of one, both must give one target.
+        steps[last] = (algorithm, experience, train_info)
+    value, target_q = steps[True][2].value, steps[True][2].target_q
+    targets = [a.critic_loss(e, i._replace(value=value, target_q=target_q))[1] for a, e, i in steps.values()]
+    torch.testing.assert_close(*targets)
+
+
+def test_methods_that_learn_on_all_frames_refuse_it():
+    choice = TensorSpec((), torch.int64, np.asarray(0), np.asarray(2))
+    with pytest.raises(TaacError, match="SdarAlgorithm learns on all frames"):
+        SdarAlgorithm(OBSERVATION, ACTION, actor_on_last_frame=False)
+    with pytest.raises(TaacError, match="MixedSacAlgorithm learns on all frames"):
+        MixedSacAlgorithm(OBSERVATION, (choice, ACTION), actor_on_last_frame=False)
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_temporl_encodes_what_it_sees_once(last, monkeypatch):
+    calls = []
+    forward = ObservationEncoder.forward
+    monkeypatch.setattr(ObservationEncoder, "forward", lambda self, x: calls.append(self) or forward(self, x))
+    algorithm = make(last, TempoRLAlgorithm)
+    experience = replayed(TempoRLInfo(torch.rand(T, B) < 0.5))
+    algorithm.calc_loss(experience, algorithm.train_step(experience))
+    assert calls.count(algorithm.encoder) == 1
