@@ -33,7 +33,7 @@ types: $(STAMP)
 	$(BIN)/mypy taac
 
 check: lint types
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n $(WORKERS) -rs
 
 test: check
 

@@ -27,6 +27,9 @@ class BuildWithConfigs(build_py):
 # files would overwrite those of pygame-ce, which Gymnasium and highway-env depend on; the Makefile installs it alone.
 MANIPULATION = ["gymnasium-robotics>=1.4.2"]
 DRIVING = ["highway-env>=1.12.1"]
+RAY = ["ray>=2.49"]  # `taac compare --launcher ray`
+# Demonstrations from Minari datasets.
+MINARI = ["minari[hdf5]>=0.5.3"]
 
 setup(
     name="taac",
@@ -35,7 +38,7 @@ setup(
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="MIT",
-    package_data={"taac": ["py.typed", "analysis/anchors.json"]},
+    package_data={"taac": ["py.typed", "analysis/anchors.json", "analysis/page/*"]},
     python_requires=">=3.10",
     packages=find_packages(include=["taac", "taac.*"]),
     # Lower bounds: all of them at once have run the test suite, on Python 3.10.
@@ -43,6 +46,7 @@ setup(
         "torch>=2.6",
         "numpy>=1.26",
         "gymnasium[classic-control,box2d,mujoco]>=1.2.3",
+        "safetensors>=0.4.3",  # tensors in files that cannot run code
         "tensorboard>=2.18",
         "absl-py>=2.1",
         "gin-config>=0.5.0",
@@ -51,15 +55,19 @@ setup(
         "psutil>=5.9",  # free memory, on every system
         "typeguard>=4.3",  # types of gin bindings, checked before any work
         "imageio[ffmpeg]>=2.34",  # videos of `taac play`
-        "pillow>=10.0",  # gif files
+        "pillow>=10.1",  # gif files, film strips, text on frames
     ],
     extras_require={
         "manipulation": MANIPULATION,
         "driving": DRIVING,
-        "all": MANIPULATION + DRIVING,
+        "ray": RAY,
+        "minari": MINARI,
+        "all": MANIPULATION + DRIVING + RAY + MINARI,
         "dev": [
             *MANIPULATION,
             *DRIVING,
+            *RAY,
+            *MINARI,
             "pytest>=8.0",
             "pytest-xdist>=3.5",
             "hypothesis>=6.100",

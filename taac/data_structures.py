@@ -24,6 +24,9 @@ class StepType(enum.IntEnum):
     LAST = 2
 
 
+_FIRST, _LAST = int(StepType.FIRST), int(StepType.LAST)  # comparing a tensor with an enum's member takes 10 us more
+
+
 class TimeStep(NamedTuple):
     """What the environment returned on arriving at a step; `[B, ...]`, or `[T, B, ...]` when replayed."""
 
@@ -37,10 +40,10 @@ class TimeStep(NamedTuple):
     )  # [B] int16, environment steps from the frame before to here: k if repeated k times; 0 at FIRST
 
     def is_first(self) -> torch.Tensor:
-        return self.step_type == StepType.FIRST
+        return self.step_type == _FIRST
 
     def is_last(self) -> torch.Tensor:
-        return self.step_type == StepType.LAST
+        return self.step_type == _LAST
 
 
 class AlgStep(NamedTuple):
@@ -50,6 +53,7 @@ class AlgStep(NamedTuple):
     state: Nest  # [B, ...] the state to hand in at the next step
     info: Nest  # [B, ...] what the replay buffer keeps of this step; () when only acting
     decided: torch.Tensor  # [B] bool, or [B, A] if dimensions decide alone; False: the old trajectory goes on
+    switch_probability: Nest = ()  # shaped as `decided`, beta_1 at this step, for pictures; () where there is none
 
 
 class Experience(NamedTuple):
@@ -64,3 +68,6 @@ class LossInfo(NamedTuple):
 
     loss: torch.Tensor  # [T, B] the loss of each frame, before its mean is taken
     extra: dict[str, torch.Tensor]  # scalars to summarise, by tag
+    segment_error: torch.Tensor | None = (
+        None  # [B] how wrong the critics are about each segment; None: it has no critics
+    )

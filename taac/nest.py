@@ -25,12 +25,23 @@ def map_structure(fn: Callable[..., Any], nest: Nest, *others: Nest) -> Nest:
     """
     if not others:
         return _map_one(fn, nest)
-    try:
-        leaves = [fn(*corresponding) for corresponding in zip(*(_leaves_like(nest, n, []) for n in (nest, *others)))]
-    except _Differ:
-        return _map_many(fn, (nest, *others), "")  # which finds out where, and says so
+    leaves = [fn(*corresponding) for corresponding in zip(*(flatten_like(nest, n) for n in (nest, *others)))]
     iterator = iter(leaves)
     return _map_one(lambda _: next(iterator), nest)
+
+
+def flatten_like(structure: Nest, nest: Nest) -> list[Any]:
+    """All leaves of `nest`, in the order of `structure`.
+
+    Raises:
+        TaacError: `nest` is of another structure; the message names the path of the first difference.
+    """
+    try:
+        return _leaves_like(structure, nest, [])
+    except _Differ:
+        leaves: list[Any] = []
+        _map_many(lambda _, leaf: leaves.append(leaf), (structure, nest), "")  # which finds out where, and says so
+        return leaves
 
 
 class _Differ(Exception):

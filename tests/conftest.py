@@ -1,6 +1,7 @@
 """Shared by all tests: one thread, no bindings, and seeds that do not depend on the order of tests."""
 
 import random
+import signal
 
 import gin
 import hypothesis
@@ -21,3 +22,8 @@ def _seed():
     torch.manual_seed(0)
     with gin.unlock_config():
         gin.clear_config()  # what one test binds must not reach the next
+
+
+# A shell's background job ignores Ctrl-C, and so would every process that a test starts to send it one.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)

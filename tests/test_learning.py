@@ -88,6 +88,7 @@ def point_mass(method, env_name, *more):
         "sac_nrep",
         "sac_ez",
         "sac_hybrid",
+        "sac_value",
         "taac",
         "taac_1td",
         "taac_ntd",
@@ -103,7 +104,7 @@ def test_learns_to_drive_a_point_to_the_origin(method):
     _, episodes = point_mass(method, "PointMass-v0", "gamma = 0.95")
     result = summarize(episodes)
     assert result.return_mean > -6.5, result
-    if method in ("sac", "sac_ntd", "sac_ez"):
+    if method in ("sac", "sac_ntd", "sac_ez", "sac_value"):
         assert result.fraction_repeated == 0
     elif method != "sac_krep":  # one step at a time is best near 0
         assert result.fraction_repeated > 0.05, result
@@ -125,3 +126,17 @@ def test_learns_from_two_rewards_of_which_one_counts(method):
         q = algorithm.critics(algorithm.encoder(sampled.observation[0]), sampled.prev_action[1])
     assert q.shape == (2, 200, 2)
     assert q[..., 1].mean() == pytest.approx(1 / (1 - 0.5), rel=0.05)
+
+
+@pytest.mark.parametrize("method, low, high", [("sac_recurrent", 1.8, 2.0), ("sac", -1.0, 0.3)])
+def test_what_was_shown_once_is_recalled_with_a_memory_alone(method, low, high):
+    """Cue, two steps that do not count, two that do: 2 is the best return, and 0 without a memory."""
+    memory = ["GRUMemory.output_size = 16", "Trainer.segment_length = 6", "RecurrentSacAlgorithm.burn_in = 1"]
+    trainer = train(
+        method, "create_environment.env_name = 'taac.environments.recall:taac/Recall-v0'",
+        "create_environment.env_kwargs = {'length': 5, 'recalled': 2}", "gamma = 0.9", "target_tau = 0.02",
+        "learning_rate = 3e-3", "hidden_layers = (32,)", "batch_size = 16", "initial_collect_steps = 300",
+        "replay_length = 2000", "Temperature.initial_value = 0.1", *(memory if method == "sac_recurrent" else []), updates=900,
+    )  # fmt: skip
+    episodes = evaluate(trainer.agent, trainer.evaluation_environment, 30, seed=5)
+    assert low < summarize(episodes).return_mean <= high

@@ -145,6 +145,14 @@ def test_dicts_are_matched_by_key_and_visited_in_the_order_of_the_first():
     assert same(result, {"b": 11, "a": {"y": 22, "x": 33}})
 
 
+def test_flatten_like_follows_the_structure_it_is_given():
+    structure = {"a": 0, "b": (0, {"c": 0})}
+    assert nest.flatten_like(structure, {"b": (2, {"c": 3}), "a": 1}) == [1, 2, 3]
+    assert nest.flatten_like((0, 0), [1, 2]) == [1, 2]  # a tuple and a list of one length are one structure
+    with pytest.raises(TaacError, match="'/b/1'"):
+        nest.flatten_like(structure, {"a": 1, "b": (2, 3)})
+
+
 def test_paths_use_the_names_of_fields():
     structure = {"camera": (1, Three(2, [3, 4], ())), "z": 5}
     assert list(nest.flatten_with_path(structure)) == [

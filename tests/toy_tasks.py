@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import gymnasium
 import numpy as np
 
@@ -120,3 +122,14 @@ class Camera(PointMass):
 
 
 gymnasium.register("taac-test/Camera-v0", Camera)
+
+
+class Slow(PointMass):
+    """A point whose steps take some time."""
+
+    def step(self, action):
+        time.sleep(0.005)
+        return super().step(action)
+
+
+gymnasium.register("taac-test/Slow-v0", Slow)

@@ -11,11 +11,16 @@ from experiments.benchmarks.common import OURS, PEERS, Contender
 # SAC's actor as peers have it: it learns on s alone, where ours by default learns on both frames of a transition.
 ON_S_ALONE = "SacAlgorithm.actor_on_last_frame = False"
 SAC, SAC_S, TAAC = "SAC", "SAC, actor on s alone", "TAAC, T = 4"
+PRIORITIZED = "SAC, prioritised replay"
 SB3, SBX = "SB3", "SBX"
 OURS_OPTIONS: dict[str, dict[str, Any]] = {
     SAC: {"method": "sac"},
     SAC_S: {"method": "sac", "gin_params": [ON_S_ALONE]},
     TAAC: {"method": "taac"},
+    PRIORITIZED: {
+        "method": "sac",
+        "gin_params": ["create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer"],
+    },
 }
 PEERS_OPTIONS: dict[str, dict[str, Any]] = {SB3: {"peer": "sb3"}, SBX: {"peer": "sbx"}}
 
@@ -54,4 +59,4 @@ def update_flops(contender: str, strict: bool = False, **sizes: Any) -> int:
     name = contender.removesuffix(", 64 a call")
     if name == TAAC:
         return flops.taac(strict=strict, **sizes)
-    return flops.sac(actor_on_last_frame=name == SAC, strict=strict, **sizes)
+    return flops.sac(actor_on_last_frame=name in (SAC, PRIORITIZED), strict=strict, **sizes)

@@ -49,12 +49,13 @@ def fill(trainer: Any, frames: int) -> None:
     buffer = trainer.replay_buffer
     while buffer.size < min(frames, 2002):
         trainer.collect()
+    buffer.sample(1, trainer.segment_length)  # what is prioritised gets its first priorities
     state = buffer.state_dict()
     held = buffer.size
     for name, leaf in state.items():
-        if name != "position":
+        if leaf.shape[:2] == (held, buffer.num_envs):  # of frames, or their priorities
             state[name] = leaf.repeat(-(-frames // held), *[1] * (leaf.dim() - 1))[:frames]
-    state["position"] = torch.tensor([frames % buffer.length, frames, buffer.length])
+    state["position"] = torch.tensor([frames % buffer.length, frames, buffer.length, frames])
     buffer.load_state_dict(state)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from experiments.benchmarks import common, floor
 from experiments.benchmarks.common import OURS, Contender, goal, ratio_goal
 from experiments.benchmarks.contenders import (
+    PRIORITIZED,
     SAC,
     SAC_S,
     SB3,
@@ -55,7 +56,7 @@ def run(options: argparse.Namespace, best: dict[str, Any] | None = None) -> dict
     many = {**sizes, "per_call": MANY, "warmup": MANY if options.quick else 4 * MANY}
     contenders = [
         Contender(PEAK, OURS, {"task": "peak", "path": best["path"], "shape": best["shape"], "warmup": 1}),
-        ours(SAC, **one), ours(SAC_S, **one), ours(TAAC, **one),
+        ours(SAC, **one), ours(SAC_S, **one), ours(TAAC, **one), ours(PRIORITIZED, **one),
         ours(SAC_S, SAC_S + MANY_A_CALL, **many), ours(TAAC, TAAC + MANY_A_CALL, **many),
         peer(SB3, **one), peer(SB3, SB3 + MANY_A_CALL, **many),
         peer(SBX, **one), peer(SBX, SBX + MANY_A_CALL, **many),
@@ -86,7 +87,7 @@ def _figure(
     if name in problems:
         return common.missing_figure(name, problems[name])
     notes = [f"version {about[name]['version']}"] if "version" in about[name] else []
-    known = name.removesuffix(MANY_A_CALL) in (SAC, SAC_S, TAAC, SB3, SBX)
+    known = name.removesuffix(MANY_A_CALL) in (SAC, SAC_S, TAAC, PRIORITIZED, SB3, SBX)
     if PEAK in rates and known:
         share = statistics.median(_shares(name, rates, options))
         notes.append(

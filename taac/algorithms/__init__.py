@@ -2,9 +2,12 @@
 
 from taac.algorithms.algorithm import Algorithm
 from taac.algorithms.sac import SacAlgorithm
+from taac.algorithms.sac_discrete import DiscreteSacAlgorithm
 from taac.algorithms.sac_hybrid import SacHybridAlgorithm
 from taac.algorithms.sac_mixed import MixedSacAlgorithm
 from taac.algorithms.sac_ntd import SacNtdAlgorithm
+from taac.algorithms.sac_recurrent import RecurrentSacAlgorithm
+from taac.algorithms.sac_value import SacValueAlgorithm
 from taac.algorithms.sdar import SdarAlgorithm
 from taac.algorithms.taac import TaacAlgorithm
 from taac.algorithms.td_losses import OneStepTDLoss, RetraceTDLoss, TAACTDLoss, TDLoss
@@ -13,12 +16,15 @@ from taac.algorithms.temporl import TempoRLAlgorithm
 
 __all__ = [
     "Algorithm",
+    "DiscreteSacAlgorithm",
     "MixedSacAlgorithm",
     "OneStepTDLoss",
+    "RecurrentSacAlgorithm",
     "RetraceTDLoss",
     "SacAlgorithm",
     "SacHybridAlgorithm",
     "SacNtdAlgorithm",
+    "SacValueAlgorithm",
     "SdarAlgorithm",
     "TAACTDLoss",
     "TDLoss",

@@ -23,7 +23,7 @@ class ActorCriticAlgorithm(Algorithm):
 
     Args:
         observation_spec: nest of specs.
-        action_spec: a vector in [-1, 1].
+        action_spec: a vector in [-1, 1]; or choices, which the critics have a head for each of.
         num_action_parts: how many vectors of the action's size the critics take beside the features.
         reward_dim: D for a reward of D parts; None for a scalar reward.
         reward_weights: D weights of the sum that actor and switch maximise; None: all 1.
@@ -57,7 +57,7 @@ class ActorCriticAlgorithm(Algorithm):
             raise TaacError(f"target_update_period must be 1 or more updates, got {target_update_period}")
         if dqda_clipping is not None and dqda_clipping <= 0:
             raise TaacError(f"dqda_clipping must be above 0, got {dqda_clipping}")
-        self.action_size = action_spec.shape[0]
+        self.action_size = action_spec.numel
         self.reward_weights = _check_reward_weights(reward_weights, reward_dim)
         weights = torch.tensor(self.reward_weights or ())
         self.register_buffer("weights", weights, persistent=False)
@@ -90,6 +90,12 @@ class ActorCriticAlgorithm(Algorithm):
         (gradient,) = torch.autograd.grad(q.sum(), action)
         return gradient if self.dqda_clipping is None else gradient.clamp(-self.dqda_clipping, self.dqda_clipping)
 
+    def _share_out(self, bonus: torch.Tensor) -> torch.Tensor:
+        """A bonus `[...]` as parts `[..., D]` of a vector reward whose weighted sum is the bonus."""
+        if self.reward_weights is None:
+            return bonus
+        return bonus.unsqueeze(-1) * self.weights / self.weights.square().sum()
+
     # Putting a loss together -----------------------------------------------------------------------------------------
 
     @staticmethod
@@ -101,6 +107,25 @@ class ActorCriticAlgorithm(Algorithm):
     def masked(experience: Experience, loss: torch.Tensor) -> torch.Tensor:
         """The loss `[T, B]` with 0 at LAST, where no action was taken."""
         return loss.masked_fill(experience.time_step.is_last(), 0.0)
+
+    def cloned(self, experience: Experience, distance: torch.Tensor) -> torch.Tensor:
+        """Distances `[T-1, B]` between the policy and what was demonstrated at frames 0..T-2 as a loss of each frame."""
+        return self.masked(experience, nn.functional.pad(distance, (0, 0, 0, 1)))
+
+    @staticmethod
+    def segment_error(experience: Experience, q: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """`|Q_i - G|`, mean over critics, parts of the reward, and the frames of a segment that are learnt from: `[B]`.
+
+        0 for a segment in which the critics learn from no frame. It is what prioritised replay goes by.
+
+        Args:
+            q: `[N, T-1, B(, D)]`, at the executed actions.
+            target: `[T-1, B(, D)]`, the returns.
+        """
+        error = (q.detach() - target).abs().mean(0)
+        error = error.mean(-1) if target.dim() == 3 else error
+        learnt = (~experience.time_step.is_last()[:-1]).to(error.dtype)
+        return (error * learnt).sum(0) / learnt.sum(0).clamp(min=1.0)
 
     @staticmethod
     def common_summaries(
@@ -140,6 +165,13 @@ class ActorCriticAlgorithm(Algorithm):
         """The modules that the actor's learning rate is for."""
         raise NotImplementedError
 
+    def acting_modules(self) -> list[str]:
+        return ["encoder", "actor"]
+
+    def target_networks(self) -> list[tuple[nn.Module, nn.Module]]:
+        """Pairs of a slow copy and the network that it follows."""
+        return [(self.target_encoder, self.encoder), (self.target_critics, self.critics)]
+
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         groups = {
             "actor": [p for module in self.actor_modules() for p in module.parameters()],
@@ -153,8 +185,9 @@ class ActorCriticAlgorithm(Algorithm):
         for temperature in self.temperatures().values():
             temperature.project()
         if num_updates % self.target_update_period == 0:
-            targets: list[torch.Tensor] = [*self.target_encoder.parameters(), *self.target_critics.parameters()]
-            online: list[torch.Tensor] = [*self.encoder.parameters(), *self.critics.parameters()]
+            pairs = self.target_networks()
+            targets: list[torch.Tensor] = [p for target, _ in pairs for p in target.parameters()]
+            online: list[torch.Tensor] = [p for _, network in pairs for p in network.parameters()]
             torch._foreach_lerp_(targets, online, self.target_update_tau)
             for target, buffer in zip(self.target_encoder.buffers(), self.encoder.buffers()):
                 target.copy_(buffer)  # statistics of a custom encoder

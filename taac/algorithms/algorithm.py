@@ -18,10 +18,13 @@ import torch.nn as nn
 
 from taac import nest
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
+from taac.errors import TaacError
 
 
 class Algorithm(nn.Module):
     """The interface. Everything in a `TimeStep` is batched: `[B, ...]` in the acting steps, `[T, B, ...]` in training."""
+
+    min_segment_length = 2  # frames T that `train_step` needs at least
 
     def initial_state(self, batch_size: int) -> Nest:
         """The state at the first frame of an episode, leaves `[batch_size, ...]`; `()` if there is none."""
@@ -39,6 +42,18 @@ class Algorithm(nn.Module):
         """Acts uniformly at random: how experience is collected before training begins. `info` as `rollout_step`."""
         raise NotImplementedError
 
+    def demonstrated_info(self, time_step: TimeStep) -> Nest:
+        """The `info` of recorded frames, leaves `[T, E, ...]`: what rollouts that took these actions would have stored.
+
+        Args:
+            time_step: E episodes side by side, each from its FIRST at frame 0, `[T, E, ...]`; what comes after an episode's
+                LAST is filling.
+
+        An algorithm whose rollouts store nothing has nothing to say; where this does not match what rollouts store, the
+        algorithm cannot learn from recorded episodes.
+        """
+        return ()
+
     def train_step(self, experience: Experience) -> Nest:
         """Runs the networks once, on all `T*B` replayed frames at a time; its result is handed to `calc_loss`."""
         raise NotImplementedError
@@ -47,12 +62,20 @@ class Algorithm(nn.Module):
         """The loss of each frame, `[T, B]`, 0 at LAST."""
         raise NotImplementedError
 
+    def cloning_loss(self, experience: Experience) -> torch.Tensor:
+        """How far the policy is from replayed demonstrations, `[T, B]`: 0 at LAST and at the segment's last frame."""
+        raise TaacError(f"{type(self).__name__} has no behaviour cloning")
+
     def after_update(self, num_updates: int) -> None:
         """Called after each optimizer step, with how many there have been: moves targets, projects what is bounded."""
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """Trainable parameters by role ("actor", "critic", "temperature"); every one in exactly one group."""
         raise NotImplementedError
+
+    def acting_modules(self) -> list[str]:
+        """Names of the sub-modules that acting needs, greedily and exploring; the others only learn. All, if nothing is said."""
+        return [name for name, _ in self.named_children()]
 
     def summary_tags(self) -> dict[str, str]:
         """Tags of `LossInfo.extra` that are this algorithm's own, with their meaning; the common ones need not be named."""

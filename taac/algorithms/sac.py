@@ -30,6 +30,7 @@ class SacTrainInfo(NamedTuple):
 
     actor_loss: torch.Tensor  # [T, B], or [T-1, B] if the actor does not learn on the last frame
     log_pi: torch.Tensor  # of the same shape, log pi(a~|s), detached
+    q_pi: torch.Tensor  # [T or T-1, B(, D)], min_i Q_i(s, a~), detached
     q: torch.Tensor  # [N, T-1, B(, D)], at the executed actions
     value: torch.Tensor  # [T, B(, D)], target values; 0 at frame 0, where they are never read
     mean: torch.Tensor  # [T or T-1, B, A], the policy's, before tanh
@@ -134,31 +135,33 @@ class SacAlgorithm(ActorCriticAlgorithm):
     # Learning --------------------------------------------------------------------------------------------------------
 
     def train_step(self, experience: Experience) -> SacTrainInfo:
-        time_step = experience.time_step
-        features = self.encoder(time_step.observation)
+        observation = experience.time_step.observation
+        features = self.encoder(observation)
+        with torch.no_grad():
+            target_features = self.target_encoder(nest.index(observation, slice(1, None)))
+        return self.learn_from(experience.time_step, features.detach(), features, target_features)
+
+    def learn_from(
+        self, time_step: TimeStep, seen: torch.Tensor, features: torch.Tensor, target_features: torch.Tensor
+    ) -> SacTrainInfo:
+        """The step on encoded observations: the actor's and the critics' `[T, B, F]`, the target critics' `[T-1, B, F]`."""
         frozen = features.detach()
         executed = time_step.prev_action[1:]
 
         # Actor: minimise alpha log pi(a~|s) - min_i Q_i(s, a~)  (equations 7 and 9)
-        learnt = frozen if self.actor_on_last_frame else frozen[:-1]
-        mean, log_std = self.actor(learnt)
+        learnt = slice(None) if self.actor_on_last_frame else slice(-1)
+        mean, log_std = self.actor(seen[learnt])
         action, log_pi = distributions.squashed_normal_sample(mean, log_std)
-        q_pi = self.weighted(self.min_over_critics(self.critics(learnt, action)))
-        dq_da = self.action_gradient(q_pi, action)
+        q_pi = self.min_over_critics(self.critics(frozen[learnt], action))
+        dq_da = self.action_gradient(self.weighted(q_pi), action)
         actor_loss = losses.action_gradient_loss(action, dq_da) + self.temperature.alpha() * log_pi
 
-        # V(s') = min_i Q'_i(s', a~') - alpha log pi(a~'|s')  (equation 3)
         with torch.no_grad():
-            next_action, next_log_pi = action[1:], log_pi[1:]
-            if not self.actor_on_last_frame:
-                next_action, next_log_pi = distributions.squashed_normal_sample(*self.actor(frozen[1:]))
-            target_features = self.target_encoder(nest.index(time_step.observation, slice(1, None)))
-            value = self.min_over_critics(self.target_critics(target_features, next_action))
-            if self.entropy_in_target:
-                value = value + self._share_out(-self.temperature.alpha() * next_log_pi)
+            value = self._next_value(target_features, seen[1:], action, log_pi)
         return SacTrainInfo(
             actor_loss=actor_loss,
             log_pi=log_pi.detach(),
+            q_pi=q_pi.detach(),
             q=self.critics(features[:-1], executed),
             value=self.pad_front(value),
             mean=mean.detach(),
@@ -167,23 +170,41 @@ class SacAlgorithm(ActorCriticAlgorithm):
             target_q=(),
         )
 
+    def _next_value(
+        self, target_features: torch.Tensor, seen: torch.Tensor, action: torch.Tensor, log_pi: torch.Tensor
+    ) -> torch.Tensor:
+        """`V(s') = min_i Q'_i(s', a~') - alpha log pi(a~'|s')` (equation 3), `[T-1, B(, D)]`.
+
+        Args:
+            target_features, seen: of frames 1..T-1, the target critics' and the actor's.
+            action, log_pi: the actor's samples, of the frames that it learns on.
+        """
+        next_action, next_log_pi = action[1:], log_pi[1:]
+        if not self.actor_on_last_frame:
+            next_action, next_log_pi = distributions.squashed_normal_sample(*self.actor(seen))
+        value = self.min_over_critics(self.target_critics(target_features, next_action))
+        if self.entropy_in_target:
+            value = value + self._share_out(-self.temperature.alpha() * next_log_pi)
+        return value
+
     def calc_loss(self, experience: Experience, info: SacTrainInfo) -> LossInfo:
         critic_loss, target = self.critic_loss(experience, info)
         actor_loss = info.actor_loss + self.temperature.loss(-info.log_pi)  # equation 18
         missing = len(critic_loss) - len(actor_loss)  # 1 if the actor does not learn on the last frame
         loss = self.masked(experience, F.pad(actor_loss, (0, 0, 0, missing)) + critic_loss)
-        return LossInfo(loss, self.common_summaries(experience, info, critic_loss, target, self.temperature))
+        summaries = self.common_summaries(experience, info, critic_loss, target, self.temperature)
+        return LossInfo(loss, summaries, self.segment_error(experience, info.q, target))
+
+    def cloning_loss(self, experience: Experience) -> torch.Tensor:
+        """`|tanh(mean(s)) - a|^2`, a the demonstrated action: the squared distance of the greedy one."""
+        time_step = experience.time_step
+        mean, _ = self.actor(self.encoder(nest.index(time_step.observation, slice(None, -1))).detach())
+        return self.cloned(experience, (torch.tanh(mean) - time_step.prev_action[1:]).square().sum(-1))
 
     def critic_loss(self, experience: Experience, info: SacTrainInfo) -> tuple[torch.Tensor, torch.Tensor]:
         """Squared TD errors `[T, B]` (equation 5), and their targets."""
         switch = torch.ones_like(experience.time_step.step_type, dtype=torch.bool)
         return self.td_loss(info.q, experience.time_step, info.value, switch)
-
-    def _share_out(self, bonus: torch.Tensor) -> torch.Tensor:
-        """A bonus `[...]` as parts `[..., D]` of a vector reward whose weighted sum is the bonus."""
-        if self.reward_weights is None:
-            return bonus
-        return bonus.unsqueeze(-1) * self.weights / self.weights.square().sum()
 
     def temperatures(self) -> dict[str, Temperature]:
         return {"action": self.temperature}

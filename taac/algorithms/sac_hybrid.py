@@ -13,9 +13,10 @@ import gin
 import torch
 import torch.nn as nn
 
+from taac import nest
 from taac.algorithms.taac import TaacAlgorithm
 from taac.algorithms.td_losses import BaseTDLoss, OneStepTDLoss
-from taac.data_structures import Nest
+from taac.data_structures import Experience, Nest
 from taac.errors import TaacError
 from taac.networks import SwitchNetwork
 from taac.ops.trajectories import Tau
@@ -66,6 +67,17 @@ class SacHybridAlgorithm(TaacAlgorithm):
         q = torch.stack([q_0, q_1], dim=-1).detach()
         loss = (log_pi.exp() * (self.beta_temperature.alpha() * log_pi - q)).sum(-1)
         return log_pi.exp().detach(), loss
+
+    def cloning_loss(self, experience: Experience) -> torch.Tensor:
+        """As of TAAC, and the cross-entropy of the switch, which is a policy of its own here."""
+        time_step, (tau_prev, b) = nest.index(experience, slice(None, -1))
+        embedded = self.tau_embedding(self.encoder(time_step.observation).detach(), tau_prev)
+        logit = self.switch_network(embedded).squeeze(-1)
+        switch_loss = nn.functional.binary_cross_entropy_with_logits(logit, b.to(logit.dtype), reduction="none")
+        return super().cloning_loss(experience) + self.cloned(experience, switch_loss)
+
+    def acting_modules(self) -> list[str]:
+        return ["encoder", "actor", "tau_embedding", "switch_network"]
 
     def actor_modules(self) -> list[nn.Module]:
         return [*super().actor_modules(), self.switch_network]

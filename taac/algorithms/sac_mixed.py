@@ -145,11 +145,17 @@ class MixedSacAlgorithm(SacAlgorithm):
         )
 
     def calc_loss(self, experience: Experience, info: MixedSacTrainInfo) -> LossInfo:  # type: ignore[override]
-        loss, extra = super().calc_loss(experience, info)  # type: ignore[arg-type]
+        loss, extra, error = super().calc_loss(experience, info)  # type: ignore[arg-type]
         entropy = distributions.categorical_entropy(info.probs)
         loss = loss + self.masked(experience, self.choice_temperature.loss(entropy))
         own = {"choice/entropy": entropy.mean(), "choice/alpha": self.choice_temperature.alpha()}
-        return LossInfo(loss, {**extra, **own})
+        return LossInfo(loss, {**extra, **own}, error)
+
+    def cloning_loss(self, experience: Experience) -> torch.Tensor:
+        """As of SAC, of the continuous action; the choice is not cloned: it follows from the critics."""
+        _, executed = self.mixed.split(nest.index(experience.time_step.prev_action, slice(1, None)))
+        mean, _ = self.actor(self.encoder(nest.index(experience.time_step.observation, slice(None, -1))).detach())
+        return self.cloned(experience, (torch.tanh(mean) - executed).square().sum(-1))
 
     def _values(self, q: torch.Tensor) -> torch.Tensor:
         """min_i Q_i of every choice, `[N, ..., C(, D)]` to `[..., C]`."""
@@ -168,6 +174,9 @@ class MixedSacAlgorithm(SacAlgorithm):
         """Values `[N, T-1, B, C(, D)]` at choices `[T-1, B]`."""
         index = choice.reshape(1, *choice.shape, *(1,) * (q.dim() - choice.dim() - 1))
         return q.take_along_dim(index, dim=choice.dim() + 1).squeeze(choice.dim() + 1)
+
+    def acting_modules(self) -> list[str]:
+        return [*super().acting_modules(), "critics", "choice_temperature"]  # the choice is drawn from Q
 
     def temperatures(self) -> dict[str, Temperature]:
         return {"action": self.temperature, "choice": self.choice_temperature}

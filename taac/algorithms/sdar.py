@@ -91,7 +91,7 @@ class SdarAlgorithm(SacAlgorithm):
             drawn = torch.rand_like(probability) < probability
             act = torch.where(torch.rand_like(probability) < epsilon, drawn, act)
         a_hat = distributions.squashed_normal_mode(*self._propose(features, before, act.to(before.dtype)), epsilon)
-        return self._mix(before, a_hat, act)
+        return self._mix(before, a_hat, act, probability)
 
     @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
@@ -99,7 +99,7 @@ class SdarAlgorithm(SacAlgorithm):
         probability = self._acting_probability(features, time_step)
         act = torch.rand_like(probability) < probability
         a_hat = distributions.squashed_normal_action(*self._propose(features, before, act.to(before.dtype)))
-        return self._mix(before, a_hat, act)
+        return self._mix(before, a_hat, act, probability)
 
     @torch.inference_mode()
     def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
@@ -108,8 +108,8 @@ class SdarAlgorithm(SacAlgorithm):
         return self._mix(before, torch.empty_like(before).uniform_(-1.0, 1.0), act)
 
     @staticmethod
-    def _mix(before: torch.Tensor, a_hat: torch.Tensor, act: torch.Tensor) -> AlgStep:
-        return AlgStep(torch.where(act, a_hat, before), (), (), act)
+    def _mix(before: torch.Tensor, a_hat: torch.Tensor, act: torch.Tensor, probability: Nest = ()) -> AlgStep:
+        return AlgStep(torch.where(act, a_hat, before), (), (), act, probability)
 
     def _acting_probability(self, features: torch.Tensor, time_step: TimeStep) -> torch.Tensor:
         """beta_i(act | s, a-), `[..., A]`; 1 at FIRST, where there is nothing to repeat."""
@@ -176,13 +176,27 @@ class SdarAlgorithm(SacAlgorithm):
             "beta/alpha": self.beta_temperature.alpha(),
         }
         common = self.common_summaries(experience, info, critic_loss, target, self.temperature)
-        return LossInfo(loss, {**common, **own})
+        return LossInfo(loss, {**common, **own}, self.segment_error(experience, info.q, target))
+
+    def cloning_loss(self, experience: Experience) -> torch.Tensor:
+        """Dimensions whose action changes were acted in: cross-entropy of beta, and there the squared distance of the mode."""
+        time_step, executed = nest.index(experience.time_step, slice(None, -1)), experience.time_step.prev_action[1:]
+        features, before = self.encoder(time_step.observation).detach(), time_step.prev_action
+        act = ((executed != before) | time_step.is_first().unsqueeze(-1)).to(before.dtype)
+        selected = nn.functional.binary_cross_entropy(
+            self._acting_probability(features, time_step), act, reduction="none"
+        )
+        mean, _ = self._propose(features, before, act)
+        return self.cloned(experience, (selected + act * (torch.tanh(mean) - executed).square()).sum(-1))
 
     def temperatures(self) -> dict[str, Temperature]:
         return {"action": self.temperature, "beta": self.beta_temperature}
 
     def target_formulas(self) -> dict[str, str]:
         return {**super().target_formulas(), "beta": self._beta_formula}
+
+    def acting_modules(self) -> list[str]:
+        return [*super().acting_modules(), "selection_embedding", "selection", "actor_embedding"]
 
     def actor_modules(self) -> list[nn.Module]:
         return [self.selection_embedding, self.selection, self.actor_embedding, self.actor]

@@ -127,7 +127,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
     # Acting ----------------------------------------------------------------------------------------------------------
 
     def initial_state(self, batch_size: int) -> TaacState:
-        device = self.action_temperature.value.device
+        device = self.weights.device
         tau = self.trajectory.zeros(torch.zeros(batch_size, self.action_size, device=device))
         return TaacState(tau, torch.zeros(batch_size, dtype=torch.int64, device=device))
 
@@ -140,7 +140,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         switch = beta_1 > 0.5  # the mode; a tie repeats
         if epsilon > 0:
             switch = torch.where(torch.rand_like(beta_1) < epsilon, torch.rand_like(beta_1) < beta_1, switch)
-        return self._execute(state, a_hat, switch)
+        return self._execute(state, a_hat, switch)._replace(switch_probability=beta_1)
 
     @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: TaacState) -> AlgStep:
@@ -148,13 +148,20 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         features = self.encoder(time_step.observation)
         a_hat = distributions.squashed_normal_action(*self.actor(self.tau_embedding(features, state.tau)))
         beta_1 = self._switching_probability(features, state.tau, a_hat)
-        return self._execute(state, a_hat, torch.rand_like(beta_1) < beta_1)
+        drawn = torch.rand_like(beta_1) < beta_1
+        return self._execute(state, a_hat, drawn)._replace(switch_probability=beta_1)
 
     @torch.inference_mode()
     def random_step(self, time_step: TimeStep, state: TaacState) -> AlgStep:
         state = self._first_tau(time_step, state)
         a_hat = torch.empty_like(state.tau.a).uniform_(-1.0, 1.0)
         return self._execute(state, a_hat, torch.rand_like(a_hat[..., 0]) < 0.5)
+
+    @torch.no_grad()
+    def demonstrated_info(self, time_step: TimeStep) -> TaacInfo:
+        tau_prev, switch = trajectories.follow(self.trajectory, time_step.prev_action[1:])
+        # At the last frame no action is known; the switch there is read no more than the action taken at LAST.
+        return TaacInfo(tau_prev, torch.cat([switch, torch.ones_like(switch[:1])]))
 
     def _execute(self, state: TaacState, a_hat: torch.Tensor, switch: torch.Tensor) -> AlgStep:
         """Follows the chosen trajectory for a step; `info` keeps the switch that was executed, forced or not."""
@@ -228,7 +235,19 @@ class TaacAlgorithm(ActorCriticAlgorithm):
                 "beta/alpha": self.beta_temperature.alpha(),
                 "beta/reach_through": (~info.switch).float().mean(),
             },
+            self.segment_error(experience, info.q, target),
         )
+
+    def cloning_loss(self, experience: Experience) -> torch.Tensor:
+        """Where a new trajectory was started, `|tanh(mean(s, tau_prev)) - a_hat|^2`, a_hat what led to the demonstrated action.
+
+        The switch is not cloned: it follows from the critics, so that a policy that was cloned and nothing else switches
+        at random.
+        """
+        time_step, (tau_prev, b) = nest.index(experience, slice(None, -1))
+        mean, _ = self.actor(self.tau_embedding(self.encoder(time_step.observation).detach(), tau_prev))
+        a_hat = self.trajectory.output_for(experience.time_step.prev_action[1:], tau_prev)
+        return self.cloned(experience, b * (torch.tanh(mean) - a_hat).square().sum(-1))
 
     def _min_q(self, critics: nn.Module, features: torch.Tensor, tau: Tau) -> torch.Tensor:
         """min_i Q_i(features, tau): `[...]`, or `[..., D]`."""
@@ -256,6 +275,9 @@ class TaacAlgorithm(ActorCriticAlgorithm):
 
     def target_formulas(self) -> dict[str, str]:
         return self._target_formulas
+
+    def acting_modules(self) -> list[str]:
+        return [*super().acting_modules(), "tau_embedding", "critics", "beta_temperature"]  # beta needs Q
 
     def actor_modules(self) -> list[nn.Module]:
         return [self.tau_embedding, self.actor]

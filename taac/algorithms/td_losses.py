@@ -52,6 +52,14 @@ class BaseTDLoss:
             )
             raise TaacError(f"gamma has {self.gamma.numel()} numbers; expected {expected}")
 
+    def extend_gamma(self, gammas: Sequence[float | None], reward_dim: int) -> None:
+        """Gives the last parts of a reward of `reward_dim` parts discounts of their own; None: that which they have."""
+        own = self.gamma.expand(reward_dim).clone()
+        for part, gamma in enumerate(gammas, start=reward_dim - len(gammas)):
+            if gamma is not None:
+                own[part] = gamma
+        self.gamma = own
+
     def discount(self, time_step: TimeStep) -> torch.Tensor:
         """gamma times the discount received on arriving, `[T, B]`, or `[T, B, D]` if gamma is a vector."""
         discount = time_step.discount

@@ -44,11 +44,15 @@ class Temperature(nn.Module):
         value = self.value.detach()
         return value.exp() if self.tuning == "log" else value
 
-    def loss(self, entropy: torch.Tensor) -> torch.Tensor:
-        """The temperature's loss for entropies `[...]` in nats (constants); zeros if it is fixed."""
+    def loss(self, entropy: torch.Tensor, scale: torch.Tensor | float = 1.0) -> torch.Tensor:
+        """The temperature's loss for entropies `[...]` in nats (constants); zeros if it is fixed.
+
+        Args:
+            scale: of the target entropy, `[...]`, where not every state can reach the same.
+        """
         if self.tuning == "fixed":
             return torch.zeros_like(entropy)
-        return losses.temperature_loss(self.value, entropy, self.target_entropy)
+        return losses.temperature_loss(self.value, entropy, self.target_entropy * scale)
 
     @torch.no_grad()
     def project(self) -> None:

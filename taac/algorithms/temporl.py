@@ -87,7 +87,7 @@ class TempoRLAlgorithm(SacAlgorithm):
     # Acting ----------------------------------------------------------------------------------------------------------
 
     def initial_state(self, batch_size: int) -> TempoRLState:
-        device = self.temperature.value.device
+        device = self.weights.device
         return TempoRLState(
             torch.zeros(batch_size, self.action_size, device=device),
             torch.zeros(batch_size, dtype=torch.int64, device=device),
@@ -132,7 +132,7 @@ class TempoRLAlgorithm(SacAlgorithm):
         return TempoRLTrainInfo(info, self.skip_critic(info.features[:-1], experience.time_step.prev_action[1:])[0])
 
     def calc_loss(self, experience: Experience, info: TempoRLTrainInfo) -> LossInfo:  # type: ignore[override]
-        loss, extra = super().calc_loss(experience, info.sac)
+        loss, extra, error = super().calc_loss(experience, info.sac)
         time_step = experience.time_step
         target, happened = value_ops.skip_returns(
             time_step.reward,
@@ -143,10 +143,15 @@ class TempoRLAlgorithm(SacAlgorithm):
             self.max_skip,
         )
         # [J, T-1, B]: the error of each duration, then the mean over those that happened
-        error = torch.stack([losses.squared_td_error(q.unsqueeze(0), g) for q, g in zip(info.skip_q.unbind(2), target)])
-        skip_loss = (error * happened).sum(0) / happened.sum(0).clamp(min=1)
+        skip_error = torch.stack(
+            [losses.squared_td_error(q.unsqueeze(0), g) for q, g in zip(info.skip_q.unbind(2), target)]
+        )
+        skip_loss = (skip_error * happened).sum(0) / happened.sum(0).clamp(min=1)
         own = {"loss/skip": skip_loss.detach().mean(), "skip/observed": happened.float().sum(0).mean()}
-        return LossInfo(loss + nn.functional.pad(skip_loss, (0, 0, 0, 1)), {**extra, **own})
+        return LossInfo(loss + nn.functional.pad(skip_loss, (0, 0, 0, 1)), {**extra, **own}, error)
+
+    def acting_modules(self) -> list[str]:
+        return [*super().acting_modules(), "skip_critic"]
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         groups = super().parameter_groups()

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from taac.analysis.intervals import estimate_interval
+from taac.analysis.quantiles import check_confidence, student_quantile
 from taac.errors import TaacError
 
 
@@ -22,19 +23,20 @@ class Curve(NamedTuple):
     high: np.ndarray  # [n]
 
 
-def common_steps(runs: Sequence[tuple[ArrayLike, ArrayLike]]) -> np.ndarray:
+def common_steps(runs: Sequence[tuple[ArrayLike, ArrayLike]], gaps: bool = False) -> np.ndarray:
     """All steps `[n]` at which any run was evaluated, within the range that all runs cover; may be empty.
 
     Args:
         runs: (steps, values) of each, `[n_i]` both.
+        gaps: as of `interpolate`.
     """
-    steps = [steps for steps, _ in _checked(runs)]
+    steps = [steps for steps, _ in _checked(runs, gaps)]
     first, last = max(s[0] for s in steps), min(s[-1] for s in steps)
     union = np.unique(np.concatenate(steps))
     return union[(union >= first) & (union <= last)]
 
 
-def interpolate(runs: Sequence[tuple[ArrayLike, ArrayLike]], steps: ArrayLike) -> np.ndarray:
+def interpolate(runs: Sequence[tuple[ArrayLike, ArrayLike]], steps: ArrayLike, gaps: bool = False) -> np.ndarray:
     """Values of every run at the same steps, `[runs, n]`: linear between evaluations, NaN outside a run's range.
 
     Nothing is extrapolated: a run that ended early is NaN from its last evaluation on.
@@ -42,6 +44,7 @@ def interpolate(runs: Sequence[tuple[ArrayLike, ArrayLike]], steps: ArrayLike) -
     Args:
         runs: (steps, values) of each, `[n_i]` both.
         steps: `[n]`.
+        gaps: values may be NaN; a run is then NaN there, and up to the evaluations before and after.
 
     Raises:
         TaacError: no runs; a run without evaluations, with steps that do not increase, or with values that are not finite.
@@ -49,7 +52,7 @@ def interpolate(runs: Sequence[tuple[ArrayLike, ArrayLike]], steps: ArrayLike) -
     at = np.asarray(steps, dtype=np.float64)
     if at.ndim != 1 or not np.isfinite(at).all():
         raise TaacError(f"steps have shape {at.shape}, expected a list of finite steps, [n]")
-    return np.stack([np.interp(at, s, v, left=math.nan, right=math.nan) for s, v in _checked(runs)])
+    return np.stack([np.interp(at, s, v, left=math.nan, right=math.nan) for s, v in _checked(runs, gaps)])
 
 
 def area_under_curve(steps: ArrayLike, values: ArrayLike, low: float | None = None, high: float | None = None) -> float:
@@ -118,13 +121,25 @@ def learning_curve(
         raise TaacError(f"values have shape {table.shape} and steps {at.shape}, expected [runs, n] and [n]")
     if table.shape[0] < 2:
         raise TaacError(f"a curve over {table.shape[0]} run(s) has no interval; make more runs, or draw the run itself")
+    if statistic == "mean" and not np.isinf(table).any():
+        return Curve(at, *_means(table, confidence))
     points = np.full((3, at.size), math.nan)
     for i in np.flatnonzero(~np.isnan(table).any(0)):
         points[:, i] = estimate_interval([table[:, i]], statistic, confidence, resamples=resamples, seed=seed)[:3]
     return Curve(at, *points)
 
 
-def _checked(runs: Sequence[tuple[ArrayLike, ArrayLike]]) -> list[tuple[np.ndarray, np.ndarray]]:
+def _means(table: np.ndarray, confidence: float) -> np.ndarray:
+    """`[3, n]`: what `estimate_interval` gives for the mean of each column, all at once."""
+    check_confidence(confidence)
+    runs = table.shape[0]
+    mean, error = table.mean(0), table.std(0, ddof=1) / math.sqrt(runs)
+    half = student_quantile(confidence, runs - 1) * error
+    half[error <= 1e-12 * np.abs(table).max(0)] = math.nan  # they do not differ, which tells nothing of others
+    return np.stack([mean, mean - half, mean + half])
+
+
+def _checked(runs: Sequence[tuple[ArrayLike, ArrayLike]], gaps: bool = False) -> list[tuple[np.ndarray, np.ndarray]]:
     if not len(runs):
         raise TaacError("no runs were given; expected one or more")
     checked = []
@@ -136,7 +151,7 @@ def _checked(runs: Sequence[tuple[ArrayLike, ArrayLike]]) -> list[tuple[np.ndarr
             )
         if not np.isfinite(s).all() or not (np.diff(s) > 0).all():
             raise TaacError(f"the steps of run {i} do not increase; give its evaluations in order, each once")
-        if not np.isfinite(v).all():
+        if np.isinf(v).any() or (not gaps and np.isnan(v).any()):
             raise TaacError(
                 f"run {i} has NaN or infinite values (first at step {s[~np.isfinite(v)][0]:g}); leave it out, or mend it"
             )

@@ -9,10 +9,10 @@ import itertools
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from taac import __version__
-from taac.analysis import anchors, report_checks, run_records
+from taac.analysis import anchors, diverged, report_checks, report_curves, report_statements, run_records
 from taac.analysis.comparisons import Difference
 from taac.analysis.report_over_tasks import over_tasks
 from taac.analysis.report_scores import (
@@ -33,26 +33,20 @@ from taac.errors import TaacError
 SCHEMA = 1
 
 
-class Comparison(NamedTuple):
-    """What a report is made from."""
-
-    content: dict[str, Any]  # of report.json
-    scores: dict[str, dict[str, Scores]]  # by task and method
-    steps: dict[str, int]  # at which each task is compared
-
-
-def make(root: Path, options: Options) -> Comparison:
-    """The comparison of all runs below a folder.
+def make(root: Path, options: Options) -> dict[str, Any]:
+    """The comparison of all runs below a folder: the content of report.json.
 
     Raises:
         TaacError: no runs, none that can be used, runs that are not comparable (without `allow_mixed`), wrong anchors.
     """
     if options.last < 1:
         raise TaacError(f"--last_evaluations must be 1 or more, got {options.last}")
+    diverged.check_policy(options.diverged)
     version, scales = anchors.load(options.anchors)
     records = run_records.find(root)
     warnings = report_checks.refuse_mixtures(records, options.allow_mixed)
-    steps = compared_steps(records)
+    steps = compared_steps(records, options.at_step)
+    records, standing_in = diverged.stand_in(records, steps, scales, options.diverged)
     used = [r for r in records if report_checks.left_out(r, steps) is None]
     warnings += report_checks.run_warnings(records, steps)
     if not used:
@@ -62,20 +56,28 @@ def make(root: Path, options: Options) -> Comparison:
     for task in sorted(kept):
         if kept[task] < options.last:
             warnings.append(f"final returns on {task} are of {kept[task]} evaluation(s), not {options.last}")
-        if not any(r.status == "finished" for r in used if r.task == task):
+        if options.at_step is None and not any(r.status == "finished" for r in used if r.task == task):
             warnings.append(f"no run on {task} is finished; compared at step {steps[task]}, which all have reached")
+    warnings += report_checks.exploring_warnings(scores)
     content = {
         "schema": SCHEMA,
         "taac": __version__,
         "options": {**options._asdict(), "anchors": options.anchors and options.anchors.name},
         "methods": sorted({r.method for r in used}),
         "runs": [_run(r, scores, steps) for r in records],
-        "tasks": [_task(task, scores[task], steps[task], kept[task], options) for task in sorted(scores)],
+        "tasks": [
+            {**_task(task, scores[task], steps[task], kept[task], options), "diverged_score": standing_in.get(task)}
+            for task in sorted(scores)
+        ],
         "pairs": _pairs(scores, options),
         "over_tasks": over_tasks(scores, scales, version, options, warnings),
+        "axes": report_curves.AXES,
+        "measures": report_curves.MEASURES,
+        "curves": report_curves.curves(scores, options.confidence),
         "warnings": warnings,
     }
-    return Comparison(plain(content), scores, steps)
+    content["statements"] = report_statements.statements(plain(content))
+    return plain(content)
 
 
 # --- Blocks ---------------------------------------------------------------------------------------
@@ -86,7 +88,7 @@ def _run(r: Record, scores: Mapping[str, Mapping[str, Scores]], steps: Mapping[s
     told: dict[str, Any] = {
         "folder": r.folder, "task": r.task, "method": r.method, "method_from": r.method_rule, "seed": r.seed,
         "status": r.status, "last_step": r.last_step, "budget": r.budget, "update_ratio": r.update_ratio,
-        "left_out": out, "final": None, "area": None,
+        "diverged": r.diverged, "left_out": out, "final": None, "area": None,
     }  # fmt: skip
     if out is None and r.task is not None:
         of = scores[r.task][r.method]
@@ -108,6 +110,7 @@ def _task(task: str, methods: Mapping[str, Scores], step: int, k: int, options: 
                 "final": summary(of.final, options),
                 "area": summary(of.area, options),
                 "repetition": {name: summary(of.repetition[name], options, ("mean",)) for name in REPETITION},
+                "repetition_exploring": {name: summary(of.exploring[name], options, ("mean",)) for name in REPETITION},
             }
             for method, of in methods.items()
         ],

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
+import numpy as np
+
+from taac.analysis.report_scores import Scores
 from taac.analysis.run_records import Record
 from taac.errors import TaacError
 
@@ -35,7 +38,7 @@ def mixtures(records: Sequence[Record]) -> list[str]:
         found += _differing(group, f"configuration of {method} on {task}", _configuration, show=False)
         for seed, twice in _grouped(group, lambda r: r.seed).items():
             if seed is not None and len(twice) > 1:
-                found.append(f"seed {seed} of {method} on {task} is there more than once: {_names(twice)}")
+                found.append(f"seed {seed} of {method} on {task} is there more than once: {named(twice)}")
     return found
 
 
@@ -81,7 +84,10 @@ def left_out(record: Record, steps: Mapping[str, int]) -> str | None:
     step = steps.get(record.task or "")
     if step is None or record.last_step is None or record.last_step < step:
         of = f" of {record.budget}" if record.budget else ""
-        return f"unfinished: evaluated up to step {record.last_step}{of}, compared at {step}"
+        what = "too short" if record.status == "finished" else "unfinished"
+        return f"{what}: evaluated up to step {record.last_step}{of}, compared at {step}"
+    if record.steps[0] > step:
+        return f"evaluated from step {record.steps[0]:g} on, compared at {step}"
     return None
 
 
@@ -114,6 +120,19 @@ def seed_warnings(records: Sequence[Record], used: Sequence[Record]) -> list[str
     return warnings
 
 
+def exploring_warnings(scores: Mapping[str, Mapping[str, Scores]]) -> list[str]:
+    """Runs of which nothing tells how much they repeated while exploring."""
+    methods = [of for methods in scores.values() for of in methods.values()]
+    without = [
+        r for of in methods for i, r in enumerate(of.records) if all(np.isnan(v[i]) for v in of.exploring.values())
+    ]
+    if not without:
+        return []
+    return [
+        f"repetition while exploring is not known of {named(without)}: no rollout/ summaries at the end of training"
+    ]
+
+
 _UNKNOWN = object()  # says nothing, so it differs from nothing
 
 
@@ -138,7 +157,7 @@ def _differing(records: Sequence[Record], what: str, key: Callable[[Record], Has
     if len(groups) < 2:
         return []
     (usual, most), *others = sorted(groups.items(), key=lambda item: -len(item[1]))
-    told = [f"{_names(group)} {f'has {value}' if show else _changes(most[0], group[0])}" for value, group in others]
+    told = [f"{named(group)} {f'has {value}' if show else _changes(most[0], group[0])}" for value, group in others]
     return [f"{what}: {usual if show else 'the same'} in {len(most)} run(s), but {'; '.join(told)}"]
 
 
@@ -151,6 +170,7 @@ def _changes(usual: Record, other: Record) -> str:
     return f"has {', '.join(shown)}{' and more' if len(changed) > 3 else ''}"
 
 
-def _names(records: Sequence[Record]) -> str:
+def named(records: Sequence[Record]) -> str:
+    """The folders of runs, the first of them."""
     shown = ", ".join(r.folder for r in records[:_NAMED])
     return f"{shown} and {len(records) - _NAMED} more" if len(records) > _NAMED else shown

@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from taac.analysis.learning_curves import Curve, common_steps, interpolate, learning_curve
-from taac.analysis.report import Comparison
-from taac.analysis.run_records import Record
-
 NAMES = ("report_return.png", "report_repeated.png", "report_profile.png", "report_improvement.png")
 
 
-def draw(comparison: Comparison) -> dict[str, bytes]:
-    """Pictures by name, of `NAMES` those for which there is something to draw.
-
-    Curves are means over the runs of the tables with an interval at each step, on the steps that all runs of the method
-    cover; one run alone is drawn without. Nothing is smoothed or extrapolated.
-    """
+def draw(content: dict[str, Any]) -> dict[str, bytes]:
+    """Pictures by name, of `NAMES` those for which there is something to draw in a comparison's content."""
     import matplotlib
 
     matplotlib.use("Agg")
-    content = comparison.content
     methods = content["methods"]
     colors = {m: f"C{i % 10}" for i, m in enumerate(methods)}
     found = {
-        "report_return.png": _curves(comparison, "return_mean", "return", colors),
-        "report_repeated.png": _curves(comparison, "fraction_repeated", "fraction of steps repeated", colors),
+        "report_return.png": _curves(content, "return_mean", colors),
+        "report_repeated.png": _curves(content, "fraction_repeated", colors),
     }
     block = content["over_tasks"]
     if block["profiles"]:
@@ -42,45 +32,26 @@ def draw(comparison: Comparison) -> dict[str, bytes]:
     return found
 
 
-def curve(records: Sequence[Record], column: str) -> Curve | None:
-    """The mean over runs of one method on one task; None where no run, or no step common to all, is known."""
-    runs = []
-    for r in records:
-        known = np.isfinite(r.evaluations[column])
-        if known.any():
-            runs.append((r.steps[known], r.evaluations[column][known]))
-    if not runs:
-        return None
-    steps = common_steps(runs)
-    if not steps.size:
-        return None
-    values = interpolate(runs, steps)
-    if len(runs) > 1:
-        return learning_curve(steps, values)
-    nothing = np.full(steps.size, math.nan)
-    return Curve(steps, values[0], nothing, nothing)
-
-
-def _curves(comparison: Comparison, column: str, label: str, colors: dict[str, str]) -> bytes:
+def _curves(content: dict[str, Any], measure: str, colors: dict[str, str]) -> bytes:
     from matplotlib import pyplot
 
-    tasks = comparison.scores
-    wide = min(3, len(tasks))
-    high = -(-len(tasks) // wide)
-    figure, axes = pyplot.subplots(high, wide, figsize=(5.2 * wide, 3.8 * high), squeeze=False, layout="constrained")
-    for axis in axes.flat[len(tasks) :]:
+    of = [curve for curve in content["curves"] if curve["measure"] == measure and curve["axis"] == "env_steps"]
+    steps = {task["task"]: task["step"] for task in content["tasks"]}
+    wide = min(3, len(of))
+    tall = -(-len(of) // wide)
+    figure, axes = pyplot.subplots(tall, wide, figsize=(5.2 * wide, 3.8 * tall), squeeze=False, layout="constrained")
+    for axis in axes.flat[len(of) :]:
         axis.remove()
-    for axis, (task, methods) in zip(axes.flat, tasks.items()):
-        for method, scores in methods.items():
-            drawn = curve(scores.records, column)
-            if drawn is None:
-                continue
-            name = f"{method} ({len(scores.records)})"
-            axis.fill_between(drawn.steps, drawn.low, drawn.high, color=colors[method], alpha=0.2, linewidth=0)
-            axis.plot(drawn.steps, drawn.estimate, color=colors[method], marker="o", markersize=2.5, label=name)
-        axis.axvline(comparison.steps[task], color="0.6", linewidth=0.8, linestyle=":")
-        axis.set(title=task, xlabel="environment steps", ylabel=label)
-        if axis.get_legend_handles_labels()[0]:
+    for axis, curve in zip(axes.flat, of):
+        x = curve["x"]
+        for m in curve["methods"]:
+            color = colors[m["method"]]
+            estimate, low, high = (np.array(m[name], dtype=np.float64) for name in ("estimate", "low", "high"))
+            axis.fill_between(x, low, high, color=color, alpha=0.2, linewidth=0)
+            axis.plot(x, estimate, color=color, marker="o", markersize=2.5, label=f"{m['method']} ({m['runs']})")
+        axis.axvline(steps[curve["task"]], color="0.6", linewidth=0.8, linestyle=":")
+        axis.set(title=curve["task"], xlabel=content["axes"]["env_steps"], ylabel=content["measures"][measure])
+        if curve["methods"]:
             axis.legend(loc="best", fontsize="small", title="method (seeds)")
         axis.grid(alpha=0.3)
     return _png(figure)

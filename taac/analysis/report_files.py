@@ -6,15 +6,15 @@ import contextlib
 import json
 import os
 from pathlib import Path
+from typing import Any
 
-from taac.analysis import report_figures, report_tables
-from taac.analysis.report import Comparison
-
-TABLES = ("report.md", "report.csv", "report.json")
+from taac.analysis import report_figures, report_page, report_tables
 
 
-def write(comparison: Comparison, folder: Path) -> list[Path]:
-    """Writes report.md, report.csv, report.json and the pictures; the same comparison gives the same bytes.
+def write(comparison: dict[str, Any], folder: Path) -> list[Path]:
+    """Writes report.md, report.csv, report.html, report.json and the pictures, from what `report.make` gives.
+
+    The same comparison gives the same bytes.
 
     All is made before the first file is touched, each file is put in place by one renaming, and a picture of an earlier
     report that this one has not is removed.
@@ -23,10 +23,11 @@ def write(comparison: Comparison, folder: Path) -> list[Path]:
         The files, the tables first.
     """
     pictures = report_figures.draw(comparison)
-    content = {**comparison.content, "figures": list(pictures)}
+    content = {**comparison, "figures": list(pictures)}
     files = {
         "report.md": report_tables.markdown(content, list(pictures)).encode(),
         "report.csv": report_tables.table(content).encode(),
+        "report.html": report_page.page(content).encode(),
         "report.json": (json.dumps(content, indent=1, allow_nan=False) + "\n").encode(),
         **pictures,
     }

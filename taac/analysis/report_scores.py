@@ -1,9 +1,11 @@
 """Scores of runs for a report: where each task is compared, and the numbers of each run there.
 
-Each task is compared at one step, which its runs have reached: the last evaluation of the finished run that ended first;
-where no run is finished, the last step that all of its runs have reached. The final return of a run is the mean of its last
-k evaluations up to that step, its area under the curve that from the first step common to all to that step (divided by
-their distance: a return again). What it did (repetition) is the mean of the same last k evaluations.
+Each task is compared at one step, which its runs have reached: the one asked for, or the last evaluation of the finished
+run that ended first, or, where no run is finished, the last step that all of its runs have reached. The final return of a
+run is the mean of its last k evaluations up to that step, its area under the curve that from the first step common to all
+to that step (divided by their distance: a return again). What it did (repetition) when acting greedily is the mean of the
+same last k evaluations; when exploring, the mean of the `rollout/` summaries of that span: after the evaluation before
+those k, up to that step.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ class Options(NamedTuple):
     paired: bool = True  # by seed, where two methods have the same
     allow_mixed: bool = False
     anchors: Path | None = None  # a file of more anchors
+    at_step: int | None = None  # compare there; None: where the first finished run ended
+    diverged: str | float = "worst"  # what a diverged run scores, or "leave_out"; see `taac.analysis.diverged`
     resamples: int = 2000
     seed: int = 0  # of the bootstrap
 
@@ -45,17 +49,18 @@ class Scores(NamedTuple):
     records: list[Record]
     final: np.ndarray  # [runs]
     area: np.ndarray  # [runs]; NaN where there is one evaluation only
-    repetition: dict[str, np.ndarray]  # [runs] each
+    repetition: dict[str, np.ndarray]  # [runs] each, acting greedily
+    exploring: dict[str, np.ndarray]  # [runs] each; NaN where a run has no summaries of the span
 
 
-def compared_steps(records: Sequence[Record]) -> dict[str, int]:
-    """The step at which each task is compared; a task without a usable run has none."""
+def compared_steps(records: Sequence[Record], at_step: int | None = None) -> dict[str, int]:
+    """The step at which each task is compared: `at_step`, if given. A task without a usable run has none."""
     steps = {}
     for task in sorted({r.task for r in records if r.task}):
         runs = [r for r in records if r.task == task and not r.problems and r.last_step is not None]
         finished = [r for r in runs if r.status == "finished"]
         if runs:
-            steps[task] = min(int(r.steps[-1]) for r in finished or runs)
+            steps[task] = at_step or min(int(r.steps[-1]) for r in finished or runs)
     return steps
 
 
@@ -82,6 +87,7 @@ def scores_of(
                     [area_under_curve(r.steps, r.returns, start, step) if start < step else math.nan for r in runs]
                 ),
                 {name: np.array([_repetition(r, name, step, k) for r in runs]) for name in REPETITION},
+                {name: np.array([_exploring(r, name, step, k) for r in runs]) for name in REPETITION},
             )
     return scores, kept
 
@@ -94,8 +100,28 @@ def _window(record: Record, name: str, step: int, k: int) -> np.ndarray:
 def _repetition(record: Record, name: str, step: int, k: int) -> float:
     if name in _COLUMNS:
         return float(_window(record, name, step, k).mean())
-    length = _window(record, "length", step, k).sum()
-    return float(1 - _window(record, "decisions", step, k).sum() / length) if length > 0 else math.nan
+    return _calls_saved(_window(record, "decisions", step, k), _window(record, "length", step, k))
+
+
+def _exploring(record: Record, name: str, step: int, k: int) -> float:
+    if name in _COLUMNS:
+        values = _rollouts(record, name, step, k)
+        return float(values.mean()) if values.size else math.nan
+    return _calls_saved(_rollouts(record, "decisions", step, k), _rollouts(record, "length", step, k))
+
+
+def _rollouts(record: Record, name: str, step: int, k: int) -> np.ndarray:
+    """`[n]`: the finite `rollout/` summaries of the span of the last evaluations up to a step."""
+    found = record.scalars.get(f"rollout/{name}")
+    if found is None:
+        return np.zeros(0)
+    evaluated = record.steps[record.steps <= step]
+    after = evaluated[-k - 1] if evaluated.size > k else -math.inf
+    return found.value[(found.env_steps > after) & (found.env_steps <= step) & np.isfinite(found.value)]
+
+
+def _calls_saved(decisions: np.ndarray, length: np.ndarray) -> float:
+    return float(1 - decisions.sum() / length.sum()) if length.sum() > 0 and decisions.size else math.nan
 
 
 # --- Intervals and comparisons --------------------------------------------------------------------

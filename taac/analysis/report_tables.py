@@ -44,6 +44,8 @@ def markdown(content: dict[str, Any], figures: Sequence[str]) -> str:
     for task in content["tasks"]:
         lines += _task(task, [pair for pair in content["pairs"] if pair["task"] == task["task"]])
     lines += _over_tasks(content["over_tasks"])
+    lines += ["## How these numbers were made", ""]
+    lines += [*(f"- **{statement['about']}.** {statement['text']}" for statement in content["statements"]), ""]
     if figures:
         lines += ["## Figures", "", *(f"![{name}]({name})" for name in figures), ""]
     return "\n".join(lines)
@@ -65,12 +67,19 @@ def _task(task: dict[str, Any], pairs: Sequence[dict[str, Any]]) -> list[str]:
     lines += _table(head, rows)
     if pairs:
         lines += ["Differences of mean final returns:", "", *_pairs(pairs)]
-    lines += ["Repetition at the end of training, acting greedily:", ""]
-    head = ["method", *(name.replace("_", " ") for name in REPETITION)]
-    lines += _table(
-        head, [[m["method"], *(with_interval(m["repetition"][n]["mean"]) for n in REPETITION)] for m in task["methods"]]
-    )
-    return lines
+    lines += [
+        f"Repetition at the end of training: acting greedily in the last {task['evaluations']} evaluation(s), and exploring, "
+        "mean of the rollout/ summaries since the evaluation before those:",
+        "",
+    ]
+    acting = {"greedy": "repetition", "exploring": "repetition_exploring"}
+    head = ["method", "acting", *(name.replace("_", " ") for name in REPETITION)]
+    rows = [
+        [m["method"], how, *(with_interval(m[block][name]["mean"]) for name in REPETITION)]
+        for m in task["methods"]
+        for how, block in acting.items()
+    ]
+    return lines + _table(head, rows)
 
 
 def _pairs(pairs: Sequence[dict[str, Any]]) -> list[str]:
@@ -134,7 +143,8 @@ def table(content: dict[str, Any]) -> str:
 def _rows(content: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for task in content["tasks"]:
         for m in task["methods"]:
-            measures = {**{name: m[name] for name in MEASURES}, **m["repetition"]}
+            exploring = {f"{name}, exploring": found for name, found in m["repetition_exploring"].items()}
+            measures = {**{name: m[name] for name in MEASURES}, **m["repetition"], **exploring}
             for measure, found in measures.items():
                 about = {"block": "task", "task": task["task"], "method": m["method"], "measure": measure}
                 for statistic in (s for s in found if s != "runs"):

@@ -15,13 +15,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from taac.analysis import events
 from taac.errors import TaacError
 
 NUMBERS = (
-    "env_steps", "updates", "episodes", "return_mean", "length", "fraction_repeated", "mean_run", "max_run", "decisions",
-    "jerk", "fraction_same",
+    "env_steps", "updates", "training_decisions", "seconds", "episodes", "return_mean", "return_std", "length",
+    "fraction_repeated", "mean_run", "max_run", "decisions", "jerk", "fraction_same",
 )  # fmt: skip
+NO_EVALUATION = "it has no evaluation yet"
 _MARKS = ("run.json", "evaluations.csv")  # either makes a folder a run's
+
+# Settings that do not make two runs of a method incomparable.
+_NO_MATTER = ("create_experiment.seed", "create_experiment.evaluation_video")
 
 
 class Record(NamedTuple):
@@ -36,8 +41,10 @@ class Record(NamedTuple):
     budget: int | None  # environment steps it was to take
     update_ratio: float | None  # gradient steps per environment step that it was to take
     versions: Mapping[str, str | None]  # of packages
-    settings: Mapping[str, str]  # bindings of config.gin, macros resolved, without the seed
+    settings: Mapping[str, str]  # bindings of config.gin, macros resolved, without the seed and what only shows
     evaluations: Mapping[str, np.ndarray]  # a column [n] for each of NUMBERS, NaN where it is not known
+    scalars: Mapping[str, events.Scalar]  # by tag, of TensorBoard's event files; empty without any
+    diverged: int | None  # environment step from which on it has no finite numbers; None: it has them throughout
     problems: tuple[str, ...]  # why it cannot be used
     notes: tuple[str, ...]  # what was mended
 
@@ -65,10 +72,15 @@ def find(root: Path) -> list[Record]:
     """
     if not root.is_dir():
         raise TaacError(f"--root_dir {root} is no folder; give one that holds runs of `taac train`")
-    folders = sorted(Path(at) for at, _, files in os.walk(root) if any(mark in files for mark in _MARKS))
+    folders = sorted(Path(at) for at, _, _ in os.walk(root) if is_run(Path(at)))
     if not folders:
         raise TaacError(f"--root_dir {root} holds no run: no {' or '.join(_MARKS)} at any depth")
     return [read(folder, root) for folder in folders]
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is that of a run."""
+    return any((folder / mark).is_file() for mark in _MARKS)
 
 
 def read(folder: Path, root: Path) -> Record:
@@ -78,15 +90,17 @@ def read(folder: Path, root: Path) -> Record:
     about = _about(folder, problems)
     settings = _settings(folder, notes)
     evaluations = read_evaluations(folder / "evaluations.csv", problems, notes)
-    if not problems and not np.isfinite(evaluations["return_mean"]).all():
-        at = evaluations["env_steps"][~np.isfinite(evaluations["return_mean"])][0]
-        problems.append(f"diverged: the return is not a finite number at step {at:g}")
+    diverged, how = _divergence(about, evaluations)
+    if diverged is not None and set(problems) <= {NO_EVALUATION}:
+        problems = [f"diverged: {how} at step {diverged}"]
     method, rule = _method(about, settings, folder)
     task = (
         _text(about.get("task")) or _text(about.get("environment")) or _value(settings, "create_environment.env_name")
     )
     if task is None:
         problems.append("neither run.json nor config.gin tells its task")
+    summaries = events.read(folder)
+    notes += summaries.notes
     seed = about.get("seed", _value(settings, "create_experiment.seed"))
     versions = about.get("versions")
     return Record(
@@ -99,8 +113,10 @@ def read(folder: Path, root: Path) -> Record:
         budget=_budget(about, settings),
         update_ratio=_update_ratio(settings),
         versions=versions if isinstance(versions, dict) else {},
-        settings={name: value for name, value in settings.items() if name != "create_experiment.seed"},
+        settings={name: value for name, value in settings.items() if name not in _NO_MATTER},
         evaluations=evaluations,
+        scalars=summaries.scalars,
+        diverged=diverged,
         problems=tuple(problems),
         notes=tuple(notes),
     )
@@ -184,11 +200,24 @@ def _budget(about: Mapping[str, Any], settings: Mapping[str, str]) -> int | None
 
 
 def _update_ratio(settings: Mapping[str, str]) -> float | None:
-    """`updates_per_iteration / (unroll_length * num_envs)`."""
+    """`updates_per_env_step`, or without it `updates_per_iteration / (unroll_length * num_envs)`."""
+    told = _value(settings, "Trainer.updates_per_env_step")
+    if isinstance(told, (int, float)):
+        return told
     names = ("Trainer.updates_per_iteration", "Trainer.unroll_length", "create_environment.num_envs")
     updates, unroll, envs = (_value(settings, name) for name in names)
     known = all(isinstance(v, (int, float)) for v in (updates, unroll, envs))
     return updates / (unroll * envs) if known and unroll * envs else None
+
+
+def _divergence(about: Mapping[str, Any], evaluations: Mapping[str, np.ndarray]) -> tuple[int | None, str]:
+    """The step at which the run diverged, and how it is known: by an evaluation, or by what ended the training."""
+    wrong = evaluations["env_steps"][~np.isfinite(evaluations["return_mean"])]
+    if wrong.size:
+        return int(wrong[0]), "the return is not a finite number"
+    told = about.get("diverged")
+    at = told.get("env_steps") if isinstance(told, dict) and about.get("status") != "finished" else None
+    return (at, "training met numbers that are not finite,") if isinstance(at, int) else (None, "")
 
 
 # --- evaluations.csv ------------------------------------------------------------------------------
@@ -211,7 +240,7 @@ def read_evaluations(path: Path, problems: list[str], notes: list[str]) -> dict[
             rows[int(step)] = row
     table = np.array([rows[step] for step in sorted(rows)], dtype=np.float64).reshape(-1, len(NUMBERS))
     if not problems and not len(table):
-        problems.append("it has no evaluation yet")
+        problems.append(NO_EVALUATION)
     return dict(zip(NUMBERS, table.T))
 
 

@@ -1,28 +1,93 @@
-"""`taac check`: builds an experiment without training, and prints what it would be."""
+"""`taac check`: builds an experiment without training, tries an environment, or explains a batch that stopped a run."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from absl import flags as absl_flags
+
 from taac.commands import flags
+from taac.errors import TaacError
+
+if TYPE_CHECKING:
+    from taac.training.config import Config
+    from taac.training.trainer import Trainer
 
 
 def define_flags() -> None:
     flags.define_gin()
+    absl_flags.DEFINE_string(
+        "env_name", None, "Try this environment through what training needs of it; say what to mend."
+    )
+    absl_flags.DEFINE_string(
+        "batch",
+        None,
+        "Explain the file diverged-N.json that a run stopped by a number which was not finite left behind.",
+    )
 
 
 def run() -> None:
-    gin_files = flags.gin_files()
+    asked = {"--gin_file": flags.FLAGS.gin_file, "--env_name": flags.FLAGS.env_name, "--batch": flags.FLAGS.batch}
+    given = [name for name, value in asked.items() if value]
+    if len(given) > 1:
+        raise TaacError(f"give one of {', '.join(asked)}, not {' and '.join(given)}")
+    if flags.FLAGS.batch:
+        _batch(Path(flags.FLAGS.batch))
+    elif flags.FLAGS.env_name:
+        _environment(flags.FLAGS.env_name)
+    else:
+        _experiment(flags.gin_files())
 
-    from taac import nest
-    from taac.replay.memory import readable_bytes
+
+def _batch(path: Path) -> None:
+    from taac.training import inspection
+
+    for line in inspection.describe(inspection.read(path)):
+        print(line)
+
+
+def _environment(env_name: str) -> None:
+    from taac.environments.examine import examine
+
+    findings = examine(env_name)
+    for finding in findings:
+        print(f"{'  ok  ' if finding.fine else 'MEND  '}{finding.about}")
+        if finding.mend:
+            print(f"      {finding.mend}")
+    wrong = sum(not finding.fine for finding in findings)
+    if wrong:
+        raise TaacError(f"environment '{env_name}': {wrong} of {len(findings)} findings are to be mended")
+    print(f"environment '{env_name}' can be trained on")
+
+
+def _experiment(gin_files: list[str]) -> None:
     from taac.training import config, experiment
+    from taac.training.footprint import shares
 
     loaded = config.load(gin_files, flags.FLAGS.gin_param)
     trainer = config.build(experiment.create_experiment)
-    trainer.close()
+    try:
+        memory = shares(trainer)
+    finally:
+        trainer.close()
     loaded.check_used()
-    environment, algorithm, replay = trainer.environment, trainer.agent.algorithm, trainer.replay_buffer
-    print(config.operative_config())
-    print(f"environment: {environment.name}, {environment.num_envs} in parallel")
+    taken = trainer.begin()
+    origins = loaded.origins()
+    width = min(90, max(len(line) for line, _ in origins))
+    for line, where in origins:
+        print(f"{line:<{width}}  # {where}")
+    _describe(trainer)
+    for part in taken:
+        print(f"  {part['module']} from {part['run']}, at {part['env_steps']} environment steps")
+    _numbers(trainer, loaded, memory)
+
+
+def _describe(trainer: Trainer) -> None:
+    from taac import nest
+
+    environment, algorithm = trainer.environment, trainer.agent.algorithm
+    print(f"\nenvironment: {environment.name}, {environment.num_envs} in parallel")
     for path, spec in nest.flatten_with_path(environment.observation_spec):
         print(f"  observation {path + ' ' if path else ''}{spec}")
     for path, spec in nest.flatten_with_path(environment.action_spec):
@@ -31,9 +96,27 @@ def run() -> None:
     print(f"algorithm: {type(algorithm).__name__} on {trainer.agent.device}, {count} trainable parameters")
     for line in algorithm.describe():
         print(f"  {line}")
+
+
+def _numbers(trainer: Trainer, loaded: Config, memory: list) -> None:
+    from taac.replay.memory import readable_bytes
+    from taac.training.advice import advice
+
+    replay, ratio = trainer.replay_buffer, float(trainer.update_ratio)
     print(
         f"replay buffer: {replay.num_bytes} bytes ({readable_bytes(replay.num_bytes)}): {replay.length} frames x "
         f"{replay.num_envs} environments on {replay.device}"
     )
-    ratio = trainer.updates_per_iteration / (trainer.unroll_length * environment.num_envs)
+    updates = int((trainer.num_env_steps - trainer.initial_collect_steps) * trainer.update_ratio)
     print(f"updates per environment step: {ratio:g}, after {trainer.initial_collect_steps} steps of collection")
+    print(
+        f"  {updates} updates in all, {updates / trainer.num_env_steps:.4g} a step of the whole run; "
+        f"{ratio * trainer.batch_size * trainer.segment_length:g} frames are replayed for each that is collected"
+    )
+    print(f"memory: {readable_bytes(sum(share.bytes for share in memory))}, and what a gradient step needs on its way")
+    for share in memory:
+        print(f"  {readable_bytes(share.bytes):>9}  {share.what}")
+    found = advice(trainer, loaded.settings("taac.environments.vector_environment.create_environment"), memory)
+    print("what looks wrong:" if found else "what looks wrong: nothing")
+    for line in found:
+        print(f"  {line}")

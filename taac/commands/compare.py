@@ -1,82 +1,158 @@
-"""`taac compare`: runs methods x tasks x seeds, some at a time; called again, it goes on where it was."""
+"""`taac compare`: runs methods x tasks x seeds, here or on a cluster; called again, it goes on where it was."""
 
 from __future__ import annotations
 
 import shlex
+import shutil
 import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
 
 from taac.commands import flags
 from taac.errors import TaacError
 
+if TYPE_CHECKING:
+    from taac.training.campaign import State
+    from taac.training.comparison import Comparison, Run
+    from taac.training.launchers import Launcher
+    from taac.training.launchers.slurm import SlurmArray
+
+SLURM = {"partition": "string", "time": "string", "mem": "string", "cpus": "integer", "gres": "string"}
+
 
 def define_flags() -> None:
     flags.define_root_dir("Where the runs go: <root_dir>/<task>/<method>/seed_<n>.")
+    absl_flags.DEFINE_multi_string(
+        "gin_file", [], "A comparison, such as experiments/simple_control.gin: flags win over what it binds."
+    )
+    absl_flags.DEFINE_multi_string("gin_param", [], 'A gin binding for every run, such as "num_env_steps = 20000".')
     absl_flags.DEFINE_string("methods", None, "Method files in gin/methods, by comma: sac,taac.")
     absl_flags.DEFINE_string("tasks", None, "Environment ids, by comma: Pendulum-v1,Hopper-v5.")
-    absl_flags.DEFINE_integer("seeds", 5, "How many seeds.", lower_bound=1)
-    absl_flags.DEFINE_integer("first_seed", 0, "The first of them.", lower_bound=0)
+    absl_flags.DEFINE_integer("seeds", None, "How many seeds; 5 if nothing says.", lower_bound=1)
+    absl_flags.DEFINE_integer("first_seed", None, "The first of them; 0 if nothing says.", lower_bound=0)
     absl_flags.DEFINE_integer(
-        "jobs", 0, "Runs at a time, each on one thread; 0: as many as there are cores.", lower_bound=0
-    )
-    absl_flags.DEFINE_bool("dry_run", False, "Print the command of each run, and run nothing.")
-    absl_flags.DEFINE_multi_string("gin_param", [], 'A gin binding for every run, such as "num_env_steps = 20000".')
+        "jobs", 0, "Runs at a time, each on one thread; 0: as many as there are cores, or as the cluster has room for.",
+        lower_bound=0,
+    )  # fmt: skip
+    absl_flags.DEFINE_enum("launcher", "local", ["local", "ray", "slurm"], "Where the runs are run.")
+    absl_flags.DEFINE_string("ray_address", "auto", "Of the Ray cluster: auto, <host>:<port> or ray://<host>:<port>.")
+    for name, kind in SLURM.items():
+        getattr(absl_flags, f"DEFINE_{kind}")(f"slurm_{name}", None, f"SLURM: sbatch's option for each run ({name}).")
+    absl_flags.DEFINE_multi_string("slurm_setup", None, 'SLURM: a shell line before each run: "module load cuda".')
+    absl_flags.DEFINE_multi_string("slurm_options", None, 'SLURM: any other option of sbatch: "--account=me".')
+    absl_flags.DEFINE_bool("dry_run", False, "Print each run's command, or the SLURM script, and run nothing.")
 
 
 def run() -> None:
-    root_dir = flags.root_dir()
+    root_dir, given = flags.root_dir(), flags.FLAGS
 
-    from taac.environments import single
-    from taac.training import campaign, config
+    from taac.training.campaign import Campaign
 
-    methods = list(dict.fromkeys(campaign.split(flags.FLAGS.methods or "")))
-    tasks = list(dict.fromkeys(campaign.split(flags.FLAGS.tasks or "")))
-    for name, given in (("methods", methods), ("tasks", tasks)):
-        if not given:
-            raise TaacError(f"--{name} is missing: for example --methods sac,taac --tasks Pendulum-v1,Hopper-v5")
-    for task in tasks:
-        single.find_spec(task)
-    first, params = flags.FLAGS.first_seed, flags.FLAGS.gin_param
-    for method in methods:  # every mistake is found before any run begins
-        for task in tasks:
-            config.load([f"gin/tasks/{campaign.category(task)}.gin", f"gin/methods/{method}.gin"], params)
-    runs = campaign.plan(root_dir, methods, tasks, range(first, first + flags.FLAGS.seeds), params)
-    if flags.FLAGS.dry_run:
-        for planned in runs:
-            print(shlex.join(planned.command))
+    comparison, array = read()
+    runs = comparison.plan(root_dir, given.gin_file, given.gin_param)
+    if given.dry_run:
+        slurm = given.launcher == "slurm"
+        print(array.script(runs, root_dir, given.jobs) if slurm else "\n".join(shlex.join(r.command) for r in runs))
         return
-    work = campaign.Campaign(runs, jobs := flags.FLAGS.jobs or campaign.cores())
-    print(f"{len(runs)} runs, {jobs} at a time: {work.state()}")
-    shown = View()
+    launcher, jobs = launch(runs, root_dir, array)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # to stop the runs in order, as for Ctrl-C
-    end = work.run(shown.tell)
-    shown.close()
-    for failed, why in end.failed.items():
-        print(f"failed: {failed.name}: {why}")
+    record = Path(root_dir) / "compare.json"
+    work = Campaign(runs, launcher, jobs, record)
+    print(f"{len(runs)} runs{f', {jobs} at a time' if jobs else ''}: {work.state()}", flush=True)
+    with View() as view:
+        end = work.run(view.tell)
     print(f"{root_dir}: {len(end.finished)} of {len(runs)} runs finished")
     if end.failed:
-        raise TaacError(f"{len(end.failed)} of {len(runs)} runs failed; the same command tries them again")
+        raise TaacError(
+            f"{len(end.failed)} of {len(runs)} runs failed, see {record}; the same command tries them again"
+        )
+
+
+def read() -> tuple[Comparison, SlurmArray]:
+    """What is to be compared, and what a SLURM task asks for: from gin files, and flags over them.
+
+    Every mistake in the configuration of any run is found here.
+    """
+    from taac.training import config
+    from taac.training.comparison import Comparison
+    from taac.training.launchers.slurm import SlurmArray
+
+    given = flags.FLAGS
+    config.load(given.gin_file)
+    bound = config.build(Comparison)
+    asked = {"methods": words(given.methods), "tasks": words(given.tasks), "seeds": given.seeds}
+    comparison = config.build(lambda: Comparison(**told({**asked, "first_seed": given.first_seed})))
+    wanted = {name: getattr(given, f"slurm_{name}") for name in (*SLURM, "setup", "options")}
+    array = config.build(lambda: SlurmArray(**told(wanted)))
+    comparison.check(bound, given.gin_file, given.gin_param)
+    return comparison, array
+
+
+def launch(runs: list[Run], root_dir: str, array: SlurmArray) -> tuple[Launcher, int | None]:
+    """The launcher that was asked for, and how many runs it may have at a time: None is its own affair."""
+    from taac.training.launchers import local, ray_cluster, slurm
+
+    given = flags.FLAGS
+    if given.launcher == "ray":
+        return ray_cluster.RayCluster(given.ray_address, root_dir), given.jobs or None
+    if given.launcher == "slurm":
+        script = Path(root_dir) / "compare.sbatch"
+        script.parent.mkdir(parents=True, exist_ok=True)
+        script.write_text(array.script(runs, root_dir, given.jobs), encoding="utf-8")
+        print(f"{script}: the job array; when it is submitted, Ctrl-C leaves it alone and the same command follows it")
+        return slurm.SlurmQueue(runs, script, given.jobs), None
+    return local.LocalProcesses(), given.jobs or local.cores()
+
+
+def words(text: str | None) -> tuple[str, ...] | None:
+    """`"sac, taac"` as its words."""
+    return None if text is None else tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def told(flags_by_name: dict[str, Any]) -> dict[str, Any]:
+    """The flags that were given, lists as tuples."""
+    given = {name: value for name, value in flags_by_name.items() if value is not None}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
 
 
 class View:
-    """One line that is kept up to date on a terminal; elsewhere, a line whenever a run begins or ends."""
+    """One line that is kept up to date on a terminal; elsewhere, a line whenever a run begins or ends.
+
+    A run that fails is told at once, on a line that stays.
+    """
 
     def __init__(self) -> None:
-        import sys
+        self._file, self._live = sys.stderr, sys.stderr.isatty()
+        self._counts = ""
+        self._failed: set[Run] = set()
 
-        self._file, self._seen = sys.stderr, ""
-        self._live = sys.stderr.isatty()
+    def __enter__(self) -> View:
+        return self
 
-    def tell(self, state: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._live and self._counts:
+            self._file.write("\n")
+
+    def tell(self, state: State) -> None:
+        for run, why in state.failed.items():
+            if run not in self._failed:
+                self._failed.add(run)
+                self._clear()
+                print(f"failed: {run.name}: {why}", flush=True)
         line = str(state)
+        counts = line.split(", about")[0]
         if self._live:
-            self._file.write(f"\r\x1b[K{line}")
-        elif line.split(", about")[0] != self._seen.split(", about")[0]:
+            self._clear()
+            self._file.write(line[: shutil.get_terminal_size().columns - 1])  # a longer one could not be cleared
+        elif counts != self._counts:
             self._file.write(f"{line}\n")
-        self._seen = line
+        self._counts = counts
         self._file.flush()
 
-    def close(self) -> None:
+    def _clear(self) -> None:
         if self._live:
-            self._file.write("\n")
+            self._file.write("\r\x1b[K")
+            self._file.flush()

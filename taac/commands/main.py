@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 
 from absl import app, flags, logging
 
-from taac.errors import TaacError
+from taac.errors import RESUMABLE, Interrupted, TaacError
 
 COMMANDS = {
     "train": "train from gin files into a run folder, or go on with the run that is there",
     "compare": "run methods x tasks x seeds, some at a time; called again, go on",
-    "play": "load a run and play greedy episodes; can record a video",
-    "report": "compare the runs below a folder: tables, verdicts and pictures",
-    "plot": "draw a run's curves to PNG and CSV",
+    "play": "load a run and play greedy episodes; can record a video and draw when the agent repeats",
+    "report": "compare the runs below a folder: tables, verdicts, pictures and a page",
+    "plot": "draw any summaries of any runs, seeds averaged, to PNG, SVG or CSV",
     "check": "build an experiment without training, and print what it would be",
 }
 USAGE = (
@@ -27,7 +27,8 @@ USAGE = (
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Runs `taac <command> [flags]` and exits: 0, 1 for refused input, 2 for a call that makes no sense."""
+    """Runs `taac <command> [flags]` and exits: 0, 1 for refused input, 2 for a call that makes no sense,
+    75 for a run that a signal stopped and that the same command goes on with."""
     argv = list(sys.argv if argv is None else argv)
     if len(argv) < 2 or argv[1] in ("-h", "--help", "help"):
         print(USAGE, end="")
@@ -76,7 +77,13 @@ def _run(name: str, run: Callable[[], None], rest: Sequence[str]) -> int:
     except OSError as error:
         print(f"taac {name}: {error}", file=sys.stderr)
         return 1
+    except Interrupted as stopped:
+        print(f"taac {name}: {stopped}", file=sys.stderr)
+        return RESUMABLE
     except KeyboardInterrupt:
-        print(f"\ntaac {name}: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+        if name in ("train", "compare"):
+            print(f"\ntaac {name}: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+            return RESUMABLE
+        print(f"\ntaac {name}: interrupted", file=sys.stderr)
         return 130
     return 0

@@ -1,21 +1,57 @@
-"""`taac plot`: draws a run's curves to PNG and CSV."""
+"""`taac plot`: draws any summaries of any runs, or the curves of one run, to PNG, SVG and CSV."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from absl import flags as absl_flags
+
 from taac.commands import flags
+from taac.errors import TaacError
 
 
 def define_flags() -> None:
-    flags.define_root_dir("The folder of the run.")
+    absl_flags.DEFINE_multi_string(
+        "root_dir", [], "The folder of a run, or one that has runs below it at any depth; repeat for several."
+    )
+    absl_flags.DEFINE_list(
+        "tags", [], "Summaries, or patterns such as 'beta/*', with commas between; a row of panels each."
+    )
+    absl_flags.DEFINE_string("x", "env_steps", "What is drawn against: env_steps, decisions, updates or wall_time.")
+    absl_flags.DEFINE_float(
+        "smoothing", 0.0, "Each point becomes the mean of the run's points in the last so many units of --x; 0: not."
+    )
+    absl_flags.DEFINE_string(
+        "output", None, "A .png, .svg or .csv file; if it is not given, plot.png and plot.csv in the first --root_dir."
+    )
+    absl_flags.DEFINE_bool("allow_mixed", False, "Average runs of unequal budgets, versions or settings all the same.")
 
 
 def run() -> None:
-    folder = Path(flags.root_dir())
+    given = flags.FLAGS
+    if not given.root_dir:
+        raise TaacError("--root_dir is missing: the folder of a run, or one with runs below it")
+    roots = [Path(root) for root in given.root_dir]
+    options_given = given.tags or given.x != "env_steps" or given.smoothing or given.output
 
-    from taac.analysis import plots
+    from taac.analysis import plots, run_records, tag_curves
 
-    picture, table = plots.plot_run(folder)
-    print(table)
-    print(picture)
+    if len(roots) == 1 and run_records.is_run(roots[0]) and not options_given:
+        picture, table, notes = plots.plot_run(roots[0])
+        written = [table, picture]
+    else:
+        outputs = [Path(given.output)] if given.output else [roots[0] / "plot.csv", roots[0] / "plot.png"]
+        for output in outputs:
+            plots.check_format(output)
+        options = tag_curves.Options(
+            tags=tuple(given.tags) or tag_curves.DEFAULT_TAGS,
+            x=given.x,
+            smoothing=given.smoothing,
+            allow_mixed=given.allow_mixed,
+        )
+        found = tag_curves.make(roots, options)
+        notes, written = found.notes, [plots.write_curves(found, output) for output in outputs]
+    for note in notes:
+        print(f"note: {note}")
+    for path in written:
+        print(path)

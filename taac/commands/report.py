@@ -1,4 +1,4 @@
-"""`taac report`: compares the runs below a folder: tables and pictures."""
+"""`taac report`: compares the runs below a folder: tables, pictures and a page."""
 
 from __future__ import annotations
 
@@ -18,6 +18,18 @@ def define_flags() -> None:
     absl_flags.DEFINE_string(
         "anchors", None, "A JSON file of more normalisation anchors; see taac/analysis/anchors.json."
     )
+    absl_flags.DEFINE_integer(
+        "at_step",
+        None,
+        "Compare at this environment step; otherwise where the first finished run ended.",
+        lower_bound=1,
+    )
+    absl_flags.DEFINE_string(
+        "diverged",
+        "worst",
+        "What a diverged run scores: worst (the lowest return of any evaluation on its task, or the anchor y0 if that is "
+        "lower), leave_out, or a return such as -1000.",
+    )
     absl_flags.DEFINE_bool("paired", True, "Compare two methods seed by seed where they have the same seeds.")
     absl_flags.DEFINE_bool(
         "allow_mixed", False, "Compare runs of unequal budgets, versions or update ratios all the same."
@@ -28,7 +40,7 @@ def run() -> None:
     given = flags.FLAGS
     root = Path(flags.root_dir())
 
-    from taac.analysis import report, report_files
+    from taac.analysis import diverged, report, report_files
     from taac.analysis.report_scores import Options
 
     options = Options(
@@ -36,12 +48,14 @@ def run() -> None:
         paired=given.paired,
         allow_mixed=given.allow_mixed,
         anchors=Path(given.anchors) if given.anchors else None,
+        at_step=given.at_step,
+        diverged=diverged.parse(given.diverged),
     )
     comparison = report.make(root, options)
     written = report_files.write(comparison, Path(given.output_dir) if given.output_dir else root)
-    for warning in comparison.content["warnings"]:
+    for warning in comparison["warnings"]:
         print(f"warning: {warning}")
-    for pair in comparison.content["pairs"]:
+    for pair in comparison["pairs"]:
         difference = pair["difference"]
         interval = (
             "no interval" if difference["low"] is None else f"[{difference['low']:.4g}, {difference['high']:.4g}]"

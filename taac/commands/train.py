@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from absl import flags as absl_flags
 
 from taac.commands import flags
+from taac.errors import DivergedError, Interrupted, TaacError
 
 if TYPE_CHECKING:
+    from taac.training.config import Config
+    from taac.training.interruption import Interruption
     from taac.training.metrics import EpisodeSummary
+    from taac.training.run_folder import RunFolder
+    from taac.training.trainer import Trainer
 
 
 def define_flags() -> None:
     flags.define_root_dir("Where the run goes: a new or empty folder, or one that holds the same run, unfinished.")
     flags.define_gin()
+    absl_flags.DEFINE_float(
+        "lock_timeout", 0.0, "Seconds to wait for another process that trains in the folder to end.", lower_bound=0.0
+    )
 
 
 def run() -> None:
     root_dir, gin_files = flags.root_dir(), flags.gin_files()
 
     from taac.training import config, experiment
+    from taac.training.interruption import Interruption
     from taac.training.run_folder import RunFolder, now
 
     loaded = config.load(gin_files, flags.FLAGS.gin_param)
@@ -28,19 +40,26 @@ def run() -> None:
         loaded.check_used()
         operative = config.operative_config()
         folder = RunFolder(root_dir)
-        status = folder.open(operative)
-        if status == "finished":
-            print(
-                f"{folder.path} holds this run already, finished; nothing to do. To train again, give another folder."
-            )
+        finished = (
+            f"{folder.path} holds this run already, finished; nothing to do. To train again, give another folder."
+        )
+        if folder.open(operative) == "finished":
+            print(finished)
             return
-        with folder.lock():
-            if status == "unfinished" and folder.checkpoint.exists():
+        with folder.lock(flags.FLAGS.lock_timeout):
+            status = folder.open(operative)  # as whoever had the lock left it
+            if status == "finished":
+                print(finished)
+                return
+            if status == "unfinished" and folder.has_checkpoints():
                 trainer.resume(folder)
                 resumed = folder.read_run().get("resumed", [])
-                folder.update_run(resumed=[*resumed, {"time": now(), "env_steps": trainer.env_steps}])
+                resumed = [*resumed, {"time": now(), "env_steps": trainer.env_steps}]
+                folder.update_run(status="running", resumed=resumed, diverged=None, error=None)
                 print(f"resuming {folder.path} at {trainer.env_steps} environment steps")
             else:
+                if status == "unfinished":  # killed before its first checkpoint: "auto" may now measure otherwise
+                    trainer.learner.keep_products(folder.read_run().get("products"))
                 about = {
                     "method": next(
                         (Path(f).stem for f in reversed(gin_files) if Path(f).parent.name == "methods"), None
@@ -49,12 +68,13 @@ def run() -> None:
                     "environment": trainer.environment.name,
                     "device": str(trainer.agent.device),
                     "products": trainer.learner.products,
+                    "load_from": trainer.begin(),
                 }
                 folder.begin(operative, about)
                 for line in trainer.agent.algorithm.describe():
                     print(line)
-            with ProgressBar(trainer.num_env_steps, trainer.env_steps) as progress:
-                trainer.train(folder, progress)
+            with Interruption() as interruption:
+                _train(trainer, folder, interruption, _hyper_parameters(trainer, folder, loaded))
             updates = trainer.learner.num_updates
             folder.update_run(status="finished", end=now(), env_steps=trainer.env_steps, updates=updates)
     finally:
@@ -66,6 +86,56 @@ def run() -> None:
         f"evaluation return {final.return_mean:.2f} +- {final.return_std:.2f}, "
         f"{100 * final.fraction_repeated:.0f}% of steps repeated; in {folder.path}"
     )
+
+
+def _hyper_parameters(trainer: Trainer, folder: RunFolder, loaded: Config) -> dict[str, Any]:
+    """What TensorBoard's hparams view is to show; the same names for every run."""
+    return {
+        "method": folder.read_run().get("method") or type(trainer.agent.algorithm).__name__,
+        "environment": trainer.environment.name,
+        "seed": trainer.seed,
+        **loaded.task_macros(),
+    }
+
+
+def _train(trainer: Trainer, folder: RunFolder, interruption: Interruption, about: dict[str, Any]) -> None:
+    """Trains to the end.
+
+    Raises:
+        Interrupted: a signal came before it.
+    """
+    from taac import files
+
+    try:
+        with ProgressBar(trainer.num_env_steps, trainer.env_steps) as progress:
+            trainer.train(folder, progress, about, interruption)
+    except OSError as error:
+        if error.errno not in files.FULL:
+            raise
+        raise files.refusal(
+            error, folder.path, trainer.checkpoint_bytes(), folder.checkpoints.what_remains()
+        ) from error
+    except DivergedError as error:
+        _mark(folder, status="diverged", diverged={"env_steps": trainer.env_steps, "error": str(error)})
+        raise
+    except TaacError as error:
+        if interruption.signal is None:
+            _mark(folder, status="failed", error=str(error))
+            raise
+        # The signal may have reached, and ended, the processes of the environments.
+        why = f"{interruption.signal.name}, and then: {error}"
+    else:
+        if interruption.signal is None or trainer.env_steps >= trainer.num_env_steps:
+            return
+        why = f"{interruption.signal.name} at {trainer.env_steps} environment steps, a checkpoint is written"
+    folder.update_run(status="interrupted")
+    raise Interrupted(f"{why}; resumable: the same command goes on to the same end")
+
+
+def _mark(folder: RunFolder, **changes: Any) -> None:
+    """Notes what ended a run; what ended it may keep this from being written too, and is what is to be told."""
+    with contextlib.suppress(TaacError, OSError):
+        folder.update_run(**changes)
 
 
 class ProgressBar:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import signal
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -10,7 +13,8 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-from taac.errors import TaacError
+from taac.environments.step_recorder import StepRecorder
+from taac.errors import EnvironmentFailed, TaacError
 
 
 class OptionalPackage(NamedTuple):
@@ -48,15 +52,23 @@ def make_single(
     wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]],
     max_episode_steps: int | None,
     action_repeat: ActionRepeatSettings | None = None,
+    recorded: bool = False,
 ) -> gymnasium.Env:
-    """A registered environment inside the given wrappers (the first is the innermost) and then the action repeat.
+    """A registered environment inside the given wrappers (the first is the innermost), a recorder if asked for, and the
+    action repeat.
 
     Raises:
         TaacError: the environment is unknown or cannot be made.
     """
     shown = env_name if isinstance(env_name, str) else env_name.id
     try:
-        env = gymnasium.make(env_name, max_episode_steps=max_episode_steps, disable_env_checker=True, **env_kwargs)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message=".*not in the possible render_modes")
+            env = gymnasium.make(env_name, max_episode_steps=max_episode_steps, disable_env_checker=True, **env_kwargs)
+    except UserWarning as error:
+        raise TaacError(
+            f"environment '{shown}' cannot be drawn: it has no render mode '{env_kwargs.get('render_mode')}'"
+        ) from error
     except gymnasium.error.DependencyNotInstalled as error:
         raise TaacError(f"environment '{shown}' needs a package that is not installed: {error}") from error
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
@@ -68,6 +80,8 @@ def make_single(
         ) from error
     for wrapper in wrappers:
         env = wrapper(env)
+    if recorded:
+        env = StepRecorder(env)
     if action_repeat is not None:
         env = (ChosenRepeat if action_repeat.chosen else ActionRepeat)(env, *action_repeat[:3])
     return env if reward_dim(env) is None else VectorReward(env)
@@ -108,6 +122,77 @@ def reward_dim(env: gymnasium.Env) -> int | None:
     if len(shape) != 1:
         raise TaacError(f"a reward_space must have rank 1 (a vector of rewards), got shape {list(shape)}")
     return int(shape[0])
+
+
+class Anew(gymnasium.Wrapper):
+    """An environment whose every reset with a seed, but for the first, is one of a newly made environment.
+
+    So what follows depends on the seed alone. Some simulators keep something of earlier episodes: the Box2D world of
+    `BipedalWalker-v3`, seeded alike, goes other ways after an episode than before any.
+
+    What it raises becomes an `EnvironmentFailed` that says where: its number among how many, `number`, its seed, how many
+    episodes and steps after it, and the last action.
+    """
+
+    env: gymnasium.Env
+
+    def __init__(self, make: Callable[[], gymnasium.Env], number: tuple[int, int] = (0, 1)):
+        super().__init__(make())
+        self._make, self._used, self._number = make, False, number
+        self._seed: int | None = None
+        self._episode, self._step = 0, 0
+        self._attributes: dict[str, Any] = {}  # set from outside, such as what a recorder is to film
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self._episode, self._step = (self._episode + 1, 0) if seed is None else (1, 0)
+        self._seed = self._seed if seed is None else seed
+        try:
+            if seed is not None and self._used:
+                self.env.close()
+                self.env = self._make()
+                for name, value in self._attributes.items():
+                    self.env.set_wrapper_attr(name, value)
+            self._used = True
+            return self.env.reset(seed=seed, options=options)
+        except TaacError:
+            raise
+        except Exception as error:
+            raise EnvironmentFailed(f"{self._place()} failed at reset: {type(error).__name__}: {error}") from error
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        self._step += 1
+        try:
+            return self.env.step(action)
+        except TaacError:
+            raise
+        except Exception as error:
+            raise EnvironmentFailed(
+                f"{self._place()} failed at step {self._step}: {type(error).__name__}: {error}; its last action, in its own "
+                f"scale, was {_shown(action)}"
+            ) from error
+
+    def _place(self) -> str:
+        number, count = self._number
+        return f"(number {number} of {count}, seed {self._seed}, episode {self._episode} since it was seeded)"
+
+    def set_wrapper_attr(self, name: str, value: Any, **more: Any) -> bool:
+        self._attributes[name] = value
+        return self.env.set_wrapper_attr(name, value, **more)
+
+
+def _shown(action: Any) -> str:
+    return str(action.tolist()) if isinstance(action, np.ndarray) else str(action)
+
+
+def make_anew(number: tuple[int, int], *args: Any) -> gymnasium.Env:
+    """`make_single` of the arguments after the number, in `Anew`."""
+    return Anew(functools.partial(make_single, *args), number)
+
+
+def make_in_worker(number: tuple[int, int], *args: Any) -> gymnasium.Env:
+    """`make_anew` in a worker process, which leaves Ctrl-C to the process that it works for."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return make_anew(number, *args)
 
 
 class ActionRepeat(gymnasium.Wrapper):

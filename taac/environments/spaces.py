@@ -11,20 +11,26 @@ from gymnasium import spaces
 
 from taac.data_structures import Nest
 from taac.errors import TaacError
-from taac.specs import TensorSpec, bounded
+from taac.specs import ACTION_MASK, TensorSpec, bounded
 
 
 def observation_spec(space: spaces.Space, path: str = "") -> Nest:
     """The spec of an observation space, Dict and Tuple of any depth.
 
     Float boxes become float32; uint8 boxes (images, bytes) stay; other integer boxes and MultiBinary become float32;
-    Discrete and MultiDiscrete become categorical int64.
+    Discrete and MultiDiscrete become categorical int64. The leaf `action_mask` of a Dict becomes bool if it is binary:
+    MultiBinary, or an integer box in [0, 1].
 
     Raises:
         TaacError: a space that has no tensor form (Text, Graph, Sequence...).
     """
     if isinstance(space, spaces.Dict):
-        return {key: observation_spec(child, f"{path}/{key}") for key, child in space.spaces.items()}
+        return {
+            key: TensorSpec(tuple(child.shape or ()), torch.bool, np.asarray(0), np.asarray(1))
+            if key == ACTION_MASK and _is_binary(child)
+            else observation_spec(child, f"{path}/{key}")
+            for key, child in space.spaces.items()
+        }
     if isinstance(space, spaces.Tuple):
         return tuple(observation_spec(child, f"{path}/{i}") for i, child in enumerate(space.spaces))
     if isinstance(space, spaces.Box):
@@ -44,6 +50,13 @@ def observation_spec(space: spaces.Space, path: str = "") -> Nest:
     )
 
 
+def _is_binary(space: spaces.Space) -> bool:
+    if isinstance(space, spaces.Box):
+        whole = np.issubdtype(space.dtype, np.integer) or space.dtype == np.bool_
+        return bool(whole and np.all(space.low >= 0) and np.all(space.high <= 1))
+    return isinstance(space, spaces.MultiBinary)
+
+
 def to_tensors(spec: Nest, observation: Any) -> Nest:
     """A batched observation of numpy arrays as fresh tensors of the spec's dtypes, leaves `[B, ...]`."""
     if isinstance(spec, dict):
@@ -54,13 +67,14 @@ def to_tensors(spec: Nest, observation: Any) -> Nest:
         return torch.from_numpy(np.array(observation, dtype=_NUMPY[spec.dtype]))
 
 
-_NUMPY = {torch.uint8: np.uint8, torch.float32: np.float32, torch.int64: np.int64}
+_NUMPY = {torch.uint8: np.uint8, torch.float32: np.float32, torch.int64: np.int64, torch.bool: np.bool_}
 
 
 def action_adapter(space: spaces.Space) -> tuple[Nest, Callable[[Nest], Any]]:
     """The spec that algorithms act in, and the function from its actions `[B, ...]` to the environment's.
 
-    A box is rescaled: algorithms act in [-1, 1], and `a` becomes `low + (a + 1) / 2 * (high - low)`.
+    A box is rescaled: algorithms act in [-1, 1], and `a` becomes `low + (a + 1) / 2 * (high - low)`. Choices (Discrete and
+    MultiDiscrete) count from 0, and `start` is added to them.
 
     Tuple and Dict spaces become tuples and dicts of what their parts become.
 
@@ -102,6 +116,64 @@ def action_adapter(space: spaces.Space) -> tuple[Nest, Callable[[Nest], Any]]:
         start = int(space.start)
         spec = TensorSpec((), torch.int64, np.asarray(0), np.asarray(int(space.n) - 1))
         return spec, lambda action: action.numpy() + start
+    if isinstance(space, spaces.MultiDiscrete):
+        nvec, starts = np.asarray(space.nvec), np.asarray(space.start)
+        spec = TensorSpec(tuple(nvec.shape), torch.int64, np.zeros_like(nvec), nvec - 1)
+        return spec, lambda action: action.numpy() + starts
     raise TaacError(
-        f"the action space {space} is not supported; expected a Box, a Discrete space, or a Tuple or Dict of them"
+        f"the action space {space} is not supported; expected a Box, a Discrete or MultiDiscrete space, or a Tuple or Dict "
+        "of them"
     )
+
+
+def to_unit(where: str, space: spaces.Space, action: Any) -> Nest:
+    """Actions of the environment's `[N, ...]` in the scale that algorithms act in: the inverse of `action_adapter`'s.
+
+    Args:
+        where: for messages.
+
+    Raises:
+        TaacError: an action outside the space (by more than rounding).
+    """
+    if isinstance(space, spaces.Tuple):
+        return tuple(to_unit(where, child, part) for child, part in zip(space.spaces, action))
+    if isinstance(space, spaces.Dict):
+        return {key: to_unit(where, child, action[key]) for key, child in space.spaces.items()}
+    if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
+        choice = np.asarray(action, dtype=np.int64) - np.asarray(space.start)
+        inside = (choice >= 0) & (choice < (space.n if isinstance(space, spaces.Discrete) else space.nvec))
+        unit = torch.from_numpy(choice)
+    else:
+        assert isinstance(space, spaces.Box)  # `action_adapter` has refused everything else
+        low, span = space.low.astype(np.float64), space.high.astype(np.float64) - space.low.astype(np.float64)
+        scaled = (np.asarray(action, dtype=np.float64) - low) / span * 2.0 - 1.0
+        inside = np.abs(scaled) <= 1.0 + 1e-5
+        unit = torch.from_numpy(np.clip(scaled, -1.0, 1.0).astype(np.float32))
+    if not inside.all():
+        first = int(np.flatnonzero(~inside.reshape(len(inside), -1).all(1))[0])
+        raise TaacError(f"{where} has an action outside {space}: {np.asarray(action)[first]}, at step {first}")
+    return unit
+
+
+def describe(space: spaces.Space) -> Any:
+    """A space as plain values that JSON can hold: equal where the spaces are. Equal bounds are written as one number."""
+    if isinstance(space, spaces.Dict):
+        return {"type": "Dict", "spaces": {key: describe(child) for key, child in space.spaces.items()}}
+    if isinstance(space, spaces.Tuple):
+        return {"type": "Tuple", "spaces": [describe(child) for child in space.spaces]}
+    described: dict[str, Any] = {"type": type(space).__name__, "shape": list(space.shape or ())}
+    if isinstance(space, spaces.Box):
+        return {**described, "dtype": str(space.dtype), "low": _bound(space.low), "high": _bound(space.high)}
+    if isinstance(space, spaces.Discrete):
+        return {**described, "n": int(space.n), "start": int(space.start)}
+    if isinstance(space, spaces.MultiDiscrete):
+        return {**described, "nvec": _bound(space.nvec), "start": _bound(space.start)}
+    return described if isinstance(space, spaces.MultiBinary) else {**described, "as_text": str(space)}
+
+
+def _bound(values: Any) -> Any:
+    """`str`, so that infinity is plain JSON, of one number for all elements or of a list."""
+    array = np.asarray(values) + 0  # -0.0 is 0.0
+    if array.size and (array == array.flat[0]).all():
+        return str(array.flat[0].item())
+    return [str(x) for x in array.reshape(-1).tolist()]

@@ -10,12 +10,16 @@ import gin
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from taac import nest, specs
 from taac.data_structures import Nest, StepType, TimeStep
-from taac.environments import single, spaces
-from taac.errors import TaacError
+from taac.environments import offscreen, single, spaces
+from taac.environments.step_recorder import RecordedStep
+from taac.environments.workers import Workers
+from taac.errors import DivergedError, EnvironmentFailed, NotFiniteError, TaacError
+
+_FIRST, _MID, _LAST = (np.uint8(int(kind)) for kind in (StepType.FIRST, StepType.MID, StepType.LAST))
 
 
 class VectorEnvironment:
@@ -27,18 +31,36 @@ class VectorEnvironment:
         observation_spec, action_spec: nests of specs, one environment's; float actions are in [-1, 1].
         reward_dim: D if the reward is a vector, else None.
         num_envs: B.
+        recorded: whether `film` and `take_steps` can be used.
+        observation_space, action_space: Gymnasium's, of one environment.
+        durations: the least and the greatest number of environment steps that an action takes, if the episode goes on.
         raw_reward: `[B]` or `[B, D]`, the undiscounted rewards of the environment steps that the last `step` took.
 
     Args:
         env: the vector environment; a vector reward comes in its `info["taac_vector_reward"]`, see `single.VectorReward`.
         name: for messages.
         reward_dim: D if the reward is a vector.
+        recorded: the environments are inside a `StepRecorder`.
+        durations: see above.
+        remake: makes a vector environment like `env`, for `restart`; None: it cannot be restarted.
+        max_restarts: how often.
+        max_episode_steps: the time limit that the environments have, in environment steps; None: none, or unknown.
 
     Raises:
         TaacError: another autoreset mode, or spaces that have no tensor form.
     """
 
-    def __init__(self, env: gymnasium.vector.VectorEnv, name: str, reward_dim: int | None = None):
+    def __init__(
+        self,
+        env: gymnasium.vector.VectorEnv,
+        name: str,
+        reward_dim: int | None = None,
+        recorded: bool = False,
+        durations: tuple[int, int] = (1, 1),
+        remake: Callable[[], gymnasium.vector.VectorEnv] | None = None,
+        max_restarts: int = 0,
+        max_episode_steps: int | None = None,
+    ):
         mode = env.metadata.get("autoreset_mode")
         if mode != AutoresetMode.NEXT_STEP:
             raise TaacError(
@@ -46,35 +68,48 @@ class VectorEnvironment:
                 "last observation of an episode is a step of its own: pass autoreset_mode=AutoresetMode.NEXT_STEP"
             )
         self._env, self.name, self.num_envs = env, name, env.num_envs
-        self.observation_spec = spaces.observation_spec(env.single_observation_space)
-        self.action_spec, self._to_env_action = spaces.action_adapter(env.single_action_space)
-        self.reward_dim = reward_dim
+        self.observation_space, self.action_space = env.single_observation_space, env.single_action_space
+        self.observation_spec = spaces.observation_spec(self.observation_space)
+        self.action_spec, self._to_env_action = spaces.action_adapter(self.action_space)
+        self.reward_dim, self.recorded, self.durations = reward_dim, recorded, durations
         self._reward_shape = (self.num_envs,) if reward_dim is None else (self.num_envs, reward_dim)
         self._categorical = {
             path: (torch.as_tensor(spec.minimum), torch.as_tensor(spec.maximum))
             for path, spec in nest.flatten_with_path(self.observation_spec)
             if spec.is_categorical
         }
+        self._masked = isinstance(self.observation_spec, dict) and specs.ACTION_MASK in self.observation_spec
         self._done = np.zeros(self.num_envs, dtype=bool)
         self._zero_action = specs.zeros(self.action_spec, self.num_envs)
         self._steps = 0
+        self._seed: int | None = None
+        self._remake, self.max_restarts, self.restarts = remake, max_restarts, 0
+        self.max_episode_steps = max_episode_steps
+        self._broken = False  # a call has failed: the environments may not answer any more
         self.raw_reward = np.zeros(self._reward_shape)
 
     @property
     def render_fps(self) -> float:
         return float(self._env.metadata.get("render_fps") or 30)
 
+    def described_spaces(self) -> dict[str, Any]:
+        """Both spaces as plain values, see `spaces.describe`."""
+        return {
+            "observation_space": spaces.describe(self.observation_space),
+            "action_space": spaces.describe(self.action_space),
+        }
+
     def reset(self, seed: int) -> TimeStep:
         """Begins an episode in every environment; environment i is seeded with `seed + i`."""
+        self._seed, self._steps = seed, 0
         observation, _ = self._guarded("reset", lambda: self._env.reset(seed=seed))
         self._done[:] = False
-        self._steps = 0
         self.raw_reward = np.zeros(self._reward_shape)
         return TimeStep(
             step_type=torch.full((self.num_envs,), int(StepType.FIRST), dtype=torch.uint8),
             reward=torch.zeros(self._reward_shape),
             discount=torch.ones(self.num_envs),
-            observation=self._checked(self._tensors(observation), self._zero_action),
+            observation=self._checked(self._tensors(observation), self._zero_action, self._done),
             prev_action=self._zero_action,
             duration=torch.zeros(self.num_envs, dtype=torch.int16),
         )
@@ -83,10 +118,11 @@ class VectorEnvironment:
         """Takes `action` `[B, ...]`; where an episode has just ended, ignores it and begins the next one.
 
         Raises:
-            TaacError: a reward or observation that is NaN or infinite.
+            NotFiniteError: a reward or observation that is NaN or infinite; DivergedError after an action that is.
+            EnvironmentFailed: one of them raised an exception, did not answer in time, or its process died.
         """
         observation, reward, terminated, truncated, info = self._guarded(
-            f"step {self._steps + 1} after reset", lambda: self._env.step(self._to_env_action(action))
+            f"step {self._steps + 1} after reset", lambda: self._env.step(self._to_env_action(action)), action
         )
         first = self._done
         self._done = terminated | truncated
@@ -95,14 +131,14 @@ class VectorEnvironment:
             reward = info.get("taac_vector_reward", np.zeros(self._reward_shape))
         if not np.isfinite(reward).all():
             self._refuse("a reward", reward, ~np.isfinite(reward.reshape(self.num_envs, -1)).all(1), action)
-        step_type = np.where(self._done, np.uint8(StepType.LAST), np.uint8(StepType.MID))
-        discount = np.float32(1.0) - terminated.astype(np.float32)
+        step_type = np.where(self._done, _LAST, _MID)
+        discount = (~terminated).astype(np.float32)
         duration = np.ones(self.num_envs, dtype=np.int16)
         self.raw_reward = info.get("taac_raw_reward", reward)
         if "taac_duration" in info:
             discount, duration = discount * info["taac_discount"], info["taac_duration"].astype(np.int16)
         if first.any():
-            step_type[first], discount[first], duration[first] = StepType.FIRST, 1.0, 0
+            step_type[first], discount[first], duration[first] = _FIRST, 1.0, 0
             reward, self.raw_reward = reward.copy(), self.raw_reward.copy()
             reward[first], self.raw_reward[first] = 0.0, 0.0
             not_first = torch.from_numpy(~first)
@@ -113,23 +149,57 @@ class VectorEnvironment:
             step_type=torch.from_numpy(step_type),
             reward=torch.from_numpy(reward.astype(np.float32)),
             discount=torch.from_numpy(discount.astype(np.float32)),
-            observation=self._checked(self._tensors(observation), action),
+            observation=self._checked(self._tensors(observation), action, terminated),
             prev_action=action,
             duration=torch.from_numpy(duration),
         )
 
-    def _guarded(self, where: str, fn: Callable[[], Any]) -> Any:
+    def restart(self, failure: EnvironmentFailed) -> None:
+        """Makes all environments anew after one has failed; `reset` comes next.
+
+        Raises:
+            EnvironmentFailed: they are not asynchronous, or have been restarted `max_restarts` times.
+        """
+        if self._remake is None:
+            raise failure
+        if self.restarts >= self.max_restarts:
+            raise EnvironmentFailed(
+                f"{failure}. Environments have been restarted {self.restarts} times, which is all that "
+                f"create_environment.max_restarts = {self.max_restarts} allows"
+            ) from failure
+        self.restarts += 1
+        self.close()
+        self._env = self._guarded("its restart", self._remake)
+
+    def _guarded(self, where: str, fn: Callable[[], Any], action: Nest = None) -> Any:
         try:
             return fn()
+        except EnvironmentFailed as error:
+            self._broken = True
+            raise EnvironmentFailed(f"environment '{self.name}' {error}") from error
         except TaacError:
+            self._broken = True
             raise
         except Exception as error:
-            raise TaacError(f"environment '{self.name}' failed at {where}: {type(error).__name__}: {error}") from error
+            self._broken = True
+            where = f"failed at {where}: "
+            told = f"environment '{self.name}' {where}{type(error).__name__}: {error}"
+            found = self._env.failed(error) if isinstance(self._env, Workers) else None
+            if found is not None:
+                index, how = found
+                seed = None if self._seed is None else self._seed + index
+                told = f"environment '{self.name}' (number {index} of {self.num_envs}, seed {seed}) {where}{how}"
+                if action is not None:
+                    last = nest.map_structure(lambda a: a[index].tolist(), action)
+                    told += f"; its last action, in [-1, 1], was {last}"
+            raise EnvironmentFailed(told) from error
 
     def _tensors(self, observation: Any) -> Nest:
-        return self._guarded("an observation", lambda: spaces.to_tensors(self.observation_spec, observation))
+        return self._guarded("reading an observation", lambda: spaces.to_tensors(self.observation_spec, observation))
 
-    def _checked(self, observation: Nest, action: Nest) -> Nest:
+    def _checked(self, observation: Nest, action: Nest, terminated: np.ndarray) -> Nest:
+        if self._masked:
+            self._check_mask(observation[specs.ACTION_MASK], terminated)
         for path, leaf in nest.flatten_with_path(observation):
             spec = self._categorical.get(path)
             if spec is not None and not bool(((leaf >= spec[0]) & (leaf <= spec[1])).all()):
@@ -144,21 +214,52 @@ class VectorEnvironment:
                     self._refuse(f"an observation '{path}'" if path else "an observation", leaf.numpy(), where, action)
         return observation
 
+    def _check_mask(self, mask: torch.Tensor, terminated: np.ndarray) -> None:
+        """Where the episode goes on, or was cut off, somebody must be able to act (each agent, where there are several)."""
+        forbids = ~mask.numpy().any(-1).reshape(self.num_envs, -1).all(1) & ~terminated
+        if forbids.any():
+            index = int(np.flatnonzero(forbids)[0])
+            raise TaacError(
+                f"environment '{self.name}' (number {index} of {self.num_envs}) gave an '{specs.ACTION_MASK}' that forbids "
+                f"every choice at step {self._steps} after reset: {mask[index].tolist()}; an episode in which nothing can be "
+                "done must terminate, and an agent that has nothing to do needs a choice that does nothing"
+            )
+
     def _refuse(self, what: str, values: np.ndarray, bad: np.ndarray, action: Nest) -> None:
         index = int(np.flatnonzero(bad)[0])
         last_action = nest.map_structure(lambda a: a[index].tolist(), action)
-        raise TaacError(
+        told = (
             f"environment '{self.name}' (number {index} of {self.num_envs}) gave {what} that is not finite at step "
             f"{self._steps} after reset: {values[index]}; the action before it, in [-1, 1], was {last_action}. "
-            "Training on it would spoil every network: mend the environment, or clip the value in a wrapper"
+        )
+        named = {
+            "given": torch.as_tensor(np.array(values)),
+            **{f"action/{p}": a for p, a in nest.flatten_with_path(action)},
+        }
+        if not all(bool(leaf[index].isfinite().all()) for _, leaf in nest.flatten_with_path(action)):
+            raise DivergedError(
+                f"{told}Training has diverged: try a lower learning rate, or rewards that are clipped or normalised",
+                named,
+            )
+        raise NotFiniteError(
+            f"{told}Training on it would spoil every network: mend the environment, or clip the value in a wrapper",
+            named,
         )
 
-    def render(self) -> Sequence[np.ndarray] | None:
-        """A frame `[H, W, 3]` uint8 of each environment, if made with `render_mode='rgb_array'`."""
-        return self._env.render()
+    def film(self, every: int) -> None:
+        """From now on keeps a frame of every so many steps of the first environment; 0: of none. Needs `recorded`."""
+        self._env.set_attr("film_every", [every] + [0] * (self.num_envs - 1))
+
+    def take_steps(self) -> list[RecordedStep]:
+        """The environment steps that the first environment took since the last call. Needs `recorded`."""
+        return self._env.call("take_steps")[0]
 
     def close(self) -> None:
-        self._env.close()
+        if self._broken and isinstance(self._env, Workers):
+            self._env.kill()  # who is gone, or hangs, would not answer
+        else:
+            self._env.close()
+        self._broken = False
 
 
 def _with_bindings(wrapper: Callable[..., gymnasium.Env]) -> Callable[..., gymnasium.Env]:
@@ -169,7 +270,7 @@ def _with_bindings(wrapper: Callable[..., gymnasium.Env]) -> Callable[..., gymna
         return wrapper
 
 
-@gin.configurable
+@gin.configurable(denylist=["recorded"])
 def create_environment(
     env_name: str = gin.REQUIRED,
     num_envs: int = 1,
@@ -182,6 +283,9 @@ def create_environment(
     action_repeat_gamma: float = 0.99,
     action_repeat_plain_sum: bool = False,
     action_repeat_chosen: bool = False,
+    step_timeout: float | None = None,
+    max_restarts: int = 3,
+    recorded: bool = False,
 ) -> VectorEnvironment:
     """Makes `num_envs` copies of a registered Gymnasium environment.
 
@@ -192,16 +296,23 @@ def create_environment(
         num_envs: environments stepped together.
         asynchronous: each in a process of its own (for slow environments), instead of one after another in this one.
         max_episode_steps: time limit, instead of the registered one.
-        wrappers: called with each environment, the first innermost.
+        wrappers: called with each environment, the first innermost. Every evaluation and every checkpoint makes the
+            environments anew, so a wrapper that keeps something from episode to episode begins again there.
         env_kwargs: passed to `gymnasium.make`.
-        render_mode: passed to `gymnasium.make`.
+        render_mode: passed to `gymnasium.make`; without a screen, see `offscreen.prepare`.
         action_repeat: every action is taken so many times (a frame skip).
         action_repeat_gamma: discount of a step inside a repeat; the learner's own gamma.
         action_repeat_plain_sum: rewards of a repeat are summed without discount, and a decision is discounted once.
         action_repeat_chosen: the action is a pair (k, action), taken k times, with k in 1..`action_repeat` its own choice.
+        step_timeout: seconds that a step or reset of an asynchronous environment may take, all of them together; one that
+            takes longer has failed. None: for ever. The environments of evaluations are never asynchronous.
+        max_restarts: how often asynchronous environments are made anew in training when one has failed: raised an exception,
+            taken too long, or died as a process. All running episodes then end as truncations. After that the run stops,
+            with a checkpoint.
+        recorded: environment steps can be taken from `VectorEnvironment.take_steps`, and filmed.
 
     Raises:
-        TaacError: an unknown environment, a missing package, spaces that have no tensor form.
+        TaacError: an unknown environment, a missing package, spaces that have no tensor form, no way to render.
     """
     if num_envs < 1:
         raise TaacError(f"create_environment.num_envs must be 1 or more, got {num_envs}")
@@ -215,25 +326,37 @@ def create_environment(
         kwargs["render_mode"] = render_mode
     repeated = repeat if action_repeat > 1 or action_repeat_chosen else None
     spec, limit = single.find_spec(env_name), max_episode_steps
-    make = functools.partial(single.make_single, spec, kwargs, tuple(wrappers), limit, repeated)
+    if render_mode is not None:
+        offscreen.prepare(spec)
+    if step_timeout is not None and not step_timeout > 0:
+        raise TaacError(f"create_environment.step_timeout must be above 0 seconds, or None, got {step_timeout}")
+    if max_restarts < 0:
+        raise TaacError(f"create_environment.max_restarts must be 0 or more, got {max_restarts}")
+
+    def makes(make: Callable[..., gymnasium.Env], inside: tuple[Any, ...]) -> list[Callable[[], gymnasium.Env]]:
+        args = (spec, kwargs, inside, limit, repeated, recorded)
+        return [functools.partial(make, (number, num_envs), *args) for number in range(num_envs)]
+
     if max_episode_steps is not None and max_episode_steps < 1:
         raise TaacError(f"create_environment.max_episode_steps must be 1 or more, or None, got {max_episode_steps}")
-    if asynchronous:
-        probe = make()  # an error here is this process's own, with its own message
-        reward_dim = single.reward_dim(probe)
-        probe.close()
-        bound = tuple(_with_bindings(wrapper) for wrapper in wrappers)
-        make = functools.partial(single.make_single, spec, kwargs, bound, limit, repeated)
-        try:  # Not "fork": torch's threads do not survive it.
-            env: gymnasium.vector.VectorEnv = AsyncVectorEnv(
-                [make] * num_envs, copy=False, context="spawn", autoreset_mode=AutoresetMode.NEXT_STEP
-            )
+    durations = (1 if action_repeat_chosen else action_repeat, action_repeat)
+    longest = limit or spec.max_episode_steps
+    if not asynchronous:
+        several = makes(single.make_anew, tuple(wrappers))
+        env = SyncVectorEnv(several, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
+        return VectorEnvironment(env, env_name, single.reward_dim(env.envs[0]), recorded, durations, None, 0, longest)
+    probe = single.make_anew((0, 1), spec, kwargs, tuple(wrappers), limit, repeated, recorded)
+    reward_dim = single.reward_dim(probe)  # an error here is this process's own, with its own message
+    probe.close()
+    several = makes(single.make_in_worker, tuple(_with_bindings(wrapper) for wrapper in wrappers))
+
+    def start() -> Workers:
+        try:
+            return Workers(several, step_timeout)
         except (ConnectionError, EOFError) as error:
             raise TaacError(
                 f"the worker processes of '{env_name}' died when they were started: {error!r}. They must be able to import "
                 "what makes the environment; try create_environment.asynchronous = False to see more"
             ) from error
-    else:
-        env = SyncVectorEnv([make] * num_envs, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
-        reward_dim = single.reward_dim(env.envs[0])
-    return VectorEnvironment(env, env_name, reward_dim)
+
+    return VectorEnvironment(start(), env_name, reward_dim, recorded, durations, start, max_restarts, longest)

@@ -68,5 +68,58 @@ class SplitReward(gymnasium.Wrapper):
         return observation, parts, terminated, truncated, info
 
 
+@gin.configurable
+class ActionMaskFromInfo(gymnasium.Wrapper):
+    """Puts `info[key]`, which says which choices are valid, into the observation, as its leaf `action_mask`.
+
+    A Dict observation gets one leaf more; any other becomes `{"observation": ..., "action_mask": ...}`. So the mask is
+    replayed with the observation that it belongs to.
+
+    Args:
+        env: its actions are Discrete, or MultiDiscrete with equally many choices for each of N agents.
+        key: of the mask in the info of `reset` and `step`, numbers or bools `[(N,) C]`, 0 where a choice is invalid.
+
+    Raises:
+        TaacError: other actions; no mask in the info, or one of another shape.
+    """
+
+    def __init__(self, env: gymnasium.Env, key: str = "action_mask"):
+        super().__init__(env)
+        space = env.action_space
+        if isinstance(space, gymnasium.spaces.Discrete):
+            self._shape: tuple[int, ...] = (int(space.n),)
+        elif isinstance(space, gymnasium.spaces.MultiDiscrete) and len(np.unique(space.nvec)) == space.nvec.ndim == 1:
+            self._shape = (*space.nvec.shape, int(space.nvec[0]))
+        else:
+            raise TaacError(
+                "ActionMaskFromInfo needs Discrete actions, or MultiDiscrete ones with equally many choices for each agent; "
+                f"the action space is {space}"
+            )
+        inner, mask = env.observation_space, gymnasium.spaces.MultiBinary(self._shape)
+        self._nested = isinstance(inner, gymnasium.spaces.Dict)
+        parts = dict(inner.spaces) if isinstance(inner, gymnasium.spaces.Dict) else {"observation": inner}
+        self.observation_space = gymnasium.spaces.Dict({**parts, "action_mask": mask})  # `specs.ACTION_MASK`
+        self._key = key
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(seed=seed, options=options)
+        return self._masked(observation, info), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return self._masked(observation, info), reward, terminated, truncated, info
+
+    def _masked(self, observation: Any, info: dict[str, Any]) -> dict[str, Any]:
+        if self._key not in info:
+            raise TaacError(f"ActionMaskFromInfo.key: the info has no '{self._key}'; it has {_listed(info)}")
+        mask = np.asarray(info[self._key]) != 0
+        if mask.shape != self._shape:
+            raise TaacError(
+                f"ActionMaskFromInfo: info['{self._key}'] must be {list(self._shape)}, one entry a choice, got "
+                f"{list(mask.shape)}"
+            )
+        return {**(observation if self._nested else {"observation": observation}), "action_mask": mask.astype(np.int8)}
+
+
 def _listed(info: dict[str, Any]) -> str:
     return ", ".join(sorted(info)) or "nothing"

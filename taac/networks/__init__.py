@@ -1,16 +1,21 @@
 """Networks: encoders, actor, critic ensemble."""
 
-from taac.networks.actor import ActorNetwork, SwitchNetwork, TrajectoryEmbedding
+from taac.networks.actor import ActorNetwork, CategoricalActorNetwork, SwitchNetwork, TrajectoryEmbedding
 from taac.networks.critics import CriticEnsemble
 from taac.networks.encoders import ImageEncoder, ObservationEncoder
 from taac.networks.normalizers import ObservationNormalizer, RewardNormalizer
+from taac.networks.recurrent import GRUMemory, LSTMMemory, RecurrentEncoder
 
 __all__ = [
     "ActorNetwork",
+    "CategoricalActorNetwork",
     "CriticEnsemble",
+    "GRUMemory",
     "ImageEncoder",
+    "LSTMMemory",
     "ObservationEncoder",
     "ObservationNormalizer",
+    "RecurrentEncoder",
     "RewardNormalizer",
     "SwitchNetwork",
     "TrajectoryEmbedding",

@@ -1,4 +1,4 @@
-"""The actor: from features to the mean and log standard deviation of a squashed normal."""
+"""Actors: from features to a squashed normal's mean and log standard deviation, or to the logits of choices."""
 
 from __future__ import annotations
 
@@ -50,6 +50,27 @@ class ActorNetwork(nn.Module):
         """`[..., input_size]` to mean and log standard deviation, `[..., A]` each."""
         mean, log_std = full_precision(self.head(self.hidden(features))).chunk(2, dim=-1)
         return mean, log_std.clamp(self.log_std_min, self.log_std_max)
+
+
+@gin.configurable
+class CategoricalActorNetwork(nn.Module):
+    """ReLU layers, then a logit for each choice of a discrete action.
+
+    Args:
+        input_size: width of the features.
+        num_choices: C.
+        hidden_layers: widths.
+    """
+
+    def __init__(self, input_size: int, num_choices: int, hidden_layers: Sequence[int] = (256, 256)):
+        super().__init__()
+        self.hidden = mlp(input_size, hidden_layers)
+        fan_in = hidden_layers[-1] if hidden_layers else input_size
+        self.head = scaled_linear(fan_in, num_choices, 0.3, "truncated_normal")
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """`[..., input_size]` to logits `[..., C]`."""
+        return full_precision(self.head(self.hidden(features)))
 
 
 class SwitchNetwork(nn.Module):

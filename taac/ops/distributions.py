@@ -151,6 +151,30 @@ def categorical_entropy(probs: torch.Tensor) -> torch.Tensor:
     return -torch.xlogy(probs, probs).sum(-1)
 
 
+def categorical_policy(logits: torch.Tensor, valid: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Probabilities and log-probabilities over the valid choices, `log p = logits - log sum_valid exp(logits)`.
+
+    Both are 0 at choices that are not valid, so that sums like `sum p (alpha log p - q)` are over valid choices alone, and
+    no gradient flows to their logits.
+
+    Args:
+        logits: `[..., C]`.
+        valid: `[..., C]` bool, at least one of each row.
+
+    Returns:
+        Probabilities `[..., C]` and log-probabilities `[..., C]`, with gradients.
+
+    Source: Huang and Ontanon, A Closer Look at Invalid Action Masking in Policy Gradient Algorithms (arXiv:2006.14171).
+    """
+    log_probs = torch.log_softmax(logits.masked_fill(~valid, -torch.inf), dim=-1)
+    return log_probs.exp(), log_probs.masked_fill(~valid, 0.0)
+
+
+def categorical_sample(probs: torch.Tensor) -> torch.Tensor:
+    """Choices `[...]` int64 drawn with probabilities (or weights) `[..., C]`; never one of probability 0."""
+    return torch.multinomial(probs.reshape(-1, probs.shape[-1]), 1).reshape(probs.shape[:-1])
+
+
 def continuous_target_entropy(
     minimum: float | Sequence[float] | np.ndarray, maximum: float | Sequence[float] | np.ndarray, min_prob: float
 ) -> float:

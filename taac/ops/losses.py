@@ -23,13 +23,13 @@ def action_gradient_loss(action: torch.Tensor, action_gradient: torch.Tensor) ->
     return 0.5 * (action - target).square().sum(-1)
 
 
-def temperature_loss(scale: torch.Tensor, entropy: torch.Tensor, target_entropy: float) -> torch.Tensor:
+def temperature_loss(scale: torch.Tensor, entropy: torch.Tensor, target_entropy: torch.Tensor | float) -> torch.Tensor:
     """`scale * (H - H_target)`, H a constant: pulls the temperature up while the entropy is below its target.
 
     Args:
         scale: scalar; log alpha (tuned in log space) or alpha itself (tuned directly).
         entropy: `[...]`, nats.
-        target_entropy: nats.
+        target_entropy: nats; `[...]` if states differ.
 
     Returns:
         `[...]`.

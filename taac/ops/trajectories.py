@@ -38,6 +38,9 @@ class Trajectory(Protocol):
     def start(self, action: torch.Tensor, tau: Tau) -> Tau:
         """A new trajectory from the actor's output `[..., A]` in [-1, 1], following on `tau`."""
 
+    def output_for(self, action: torch.Tensor, tau: Tau) -> torch.Tensor:
+        """The actor's output from which `start` gives a trajectory that takes `action` `[..., A]` in [-1, 1] now."""
+
 
 def _clamp(x: torch.Tensor) -> torch.Tensor:
     return x.clamp(-1.0, 1.0)
@@ -57,6 +60,10 @@ class ConstantTrajectory:
     def start(self, action: torch.Tensor, tau: Tau) -> Tau:
         """`a = a_hat`: `action` `[..., A]` in [-1, 1]; `tau` does not matter."""
         return Tau(action, (), ())
+
+    def output_for(self, action: torch.Tensor, tau: Tau) -> torch.Tensor:
+        """The action itself."""
+        return action
 
 
 class LinearTrajectory:
@@ -82,6 +89,10 @@ class LinearTrajectory:
         if self.inverse_mode:
             return Tau(action, (action - tau.a) / 2, ())
         return self.advance(Tau(tau.a, action, ()))
+
+    def output_for(self, action: torch.Tensor, tau: Tau) -> torch.Tensor:
+        """Inverse mode: the action itself; direct: the velocity that leads to it, `(a - a_old) / 2`. `[..., A]` each."""
+        return action if self.inverse_mode else (action - tau.a) / 2
 
 
 class QuadraticTrajectory:
@@ -112,6 +123,10 @@ class QuadraticTrajectory:
             return Tau(action, v, v / 2)
         return self.advance(Tau(tau.a, torch.zeros_like(tau.a), action))
 
+    def output_for(self, action: torch.Tensor, tau: Tau) -> torch.Tensor:
+        """Inverse mode: the action itself; direct: the acceleration that leads to it, `(a - a_old) / 4`. `[..., A]` each."""
+        return action if self.inverse_mode else (action - tau.a) / 4
+
 
 def uniform_like(tau: Tau) -> Tau:
     """A trajectory with every part uniform in [-1, 1]."""
@@ -121,3 +136,29 @@ def uniform_like(tau: Tau) -> Tau:
 def select(switch: torch.Tensor, new: Tau, old: Tau) -> Tau:
     """`new` where `switch` `[...]`, else `old`."""
     return nest.map_structure(lambda n, o: torch.where(switch.unsqueeze(-1), n, o), new, old)
+
+
+def follow(trajectory: Trajectory, action: torch.Tensor, tolerance: float = 1e-5) -> tuple[Tau, torch.Tensor]:
+    """The trajectories and switches that explain the recorded actions of an episode, from rest.
+
+    An action that the old trajectory leads to, to within `tolerance` in every dimension, goes on with it (`b = 0`); every
+    other starts a new trajectory, the one that takes this action (`b = 1`). So of a demonstrator that never goes on, every
+    action is a decision, and a compare-through return over its steps is the one-step return.
+
+    Args:
+        action: `[T, ..., A]` in [-1, 1], taken at frames 0..T-1.
+        tolerance: for what rounding did to actions that were rescaled.
+
+    Returns:
+        The trajectories before acting at frames 0..T, parts `[T+1, ..., A]`; the switches b, `[T, ...]` bool.
+    """
+    tau = trajectory.zeros(action[0])
+    taus, switches = [tau], []
+    for taken in action:
+        old = trajectory.advance(tau)
+        switch = ((old.a - taken).abs() > tolerance).any(-1)
+        new = trajectory.start(trajectory.output_for(taken, tau), tau)
+        tau = select(switch, new, old)._replace(a=taken)  # what was taken, not what rounding makes of it
+        taus.append(tau)
+        switches.append(switch)
+    return nest.map_structure(lambda *parts: torch.stack(parts), *taus), torch.stack(switches)

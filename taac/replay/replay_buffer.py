@@ -45,24 +45,41 @@ class ReplayBuffer:
             )
         self._storage = nest.map_structure(lambda s: s.zeros(length, num_envs, device=self.device), experience_spec)
         self._leaves: list[torch.Tensor] = nest.flatten(self._storage)
+        # The same memory as numpy sees it, which writes a frame in a quarter of the time.
+        self._rows = [leaf.numpy() if self.device.type == "cpu" else None for leaf in self._leaves]
         self._next = 0  # where the next frame is written
         self._size = 0
+        self._added = 0
 
     @property
     def size(self) -> int:
         """Frames held for each environment."""
         return self._size
 
+    @property
+    def added(self) -> int:
+        """Frames ever added for each environment."""
+        return self._added
+
+    @property
+    def next(self) -> int:
+        """Where in the ring the next frame is written."""
+        return self._next
+
     def add(self, experience: Experience) -> None:
         """Writes one frame of every environment, leaves `[B, ...]`, over the oldest."""
-        nest.map_structure(self._write, self._storage, experience)
+        for storage, rows, leaf in zip(self._leaves, self._rows, nest.flatten_like(self._storage, experience)):
+            if leaf.shape != storage.shape[1:]:
+                raise TaacError(
+                    f"a frame of shape {list(leaf.shape)} does not fit the buffer's {list(storage.shape[1:])}"
+                )
+            if rows is None:
+                storage[self._next] = leaf
+            else:
+                rows[self._next] = leaf.cpu().numpy()
         self._next = (self._next + 1) % self.length
         self._size = min(self._size + 1, self.length)
-
-    def _write(self, storage: torch.Tensor, leaf: torch.Tensor) -> None:
-        if leaf.shape != storage.shape[1:]:
-            raise TaacError(f"a frame of shape {list(leaf.shape)} does not fit the buffer's {list(storage.shape[1:])}")
-        storage[self._next] = leaf
+        self._added += 1
 
     def sample(self, batch_size: int, length: int) -> Experience:
         """`batch_size` segments of `length` frames, leaves `[length, batch_size, ...]`.
@@ -78,41 +95,62 @@ class ReplayBuffer:
                 f"cannot sample segments of {length} frames from a buffer that holds {self._size} an environment; "
                 "raise Trainer.initial_collect_steps or ReplayBuffer.length"
             )
-        row = torch.arange(batch_size, device=self.device)
-        environment = torch.randperm(self.num_envs, device=self.device)[row % self.num_envs]
-        stratum = torch.div(row, self.num_envs, rounding_mode="floor")
-        strata = torch.div(batch_size - 1 - row % self.num_envs, self.num_envs, rounding_mode="floor") + 1
-        uniform = torch.rand(batch_size, device=self.device, dtype=torch.float64)
-        start = ((stratum + uniform) / strata * starts).long().clamp(max=starts - 1)
+        environment, start = self._draw(batch_size, starts)
         age = start + torch.arange(length, device=self.device).unsqueeze(1)  # [T, B'], from the oldest frame on
         index = (self._next - self._size + age) % self.length * self.num_envs + environment
         flat = index.reshape(-1)
         leaves = [s.flatten(0, 1).index_select(0, flat).unflatten(0, (length, batch_size)) for s in self._leaves]
         return nest.pack_like(self._storage, leaves)
 
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """The frames held, as tensors by path, and where the ring stands."""
-        frames = {f"frames/{path}": leaf[: self._size].clone() for path, leaf in nest.flatten_with_path(self._storage)}
-        return {**frames, "position": torch.tensor([self._next, self._size, self.length])}
+    def _draw(self, batch_size: int, starts: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Environments and first frames `[B']` of segments; a frame from 0, the oldest, to `starts - 1`."""
+        row = torch.arange(batch_size, device=self.device)
+        environment = torch.randperm(self.num_envs, device=self.device)[row % self.num_envs]
+        stratum = torch.div(row, self.num_envs, rounding_mode="floor")
+        strata = torch.div(batch_size - 1 - row % self.num_envs, self.num_envs, rounding_mode="floor") + 1
+        uniform = torch.rand(batch_size, device=self.device, dtype=torch.float64)
+        return environment, ((stratum + uniform) / strata * starts).long().clamp(max=starts - 1)
+
+    def importance_weights(self, progress: float) -> torch.Tensor | None:
+        """Weights `[B']` of the segments sampled last, `progress` of the run being over; None: all count alike."""
+        return None
+
+    def update_priorities(self, error: torch.Tensor | None) -> None:
+        """Is told the errors `[B']` of the segments sampled last, when they have been learnt from."""
+
+    def frames(self, start: int, stop: int) -> dict[str, torch.Tensor]:
+        """The frames at `start` to `stop` in the ring, by path, `[stop - start, B, ...]`: the buffer's own memory, no copy."""
+        return {f"frames/{path}": leaf[start:stop] for path, leaf in nest.flatten_with_path(self._storage)}
+
+    def state_dict(self, frames: bool = True) -> dict[str, torch.Tensor]:
+        """The frames held, as tensors by path, and where the ring stands.
+
+        Args:
+            frames: without them, whoever saves takes care of them by way of `frames`; they can be more than there is memory.
+        """
+        held = {name: leaf.clone() for name, leaf in self.frames(0, self._size).items()} if frames else {}
+        return {**held, "position": torch.tensor([self._next, self._size, self.length, self._added])}
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        """Takes up what `state_dict` gave.
+        """Takes up what `state_dict` gave; without frames in it, those in the ring are taken to be the right ones.
 
         Raises:
             TaacError: it is of a buffer of another length, number of environments or kind of frames; nothing is changed.
         """
-        position, size, length = (int(x) for x in state["position"])
-        held = {f"frames/{path}": leaf for path, leaf in nest.flatten_with_path(self._storage)}
-        shapes = {name: list(leaf[:size].shape) for name, leaf in held.items()}
-        given = {name: list(leaf.shape) for name, leaf in state.items() if name != "position"}
-        if length != self.length or given != shapes:
+        position, size, length, added = (int(x) for x in state["position"])
+        given = {name: list(leaf.shape) for name, leaf in state.items() if name.startswith("frames/")}
+        if length != self.length or size != min(added, length) or position != added % length:
             raise TaacError(
-                f"the saved replay buffer is of another shape: length {length} and frames {given}, "
-                f"expected length {self.length} and {shapes}"
+                f"the saved replay buffer is of another shape: length {length}, of which {size} are held after {added} "
+                f"were added, the next at {position}; expected length {self.length}"
             )
-        self._next, self._size = position, size
-        for name, leaf in held.items():
-            leaf[:size] = state[name]
+        held = self.frames(0, size)
+        shapes = {name: list(leaf.shape) for name, leaf in held.items()}
+        if given and given != shapes:
+            raise TaacError(f"the saved replay buffer is of another shape: frames {given}, expected {shapes}")
+        self._next, self._size, self._added = position, size, added
+        for name in given:
+            held[name].copy_(state[name])
 
 
 def required_bytes(experience_spec: Nest, num_envs: int, length: int) -> int:

@@ -53,6 +53,9 @@ TASK_MACROS: dict[str, str] = {
     "checkpoint_interval": "environment steps between checkpoints, each of which cuts the running episodes off",
 }
 
+# Configurables of `taac compare`, not of an experiment.
+OF_COMPARE = ("taac.training.comparison.", "taac.training.launchers.")
+
 
 class Binding(NamedTuple):
     """A value that some file or flag gave."""
@@ -80,20 +83,34 @@ class Config:
     def __init__(self, bindings: Iterable[Binding]):
         self.bindings = {b.key: b for b in bindings}  # a later binding takes the place of an earlier one
 
+    def check_macros(self) -> None:
+        """Refuses macros that nothing refers to: what can be told of `check_used` without building.
+
+        Raises:
+            TaacError: names the macro's place and the nearest name that is referred to.
+        """
+        used = {
+            "/".join(reference.scopes)
+            for b in self.bindings.values()
+            for reference in gin_config.iterate_references(b.value)
+            if reference.configurable.selector == "gin.macro"
+        }
+        self._check_macros(used)
+
     def check_used(self) -> None:
         """Call when everything has been built: refuses bindings that nothing asked for.
+
+        What is bound for `taac compare` is its to check: its gin files are also read by each of its runs.
 
         Raises:
             TaacError: a binding was not used; names its place and the nearest name that was.
         """
         operative = gin_config._OPERATIVE_CONFIG
-        used_macros = {scope for scope, selector in operative if selector == "gin.macro"}
+        self._check_macros({scope for scope, selector in operative if selector == "gin.macro"})
         for b in self.bindings.values():
-            if b.selector == "gin.macro":
-                if b.scope not in used_macros and b.scope not in TASK_MACROS:
-                    known = sorted({*used_macros, *TASK_MACROS})
-                    raise TaacError(f"{b}: nothing uses this macro{nearest(b.scope, known)}")
-            elif not any(
+            if b.selector == "gin.macro" or b.selector.startswith(OF_COMPARE):
+                continue
+            if not any(
                 selector == b.selector and b.name in values and (not b.scope or f"{scope}/".startswith(f"{b.scope}/"))
                 for (scope, selector), values in operative.items()
             ):
@@ -103,12 +120,48 @@ class Config:
                     f"{nearest(b.selector.rsplit('.', 1)[-1], built)}; in use are: {', '.join(built)}"
                 )
 
+    def origins(self) -> list[tuple[str, str]]:
+        """What was used in building, as lines of gin, each with where it came from: "file:line", "--gin_param" or "default"."""
+        bound = {(b.scope, b.selector, b.name): b.where for b in self.bindings.values()}
+        macros, others = [], []
+        for (scope, selector), values in gin_config._OPERATIVE_CONFIG.items():
+            for name, value in values.items():
+                if selector == "gin.macro":
+                    macros.append((f"{scope} = {value!r}", bound.get((scope, selector, name), "default")))
+                    continue
+                scopes = scope.split("/") if scope else []
+                inner = ["/".join(scopes[:n]) for n in range(len(scopes), -1, -1)]  # the most specific first
+                where = next((bound[s, selector, name] for s in inner if (s, selector, name) in bound), "default")
+                prefix = f"{scope}/" if scope else ""
+                others.append((f"{prefix}{selector.rsplit('.', 1)[-1]}.{name} = {value!r}", where))
+        return sorted(macros) + sorted(others)
 
-def load(gin_files: Sequence[str], gin_params: Sequence[str] = ()) -> Config:
+    def settings(self, selector: str) -> dict[str, Any]:
+        """The parameters with which a configurable of that full name was called, macros followed."""
+        used = gin_config._OPERATIVE_CONFIG.get(("", selector), {})
+        return {name: _resolve(value)[1] for name, value in used.items()}
+
+    def task_macros(self) -> dict[str, Any]:
+        """`TASK_MACROS` with the values that were used in building; None where one was not, or only building can tell."""
+        used = {scope for scope, selector in gin_config._OPERATIVE_CONFIG if selector == "gin.macro"}
+        bound = {b.scope: b.value for b in self.bindings.values() if b.selector == "gin.macro" and b.scope in used}
+        return {name: _resolve(bound[name])[1] if name in bound else None for name in TASK_MACROS}
+
+    def _check_macros(self, used: set[str]) -> None:
+        for b in self.bindings.values():
+            if b.selector == "gin.macro" and b.scope not in used and b.scope not in TASK_MACROS:
+                known = sorted({*used, *TASK_MACROS})
+                raise TaacError(f"{b}: nothing uses this macro{nearest(b.scope, known)}")
+
+
+def load(gin_files: Sequence[str], gin_params: Sequence[str] = (), trusted: bool = True) -> Config:
     """Reads gin files in order, then parameters; later bindings take the place of earlier ones.
 
     A file is looked for in the working directory, then in the repository or package (`gin/tasks/simple_control.gin`);
     what a file includes is looked for in the repository or package, then beside that file.
+
+    Args:
+        trusted: False refuses what would import modules that are not this package's, and so run their code.
 
     Raises:
         TaacError: a missing file, bad syntax, an unknown name, or a value of the wrong type.
@@ -118,7 +171,10 @@ def load(gin_files: Sequence[str], gin_params: Sequence[str] = ()) -> Config:
     bindings: list[Binding] = []
     with gin.unlock_config():
         for name in gin_files:
-            bindings += _read_file(_find(name, [Path()] + search_path(), f"--gin_file {name}"), ())
+            path = _find(name, [Path()] + search_path(), f"--gin_file {name}")
+            if not trusted:
+                _refuse_imports(path)
+            bindings += _read_file(path, ())
         for param in gin_params:
             bindings += _parse(param, "--gin_param", None, ())
     config = Config(bindings)
@@ -126,6 +182,8 @@ def load(gin_files: Sequence[str], gin_params: Sequence[str] = ()) -> Config:
         _check_macros(binding)
     for binding in config.bindings.values():
         _check_type(binding)
+        if not trusted and binding.name == "env_name" and ":" in str(_resolve(binding.value)[1]):
+            raise TaacError(f"{binding} imports the module before the colon. {_TRUST}")
     _guarded("", gin.finalize)
     return config
 
@@ -152,8 +210,11 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 def _find(name: str, folders: Sequence[Path], asked_by: str) -> Path:
     for folder in folders:
-        if (folder / name).is_file():
-            return folder / name
+        try:
+            if (folder / name).is_file():
+                return folder / name
+        except (OSError, ValueError) as error:
+            raise TaacError(f"{asked_by}: '{name[:100]}' is no name of a file: {error.args[-1]}") from error
     present = [
         str(p.relative_to(f)) for f in search_path() for sub in ("gin", "experiments") for p in (f / sub).rglob("*.gin")
     ]
@@ -162,13 +223,32 @@ def _find(name: str, folders: Sequence[Path], asked_by: str) -> Path:
     )
 
 
+_TRUST = "A run of your own may do that: give --trust. For one from elsewhere, look at that module first: it is code"
+
+
+def _refuse_imports(path: Path) -> None:
+    """Refuses a file that imports modules but this package's own, or that includes other files, before any of it is read."""
+    parser = _guarded(
+        str(path), lambda: list(config_parser.ConfigParser(_text(path), gin_config.ParserDelegate(skip_unknown=True)))
+    )
+    for statement in parser:
+        if isinstance(statement, config_parser.IncludeStatement):
+            raise TaacError(f"{path}:{statement.location.line_num}: includes '{statement.filename}'. {_TRUST}")
+        if isinstance(statement, config_parser.ImportStatement) and statement.module.split(".")[0] != "taac":
+            raise TaacError(f"{path}:{statement.location.line_num}: imports '{statement.module}'. {_TRUST}")
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TaacError(f"{path} cannot be read as a gin file: {error}") from error
+
+
 def _read_file(path: Path, including: tuple[Path, ...]) -> list[Binding]:
     if path.resolve() in including:
         raise TaacError(f"{path} includes itself, by way of {' -> '.join(map(str, including))}")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TaacError(f"{path} cannot be read as a gin file: {error}") from error
+    text = _text(path)
     shown = os.path.relpath(path) if not str(os.path.relpath(path)).startswith("..") else str(path)
     return _parse(text, shown, path, (*including, path.resolve()))
 
@@ -187,8 +267,10 @@ def _parse(text: str, shown: str, path: Path | None, including: tuple[Path, ...]
         elif isinstance(statement, config_parser.ImportStatement):
             try:
                 gin.parse_config([statement.format()])
-            except ImportError as error:
-                raise TaacError(f"{where}: cannot import '{statement.module}': {error}") from error
+            except Exception as error:  # whatever the module does when it is imported
+                raise TaacError(
+                    f"{where}: cannot import '{statement.module}': {type(error).__name__}: {error}"
+                ) from error
         elif isinstance(statement, config_parser.BindingStatement):
             bindings.append(_bind(statement, where))
         else:
@@ -344,8 +426,10 @@ def _register() -> None:
     import taac.algorithms
     import taac.environments.vector_environment
     import taac.environments.wrappers
+    import taac.training.comparison
     import taac.training.experiment
-    import taac.training.explorers  # noqa: F401
+    import taac.training.explorers
+    import taac.training.launchers.slurm  # noqa: F401
     from taac.ops import schedules, trajectories
 
     for trajectory in (

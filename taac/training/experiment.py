@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import gin
 import numpy as np
@@ -12,17 +13,19 @@ import torch
 
 from taac import nest, specs
 from taac.algorithms import Algorithm
+from taac.algorithms.reward_signals import RewardSignal
 from taac.data_structures import Experience, Nest, TimeStep
 from taac.environments.vector_environment import VectorEnvironment, create_environment
 from taac.errors import TaacError
 from taac.networks import ObservationNormalizer, RewardNormalizer
-from taac.replay import ReplayBuffer
-from taac.training.agent import Agent
+from taac.replay import Demonstrations, ReplayBuffer, SqilReplay, kept_apart, prefilled
+from taac.training.agent import Agent, Role
+from taac.training.imitation import SqilMonitor, demonstrated_frames
 from taac.training.learner import Learner
 from taac.training.trainer import Trainer
 
 
-@gin.configurable
+@gin.configurable(denylist=["environment", "device", "role"])
 def create_agent(
     environment: VectorEnvironment,
     device: torch.device,
@@ -30,6 +33,9 @@ def create_agent(
     normalize_observations: bool = False,
     normalize_rewards: bool = False,
     reward_clip: float | None = None,
+    reward_signals: Sequence[Callable[..., RewardSignal]] = (),
+    task_strength: float | Sequence[float] = 1.0,
+    role: Role = "learn",
 ) -> Agent:
     """An algorithm for an environment, with its normalisers.
 
@@ -38,13 +44,43 @@ def create_agent(
         normalize_observations: by running statistics of what rollouts see; see `ObservationNormalizer`.
         normalize_rewards: by running statistics of sampled rewards; see `RewardNormalizer`.
         reward_clip: normalised rewards are clipped to +- this; None does not clip.
+        reward_signals: rewards beside the task's, `(@ICM, @RND)`: each called with observation and action spec. The
+            algorithm then learns a vector reward, the task's and theirs, with their strengths as `reward_weights`.
+        task_strength: weight of the task's own reward beside them, 0: it is not maximised; or of each of its parts, if it
+            is a vector.
+        role: "learn", or "collect" or "act" for an agent that holds no more than it needs for that; see `Agent`.
+
+    Raises:
+        TaacError: the parts do not fit together.
     """
     spec, reward_dim = environment.observation_spec, environment.reward_dim
+    signals, weighted = [ctor(spec, environment.action_spec) for ctor in reward_signals], {}
+    if len({signal.name for signal in signals}) < len(signals):
+        raise TaacError(f"create_agent.reward_signals names one twice: {', '.join(s.name for s in signals)}")
+    if signals:
+        task = _task_weights(task_strength, reward_dim or 1)
+        weighted = {"reward_weights": (*task, *(signal.strength for signal in signals))}
+        reward_dim = len(task) + len(signals)
+    elif task_strength != 1.0:
+        raise TaacError("create_agent.task_strength has no effect without create_agent.reward_signals")
+    algorithm = algorithm_ctor(spec, environment.action_spec, reward_dim=reward_dim, **weighted)
+    if any(signal.gamma is not None for signal in signals):
+        td_loss: Any = algorithm.td_loss
+        td_loss.extend_gamma([signal.gamma for signal in signals], reward_dim)
     return Agent(
-        algorithm_ctor(spec, environment.action_spec, reward_dim=reward_dim),
+        algorithm,
         ObservationNormalizer(spec) if normalize_observations else None,
-        RewardNormalizer(reward_dim, reward_clip) if normalize_rewards else None,
+        RewardNormalizer(environment.reward_dim, reward_clip) if normalize_rewards else None,
+        role,
+        signals,
     ).to_device(device)
+
+
+def _task_weights(strength: float | Sequence[float], parts: int) -> tuple[float, ...]:
+    weights = (strength,) * parts if isinstance(strength, (int, float)) else tuple(strength)
+    if len(weights) != parts:
+        raise TaacError(f"create_agent.task_strength must be one number or {parts}, one for each part, got {weights}")
+    return weights
 
 
 @gin.configurable
@@ -53,20 +89,33 @@ def create_experiment(
     learner_ctor: Callable[..., Learner] = Learner,
     replay_buffer_ctor: Callable[..., ReplayBuffer] = ReplayBuffer,
     replay_device: str | None = None,
+    demonstrations: str | None = None,
+    demonstrations_ctor: Callable[..., ReplayBuffer | SqilReplay] = prefilled,
     seed: int = 0,
     device: str = "auto",
     num_threads: int = 1,
     evaluation_envs: int = 5,
+    load_from: Sequence[str] = (),
+    evaluation_video: bool = False,
 ) -> Trainer:
     """A trainer ready to train, from what gin bound.
 
     Args:
         trainer_ctor, learner_ctor, replay_buffer_ctor: what the parts are built with.
         replay_device: where frames are kept; None: where the agent is.
+        demonstrations: a file of `taac play --record_demonstrations`, or a Minari dataset as "minari:ID".
+        demonstrations_ctor: called with the replay buffer and the demonstrations' frames; gives what batches are sampled
+            from. `prefilled` puts the frames into the buffer before training; they count neither as environment steps nor
+            towards the initial collection. `SqilReplay` keeps them apart, for one half of each batch; `kept_apart`, for
+            reward signals and behaviour cloning alone.
         seed: of everything random in the run.
         device: "auto" (CUDA when present), "cpu", "cuda", "cuda:1".
         num_threads: of torch, on the CPU; 1 is best for networks of this size when several runs share a machine.
         evaluation_envs: environments that evaluate side by side; more is faster where an episode is cheap.
+        load_from: parts of other runs that a new run starts from, `("runs/a:actor", "runs/b:critics")`; see `warm_start`. One
+            that goes on needs them no more.
+        evaluation_video: whether each evaluation's first episode goes to TensorBoard as a video; see `EpisodeVideo`. It
+            takes the time of rendering, changes no random number, and adds some hundred kilobytes an evaluation.
 
     Raises:
         TaacError: anything that training would refuse.
@@ -85,23 +134,53 @@ def create_experiment(
         agent = create_agent(environment, where)
         spec = experience_spec(environment, agent)
         replay_where = where if replay_device is None else choose_device(replay_device)
-        replay_buffer = replay_buffer_ctor(spec, environment.num_envs, device=replay_where)
-        evaluation_environment = create_environment(num_envs=evaluation_envs, asynchronous=False)
+        replay_buffer: ReplayBuffer | SqilReplay = replay_buffer_ctor(spec, environment.num_envs, device=replay_where)
+        learner = learner_ctor(agent)
+        num_demonstrated = None
+        if demonstrations is not None:
+            frames = demonstrated_frames(demonstrations, environment, agent, spec)
+            num_demonstrated = len(frames.time_step.step_type)
+            replay_buffer = demonstrations_ctor(replay_buffer, frames)
+            if learner.needs_demonstrations:
+                learner.demonstrations = Demonstrations(frames, replay_where)
+            elif demonstrations_ctor is kept_apart:
+                raise TaacError(
+                    "create_experiment.demonstrations_ctor = @kept_apart leaves the demonstrations to reward signals and "
+                    "behaviour cloning, of which there are none: bind create_agent.reward_signals = (@GAIL,) or "
+                    "Learner.cloning = @Cloning()"
+                )
+        elif demonstrations_ctor is not prefilled or learner.needs_demonstrations:
+            raise TaacError(
+                "this method learns from demonstrations: bind create_experiment.demonstrations to a file recorded with "
+                "taac play --record_demonstrations, or to a Minari dataset as 'minari:ID'"
+            )
+        video: dict[str, Any] = {"recorded": True, "render_mode": "rgb_array"} if evaluation_video else {}
+        evaluation_environment = create_environment(num_envs=evaluation_envs, asynchronous=False, **video)
         opened.callback(evaluation_environment.close)
         evaluation_environment.name += " (evaluation)"  # for messages
-        trainer = trainer_ctor(environment, evaluation_environment, learner_ctor(agent), replay_buffer, seed)
-        if trainer.explorer is not None and nest.flatten(spec.rollout_info):
-            raise TaacError(
-                f"Trainer.explorer {type(trainer.explorer).__name__} replaces actions, which "
-                f"{type(agent.algorithm).__name__} would not see: it stores choices of its own. Use SacAlgorithm"
-            )
-        if trainer.explorer is not None and nest.is_container(environment.action_spec):
-            raise TaacError(
-                f"Trainer.explorer {type(trainer.explorer).__name__} explores one continuous action vector, but the actions "
-                f"are nested: {', '.join(path for path, _ in nest.flatten_with_path(environment.action_spec))}"
-            )
+        trainer = trainer_ctor(environment, evaluation_environment, learner, replay_buffer, seed)
+        _check(trainer, spec, num_demonstrated)
+        trainer.load_from = (load_from,) if isinstance(load_from, str) else load_from
         opened.pop_all()  # all is well: they are the trainer's to close
         return trainer
+
+
+def _check(trainer: Trainer, spec: Nest, num_demonstrated: int | None) -> None:
+    """Refuses parts that do not fit together."""
+    if isinstance(trainer.monitor, SqilMonitor):
+        trainer.monitor.check(trainer.replay_buffer)
+    if num_demonstrated is not None and num_demonstrated < trainer.segment_length:
+        raise TaacError(
+            f"{num_demonstrated} frames of demonstrations do not make a segment of "
+            f"Trainer.segment_length = {trainer.segment_length}; give more"
+        )
+    if trainer.explorer is not None and nest.flatten(spec.rollout_info):
+        raise TaacError(
+            f"Trainer.explorer {type(trainer.explorer).__name__} replaces actions, which "
+            f"{type(trainer.agent.algorithm).__name__} would not see: it stores choices of its own. Use SacAlgorithm"
+        )
+    if trainer.explorer is not None:
+        trainer.explorer.check(trainer.environment.action_spec)
 
 
 def choose_device(name: str) -> torch.device:

@@ -2,25 +2,70 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import gin
 import numpy as np
 import torch
 
+from taac import nest
 from taac.data_structures import AlgStep, Nest, TimeStep
 from taac.errors import TaacError
 from taac.ops.schedules import LinearSchedule
+from taac.specs import TensorSpec
 
 
 class Explorer(Protocol):
     """May replace the action of a rollout step."""
 
+    def check(self, action_spec: Nest) -> None:
+        """Refuses actions that it cannot explore."""
+
     def initial_state(self, action: torch.Tensor) -> Nest:
         """The state at the beginning of an episode, for actions like `action` `[B, A]`."""
 
-    def step(self, time_step: TimeStep, alg_step: AlgStep, state: Nest, env_steps: int) -> tuple[AlgStep, Nest]:
-        """What is executed instead, and the explorer's next state; `env_steps` is for schedules."""
+    def step(
+        self, time_step: TimeStep, alg_step: AlgStep, state: Nest, env_steps: int, uniform: Callable[[], torch.Tensor]
+    ) -> tuple[AlgStep, Nest]:
+        """What is executed instead, and the explorer's next state.
+
+        Args:
+            env_steps: taken so far, for schedules.
+            uniform: draws an action uniformly from those that are valid here.
+        """
+
+
+@gin.configurable
+class EpsilonGreedyExplorer:
+    """With probability epsilon a uniformly random valid choice, else the policy's sample, for discrete actions.
+
+    So choices are drawn from `(1 - epsilon) pi(a|s) + epsilon / n(s)`, n(s) of them being valid; of several agents, each
+    one's by itself. The epsilon-greedy multinomial sampling of PyMARL (arXiv:1902.04043).
+
+    Args:
+        epsilon: probability, or a `LinearSchedule` of it.
+    """
+
+    def __init__(self, epsilon: float | LinearSchedule = 0.1):
+        self.epsilon = _checked_epsilon(epsilon, "EpsilonGreedyExplorer")
+
+    def check(self, action_spec: Nest) -> None:
+        if not isinstance(action_spec, TensorSpec) or not action_spec.is_categorical:
+            raise TaacError(
+                f"Trainer.explorer EpsilonGreedyExplorer explores discrete actions, but the actions are {_shown(action_spec)}; "
+                "use ZetaExplorer for a continuous action vector, or none"
+            )
+
+    def initial_state(self, action: torch.Tensor) -> Nest:
+        return ()
+
+    def step(
+        self, time_step: TimeStep, alg_step: AlgStep, state: Nest, env_steps: int, uniform: Callable[[], torch.Tensor]
+    ) -> tuple[AlgStep, Nest]:
+        choice = alg_step.output
+        explores = torch.rand(choice.shape, device=choice.device) < _at(self.epsilon, env_steps)
+        return alg_step._replace(output=torch.where(explores, uniform(), choice)), ()
 
 
 class HeldAction(NamedTuple):
@@ -51,26 +96,34 @@ class ZetaExplorer:
             raise TaacError(f"ZetaExplorer.mu must be above 1 (the zeta distribution has no sum below), got {mu}")
         if max_duration < 1:
             raise TaacError(f"ZetaExplorer.max_duration must be 1 or more, got {max_duration}")
-        for value in (epsilon.start, epsilon.end) if isinstance(epsilon, LinearSchedule) else (epsilon,):
-            if not 0 <= value <= 1:
-                raise TaacError(f"ZetaExplorer.epsilon must be in [0, 1], got {value}")
-        self.epsilon = epsilon
+        self.epsilon = _checked_epsilon(epsilon, "ZetaExplorer")
         weights = np.arange(1, max_duration + 1, dtype=np.float64) ** -mu
         # All that lies beyond max_duration falls on it: sum_{n > N} n^-mu is about the integral from N + 1/2.
         weights[-1] += (max_duration + 0.5) ** (1 - mu) / (mu - 1)
         self._cumulative = torch.from_numpy(np.cumsum(weights / weights.sum()))
 
+    def check(self, action_spec: Nest) -> None:
+        if not isinstance(action_spec, TensorSpec) or action_spec.is_categorical:
+            raise TaacError(
+                f"Trainer.explorer ZetaExplorer explores one continuous action vector, but the actions are "
+                f"{_shown(action_spec)}; use EpsilonGreedyExplorer for discrete actions, or none"
+            )
+
     def initial_state(self, action: torch.Tensor) -> HeldAction:
         return HeldAction(torch.zeros_like(action), torch.zeros_like(action[..., 0], dtype=torch.int64))
 
     def step(
-        self, time_step: TimeStep, alg_step: AlgStep, state: HeldAction, env_steps: int
+        self,
+        time_step: TimeStep,
+        alg_step: AlgStep,
+        state: HeldAction,
+        env_steps: int,
+        uniform: Callable[[], torch.Tensor],
     ) -> tuple[AlgStep, HeldAction]:
         batch, device = len(state.left), state.left.device
-        epsilon = self.epsilon(env_steps) if isinstance(self.epsilon, LinearSchedule) else self.epsilon
         held = (state.left > 0) & ~time_step.is_first()
-        starts = ~held & (torch.rand(batch, device=device) < epsilon)
-        action = torch.where(starts.unsqueeze(-1), torch.empty_like(state.action).uniform_(-1.0, 1.0), state.action)
+        starts = ~held & (torch.rand(batch, device=device) < _at(self.epsilon, env_steps))
+        action = torch.where(starts.unsqueeze(-1), uniform(), state.action)
         left = torch.where(starts, self._durations(batch, device), torch.where(held, state.left, 0))
         explores = held | starts
         executed = torch.where(explores.unsqueeze(-1), action, alg_step.output)
@@ -85,3 +138,18 @@ class ZetaExplorer:
         """`[batch]` draws from the zeta distribution."""
         uniform = torch.rand(batch, dtype=torch.float64)
         return (torch.searchsorted(self._cumulative, uniform).clamp(max=len(self._cumulative) - 1) + 1).to(device)
+
+
+def _at(epsilon: float | LinearSchedule, env_steps: int) -> float:
+    return epsilon(env_steps) if isinstance(epsilon, LinearSchedule) else epsilon
+
+
+def _checked_epsilon(epsilon: float | LinearSchedule, user: str) -> float | LinearSchedule:
+    for value in (epsilon.start, epsilon.end) if isinstance(epsilon, LinearSchedule) else (epsilon,):
+        if not 0 <= value <= 1:
+            raise TaacError(f"{user}.epsilon must be in [0, 1], got {value}")
+    return epsilon
+
+
+def _shown(spec: Nest) -> str:
+    return f"nested: {', '.join(p for p, _ in nest.flatten_with_path(spec))}" if nest.is_container(spec) else str(spec)

@@ -7,10 +7,14 @@ from typing import Any
 import gin
 import torch
 
-from taac.data_structures import Experience
+from taac.algorithms import Algorithm
+from taac.data_structures import Experience, LossInfo, TimeStep
 from taac.errors import TaacError
-from taac.ops.products import Products, resolve, using
+from taac.ops.products import Products, available, resolve, using
+from taac.ops.schedules import LinearSchedule
+from taac.replay import Demonstrations
 from taac.training.agent import Agent
+from taac.training.guard import GradientStep, GrowthWatch, Guard
 
 
 class TensorFlowAdam(torch.optim.Adam):
@@ -27,13 +31,17 @@ class TensorFlowAdam(torch.optim.Adam):
             group["epsilon_hat"], group["num_steps"] = eps, 0
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
+    def step(self, closure: Any = None, found_inf: torch.Tensor | None = None) -> Any:
+        """One step; where the scalar `found_inf` is 1, parameters and moments are left as they are."""
         for group in self.param_groups:
+            if all(p.grad is None for p in group["params"]):
+                continue  # a group that this update does not move
             group["num_steps"] += 1
             group["eps"] = group["epsilon_hat"] / (1.0 - group["betas"][1] ** group["num_steps"]) ** 0.5
         if closure is not None or any(
             p.grad is None or p not in self.state for g in self.param_groups for p in g["params"]
         ):
+            self.found_inf = found_inf  # which torch's own step looks for there
             return super().step(closure)
         # torch's own step, without the checks that it makes of every parameter every time
         for group in self.param_groups:
@@ -44,9 +52,31 @@ class TensorFlowAdam(torch.optim.Adam):
             torch._fused_adam_(
                 parameters, [p.grad for p in parameters], [state["exp_avg"] for state in states],
                 [state["exp_avg_sq"] for state in states], [], steps, lr=group["lr"], beta1=beta1, beta2=beta2,
-                weight_decay=0.0, eps=group["eps"], amsgrad=False, maximize=False,
+                weight_decay=0.0, eps=group["eps"], amsgrad=False, maximize=False, found_inf=found_inf,
             )  # fmt: skip
         return None
+
+
+@gin.configurable
+class Cloning:
+    """When behaviour cloning is learnt, and how much it counts; the loss is the algorithm's `cloning_loss`.
+
+    Args:
+        pretraining_updates: gradient steps on demonstrations alone, before the run's first environment step.
+        initial_weight: of the loss beside the algorithm's own, at the first update.
+        decay_updates: updates over which that weight falls to 0, in a straight line.
+    """
+
+    def __init__(self, pretraining_updates: int = 0, initial_weight: float = 0.0, decay_updates: int = 10_000):
+        if pretraining_updates < 0 or decay_updates < 1 or not 0 <= initial_weight < float("inf"):
+            raise TaacError(
+                "Cloning: pretraining_updates must be 0 or more, initial_weight 0 or more and decay_updates 1 or more, got "
+                f"{pretraining_updates}, {initial_weight} and {decay_updates}"
+            )
+        if pretraining_updates == 0 and initial_weight == 0:
+            raise TaacError("Cloning does nothing: give pretraining_updates or initial_weight")
+        self.pretraining_updates = pretraining_updates
+        self.weight = LinearSchedule(initial_weight, 0.0, decay_updates)
 
 
 @gin.configurable
@@ -58,10 +88,14 @@ class Learner:
         learning_rate: of every parameter, temperatures included.
         actor_learning_rate, critic_learning_rate, temperature_learning_rate: instead, for that group.
         epsilon: Adam's, added as TensorFlow does.
-        max_grad_norm: the gradient's norm over all parameters is clipped to it; None does not clip.
+        max_grad_norm: the gradient's norm over all the algorithm's parameters is clipped to it; None does not clip.
         products: which matrix products: "plain" are torch's own, "onednn" are oneDNN's in full float32, "auto" is the
             faster of the two on this processor, "bfloat16" rounds the factors to bfloat16, about twice as fast where the
             processor has units for it.
+        cloning: behaviour cloning of demonstrations, before training or beside it; see `Cloning`.
+
+    Attributes:
+        demonstrations: what reward signals and cloning that need any sample from.
     """
 
     def __init__(
@@ -74,7 +108,10 @@ class Learner:
         epsilon: float = 1e-7,
         max_grad_norm: float | None = None,
         products: Products = "auto",
+        cloning: Cloning | None = None,
     ):
+        if agent.role != "learn":
+            raise TaacError(f"an agent whose role is '{agent.role}' holds no networks to learn with; build it to learn")
         own = {
             "actor": actor_learning_rate,
             "critic": critic_learning_rate,
@@ -94,25 +131,131 @@ class Learner:
             for name, parameters in agent.algorithm.parameter_groups().items()
             if parameters
         ]
-        self.optimizer = TensorFlowAdam(groups, lr=learning_rate, eps=epsilon)
+        of_signals = [
+            {"params": [p for p in signal.parameters() if p.requires_grad], "lr": signal.learning_rate}
+            for signal in agent.signals
+        ]
+        self.optimizer = TensorFlowAdam([*groups, *of_signals], lr=learning_rate, eps=epsilon)
         self._parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        self._clipped = [p for group in self.optimizer.param_groups[: len(groups)] for p in group["params"]]
+        self.guard = Guard(agent, self._parameters)
+        self.growth = GrowthWatch(_gamma(agent))
         self.num_updates = 0
+        self.cloning = cloning
+        self.demonstrations: Demonstrations | None = None
+        if cloning is not None and type(agent.algorithm).cloning_loss is Algorithm.cloning_loss:
+            raise TaacError(
+                f"{type(agent.algorithm).__name__} has no behaviour cloning: remove Learner.cloning, or use a SAC or TAAC"
+            )
 
-    def update(self, experience: Experience) -> dict[str, torch.Tensor]:
-        """One gradient step on a sampled batch `[T, B]`; gives scalars to summarise, still on the device."""
-        algorithm = self.agent.algorithm
+    @property
+    def needs_demonstrations(self) -> bool:
+        return self.cloning is not None or any(s.needs_demonstrations for s in self.agent.signals)
+
+    def pretrain(self, batch_size: int, length: int) -> None:
+        """Behaviour cloning alone, before anything else is learnt: gradient steps that are not counted as updates.
+
+        Statistics of observations begin with the demonstrations: with none, the policy would be taught on raw observations
+        and then act on normalised ones.
+        """
+        if self.cloning is None or self.cloning.pretraining_updates == 0:
+            return
+        assert self.demonstrations is not None
+        self.agent.observe(self.demonstrations.observations())
+        for number in range(1, self.cloning.pretraining_updates + 1):
+            demonstrated = self._demonstrated(batch_size, length)
+            with using(self.products):
+                loss = self._cloning_loss(demonstrated)
+                for parameter in self._parameters:
+                    parameter.grad = None
+                loss.backward()
+            taught = {"cloning/loss": loss.detach()}
+            step = GradientStep(number, demonstrated, demonstrated, loss.detach(), loss.detach().reshape(1, 1), taught)
+            self.optimizer.step(found_inf=self.guard.look(step))
+
+    def _demonstrated(self, batch_size: int, length: int) -> Experience:
+        assert self.demonstrations is not None
+        return self.agent.prepare_demonstrations(self.demonstrations.sample(batch_size, length))
+
+    def _cloning_loss(self, demonstrated: Experience) -> torch.Tensor:
+        with torch.autocast(self.agent.device.type, torch.bfloat16, enabled=self.products == "bfloat16"):
+            return self.agent.algorithm.cloning_loss(demonstrated).mean()
+
+    def _side_losses(self, time_step: TimeStep) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
+        """Losses beside the algorithm's, of reward signals and of cloning, and what to summarise of them."""
+        losses: list[torch.Tensor] = []
+        extra: dict[str, torch.Tensor] = {}
+        length, batch_size = time_step.step_type.shape
+        weight = self.cloning.weight(self.num_updates) if self.cloning is not None else 0.0
+        due = [signal for signal in self.agent.signals if self.num_updates % signal.update_period == 0]
+        needed = weight > 0 or any(signal.needs_demonstrations for signal in due)
+        demonstrated = self._demonstrated(batch_size, length) if needed else None
+        for signal in due:
+            losses.append(signal.loss(time_step, None if demonstrated is None else demonstrated.time_step))
+            signal.last_loss.copy_(losses[-1].detach())
+        for number, signal in enumerate(self.agent.signals, start=-len(self.agent.signals)):
+            extra[f"signal/{signal.name}_reward"] = time_step.reward[1:, :, number].mean()
+            extra[f"signal/{signal.name}_loss"] = signal.last_loss.clone()
+        if weight > 0 and demonstrated is not None:
+            cloning = self._cloning_loss(demonstrated)
+            losses.append(weight * cloning)
+            extra |= {"cloning/loss": cloning.detach(), "cloning/weight": torch.tensor(weight)}
+        return losses, extra
+
+    def keep_products(self, products: str | None) -> None:
+        """Goes on with the matrix products that a run began with, whatever "auto" would be now: others round differently."""
+        if products is not None and available(products, self.agent.device):  # on another machine it may not be
+            self.products = products
+
+    def update(self, experience: Experience, weights: torch.Tensor | None = None) -> LossInfo:
+        """One gradient step on a sampled batch `[T, B]`; gives what is to be summarised, still on the device.
+
+        Args:
+            weights: `[B]`, importance weights of prioritised replay; the whole loss of a segment's frames is multiplied by
+                its weight, actor and temperatures included, so that all of it estimates (up to a scale) what uniform
+                replay's mean does. None: all count alike.
+
+        Raises:
+            TaacError: weights were given, but the algorithm tells no errors that priorities could be updated from.
+            DivergedError: the loss or a gradient is not finite; parameters are as they were.
+        """
+        algorithm, sampled = self.agent.algorithm, experience
         experience = self.agent.prepare(experience)
+        self.growth.see(experience.time_step.reward)
         with using(self.products):
             with torch.autocast(self.agent.device.type, torch.bfloat16, enabled=self.products == "bfloat16"):
                 info = algorithm.train_step(experience)
             loss_info = algorithm.calc_loss(experience, info)
-            loss = loss_info.loss.mean()
+            frames, extra = loss_info.loss, loss_info.extra
+            if weights is not None:
+                if loss_info.segment_error is None:
+                    raise TaacError(
+                        f"prioritised replay needs errors of the critics, which {type(algorithm).__name__} does not tell "
+                        "(LossInfo.segment_error); bind create_experiment.replay_buffer_ctor = @ReplayBuffer"
+                    )
+                frames = frames * weights.to(frames.device)
+                extra = {
+                    **extra, "replay/weight": weights.mean(), "replay/segment_error": loss_info.segment_error.mean(),
+                }  # fmt: skip
+            loss = frames.mean()
+            extra = {"loss/total": loss.detach(), **extra}
+            if self.cloning is not None or self.agent.signals:
+                side_losses, side_extra = self._side_losses(experience.time_step)
+                loss, extra = sum(side_losses, loss), {**extra, **side_extra}
             for parameter in self._parameters:
                 parameter.grad = None
             loss.backward()
+        step = GradientStep(self.num_updates + 1, sampled, experience, loss.detach(), loss_info.loss.detach(), extra)
+        found_inf = self.guard.look(step)
         if self.max_grad_norm is not None:
-            torch.nn.utils.clip_grad_norm_(self._parameters, self.max_grad_norm)
-        self.optimizer.step()
+            torch.nn.utils.clip_grad_norm_(self._clipped, self.max_grad_norm)
+        self.optimizer.step(found_inf=found_inf)
         self.num_updates += 1
         algorithm.after_update(self.num_updates)
-        return {"loss/total": loss.detach(), **loss_info.extra}
+        return LossInfo(loss_info.loss.detach(), extra, loss_info.segment_error)
+
+
+def _gamma(agent: Agent) -> float | None:
+    """The discount of a step, the greatest where each part of the reward has its own."""
+    gamma = getattr(getattr(agent.algorithm, "td_loss", None), "gamma", None)
+    return None if gamma is None else float(gamma.max())

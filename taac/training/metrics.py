@@ -11,6 +11,8 @@ import torch
 from taac import nest
 from taac.data_structures import AlgStep, Nest, StepType, TimeStep
 
+_FIRST, _LAST = int(StepType.FIRST), int(StepType.LAST)  # plain numbers: numpy compares with them five times as fast
+
 
 class Episode(NamedTuple):
     """One finished episode of one environment."""
@@ -44,7 +46,12 @@ class EpisodeRecorder:
     """Follows the environments of a rollout and hands out episodes as they end.
 
     `add` takes the frames in order. What an episode needs of the past is kept for each environment.
+
+    Attributes:
+        steps, decisions: environment steps, and new actions chosen, in the frame added last, over all environments.
     """
+
+    steps = decisions = 0
 
     def __init__(self, num_envs: int):
         self._num_envs = num_envs
@@ -70,13 +77,29 @@ class EpisodeRecorder:
         if self._rows is None:
             self._rows = _Rows(self._num_envs, reward.shape[1:], action.shape[1], decided.shape[1])
         rows, step_type = self._rows, time_step.step_type.cpu().numpy()
-        rows.clear(step_type == StepType.FIRST)
-        rows.ret[step_type != StepType.FIRST] += reward[step_type != StepType.FIRST]
-        ended = [(i, rows.episode(i)) for i in np.flatnonzero(step_type == StepType.LAST).tolist()]
-        lasts = np.where(step_type == StepType.LAST, 0, lasts)
+        first, last = step_type == _FIRST, step_type == _LAST
+        rows.clear(first)
+        rows.ret[~first] += reward[~first]
+        ended = [(i, rows.episode(i)) for i in np.flatnonzero(last).tolist()]
+        lasts = np.where(last, 0, lasts)
+        self.steps, self.decisions = int(lasts.sum()), int((decided.any(1) & ~last).sum())
         for step in range(lasts.max()):  # an action repeated inside the environment is repeated all the same
             rows.act(lasts > step, action, decided if step == 0 else np.zeros_like(decided))
         return ended
+
+    def state_dict(self) -> dict[str, torch.Tensor] | None:
+        """The episodes under way; None before the first frame."""
+        return (
+            None if self._rows is None else {name: torch.from_numpy(v.copy()) for name, v in vars(self._rows).items()}
+        )
+
+    def load_state_dict(self, state: dict[str, torch.Tensor] | None) -> None:
+        self._rows = None
+        if state is not None:
+            rewards, actions, parts = (state[name].shape[1:] for name in ("ret", "last", "run"))
+            self._rows = _Rows(self._num_envs, tuple(rewards), *actions, *parts)
+            for name, value in vars(self._rows).items():
+                value[...] = state[name].numpy()
 
 
 def _vector(action: Nest) -> np.ndarray:
@@ -84,6 +107,11 @@ def _vector(action: Nest) -> np.ndarray:
     leaves = nest.flatten(action)
     continuous = [leaf for leaf in leaves if leaf.is_floating_point()] or leaves
     return np.concatenate([leaf.reshape(len(leaf), -1).cpu().numpy() for leaf in continuous], axis=1)
+
+
+def _mean(x: np.ndarray) -> np.ndarray:
+    """`x.mean(1)`, which takes four times as long on rows as short as an action."""
+    return np.add.reduce(x, axis=1, dtype=np.float64) / x.shape[1]
 
 
 class _Rows:
@@ -107,10 +135,10 @@ class _Rows:
         self.run = np.where(rows[:, None], np.where(begins, 1, self.run + 1), self.run)
         self.longest = np.maximum(self.longest, self.run.max(1))
         self.decisions += rows & decided.any(1)
-        self.repeated += rows * (~decided).mean(1)
-        self.runs += rows * begins.mean(1)
-        self.same += rows * (self.length > 0) * (action == self.last).mean(1)
-        self.jerk += rows * (self.length > 1) * np.square(action - 2 * self.last + self.before).mean(1)
+        self.repeated += rows * _mean(~decided)
+        self.runs += rows * _mean(begins)
+        self.same += rows * (self.length > 0) * _mean(action == self.last)
+        self.jerk += rows * (self.length > 1) * _mean(np.square(action - 2 * self.last + self.before))
         self.length += rows
         self.before = np.where(rows[:, None], self.last, self.before)
         self.last = np.where(rows[:, None], action, self.last)

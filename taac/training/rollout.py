@@ -11,6 +11,7 @@ from taac.algorithms.algorithm import reset_where_first
 from taac.data_structures import AlgStep, Nest, StepType, TimeStep
 from taac.environments.vector_environment import VectorEnvironment
 from taac.training.agent import Agent
+from taac.training.position import ActionLog
 
 Policy = Callable[[TimeStep, Nest], AlgStep]
 
@@ -20,6 +21,7 @@ class Rollout:
 
     Attributes:
         time_step: the frame to act at next, on the agent's device.
+        state: the agent's, as it will be at that frame.
         raw_reward: `[B]` or `[B, D]`, undiscounted, received on arriving at the frame that `step` gave last.
     """
 
@@ -28,13 +30,13 @@ class Rollout:
     def __init__(self, environment: VectorEnvironment, agent: Agent):
         self.environment, self.agent = environment, agent
         self._initial_state = agent.initial_state(environment.num_envs)
-        self._state = self._initial_state
+        self.state = self._initial_state
         self.raw_reward = environment.raw_reward
 
     def reset(self, seed: int) -> None:
         """Begins anew in every environment."""
         self.time_step = self._to_device(self.environment.reset(seed))
-        self._state = self._initial_state
+        self.state = self._initial_state
 
     def step(self, policy: Policy) -> tuple[TimeStep, AlgStep]:
         """Acts at `self.time_step` and moves on; gives the frame that was acted at and what was done there.
@@ -43,15 +45,19 @@ class Rollout:
         """
         time_step = self.time_step
         alg_step = self.act(policy)
-        self._state = alg_step.state
-        self.raw_reward = self.environment.raw_reward
+        raw_reward = self.environment.raw_reward
         action = nest.map_structure(lambda a: a.cpu(), alg_step.output)
-        self.time_step = self._to_device(self.environment.step(action))
+        self.time_step = self._to_device(self.environment.step(action))  # may fail: then all stays as it was
+        self.state, self.raw_reward = alg_step.state, raw_reward
         return time_step, alg_step
 
     def act(self, policy: Policy) -> AlgStep:
         """What the policy does at `self.time_step`, without doing it."""
-        return policy(self.time_step, reset_where_first(self._state, self._initial_state, self.time_step))
+        return policy(self.time_step, reset_where_first(self.state, self._initial_state, self.time_step))
+
+    def retrace(self, log: ActionLog, actions: list[torch.Tensor], reached: list[torch.Tensor]) -> None:
+        """Goes on from a reset to where saved actions led; see `ActionLog.retrace`. The agent's state is left alone."""
+        self.time_step = self._to_device(log.retrace(self.environment, actions, reached))
 
     def truncate(self) -> TimeStep:
         """The frame at hand as the LAST of its episode, cut off: it still bootstraps."""

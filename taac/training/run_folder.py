@@ -7,11 +7,13 @@ import csv
 import datetime
 import difflib
 import importlib.metadata
+import io
 import json
 import os
 import platform
 import shlex
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,8 +23,9 @@ try:
 except ImportError:  # not on Windows: there, runs are not locked
     fcntl = None  # type: ignore[assignment]
 
-from taac import __version__
+from taac import __version__, files
 from taac.errors import TaacError
+from taac.training.checkpoint import Checkpoints
 from taac.training.metrics import EpisodeSummary
 
 PACKAGES = (
@@ -37,16 +40,18 @@ PACKAGES = (
     "gin-config",
 )
 EVALUATION_COLUMNS = (
-    "env_steps", "updates", "seconds", "episodes", "return_mean", "return_std", "length", "fraction_repeated",
-    "mean_run", "max_run", "decisions", "jerk", "fraction_same",
+    "env_steps", "updates", "training_decisions", "seconds", "episodes", "return_mean", "return_std", "length",
+    "fraction_repeated", "mean_run", "max_run", "decisions", "jerk", "fraction_same",
 )  # fmt: skip
+CHANGING = ("status", "end", "resumed", "diverged", "error")  # of run.json, between checkpoints
+AGAIN = "make room and call the same command again"
 
 
 class RunFolder:
     """Files of a run.
 
     `config.gin` the full operative configuration, which re-runs it; `run.json` versions, seed, environment, command, start,
-    end and status; `evaluations.csv` a row an evaluation; `checkpoint.pt`; TensorBoard's event files.
+    end and status; `evaluations.csv` a row an evaluation; `checkpoints`, a folder; TensorBoard's event files.
     """
 
     def __init__(self, root_dir: str | Path):
@@ -54,7 +59,7 @@ class RunFolder:
         self.config = self.path / "config.gin"
         self.run = self.path / "run.json"
         self.evaluations = self.path / "evaluations.csv"
-        self.checkpoint = self.path / "checkpoint.pt"
+        self.checkpoints = Checkpoints(self.path / "checkpoints")
 
     def open(self, config: str) -> str:
         """Decides whether a run of this configuration may begin here; writes nothing.
@@ -67,17 +72,17 @@ class RunFolder:
         """
         if self.path.exists() and not self.path.is_dir():
             raise TaacError(f"--root_dir {self.path} is a file; give a folder")
-        files = {p.name for p in self.path.iterdir()} if self.path.exists() else set()
-        files -= {".lock", "run.json.tmp", "config.gin.tmp"}
+        names = {p.name for p in self.path.iterdir()} if self.path.exists() else set()
+        names -= {".lock", "run.json.tmp", "config.gin.tmp"}
         # Killed in the making, a run has left its run.json alone. A config.gin alone may be the user's own.
-        if not files or (files == {self.run.name} and "taac" in self.read_run().get("versions", {})):
+        if not names or (names == {self.run.name} and "taac" in self.read_run().get("versions", {})):
             return "new"
         if not self.config.exists() or not self.run.exists():
             raise TaacError(
                 f"--root_dir {self.path} is not empty and holds no run of taac "
                 f"({self.config.name} and {self.run.name} are not both there); give a new or empty folder"
             )
-        held = self.config.read_text(encoding="utf-8")
+        held = self.config.read_text(encoding="utf-8", errors="replace")
         if held != config:
             changes = list(
                 difflib.unified_diff(held.splitlines(), config.splitlines(), "held", "asked", n=0, lineterm="")
@@ -86,24 +91,40 @@ class RunFolder:
                 f"--root_dir {self.path} holds a run of another configuration; nothing was changed. Give another folder, "
                 "or the configuration it holds. The difference:\n  " + "\n  ".join(changes[2:])
             )
-        return "finished" if self.read_run().get("status") == "finished" else "unfinished"
+        try:
+            return "finished" if self.read_run().get("status") == "finished" else "unfinished"
+        except TaacError:
+            if not self.checkpoints.saved():  # which would bring it back
+                raise
+            return "unfinished"
+
+    def has_checkpoints(self) -> bool:
+        """Whether there is one to go on from, be it damaged, or of an older format that will be refused."""
+        return bool(self.checkpoints.saved()) or (self.path / "checkpoint.pt").exists()
 
     @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
+    def lock(self, timeout: float = 0.0) -> Iterator[None]:
         """Keeps other processes from training here; the system lets go of it however this one ends.
 
+        Args:
+            timeout: seconds to wait for another process that does.
+
         Raises:
-            TaacError: another process does.
+            TaacError: another process does, and went on doing so.
         """
         self.path.mkdir(parents=True, exist_ok=True)
+        deadline = time.monotonic() + timeout
         with open(self.path / ".lock", "w", encoding="utf-8") as file:
-            if fcntl is not None:
+            while fcntl is not None:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
                 except BlockingIOError as error:
-                    raise TaacError(
-                        f"another process is training in {self.path}; wait for it, or give another folder"
-                    ) from error
+                    if time.monotonic() >= deadline:
+                        raise TaacError(
+                            f"another process is training in {self.path}; wait for it, or give another folder"
+                        ) from error
+                    time.sleep(0.1)
             yield
 
     def begin(self, config: str, about: dict[str, Any]) -> None:
@@ -111,23 +132,23 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         self.write_run(
             {
+                **dict.fromkeys(CHANGING),  # there from the beginning: a resumed run leaves the same keys
                 "status": "running",
                 **about,
                 "command": shlex.join(["taac", *sys.argv[1:]]),
                 "start": now(),
-                "end": None,
                 "resumed": [],
                 "versions": versions(),
                 "platform": {"system": platform.platform(), "processor": processor(), "cores": os.cpu_count()},
             }
         )
         self._write(self.config, config)
-        self.keep_evaluations(-1)
+        self._write(self.evaluations, ",".join(EVALUATION_COLUMNS) + "\r\n")
 
     def read_run(self) -> dict[str, Any]:
         try:
             content = json.loads(self.run.read_text(encoding="utf-8"))
-        except (OSError, json.JSONDecodeError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise TaacError(f"{self.run} cannot be read: {error}; is {self.path} the folder of a run?") from error
         if not isinstance(content, dict):
             raise TaacError(f"{self.run} holds no run: expected a JSON object, got {type(content).__name__}")
@@ -139,32 +160,78 @@ class RunFolder:
     def update_run(self, **changes: Any) -> None:
         self.write_run({**self.read_run(), **changes})
 
-    def add_evaluation(self, env_steps: int, updates: int, seconds: float, summary: EpisodeSummary) -> None:
-        """Appends a row to evaluations.csv."""
-        row = {"env_steps": env_steps, "updates": updates, "seconds": round(seconds, 3), **summary._asdict()}
-        with open(self.evaluations, "a", newline="", encoding="utf-8") as file:
-            csv.DictWriter(file, EVALUATION_COLUMNS).writerow(row)
+    def add_evaluation(
+        self, env_steps: int, updates: int, decisions: int, seconds: float, summary: EpisodeSummary
+    ) -> None:
+        """Appends a row to evaluations.csv: how far training was, and how the evaluation went."""
+        counts = {"env_steps": env_steps, "updates": updates, "training_decisions": decisions}
+        text = io.StringIO()
+        csv.DictWriter(text, EVALUATION_COLUMNS).writerow({**counts, "seconds": round(seconds, 3), **summary._asdict()})
+        data = text.getvalue().encode()
+        try:
+            files.append(self.evaluations, data)
+        except OSError as error:
+            raise files.refusal(error, self.evaluations, len(data), AGAIN) from error
 
-    def keep_evaluations(self, env_steps: int) -> None:
-        """Keeps the rows up to `env_steps`: what came after the checkpoint is done again on resuming."""
-        rows: list[dict[str, str]] = []
-        if self.evaluations.exists():
-            with open(self.evaluations, newline="", encoding="utf-8") as file:
-                rows = [
-                    r for r in csv.DictReader(file) if r[EVALUATION_COLUMNS[-1]] and int(r["env_steps"]) <= env_steps
-                ]
-        beside = self.evaluations.with_suffix(".tmp")
-        with open(beside, "w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, EVALUATION_COLUMNS)
-            writer.writeheader()
-            writer.writerows(rows)
-        os.replace(beside, self.evaluations)
+    def records(self) -> dict[str, Any]:
+        """run.json and evaluations.csv as they are, and checksums of the event files: what a checkpoint holds of them."""
+        events = {path.name: path.read_bytes() for path in self._event_files()}
+        return {
+            "run": self.read_run(),
+            "evaluations": self.evaluations.read_bytes().decode(),
+            "events": {name: [len(data), files.digest(data)] for name, data in events.items()},
+        }
+
+    def _event_files(self) -> list[Path]:
+        return sorted(self.path.glob("events.out.tfevents.*"))
+
+    def restore(self, records: dict[str, Any]) -> list[str]:
+        """Makes evaluations.csv what it was at a checkpoint: what came after is done again. run.json keeps what resumed it.
+
+        Returns:
+            what was found not to be as it had been written.
+
+        Raises:
+            TaacError: these are no records.
+        """
+        try:
+            evaluations, about = records["evaluations"].encode(), json.loads(json.dumps(dict(records["run"])))
+            events = {name: (int(size), str(digest)) for name, (size, digest) in records["events"].items()}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise TaacError(f"a checkpoint of {self.path} does not hold the run's other files: {error!r}") from error
+        found = []
+        if not self._held(self.evaluations).startswith(evaluations):
+            found.append(f"{self.evaluations} was not as it had been written; it is again")
+        try:
+            run = self.read_run()
+        except TaacError as error:
+            run = {}
+            found.append(f"{error}; it is written again")
+        restored = {**about, **{name: run[name] for name in CHANGING if name in run}}
+        if run and run != restored:
+            found.append(f"{self.run} was not as it had been written; it is again")
+        for name, (size, digest) in events.items():
+            if Path(name).name != name or files.digest(self._held(self.path / name)[:size]) != digest:
+                found.append(
+                    f"{self.path / name} is not as it was written: curves may lack points; training does not need it"
+                )
+        self._write(self.evaluations, evaluations.decode())
+        self.write_run(restored)
+        return found
+
+    @staticmethod
+    def _held(path: Path) -> bytes:
+        try:
+            return path.read_bytes()
+        except OSError:
+            return b""
 
     @staticmethod
     def _write(path: Path, text: str) -> None:
-        beside = path.with_suffix(path.suffix + ".tmp")
-        beside.write_text(text, encoding="utf-8")
-        os.replace(beside, path)
+        try:
+            files.write(path, text.encode())
+        except OSError as error:
+            raise files.refusal(error, path, len(text.encode()), AGAIN) from error
 
 
 def now() -> str:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from taac import files
+from taac.training import hparams
 from taac.training.metrics import EpisodeSummary
 
 # Tag -> meaning. No other scalar is written, but for what an algorithm declares in `summary_tags`.
@@ -18,19 +21,35 @@ TAGS: dict[str, str] = {
     "{phase}/mean_run": "transitions that follow one decision, mean",
     "{phase}/max_run": "the longest of them",
     "{phase}/decisions": "transitions at which a new action was chosen, per episode",
-    "{phase}/jerk": "mean squared second difference of the action in [-1, 1]",
+    "{phase}/jerk": "mean squared second difference of the action in [-1, 1] (of a choice, its number)",
     "{phase}/fraction_same": "components of the action that equal the ones before / all, measured on the actions alone",
     "loss/total": "mean over all T*B frames of actor + temperature + critic losses, 0 at LAST: what is minimised",
     "loss/critic": "sum over critics of (Q_i - G)^2, mean over the frames that are learnt from",
-    "loss/actor": "half the squared length of beta_1 dQ/da, + alpha log pi (beta_1 = 1 for SAC), mean over frames",
+    "loss/actor": "half the squared length of beta_1 dQ/da, + alpha log pi (beta_1 = 1 for SAC), mean over frames; "
+    "of discrete SAC, sum_a pi(a) (alpha log pi(a) - min Q(a))",
     "critic/q": "Q_i(s, tau) at the executed trajectories, mean over critics and frames",
     "critic/target": "the returns G that the critics regress on, mean",
-    "policy/entropy": "-log pi of the sampled action, nats, mean",
+    "policy/entropy": "-log pi of the sampled action, nats, mean; of discrete SAC the exact entropy",
     "policy/alpha": "temperature of the actor",
     "beta/switch_probability": "beta_1, mean over frames; of SDAR, the dimensions that act / all",
     "beta/entropy": "entropy of beta, nats, mean",
     "beta/alpha": "temperature of beta",
     "beta/reach_through": "fraction of frames at which neither the rollout's b nor the sampled b~ switches",
+    "replay/weight": "importance weights of prioritised replay, by which losses are multiplied, mean over segments",
+    "replay/segment_error": "absolute value of Q_i - G, mean over critics and the frames learnt from: what priorities come from",
+    "sqil/gradient_cosine": "cosine similarity of the policy's gradients on demonstrations and on the agent's own frames",
+    "sqil/td_error_demonstrations": "as `loss/critic`, on demonstrations alone",
+    "sqil/td_error_agent": "as `loss/critic`, on the agent's own frames alone",
+    "sqil/entropy_demonstrations": "as `policy/entropy`, on demonstrations alone",
+    "sqil/entropy_agent": "as `policy/entropy`, on the agent's own frames alone",
+    "signal/icm_reward": "curiosity's reward, mean over frames, as it is learnt: before its strength",
+    "signal/icm_loss": "(1 - beta) L_inverse + beta L_forward of curiosity's models",
+    "signal/rnd_reward": "novelty's reward, mean over frames, before its strength",
+    "signal/rnd_loss": "squared error of novelty's predictor",
+    "signal/gail_reward": "-log(1 - D(s, a)) of the agent's replayed frames, mean, before its strength",
+    "signal/gail_loss": "cross-entropy of the discriminator, and its gradient penalty",
+    "cloning/loss": "behaviour cloning's loss on demonstrations, mean over all T*B frames",
+    "cloning/weight": "what it is multiplied by",
     "time/env_steps_per_second": "transitions over all environments a second, since the last summary",
     "time/updates_per_second": "gradient steps a second, since the last summary",
     "count/updates": "gradient steps so far",
@@ -38,6 +57,7 @@ TAGS: dict[str, str] = {
     "count/decisions": "environment steps at which a new action was chosen, so far",
     "count/episodes": "episodes ended so far",
 }
+# Not a scalar: `evaluation/video`, a GIF of an evaluation's first episode (`create_experiment.evaluation_video`).
 PHASES = {"rollout": "while exploring", "evaluation": "acting greedily"}
 
 
@@ -64,6 +84,7 @@ class SummaryWriter:
     def __init__(self, folder: Path, purge_step: int | None = None, tags: Mapping[str, str] | None = None):
         from torch.utils.tensorboard import SummaryWriter as Writer  # half a second that only runs pay for
 
+        self._folder = folder
         self._writer = Writer(str(folder), purge_step=purge_step)
         self._known = {**known_tags(), **(tags or {})}
 
@@ -82,11 +103,35 @@ class SummaryWriter:
         values = {f"{phase}/{names.get(k, k)}": v for k, v in summary._asdict().items() if k != "episodes"}
         self.scalars(values, env_steps)
 
-    def text(self, tag: str, text: str) -> None:
-        self._writer.add_text(tag, text, 0)
+    def text(self, tag: str, text: str, env_steps: int = 0) -> None:
+        self._writer.add_text(tag, text, env_steps)
+
+    def gif(self, tag: str, content: bytes, size: tuple[int, int], env_steps: int) -> None:
+        """Writes a moving picture, a GIF file's content of a height and width, where TensorBoard shows images."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        image = Summary.Image(height=size[0], width=size[1], colorspace=3, encoded_image_string=content)
+        self._writer.file_writer.add_summary(Summary(value=[Summary.Value(tag=tag, image=image)]), env_steps)
+
+    def hyper_parameters(self, values: Mapping[str, Any]) -> None:
+        """Writes what the hparams view shows of the run, with `evaluation/return` as the metric.
+
+        Args:
+            values: numbers, bools and strings by name; anything else is written as text, and None is left empty. The view
+                takes its columns from one of the runs that it shows: all should have the same names.
+        """
+        for summary in hparams.start(values, "evaluation/return"):
+            self._writer.file_writer.add_summary(summary, 0)
+
+    def finished(self, env_steps: int) -> None:
+        """Tells the hparams view that the run has come to its end."""
+        self._writer.file_writer.add_summary(hparams.end(), env_steps)
 
     def flush(self) -> None:
+        """To the disk: what a checkpoint counts as written must outlast it."""
         self._writer.flush()
+        for path in self._folder.glob("events.out.tfevents.*"):
+            files.sync(path)
 
     def close(self) -> None:
         self._writer.close()

@@ -3,31 +3,46 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from typing import Any, Protocol
 
 import gin
 import numpy as np
 import torch
 
-from taac.data_structures import AlgStep, Experience, Nest, StepType, TimeStep
+from taac.data_structures import AlgStep, Experience, Nest, TimeStep
 from taac.environments.vector_environment import VectorEnvironment
-from taac.errors import TaacError
-from taac.ops.products import available
-from taac.replay import ReplayBuffer
-from taac.training import checkpoint
+from taac.errors import EnvironmentFailed, NotFiniteError, TaacError
+from taac.files import Damaged
+from taac.replay import ReplayBuffer, SqilReplay
+from taac.training import checkpoint, inspection, trainer_state
+from taac.training.agent import Agent
 from taac.training.evaluation import evaluate
 from taac.training.explorers import Explorer
+from taac.training.frame_chunks import FrameChunks
 from taac.training.learner import Learner
 from taac.training.metrics import Episode, EpisodeRecorder, EpisodeSummary, summarize
+from taac.training.position import ActionLog, numpy_state
+from taac.training.recording import EpisodeVideo
 from taac.training.rollout import Rollout
 from taac.training.run_folder import RunFolder
 from taac.training.summaries import SummaryWriter
+from taac.training.warm_start import load_parts
 
 
 class Progress(Protocol):
     """Is told how far training is."""
 
     def __call__(self, env_steps: int, updates: int, evaluation: EpisodeSummary | None, repeated: float) -> None: ...
+
+
+class Monitor(Protocol):
+    """Looks at what is being learnt when a summary is due, and leaves everything as it was; gives scalars by tag."""
+
+    def __call__(
+        self, agent: Agent, replay: ReplayBuffer | SqilReplay, batch_size: int, length: int
+    ) -> dict[str, torch.Tensor]: ...
 
 
 @gin.configurable
@@ -46,6 +61,8 @@ class Trainer:
         unroll_length, updates_per_iteration: an iteration takes `unroll_length` steps in each environment, then
             `updates_per_iteration` gradient steps. The ratio of updates to environment steps that follows is held exactly:
             a reset, which is no environment step, earns no update.
+        updates_per_env_step: that ratio itself, above or below 1, instead of `updates_per_iteration`; what an iteration's
+            steps earn is then taken at its end. None: as above.
         batch_size: segments a gradient step.
         segment_length: frames a segment, T.
         evaluation_interval, evaluation_episodes: how often, in environment steps, and how many greedy episodes.
@@ -53,18 +70,25 @@ class Trainer:
         max_evaluation_steps: an evaluation that takes more steps than this in each environment stops the run: its episodes
             may have no end.
         summary_interval: environment steps between summaries of training.
+        monitor: adds to those summaries; see `SqilMonitor`.
         checkpoint_interval: environment steps between checkpoints. A checkpoint ends the running
             episodes as truncations and reseeds the environments, in every run, so that a resumed run is the same run.
+        save_replay: checkpoints hold the replay buffer. Without it a resumed run is another run: it takes
+            `initial_collect_steps` steps to fill the buffer again before updates go on.
+
+    Attributes:
+        load_from: parts of other runs that a new run starts from; see `warm_start`.
+        loaded: what `begin` took from them.
     """
 
-    _explorer_state: Nest  # None until the explorer has acted in these episodes
+    explorer_state: Nest  # None until the explorer has acted in these episodes
 
     def __init__(
         self,
         environment: VectorEnvironment,
         evaluation_environment: VectorEnvironment,
         learner: Learner,
-        replay_buffer: ReplayBuffer,
+        replay_buffer: ReplayBuffer | SqilReplay,
         seed: int,
         num_env_steps: int = gin.REQUIRED,
         segment_length: int = gin.REQUIRED,
@@ -73,13 +97,16 @@ class Trainer:
         explorer: Explorer | None = None,
         unroll_length: int = 1,
         updates_per_iteration: int = 1,
+        updates_per_env_step: float | None = None,
         batch_size: int = 256,
         evaluation_interval: int = 2_500,
         evaluation_episodes: int = 10,
         evaluation_epsilon: float = 0.0,
         max_evaluation_steps: int = 1_000_000,
         summary_interval: int = 1_000,
+        monitor: Monitor | None = None,
         checkpoint_interval: int = 10_000,
+        save_replay: bool = True,
     ):
         at_least_one = {
             "num_env_steps": num_env_steps, "unroll_length": unroll_length, "batch_size": batch_size,
@@ -90,8 +117,12 @@ class Trainer:
         for name, value in at_least_one.items():
             if value < 1:
                 raise TaacError(f"Trainer.{name} must be 1 or more, got {value}")
-        if segment_length < 2:
-            raise TaacError(f"Trainer.segment_length must be 2 or more frames (one transition), got {segment_length}")
+        shortest = learner.agent.algorithm.min_segment_length
+        if segment_length < shortest:
+            raise TaacError(
+                f"Trainer.segment_length must be {shortest} or more frames (one transition that is learnt from), "
+                f"got {segment_length}"
+            )
         if initial_collect_steps < segment_length * environment.num_envs:
             raise TaacError(
                 f"Trainer.initial_collect_steps must be at least segment_length x num_envs = "
@@ -107,6 +138,8 @@ class Trainer:
             raise TaacError(
                 f"ReplayBuffer.length {replay_buffer.length} is below Trainer.segment_length {segment_length}"
             )
+        if updates_per_env_step is not None and not 0 < updates_per_env_step < float("inf"):
+            raise TaacError(f"Trainer.updates_per_env_step must be above 0, or None, got {updates_per_env_step}")
         if not 0 <= evaluation_epsilon <= 1:
             raise TaacError(f"Trainer.evaluation_epsilon must be in [0, 1], got {evaluation_epsilon}")
         self.environment, self.evaluation_environment = environment, evaluation_environment
@@ -115,33 +148,74 @@ class Trainer:
         self.num_env_steps, self.segment_length, self.batch_size = num_env_steps, segment_length, batch_size
         self.initial_collect_steps, self.uniform_initial_collect = initial_collect_steps, uniform_initial_collect
         self.explorer = explorer
-        self.unroll_length, self.updates_per_iteration = unroll_length, updates_per_iteration
+        self.unroll_length = unroll_length
+        self.update_ratio = Fraction(updates_per_iteration, unroll_length * environment.num_envs)
+        if updates_per_env_step is not None:
+            self.update_ratio = Fraction(str(updates_per_env_step))  # 0.1 is meant as 1/10, which no float is
+            if (num_env_steps - initial_collect_steps) * self.update_ratio < 1:
+                raise TaacError(
+                    f"Trainer.updates_per_env_step {updates_per_env_step} gives no update in the "
+                    f"{num_env_steps - initial_collect_steps} environment steps after the initial collection"
+                )
         self.evaluation_interval, self.evaluation_episodes = evaluation_interval, evaluation_episodes
         self.evaluation_epsilon, self.max_evaluation_steps = evaluation_epsilon, max_evaluation_steps
-        self.summary_interval = summary_interval
+        self.summary_interval, self.monitor = summary_interval, monitor
         self.checkpoint_interval = checkpoint_interval
 
         self.rollout = Rollout(environment, self.agent)
-        self.env_steps = self.decisions = self.episodes = self.num_checkpoints = 0
+        self.env_steps = self.decisions = self.episodes = self.num_checkpoints = self.num_restarts = 0
         self.seconds = 0.0
+        self._clock = time.perf_counter()
         self.evaluation: EpisodeSummary | None = None
-        self._start_episodes()
-        self._recent: list[Episode] = []
-        self._losses: dict[str, torch.Tensor] = {}
+        self.load_from: Sequence[str] = ()
+        self.loaded: list[dict[str, Any]] | None = None
+        self.unearned_steps = 0  # environment steps that earned no updates, because the buffer had to be filled again
+        self.recent: list[Episode] = []  # ended since the last summary
+        self.losses: dict[str, torch.Tensor] = {}  # of the last gradient step
+        self.save_replay = save_replay
+        self._stop: Callable[[], bool] = lambda: False
+        ring = replay_buffer.agents if isinstance(replay_buffer, SqilReplay) else replay_buffer
+        self.frame_chunks = FrameChunks(ring) if save_replay else None
+        self.start_episodes()
+
+    def begin(self) -> list[dict[str, Any]]:
+        """Starts a new run from the parts of other runs in `load_from`; tells where each came from.
+
+        Raises:
+            TaacError: one is not there, or does not fit.
+        """
+        if self.loaded is None:
+            self.loaded = load_parts(self.agent, self.load_from)
+        return self.loaded
 
     # The loop --------------------------------------------------------------------------------------------------------
 
-    def train(self, folder: RunFolder, progress: Progress | None = None) -> None:
-        """Trains until `num_env_steps`, from wherever this trainer stands."""
+    def train(
+        self,
+        folder: RunFolder,
+        progress: Progress | None = None,
+        hyper_parameters: Mapping[str, Any] | None = None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Trains until `num_env_steps`, from wherever this trainer stands; when told to stop, saves and returns.
+
+        `hyper_parameters` are for TensorBoard's hparams view.
+        """
+        self._stop = stop
         writer = SummaryWriter(
             folder.path,
             purge_step=self.env_steps + 1 if self.env_steps else 0,
             tags=self.agent.algorithm.summary_tags(),
         )
         if self.env_steps == 0:
+            self.begin()
             writer.text("config", "    " + folder.config.read_text(encoding="utf-8").replace("\n", "\n    "))
+            if hyper_parameters:
+                writer.hyper_parameters(hyper_parameters)
         self._clock, self._marks = time.perf_counter(), (self.env_steps, self.learner.num_updates, self.seconds)
         try:
+            if self.env_steps == 0:
+                self.learner.pretrain(self.batch_size, self.segment_length)
             while self.env_steps < self.num_env_steps:
                 before = self.env_steps
                 self.collect()
@@ -155,6 +229,21 @@ class Trainer:
                 if self._passed(self.checkpoint_interval, before) or self._done():
                     writer.flush()
                     self.save(folder)
+                elif stop():
+                    writer.flush()
+                    self.save_position(folder)
+                elif self.frame_chunks is not None and self.frame_chunks.moved_on():
+                    folder.checkpoints.follow(self.frame_chunks)
+                if stop():
+                    break
+            if self._done():
+                writer.finished(self.env_steps)
+        except NotFiniteError as error:
+            raise type(error)(f"{error}. {self._inspectable(folder, error)}", error.evidence) from error
+        except EnvironmentFailed as failure:
+            if stop():
+                raise  # the signal that said so may have ended their processes: they did nothing wrong
+            raise EnvironmentFailed(f"{failure}. {self._save_after(folder, writer)}") from failure
         finally:
             writer.close()
 
@@ -162,35 +251,68 @@ class Trainer:
         """Takes `unroll_length` steps in each environment."""
         for _ in range(self.unroll_length):
             uniform = self.uniform_initial_collect and self.env_steps < self.initial_collect_steps
-            time_step, alg_step = self.rollout.step(self.agent.random_step if uniform else self._explore)
+            try:
+                time_step, alg_step = self.rollout.step(self.agent.random_step if uniform else self._explore)
+            except EnvironmentFailed as failure:
+                self.restart(failure)
+                return
             self.replay_buffer.add(Experience(time_step, alg_step.info))
-            acted = time_step.step_type != StepType.LAST
-            self.env_steps += int(self.rollout.time_step.duration.sum())
-            self.decisions += int((acted & alg_step.decided.reshape(len(acted), -1).any(1)).sum())
             duration = self.rollout.time_step.duration
-            ended = self._recorder.add(time_step, alg_step, self.rollout.raw_reward, duration)
+            ended = self.recorder.add(time_step, alg_step, self.rollout.raw_reward, duration)
+            self.env_steps += self.recorder.steps
+            self.decisions += self.recorder.decisions
             self.episodes += len(ended)
-            self._recent += [episode for _, episode in ended]
+            self.recent += [episode for _, episode in ended]
+            self.actions.append(alg_step.output)
+
+    def restart(self, failure: EnvironmentFailed) -> None:
+        """Goes on after an environment has failed: ends all running episodes as truncations, and begins new ones.
+
+        An episode ends with the last frame that was seen, which becomes its LAST, as it does at a checkpoint. The action
+        that was taken there led nowhere and is ignored, as all actions at LAST are: no frame is made up, and the step does
+        not count.
+
+        Raises:
+            EnvironmentFailed: the environments cannot be restarted, or have been too often.
+        """
+        while True:
+            if self._stop():
+                raise failure
+            self.environment.restart(failure)
+            if not self._cut_off:
+                self._cut()
+            self.num_restarts += 1
+            checkpoint.tell(f"{failure}; restarted: all running episodes are cut off, and new ones begin")
+            try:
+                self.start_episodes()
+                return
+            except EnvironmentFailed as again:
+                failure = again
 
     def _explore(self, time_step: TimeStep, state: Nest) -> AlgStep:
         alg_step = self.agent.rollout_step(time_step, state)
         if self.explorer is not None:
-            if self._explorer_state is None:
-                self._explorer_state = self.explorer.initial_state(alg_step.output)
-            alg_step, self._explorer_state = self.explorer.step(
-                time_step, alg_step, self._explorer_state, self.env_steps
-            )
+            if self.explorer_state is None:
+                self.explorer_state = self.explorer.initial_state(alg_step.output)
+            alg_step, self.explorer_state = self.explorer.step(
+                time_step, alg_step, self.explorer_state, self.env_steps,
+                lambda: self.agent.algorithm.random_step(time_step, state).output,
+            )  # fmt: skip
         return alg_step
 
     def learn(self) -> None:
         """Takes the gradient steps that the environment steps so far have earned."""
         for _ in range(self.updates_earned() - self.learner.num_updates):
-            self._losses = self.learner.update(self.replay_buffer.sample(self.batch_size, self.segment_length))
+            experience = self.replay_buffer.sample(self.batch_size, self.segment_length)
+            weights = self.replay_buffer.importance_weights(self.env_steps / self.num_env_steps)
+            loss_info = self.learner.update(experience, weights)
+            self.replay_buffer.update_priorities(loss_info.segment_error)
+            self.losses = loss_info.extra
 
     def updates_earned(self) -> int:
         """Gradient steps due by now: the exact ratio times the environment steps after the initial collection."""
-        counted = max(0, self.env_steps - self.initial_collect_steps)
-        return counted * self.updates_per_iteration // (self.unroll_length * self.environment.num_envs)
+        counted = max(0, self.env_steps - self.initial_collect_steps - self.unearned_steps)
+        return int(counted * self.update_ratio)
 
     # What happens at intervals ---------------------------------------------------------------------------------------
 
@@ -207,24 +329,29 @@ class Trainer:
 
     def _evaluate(self, folder: RunFolder, writer: SummaryWriter) -> None:
         seed = derived_seed(self.seed, 1, self.env_steps)
+        video = EpisodeVideo(self.evaluation_environment) if self.evaluation_environment.recorded else None
         episodes = evaluate(
             self.agent,
             self.evaluation_environment,
             self.evaluation_episodes,
             seed,
             self.evaluation_epsilon,
+            None if video is None else video.on_step,
             max_steps=self.max_evaluation_steps,
         )
         self.evaluation = summarize(episodes)
-        folder.add_evaluation(self.env_steps, self.learner.num_updates, self._elapsed(), self.evaluation)
+        updates, seconds = self.learner.num_updates, self._elapsed()
+        folder.add_evaluation(self.env_steps, updates, self.decisions, seconds, self.evaluation)
         writer.episodes("evaluation", self.evaluation, self.env_steps)
+        if video is not None:
+            writer.gif("evaluation/video", *video.gif(), self.env_steps)
         writer.flush()
 
     def _summarize(self, writer: SummaryWriter) -> None:
         seconds, updates = self._elapsed(), self.learner.num_updates
         steps_then, updates_then, seconds_then = self._marks
         values: dict[str, Any] = {
-            **self._losses,
+            **self.losses,
             "time/env_steps_per_second": (self.env_steps - steps_then) / (seconds - seconds_then),
             "time/updates_per_second": (updates - updates_then) / (seconds - seconds_then),
             "count/updates": updates,
@@ -232,10 +359,15 @@ class Trainer:
             "count/decisions": self.decisions,
             "count/episodes": self.episodes,
         }
+        if self.monitor is not None and updates:
+            values |= self.monitor(self.agent, self.replay_buffer, self.batch_size, self.segment_length)
         writer.scalars(values, self.env_steps)
-        if self._recent:
-            writer.episodes("rollout", summarize(self._recent), self.env_steps)
-        self._recent, self._marks = [], (self.env_steps, updates, seconds)
+        for warning in self.learner.growth.judge(self.losses):
+            checkpoint.tell(f"warning, at {self.env_steps} environment steps: {warning}")
+            writer.text("warning", warning, self.env_steps)
+        if self.recent:
+            writer.episodes("rollout", summarize(self.recent), self.env_steps)
+        self.recent, self._marks = [], (self.env_steps, updates, seconds)
 
     def _fraction_repeated(self) -> float:
         return 1.0 - self.decisions / max(1, self.env_steps)
@@ -244,95 +376,93 @@ class Trainer:
 
     def save(self, folder: RunFolder) -> None:
         """Ends the running episodes as truncations, writes a checkpoint, and begins new episodes."""
+        self._cut()
+        self.num_checkpoints += 1
+        self._write(folder, scheduled=True)
+        self.start_episodes()
+
+    def _cut(self) -> None:
+        """Ends the running episodes as truncations."""
         last = self.rollout.truncate()
         self.replay_buffer.add(Experience(last, self.rollout.act(self.agent.algorithm.random_step).info))
+        self._cut_off = True
+
+    def _save_after(self, folder: RunFolder, writer: SummaryWriter) -> str:
+        """Saves when environments have failed for good, and tells so: a run that goes on from there begins new episodes."""
+        if self.env_steps == 0:
+            return "Nothing had been learnt yet"
+        if not self._cut_off:
+            self._cut()
+        writer.flush()
         self.num_checkpoints += 1
-        held = folder.config.read_text(encoding="utf-8")
-        checkpoint.save(folder.checkpoint, {"config": held, **self.state_dict()})
-        self._start_episodes()
+        self._write(folder, scheduled=True)
+        return (
+            f"A checkpoint is written at {self.env_steps} environment steps: when the environment is mended, the same command "
+            "goes on from there with new episodes"
+        )
+
+    def _inspectable(self, folder: RunFolder, error: NotFiniteError) -> str:
+        """Saves what an error was found among; tells where."""
+        try:
+            return f"To see what was in it: taac check --batch {inspection.write(folder.path, self.env_steps, error)}"
+        except OSError as failure:
+            return f"What it was found among could not be saved: {failure}"
+
+    def save_position(self, folder: RunFolder) -> None:
+        """Writes a checkpoint and changes nothing in the run: where the episodes are is saved with it."""
+        self._write(folder, scheduled=False)
+
+    def _write(self, folder: RunFolder, scheduled: bool) -> None:
+        self.learner.guard.check_parameters()
+        self._elapsed()
+        records = {"config": folder.config.read_text(encoding="utf-8"), **folder.records()}
+        state = {**records, **trainer_state.state_dict(self, scheduled)}
+        folder.checkpoints.save(self.env_steps, state, self.frame_chunks, scheduled)
+
+    def checkpoint_bytes(self) -> int:
+        """About what the next checkpoint will write: changed frames, parameters and Adam's two moments."""
+        frames = self.frame_chunks.stale_bytes() if self.frame_chunks else 0
+        return frames + 3 * sum(p.nbytes for p in self.agent.state_dict().values())
 
     def resume(self, folder: RunFolder) -> None:
-        """Goes on from the folder's checkpoint."""
-        state = checkpoint.load(folder.checkpoint)
-        if state["config"] != folder.config.read_text(encoding="utf-8"):
-            raise TaacError(
-                f"{folder.checkpoint} is of a run of another configuration than {folder.config}; nothing was changed"
-            )
-        self.load_state_dict(state, folder)
-        folder.keep_evaluations(self.env_steps)
-        self._start_episodes()
+        """Goes on from the folder's newest checkpoint that is whole; tells of those that are not.
 
-    def _start_episodes(self) -> None:
-        self.rollout.reset(derived_seed(self.seed, 0, self.num_checkpoints))
-        self._explorer_state = None
-        self._recorder = EpisodeRecorder(self.environment.num_envs)
+        Raises:
+            TaacError: none is, or it is of another run.
+        """
+        for found in folder.checkpoints.readable():
+            if found.state.get("config") != folder.config.read_text(encoding="utf-8"):
+                raise TaacError(
+                    f"{found.path} is of a run of another configuration than {folder.config}; nothing was changed"
+                )
+            try:
+                trainer_state.restore(self, found)
+            except Damaged as error:
+                checkpoint.tell(f"the checkpoint {found.path} cannot be used: {error}; looking for the one before it")
+                continue
+            folder.checkpoints.set_aside(newer_than=found.env_steps)
+            for damage in folder.restore(found.state):
+                checkpoint.tell(damage)
+            if self.replay_buffer.size == 0:  # was not saved: it is filled again before updates go on
+                self.unearned_steps += min(self.env_steps, self.initial_collect_steps)
+            return
+        raise folder.checkpoints.nothing_left()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that a resumed run needs to be the same run."""
-        return {
-            "agent": self.agent.state_dict(),
-            "optimizer": self.learner.optimizer.state_dict(),
-            "products": self.learner.products,  # which "auto" was: another would round differently
-            "replay": self.replay_buffer.state_dict(),
-            "counters": {
-                "env_steps": self.env_steps,
-                "updates": self.learner.num_updates,
-                "decisions": self.decisions,
-                "episodes": self.episodes,
-                "num_checkpoints": self.num_checkpoints,
-                "seconds": self.seconds,
-            },
-            "evaluation": None if self.evaluation is None else self.evaluation._asdict(),
-            "recent": [episode._replace(ret=episode.ret.tolist())._asdict() for episode in self._recent],
-            "random": {
-                "numpy": _numpy_state(),
-                "cpu": torch.get_rng_state(),
-                "cuda": torch.cuda.get_rng_state() if self.agent.device.type == "cuda" else None,
-            },
-        }
-
-    def load_state_dict(self, state: dict[str, Any], folder: RunFolder) -> None:
-        checkpoint.load_into(self.agent, state["agent"], folder.checkpoint)
-        self.learner.optimizer.load_state_dict(state["optimizer"])
-        if available(state["products"], self.agent.device):  # on another machine it may not be
-            self.learner.products = state["products"]
-        self.replay_buffer.load_state_dict(state["replay"])
-        counters = state["counters"]
-        self.env_steps, self.learner.num_updates = counters["env_steps"], counters["updates"]
-        self.decisions, self.episodes = counters["decisions"], counters["episodes"]
-        self.num_checkpoints, self.seconds = counters["num_checkpoints"], counters["seconds"]
-        if state["evaluation"] is not None:
-            self.evaluation = EpisodeSummary(**state["evaluation"])
-        self._recent = [Episode(**{**kept, "ret": np.array(kept["ret"])}) for kept in state["recent"]]
-        _set_numpy_state(state["random"]["numpy"])
-        torch.set_rng_state(state["random"]["cpu"])
-        if state["random"]["cuda"] is not None and self.agent.device.type == "cuda":
-            torch.cuda.set_rng_state(state["random"]["cuda"])
+    def start_episodes(self) -> None:
+        """Begins episodes that depend on the run's seed and the numbers of checkpoints and restarts before them alone."""
+        self.numpy_at_start = numpy_state()
+        self.rollout.reset(derived_seed(self.seed, 0, self.num_checkpoints, self.num_restarts))
+        self._cut_off = False
+        self.explorer_state = None
+        self.recorder = EpisodeRecorder(self.environment.num_envs)
+        self.actions = ActionLog(self.environment)
 
     def close(self) -> None:
         self.environment.close()
         self.evaluation_environment.close()
 
 
-def derived_seed(seed: int, stream: int, number: int) -> int:
-    """A seed for environments, independent for each stream (0 training, 1 evaluation) and number."""
-    return int(np.random.SeedSequence([seed, stream, number]).generate_state(1)[0] % 2**31)
-
-
-def _numpy_state() -> dict[str, Any]:
-    """numpy's global random state, which some environments draw from, as plain values and a tensor."""
-    state: Any = np.random.get_state(legacy=False)
-    inner = state["state"]
-    return {
-        "key": torch.from_numpy(inner["key"].astype(np.int64)),
-        "pos": int(inner["pos"]),
-        "has_gauss": int(state["has_gauss"]),
-        "gauss": float(state["gauss"]),
-    }
-
-
-def _set_numpy_state(state: dict[str, Any]) -> None:
-    inner = {"key": state["key"].numpy().astype(np.uint32), "pos": state["pos"]}
-    np.random.set_state(
-        {"bit_generator": "MT19937", "state": inner, "has_gauss": state["has_gauss"], "gauss": state["gauss"]}
-    )
+def derived_seed(seed: int, stream: int, number: int, restarts: int = 0) -> int:
+    """A seed for environments, independent for each stream (0 training, 1 evaluation), number and number of restarts."""
+    more = [restarts] if restarts else []
+    return int(np.random.SeedSequence([seed, stream, number, *more]).generate_state(1)[0] % 2**31)

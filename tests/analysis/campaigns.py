@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
+from taac.training.summaries import SummaryWriter
+
 COLUMNS = (
-    "env_steps", "updates", "seconds", "episodes", "return_mean", "return_std", "length", "fraction_repeated",
-    "mean_run", "max_run", "decisions", "jerk", "fraction_same",
+    "env_steps", "updates", "training_decisions", "seconds", "episodes", "return_mean", "return_std", "length",
+    "fraction_repeated", "mean_run", "max_run", "decisions", "jerk", "fraction_same",
 )  # fmt: skip
 VERSIONS = {"taac": "0.1.0", "python": "3.11.7", "torch": "2.13.0", "gymnasium": "1.4.0", "tensorboard": "2.21.0"}
 STEPS = tuple(range(100, 1001, 100))
@@ -44,11 +46,21 @@ def make_run(
         for step, value in zip(steps, returns):
             length = 100 + step / 100
             row = {
-                "env_steps": step, "updates": step, "seconds": step / 10, "episodes": 2, "return_mean": float(value),
-                "return_std": 1.0, "length": length, "fraction_repeated": repeated, "mean_run": 1 / (1 - repeated),
-                "max_run": 5, "decisions": length * (1 - repeated), "jerk": 0.01 * (seed + 1), "fraction_same": repeated,
+                "env_steps": step, "updates": step, "training_decisions": step * (1 - repeated), "seconds": step / 10,
+                "episodes": 2, "return_mean": float(value), "return_std": 1.0, "length": length,
+                "fraction_repeated": repeated, "mean_run": 1 / (1 - repeated), "max_run": 5,
+                "decisions": length * (1 - repeated), "jerk": 0.01 * (seed + 1), "fraction_same": repeated,
             }  # fmt: skip
             writer.writerow(row)
+    return folder
+
+
+def summarize(folder, series, purge_step=0):
+    """Writes `{tag: {step: value}}` to an event file of a run."""
+    writer = SummaryWriter(folder, purge_step=purge_step, tags=dict.fromkeys(series, ""))
+    for step in sorted({step for of in series.values() for step in of}):
+        writer.scalars({tag: of[step] for tag, of in series.items() if step in of}, step)
+    writer.close()
     return folder
 
 

@@ -70,7 +70,7 @@ def test_a_curve_has_the_interval_of_each_step(statistic):
     assert curve.steps.tolist() == [10, 20, 30, 40]
     for i in (0, 1):
         expected = estimate_interval(values[:, i : i + 1], statistic)
-        assert (curve.estimate[i], curve.low[i], curve.high[i]) == expected[:3]
+        assert (curve.estimate[i], curve.low[i], curve.high[i]) == pytest.approx(expected[:3], rel=1e-12)
         assert curve.low[i] < curve.estimate[i] < curve.high[i]
     assert curve.estimate[2] == 5 and np.isnan([curve.low[2], curve.high[2]]).all()  # all equal: undefined
     assert np.isnan([curve.estimate[3], curve.low[3], curve.high[3]]).all()  # a run is missing
@@ -82,6 +82,17 @@ def test_runs_of_unequal_steps_make_a_curve():
     steps = common_steps(RUNS)
     curve = learning_curve(steps, interpolate(RUNS, steps))
     np.testing.assert_allclose(curve.estimate, [4 / 3, 11 / 3, 6])  # 1 3 0; 3 4 4; 5 5 8
+
+
+def test_a_value_that_is_nan_leaves_a_gap_where_gaps_are_allowed():
+    runs = [([0, 10, 20, 30], [0, NAN, 2, 3]), ([5, 25], [1, 3])]
+    assert common_steps(runs, gaps=True).tolist() == [5, 10, 20, 25]
+    np.testing.assert_array_equal(
+        interpolate(runs, [0, 5, 10, 15, 20, 25, 30], gaps=True),
+        [[0, NAN, NAN, NAN, 2, 2.5, 3], [NAN, 1, 1.5, 2, 2.5, 3, NAN]],
+    )
+    with pytest.raises(TaacError, match="infinite"):
+        interpolate([([1, 2], [1, math.inf])], [1], gaps=True)
 
 
 @pytest.mark.parametrize(

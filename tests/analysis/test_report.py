@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
 import shutil
 
@@ -27,8 +28,10 @@ from tests.analysis.campaigns import (
     make_campaign,
     make_run,
     planted_returns,
+    summarize,
 )
 
+ACTING = {"greedy": "repetition", "exploring": "repetition_exploring"}
 SCALES = {"Hopper-v5": (18.01, 3800.0), "Ant-v5": (-58.04, 6000.0)}
 
 
@@ -68,7 +71,7 @@ def method_of(content, task, method):
 
 @pytest.mark.parametrize("last", [1, 3])
 def test_final_returns_are_means_of_the_last_evaluations(campaign, last):
-    content = report.make(campaign, Options(last=last)).content
+    content = report.make(campaign, Options(last=last))
     for task in TASKS:
         for method in EFFECTS:
             of, expected = method_of(content, task, method), finals(task, method, last)
@@ -84,13 +87,11 @@ def test_area_under_the_curve_is_the_trapezoids(comparison):
     for task in TASKS:
         for method in EFFECTS:
             areas = [area(planted_returns(task, method, s)) for s in range(5)]
-            assert method_of(comparison.content, task, method)["area"]["mean"]["estimate"] == pytest.approx(
-                np.mean(areas)
-            )
+            assert method_of(comparison, task, method)["area"]["mean"]["estimate"] == pytest.approx(np.mean(areas))
 
 
 def test_every_run_is_told_with_its_scores(comparison):
-    runs = comparison.content["runs"]
+    runs = comparison["runs"]
     assert len(runs) == 30
     for run in runs:
         returns = planted_returns(run["task"], run["method"], run["seed"])
@@ -101,7 +102,7 @@ def test_every_run_is_told_with_its_scores(comparison):
 def test_repetition_is_that_of_the_last_evaluations(comparison):
     lengths = np.array([108, 109, 110.0])
     for method, repeated in REPEATED.items():
-        of = {name: s["mean"] for name, s in method_of(comparison.content, "Ant-v5", method)["repetition"].items()}
+        of = {name: s["mean"] for name, s in method_of(comparison, "Ant-v5", method)["repetition"].items()}
         assert of["fraction_repeated"]["estimate"] == of["fraction_same"]["estimate"] == repeated
         assert of["length"]["estimate"] == pytest.approx(109)
         assert of["decisions"]["estimate"] == pytest.approx((lengths * (1 - repeated)).mean())
@@ -122,12 +123,67 @@ def test_actor_calls_saved_weigh_episodes_by_their_length(tmp_path):
             writer = csv.DictWriter(file, COLUMNS)
             writer.writeheader()
             writer.writerows(rows)
-    of = method_of(report.make(tmp_path, Options(last=2)).content, "Hopper-v5", "sac")
+    of = method_of(report.make(tmp_path, Options(last=2)), "Hopper-v5", "sac")
     assert of["repetition"]["actor_calls_saved"]["mean"]["estimate"] == pytest.approx(0.6)
 
 
+def test_exploring_repetition_is_that_of_the_summaries_since_the_evaluation_before_the_last(tmp_path):
+    """Evaluations at 100, ..., 1000: the last three begin behind 700. What is later than the compared step is out."""
+    for seed in range(2):
+        folder = make_run(tmp_path / f"run{seed}", seed=seed, repeated=0.5)
+        summary = {
+            700: (0.9, 90, 100),
+            750: (0.1, 60, 100),
+            900: (0.2, 120, 300),
+            1000: (math.nan, 0, 0),
+            1001: (1, 1, 1),
+        }
+        summarize(
+            folder,
+            {
+                "rollout/fraction_repeated": {step: of[0] + seed / 10 for step, of in summary.items()},
+                "rollout/decisions": {step: of[1] for step, of in summary.items()},
+                "rollout/length": {step: of[2] for step, of in summary.items()},
+            },
+        )
+    make_run(tmp_path / "bare", seed=2, repeated=0.5)
+    content = report.make(tmp_path, Options())
+    of = method_of(content, "Hopper-v5", "sac")
+    exploring = of["repetition_exploring"]
+    assert list(exploring) == list(of["repetition"])
+    assert exploring["fraction_repeated"]["runs"] == 2 and exploring["fraction_repeated"]["mean"]["low"] < 0.2
+    assert exploring["fraction_repeated"]["mean"]["estimate"] == pytest.approx((0.15 + 0.25) / 2)
+    assert exploring["decisions"]["mean"]["estimate"] == pytest.approx(60)  # 0 at step 1000 is a number
+    assert exploring["actor_calls_saved"]["mean"]["estimate"] == pytest.approx(1 - 180 / 400)
+    assert exploring["jerk"] == {"runs": 0, "mean": None}
+    assert of["repetition"]["fraction_repeated"]["mean"]["estimate"] == 0.5 and of["repetition"]["jerk"]["runs"] == 3
+    assert (
+        "repetition while exploring is not known of bare: no rollout/ summaries at the end of training"
+        in content["warnings"]
+    )
+    exploring = method_of(report.make(tmp_path, Options(last=10)), "Hopper-v5", "sac")["repetition_exploring"]
+    assert exploring["fraction_repeated"]["mean"]["estimate"] == pytest.approx(0.4 + 0.05)  # all since the beginning
+
+
+def test_exploring_repetition_of_a_longer_run_is_that_before_the_compared_step(tmp_path):
+    make_run(tmp_path / "short")
+    folder = make_run(tmp_path / "long", "long", steps=range(100, 2001, 100), budget=2000)
+    summarize(folder, {"rollout/jerk": {600: 9.0, 800: 1.0, 1000: 3.0, 1800: 9.0}})
+    of = method_of(report.make(tmp_path, Options(allow_mixed=True)), "Hopper-v5", "long")
+    assert of["repetition_exploring"]["jerk"]["mean"]["estimate"] == 2
+
+
+def test_event_files_that_are_damaged_are_told(tmp_path):
+    folder = summarize(make_run(tmp_path / "run"), {"rollout/jerk": {800: 2.0, 900: 3.0}})
+    (file,) = folder.glob("*tfevents*")
+    file.write_bytes(file.read_bytes()[:-1])
+    content = report.make(tmp_path, Options())
+    assert f"run run (sac): {file.name}: the last record is torn, left out" in content["warnings"]
+    assert method_of(content, "Hopper-v5", "sac")["repetition_exploring"]["jerk"]["mean"]["estimate"] == 2
+
+
 def test_planted_differences_are_found_and_planted_nulls_are_not(comparison):
-    pairs = comparison.content["pairs"]
+    pairs = comparison["pairs"]
     assert [(p["task"], p["x"], p["y"]) for p in pairs] == [
         (task, *pair) for task in sorted(TASKS) for pair in (("better", "null"), ("better", "plain"), ("null", "plain"))
     ]
@@ -149,7 +205,7 @@ def test_verdicts_are_those_of_the_corrected_family(tmp_path):
     for method, of in values.items():
         for seed, value in enumerate(of):
             make_run(tmp_path / method / str(seed), method, seed=seed, returns=[value] * 10)
-    pairs = {p["x"] + p["y"]: p for p in report.make(tmp_path, Options(paired=False)).content["pairs"]}
+    pairs = {p["x"] + p["y"]: p for p in report.make(tmp_path, Options(paired=False))["pairs"]}
     assert pairs["ab"]["p_value"] < 0.05 < pairs["ab"]["p_holm"]
     assert pairs["ab"]["difference"]["low"] > 0 and pairs["ab"]["verdict"] == "inconclusive"
 
@@ -157,7 +213,7 @@ def test_verdicts_are_those_of_the_corrected_family(tmp_path):
 def test_unequal_seeds_are_compared_unpaired(tmp_path):
     make_campaign(tmp_path, tasks=("Ant-v5",), methods=("better", "null"))
     shutil.rmtree(tmp_path / "Ant-v5" / "null" / "seed_3")
-    content = report.make(tmp_path, Options()).content
+    content = report.make(tmp_path, Options())
     (p,) = content["pairs"]
     x, y = finals("Ant-v5", "better"), finals("Ant-v5", "null", seeds=(0, 1, 2, 4))
     expected = compare([x], [y])
@@ -171,12 +227,12 @@ def test_as_many_other_seeds_are_no_pairs(tmp_path):
     for seed in range(3):
         make_run(tmp_path / f"a{seed}", "a", seed=seed, returns=np.array(STEPS) + seed)
         make_run(tmp_path / f"b{seed}", "b", seed=seed + 1, returns=np.array(STEPS) + seed)
-    (p,) = report.make(tmp_path, Options()).content["pairs"]
+    (p,) = report.make(tmp_path, Options())["pairs"]
     assert not p["paired"]
 
 
 def test_over_tasks_are_normalised_by_the_anchors(comparison):
-    block = comparison.content["over_tasks"]
+    block = comparison["over_tasks"]
     assert block["tasks"] == sorted(TASKS) and block["why_none"] is None and block["anchors_version"] == "1"
     assert {t: (a["y0"], a["y1"]) for t, a in block["anchors"].items()} == SCALES
     for of in block["methods"]:
@@ -202,7 +258,7 @@ def test_over_tasks_are_normalised_by_the_anchors(comparison):
     )
     assert [p["verdict"] for p in block["pairs"]] == ["better", "better", "inconclusive"]
     assert [i["improvement"]["estimate"] for i in block["improvement"]] == pytest.approx(
-        [np.mean([p["improvement"]["estimate"] for p in comparison.content["pairs"] if (p["x"], p["y"]) == pair])
+        [np.mean([p["improvement"]["estimate"] for p in comparison["pairs"] if (p["x"], p["y"]) == pair])
          for pair in (("better", "null"), ("better", "plain"), ("null", "plain"))]
     )  # fmt: skip
 
@@ -223,13 +279,13 @@ def test_a_task_without_anchors_is_left_out_and_can_be_given_some(tmp_path):
     for task in ("Hopper-v5", "Mine-v0"):
         for seed in range(2):
             make_run(tmp_path / "runs" / task / str(seed), "sac", task, seed, np.array(STEPS) + seed)
-    content = report.make(tmp_path / "runs", Options()).content
+    content = report.make(tmp_path / "runs", Options())
     assert content["over_tasks"]["methods"] == [] and "two tasks" in content["over_tasks"]["why_none"]
     assert content["over_tasks"]["left_out"] == ["Mine-v0"]
     assert any("Mine-v0 is left out: it has no anchors" in w for w in content["warnings"])
     file = tmp_path / "mine.json"
     file.write_text(json.dumps({"tasks": {"Mine-v0": {"y0": 0, "y1": 2000}, "Hopper-v5": {"y0": 0, "y1": 1000}}}))
-    block = report.make(tmp_path / "runs", Options(anchors=file)).content["over_tasks"]
+    block = report.make(tmp_path / "runs", Options(anchors=file))["over_tasks"]
     assert block["methods"][0]["final"]["mean"]["estimate"] == pytest.approx((900.5 / 2000 + 900.5 / 1000) / 2)
 
 
@@ -252,7 +308,7 @@ def test_anchors_that_are_none(tmp_path, text, message):
 def test_a_method_that_lacks_a_task_is_left_out_over_tasks(tmp_path):
     make_campaign(tmp_path, seeds=range(2), methods=("better", "null"))
     shutil.rmtree(tmp_path / "Ant-v5" / "null")
-    content = report.make(tmp_path, Options()).content
+    content = report.make(tmp_path, Options())
     assert [m["method"] for m in content["over_tasks"]["methods"]] == ["better"]
     assert "over tasks, null is left out: it has no run on Ant-v5" in content["warnings"]
     assert "null on Ant-v5: no run that can be used" in content["warnings"]
@@ -266,13 +322,13 @@ def left_out(content):
     return {r["folder"]: r["left_out"] for r in content["runs"] if r["left_out"]}
 
 
-def test_unfinished_and_diverged_runs_are_left_out_and_told(tmp_path):
+def test_unfinished_and_diverged_runs_are_left_out_and_told_where_that_is_asked_for(tmp_path):
     for seed in range(3):
         make_run(tmp_path / f"run{seed}", seed=seed, returns=np.array(STEPS) + seed)
     make_run(tmp_path / "short", seed=3, steps=STEPS[:4], status="running")
     make_run(tmp_path / "nan", seed=4, returns=[1, 2, np.nan, 4, 5, 6, 7, 8, 9, 10])
     make_run(tmp_path / "nearly", seed=5, returns=np.array(STEPS) + 3, status="running")
-    content = report.make(tmp_path, Options()).content
+    content = report.make(tmp_path, Options(diverged="leave_out"))
     assert left_out(content) == {
         "nan": "diverged: the return is not a finite number at step 300",
         "short": "unfinished: evaluated up to step 400 of 1000, compared at 1000",
@@ -288,7 +344,7 @@ def test_unfinished_and_diverged_runs_are_left_out_and_told(tmp_path):
 def test_without_a_finished_run_all_are_compared_where_all_have_been(tmp_path):
     for seed, n in enumerate((5, 7, 9)):
         make_run(tmp_path / f"run{seed}", seed=seed, steps=STEPS[:n], status="running")
-    content = report.make(tmp_path, Options()).content
+    content = report.make(tmp_path, Options())
     assert content["tasks"][0]["step"] == 500 and not left_out(content)
     assert method_of(content, "Hopper-v5", "sac")["final"]["mean"]["estimate"] == pytest.approx(400)  # of 300, 400, 500
     assert "no run on Hopper-v5 is finished; compared at step 500, which all have reached" in content["warnings"]
@@ -300,7 +356,7 @@ def test_evaluations_at_other_steps_are_compared_over_what_both_cover(tmp_path):
         make_run(tmp_path / f"a{seed}", "a", seed=seed)
         steps = range(250, 1001, 250)
         make_run(tmp_path / f"b{seed}", "b", seed=seed, steps=steps)
-    content = report.make(tmp_path, Options()).content
+    content = report.make(tmp_path, Options())
     for method in "ab":
         assert method_of(content, "Hopper-v5", method)["area"]["mean"]["estimate"] == pytest.approx(625)
 
@@ -311,7 +367,7 @@ def test_mixed_budgets_are_compared_at_the_smaller(tmp_path):
         make_run(tmp_path / f"b{seed}", "b", seed=seed, steps=range(100, 2001, 100), budget=2000)
     with pytest.raises(TaacError, match=r"budget on Hopper-v5.*b0, b1 has 2000"):
         report.make(tmp_path, Options())
-    content = report.make(tmp_path, Options(allow_mixed=True)).content
+    content = report.make(tmp_path, Options(allow_mixed=True))
     assert content["tasks"][0]["step"] == 1000
     assert method_of(content, "Hopper-v5", "b")["final"]["mean"]["estimate"] == pytest.approx(900)
     assert content["warnings"][0].startswith("not comparable: budget on Hopper-v5")
@@ -320,7 +376,7 @@ def test_mixed_budgets_are_compared_at_the_smaller(tmp_path):
 def test_fewer_evaluations_than_asked_for_are_told(tmp_path):
     make_run(tmp_path / "a", steps=(1000,), returns=(7,))
     comparison = report.make(tmp_path, Options())
-    content = comparison.content
+    content = comparison
     assert content["tasks"][0]["evaluations"] == 1
     assert "final returns on Hopper-v5 are of 1 evaluation(s), not 3" in content["warnings"]
     of = method_of(content, "Hopper-v5", "sac")
@@ -333,7 +389,7 @@ def test_one_run_of_each_is_inconclusive_without_an_interval(tmp_path):
     for method in ("a", "b"):
         make_run(tmp_path / method, method, returns=np.array(STEPS) * (1 if method == "a" else 9))
     comparison = report.make(tmp_path, Options())
-    (p,) = comparison.content["pairs"]
+    (p,) = comparison["pairs"]
     assert p["verdict"] == "inconclusive" and p["difference"]["low"] is None and p["improvement"] is None
     assert p["difference"]["estimate"] == pytest.approx(-7200)
     assert "report_improvement.png" not in [path.name for path in report_files.write(comparison, tmp_path / "out")]
@@ -345,10 +401,10 @@ def test_columns_that_are_missing_are_dashes(tmp_path):
             tmp_path / f"a{seed}", seed=seed, columns=[c for c in COLUMNS if c not in ("jerk", "fraction_repeated")]
         )
     comparison = report.make(tmp_path, Options())
-    of = method_of(comparison.content, "Hopper-v5", "sac")["repetition"]
+    of = method_of(comparison, "Hopper-v5", "sac")["repetition"]
     assert of["jerk"] == {"runs": 0, "mean": None} and of["decisions"]["runs"] == 2
     report_files.write(comparison, tmp_path)
-    assert sum("has no column fraction_repeated, jerk" in w for w in comparison.content["warnings"]) == 2
+    assert sum("has no column fraction_repeated, jerk" in w for w in comparison["warnings"]) == 2
 
 
 def test_nothing_to_compare(tmp_path):
@@ -364,8 +420,8 @@ def test_nothing_to_compare(tmp_path):
 
 def test_all_files_are_there_and_nothing_else(written):
     assert sorted(listing(written)) == [
-        "report.csv", "report.json", "report.md", "report_improvement.png", "report_profile.png", "report_repeated.png",
-        "report_return.png",
+        "report.csv", "report.html", "report.json", "report.md", "report_improvement.png", "report_profile.png",
+        "report_repeated.png", "report_return.png",
     ]  # fmt: skip
     for name, data in listing(written).items():
         if name.endswith(".png"):
@@ -383,7 +439,7 @@ def test_json_is_the_content_and_strict(comparison, written):
 
     content = json.loads((written / "report.json").read_text(), parse_constant=refuse)
     figures = content.pop("figures")
-    assert content == comparison.content and all((written / name).exists() for name in figures)
+    assert content == comparison and all((written / name).exists() for name in figures)
 
 
 def tables(text):
@@ -416,8 +472,9 @@ def test_markdown_tables_hold_the_numbers_of_json(written):
             assert row == [
                 p["x"], p["y"], show(p["difference"]), "paired", f"{p['p_holm']:.4g}", show(p["improvement"]), p["verdict"],
             ]  # fmt: skip
-        for row, m in zip(repetition[1:], task["methods"], strict=True):
-            assert row == [m["method"], *(show(s["mean"]) for s in m["repetition"].values())]
+        blocks = [(m, how, block) for m in task["methods"] for how, block in ACTING.items()]
+        for row, (m, how, block) in zip(repetition[1:], blocks, strict=True):
+            assert row == [m["method"], how, *(show(s["mean"]) for s in m[block].values())]
     block = content["over_tasks"]
     for measure, rows in zip(("final", "area"), found[6:8], strict=True):
         assert rows[1:] == [[m["method"], *map(show, m[measure].values())] for m in block["methods"]]
@@ -432,12 +489,16 @@ def test_csv_holds_the_numbers_of_json(written):
     with open(written / "report.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     by_key = {tuple(r[k] for k in ("block", "task", "method", "versus", "measure", "statistic")): r for r in rows}
-    assert len(by_key) == len(rows) == 2 * 3 * (4 + 8) + 3 * 8 + 6 * 2 + 3 * 2
+    assert len(by_key) == len(rows) == 2 * 3 * (4 + 8 + 8) + 3 * 8 + 6 * 2 + 3 * 2
     for task in content["tasks"]:
         for m in task["methods"]:
             row = by_key["task", task["task"], m["method"], "", "final", "iqm"]
             assert float(row["estimate"]) == m["final"]["iqm"]["estimate"] and row["runs"] == "5"
             assert float(row["low"]) == m["final"]["iqm"]["low"] and float(row["high"]) == m["final"]["iqm"]["high"]
+            for block, suffix in (("repetition", ""), ("repetition_exploring", ", exploring")):
+                for name, found in m[block].items():
+                    row = by_key["task", task["task"], m["method"], "", name + suffix, "mean"]
+                    assert row["estimate"] == ("" if found["mean"] is None else str(found["mean"]["estimate"]))
     for p in content["pairs"]:
         row = by_key["pair", p["task"], p["x"], p["y"], "difference of final", "mean"]
         assert float(row["estimate"]) == p["difference"]["estimate"] and row["verdict"] == p["verdict"]

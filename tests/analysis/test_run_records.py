@@ -55,6 +55,12 @@ def test_a_record_holds_what_the_folder_tells(tmp_path):
     assert record.steps.tolist() == list(range(100, 1001, 100))
 
 
+def test_an_update_ratio_that_was_given_counts(tmp_path):
+    given = "Trainer.updates_per_env_step = 0.25\n"
+    record = only(make_run(tmp_path / "run", updates_per_iteration=3, extra_gin=given).parent)
+    assert record.update_ratio == 0.25
+
+
 def test_task_in_run_json_wins_and_config_gin_helps_out(tmp_path):
     folder = make_run(tmp_path / "run", task="Ant-v5", seed=4)
     about = json.loads((folder / "run.json").read_text())
@@ -183,3 +189,11 @@ def test_what_differs_is_named(tmp_path, other, what):
         report_checks.refuse_mixtures(records, allow_mixed=False)
     assert what in str(refused.value)
     assert what in report_checks.refuse_mixtures(records, allow_mixed=True)[0]
+
+
+def test_a_run_with_videos_of_its_evaluations_is_no_other_configuration(tmp_path):
+    for seed in range(2):
+        folder = make_run(tmp_path / f"sac_{seed}", seed=seed)
+        with open(folder / "config.gin", "a", encoding="utf-8") as file:
+            file.write(f"\ncreate_experiment.evaluation_video = {seed == 1}\n")
+    assert report_checks.mixtures(run_records.find(tmp_path)) == []

@@ -6,8 +6,10 @@ import csv
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -60,9 +62,30 @@ def test_train_leaves_a_whole_run(trained):
     with open(folder / "evaluations.csv") as file:
         rows = list(csv.DictReader(file))
     assert [int(r["env_steps"]) for r in rows] == [200, 400]
+    assert [int(r["updates"]) for r in rows] == [0, 100]
+    assert 0 < int(rows[0]["training_decisions"]) < int(rows[1]["training_decisions"]) < 400
     assert {"updates", "return_mean", "return_std", "length", "fraction_repeated"} <= set(rows[0])
-    assert (folder / "checkpoint.pt").exists() and list(folder.glob("events.out.tfevents.*"))
+    assert list((folder / "checkpoints").glob("*.json")) and list(folder.glob("events.out.tfevents.*"))
     assert "TaacAlgorithm.td_loss = @TAACTDLoss()" in (folder / "config.gin").read_text()
+
+
+def test_play_records_demonstrations_that_train_learns_from(trained, tmp_path):
+    folder, _ = trained
+    play = ("play", "--root_dir", folder, "--num_episodes", 2, "--record_demonstrations", "d.npz")
+    recorded = taac(*play, cwd=tmp_path)
+    assert recorded.returncode == 0, recorded.stderr
+    assert recorded.stdout.splitlines()[-1] == "d.npz: 2 episodes, 400 transitions"
+    again = taac(*play, cwd=tmp_path)
+    assert again.returncode == 1 and "d.npz exists; give a new name" in again.stderr
+
+    given = params("create_experiment.demonstrations = 'd.npz'", "create_environment.env_name = 'Pendulum-v1'")
+    files = ("--gin_file", "gin/tasks/simple_control.gin", "--gin_file", "gin/methods/sqil_sac.gin")
+    learnt = taac("train", "--root_dir", "sqil", *files, *given, cwd=tmp_path)
+    assert learnt.returncode == 0, learnt.stderr
+    (tmp_path / "d.npz").write_bytes((tmp_path / "d.npz").read_bytes()[:-100])
+    torn = taac("train", "--root_dir", "torn", *files, *given, cwd=tmp_path)
+    assert torn.returncode == 1 and "the demonstrations 'd.npz' cannot be read, the file may be damaged" in torn.stderr
+    assert not (tmp_path / "torn").exists()
 
 
 def test_the_saved_configuration_trains_the_same_run_again(trained, tmp_path):
@@ -75,6 +98,19 @@ def test_the_saved_configuration_trains_the_same_run_again(trained, tmp_path):
             return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
 
     assert rows(tmp_path / "again") == rows(folder)
+
+
+def test_a_run_that_diverges_says_so_in_its_folder(tmp_path):
+    sac = ("--gin_file", "gin/tasks/simple_control.gin", "--gin_file", "gin/methods/sac.gin")
+    result = taac("train", "--root_dir", "run", *sac, *params("learning_rate = 1e10"), cwd=tmp_path)
+    assert result.returncode == 1 and "has diverged" in result.stderr and "Traceback" not in result.stderr
+    run = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert run["status"] == "diverged" and 300 < run["diverged"]["env_steps"] <= 400
+    assert "Training has diverged" in run["diverged"]["error"]
+    (file,) = (tmp_path / "run").glob("diverged-*.json")
+    assert f"taac check --batch {file.relative_to(tmp_path)}" in result.stderr
+    result = taac("check", "--batch", file, cwd=tmp_path)
+    assert result.returncode == 0 and "NOT FINITE" in result.stdout
 
 
 def test_a_finished_run_says_so_and_is_left_alone(trained):
@@ -132,6 +168,61 @@ def test_an_unfinished_run_is_resumed(trained, tmp_path):
     assert run["status"] == "finished" and [r["env_steps"] for r in run["resumed"]] == [200]
 
 
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
+def test_a_signal_stops_a_run_in_order_and_a_second_one_at_once(tmp_path, number):
+    """With environments in processes of their own, which Ctrl-C reaches too."""
+    words = ["train", "--root_dir", "run", "--gin_file", "experiments/smoke.gin"]
+    words += params("num_env_steps = 100000", "num_envs = 2", "create_environment.asynchronous = True")
+    words += params("Trainer.checkpoint_interval = 10000", "Trainer.summary_interval = 50")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    for signals in (1, 2):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "taac", *words], cwd=tmp_path, env=environment, start_new_session=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        for line in process.stdout:
+            if signals == 1 or "resuming" in line:
+                break
+        while not begun(tmp_path / "run", signals):
+            time.sleep(0.05)
+            assert process.poll() is None, process.stderr.read()
+        for _ in range(signals):
+            target = os.killpg if number == "SIGINT" else os.kill  # Ctrl-C goes to all of the terminal's foreground
+            target(process.pid, getattr(signal, number))
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == 75, err
+        assert "Traceback" not in err
+        if signals == 1:
+            assert f"{number} at" in err and "resumable: the same command goes on" in err
+            assert len(list((tmp_path / "run" / "checkpoints").glob("*.json"))) == 1
+            assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "interrupted"
+
+
+def begun(folder, times):
+    """Whether training has begun so many times: each writes an event file of its own."""
+    return len(list(folder.glob("events.out.tfevents.*"))) >= times
+
+
+def test_the_configuration_of_a_strangers_run_imports_nothing(trained, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(trained[0], folder)
+    (tmp_path / "evil.py").write_text("open('code_ran', 'w')")
+    text = (folder / "config.gin").read_text()
+    named = text.replace(
+        "create_environment.env_name = 'Pendulum-v1'", "create_environment.env_name = 'evil:Pendulum-v1'"
+    )
+    (tmp_path / "more.gin").write_text("import evil")
+    assert named != text
+    for changed in ("import evil\n" + text, "from evil import x\n" + text, "include 'more.gin'\n" + text, named):
+        (folder / "config.gin").write_text(changed)
+        result = taac("play", "--root_dir", "run", "--num_episodes", 1, cwd=tmp_path)
+        assert result.returncode == 1 and "give --trust" in result.stderr, result.stderr
+        assert not (tmp_path / "code_ran").exists()
+    result = taac("play", "--root_dir", "run", "--num_episodes", 1, "--trust", cwd=tmp_path)
+    assert result.returncode == 0 and (tmp_path / "code_ran").exists()
+
+
 def test_play_prints_and_records(trained):
     folder, _ = trained
     result = taac("play", "--root_dir", "run", "--num_episodes", 2, "--record_file", "x.gif", cwd=folder.parent)
@@ -154,14 +245,27 @@ def test_play_prints_and_records(trained):
     assert (folder.parent / "x.gif").read_bytes() == kept
 
 
-def test_play_records_mp4(trained):
+def test_play_draws_an_episode(trained):
+    """Everything at once, beside what play prints without; and refused before any work where it cannot be."""
     folder, _ = trained
-    result = taac("play", "--root_dir", "run", "--num_episodes", 1, "--record_file", "x.mp4", cwd=folder.parent)
+    files = {"--record_file": "x.mp4", "--film_strip": "strip.png", "--timeline": "time.png"}
+    result = taac("play", "--root_dir", "run", "--num_episodes", 1, *sum(files.items(), ()), cwd=folder.parent)
     assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[-3:] == list(files.values())
+    bare = taac(
+        "play", "--root_dir", "run", "--num_episodes", 1, "--record_file", "bare.mp4", "--nooverlay", cwd=folder.parent
+    )
+    assert bare.returncode == 0, bare.stderr
+    assert bare.stdout.splitlines()[:-1] == result.stdout.splitlines()[:-3]
     import imageio_ffmpeg
 
-    frames, seconds = imageio_ffmpeg.count_frames_and_secs(str(folder.parent / "x.mp4"))
-    assert frames == 200 and seconds == pytest.approx(200 / 30, abs=0.1)
+    for name in ("x.mp4", "bare.mp4"):
+        frames, seconds = imageio_ffmpeg.count_frames_and_secs(str(folder.parent / name))
+        assert frames == 200 and seconds == pytest.approx(200 / 30, abs=0.1)
+    refused = taac("play", "--root_dir", "run", "--timeline", "time.png", cwd=folder.parent)
+    assert refused.returncode == 1 and "--timeline time.png exists" in refused.stderr
+    shown = taac("play", "--help", cwd=folder.parent)
+    assert all(flag in shown.stdout for flag in ("--film_strip", "--timeline", "--[no]overlay"))
 
 
 def test_plot_draws_picture_and_table(trained):
@@ -178,6 +282,36 @@ def test_plot_draws_picture_and_table(trained):
     assert ("evaluation/return", 400) in table and ("loss/critic", 400) in table
 
 
+def test_plot_draws_any_summaries_of_many_runs(trained, tmp_path):
+    for seed in range(2):
+        shutil.copytree(trained[0], tmp_path / "runs" / f"seed_{seed}")
+        about = json.loads((tmp_path / "runs" / f"seed_{seed}" / "run.json").read_text())
+        (tmp_path / "runs" / f"seed_{seed}" / "run.json").write_text(json.dumps({**about, "seed": seed}))
+    result = taac("plot", "--root_dir", "runs", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[-2:] == ["runs/plot.csv", "runs/plot.png"]
+    words = ["plot", "--root_dir", "runs/seed_0", "--root_dir", "runs/seed_1", "--tags", "loss/*,rollout/return"]
+    more = ["--x", "updates", "--smoothing", 50, "--output", "out/a.csv"]
+    result = taac(*words, *more, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[-1] == "out/a.csv"
+    with open(tmp_path / "out" / "a.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert {r["tag"] for r in rows} >= {"loss/actor", "loss/critic", "loss/total", "rollout/return"}
+    assert {(r["method"], r["runs"], r["x"]) for r in rows} == {("TaacAlgorithm", "2", "updates")}
+    assert {r["smoothing"] for r in rows} == {"mean of the run's points in the last 50 gradient steps"}
+    assert max(float(r["at"]) for r in rows) == 100
+    before = listing(tmp_path)
+    unknown = taac(*words, "--tags", "loss/crtic", "--output", "b.png", cwd=tmp_path)
+    assert unknown.returncode == 1 and "nearest: loss/critic" in unknown.stderr and "Traceback" not in unknown.stderr
+    about = json.loads((tmp_path / "runs" / "seed_1" / "run.json").read_text())
+    (tmp_path / "runs" / "seed_1" / "run.json").write_text(json.dumps({**about, "seed": 0}))
+    mixed = taac(*words, "--output", "b.png", cwd=tmp_path)
+    assert mixed.returncode == 1 and "more than once" in mixed.stderr and "--allow_mixed" in mixed.stderr
+    (tmp_path / "runs" / "seed_1" / "run.json").write_text(json.dumps(about))
+    assert listing(tmp_path) == before
+
+
 def test_report_compares_what_is_there(trained, tmp_path):
     """A real run, and the same run of another version: refused, until it is allowed."""
     for seed in range(2):
@@ -191,9 +325,9 @@ def test_report_compares_what_is_there(trained, tmp_path):
     assert "Traceback" not in refused.stderr and listing(tmp_path) == before
     result = taac("report", "--root_dir", "runs", "--allow_mixed", "--output_dir", "out", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
-    assert (
-        "out/report.md" in result.stdout.splitlines() and "warning: not comparable: version of torch" in result.stdout
-    )
+    assert {"out/report.md", "out/report.html"} <= set(
+        result.stdout.splitlines()
+    ) and "warning: not comparable: version of torch" in result.stdout
     content = json.loads((tmp_path / "out" / "report.json").read_text())
     (method,) = content["tasks"][0]["methods"]
     with open(trained[0] / "evaluations.csv") as file:
@@ -251,11 +385,22 @@ def test_bad_input_is_refused_before_any_work(tmp_path, kind):
         (["train", "run"], 2, "unexpected words run"),
         (["train", "--root_dir", "run", "--gin_file", "nothing.gin"], 1, "nothing.gin"),
         (["play", "--root_dir", "run"], 1, "holds no run"),
-        (["plot", "--root_dir", "run"], 1, "evaluations.csv"),
+        (["plot"], 1, "--root_dir is missing"),
+        (["plot", "--root_dir", "run"], 1, "is no folder"),
+        (["plot", "--root_dir", "."], 1, "holds no run"),
+        (["plot", "--root_dir", ".", "--output", "a.pdf"], 1, "must end in .png or .svg or .csv"),
+        (["plot", "--root_dir", ".", "--x", "steps"], 1, "--x must be one of env_steps, decisions, updates, wall_time"),
+        (["plot", "--root_dir", ".", "--smoothing", "-1"], 1, "--smoothing must be 0 or more"),
         (["report"], 1, "--root_dir is missing"),
         (["report", "--root_dir", "runs"], 1, "is no folder"),
         (["report", "--root_dir", "."], 1, "holds no run"),
         (["report", "--root_dir", ".", "--last_evaluations", "0"], 2, "last_evaluations"),
+        (["report", "--root_dir", ".", "--at_step", "0"], 2, "at_step"),
+        (
+            ["report", "--root_dir", ".", "--diverged", "best"],
+            1,
+            "--diverged must be worst, leave_out or a finite return",
+        ),
         (["play", "--root_dir", "run", "--record_file", "x.avi"], 1, ".gif or .mp4"),
         (["play", "--root_dir", "run", "--num_episodes", "0"], 2, "num_episodes"),
     ],
@@ -323,12 +468,14 @@ def test_a_gin_file_imports_a_module_from_the_working_directory(tmp_path):
         cwd=tmp_path, env=environment, capture_output=True, text=True,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
-    from taac.analysis import runs
+    from taac.analysis import events
 
-    assert "mine/answer" in runs.read_scalars(tmp_path / "run")
+    assert "mine/answer" in events.read(tmp_path / "run").scalars
 
 
 def test_nan_reward_stops_the_run_and_says_where(tmp_path):
     result = train("run", tmp_path, "create_environment.env_name = 'tests.toy_tasks:taac-test/BreaksDown-v0'")
     assert result.returncode == 1
     assert "not finite" in result.stderr and "number 0 of 1" in result.stderr and "step" in result.stderr
+    run = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert run["status"] == "failed" and run["error"] in result.stderr

@@ -361,7 +361,7 @@ def test_the_trainer_counts_what_chosen_durations_take():
     trainer.close()
     # 1: 1,2,3,1 (of 1) | at LAST | 3,1,1 (of 2) | at LAST | 1,2,3,1 ...   in groups of 9 frames, 12 steps: 4 + 3 decisions
     # 2: 3,2,1,1 (of 3) | at LAST | 1,3,1 (of 2) | at LAST | 3,2,1,1 ...
-    assert [(e.length, e.decisions, e.repeated, e.runs, e.longest_run) for e in trainer._recent[:4]] == [
+    assert [(e.length, e.decisions, e.repeated, e.runs, e.longest_run) for e in trainer.recent[:4]] == [
         (7, 4, 3, 4, 3), (7, 4, 3, 4, 3), (5, 3, 2, 3, 3), (5, 3, 2, 3, 3),
     ]  # fmt: skip
     # 40 frames are 4 groups of 9 and 4 frames more: 4 * (4 + 3) + 4 decisions, 4 * 12 + 7 steps, each

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 import hypothesis.strategies as st
@@ -14,7 +15,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 from hypothesis import assume, given, settings
 
 from taac import nest
-from taac.environments.spaces import action_adapter, observation_spec, to_tensors
+from taac.environments.spaces import action_adapter, describe, observation_spec, to_tensors, to_unit
 from taac.errors import TaacError
 from taac.specs import TensorSpec
 
@@ -244,11 +245,9 @@ def test_integer_boxes_of_actions_are_refused():
         action_adapter(spaces.Box(0, 5, (2,), np.int64))
 
 
-@pytest.mark.parametrize(
-    "space", [spaces.MultiBinary(2), spaces.Tuple((spaces.MultiDiscrete([2, 3]),)), spaces.Text(3)]
-)
+@pytest.mark.parametrize("space", [spaces.MultiBinary(2), spaces.Tuple((spaces.MultiBinary(2),)), spaces.Text(3)])
 def test_other_action_spaces_are_refused(space):
-    with pytest.raises(TaacError, match="not supported; expected a Box, a Discrete space"):
+    with pytest.raises(TaacError, match="not supported; expected a Box, a Discrete or MultiDiscrete space"):
         action_adapter(space)
 
 
@@ -289,6 +288,10 @@ def test_nested_actions_become_what_their_parts_become():
 action_leaf = st.one_of(
     st.builds(lambda n, start: spaces.Discrete(n, start=start), st.integers(1, 5), st.integers(-3, 3)),
     st.builds(
+        lambda sizes, start: spaces.MultiDiscrete(sizes, start=[start + i for i in range(len(sizes))]),
+        st.lists(st.integers(1, 5), min_size=1, max_size=3), st.integers(-3, 3),
+    ),
+    st.builds(
         lambda low, span, shape: spaces.Box(low, low + span, tuple(shape), np.float64),
         st.floats(-5, 5), st.floats(0.5, 9), st.lists(st.integers(1, 3), min_size=1, max_size=2),
     ),
@@ -311,7 +314,7 @@ def test_whatever_an_algorithm_says_is_in_the_space(space, batch):
 
     def draw(leaf):
         if leaf.is_categorical:
-            return torch.randint(int(leaf.minimum), int(leaf.maximum) + 1, (batch, *leaf.shape))
+            return (torch.rand(batch, *leaf.shape) * torch.as_tensor(leaf.num_choices)).long()
         return torch.rand(batch, *leaf.shape) * 2 - 1
 
     vector = iterate(batch_space(space, batch), to_env(nest.map_structure(draw, spec)))
@@ -323,6 +326,10 @@ def test_whatever_an_algorithm_says_is_in_the_space(space, batch):
             part = np.asarray(follow(sent, path))[0]
             if isinstance(leaf_space, spaces.Discrete):
                 assert part == leaf_space.start + (0 if bound == "minimum" else leaf_space.n - 1)
+            elif isinstance(leaf_space, spaces.MultiDiscrete):
+                np.testing.assert_array_equal(
+                    part, leaf_space.start + (0 if bound == "minimum" else leaf_space.nvec - 1)
+                )
             else:
                 np.testing.assert_array_equal(part, leaf_space.low if bound == "minimum" else leaf_space.high)
 
@@ -347,3 +354,74 @@ def as_nest(space):
 def test_a_part_of_a_nested_action_space_that_cannot_be_used_is_refused(space, message):
     with pytest.raises(TaacError, match=message):
         action_adapter(space)
+
+
+# Back to the scale of algorithms, and what a space is as plain values ------------------------------------------------
+
+
+@SETTINGS
+@given(any_action_space, st.integers(1, 3))
+def test_actions_come_back_from_the_environments_scale(space, batch):
+    spec, to_env = action_adapter(space)
+
+    def draw(leaf):
+        if leaf.is_categorical:
+            return (torch.rand(batch, *leaf.shape) * torch.as_tensor(leaf.num_choices)).long()
+        return torch.rand(batch, *leaf.shape) * 2 - 1
+
+    action = nest.map_structure(draw, spec)
+    back = to_unit("here", space, to_env(action))
+    nest.map_structure(lambda x, y: torch.testing.assert_close(y, x, rtol=0, atol=1e-6), action, back)
+
+
+def test_a_table_of_actions_brought_back():
+    box = spaces.Box(np.array([-2.0, 0.0]), np.array([2.0, 10.0]), dtype=np.float64)
+    assert to_unit("here", box, [[-2.0, 0.0], [0.0, 2.5], [2.0, 10.0]]).tolist() == [[-1, -1], [0, -0.5], [1, 1]]
+    assert to_unit("here", spaces.Discrete(3, start=5), [5, 7]).tolist() == [0, 2]
+    agents = spaces.MultiDiscrete([3, 4], start=[5, -2])
+    assert to_unit("here", agents, [[5, 1], [7, -2]]).tolist() == [[0, 3], [2, 0]]
+    with pytest.raises(TaacError, match=r"here has an action outside.*at step 1"):
+        to_unit("here", agents, [[5, 1], [5, 2]])
+
+
+@pytest.mark.parametrize(
+    "space, action, step",
+    [
+        (spaces.Box(-2.0, 2.0, (1,)), [[0.0], [2.1]], 1),
+        (spaces.Box(-2.0, 2.0, (1,)), [[float("nan")], [0.0]], 0),
+        (spaces.Discrete(3, start=5), [5, 6, 8], 2),
+        (spaces.Discrete(3, start=5), [4], 0),
+    ],
+)
+def test_actions_outside_the_space_are_refused(space, action, step):
+    with pytest.raises(TaacError, match=rf"the file has an action outside .*at step {step}"):
+        to_unit("the file", space, action)
+    hair = to_unit("the file", spaces.Box(-2.0, 2.0, (1,)), [[2.000001]])  # rounding
+    assert hair.tolist() == [[1.0]]
+
+
+def test_a_space_as_plain_values():
+    described = describe(NESTED)
+    assert json.loads(json.dumps(described, allow_nan=False)) == described  # infinite bounds too
+    assert described["spaces"]["camera"] == {
+        "type": "Box", "shape": [4, 5, 3], "dtype": "uint8", "low": "0", "high": "255",
+    }  # fmt: skip
+    assert described["spaces"]["body"]["spaces"][0]["low"] == "-inf"
+    assert describe(spaces.Box(np.array([0.0, 1.0]), np.array([2.0, 2.0]), dtype=np.float64))["low"] == ["0.0", "1.0"]
+
+
+OTHERS = [
+    spaces.Box(-1, 1, (2,)), spaces.Box(-1, 1, (3,)), spaces.Box(-1, 2, (2,)), spaces.Box(-2, 1, (2,)),
+    spaces.Box(-1, 1, (2,), np.float64), spaces.Box(np.array([-1, -2]), 1, (2,), np.float32), spaces.Discrete(2),
+    spaces.Discrete(3), spaces.Discrete(2, start=1), spaces.MultiDiscrete([2, 3]), spaces.MultiDiscrete([3, 3]),
+    spaces.MultiDiscrete([2, 3], start=[1, 0]), spaces.MultiBinary(2), spaces.MultiBinary(3),
+    spaces.Tuple((spaces.Discrete(2),)), spaces.Dict(a=spaces.Discrete(2)), spaces.Dict(b=spaces.Discrete(2)),
+    spaces.Text(3), spaces.Text(4),
+]  # fmt: skip
+
+
+def test_spaces_that_differ_are_described_differently():
+    for i, first in enumerate(OTHERS):
+        for j, second in enumerate(OTHERS):
+            assert (describe(first) == describe(copy.deepcopy(second))) == (i == j), (first, second)
+    assert describe(spaces.Box(-0.0, 1.0, (2,))) == describe(spaces.Box(0.0, 1.0, (2,)))

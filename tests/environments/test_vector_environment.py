@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from taac import nest
 from taac.data_structures import StepType, TimeStep
 from taac.environments.vector_environment import VectorEnvironment, create_environment
-from taac.errors import TaacError
+from taac.errors import DivergedError, TaacError
 from tests.environments import toys
 from tests.environments.toys import Counter, Faulty, Offset, Probe, env_id
 
@@ -400,7 +400,7 @@ def test_the_spec_is_that_of_the_observations():
         ({"observation_space": spaces.Dict({"words": spaces.Text(5)})}, "at '/words' is Text"),
         ({"action_space": spaces.Box(-np.inf, np.inf, (1,))}, "unbounded"),
         ({"action_space": spaces.Box(1.0, 1.0, (1,))}, "empty range"),
-        ({"action_space": spaces.MultiDiscrete([2, 2])}, "not supported"),
+        ({"action_space": spaces.MultiBinary(2)}, "not supported"),
     ],
 )
 def test_spaces_that_cannot_be_used_are_refused(spaces_, message):
@@ -445,6 +445,15 @@ def test_what_is_not_finite_is_refused_by_environment_and_step(where, name, valu
         "Faulty",
     ):
         assert part in message, part
+
+
+@pytest.mark.parametrize("action, diverged", [(float("nan"), True), (float("inf"), True), (0.5, False)])
+def test_after_an_action_that_is_not_finite_training_has_diverged(action, diverged):
+    environment = create_environment(env_id("Faulty"), 2, env_kwargs={"where": "reward", "seed": 21, "step": 1})
+    environment.reset(20)
+    with pytest.raises(TaacError, match="has diverged" if diverged else "mend the environment") as error:
+        environment.step(torch.tensor([[0.0], [action]]))
+    assert isinstance(error.value, DivergedError) == diverged
 
 
 def test_an_observation_that_is_not_finite_at_reset_is_refused():
@@ -544,12 +553,83 @@ def test_arguments_are_passed_on_and_left_alone():
     assert environment.step(torch.zeros(1, 2)).step_type.tolist() == [LAST]
 
 
-def test_rendering_gives_a_frame_of_each_environment():
+def test_steps_of_the_first_environment_are_recorded_and_filmed():
+    """Rewards are 1, 2, ... and a frame holds the number of its step; each step is given once, resets are none."""
     environment = create_environment(
-        env_id("Counter"), 2, env_kwargs={"scripts": (("1t",), ("9t",))}, render_mode="rgb_array"
+        env_id("Counter"), 2, env_kwargs={"scripts": (("3t",), ("9t",))}, render_mode="rgb_array", recorded=True
     )
     assert environment.render_fps == 12
-    play(environment, 2)  # environment 0 has begun anew
-    frames = environment.render()
-    assert [frame.tolist() for frame in frames] == [np.full((2, 3, 3), k).tolist() for k in (0, 2)]
+    taken = []
+
+    def go(steps):
+        for _ in range(steps):
+            environment.step(torch.zeros(2, 2))
+            taken.append([(s.reward, None if s.frame is None else s.frame.tolist()) for s in environment.take_steps()])
+
+    def frame(k):
+        return np.full((2, 3, 3), k).tolist()
+
+    environment.reset(0)
+    go(1)
+    environment.film(1)
+    go(2)
+    environment.film(2)  # of the next episode's steps, the first and the third
+    go(4)
+    environment.film(0)
+    go(1)
+    assert taken == [
+        [(1, None)],
+        [(2, frame(2))],
+        [(3, frame(3))],
+        [],
+        [(11, frame(1))],
+        [(12, None)],
+        [(13, frame(3))],
+        [],
+    ]
     assert create_environment(env_id("Noise")).render_fps == 30
+
+
+def test_a_recorder_stands_inside_the_action_repeat():
+    """An action of four steps, in an episode of six: 1 + 2 + 3 + 4, then 5 + 6; each with a frame of its own."""
+    environment = create_environment(
+        env_id("Counter"), env_kwargs={"scripts": (("6t",),)}, render_mode="rgb_array", recorded=True, action_repeat=4
+    )
+    environment.reset(0)
+    environment.film(1)
+    for expected in ([1, 2, 3, 4], [5, 6], []):
+        environment.step(torch.zeros(1, 2))
+        steps = environment.take_steps()
+        assert [s.reward for s in steps] == expected
+        assert [int(s.frame[0, 0, 0]) for s in steps] == expected
+
+
+@pytest.mark.parametrize("env_name", ["BipedalWalker-v3", "LunarLanderContinuous-v3", "Hopper-v5"])
+def test_what_follows_a_seed_does_not_depend_on_what_was_before(env_name):
+    """The world of BipedalWalker, only reset, goes another way after an episode than before any."""
+
+    def frames(before):
+        env = create_environment(env_name)
+        generator = torch.Generator().manual_seed(0)
+        if before:
+            env.reset(1)
+            for _ in range(40):
+                env.step(torch.ones(1, *env.action_spec.shape))
+        found = [env.reset(5).observation]
+        for _ in range(120):
+            found.append(env.step(2 * torch.rand(1, *env.action_spec.shape, generator=generator) - 1).observation)
+        env.close()
+        return torch.stack(found)
+
+    assert torch.equal(frames(False), frames(True))
+
+
+def test_what_was_set_from_outside_outlives_a_seed():
+    env = create_environment("Pendulum-v1", num_envs=2, recorded=True, render_mode="rgb_array")
+    env.film(1)
+    for seed in (0, 1):
+        env.reset(seed)
+        env.step(torch.zeros(2, 1))
+        (step,) = env.take_steps()
+        assert step.frame is not None
+    env.close()

@@ -6,7 +6,11 @@ Importing registers them (`'tests.environments.toys:taac-test/Counter-v0'` impor
 from __future__ import annotations
 
 import copy
+import os
+import signal
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import gymnasium
@@ -114,6 +118,87 @@ class Probe(gymnasium.Env):
         return self.observation_space.sample(), 0.0, False, False, {}
 
 
+class Masked(gymnasium.Env):
+    """Five choices, of which a random one to five are valid at each step: an invalid one ends the episode at once.
+
+    Else it is cut off after 20 steps, or terminates after `length`, where nothing is valid any more. Each agent observes
+    five random numbers; its reward is 1 for the valid choice of the greatest, else 0, and their mean is the reward unless
+    `own_reward`. At step `forbids_at` nothing is valid, though the episode goes on.
+    """
+
+    mistakes = 0  # invalid choices made, by all instances in this process
+
+    def __init__(
+        self,
+        where: str = "observation",
+        agents: int | None = None,
+        own_reward: bool = False,
+        start: int = 0,
+        length: int | None = None,
+        forbids_at: int | None = None,
+    ):
+        self._agents, self._in_info, self._own_reward = agents, where == "info", own_reward
+        shape = (5,) if agents is None else (agents, 5)
+        numbers = spaces.Box(0.0, 1.0, shape)
+        mask = spaces.Box(0, 1, shape, np.int8)
+        self.observation_space = numbers if self._in_info else spaces.Dict(numbers=numbers, action_mask=mask)
+        if agents is None:
+            self.action_space: spaces.Space = spaces.Discrete(5, start=start)
+        else:
+            self.action_space = spaces.MultiDiscrete([5] * agents, start=[start] * agents)
+        if own_reward:
+            self.reward_space = spaces.Box(0.0, 1.0, (agents or 1,))
+        self._start, self._length, self._forbids_at = start, length, forbids_at
+
+    def reset(self, *, seed: int | None = None, options: Any = None):
+        super().reset(seed=seed)
+        self._t = 0
+        return self._observe()
+
+    def _observe(self):
+        shape = (self._agents or 1, 5)
+        self._numbers = self.np_random.random(shape).astype(np.float32)
+        self._mask = self.np_random.random(shape) < self.np_random.random()
+        self._mask[np.arange(len(self._mask)), self.np_random.integers(5, size=len(self._mask))] = True
+        if self._t in (self._forbids_at, self._length):
+            self._mask[:] = False
+        numbers, mask = (x if self._agents else x[0] for x in (self._numbers, self._mask.astype(np.int8)))
+        return (numbers, {"action_mask": mask}) if self._in_info else ({"numbers": numbers, "action_mask": mask}, {})
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        choice = np.atleast_1d(action) - self._start
+        rows = np.arange(len(choice))
+        valid = self._mask[rows, choice]
+        best = np.where(self._mask, self._numbers, -1).argmax(1)
+        reward = (choice == best).astype(np.float64)
+        Masked.mistakes += int((~valid).sum())
+        self._t += 1
+        observation, info = self._observe()
+        terminated = not valid.all() or self._t == self._length
+        return observation, reward if self._own_reward else reward.mean(), terminated, self._t == 20, info
+
+
+class TwoOfThree(gymnasium.Env):
+    """One state, two valid choices of three, reward 1, cut off after 10 steps."""
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Dict(one=spaces.Box(0.0, 1.0, (1,)), action_mask=spaces.MultiBinary(3))
+        self.action_space = spaces.Discrete(3)
+
+    def _observe(self):
+        return {"one": np.ones(1, np.float32), "action_mask": np.array([1, 1, 0], np.int8)}
+
+    def reset(self, *, seed: int | None = None, options: Any = None):
+        super().reset(seed=seed)
+        self._step = 0
+        return self._observe(), {}
+
+    def step(self, action):
+        self._step += 1
+        return self._observe(), 1.0, False, self._step == 10, {}
+
+
 class Faulty(gymnasium.Env):
     """The environment seeded with `seed` gives `value` at step `step`, as the reward or in an observation's part."""
 
@@ -145,15 +230,48 @@ class Faulty(gymnasium.Env):
         return {"fine": np.zeros(2, np.float32), "parts": (1, part)}
 
 
+class Fragile(gymnasium.Env):
+    """Breaks down at step `at` of an episode, if seeded with a multiple of `modulus`: `times` times, counted in file `log`.
+
+    It raises, hangs, or dies as a process. It observes (its seed mod 1000, step), gets reward 1 a step, and is never over.
+    """
+
+    def __init__(self, how: str = "raise", at: int = 3, log: str = "", times: int = 1, modulus: int = 1):
+        self.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+        self.action_space = spaces.Box(-1.0, 1.0, (1,))
+        self._how, self._at, self._log, self._times, self._modulus = how, at, Path(log), times, modulus
+        self._seed = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None):
+        super().reset(seed=seed)
+        self._seed, self._t = self._seed if seed is None else seed, 0
+        return np.array([self._seed % 1000, 0.0]), {}
+
+    def step(self, action):
+        self._t += 1
+        if self._t == self._at and self._seed % self._modulus == 0:
+            before = len(self._log.read_text()) if self._log.exists() else 0
+            if before < self._times:
+                self._log.write_text("x" * (before + 1))
+                if self._how == "die":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                if self._how == "exit":
+                    os._exit(3)
+                if self._how == "hang":
+                    time.sleep(600)
+                raise RuntimeError("50% of the simulator is gone, and %d of it")
+        return np.array([self._seed % 1000, float(self._t)]), 1.0, False, False, {}
+
+
 class Ledger(gymnasium.Env):
     """Keeps the books itself: primitive steps, and of each episode that ended every action that it was sent.
 
-    Episodes are 5 to 20 steps long, and end by termination or truncation alike.
+    Episodes are 5 to 20 steps long, and end by termination or truncation alike. With `choices`, actions are discrete.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, choices: int | None = None) -> None:
         self.observation_space = spaces.Box(-1.0, 1.0, (3,))
-        self.action_space = spaces.Box(-1.0, 1.0, (2,))
+        self.action_space: spaces.Space = spaces.Discrete(choices) if choices else spaces.Box(-1.0, 1.0, (2,))
         self.steps = 0
         self.episodes: list[np.ndarray] = []
 
@@ -165,7 +283,8 @@ class Ledger(gymnasium.Env):
 
     def step(self, action):
         self.steps += 1
-        self._actions.append(np.array(action))
+        action = np.atleast_1d(np.array(action))
+        self._actions.append(action)
         over = len(self._actions) == self._length
         if over:
             self.episodes.append(np.stack(self._actions))
@@ -192,7 +311,7 @@ class Offset(gymnasium.Wrapper):
 
 def register() -> None:
     """Registers every environment as `taac-test/<class>-v0`, once."""
-    for cls in (Counter, Pair, Goal, Noise, Probe, Faulty, Ledger):
+    for cls in (Counter, Pair, Goal, Noise, Probe, Masked, TwoOfThree, Faulty, Fragile, Ledger):
         name = f"taac-test/{cls.__name__}-v0"
         if name not in gymnasium.registry:
             gymnasium.register(name, entry_point=f"{MODULE}:{cls.__name__}")

@@ -10,6 +10,7 @@ import pytest
 from experiments.benchmarks import (
     common,
     contenders,
+    event_files,
     floor,
     flops,
     memory,
@@ -90,12 +91,12 @@ def test_peak_rates():
 
 
 def test_updates_with_missing_peers(tmp_path):
-    wanted = f"{contenders.SAC};{updates.PEAK};{contenders.SB3}"
+    wanted = f"{contenders.SAC};{contenders.PRIORITIZED};{updates.PEAK};{contenders.SB3}"
     given = options(
         updates, "--no_growth", "--frames", "600", "--batch_size", "8", "--contenders", wanted, "--out", str(tmp_path)
     )
     result = updates.run(given, {"path": floor.DEFAULT, "shape": [32, 32, 32]})
-    check(result, contenders.SAC)
+    check(result, contenders.SAC, contenders.PRIORITIZED)
     assert any("no python of the peers" in row.get("missing", "") for row in result["figures"])
     share = next(row for row in result["goals"] if row["what"] == f"{contenders.SAC}: share of the peak rate")
     assert 0 < share["strict"] < share["measured"]
@@ -130,6 +131,11 @@ def test_memory():
     given = options(memory, "--frames", "20000", "--contenders", contenders.SAC)
     check(memory.run(given), f"{contenders.SAC}, 20,000 frames")
     assert memory.float32_copy({"time_step/observation": [17], "time_step/step_type": [], "time_step/reward": []}) == 72
+
+
+def test_event_files():
+    given = options(event_files, "--runs", "2", "--points", "3", "--tags", "2")
+    check(event_files.run(given), *(f"{name}, 2 runs of 3 points of 2 series" for name in ("taac", "tensorboard")))
 
 
 def test_startup():

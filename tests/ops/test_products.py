@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from taac.errors import TaacError
 from taac.ops import products
-from taac.training import config, experiment
-from taac.training import trainer as trainer_module
-from taac.training.run_folder import RunFolder
+from taac.training import config, experiment, trainer_state
+from taac.training import learner as learner_module
 
 needs_onednn = pytest.mark.skipif(not products.onednn_is_exact(), reason="no exact float32 product of oneDNN's here")
 
@@ -93,7 +92,7 @@ def losses(kind):
     tested = trainer(f"Learner.products = '{kind}'")
     while tested.env_steps < 110:
         tested.collect()
-    values = [tested.learner.update(tested.replay_buffer.sample(32, 4))["loss/total"].item() for _ in range(5)]
+    values = [tested.learner.update(tested.replay_buffer.sample(32, 4)).extra["loss/total"].item() for _ in range(5)]
     tested.close()
     return torch.tensor(values)
 
@@ -117,18 +116,15 @@ def test_a_product_of_another_name_is_refused():
         trainer("Learner.products = 'mkl'")
 
 
-def test_a_resumed_run_keeps_its_product(tmp_path, monkeypatch):
+def test_a_resumed_run_keeps_its_product(monkeypatch):
     """What "auto" meant when the run began: measured again, it might be the other, which rounds differently."""
-    tested = trainer("Learner.products = 'plain'")
-    while tested.env_steps < 110:
-        tested.collect()
-    state = tested.state_dict()
-    other = trainer("Learner.products = 'bfloat16'")
-    other.load_state_dict(state, RunFolder(tmp_path))
-    assert other.learner.products == "plain"
-    monkeypatch.setattr(trainer_module, "available", lambda kind, device: False)
+    tested, other = trainer("Learner.products = 'plain'"), trainer("Learner.products = 'bfloat16'")
+    kept = trainer_state.state_dict(tested)["products"]
+    other.learner.keep_products(kept)
+    assert other.learner.products == kept == "plain"
+    monkeypatch.setattr(learner_module, "available", lambda kind, device: False)
     third = trainer("Learner.products = 'bfloat16'")
-    third.load_state_dict(state, RunFolder(tmp_path))
+    third.learner.keep_products(kept)
     assert third.learner.products == "bfloat16", "a machine that has it not goes on with its own"
     for made in (tested, other, third):
         made.close()

@@ -8,6 +8,7 @@ from taac.ops.trajectories import (
     LinearTrajectory,
     QuadraticTrajectory,
     Tau,
+    follow,
     select,
     uniform_like,
 )
@@ -336,3 +337,94 @@ def test_uniform_like():
     assert (tau.a[:, 0] * tau.a[:, 1]).mean().abs() < 5 / 3 / n**0.5  # elements are drawn each for itself
     assert (tau.a[:, 0] * tau.v[:, 0]).mean().abs() < 5 / 3 / n**0.5
     assert (like.a == 7).all() and (like.v == 7).all()
+
+
+# Explaining recorded actions ------------------------------------------------------------------------------------------
+
+# Recorded actions, then what is told of each: b, and the parts of the trajectory executed.
+FOLLOWED = {
+    "constant": (
+        ConstantTrajectory(),
+        [0.5, 0.5, -0.25, 0.5, 0.5],
+        [True, False, True, True, False],
+        [(a,) for a in (0.5, 0.5, -0.25, 0.5, 0.5)],
+    ),
+    "constant, at rest": (ConstantTrajectory(), [0.0, 0.0, 0.5], [False, False, True], [(0.0,), (0.0,), (0.5,)]),
+    # 0.25 from rest has v = 1/8: 0.5 and 0.75 go on, 1.0 too, and then 1.0 is where the clamp holds it.
+    "linear": (
+        LinearTrajectory(),
+        [0.25, 0.5, 0.75, 1.0, 1.0, 0.5],
+        [True, False, False, False, False, True],
+        [(0.25, 0.125), (0.5, 0.125), (0.75, 0.125), (1.0, 0.125), (1.0, 0.125), (0.5, -0.25)],
+    ),
+    "linear, direct": (
+        LinearTrajectory(inverse_mode=False),
+        [0.25, 0.5, 0.25],
+        [True, False, True],
+        [(0.25, 0.125), (0.5, 0.125), (0.25, -0.125)],
+    ),
+    # 0.25 from rest has v = 1/8, u = 1/16; then v = 1/4, a = 0.75; then v = 3/8 and a would be 1.5.
+    "quadratic": (
+        QuadraticTrajectory(),
+        [0.25, 0.75, 1.0, 0.5],
+        [True, False, False, True],
+        [(0.25, 0.125, 0.0625), (0.75, 0.25, 0.0625), (1.0, 0.375, 0.0625), (0.5, -0.25, -0.125)],
+    ),
+    # u = a / 4 = 1/16 from rest; v = 0 + 2u = 1/8, a = 1/4; then v = 1/4, a = 3/4. A new one begins with v = 2u.
+    "quadratic, direct": (
+        QuadraticTrajectory(inverse_mode=False),
+        [0.25, 0.75, 0.25],
+        [True, False, True],
+        [(0.25, 0.125, 0.0625), (0.75, 0.25, 0.0625), (0.25, -0.25, -0.125)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FOLLOWED)
+def test_what_recorded_actions_are_taken_for(name):
+    trajectory, actions, switches, executed = FOLLOWED[name]
+    tau_prev, switch = follow(trajectory, t(*actions).reshape(-1, 1, 1))
+    assert switch.shape == (len(actions), 1) and switch[:, 0].tolist() == switches
+    told = [p[:, 0, 0] for p in tau_prev if isinstance(p, torch.Tensor)]
+    assert all(len(part) == len(actions) + 1 and part[0] == 0 for part in told)  # from rest
+    assert list(zip(*(part[1:].tolist() for part in told))) == executed
+
+
+def test_going_on_means_in_every_dimension():
+    actions = torch.tensor([[0.5, 0.5], [0.5, 0.25], [0.5, 0.25]]).unsqueeze(1)
+    assert follow(ConstantTrajectory(), actions)[1][:, 0].tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize("trajectory", ALL, ids=lambda t: f"{type(t).__name__}-{getattr(t, 'inverse_mode', True)}")
+def test_a_rollout_is_found_again_in_its_actions(trajectory):
+    """Whatever was drawn, in float32, several episodes side by side."""
+    tau = trajectory.zeros(torch.zeros(8, 2))
+    before, switches = [tau], []
+    for _ in range(40):
+        switch = torch.rand(8) < 0.3
+        a_hat = torch.rand(8, 2) * 2 - 1
+        tau = select(switch, trajectory.start(a_hat, tau), trajectory.advance(tau))
+        before.append(tau)
+        switches.append(switch)
+    actions = torch.stack([tau.a for tau in before[1:]])
+    told, told_switch = follow(trajectory, actions)
+    for number, tau in enumerate(before):
+        assert torch.equal(told.a[number], tau.a)
+    agree = told_switch == torch.stack(switches)
+    # In direct mode and where clamps act, an action can be both: then it goes on. Never the other way round.
+    assert not (told_switch & ~torch.stack(switches)).any()
+    assert agree.float().mean() > (0.99 if isinstance(trajectory, ConstantTrajectory) else 0.6)
+
+
+def test_rounding_is_no_decision_and_does_not_add_up():
+    """An action recorded in [-2, 3] and brought back is not the float it was."""
+    exact = [0.0, 0.01]
+    for _ in range(60):
+        exact.append(2 * exact[-1] - exact[-2])
+    rescaled = torch.tensor([((a + 1) / 2 * 5 - 2) for a in exact[1:]], dtype=torch.float32)
+    back = ((rescaled.double() + 2) / 5 * 2 - 1).float()
+    tau_prev, switch = follow(LinearTrajectory(), back.reshape(-1, 1))
+    assert switch.tolist() == [True] + [False] * (len(back) - 1)
+    assert torch.equal(tau_prev.a[1:, 0], back)  # what was taken, not what the straight line says
+    bent = back + 1e-5 * torch.arange(len(back)) ** 2  # its speed changes by 2e-5 a step
+    assert follow(LinearTrajectory(), bent.reshape(-1, 1))[1].float().mean() > 0.9

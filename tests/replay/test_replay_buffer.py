@@ -197,7 +197,7 @@ def test_starts_are_uniform_where_single_precision_ends():
     length = 2**25
     buffer = ReplayBuffer(TensorSpec((), torch.uint8), 1, length)
     odd = torch.tensor([[0], [1]], dtype=torch.uint8).repeat(length // 2, 1)
-    buffer.load_state_dict({"frames/": odd, "position": torch.tensor([0, length, length])})
+    buffer.load_state_dict({"frames/": odd, "position": torch.tensor([0, length, length, length])})
     assert buffer.sample(2000, 1).float().mean() == pytest.approx(0.5, abs=0.06)
 
 
@@ -295,7 +295,7 @@ def test_a_restored_buffer_of_another_shape_is_refused_and_nothing_is_changed(sh
     """Of another length, a ring that has wrapped would come back in the wrong order."""
     state = filled(2, 4, 6).state_dict()
     other = filled(shape[0], shape[1], 3, [5, 5, 5])
-    with pytest.raises(TaacError, match="another shape: length 4"):
+    with pytest.raises(TaacError, match=r"another shape: (length 4|frames)"):
         other.load_state_dict(state)
     assert other.size == 3
     sample = other.sample(shape[0], 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 
@@ -10,14 +11,18 @@ import numpy as np
 import pytest
 
 from taac.errors import TaacError
+from taac.replay.episodes import EpisodeWriter
 from taac.training import config, experiment
 from taac.training.run_folder import RunFolder
+from tests import methods
 from tests.optional_packages import skip_without_package
 
 ROOT = Path(__file__).resolve().parents[2]
 TASKS = sorted((ROOT / "gin" / "tasks").glob("*.gin"))
-METHODS = sorted((ROOT / "gin" / "methods").glob("*.gin"))
-EXPERIMENTS = sorted((ROOT / "experiments").glob("*.gin"))
+METHODS = [ROOT / "gin" / "methods" / f"{name}.gin" for name in methods.METHODS]
+EXPERIMENTS = sorted(  # the others are for `taac compare`
+    path for path in (ROOT / "experiments").glob("*.gin") if "Comparison." not in path.read_text()
+)
 TASK, METHOD = "gin/tasks/simple_control.gin", "gin/methods/taac.gin"
 # A buffer and networks small enough to build in no time.
 SMALL = ["replay_length = 500", "hidden_layers = (8,)", "batch_size = 4", "initial_collect_steps = 20"]
@@ -48,6 +53,7 @@ def step(trainer):
 
 
 ENVIRONMENTS = {  # the first is the default
+    "discrete_control": ["CartPole-v1", "LunarLander-v3", "Acrobot-v1"],
     "simple_control": ["MountainCarContinuous-v0", "LunarLanderContinuous-v3", "InvertedDoublePendulum-v5"],
     "locomotion": ["HalfCheetah-v5", "Hopper-v5", "Ant-v5", "Walker2d-v5"],
     "terrain": ["BipedalWalker-v3", "BipedalWalkerHardcore-v3"],
@@ -56,11 +62,41 @@ ENVIRONMENTS = {  # the first is the default
 }
 
 
+DISCRETE_TASKS = {"discrete_control"}
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """Gives a file with one short, random episode of a task's environment."""
+
+    @functools.cache
+    def record(task):
+        more = ["create_environment.max_episode_steps = 6", "num_envs = 1", "create_experiment.evaluation_envs = 1"]
+        trainer = build([task, "gin/methods/sac.gin"], [*SMALL, *more])
+        path = tmp_path_factory.mktemp("demonstrations") / "episode.npz"
+        writer = EpisodeWriter(path, trainer.environment)
+        while not writer.num_episodes:
+            writer(*trainer.rollout.step(trainer.agent.random_step))
+        trainer.close()
+        writer.save()
+        return path
+
+    return record
+
+
 @pytest.mark.parametrize("task", TASKS, ids=lambda p: p.stem)
 @pytest.mark.parametrize("method", METHODS, ids=lambda p: p.stem)
-def test_every_task_composes_with_every_method(task, method):
+def test_every_task_composes_with_every_method(task, method, recorded):
+    """Or, where one is of discrete actions and the other is not, is refused with the methods that fit."""
     skip_without_package(ENVIRONMENTS[task.stem][0])
-    trainer = build([task, method], [*SMALL, "num_envs = 2", "create_experiment.evaluation_envs = 1"])
+    more = ["num_envs = 2", "initial_collect_steps = 40", "create_experiment.evaluation_envs = 1"]
+    if (task.stem in DISCRETE_TASKS) != (method.stem in methods.DISCRETE_METHODS):
+        fitting = ["sac_discrete"] if task.stem in DISCRETE_TASKS else ["sac, taac", "gin/methods"]
+        refused(more, "discrete actions|actions are discrete", *fitting, files=(task, method))
+        return
+    if method.stem.startswith("sqil"):
+        more.append(f"create_experiment.demonstrations = '{recorded(task)}'")
+    trainer = build([task, method], [*SMALL, *more])
     assert trainer.environment.name == ENVIRONMENTS[task.stem][0]
     step(trainer)
     trainer.close()
@@ -76,7 +112,8 @@ def test_every_task_file_has_its_environments_here():
 def test_every_environment_of_every_task(task, env_name):
     skip_without_package(env_name)
     more = [f"create_environment.env_name = '{env_name}'", "num_envs = 1", "create_experiment.evaluation_envs = 1"]
-    trainer = build([f"gin/tasks/{task}.gin", METHOD], [*SMALL, *more])
+    method = "gin/methods/sac_discrete.gin" if task in DISCRETE_TASKS else METHOD
+    trainer = build([f"gin/tasks/{task}.gin", method], [*SMALL, *more])
     step(trainer)
     trainer.close()
 
@@ -254,7 +291,7 @@ def test_a_misspelt_parameter_of_a_method_that_extends_another():
 
 def test_wrong_type_in_a_file_names_file_and_line():
     message = refused(["learning_rate = 'fast'"], "wrong type", "'fast'")
-    assert re.search(r"gin/base\.gin:\d+: Learner\.learning_rate", message)
+    assert re.search(r"gin/common\.gin:\d+: Learner\.learning_rate", message)
 
 
 @pytest.mark.parametrize(
@@ -327,6 +364,8 @@ def test_a_file_that_is_not_text(tmp_path):
         ("create_experiment.seed = -1", ["seed", "-1"]),
         ("create_experiment.num_threads = 0", ["num_threads"]),
         ("Trainer.evaluation_epsilon = 2.0", ["evaluation_epsilon"]),
+        ("Trainer.updates_per_env_step = 0.0", ["updates_per_env_step", "above 0"]),
+        ("Trainer.updates_per_env_step = 0.00001", ["no update", "environment steps after the initial collection"]),
         ("num_env_steps = 20", ["num_env_steps 20", "initial_collect_steps 20", "no update"]),
         ("Learner.max_grad_norm = -1.0", ["max_grad_norm", "-1"]),
         ("Learner.epsilon = -1.0", ["epsilon", "-1"]),

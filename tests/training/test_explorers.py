@@ -24,13 +24,19 @@ def policy_step(value, batch=B):
     return AlgStep(torch.full((batch, 2), value), (), (), torch.ones(batch, dtype=torch.bool))
 
 
+def uniform(batch):
+    return lambda: torch.empty(batch, 2).uniform_(-1.0, 1.0)
+
+
 def play(explorer, steps, first=(), batch=B, env_steps=0):
     """Executed actions `[steps, B, 2]` and decisions `[steps, B]`; the policy's action at step t is 2 + t."""
     state = explorer.initial_state(torch.zeros(batch, 2))
     actions, decided = [], []
     for t in range(steps):
         kind = StepType.FIRST if t in first else StepType.MID
-        executed, state = explorer.step(time_step(kind, batch), policy_step(2.0 + t, batch), state, env_steps)
+        executed, state = explorer.step(
+            time_step(kind, batch), policy_step(2.0 + t, batch), state, env_steps, uniform(batch)
+        )
         actions.append(executed.output)
         decided.append(executed.decided)
     return torch.stack(actions), torch.stack(decided)
@@ -50,7 +56,7 @@ def test_with_epsilon_one_an_action_is_held_for_exactly_its_duration(monkeypatch
     for expected in (3, 1, 2):
         duration[0] = expected
         for _ in range(expected):
-            step, state = explorer.step(time_step(), policy_step(9.0), state, 0)
+            step, state = explorer.step(time_step(), policy_step(9.0), state, 0, uniform(B))
             seen.append(step.output[0, 0].item())
             decided.append(bool(step.decided[0]))
     assert seen[0] == seen[1] == seen[2] != seen[3] and seen[4] == seen[5] and len({*seen}) == 3
@@ -129,7 +135,7 @@ def test_where_dimensions_decide_alone_exploring_decides_for_all_of_them(monkeyp
     state = explorer.initial_state(torch.zeros(batch, 2))
     policy = policy_step(9.0, batch)._replace(decided=torch.tensor([[True, False]]).expand(batch, 2))
     for expected in ([True, True], [False, False], [True, True]):
-        step, state = explorer.step(time_step(batch=batch), policy, state, 0)
+        step, state = explorer.step(time_step(batch=batch), policy, state, 0, uniform(batch))
         assert step.decided.tolist() == [expected] + [[True, False]] * (batch - 1)
         assert (step.output[0] != 9.0).all() and (step.output[1:] == 9.0).all()
 

@@ -187,6 +187,23 @@ def test_actions_repeated_inside_the_environment():
     assert episode.jerk == 0.25  # 0 0 0 0 0 1: one second difference of four is not 0
 
 
+def test_steps_and_decisions_of_a_frame():
+    recorder = EpisodeRecorder(3)
+    frame = TimeStep(
+        step_type=torch.tensor([F, M, L], dtype=torch.uint8),
+        reward=torch.zeros(3),
+        discount=torch.ones(3),
+        observation=torch.zeros(3, 1),
+        prev_action=torch.zeros(3, 1),
+        duration=torch.tensor([0, 1, 1], dtype=torch.int16),
+    )
+    step = AlgStep(torch.zeros(3, 2), (), (), torch.tensor([[False, False], [True, False], [True, True]]))
+    recorder.add(frame, step)
+    assert (recorder.steps, recorder.decisions) == (2, 1)  # nothing is done at LAST; one dimension is enough
+    recorder.add(frame, step, duration=torch.tensor([3, 2, 0], dtype=torch.int16))
+    assert (recorder.steps, recorder.decisions) == (5, 1)
+
+
 def test_returns_are_summed_in_double_precision():
     """A million and a tenth, a hundred times, is beyond float32's seven digits."""
     rows = [(F, 0.0, True, 0.0), *[(M, 1_000_000.125, True, 0.0)] * 100, (L, 0.0, True, 0.0)]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import csv
+import shutil
 
 import numpy as np
 import pytest
 import torch
 
+from taac.analysis import events
 from taac.data_structures import StepType
 from taac.errors import TaacError
-from taac.training import checkpoint, config, experiment
+from taac.training import config, experiment
+from taac.training.evaluation import evaluate
 from taac.training.run_folder import RunFolder
 from taac.training.summaries import known_tags
 from taac.training.trainer import derived_seed
@@ -40,10 +43,10 @@ class Killed(Exception):
     pass
 
 
-def run(path, *params, method="taac", until=None):
-    """Trains in a folder from wherever it stands; with `until`, dies there as if killed."""
+def run(path, *params, method="taac", until=None, stop=None):
+    """Trains in a folder from wherever it stands; with `until`, dies there as if killed; with `stop`, stops as told to."""
     trainer, folder = build(*params, method=method), RunFolder(path)
-    if folder.checkpoint.exists():
+    if folder.has_checkpoints():
         trainer.resume(folder)
     else:
         folder.begin(config.operative_config(), {"seed": trainer.seed, "environment": trainer.environment.name})
@@ -53,7 +56,7 @@ def run(path, *params, method="taac", until=None):
             raise Killed
 
     try:
-        trainer.train(folder, progress)
+        trainer.train(folder, progress, stop=lambda: stop is not None and trainer.env_steps >= stop)
     except Killed:
         pass
     finally:
@@ -64,6 +67,12 @@ def run(path, *params, method="taac", until=None):
 def rows(path):
     with open(RunFolder(path).evaluations) as file:
         return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
+
+
+def curves(path):
+    """All summaries but those of time."""
+    scalars = events.read(path).scalars
+    return {t: (s.env_steps.tolist(), s.value.tolist()) for t, s in scalars.items() if not t.startswith("time/")}
 
 
 def assert_same_parameters(first, second):
@@ -104,6 +113,208 @@ def test_a_killed_run_ends_as_the_run_that_was_never_killed(tmp_path, num_envs, 
     assert resumed.env_steps == whole.env_steps
 
 
+@pytest.mark.parametrize(
+    "num_envs, method, env_name",
+    [
+        (1, "taac", "Pendulum-v1"),
+        (2, "taac_q", "BipedalWalker-v3"),  # whose simulator remembers earlier episodes
+        (1, "sac_ez", "Hopper-v5"),
+    ],
+)
+def test_a_run_that_was_told_to_stop_ends_as_the_run_that_was_not(tmp_path, num_envs, method, env_name):
+    """At any iteration: the episodes under way go on where they were, which no schedule has cut."""
+    params = (
+        f"num_envs = {num_envs}", f"create_environment.env_name = '{env_name}'", "num_env_steps = 400",
+        "replay_length = 150", "checkpoint_interval = 150", "evaluation_interval = 200", "evaluation_episodes = 1",
+        "create_environment.max_episode_steps = 70", "create_agent.normalize_observations = True",
+    )  # fmt: skip
+    whole = run(tmp_path / "whole", *params, method=method)
+    for moment in (40, 170, 175):
+        stopped = run(tmp_path / "stopped", *params, method=method, stop=moment)
+        assert moment <= stopped.env_steps < moment + 10
+        found = RunFolder(tmp_path / "stopped").checkpoints.newest()
+        assert found.env_steps == stopped.env_steps and not found.scheduled
+    resumed = run(tmp_path / "stopped", *params, method=method)
+    assert_same_parameters(whole, resumed)
+    assert rows(tmp_path / "whole") == rows(tmp_path / "stopped")
+    assert whole.episodes == resumed.episodes and whole.decisions == resumed.decisions
+    assert curves(tmp_path / "whole") == curves(tmp_path / "stopped")
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(whole.replay_buffer.state_dict().values(), resumed.replay_buffer.state_dict().values())
+    )
+
+
+def test_an_environment_that_draws_from_numpys_own_numbers_comes_back(tmp_path, capsys):
+    def noisy(*params):
+        trainer = build(*params)
+        step = trainer.environment.step
+        trainer.environment.step = lambda a: (t := step(a))._replace(observation=t.observation + np.random.rand())
+        return trainer
+
+    folder, ends = RunFolder(tmp_path / "run"), []
+    trainer = noisy("checkpoint_interval = 100")
+    folder.begin(config.operative_config(), {})
+    trainer.train(folder, stop=lambda: trainer.env_steps >= 250)
+    ends.append((trainer.rollout.time_step.observation, np.random.rand()))
+    trainer.close()
+    np.random.seed(7)
+    again = noisy("checkpoint_interval = 100")
+    again.resume(folder)
+    ends.append((again.rollout.time_step.observation, np.random.rand()))
+    again.close()
+    assert again.env_steps == 250 and torch.equal(ends[0][0], ends[1][0]) and ends[0][1] == ends[1][1]
+
+
+def test_an_environment_that_does_not_come_back_costs_the_steps_since_the_last_scheduled_checkpoint(tmp_path, capsys):
+    params = ("checkpoint_interval = 100",)
+    stopped = run(tmp_path / "run", *params, stop=170)
+    trainer, folder = build(*params), RunFolder(tmp_path / "run")
+    step = trainer.environment.step
+    trainer.environment.step = lambda action: (t := step(action))._replace(observation=t.observation + 1e-7)
+    trainer.resume(folder)
+    trainer.close()
+    assert stopped.env_steps == 170 and trainer.env_steps == 100
+    said = capsys.readouterr().err
+    assert (
+        "170.json cannot be used: 'Pendulum-v1' did not come to the same place" in said and "not deterministic" in said
+    )
+
+
+@pytest.mark.parametrize("kind", ["frames", "safetensors", "json"])
+def test_a_damaged_checkpoint_costs_steps_and_no_bits(tmp_path, capsys, kind):
+    params = ("checkpoint_interval = 100", "evaluation_interval = 100")
+    whole = run(tmp_path / "whole", *params)
+    run(tmp_path / "run", *params, until=450)
+    folder = RunFolder(tmp_path / "run")
+    pattern = {"frames": "frames-*-404.safetensors", "safetensors": "400.safetensors", "json": "400.json"}[kind]
+    (file,) = folder.checkpoints.path.glob(pattern)
+    file.write_bytes(file.read_bytes()[:-9])
+    trainer = build(*params)
+    trainer.resume(folder)
+    trainer.close()
+    assert folder.checkpoints.saved() == [300] and trainer.env_steps == 300
+    resumed = run(tmp_path / "run", *params)
+    said = capsys.readouterr().err
+    assert "400.json" in said and "looking for the one before it" in said
+    assert_same_parameters(whole, resumed)
+    assert rows(tmp_path / "whole") == rows(tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["evaluations.csv", "run.json"])
+@pytest.mark.parametrize("kind", ["changed", "cut", "gone"])
+def test_records_that_were_altered_are_said_and_restored(tmp_path, capsys, name, kind):
+    run(tmp_path / "run", "checkpoint_interval = 100", "evaluation_interval = 100", until=350)
+    folder = RunFolder(tmp_path / "run")
+    expected, about = rows(folder.path)[:3], folder.read_run()
+    file = folder.path / name
+    text = file.read_text()
+    if kind == "gone":
+        file.unlink()
+    else:
+        file.write_text(
+            text.replace("300", "301").replace('"seed": 0', '"seed": 1') if kind == "changed" else text[:50]
+        )
+    trainer = build("checkpoint_interval = 100", "evaluation_interval = 100")
+    trainer.resume(folder)
+    trainer.close()
+    assert rows(folder.path) == expected and folder.read_run() == about
+    assert str(file) in capsys.readouterr().err
+
+
+def test_what_a_run_itself_changes_in_its_records_is_not_taken_for_damage(tmp_path, capsys):
+    run(tmp_path / "run", "checkpoint_interval = 100", "evaluation_interval = 100", until=350)
+    folder = RunFolder(tmp_path / "run")
+    changes = {"status": "interrupted", "end": "then", "resumed": [{"env_steps": 7}], "diverged": {"env_steps": 340}}
+    folder.update_run(**changes)
+    capsys.readouterr()
+    trainer = build("checkpoint_interval = 100", "evaluation_interval = 100")
+    trainer.resume(folder)
+    trainer.close()
+    assert not capsys.readouterr().err and changes.items() <= folder.read_run().items()
+
+
+def test_without_the_replay_buffer_it_is_filled_again_before_updates_go_on(tmp_path):
+    params = ("checkpoint_interval = 100", "Trainer.save_replay = False", "num_env_steps = 1000")
+    run(tmp_path / "run", *params, until=420)
+    folder = RunFolder(tmp_path / "run")
+    assert not list(folder.checkpoints.path.glob("frames-*")) and folder.checkpoints.newest().part("replay") is None
+    trainer = build(*params)
+    trainer.resume(folder)
+    assert (trainer.env_steps, trainer.learner.num_updates, trainer.replay_buffer.size) == (400, 100, 0)
+    updates = []
+    trainer.train(folder, lambda env_steps, number, *_: updates.append((env_steps, number)))
+    trainer.close()
+    # 300 steps of collection as at the beginning; then one update a step, and no burst of what was missed.
+    assert updates[299] == (700, 100) and updates[300] == (701, 101) and updates[-1] == (1000, 400)
+
+
+def test_a_run_begun_again_keeps_its_matrix_products():
+    """Which are measured for "auto", and may be measured otherwise the second time."""
+    trainer = build()
+    for kept in ("plain", "onednn"):
+        trainer.learner.keep_products(kept)
+        assert trainer.learner.products in (kept, "plain")  # oneDNN is not everywhere
+    trainer.learner.keep_products(None)
+    trainer.close()
+
+
+def test_whatever_a_strangers_checkpoint_holds_is_taken_or_refused(tmp_path):
+    """Any plain value in any place of it, its checksums right: no exception but `TaacError`."""
+    import random
+
+    from taac.training import manifest
+
+    params = ("checkpoint_interval = 100", "num_env_steps = 350")
+    run(tmp_path / "run", *params, stop=330)
+    trainer, folder = build(*params), RunFolder(tmp_path / "run")
+    for steps in folder.checkpoints.saved()[1:]:
+        (folder.checkpoints.path / f"{steps}.json").unlink()
+    path = folder.checkpoints.path / "330.json"
+    whole, rng, taken = path.read_bytes(), random.Random(0), 0
+
+    def places(content, way=()):
+        for key in content if isinstance(content, dict) else range(len(content)):
+            yield (*way, key)
+            if isinstance(content[key], (dict, list)) and content[key]:
+                yield from places(content[key], (*way, key))
+
+    found = list(places(manifest.read_manifest(path)["state"]))
+    for way in rng.sample(found, 80):
+        content = manifest.read_manifest(path)
+        inner = content["state"]
+        for key in way[:-1]:
+            inner = inner[key]
+        inner[way[-1]] = rng.choice(
+            [None, -1, 10**30, 0.5, float("nan"), "x", [], {}, [1, "y"], {"$tensor": "random/cpu"}]
+        )
+        path.write_bytes(manifest.make_manifest(content))
+        try:
+            trainer.resume(folder)
+            taken += 1
+        except TaacError:
+            pass
+        path.write_bytes(whole)
+    trainer.close()
+    assert 0 < taken < 60
+
+
+def test_an_optimizer_of_other_shapes_is_refused(tmp_path):
+    """torch does not look, and would read past the end of what is too short."""
+    from taac.training import manifest
+
+    run(tmp_path / "run", "checkpoint_interval = 100", "num_env_steps = 310")
+    trainer, folder = build("checkpoint_interval = 100", "num_env_steps = 310"), RunFolder(tmp_path / "run")
+    path = folder.checkpoints.path / "310.json"
+    content = manifest.read_manifest(path)
+    moments = dict(content["state"]["optimizer"]["state"]["$items"])[0]
+    moments["exp_avg"], moments["step"] = moments["step"], moments["exp_avg"]
+    path.write_bytes(manifest.make_manifest(content))
+    with pytest.raises(TaacError, match=r"of another optimizer: '(step|exp_avg)' of parameter 0 is .* expected"):
+        trainer.resume(folder)
+    trainer.close()
+
+
 def test_counting_transitions_and_updates():
     """Resets are no environment steps and earn no updates; the ratio is held exactly."""
     trainer = build("num_envs = 3", "create_environment.max_episode_steps = 7", "updates_per_iteration = 2",
@@ -137,6 +348,81 @@ def test_fewer_updates_than_steps():
     trainer.close()
     assert trainer.env_steps == 80
     assert trainer.learner.num_updates == (80 - 8) // 8
+
+
+@pytest.mark.parametrize("ratio, exact", [("0.29", (29, 100)), ("0.1", (1, 10)), ("3", (3, 1)), ("2.5", (5, 2))])
+def test_updates_per_environment_step_as_a_number(ratio, exact):
+    """Held exactly: in floats, 100 steps times 0.29 would be 28.999999999999996 updates."""
+    trainer = build(
+        "num_envs = 2", "unroll_length = 3", "updates_per_iteration = 7", "initial_collect_steps = 12",
+        f"Trainer.updates_per_env_step = {ratio}", "create_environment.max_episode_steps = 20",
+    )  # fmt: skip
+    exactly = []
+    for _ in range(60):
+        trainer.collect()
+        trainer.learn()
+        earned = max(0, trainer.env_steps - 12) * exact[0]
+        assert trainer.learner.num_updates == earned // exact[1]
+        exactly.append(earned > 0 and earned % exact[1] == 0)
+    trainer.close()
+    assert any(exactly), "whole numbers of updates, where rounding would show"
+    assert trainer.update_ratio.as_integer_ratio() == exact
+
+
+def test_an_update_ratio_below_1_is_held_over_a_resume_and_logged(tmp_path):
+    params = (
+        "Trainer.updates_per_env_step = 0.3", "Trainer.checkpoint_interval = 70", "Trainer.summary_interval = 60",
+    )  # fmt: skip
+    whole = run(tmp_path / "whole", *params)
+    learnt = []
+    for moment in (333, 404, None):
+        resumed = run(tmp_path / "killed", *params, until=moment)
+        learnt.append((resumed.env_steps, resumed.learner.num_updates))
+    assert learnt == [(333, 33 * 3 // 10), (404, 104 * 3 // 10), (600, 90)]
+    assert_same_parameters(whole, resumed)
+    logged = events.read(tmp_path / "whole").scalars["count/update_ratio"]
+    assert logged.env_steps[-5:].tolist() == [360, 420, 480, 540, 600]
+    assert logged.value[-5:] == pytest.approx(0.3)
+
+
+def test_every_option_of_the_sac_family_at_once_by_gin():
+    trainer = build(
+        "CriticEnsemble.num_critics = 1", "CriticEnsemble.last_init_range = 0.01", "ActorNetwork.head_init_range = 0.02",
+        "Temperature.tuning = 'direct'", "Temperature.initial_value = 0.001", "Learner.temperature_learning_rate = 0.5",
+        "Learner.actor_learning_rate = 0.002", "Learner.critic_learning_rate = 0.003", "OneStepTDLoss.ignore_done = True",
+        "SacAlgorithm.entropy_in_target = False", "SacAlgorithm.dqda_clipping = 0.1",
+        "SacAlgorithm.target_entropy = -3.0", "create_agent.normalize_observations = True",
+        "create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer", "Trainer.updates_per_env_step = 0.5",
+        method="sac",
+    )  # fmt: skip
+    algorithm = trainer.agent.algorithm
+    assert algorithm.critics.last.weight.shape[0] == 1 and algorithm.critics.last.weight.abs().max() <= 0.01
+    assert algorithm.actor.head.weight.abs().max() <= 0.02
+    rates = {group["lr"] for group in trainer.learner.optimizer.param_groups}
+    assert rates == {0.002, 0.003, 0.5}
+    for _ in range(330):
+        trainer.collect()
+        trainer.learn()
+    trainer.close()
+    assert trainer.learner.num_updates == (trainer.env_steps - 300) // 2
+    # The entropy is above its target, and steps of 0.5 would have taken alpha below 0.
+    assert algorithm.temperature.alpha() == 0.0
+    assert torch.isfinite(torch.cat([p.flatten() for p in algorithm.parameters()])).all()
+
+
+def test_observations_are_counted_in_rollouts_alone(tmp_path):
+    trainer = build("num_envs = 2", "create_agent.normalize_observations = True", "initial_collect_steps = 20")
+    folder = RunFolder(tmp_path)
+    folder.begin("", {})
+    for _ in range(15):
+        trainer.collect()
+        trainer.learn()
+    assert trainer.learner.num_updates > 0
+    assert trainer.agent.observation_normalizer.count == 2 * 15
+    evaluate(trainer.agent, trainer.evaluation_environment, 1, seed=0)
+    trainer.save(folder)
+    trainer.close()
+    assert trainer.agent.observation_normalizer.count == 2 * 15
 
 
 def test_uniform_collection_ends_with_the_initial_steps(monkeypatch):
@@ -191,36 +477,35 @@ def test_what_a_run_leaves_behind(tmp_path):
     assert [int(r["env_steps"]) for r in rows(folder.path)] == [300, 600]
     assert [int(r["updates"]) for r in rows(folder.path)] == [0, 300]
     assert all(float(r["length"]) == 200 and int(r["episodes"]) == 2 for r in rows(folder.path))
-    counters = checkpoint.load(folder.checkpoint)["counters"]
+    counters = folder.checkpoints.newest().part("counters")
     assert counters["env_steps"] == 600 and counters["updates"] == trainer.learner.num_updates == 300
 
-    from taac.analysis import runs
-
-    scalars = runs.read_scalars(folder.path)
+    scalars = events.read(folder.path).scalars
     assert set(scalars) <= set(known_tags())
     assert set(scalars) >= {"evaluation/return", "rollout/return", "loss/critic", "beta/alpha", "count/decisions"}
     assert scalars["count/update_ratio"].value[-1] == 1.0
     assert scalars["count/decisions"].env_steps.tolist() == [100, 200, 300, 400, 500, 600]
+    told = [int(r["training_decisions"]) for r in rows(folder.path)]
+    assert told == scalars["count/decisions"].value[[2, 5]].tolist() and told[1] == counters["decisions"]
     assert scalars["evaluation/return"].value[-1] == pytest.approx(float(rows(folder.path)[-1]["return_mean"]))
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     run(tmp_path / "a", "Trainer.checkpoint_interval = 100", until=250)
     run(tmp_path / "b", "Trainer.checkpoint_interval = 100", "create_experiment.seed = 1", until=250)
-    (tmp_path / "a" / "checkpoint.pt").write_bytes((tmp_path / "b" / "checkpoint.pt").read_bytes())
+    shutil.rmtree(tmp_path / "a" / "checkpoints")
+    shutil.copytree(tmp_path / "b" / "checkpoints", tmp_path / "a" / "checkpoints")
     with pytest.raises(TaacError, match="of a run of another configuration"):
         run(tmp_path / "a", "Trainer.checkpoint_interval = 100")
 
 
 def test_a_resumed_run_reports_what_the_whole_run_reports(tmp_path):
     """Summaries and checkpoints at intervals that do not divide each other, with episodes that end in between."""
-    from taac.analysis import runs
-
     params = ("Trainer.checkpoint_interval = 170", "create_environment.max_episode_steps = 20")
     run(tmp_path / "whole", *params)
     run(tmp_path / "killed", *params, until=390)
     run(tmp_path / "killed", *params)
-    whole, killed = (runs.read_scalars(tmp_path / name)["rollout/return"] for name in ("whole", "killed"))
+    whole, killed = (events.read(tmp_path / name).scalars["rollout/return"] for name in ("whole", "killed"))
     assert killed.env_steps.tolist() == whole.env_steps.tolist()
     assert killed.value.tolist() == whole.value.tolist()
 

@@ -1,0 +1,195 @@
+"""Short runs of `taac train`, each in a process of its own that can be killed, and all that they leave behind."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import hashlib
+import json
+import os
+import random
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+# What every run needs is imported here once: runs are forked from this process, and so begin at once.
+import torch
+import torch.utils.tensorboard
+
+import taac.environments.wrappers
+import taac.training.experiment  # noqa: F401
+from taac import files
+from taac.analysis import events
+from taac.commands import main as commands
+from taac.commands import play, train  # noqa: F401
+from taac.training import frame_chunks
+from taac.training.checkpoint import Checkpoints
+from taac.training.manifest import FileEntry, read_entry
+
+SMALL = (
+    "num_env_steps = 600", "initial_collect_steps = 200", "hidden_layers = (16,)", "batch_size = 16",
+    "replay_length = 250", "evaluation_interval = 150", "evaluation_episodes = 1", "checkpoint_interval = 140",
+    "Trainer.summary_interval = 90", "create_environment.max_episode_steps = 60",
+    "create_agent.normalize_observations = True", "create_experiment.evaluation_envs = 1",
+    "Learner.products = 'plain'",  # "auto" measures, and two runs may measure differently
+)  # fmt: skip
+CHUNK_BYTES = 8 << 10  # so that these small replay buffers have several parts
+
+Prepare = Callable[[], "Callable[[], object] | None"]
+
+
+class Setting(NamedTuple):
+    """What is trained."""
+
+    method: str
+    env_name: str
+    num_envs: int
+
+    def __str__(self) -> str:
+        return f"{self.method}, {self.env_name}, {self.num_envs} env{'s' * (self.num_envs > 1)}"
+
+    def words(self, folder: Path) -> list[str]:
+        """The words of its command."""
+        named = f"create_environment.env_name = '{self.env_name}'"
+        words = ["taac", "train", "--root_dir", str(folder), "--gin_file", "gin/tasks/simple_control.gin"]
+        words += ["--gin_file", f"gin/methods/{self.method}.gin"]
+        for param in (*SMALL, named, f"num_envs = {self.num_envs}"):
+            words += ["--gin_param", param]
+        return words
+
+
+def start(
+    setting: Setting, folder: Path, log: Path, prepare: Prepare | None = None, words: list[str] | None = None
+) -> int:
+    """Begins a run, or goes on with it, in a process of its own; gives its id.
+
+    Args:
+        log: where what it prints is added.
+        prepare: called in that process first; what it gives is called at the end.
+        words: another command than that of training.
+    """
+    sys.stdout.flush()
+    child = os.fork()
+    if child:
+        return child
+    code, finish = 99, None
+    try:
+        with open(log, "ab", buffering=0) as file:
+            os.dup2(file.fileno(), 1), os.dup2(file.fileno(), 2)
+        torch.set_num_threads(1)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        frame_chunks.CHUNK_BYTES = CHUNK_BYTES
+        finish = prepare() if prepare is not None else None
+        commands.main(words or setting.words(folder))
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(Exception):
+            if finish is not None:
+                finish()
+            sys.stdout.flush(), sys.stderr.flush()
+        os._exit(code)
+
+
+def wait(child: int) -> int:
+    """Its exit code, or minus the signal that ended it."""
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+def run(
+    setting: Setting, folder: Path, log: Path, prepare: Prepare | None = None, words: list[str] | None = None
+) -> int:
+    return wait(start(setting, folder, log, prepare, words))
+
+
+# What is left behind -------------------------------------------------------------------------------------------------
+
+
+def outcome(folder: Path) -> dict[str, Any]:
+    """All that a finished run leaves behind, but for the time of day: what must not differ by a bit."""
+    found = Checkpoints(folder / "checkpoints").newest()
+    with open(folder / "evaluations.csv", newline="") as file:
+        evaluations = [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
+    scalars = {
+        tag: (series.env_steps.tolist(), series.value.tolist())
+        for tag, series in events.read(folder).scalars.items()
+        if not tag.startswith("time/")
+    }
+    about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    run = {k: v for k, v in about.items() if k not in ("start", "end", "resumed", "command")}
+    state = dict(found.state)
+    counters = {k: v for k, v in state.pop("counters").items() if k != "seconds"}
+    del state["run"], state["evaluations"], state["events"]  # compared above, without their times
+    tree, tensors = files.encode({**state, "counters": counters, "frames": _frames(folder, found.frames)})
+    return {
+        "evaluations": evaluations, "summaries": scalars, "run.json": run, "plain values": tree,
+        "tensors": {name: hashlib.blake2b(files.pack({"": t})).hexdigest() for name, t in tensors.items()},
+    }  # fmt: skip
+
+
+def _frames(folder: Path, entries: list[dict[str, Any]]) -> list[dict[str, torch.Tensor]]:
+    found = []
+    for entry in entries:
+        file = FileEntry(entry["name"], entry["bytes"], entry["blake2b"])
+        found.append(files.unpack(read_entry(folder / "checkpoints", file), folder))
+    return found
+
+
+def differences(expected: dict[str, Any], folder: Path) -> list[str]:
+    """Names of what a finished run's outcome differs in."""
+    found = outcome(folder)
+    # As text, so that a NaN is equal to itself.
+    return [
+        name
+        for name in expected
+        if json.dumps(found[name], sort_keys=True) != json.dumps(expected[name], sort_keys=True)
+    ]
+
+
+# Trouble ------------------------------------------------------------------------------------------------------------
+
+
+class Trouble:
+    """Takes the place of `os` in `taac.files`: at the n-th call that changes the disk, something happens.
+
+    Args:
+        at: which call, from 1 on; 0: none.
+        happens: called with the name of the call and its arguments; may not return.
+    """
+
+    CALLS = ("open", "write", "fsync", "close", "replace", "unlink")
+
+    def __init__(self, at: int, happens: Callable[..., None]):
+        self.at, self.count, self._happens = at, 0, happens
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(os, name)
+        if name not in self.CALLS:
+            return call
+
+        def watched(*args: Any, **more: Any) -> Any:
+            self.count += 1
+            if self.count == self.at:
+                self._happens(name, *args)
+            return call(*args, **more)
+
+        return watched
+
+
+def die(name: str, *args: Any) -> None:
+    """Ends this process as SIGKILL does; of a write, half is done."""
+    if name == "write":
+        os.write(args[0], args[1][: len(args[1]) // 2])
+    os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+
+
+def seeded(*words: Any) -> random.Random:
+    return random.Random("/".join(map(str, words)))

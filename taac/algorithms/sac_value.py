@@ -1,0 +1,103 @@
+"""SAC with a state-value network: targets bootstrap from V(s'), and only V has a slow copy.
+
+Source: Haarnoja et al., Soft Actor-Critic: Off-Policy Maximum Entropy Deep Reinforcement Learning with a Stochastic
+Actor (ICML 2018, arXiv:1801.01290), algorithm 1; equation numbers below are that paper's.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import gin
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+from taac.algorithms.sac import SacAlgorithm, SacTrainInfo
+from taac.algorithms.temperature import Temperature
+from taac.data_structures import Experience, LossInfo, Nest
+from taac.errors import TaacError
+from taac.networks import CriticEnsemble
+from taac.ops import losses
+from taac.specs import TensorSpec
+
+ALPHA_1 = functools.partial(Temperature, tuning="fixed")
+
+
+class SacValueTrainInfo(NamedTuple):
+    """From `train_step` to `calc_loss`."""
+
+    sac: SacTrainInfo
+    v: torch.Tensor  # [1, T, B(, D)], V(s); [1, T-1, ...] if the actor does not learn on the last frame
+
+
+@gin.configurable
+class SacValueAlgorithm(SacAlgorithm):
+    """SAC with networks V, target V, Q_1, Q_2 and a policy (Haarnoja et al., arXiv:1801.01290, algorithm 1).
+
+    V learns `min_i Q_i(s, a~) - alpha log pi(a~|s)`, the critics `scale * r + gamma V'(s')`, and the actor as SAC's.
+
+    Args:
+        observation_spec, action_spec, sac_arguments: see `SacAlgorithm`. `entropy_in_target` says whether V holds the
+            entropy bonus.
+        value_ctor: called with the feature size, `reward_dim` and `num_critics=1`; see `CriticEnsemble`.
+        reward_scale: rewards are multiplied by it: the inverse of a temperature. The paper uses 5, and 20 for Humanoid.
+        temperature_ctor: as of `SacAlgorithm`; by default alpha is 1, and stays so.
+
+    Raises:
+        TaacError: as `SacAlgorithm`; a scale that is not above 0.
+
+    V, like the actor, gives no gradient to a shared encoder. Errors are squared without the paper's 1/2, as everywhere here.
+    """
+
+    def __init__(
+        self,
+        observation_spec: Nest,
+        action_spec: TensorSpec,
+        value_ctor: Callable[..., nn.Module] = CriticEnsemble,
+        reward_scale: float = 5.0,
+        temperature_ctor: Callable[..., Temperature] = ALPHA_1,
+        **sac_arguments: Any,
+    ):
+        if not reward_scale > 0:
+            raise TaacError(f"SacValueAlgorithm.reward_scale must be above 0, got {reward_scale}")
+        super().__init__(observation_spec, action_spec, temperature_ctor=temperature_ctor, **sac_arguments)
+        self.reward_scale = reward_scale
+        reward_dim = None if self.reward_weights is None else len(self.reward_weights)
+        self.value = value_ctor(self.feature_size, reward_dim, num_critics=1)
+        self.target_value = copy.deepcopy(self.value).requires_grad_(False)
+        del self.target_critics
+
+    def train_step(self, experience: Experience) -> SacValueTrainInfo:  # type: ignore[override]
+        info = super().train_step(experience)
+        return SacValueTrainInfo(info, self.value(info.features[: len(info.log_pi)]))
+
+    def _next_value(
+        self, target_features: torch.Tensor, seen: torch.Tensor, action: torch.Tensor, log_pi: torch.Tensor
+    ) -> torch.Tensor:
+        """`V'(s')`, `[T-1, B(, D)]` (equation 8)."""
+        return self.target_value(target_features)[0]
+
+    def calc_loss(self, experience: Experience, info: SacValueTrainInfo) -> LossInfo:  # type: ignore[override]
+        scaled = experience.time_step._replace(reward=self.reward_scale * experience.time_step.reward)
+        loss_info = super().calc_loss(experience._replace(time_step=scaled), info.sac)
+        target = info.sac.q_pi
+        if self.entropy_in_target:
+            target = target + self._share_out(-self.temperature.alpha() * info.sac.log_pi)
+        value_loss = losses.squared_td_error(info.v, target)  # equation 5
+        value_loss = self.masked(experience, F.pad(value_loss, (0, 0, 0, len(loss_info.loss) - len(value_loss))))
+        extra = {**loss_info.extra, "loss/value": value_loss.detach().mean()}
+        return loss_info._replace(loss=loss_info.loss + value_loss, extra=extra)
+
+    def target_networks(self) -> list[tuple[nn.Module, nn.Module]]:
+        return [(self.target_encoder, self.encoder), (self.target_value, self.value)]
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        groups = super().parameter_groups()
+        return {**groups, "critic": [*groups["critic"], *self.value.parameters()]}
+
+    def summary_tags(self) -> dict[str, str]:
+        return {"loss/value": "squared error of V(s), mean over all T*B frames, 0 at LAST"}

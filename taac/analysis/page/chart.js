@@ -1,0 +1,238 @@
+"use strict";
+// Elements, numbers, and a line chart with intervals whose values can be read by pointer and by keyboard.
+
+function make(namespace, tag, attributes, children) {
+  const made = document.createElementNS(namespace, tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value !== null && value !== false) made.setAttribute(name, value);
+  }
+  made.append(...children); // strings become text, whatever they hold
+  return made;
+}
+const el = (tag, attributes = {}, ...children) => make("http://www.w3.org/1999/xhtml", tag, attributes, children);
+const svg = (tag, attributes = {}, ...children) => make("http://www.w3.org/2000/svg", tag, attributes, children);
+
+// Four significant digits, but no fewer than the whole number has; a dash for what is not known.
+function number(value) {
+  if (value === null || value === undefined) return "–";
+  const size = Math.abs(Number(value.toPrecision(4)));
+  if (size !== 0 && (size < 1e-4 || size >= 1e9)) return value.toExponential(3);
+  return value.toLocaleString("en-US", size >= 1000 ? { maximumFractionDigits: 0 } : { maximumSignificantDigits: 4 });
+}
+
+const tick = (value) => value.toLocaleString("en-US", { notation: "compact", maximumSignificantDigits: 4 });
+
+// Round numbers between two ends, about `count` of them.
+function ticks(low, high, count) {
+  const rough = (high - low) / Math.max(1, count);
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((k) => k * power).find((s) => s >= rough * 0.999);
+  const found = [];
+  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) found.push(i * step + 0); // no -0
+  return found;
+}
+
+// [first, last] of each stretch of indices at which all the columns are known.
+function stretches(...columns) {
+  const found = [];
+  for (let i = 0; i < columns[0].length; i++) {
+    if (columns.some((column) => column[i] === null)) continue;
+    if (found.length && found.at(-1)[1] === i - 1) found.at(-1)[1] = i;
+    else found.push([i, i]);
+  }
+  return found;
+}
+
+// What identifies a method: a colour, and a dash for those who do not see it.
+const styleOf = (index) => `s${index % 10} d${index % 4}`;
+
+function swatch(index) {
+  const line = svg("line", { class: "line", x1: 0, x2: 26, y1: 6, y2: 6 });
+  return svg("svg", { class: `swatch ${styleOf(index)}`, viewBox: "0 0 26 12", "aria-hidden": "true" }, line);
+}
+
+class Chart {
+  // `shown` tells of a method whether it is; `show` gives the data:
+  // {x, xLabel, yLabel, series: [{method, index, estimate, low, high}], marker, step, range}
+  constructor(title, shown) {
+    this.title = title;
+    this.shown = shown;
+    this.cursor = null; // an index into x
+    this.svg = svg("svg", { class: "chart", role: "slider", tabindex: "0", "aria-label": title });
+    this.readout = el("div", { class: "readout", hidden: "" });
+    this.element = el("div", { class: "plot" }, this.svg, this.readout);
+    const point = (event) => this.moveTo(this.nearest(event.clientX));
+    this.svg.addEventListener("pointermove", point);
+    this.svg.addEventListener("pointerdown", point);
+    this.svg.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && this.moveTo(null));
+    this.svg.addEventListener("keydown", (event) => this.key(event));
+    this.svg.addEventListener("blur", () => this.moveTo(null));
+    this.svg.addEventListener("focus", () => {
+      if (this.svg.matches(":focus-visible") && this.cursor === null) this.moveTo(this.data.x.length - 1);
+    });
+    new ResizeObserver(() => {
+      if (this.element.clientWidth !== this.width) requestAnimationFrame(() => this.draw());
+    }).observe(this.element);
+  }
+
+  show(data) {
+    this.data = data;
+    this.cursor = null;
+    this.draw();
+  }
+
+  // --- Drawing
+
+  draw() {
+    const { x, series, marker, range } = this.data;
+    this.width = this.element.clientWidth || 480;
+    this.height = Math.min(340, Math.max(220, 0.6 * this.width));
+    this.svg.setAttribute("viewBox", `0 0 ${this.width} ${this.height}`);
+    this.svg.replaceChildren();
+    this.visible = series.filter((of) => this.shown(of.method));
+    const known = this.visible.flatMap((of) => [of.estimate, of.low, of.high].flat()).filter((y) => y !== null);
+    const box = { left: 54, right: this.width - 14, top: 12, bottom: this.height - 44 };
+    if (!x.length || !known.length) {
+      const told = series.length ? "no method is shown" : "not known on this axis";
+      this.svg.append(svg("text", { x: this.width / 2, y: this.height / 2, "text-anchor": "middle" }, told));
+      return this.moveTo(null);
+    }
+    const xs = marker === null ? x : [...x, marker];
+    this.xScale = scale(Math.min(...xs), Math.max(...xs), box.left, box.right);
+    this.yScale = range
+      ? scale(range[0], range[1], box.bottom, box.top)
+      : padded(Math.min(...known), Math.max(...known), box.bottom, box.top);
+    this.axes(box);
+    if (marker !== null) {
+      const at = this.xScale(marker);
+      const line = svg("line", { class: "marker", x1: at, x2: at, y1: box.top, y2: box.bottom });
+      line.append(svg("title", {}, "compared here"));
+      this.svg.append(line);
+    }
+    for (const of of this.visible) this.svg.append(this.curve(of));
+    this.over = svg("g", { class: "over" });
+    this.svg.append(this.over);
+    this.moveTo(this.cursor);
+  }
+
+  axes(box) {
+    const { xLabel, yLabel } = this.data;
+    const group = svg("g", { "aria-hidden": "true" });
+    for (const y of ticks(...this.yScale.domain, (box.bottom - box.top) / 45)) {
+      const at = this.yScale(y);
+      group.append(svg("line", { class: "grid", x1: box.left, x2: box.right, y1: at, y2: at }));
+      group.append(svg("text", { x: box.left - 6, y: at + 4, "text-anchor": "end" }, tick(y)));
+    }
+    for (const x of ticks(...this.xScale.domain, (box.right - box.left) / 75)) {
+      group.append(svg("text", { x: this.xScale(x), y: box.bottom + 18, "text-anchor": "middle" }, tick(x)));
+    }
+    const middle = (box.top + box.bottom) / 2;
+    const center = { x: (box.left + box.right) / 2, y: this.height - 8, "text-anchor": "middle", class: "x-label" };
+    group.append(svg("text", center, xLabel));
+    group.append(svg("text", { transform: `translate(12 ${middle}) rotate(-90)`, "text-anchor": "middle" }, yLabel));
+    this.svg.append(group);
+  }
+
+  curve(of) {
+    const group = svg("g", { class: `series ${styleOf(of.index)}`, "data-method": of.method });
+    const at = (column) => (i) => [this.xScale(this.data.x[i]), this.yScale(column[i])];
+    for (const [first, last] of stretches(of.low, of.high)) {
+      const there = this.path(first, last, at(of.high));
+      const back = this.path(first, last, at(of.low)).reverse();
+      group.append(svg("path", { class: "band", d: `M${[...there, ...back].map((p) => p.join(" ")).join("L")}Z` }));
+    }
+    for (const [first, last] of stretches(of.estimate)) {
+      const line = this.path(first, last, at(of.estimate));
+      if (last > first) group.append(svg("path", { class: "line", d: `M${line.map((p) => p.join(" ")).join("L")}` }));
+      else group.append(svg("circle", { class: "dot", cx: line[0][0], cy: line[0][1], r: 3 }));
+    }
+    return group;
+  }
+
+  // Points from one index to another: straight from each to the next, or by steps that hold until the next.
+  path(first, last, at) {
+    const points = [];
+    for (let i = first; i <= last; i++) {
+      const [x, y] = at(i);
+      if (this.data.step && points.length) points.push([x, points.at(-1)[1]]);
+      points.push([x, y]);
+    }
+    return points;
+  }
+
+  // --- The cursor
+
+  nearest(clientX) {
+    const { x } = this.data;
+    if (!x.length || !this.xScale) return null;
+    const box = this.svg.getBoundingClientRect();
+    const at = this.xScale.inverse(((clientX - box.left) * this.width) / box.width);
+    return x.reduce((best, value, i) => (Math.abs(value - at) < Math.abs(x[best] - at) ? i : best), 0);
+  }
+
+  key(event) {
+    const last = this.data.x.length - 1;
+    const from = this.cursor ?? last;
+    const moves = {
+      ArrowRight: from + 1, ArrowUp: from + 1, ArrowLeft: from - 1, ArrowDown: from - 1,
+      PageUp: from + 10, PageDown: from - 10, Home: 0, End: last,
+    };
+    if (event.key === "Escape") this.moveTo(null);
+    if (!(event.key in moves) || last < 0) return;
+    event.preventDefault();
+    this.moveTo(Math.min(last, Math.max(0, moves[event.key])));
+  }
+
+  moveTo(index) {
+    const { x, xLabel } = this.data;
+    this.cursor = this.visible?.length && x.length ? index : null;
+    this.readout.hidden = this.cursor === null;
+    this.over?.replaceChildren();
+    this.readout.replaceChildren();
+    this.svg.setAttribute("aria-valuemin", x[0] ?? 0);
+    this.svg.setAttribute("aria-valuemax", x.at(-1) ?? 0);
+    this.svg.setAttribute("aria-valuenow", x[this.cursor ?? x.length - 1] ?? 0);
+    this.svg.setAttribute("aria-valuetext", this.cursor === null ? "arrow keys read the values" : this.told());
+    if (this.cursor === null) return;
+    const at = this.xScale(x[this.cursor]);
+    this.over.append(svg("line", { class: "cursor", x1: at, x2: at, y1: 12, y2: this.height - 44 }));
+    const rows = this.visible.map((of) => {
+      const y = of.estimate[this.cursor];
+      if (y !== null) {
+        const dot = { class: `dot at ${styleOf(of.index)}`, cx: at, cy: this.yScale(y), r: 4.5 };
+        this.over.append(svg("circle", dot));
+      }
+      return el("tr", { "data-method": of.method },
+        el("th", { scope: "row" }, swatch(of.index), of.method),
+        el("td", {}, number(y)),
+        el("td", {}, bracket(of.low[this.cursor], of.high[this.cursor])));
+    });
+    this.readout.append(el("strong", {}, `${number(x[this.cursor])} ${xLabel}`), el("table", {}, el("tbody", {}, ...rows)));
+    const left = at < this.width / 2;
+    this.readout.style.left = left ? `${(100 * (at + 12)) / this.width}%` : "auto";
+    this.readout.style.right = left ? "auto" : `${(100 * (this.width - at + 12)) / this.width}%`;
+  }
+
+  told() {
+    const { x, xLabel } = this.data;
+    const i = this.cursor;
+    const values = this.visible.map((of) => `${of.method} ${number(of.estimate[i])} ${bracket(of.low[i], of.high[i])}`);
+    return `${number(x[i])} ${xLabel}: ${values.join("; ")}`;
+  }
+}
+
+const bracket = (low, high) => (low === null ? "" : `[${number(low)}, ${number(high)}]`);
+
+function scale(low, high, from, to) {
+  const span = high - low || 1;
+  const apply = (value) => from + ((value - low) / span) * (to - from);
+  apply.inverse = (at) => low + ((at - from) / (to - from)) * span;
+  apply.domain = [low, low + span];
+  return apply;
+}
+
+// With room at both ends; around a single value, of its own size.
+function padded(low, high, from, to) {
+  const room = 0.05 * (high - low) || 0.5 * Math.abs(low) || 1;
+  return scale(low - room, high + room, from, to);
+}

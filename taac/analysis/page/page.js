@@ -1,0 +1,245 @@
+// The report: sections in order, all from the JSON in the page, which is report.json.
+
+const report = JSON.parse(document.getElementById("data").textContent);
+const hidden = new Set(); // methods
+const charts = []; // every chart, to draw anew when a method is shown or hidden
+const indexOf = (method) => report.methods.indexOf(method);
+const MEASURES = { final: "final return", area: "area under the curve" };
+const STATISTICS = { iqm: "IQM", mean: "mean", median: "median", optimality_gap: "optimality gap" };
+
+// --- Cells and tables
+
+// An estimate with its interval; the whole digits are in the data attributes and in the title.
+function valueCell(found) {
+  if (!found) return el("td", { class: "value" }, "–");
+  const { estimate, low, high } = found;
+  const cell = el("td", { class: "value", "data-estimate": estimate, "data-low": low, "data-high": high }, number(estimate));
+  if (low !== null) cell.append(" ", el("span", { class: "interval" }, bracket(low, high)));
+  cell.title = [estimate, low === null ? "" : `[${low}, ${high}]`, found.method ?? ""].filter(String).join("  ");
+  return cell;
+}
+const cell = (text, name = "") => el("td", name ? { class: name } : {}, text === null ? "–" : String(text));
+const rowHead = (...content) => el("th", { scope: "row" }, ...content);
+const methodHead = (method) => rowHead(swatch(indexOf(method)), method);
+const verdictCell = (verdict) => el("td", {}, el("span", { class: `verdict ${verdict}` }, verdict));
+
+function table(caption, head, rows, attributes = {}) {
+  const body = rows.map((row) => el("tr", {}, ...row));
+  const made = el("table", attributes,
+    el("caption", {}, caption),
+    el("thead", {}, el("tr", {}, ...head.map((name) => el("th", { scope: "col" }, name)))),
+    el("tbody", {}, ...body));
+  return el("div", { class: "scroll", role: "region", tabindex: "0", "aria-label": caption }, made);
+}
+
+function section(id, title, ...content) {
+  document.getElementById("sections").append(el("li", {}, el("a", { href: `#${id}` }, title)));
+  const made = el("section", { id, "aria-labelledby": `${id}-title` }, el("h2", { id: `${id}-title` }, title), ...content);
+  document.getElementById("report").append(made);
+}
+
+// --- Sections
+
+function head() {
+  const { methods, tasks, runs, options } = report;
+  const named = methods.length <= 6 ? methods.join(", ") : `${methods.length} methods`;
+  document.title = document.getElementById("title").textContent = `Comparison of ${named}`;
+  const used = runs.filter((run) => run.left_out === null).length;
+  const count = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
+  document.getElementById("summary").textContent =
+    `${count(tasks.length, "task")}, ${count(methods.length, "method")}, ${used} of ${count(runs.length, "run")}. ` +
+    `Brackets are ${100 * options.confidence}% intervals; final returns are means of the last ${options.last} evaluations. ` +
+    `Made by taac ${report.taac}.`;
+}
+
+function warnings() {
+  const list = report.warnings;
+  const told = list.length
+    ? el("details", { class: "warnings", open: "" },
+        el("summary", {}, `${list.length} warning${list.length === 1 ? "" : "s"}`),
+        el("ul", {}, ...list.map((text) => el("li", {}, text))))
+    : el("p", {}, "None.");
+  section("warnings", "Warnings", told);
+}
+
+const PAIR = ["X − Y", "by seed", "p (Holm)", "P(X > Y)", "verdict on X"];
+const pairCells = (pair) => [
+  valueCell(pair.difference),
+  cell(pair.paired ? "paired" : "unpaired"),
+  el("td", { class: "value", "data-estimate": pair.p_holm }, number(pair.p_holm)),
+  ...("improvement" in pair ? [valueCell(pair.improvement)] : []),
+  verdictCell(pair.verdict),
+];
+
+function verdicts() {
+  const rows = report.pairs.map((p) => [rowHead(p.task), cell(p.x, "name"), cell(p.y, "name"), ...pairCells(p)]);
+  section("verdicts", "Verdicts", rows.length
+    ? table("Differences of mean final returns, each two methods on each task", ["task", "X", "Y", ...PAIR], rows, { id: "pairs" })
+    : el("p", {}, "There is one method: nothing to compare."));
+}
+
+function scores() {
+  const parts = report.tasks.map((task) => {
+    const rows = task.methods.map((m) => [
+      methodHead(m.method), cell(m.runs), ...Object.keys(MEASURES).flatMap((k) => [valueCell(m[k].mean), valueCell(m[k].iqm)]),
+    ]);
+    const names = ["method", "seeds", ...Object.values(MEASURES).flatMap((name) => [`${name}, mean`, `${name}, IQM`])];
+    const at = `At step ${number(task.step)}; final returns are means of the last ${task.evaluations} evaluation(s)`;
+    return [el("h3", {}, task.task), table(at, names, rows, { class: "scores", "data-task": task.task })];
+  });
+  section("scores", "Scores by task", ...parts.flat());
+}
+
+// Every block of summaries that a method has beside its scores is shown, whatever it is called.
+const REPETITION = {
+  repetition: "Repetition at the end of training, acting greedily",
+  repetition_exploring: "Repetition at the end of training, exploring",
+};
+function repetition() {
+  const parts = report.tasks.map((task) => {
+    const blocks = [...new Set(task.methods.flatMap(blocksOf))];
+    const tables = blocks.map((block) => {
+      const names = [...new Set(task.methods.flatMap((m) => Object.keys(m[block] ?? {})))];
+      const rows = task.methods.map((m) => [methodHead(m.method), ...names.map((n) => valueCell(m[block]?.[n]?.mean))]);
+      const caption = REPETITION[block] ?? words(block);
+      return table(caption, ["method", ...names.map(words)], rows, { class: `stacked ${block}`, "data-task": task.task });
+    });
+    return [el("h3", {}, task.task), ...tables];
+  });
+  section("repetition", "Repetition", ...parts.flat());
+}
+const words = (name) => name.replaceAll("_", " ");
+const isSummary = (value) => value !== null && typeof value === "object" && "runs" in value && "mean" in value;
+const blocksOf = (method) => Object.keys(method).filter((key) => {
+  const value = method[key];
+  return value !== null && typeof value === "object" && Object.values(value).length && Object.values(value).every(isSummary);
+});
+
+function overTasks() {
+  const block = report.over_tasks;
+  const parts = [];
+  if (block.why_none) parts.push(el("p", {}, `No normalised scores: ${block.why_none}.`));
+  else parts.push(el("p", {}, `Normalised scores, (y − y0) / (y1 − y0), on ${block.tasks.join(", ")}.`));
+  for (const [measure, name] of Object.entries(MEASURES)) {
+    const known = block.methods.filter((m) => m[measure]);
+    const rows = known.map((m) => [methodHead(m.method), ...Object.keys(STATISTICS).map((s) => valueCell(m[measure][s]))]);
+    const names = ["method", ...Object.values(STATISTICS)];
+    if (rows.length) parts.push(table(`Normalised ${name}, over tasks`, names, rows, { class: `over-${measure}` }));
+  }
+  if (block.pairs.length) {
+    const rows = block.pairs.map((p) => [rowHead(p.x), cell(p.y, "name"), ...pairCells(p)]);
+    parts.push(table("Differences of the IQM of final scores", ["X", "Y", ...PAIR.filter((n) => n !== "P(X > Y)")], rows, { id: "iqm-pairs" }));
+  }
+  if (block.profiles) parts.push(el("h3", {}, "Performance profiles"), el("div", { class: "panels" }, profiles(block.profiles)));
+  if (block.improvement.length) {
+    const rows = block.improvement.map((i) => [rowHead(i.x), cell(i.y, "name"), cell(i.tasks.length), valueCell(i.improvement)]);
+    parts.push(table("Probability of improvement in the final return, mean over the tasks of both", ["X", "Y", "tasks", "P(X > Y)"], rows, { id: "improvement" }));
+  }
+  if (block.left_out.length) parts.push(el("p", {}, `Without anchors, so left out: ${block.left_out.join(", ")}.`));
+  const anchors = Object.entries(block.anchors).map(([task, a]) => [rowHead(task), cell(a.y0), cell(a.y1), cell(a.source, "long")]);
+  if (anchors.length) parts.push(table(`Anchors, version ${block.anchors_version}`, ["task", "y0", "y1", "source"], anchors, { id: "anchors" }));
+  section("over-tasks", "Over tasks", ...parts);
+}
+
+function profiles(given) {
+  const series = given.methods.map((m) => ({ method: m.method, index: indexOf(m.method), estimate: m.fraction, low: m.low, high: m.high }));
+  const labels = { xLabel: "normalised score t", yLabel: "fraction of runs above t" };
+  return panel("Runs with a score above t", { x: given.tau, ...labels, series, marker: null, step: true, range: [0, 1] });
+}
+
+// --- Curves
+
+function panel(title, data) {
+  const chart = new Chart(title, (method) => !hidden.has(method));
+  charts.push(chart);
+  const note = el("p", { class: "note" });
+  const values = el("details", {}, el("summary", {}, "values"));
+  const figure = el("figure", { class: "panel" }, el("figcaption", {}, title, note), chart.element, values);
+  const fill = () => {
+    values.querySelector(".scroll")?.remove();
+    if (values.open) values.append(valuesTable(chart.data));
+  };
+  values.addEventListener("toggle", fill);
+  figure.show = (given) => {
+    const missing = report.methods.filter((m) => given.methods?.includes(m) && !given.series.some((of) => of.method === m));
+    note.textContent = missing.length ? `Not known on this axis: ${missing.join(", ")}` : "";
+    chart.show(given);
+    fill();
+  };
+  figure.show(data);
+  return figure;
+}
+
+function valuesTable({ x, xLabel, series }) {
+  const rows = x.map((at, i) => [
+    el("th", { scope: "row" }, number(at)),
+    ...series.map((of) => valueCell(of.estimate[i] === null ? null : { estimate: of.estimate[i], low: of.low[i], high: of.high[i] })),
+  ]);
+  return table("Values of the curves", [xLabel, ...series.map((of) => of.method)], rows);
+}
+
+function curves() {
+  const chosen = { axis: Object.keys(report.axes)[0], measure: Object.keys(report.measures)[0] };
+  const data = (task) => {
+    const row = report.curves.find((c) => c.task === task.task && c.axis === chosen.axis && c.measure === chosen.measure);
+    return {
+      x: row.x, xLabel: report.axes[chosen.axis], yLabel: report.measures[chosen.measure],
+      series: row.methods.map((m) => ({ ...m, index: indexOf(m.method) })),
+      methods: task.methods.map((m) => m.method),
+      marker: chosen.axis === "env_steps" ? task.step : null, step: false, range: null,
+    };
+  };
+  const panels = report.tasks.map((task) => panel(task.task, data(task)));
+  const choice = (kind, legend, names) => el("fieldset", {}, el("legend", {}, legend), ...Object.entries(names).map(([name, label]) => {
+    const input = el("input", { type: "radio", name: kind, value: name, checked: chosen[kind] === name ? "" : null });
+    input.disabled = !report.curves.some((c) => c[kind] === name && c.methods.length);
+    input.addEventListener("change", () => {
+      chosen[kind] = name;
+      panels.forEach((figure, i) => figure.show(data(report.tasks[i])));
+    });
+    return el("label", { class: "choice" }, input, el("span", {}, label));
+  }));
+  const controls = el("div", { class: "controls" }, legend(), choice("axis", "against", report.axes), choice("measure", "curve of", report.measures));
+  const about = "Means over seeds; bands are pointwise intervals. Point at a curve, or focus it and use the arrow keys, to read values; choose a method to hide or show it. A dotted line is the step at which the tables compare.";
+  section("curves", "Learning curves", el("p", { class: "faint" }, about), controls, el("div", { class: "panels" }, ...panels));
+}
+
+function legend() {
+  const buttons = report.methods.map((method, i) => {
+    const button = el("button", { type: "button", "aria-pressed": "true", "data-method": method }, swatch(i), method);
+    button.addEventListener("click", () => {
+      if (!hidden.delete(method)) hidden.add(method);
+      button.setAttribute("aria-pressed", String(!hidden.has(method)));
+      charts.forEach((chart) => chart.draw());
+    });
+    return button;
+  });
+  return el("div", { class: "methods", role: "group", "aria-label": "methods shown" }, el("span", { class: "legend-title" }, "show"), ...buttons);
+}
+
+// --- The end
+
+function runs() {
+  const names = ["run", "task", "method", "seed", "status", "last step", "final return", "area", "left out"];
+  const rows = report.runs.map((r) => [
+    el("td", { class: "path" }, r.folder), cell(r.task), cell(r.method), cell(r.seed), cell(r.status),
+    cell(number(r.last_step)), valueCell(r.final === null ? null : { estimate: r.final, low: null, high: null }),
+    valueCell(r.area === null ? null : { estimate: r.area, low: null, high: null }), cell(r.left_out ?? "", "path"),
+  ]);
+  section("runs", "Runs", el("details", {}, el("summary", {}, `all ${rows.length} runs`), table("Every run that was found", names, rows, { id: "all-runs" })));
+}
+
+function statements() {
+  const told = report.statements.flatMap((s) => [el("dt", {}, s.about), el("dd", {}, s.text)]);
+  section("statistics", "How these numbers were made", el("dl", { class: "statements" }, ...told));
+}
+
+[head, warnings, verdicts, curves, scores, overTasks, repetition, runs, statements].forEach((part) => part());
+
+// On paper every list is open.
+let opened = [];
+addEventListener("beforeprint", () => {
+  opened = [...document.querySelectorAll("section > details:not([open])")];
+  opened.forEach((details) => (details.open = true));
+});
+addEventListener("afterprint", () => opened.forEach((details) => (details.open = false)));

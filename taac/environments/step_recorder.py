@@ -1,0 +1,56 @@
+"""Keeping what each environment step gave, for pictures. Worker processes import this module: keep torch out of it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+
+
+class RecordedStep(NamedTuple):
+    """One environment step, also where an action that is repeated inside the environment takes several."""
+
+    reward: float  # undiscounted; the sum of a vector reward's parts
+    frame: np.ndarray | None  # [H, W, 3] uint8, where the step led; None: not filmed
+
+
+class StepRecorder(gymnasium.Wrapper):
+    """Keeps the steps of an episode until they are taken away.
+
+    It belongs inside `ActionRepeat`, whose callers see only sums and the last frame.
+
+    Attributes:
+        film_every: every so many steps of an episode, a frame is rendered and kept; 0: none is.
+    """
+
+    def __init__(self, env: gymnasium.Env):
+        super().__init__(env)
+        self.film_every = 0
+        self._steps: list[RecordedStep] = []
+        self._number = 0
+
+    def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
+        self._steps, self._number = [], 0
+        return self.env.reset(**arguments)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        result = self.env.step(action)
+        filmed = self.film_every > 0 and self._number % self.film_every == 0
+        self._steps.append(RecordedStep(float(np.sum(result[1])), self._frame() if filmed else None))
+        self._number += 1
+        return result
+
+    def _frame(self) -> np.ndarray:
+        try:
+            frame: Any = self.env.render()
+        except Exception as error:
+            raise RuntimeError(f"it cannot be drawn: {type(error).__name__}: {error}") from error
+        if not isinstance(frame, np.ndarray) or frame.ndim != 3:
+            raise RuntimeError("it cannot be drawn: it gives no 'rgb_array' frame")
+        return frame.copy()  # some environments draw into the same array again
+
+    def take_steps(self) -> list[RecordedStep]:
+        """The steps since the last call or the episode's beginning."""
+        steps, self._steps = self._steps, []
+        return steps

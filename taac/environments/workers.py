@@ -1,0 +1,86 @@
+"""Environments in processes of their own: a limit on how long a step may take, and which of them failed, and how."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import gymnasium
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from gymnasium.vector.async_vector_env import AsyncState
+
+
+class Workers(AsyncVectorEnv):
+    """An `AsyncVectorEnv` whose calls have a time limit, and that can be ended when a process of it hangs or is gone.
+
+    Args:
+        makes: make the environments, each in a process of its own.
+        step_timeout: seconds that a step or a reset may take; None: for ever.
+    """
+
+    def __init__(self, makes: Sequence[Callable[[], gymnasium.Env]], step_timeout: float | None = None):
+        # Not "fork": torch's threads do not survive it.
+        super().__init__(makes, copy=False, context="spawn", autoreset_mode=AutoresetMode.NEXT_STEP)
+        self.step_timeout = step_timeout
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.reset_async(seed, options)
+        return self.reset_wait(self.step_timeout)
+
+    def step(self, actions: Any) -> Any:
+        self.step_async(actions)
+        return self.step_wait(self.step_timeout)
+
+    def _raise_if_errors(self, successes: Iterable[bool]) -> None:
+        """Raises what the first environment raised. Gymnasium's own also prints every traceback, as warnings."""
+        count = sum(not success for success in successes)
+        if count:
+            found = [self.error_queue.get() for _ in range(count)]
+            _, kind, value, _ = min(found, key=lambda item: item[0])
+            raise kind(str(value))
+
+    def failed(self, error: Exception) -> tuple[int, str] | None:
+        """Of the environments for which a call failed: the first one's number, and how it failed; None: it is none of theirs.
+
+        That is one whose process died or, if time ran out, one that has not answered.
+        """
+        if not isinstance(error, (multiprocessing.TimeoutError, ConnectionError, EOFError)):
+            return None
+        late = isinstance(error, multiprocessing.TimeoutError)
+        silent = [i for i, pipe in enumerate(self.parent_pipes) if late and not _answers(pipe)]
+        deadline = time.monotonic() + 1.0
+        while True:  # a process that has closed its pipe may take a moment to be gone
+            for index, process in enumerate(self.processes):
+                if process.exitcode is not None:
+                    return index, f"its process died ({_how(process.exitcode)})"
+            if silent or time.monotonic() > deadline:
+                break
+            time.sleep(0.01)
+        return (silent[0], f"it did not answer within {self.step_timeout:g} s") if silent else None
+
+    def kill(self) -> None:
+        """Ends all processes at once, whatever they are doing."""
+        for process in self.processes:
+            process.kill()
+            process.join()
+        self._state = AsyncState.DEFAULT  # nothing is waited for any more
+        self.close(terminate=True)
+
+
+def _answers(pipe: Any) -> bool:
+    try:
+        return bool(pipe.poll(0))
+    except OSError:
+        return True  # closed at the other end
+
+
+def _how(exitcode: int) -> str:
+    if exitcode >= 0:
+        return f"exit code {exitcode}"
+    try:
+        return signal.Signals(-exitcode).name
+    except ValueError:
+        return f"signal {-exitcode}"

@@ -1,0 +1,209 @@
+"""Files that last and files that are safe to read: whole or not there, checked, tensors and JSON only."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import shutil
+import stat
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from taac.errors import TaacError
+
+MAX_JSON_BYTES = 64 << 20  # parsed, JSON takes some ten times its size
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Damaged(TaacError):
+    """A file that is not what was written: torn, altered, or missing where another file names it."""
+
+
+# Bytes ---------------------------------------------------------------------------------------------------------------
+
+
+def write(path: Path, data: bytes) -> None:
+    """Puts `data` at `path`, whole and on the disk, or leaves what was there.
+
+    It is written beside, flushed to the disk and renamed; whoever reads meanwhile sees the old content or the new.
+
+    Raises:
+        OSError: it could not be written; nothing is left beside.
+    """
+    beside = path.with_name(path.name + ".tmp")
+    try:
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), 0o666)
+        try:
+            _write_all(descriptor, data)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(beside, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(beside)
+        raise
+    sync(path.parent)
+
+
+def append(path: Path, data: bytes) -> None:
+    """Adds `data` to a file and flushes it to the disk; when killed in between, part of it may be there."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0))
+    try:
+        _write_all(descriptor, data)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
+def sync(path: Path) -> None:
+    """Flushes a file, or a folder's list of files, to the disk."""
+    if os.name == "nt":  # has no such call for folders, and does it for files on closing them
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def refusal(error: OSError, path: Path, needed: int, more: str) -> TaacError:
+    """What to tell a user whose disk refused `needed` bytes at `path`."""
+    if error.errno not in FULL:
+        return TaacError(f"cannot write {path}: {error}; {more}")
+    try:
+        free = f"{shutil.disk_usage(path if path.exists() else path.parent).free} bytes are free"
+    except OSError:
+        free = "how many are free cannot be told"
+    return TaacError(f"the disk is full at {path}: {needed} bytes are needed, {free} ({error.strerror}); {more}")
+
+
+def digest(data: bytes) -> str:
+    """A checksum as 32 hexadecimal digits; about a gigabyte a second."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def size(path: Path) -> int:
+    """Bytes of a plain file.
+
+    Raises:
+        Damaged: it is missing, or no plain file (a link, a pipe or a device could lead anywhere).
+    """
+    try:
+        found = os.stat(path, follow_symlinks=False)
+    except (OSError, ValueError) as error:
+        raise Damaged(f"{path} cannot be read: {error}") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise Damaged(f"{path} is not a plain file")
+    return found.st_size
+
+
+def read(path: Path, expected_size: int, expected_digest: str) -> bytes:
+    """The content of a file that is as long as expected and has the checksum expected.
+
+    Raises:
+        Damaged: it is not.
+    """
+    found = size(path)
+    if found != expected_size:
+        raise Damaged(f"{path} has {found} bytes, expected {expected_size}")
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise Damaged(f"{path} cannot be read: {error}") from error
+    if digest(data) != expected_digest:
+        raise Damaged(f"{path} is not as it was written: its checksum is {digest(data)}, expected {expected_digest}")
+    return data
+
+
+# Tensors -------------------------------------------------------------------------------------------------------------
+
+
+def pack(tensors: dict[str, torch.Tensor]) -> bytes:
+    """Tensors by name in the safetensors format: a JSON header of names, types and shapes, then plain numbers."""
+    # Copies, because the format takes no two tensors that share memory.
+    return safetensors.torch.save({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()})
+
+
+def unpack(data: bytes, path: Path) -> dict[str, torch.Tensor]:
+    """What `pack` packed. Reading it cannot run code, and takes no more memory than `data` is long.
+
+    Raises:
+        Damaged: it is something else.
+    """
+    try:
+        return safetensors.torch.load(data)
+    except Exception as error:  # of several kinds, by what is wrong
+        raise Damaged(f"{path} holds no tensors in the safetensors format: {type(error).__name__}: {error}") from error
+
+
+def encode(value: Any) -> tuple[Any, dict[str, torch.Tensor]]:
+    """Nested dicts, lists and tuples of tensors, numbers, strings and None as JSON and a dict of tensors.
+
+    Raises:
+        TypeError: something else is in it.
+    """
+    tensors: dict[str, torch.Tensor] = {}
+
+    def plain(value: Any, path: str) -> Any:
+        if isinstance(value, torch.Tensor):
+            while path in tensors:  # keys with a "/" of their own
+                path += "'"
+            tensors[path] = value
+            return {"$tensor": path}
+        if isinstance(value, dict):
+            items = {key: plain(v, f"{path}/{key}" if path else str(key)) for key, v in value.items()}
+            if all(isinstance(key, str) and not key.startswith("$") for key in items):
+                return items
+            if not all(isinstance(key, (str, int)) for key in items):
+                raise TypeError(f"'{path}': keys must be strings or integers, got {list(items)}")
+            return {"$items": [[key, v] for key, v in items.items()]}
+        if isinstance(value, (list, tuple)):
+            parts = [plain(v, f"{path}/{i}") for i, v in enumerate(value)]
+            return parts if isinstance(value, list) else {"$tuple": parts}
+        if value is None or type(value) in (bool, int, float, str):
+            return value
+        raise TypeError(f"'{path}': a {type(value).__name__} has no place in a file of tensors and JSON")
+
+    return plain(value, ""), tensors
+
+
+def decode(tree: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    """What `encode` encoded.
+
+    Raises:
+        Damaged: the tree names tensors that are not there, or is of another make.
+    """
+    try:
+        return _decode(tree, tensors)
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise Damaged(f"a description of tensors is of another make: {type(error).__name__}: {error}") from error
+
+
+def _decode(tree: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    if isinstance(tree, list):
+        return [_decode(part, tensors) for part in tree]
+    if not isinstance(tree, dict):
+        return tree
+    special = [key for key in tree if key.startswith("$")]
+    if not special:
+        return {key: _decode(part, tensors) for key, part in tree.items()}
+    ((kind, content),) = tree.items()
+    if kind == "$tensor":
+        return tensors[content]
+    if kind == "$items":
+        return {key: _decode(part, tensors) for key, part in content}
+    if kind == "$tuple":
+        return tuple(_decode(part, tensors) for part in content)
+    raise KeyError(kind)

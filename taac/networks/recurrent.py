@@ -1,0 +1,120 @@
+"""Encoders with a memory."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import gin
+import torch
+import torch.nn as nn
+
+from taac import nest
+from taac.data_structures import Nest, TimeStep
+from taac.networks.encoders import ObservationEncoder
+from taac.networks.layers import full_precision
+
+
+@gin.configurable
+class GRUMemory(nn.GRUCell):
+    """Gated recurrent unit (Cho et al., arXiv:1406.1078): `h' = GRU(x, h)`; the output is `h'`.
+
+    Args:
+        input_size: width of x.
+        output_size: width of h.
+    """
+
+    def __init__(self, input_size: int, output_size: int = 128):
+        super().__init__(input_size, output_size)
+        self.output_size = output_size
+
+    def initial_state(self, batch_size: int) -> torch.Tensor:
+        """Zeros `[B, output_size]`."""
+        return self.weight_hh.new_zeros(batch_size, self.output_size)
+
+    def forward(self, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+        """`[B, input_size]` and the state to the output `[B, output_size]` and the next state."""
+        hidden = full_precision(super().forward(x, state))
+        return hidden, hidden
+
+
+@gin.configurable
+class LSTMMemory(nn.LSTMCell):
+    """Long short-term memory (Hochreiter and Schmidhuber, 1997): `(h', c') = LSTM(x, (h, c))`; the output is `h'`.
+
+    Args:
+        input_size: width of x.
+        output_size: width of h and c.
+    """
+
+    def __init__(self, input_size: int, output_size: int = 128):
+        super().__init__(input_size, output_size)
+        self.output_size = output_size
+
+    def initial_state(self, batch_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Zeros, twice `[B, output_size]`."""
+        zeros = self.weight_hh.new_zeros(batch_size, self.output_size)
+        return zeros, zeros
+
+    def forward(self, x: torch.Tensor, state: Nest) -> tuple[torch.Tensor, Nest]:  # type: ignore[override]
+        """`[B, input_size]` and the state to the output `[B, output_size]` and the next state."""
+        hidden, cell = map(full_precision, super().forward(x, state))
+        return hidden, (hidden, cell)
+
+
+@gin.configurable
+class RecurrentEncoder(nn.Module):
+    """What was observed and done so far, as features: an encoder of the observation, then a memory.
+
+    Args:
+        observation_spec: nest of specs.
+        action_size: dimensions A of the action.
+        encoder_ctor: called with the observation spec; a module with `output_size`.
+        memory_ctor: called with the input's width; a module with `output_size`, `initial_state(batch_size)`, and
+            `forward(x, state)` to output and next state, as `GRUMemory` and `LSTMMemory`.
+        sees_action: whether the memory takes the previous action beside the observation.
+    """
+
+    def __init__(
+        self,
+        observation_spec: Nest,
+        action_size: int,
+        encoder_ctor: Callable[..., nn.Module] = ObservationEncoder,
+        memory_ctor: Callable[..., nn.Module] = GRUMemory,
+        sees_action: bool = True,
+    ):
+        super().__init__()
+        self.encoder, self.sees_action = encoder_ctor(observation_spec), sees_action
+        width = int(self.encoder.output_size) + (action_size if sees_action else 0)  # type: ignore[arg-type]
+        self.memory = memory_ctor(width)
+        self.output_size = int(self.memory.output_size)  # type: ignore[arg-type]
+
+    def initial_state(self, batch_size: int) -> Nest:
+        """The memory at FIRST."""
+        return self.memory.initial_state(batch_size)  # type: ignore[operator]
+
+    def forward(self, time_step: TimeStep, state: Nest) -> tuple[torch.Tensor, Nest]:
+        """One step `[B]`: the features `[B, output_size]`, and the memory after it."""
+        return self.memory(self._input(time_step), state)
+
+    def _input(self, time_step: TimeStep) -> torch.Tensor:
+        x = self.encoder(time_step.observation)
+        return torch.cat([x, time_step.prev_action], dim=-1) if self.sees_action else x
+
+    def unroll(self, time_step: TimeStep, state: Nest, burn_in: int = 0) -> torch.Tensor:
+        """Features `[T - burn_in, B, output_size]` of a replayed segment `[T, B]`.
+
+        The memory begins as it was stored with frame 0, and anew at each FIRST after it. The first `burn_in` frames
+        only bring it up to date: no gradient flows through them.
+
+        Source: stored state and burn-in, Kapturowski et al., R2D2 (ICLR 2019), section 3.
+        """
+        initial = self.initial_state(time_step.step_type.shape[1])
+        features = []
+        for t, (x, first) in enumerate(zip(self._input(time_step), time_step.is_first().unsqueeze(-1))):
+            if t > 0:
+                state = nest.map_structure(functools.partial(torch.where, first), initial, state)
+            with torch.set_grad_enabled(torch.is_grad_enabled() and t >= burn_in):
+                output, state = self.memory(x, state)
+            features.append(output)
+        return torch.stack(features[burn_in:])

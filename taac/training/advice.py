@@ -1,0 +1,121 @@
+"""What looks wrong in an experiment that could be trained all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from taac.algorithms.actor_critic import ActorCriticAlgorithm
+from taac.ops import distributions
+from taac.replay.memory import available_bytes, readable_bytes
+from taac.specs import TensorSpec
+from taac.training.footprint import Share
+from taac.training.trainer import Trainer
+
+FEW_CUT = 0.2  # of all episodes
+
+
+def advice(trainer: Trainer, settings: Mapping[str, Any], memory: list[Share]) -> list[str]:
+    """What looks wrong, each with what to do about it; none of it keeps a run from being trained.
+
+    Args:
+        settings: the parameters of `create_environment` in force.
+        memory: of `footprint.shares`.
+    """
+    return [
+        *_intervals(trainer, settings), *_replay(trainer, memory), *_evaluation(trainer), *_entropy(trainer),
+        *_discount(trainer, settings),
+    ]  # fmt: skip
+
+
+def _intervals(trainer: Trainer, settings: Mapping[str, Any]) -> Iterator[str]:
+    steps, envs = trainer.num_env_steps, trainer.environment.num_envs
+    for name, follows in (
+        ("evaluation_interval", "the only evaluation is at the end"),
+        ("checkpoint_interval", "the only checkpoint is at the end, and a run that is killed begins again"),
+        ("summary_interval", "there are no summaries"),
+    ):
+        if (interval := getattr(trainer, name)) > steps:
+            yield f"Trainer.{name} {interval} is above Trainer.num_env_steps {steps}: {follows}"
+    iteration = trainer.unroll_length * envs
+    for name in ("evaluation_interval", "checkpoint_interval", "summary_interval"):
+        if (interval := getattr(trainer, name)) < iteration:
+            yield (
+                f"Trainer.{name} {interval} is below the {iteration} environment steps of an iteration (unroll_length x "
+                "num_envs): it happens once an iteration"
+            )
+    longest = trainer.environment.max_episode_steps
+    if longest is None:
+        yield (
+            "the environment has no time limit: unless all its episodes terminate, an evaluation does not end. "
+            "create_environment.max_episode_steps sets one"
+        )
+    elif trainer.checkpoint_interval <= steps and envs * longest / trainer.checkpoint_interval > FEW_CUT:
+        cut = envs * longest / trainer.checkpoint_interval
+        what = "every episode" if cut >= 1 else f"{cut:.0%} of the episodes"
+        yield (
+            f"every checkpoint ends {envs} running episodes: with episodes of up to {longest} steps and "
+            f"Trainer.checkpoint_interval {trainer.checkpoint_interval}, up to {what}. "
+            f"Raise it to {round(envs * longest / FEW_CUT)} or more"
+        )
+    if settings.get("step_timeout") is not None and not settings.get("asynchronous"):
+        yield "create_environment.step_timeout does nothing: the environments are not asynchronous"
+
+
+def _replay(trainer: Trainer, memory: list[Share]) -> Iterator[str]:
+    replay, steps, envs = trainer.replay_buffer, trainer.num_env_steps, trainer.environment.num_envs
+    if replay.length * envs > 1.5 * steps:
+        yield (
+            f"the replay buffer holds {replay.length * envs} frames ({replay.length} x {envs}), the run takes {steps} "
+            "environment steps: most of it stays empty. Lower ReplayBuffer.length (the macro replay_length)"
+        )
+    if replay.length * envs < trainer.initial_collect_steps:
+        yield (
+            f"the replay buffer holds {replay.length * envs} frames, fewer than Trainer.initial_collect_steps "
+            f"{trainer.initial_collect_steps}: the first of them are lost before any update"
+        )
+    total, free = sum(share.bytes for share in memory), available_bytes(replay.device)
+    now = sum(share.bytes for share in memory if "this process" in share.what or "processes" in share.what)
+    if trainer.agent.device.type == "cpu" and total - now > free:
+        yield f"the run will use {readable_bytes(total)}, and {readable_bytes(free)} are free"
+
+
+def _evaluation(trainer: Trainer) -> Iterator[str]:
+    envs = trainer.evaluation_environment.num_envs
+    if trainer.evaluation_episodes < envs:
+        yield (
+            f"Trainer.evaluation_episodes {trainer.evaluation_episodes} is below create_experiment.evaluation_envs {envs}: "
+            f"{envs - trainer.evaluation_episodes} of them run for nothing"
+        )
+
+
+def _entropy(trainer: Trainer) -> Iterator[str]:
+    """Targets so near to the uniform policy, or to a deterministic one, that they can hardly be meant."""
+    algorithm, spec = trainer.agent.algorithm, trainer.environment.action_spec
+    temperature = algorithm.temperatures().get("action") if isinstance(algorithm, ActorCriticAlgorithm) else None
+    if temperature is None or not isinstance(spec, TensorSpec) or spec.is_categorical or temperature.tuning == "fixed":
+        return
+    assert spec.minimum is not None and spec.maximum is not None
+    size, target = spec.numel, temperature.target_entropy
+    below = (distributions.continuous_target_entropy(spec.minimum, spec.maximum, 1.0) - target) / size
+    if below < 0.1:
+        yield (
+            f"the target entropy of actions, {target:.4f} nats, is within {below:.2f} nats a dimension of the uniform policy's: "
+            "actions will be almost random. SAC's own is -1 a dimension"
+        )
+    if below > 10:
+        yield (
+            f"the target entropy of actions, {target:.4f} nats, is {below:.1f} nats a dimension below the uniform policy's: "
+            "actions will hardly explore. SAC's own is -1 a dimension"
+        )
+
+
+def _discount(trainer: Trainer, settings: Mapping[str, Any]) -> Iterator[str]:
+    gamma, repeat = trainer.learner.growth.gamma, settings.get("action_repeat", 1)
+    inside = settings.get("action_repeat_gamma")
+    repeated = repeat > 1 and not settings.get("action_repeat_plain_sum")
+    if repeated and gamma is not None and inside is not None and abs(inside - gamma) > 1e-6:
+        yield (
+            f"create_environment.action_repeat_gamma {inside} is not the learner's gamma {gamma:g}: rewards inside a repeat of "
+            f"{repeat} steps are discounted otherwise than those after it"
+        )

@@ -1,0 +1,51 @@
+"""How much memory a run will use."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import psutil
+
+from taac import nest, specs
+from taac.training.trainer import Trainer
+
+
+class Share(NamedTuple):
+    """Memory that something takes."""
+
+    what: str
+    bytes: int
+
+
+def shares(trainer: Trainer) -> list[Share]:
+    """What a run will use, on CPU and GPU together; call it while the environments are there.
+
+    Not in it: what a gradient step computes on its way, which lasts for that step, and what environments allocate later.
+    """
+    algorithm, replay = trainer.agent.algorithm, trainer.replay_buffer
+    trained = sum(p.nbytes for p in algorithm.parameters() if p.requires_grad)
+    process = psutil.Process()
+    children = process.children(recursive=True)
+    action = specs.zeros(trainer.environment.action_spec, trainer.environment.num_envs)
+    a_step = sum(leaf.nbytes for leaf in nest.flatten(action))
+    frame = replay.num_bytes / (replay.length * replay.num_envs)
+    found = [
+        Share("replay buffer", replay.num_bytes),
+        Share("networks, targets and normalisers", sum(v.nbytes for v in trainer.agent.state_dict().values())),
+        Share("gradients and Adam's two moments", 3 * trained),
+        Share("a batch, as sampled", round(frame * trainer.batch_size * trainer.segment_length)),
+        Share("actions since a checkpoint", a_step * trainer.checkpoint_interval // trainer.environment.num_envs),
+        Share("this process so far: Python, torch, and environments that run in it", process.memory_info().rss),
+    ]
+    if children:
+        found.append(
+            Share(f"{len(children)} processes of environments, as they are now", sum(_resident(c) for c in children))
+        )
+    return found
+
+
+def _resident(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_info().rss)
+    except psutil.Error:  # it has ended
+        return 0

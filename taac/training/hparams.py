@@ -1,0 +1,59 @@
+"""Records of TensorBoard's hparams view, as summaries; made with its own protocol buffers, without tensorflow."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+
+def start(values: Mapping[str, Any], metric: str) -> list[Any]:
+    """What a run writes when it begins: the columns of the view, and its own values.
+
+    Args:
+        values: by name. None is left empty; what is neither a number nor a bool is written as text.
+        metric: tag of the scalar that the view shows beside them.
+    """
+    from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+
+    infos = [api_pb2.HParamInfo(name=name, type=_type(value)) for name, value in values.items()]
+    metrics = [api_pb2.MetricInfo(name=api_pb2.MetricName(tag=metric))]
+    session = plugin_data_pb2.SessionStartInfo(start_time_secs=time.time())
+    for name, value in values.items():
+        if isinstance(value, bool):
+            session.hparams[name].bool_value = value
+        elif isinstance(value, (int, float)):
+            session.hparams[name].number_value = value
+        elif value is not None:
+            session.hparams[name].string_value = str(value)
+    experiment = api_pb2.Experiment(hparam_infos=infos, metric_infos=metrics)
+    return [
+        _summary(metadata.EXPERIMENT_TAG, experiment=experiment),
+        _summary(metadata.SESSION_START_INFO_TAG, session_start_info=session),
+    ]
+
+
+def end() -> Any:
+    """What a run writes when it has finished."""
+    from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+
+    session = plugin_data_pb2.SessionEndInfo(status=api_pb2.STATUS_SUCCESS, end_time_secs=time.time())
+    return _summary(metadata.SESSION_END_INFO_TAG, session_end_info=session)
+
+
+def _type(value: Any) -> Any:
+    from tensorboard.plugins.hparams import api_pb2
+
+    if value is None:
+        return api_pb2.DATA_TYPE_UNSET
+    if isinstance(value, bool):
+        return api_pb2.DATA_TYPE_BOOL
+    return api_pb2.DATA_TYPE_FLOAT64 if isinstance(value, (int, float)) else api_pb2.DATA_TYPE_STRING
+
+
+def _summary(tag: str, **record: Any) -> Any:
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.plugins.hparams import metadata, plugin_data_pb2
+
+    about = metadata.create_summary_metadata(plugin_data_pb2.HParamsPluginData(**record))
+    return Summary(value=[Summary.Value(tag=tag, metadata=about, tensor=metadata.NULL_TENSOR)])

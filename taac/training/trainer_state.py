@@ -1,0 +1,148 @@
+"""All that a trainer is, as nested dicts of tensors and plain values; and a trainer made to be that again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from taac import nest, specs
+from taac.errors import TaacError
+from taac.files import Damaged
+from taac.training import checkpoint
+from taac.training.checkpoint import Checkpoint
+from taac.training.metrics import Episode, EpisodeSummary
+from taac.training.position import numpy_state, set_numpy_state
+
+if TYPE_CHECKING:
+    from taac.training.trainer import Trainer
+
+COUNTERS = ("env_steps", "decisions", "episodes", "num_checkpoints", "num_restarts", "seconds", "unearned_steps")
+
+
+def state_dict(trainer: Trainer, scheduled: bool = True) -> dict[str, Any]:
+    """Everything that a resumed run needs to be the same run, but for the replay buffer's frames.
+
+    Args:
+        scheduled: no episode is under way; otherwise, where each is goes with it.
+    """
+    cuda = trainer.agent.device.type == "cuda"
+    return {
+        "agent": trainer.agent.state_dict(),
+        "optimizer": trainer.learner.optimizer.state_dict(),
+        "products": trainer.learner.products,  # which "auto" was: another would round differently
+        "replay": trainer.replay_buffer.state_dict(frames=False) if trainer.save_replay else None,
+        "demonstrations": None if trainer.learner.demonstrations is None else trainer.learner.demonstrations.digest,
+        "counters": {"updates": trainer.learner.num_updates, **{name: getattr(trainer, name) for name in COUNTERS}},
+        "evaluation": None if trainer.evaluation is None else trainer.evaluation._asdict(),
+        "recent": [episode._replace(ret=episode.ret.tolist())._asdict() for episode in trainer.recent],
+        "losses": {tag: v.detach() if isinstance(v, torch.Tensor) else float(v) for tag, v in trainer.losses.items()},
+        "random": {
+            "numpy": numpy_state(),
+            "cpu": torch.get_rng_state(),
+            "cuda": torch.cuda.get_rng_state() if cuda else None,
+        },
+        "under_way": None if scheduled else _under_way(trainer),
+    }
+
+
+def restore(trainer: Trainer, found: Checkpoint) -> None:
+    """Makes a trainer what it was when the checkpoint was written.
+
+    Raises:
+        Damaged: frames are not as they were written, or the environments do not come back to where they were.
+        TaacError: the checkpoint is of another network or replay buffer, or holds something else.
+    """
+    try:
+        _restore(trainer, found.state, found)
+    except TaacError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError, OverflowError) as error:
+        raise TaacError(f"the checkpoint {found.path} does not hold what a run holds: {error!r}") from error
+
+
+def _restore(trainer: Trainer, state: dict[str, Any], found: Checkpoint) -> None:
+    if trainer.learner.demonstrations is not None and state.get("demonstrations") is not None:
+        trainer.learner.demonstrations.check(state["demonstrations"])
+    if state["replay"] is not None and trainer.frame_chunks is not None:
+        trainer.replay_buffer.load_state_dict(state["replay"])
+        trainer.frame_chunks.load(found.path.parent, found.frames)
+    checkpoint.load_into(trainer.agent, state["agent"], found.path)
+    _load_optimizer(trainer.learner.optimizer, state["optimizer"], found)
+    trainer.learner.keep_products(state["products"])
+    counters = state["counters"]
+    trainer.learner.num_updates = int(counters["updates"])
+    for name in COUNTERS:
+        setattr(trainer, name, type(getattr(trainer, name))(counters[name]))
+    trainer.evaluation = None if state["evaluation"] is None else EpisodeSummary(**state["evaluation"])
+    trainer.recent = [Episode(**{**kept, "ret": np.array(kept["ret"])}) for kept in state["recent"]]
+    trainer.losses = dict(state["losses"])
+    if state["under_way"] is not None:
+        set_numpy_state(state["under_way"]["numpy"])
+        trainer.start_episodes()
+        _go_back(trainer, state["under_way"])
+        _set_random(trainer, state["random"])
+    else:
+        _set_random(trainer, state["random"])
+        trainer.start_episodes()
+
+
+def _set_random(trainer: Trainer, state: dict[str, Any]) -> None:
+    set_numpy_state(state["numpy"])
+    torch.set_rng_state(state["cpu"])
+    if state["cuda"] is not None and trainer.agent.device.type == "cuda":
+        torch.cuda.set_rng_state(state["cuda"])
+
+
+def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any], found: Checkpoint) -> None:
+    """Loads it, after checking what torch does not: shapes that differ would be read past their end."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for index, values in state["state"].items():
+        for name, value in values.items():
+            shape = [] if name == "step" else list(parameters[index].shape)
+            if value.dtype != parameters[index].dtype or list(value.shape) != shape:
+                raise TaacError(
+                    f"the checkpoint {found.path} is of another optimizer: '{name}' of parameter {index} is {value.dtype} "
+                    f"{list(value.shape)}, expected {parameters[index].dtype} {shape}"
+                )
+    for ours, theirs in zip(optimizer.state_dict()["param_groups"], state["param_groups"], strict=True):
+        kinds, expected = ({k: _kind(v) for k, v in group.items()} for group in (theirs, ours))
+        if kinds != expected:
+            raise TaacError(f"the checkpoint {found.path} is of another optimizer: {kinds}, expected {expected}")
+    optimizer.load_state_dict(state)
+
+
+def _kind(value: Any) -> Any:
+    return [_kind(v) for v in value] if isinstance(value, (list, tuple)) else type(value).__name__
+
+
+# Between two scheduled checkpoints -----------------------------------------------------------------------------------
+
+
+def _under_way(trainer: Trainer) -> dict[str, Any]:
+    return {
+        "numpy": trainer.numpy_at_start,
+        "actions": trainer.actions.state_dict(),
+        "time_step": [leaf.cpu() for leaf in nest.flatten(trainer.rollout.time_step)],
+        "policy": nest.flatten(trainer.rollout.state),
+        "explorer": None if trainer.explorer_state is None else nest.flatten(trainer.explorer_state),
+        "episodes": trainer.recorder.state_dict(),
+    }
+
+
+def _go_back(trainer: Trainer, state: dict[str, Any]) -> None:
+    device = trainer.agent.device
+    trainer.rollout.retrace(trainer.actions, state["actions"], state["time_step"])
+    trainer.rollout.state = _packed(trainer.rollout.state, state["policy"], device)
+    if state["explorer"] is not None and trainer.explorer is not None:
+        blank = specs.zeros(trainer.environment.action_spec, trainer.environment.num_envs, device=device)
+        trainer.explorer_state = _packed(trainer.explorer.initial_state(blank), state["explorer"], device)
+    trainer.recorder.load_state_dict(state["episodes"])
+
+
+def _packed(like: Any, leaves: list[torch.Tensor], device: torch.device) -> Any:
+    shapes = [list(leaf.shape) for leaf in nest.flatten(like)]
+    if (given := [list(leaf.shape) for leaf in leaves]) != shapes:
+        raise Damaged(f"it holds states of another shape: {given}, expected {shapes}")
+    return nest.pack_like(like, [leaf.to(device) for leaf in leaves])

@@ -1,0 +1,62 @@
+"""Starting a run from parts of other runs: named modules of their last checkpoints."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from taac.errors import TaacError
+from taac.training import checkpoint
+from taac.training.agent import Agent
+from taac.training.run_folder import RunFolder
+
+
+def load_parts(agent: Agent, sources: Sequence[str]) -> list[dict[str, Any]]:
+    """Takes modules over from other runs, such as `"runs/a:actor"`; gives for each where it came from, for run.json.
+
+    The module is one of the algorithm's ("actor", "critics", "encoder", "actor.hidden"...), "algorithm" for all of it, or
+        "observation_normalizer", "reward_normalizer" or "reward_signals". A module `x` that has a slow copy `target_x`
+    gives it its own parameters, as at the beginning of any run, unless the target is named as well.
+
+    Raises:
+        TaacError: not of the form FOLDER:MODULE; no such run or module; other parameters, or of other shapes: both are named.
+    """
+    parsed = [_parse(agent, source) for source in sources]
+    named = {name for _, name in parsed}
+    records = []
+    for folder, name in parsed:
+        found = folder.checkpoints.newest()
+        modules = found.part("agent")
+        beginning = f"{name}."
+        part = {key.removeprefix(beginning): v for key, v in modules.items() if key.startswith(beginning)}
+        if not part:
+            held = {".".join(key.split(".")[: 2 if key.startswith("algorithm.") else 1]) for key in modules}
+            raise TaacError(f"{found.path} holds no '{name}'; it holds: {', '.join(sorted(held))}")
+        place = Path(f"{found.path}:{name}")  # for the message
+        checkpoint.load_into(agent.get_submodule(name), part, place)
+        parent, _, own = name.rpartition(".")
+        target = f"{parent}.target_{own}"
+        if target in dict(agent.named_modules()) and target not in named:
+            checkpoint.load_into(agent.get_submodule(target), part, place)
+        records.append({"run": str(folder.path), "module": name, "env_steps": found.env_steps})
+    return records
+
+
+def _parse(agent: Agent, source: str) -> tuple[RunFolder, str]:
+    """The run, and the full name of the module in the agent."""
+    path, _, short = source.rpartition(":")
+    if not path or not short:
+        raise TaacError(f"create_experiment.load_from must be 'FOLDER_OF_A_RUN:MODULE', got '{source}'")
+    modules = [name for name, module in agent.named_modules() if name and module.state_dict()]
+    for name in (f"algorithm.{short}", short):
+        if name in modules:
+            return RunFolder(path), name
+    known = [name.removeprefix("algorithm.") for name in modules if name.count(".") <= 1]
+    near = difflib.get_close_matches(short, known, n=1)
+    raise TaacError(
+        f"create_experiment.load_from '{source}': this agent has no module '{short}'"
+        + (f"; did you mean '{near[0]}'?" if near else ".")
+        + f" It has: {', '.join(known)}"
+    )

@@ -1,0 +1,543 @@
+"""Discrete SAC: one update against a slow reference and a table by hand, masks, agents that share it, acting, refusals."""
+
+from __future__ import annotations
+
+import functools
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from taac import nest
+from taac.algorithms import DiscreteSacAlgorithm, OneStepTDLoss, RetraceTDLoss, Temperature
+from taac.data_structures import Experience, StepType, TimeStep
+from taac.errors import TaacError
+from taac.networks import CategoricalActorNetwork, CriticEnsemble
+from taac.ops import distributions
+from taac.specs import ACTION_MASK, TensorSpec, bounded
+from tests.algorithms.test_sac import (
+    BATCH,
+    IMAGE_SPEC,
+    IS_LAST,
+    STEPS,
+    VECTOR_SPEC,
+    Encoder,
+    check_actor_alone,
+    check_groups,
+    check_update,
+    critics,
+    encode,
+    forward_return,
+    replayed,
+    scrambled,
+    temperature,
+    total,
+    weights_of,
+    worst,
+)
+
+CHOICES = 4
+SPEC = bounded((), 0, CHOICES - 1, torch.int64)
+MASK_SPEC = bounded((CHOICES,), 0, 1, torch.bool)
+MASKED_SPEC = {"observation": VECTOR_SPEC, ACTION_MASK: MASK_SPEC}
+DISCRETE = {
+    "num_critics": 2, "spec": VECTOR_SPEC, "masked": False, "reward_weights": None, "gamma": 0.875, "ignore_done": False,
+    "entropy_in_target": True, "tuning": "log", "min_prob": 0.1, "target_entropy": None,
+}  # fmt: skip
+
+
+def networks(num_critics=2):
+    return {
+        "encoder_ctor": Encoder,
+        "actor_ctor": functools.partial(CategoricalActorNetwork, hidden_layers=(5, 4)),
+        "critic_ctor": functools.partial(CriticEnsemble, hidden_layers=(6, 5), num_critics=num_critics),
+    }
+
+
+def with_mask(spec):
+    return {**(spec if isinstance(spec, dict) else {"observation": spec}), ACTION_MASK: MASK_SPEC}
+
+
+def discrete(config, action_spec=SPEC, **changes):
+    c = SimpleNamespace(**(config | changes))
+    torch.manual_seed(4)  # the same weights with a mask and without
+    return scrambled(
+        DiscreteSacAlgorithm(
+            with_mask(c.spec) if c.masked else c.spec, action_spec,
+            reward_dim=len(c.reward_weights) if c.reward_weights else None, reward_weights=c.reward_weights,
+            td_loss=OneStepTDLoss(c.gamma, c.ignore_done), action_min_prob=c.min_prob, target_entropy=c.target_entropy,
+            entropy_in_target=c.entropy_in_target,
+            temperature_ctor=functools.partial(Temperature, initial_value=0.7, tuning=c.tuning),
+            **networks(c.num_critics),
+        )
+    )  # fmt: skip
+
+
+def random_mask(*batch, choices=CHOICES):
+    """At least one choice is valid; all counts of valid ones happen."""
+    mask = torch.rand(*batch, choices) < 0.5
+    mask.scatter_(-1, torch.randint(choices, (*batch, 1)), True)
+    return mask
+
+
+def replayed_discrete(spec=VECTOR_SPEC, reward_dim=None, mask=None):
+    """Frames whose actions are valid choices; those before the first action are out of range, and must not be read."""
+    time_step = replayed(spec, reward_dim)
+    valid = torch.ones(STEPS, BATCH, CHOICES, dtype=torch.bool) if mask is None else mask
+    choice = torch.multinomial(valid.reshape(-1, CHOICES).float(), 1).reshape(STEPS, BATCH).roll(1, 0)
+    choice[0] = 99
+    if mask is not None:
+        inside = time_step.observation if isinstance(spec, dict) else {"observation": time_step.observation}
+        time_step = time_step._replace(observation={**inside, ACTION_MASK: mask})
+    return time_step._replace(prev_action=choice), choice, valid
+
+
+def losses_of(algorithm, time_step):
+    experience = Experience(time_step, ())
+    info = algorithm.train_step(experience)
+    return algorithm.calc_loss(experience, info), info
+
+
+def acting(batch, mask=None, observation=None):
+    """A frame to act at."""
+    observation = torch.randn(batch, 3) if observation is None else observation
+    return TimeStep(
+        torch.full((batch,), int(StepType.MID), dtype=torch.uint8), torch.zeros(batch), torch.ones(batch),
+        observation if mask is None else {"observation": observation, ACTION_MASK: mask},
+        torch.zeros(batch, dtype=torch.int64), torch.ones(batch, dtype=torch.int16),
+    )  # fmt: skip
+
+
+# --- One update -------------------------------------------------------------------------------------------------------
+
+
+def policy(w, x, valid):
+    """pi(a|s) of the valid choices of one frame, and their log: lists of scalars, by choice."""
+    for layer in sorted(n.removesuffix(".weight") for n in w if n.startswith("actor.hidden.") and n.endswith("weight")):
+        x = torch.relu(w[f"{layer}.weight"] @ x + w[f"{layer}.bias"])
+    logits = w["actor.head.weight"] @ x + w["actor.head.bias"]
+    weights = {a: torch.exp(logits[a]) for a in range(CHOICES) if valid[a]}
+    return {a: weight / sum(weights.values()) for a, weight in weights.items()}
+
+
+def heads(w, name, *inputs):
+    """Of each critic the values of each choice: a list of C lists of `[D]`."""
+    return list(zip(*[v.reshape(CHOICES, -1).unbind(0) for v in critics(w, name, *inputs)]))
+
+
+def discrete_reference(w, config, time_step, observation, choice, valid):
+    """One frame at a time: the loss `[T][B]`. Equations of SPEC section 5, over valid choices alone."""
+    c = SimpleNamespace(**config)
+    alpha, scale = temperature(w, "temperature.value", c.tuning)
+    p = c.min_prob
+    greatest = [1 - p] + [p / (CHOICES - 1)] * (CHOICES - 1)
+    target_entropy = -sum(x * math.log(x) for x in greatest) if c.target_entropy is None else c.target_entropy
+    gamma = c.gamma if isinstance(c.gamma, tuple) else (c.gamma,) * len(c.reward_weights or [1])
+    loss = [[0.0] * BATCH for _ in range(STEPS)]
+    value = [[None] * BATCH for _ in range(STEPS)]
+    for t in range(STEPS):
+        for b in range(BATCH):
+            obs = encode(w, "encoder", observation, t, b)
+            q = [total(worst(v, c.reward_weights), c.reward_weights).item() for v in heads(w, "critics", obs)]
+            pi = policy(w, obs.detach(), valid[t, b])
+            loss[t][b] = sum(p * (alpha * p.log() - q[a]) for a, p in pi.items())
+            entropy = -sum((p * p.log()).item() for p in pi.values())
+            if scale is not None:
+                reachable = target_entropy * math.log(len(pi)) / math.log(CHOICES)
+                loss[t][b] = loss[t][b] + scale * (entropy - reachable)
+            of_choices = heads(w, "target_critics", encode(w, "target_encoder", observation, t, b))
+            value[t][b] = sum(p * worst(of_choices[a], c.reward_weights) for a, p in pi.items()).detach()
+            if c.entropy_in_target:
+                value[t][b] = value[t][b] + alpha * entropy
+    everywhere = [[True] * BATCH] * STEPS
+    for t in range(STEPS - 1):
+        for b in range(BATCH):
+            target = forward_return(time_step, value, everywhere, t, b, gamma, c.ignore_done)
+            for q_i in heads(w, "critics", encode(w, "encoder", observation, t, b))[choice[t + 1, b]]:
+                loss[t][b] = loss[t][b] + ((q_i - target) ** 2).mean()
+    return [[0.0 if IS_LAST[t, b] else loss[t][b] for b in range(BATCH)] for t in range(STEPS)]
+
+
+COST = {"reward_weights": (1.0, -0.5, 2.0), "gamma": (0.875, 0.5, 0.75), "entropy_in_target": False}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({}, id="defaults"),
+        pytest.param({"masked": True}, id="masked"),
+        pytest.param({"masked": True, "tuning": "direct", "num_critics": 3, "target_entropy": 0.9}, id="masked-direct"),
+        pytest.param({"num_critics": 1, "entropy_in_target": False, "ignore_done": True}, id="one-critic-ignore-done"),
+        pytest.param({"tuning": "fixed", "min_prob": 0.75}, id="fixed-temperature"),
+        pytest.param(COST | {"masked": True}, id="masked-vector-reward-vector-gamma"),
+        pytest.param({"spec": IMAGE_SPEC, "masked": True}, id="masked-image"),
+    ],
+)
+def test_an_update_is_that_of_the_reference(changes):
+    config = DISCRETE | changes
+    algorithm = discrete(config)
+    weights = weights_of(algorithm)
+    mask = random_mask(STEPS, BATCH) if config["masked"] else None
+    reward_dim = len(config["reward_weights"]) if config["reward_weights"] else None
+    time_step, choice, valid = replayed_discrete(config["spec"], reward_dim, mask)
+    observation = time_step.observation
+    if mask is not None:
+        rest = {k: v for k, v in observation.items() if k != ACTION_MASK}
+        observation = rest if isinstance(config["spec"], dict) else rest["observation"]
+    expected = discrete_reference(weights, config, time_step, observation, choice, valid)
+    loss, _ = losses_of(algorithm, time_step)
+    tolerance = {"rtol": 1e-4, "atol": 1e-5} if config["spec"] is IMAGE_SPEC else {"rtol": 1e-6, "atol": 1e-8}
+    check_update(algorithm, loss.loss, weights, expected, **tolerance)
+
+
+def by_hand():
+    """Three choices, of which the last is invalid. pi = (0.8, 0.2), alpha 0.5, Q_1 = (1, 3), Q_2 = (2, 2), Q' = (4, 6)."""
+    spec = bounded((), 0, 2, torch.int64)
+    observed = {"observation": VECTOR_SPEC, ACTION_MASK: bounded((3,), 0, 1, torch.bool)}
+    algorithm = DiscreteSacAlgorithm(
+        observed, spec, td_loss=OneStepTDLoss(0.5), target_entropy=0.4,
+        temperature_ctor=functools.partial(Temperature, initial_value=0.5), **networks(),
+    ).double()  # fmt: skip
+    with torch.no_grad():
+        for parameter in algorithm.parameters():
+            if parameter.dim():
+                parameter.zero_()
+        algorithm.actor.head.bias.copy_(torch.tensor([math.log(4.0), 0.0, 100.0]))
+        algorithm.critics.last.bias.copy_(torch.tensor([[[1.0, 3.0, 1000.0]], [[2.0, 2.0, 1000.0]]]))
+        algorithm.target_critics.last.bias.copy_(torch.tensor([[[4.0, 6.0, 1000.0]], [[5.0, 6.0, 1000.0]]]))
+    observation = {"observation": torch.randn(2, 1, 3), ACTION_MASK: torch.tensor([1, 1, 0]).bool().expand(2, 1, 3)}
+    time_step = TimeStep(
+        torch.tensor([[0], [1]], dtype=torch.uint8), torch.tensor([[0.0], [1.0]]).double(), torch.ones(2, 1).double(),
+        observation, torch.tensor([[0], [0]]), torch.ones(2, 1),
+    )  # fmt: skip
+    return algorithm, time_step
+
+
+def test_an_update_by_hand():
+    algorithm, time_step = by_hand()
+    loss, info = losses_of(algorithm, time_step)
+    # sum_a pi (alpha log pi - min Q) = 0.8 (0.5 log 0.8 - 1) + 0.2 (0.5 log 0.2 - 2) = -0.8892574 - 0.5609438
+    torch.testing.assert_close(info.actor_loss, torch.full((2, 1), -1.4502012).double(), atol=1e-6, rtol=0)
+    # H = 0.8 * 0.2231436 + 0.2 * 1.6094379 = 0.5004024; its target is 0.4 log 2 / log 3 = 0.2523719
+    torch.testing.assert_close(info.log_pi, torch.full((2, 1), -0.5004024).double(), atol=1e-6, rtol=0)
+    # log alpha (H - target) = -0.6931472 * 0.2480305
+    torch.testing.assert_close(info.temperature_loss, torch.full((2, 1), -0.1719216).double(), atol=1e-6, rtol=0)
+    # V = 0.8 * 4 + 0.2 * 6 + 0.5 H = 4.6502012; G = 1 + 0.5 V = 3.3251006
+    assert info.value[1].item() == pytest.approx(4.6502012, abs=1e-6)
+    # Q(s, 0) is 1 and 2: (1 - G)^2 + (2 - G)^2 = 5.4060928 + 1.7558916
+    expected = -1.4502012 - 0.1719216 + 5.4060928 + 1.7558916
+    torch.testing.assert_close(loss.loss, torch.tensor([[expected], [-1.6221228]]).double(), atol=1e-5, rtol=0)
+    assert loss.extra["policy/entropy"].item() == pytest.approx(0.5004024, abs=1e-6)
+    assert loss.extra["critic/target"].item() == pytest.approx(3.3251006, abs=1e-6)
+
+
+def test_the_expectations_are_the_means_of_sampling():
+    """Drawn from the behaviour's own sampler: of V in 4 standard errors, and of the policy loss and its gradient."""
+    algorithm, _ = by_hand()
+    count = 100_000
+    observation = {"observation": torch.randn(1, 3), ACTION_MASK: torch.tensor([[1, 1, 0]]).bool()}
+    many = nest.map_structure(lambda x: x.expand(count, -1), observation)
+    drawn = algorithm.rollout_step(acting(count)._replace(observation=many), ()).output
+    assert set(drawn.tolist()) == {0, 1}
+    log_pi = torch.tensor([0.8, 0.2]).log().double()[drawn]
+    q, target_q = torch.tensor([1.0, 2.0]).double()[drawn], torch.tensor([4.0, 6.0]).double()[drawn]
+    for sampled, exact in (
+        (target_q - 0.5 * log_pi, 4.6502012),
+        (0.5 * log_pi - q, -1.4502012),
+        (-log_pi, 0.5004024),
+        # d/dlogit_0 of the policy loss: the likelihood ratio's (alpha log pi - Q) (1[a = 0] - pi_0), pi_0 = 0.8
+        ((0.5 * log_pi - q) * ((drawn == 0).double() - 0.8), 0.2709036),
+    ):
+        assert sampled.mean().item() == pytest.approx(exact, abs=4 * sampled.std().item() / math.sqrt(count))
+    _, info = losses_of(algorithm, by_hand()[1])
+    info.actor_loss.mean().backward()
+    gradient = algorithm.actor.head.bias.grad
+    assert gradient.tolist() == pytest.approx([0.2709036, -0.2709036, 0.0], abs=1e-6)
+
+
+def test_the_actors_loss_trains_the_actor_alone():
+    algorithm = discrete(DISCRETE, spec=IMAGE_SPEC)
+    _, info = losses_of(algorithm, replayed_discrete(IMAGE_SPEC)[0])
+    assert not info.value.requires_grad and not info.log_pi.requires_grad
+    check_actor_alone(algorithm, info.actor_loss, ("actor.",))
+
+
+def test_a_frame_trains_the_head_of_the_executed_choice_alone():
+    algorithm = discrete(DISCRETE)
+    time_step, *_ = replayed_discrete()
+    time_step.prev_action[1:] = 2
+    _, info = losses_of(algorithm, time_step)
+    info.q.sum().backward()
+    gradient = algorithm.critics.last.bias.grad.reshape(2, CHOICES)
+    assert gradient.tolist() == [[0, 0, (STEPS - 1) * BATCH, 0]] * 2
+
+
+# --- Masks ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_mask_that_allows_all_changes_not_one_bit():
+    plain, masked = discrete(DISCRETE), discrete(DISCRETE, masked=True)
+    mask = torch.ones(STEPS, BATCH, CHOICES, dtype=torch.bool)
+    time_step, *_ = replayed_discrete()
+    with_it = time_step._replace(observation={"observation": time_step.observation, ACTION_MASK: mask})
+    for algorithm, frames in ((plain, time_step), (masked, with_it)):
+        losses_of(algorithm, frames)[0].loss.mean().backward()
+    for (name, ours), (_, theirs) in zip(plain.named_parameters(), masked.named_parameters()):
+        assert torch.equal(ours, theirs), name
+        assert (ours.grad is None) == (theirs.grad is None)
+        assert ours.grad is None or torch.equal(ours.grad, theirs.grad), name
+    observation = torch.randn(50, 3)
+    for step in ("random_step", "rollout_step", "predict_step"):
+        outputs = []
+        for algorithm, m in ((plain, None), (masked, torch.ones(50, CHOICES, dtype=torch.bool))):
+            torch.manual_seed(1)
+            outputs.append(getattr(algorithm, step)(acting(50, m, observation), ()).output)
+        assert torch.equal(*outputs)
+
+
+def test_invalid_choices_are_as_if_they_were_not_there():
+    """Whatever an invalid choice's logit and values are, the loss and its gradient are the same, and 0 for its logit."""
+    mask = torch.ones(STEPS, BATCH, CHOICES, dtype=torch.bool)
+    mask[..., 1] = False
+    time_step, *_ = replayed_discrete(mask=mask)
+    results = []
+    for logit, value in ((0.0, 0.0), (50.0, 1e4)):
+        algorithm = discrete(DISCRETE, masked=True)
+        with torch.no_grad():
+            algorithm.actor.head.bias[1] = logit
+            algorithm.critics.last.bias[..., 1] = algorithm.target_critics.last.bias[..., 1] = value
+        loss, _ = losses_of(algorithm, time_step)
+        loss.loss.mean().backward()
+        assert not algorithm.actor.head.weight.grad[1].any() and algorithm.actor.head.bias.grad[1] == 0
+        assert algorithm.actor.head.weight.grad[[0, 2, 3]].any(1).all()
+        results.append([loss.loss.detach()] + [p.grad for p in algorithm.parameters() if p.grad is not None])
+    for ours, theirs in zip(*results):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_where_there_is_one_choice_there_is_nothing_to_tune():
+    algorithm = discrete(DISCRETE, masked=True)
+    mask = torch.zeros(STEPS, BATCH, CHOICES, dtype=torch.bool)
+    mask[..., 2] = True
+    loss, info = losses_of(algorithm, replayed_discrete(mask=mask)[0])
+    assert not info.log_pi.any() and not info.temperature_loss.any()
+    loss.loss.mean().backward()
+    assert algorithm.temperature.value.grad == 0 and not algorithm.actor.head.weight.grad.any()
+
+
+@pytest.mark.parametrize("valid, target", [(4, 0.8), (2, 0.4), (3, 0.8 * math.log(3) / math.log(4))])
+def test_the_target_entropy_of_masked_states_is_the_same_fraction_of_what_can_be_reached(valid, target):
+    algorithm = discrete(DISCRETE, masked=True, target_entropy=0.8)
+    mask = (torch.arange(CHOICES) < valid).expand(STEPS, BATCH, CHOICES)
+    _, info = losses_of(algorithm, replayed_discrete(mask=mask)[0])
+    expected = algorithm.temperature.value * (-info.log_pi - target)
+    torch.testing.assert_close(info.temperature_loss, expected)
+    assert target <= math.log(valid)
+
+
+def test_after_a_termination_nothing_need_be_valid():
+    """The environment refuses such a mask everywhere else. What is drawn there is ignored; the loss is finite and the same."""
+    algorithm = discrete(DISCRETE, masked=True)
+    mask = random_mask(STEPS, BATCH)
+    time_step, *_ = replayed_discrete(mask=mask)
+    terminated = IS_LAST & (time_step.discount == 0)
+    assert terminated.any()
+    results = []
+    for at_the_end in (True, False):
+        mask[terminated] = at_the_end
+        loss, _ = losses_of(algorithm, time_step)
+        algorithm.zero_grad()
+        loss.loss.mean().backward()
+        results.append([loss.loss.detach()] + [p.grad.clone() for p in algorithm.parameters() if p.grad is not None])
+    for ours, theirs in zip(*results):
+        torch.testing.assert_close(ours, theirs)
+        assert torch.isfinite(ours).all()
+    nothing = acting(3, torch.zeros(3, CHOICES, dtype=torch.bool))
+    for step in (algorithm.random_step, algorithm.rollout_step, algorithm.predict_step):
+        assert step(nothing, ()).output.shape == (3,)
+
+
+# --- Acting -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", ["random_step", "rollout_step", "epsilon", "predict_step"])
+def test_an_invalid_choice_is_never_made_and_valid_ones_with_their_probabilities(step):
+    algorithm, count = discrete(DISCRETE, masked=True), 20_000
+    with torch.no_grad():
+        algorithm.actor.head.weight.zero_()
+        algorithm.actor.head.bias.copy_(torch.tensor([9.0, 1.0, 0.0, 0.5]))
+    mask = torch.tensor([False, True, True, False]).expand(count, CHOICES)
+    frame = acting(count, mask)
+    result = (
+        algorithm.predict_step(frame, (), 0.5) if step == "epsilon" else getattr(algorithm, step)(frame, ())
+    )  # exp(1) to exp(0)
+    p = {"random_step": 0.5, "rollout_step": 0.7310586, "epsilon": 0.5 + 0.5 * 0.7310586, "predict_step": 1.0}[step]
+    assert set(result.output.tolist()) <= {1, 2} and result.output.dtype == torch.int64
+    assert (result.output == 1).double().mean().item() == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / count))
+    assert result.state == () and result.info == () and result.decided.all()
+
+
+def test_whatever_the_mask_is():
+    algorithm = discrete(DISCRETE, masked=True)
+    mask = random_mask(5_000)
+    for step in (algorithm.random_step, algorithm.rollout_step, algorithm.predict_step):
+        choice = step(acting(5_000, mask), ()).output
+        assert mask.gather(-1, choice.unsqueeze(-1)).all()
+
+
+def test_greedy_is_the_mode_of_the_policy_not_of_the_critics():
+    algorithm = discrete(DISCRETE)
+    frame = acting(200)
+    greedy = algorithm.predict_step(frame, ()).output
+    w = weights_of(algorithm)
+    for observation, choice in zip(frame.observation, greedy):
+        pi = policy(w, observation.double(), [True] * CHOICES)
+        assert choice.item() == max(pi, key=lambda a: pi[a].item())
+    q = algorithm.critics(frame.observation.double()).amin(0)
+    assert (q.argmax(-1) != greedy).any() and len(greedy.unique()) > 1
+
+
+# --- Agents that share the policy -------------------------------------------------------------------------------------
+
+AGENTS = 3
+AGENTS_SPEC = bounded((AGENTS,), 0, CHOICES - 1, torch.int64)
+AGENTS_OBSERVATION = {
+    "observation": bounded((AGENTS, 3), -5.0, 5.0), ACTION_MASK: bounded((AGENTS, CHOICES), 0, 1, torch.bool),
+}  # fmt: skip
+
+
+def of_agents(own_reward, **options):
+    torch.manual_seed(4)
+    return scrambled(
+        DiscreteSacAlgorithm(
+            AGENTS_OBSERVATION, AGENTS_SPEC, reward_dim=AGENTS if own_reward else None, td_loss=OneStepTDLoss(0.875),
+            **networks(), **options,
+        )
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("own_reward", [True, False])
+def test_agents_learn_as_so_many_alone_do_with_the_mean_of_their_losses(own_reward):
+    shared, alone = of_agents(own_reward), discrete(DISCRETE, masked=True)
+    with torch.no_grad():
+        for ours, theirs in zip(shared.parameters(), alone.parameters()):
+            theirs.copy_(ours)
+    frames = [replayed_discrete(mask=random_mask(STEPS, BATCH))[0] for _ in range(AGENTS)]
+    if not own_reward:
+        frames = [f._replace(reward=frames[0].reward) for f in frames]
+    stacked = frames[0]._replace(
+        observation=nest.map_structure(lambda *x: torch.stack(x, 2), *[f.observation for f in frames]),
+        prev_action=torch.stack([f.prev_action for f in frames], 2),
+        reward=torch.stack([f.reward for f in frames], 2) if own_reward else frames[0].reward,
+    )
+    loss, info = losses_of(shared, stacked)
+    each = [losses_of(alone, f)[0] for f in frames]
+    expected = torch.stack([x.loss for x in each]).mean(0)
+    torch.testing.assert_close(loss.loss, expected, rtol=1e-10, atol=1e-12)
+    assert info.q.shape == (2, STEPS - 1, BATCH, AGENTS)
+    for name, value in loss.extra.items():
+        torch.testing.assert_close(value, torch.stack([x.extra[name] for x in each]).mean(0), msg=name)
+    loss.loss.mean().backward()
+    expected.mean().backward()
+    for (name, ours), (_, theirs) in zip(shared.named_parameters(), alone.named_parameters()):
+        if ours.requires_grad:
+            torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-9, atol=1e-12, msg=name)
+
+
+def test_agents_act_each_by_its_own_observation_and_mask():
+    algorithm, count = of_agents(True), 500
+    mask = random_mask(count, AGENTS)
+    observation = torch.randn(count, AGENTS, 3)
+    frame = acting(count, mask, observation)
+    for step in (algorithm.random_step, algorithm.rollout_step, algorithm.predict_step):
+        result = step(frame, ())
+        assert result.output.shape == (count, AGENTS) and result.decided.shape == (count,)
+        assert mask.gather(-1, result.output.unsqueeze(-1)).all()
+    order = torch.tensor([2, 0, 1])  # agents are alike: in another order they do the same in that order
+    swapped = acting(count, mask[:, order], observation[:, order])
+    assert torch.equal(algorithm.predict_step(swapped, ()).output, algorithm.predict_step(frame, ()).output[:, order])
+
+
+def test_observations_of_agents_that_differ_in_range_are_encoded_alike():
+    """Choices 0 to 2 of one agent and 3 to 6 of the other are seven choices to the network that both use."""
+    kind = TensorSpec((2, 1), torch.int64, np.array([[3], [0]]), np.array([[6], [2]]))
+    free = TensorSpec((2, 3))
+    algorithm = DiscreteSacAlgorithm({"kind": kind, "free": free}, bounded((2,), 0, 3, torch.int64))
+    observation = {"kind": torch.tensor([[[6], [0]]]), "free": torch.zeros(1, 2, 3)}
+    encoded = algorithm.encoder(observation)
+    assert encoded.shape == (1, 2, 10) and encoded[0, 0].argmax() == 6 and encoded[0, 1].argmax() == 0
+
+
+# --- Groups, targets, refusals ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tuning, temperatures", [("log", 1), ("direct", 1), ("fixed", 0)])
+def test_groups_hold_every_trainable_parameter_once(tuning, temperatures):
+    found = check_groups(discrete(DISCRETE, tuning=tuning, spec=IMAGE_SPEC), ("actor.",))
+    assert len(found["temperature"]) == temperatures
+
+
+def test_description_tells_the_target_and_its_formula():
+    (line,) = discrete(DISCRETE).describe()
+    # 0.1 (log 3 - log 0.1) - 0.9 log 0.9
+    assert "target entropy 0.4349 nats" in line and "C = 4, p = 0.1" in line and "valid" not in line
+    (line,) = discrete(DISCRETE, masked=True, target_entropy=0.5).describe()
+    assert "target entropy 0.5000 nats = DiscreteSacAlgorithm.target_entropy, times log n / log C" in line
+
+
+def build(spec=VECTOR_SPEC, action_spec=SPEC, **options):
+    return DiscreteSacAlgorithm(spec, action_spec, **options)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"target_entropy": -2.0}, r"-2\.0 nats is one for continuous actions.*\[0, 1\.3863\]"),
+        ({"target_entropy": 1.4}, r"1\.4 nats cannot be reached.*1\.3863 nats = log\(4\)"),
+        ({"target_entropy": float("nan")}, "cannot be reached"),
+        ({"action_min_prob": 0.8}, r"min_prob must be in \(0, 0\.75\] for 4 choices, got 0\.8"),
+        ({"action_spec": bounded((2,), -1.0, 1.0)}, "needs discrete actions.*for a Box there are sac, taac"),
+        ({"action_spec": (SPEC, bounded((2,), -1.0, 1.0))}, "needs discrete actions.*MixedSacAlgorithm"),
+        ({"action_spec": bounded((), 0, 0, torch.int64)}, "2 or more choices"),
+        ({"action_spec": bounded((), 1, 4, torch.int64)}, "counted from 0"),
+        ({"action_spec": bounded((2, 2), 0, 3, torch.int64)}, "one choice, or for agents"),
+        (
+            {"action_spec": TensorSpec((2,), torch.int64, np.array([0, 0]), np.array([2, 3]))},
+            r"equally many: got \[3, 4\] choices",
+        ),
+        ({"action_spec": bounded((2,), 0, 3, torch.int64)}, r"of 2 agents.*must be \[2, \.\.\.\], got float32\[3\]"),
+        ({"spec": {"observation": VECTOR_SPEC, ACTION_MASK: bounded((5,), 0, 1, torch.bool)}}, r"of shape \[4\].*bool\[5\]"),
+        ({"spec": {"observation": VECTOR_SPEC, ACTION_MASK: bounded((4,), 0, 1)}}, "must be binary.*float32"),
+        ({"spec": {ACTION_MASK: MASK_SPEC}}, "nothing to observe"),
+        ({"spec": AGENTS_OBSERVATION, "action_spec": AGENTS_SPEC, "reward_dim": 2}, "3 agents share.*it has 2 parts"),
+        (
+            {"spec": AGENTS_OBSERVATION, "action_spec": AGENTS_SPEC, "reward_dim": 3, "reward_weights": (1, 1, 1)},
+            "without reward_weights",
+        ),
+        ({"td_loss": RetraceTDLoss()}, "RetraceTDLoss needs the rollout's probabilities"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused(options, message):
+    with pytest.raises(TaacError, match=message):
+        build(**options)
+
+
+@pytest.mark.parametrize("target", [0.0, math.log(4)])
+def test_target_entropies_at_the_edge_can_be_reached(target):
+    assert build(target_entropy=target).temperature.target_entropy == pytest.approx(target)
+
+
+def test_categorical_policy_is_exact_at_extremes():
+    logits = torch.tensor([[1e4, -1e4, 0.0], [1e4, -1e4, 0.0], [0.0, 0.0, 0.0]]).requires_grad_()
+    valid = torch.tensor([[1, 1, 1], [0, 1, 0], [1, 0, 1]]).bool()
+    probs, log_probs = distributions.categorical_policy(logits, valid)
+    assert probs.tolist() == [[1, 0, 0], [0, 1, 0], [0.5, 0, 0.5]]
+    assert log_probs.tolist() == [
+        [0, -2e4, -1e4],
+        [0, 0, 0],
+        [pytest.approx(-math.log(2)), 0, pytest.approx(-math.log(2))],
+    ]
+    (probs * log_probs).sum().backward()
+    assert torch.isfinite(logits.grad).all()

@@ -1,0 +1,138 @@
+"""Curves of a report by hand: every axis, shared x, nothing beyond what all runs of a method cover."""
+
+from __future__ import annotations
+
+import csv
+
+import numpy as np
+import pytest
+
+from taac.analysis import report
+from taac.analysis.report_curves import MOST_POINTS, points, shared_points
+from taac.analysis.report_scores import Options
+from taac.analysis.run_records import find
+from tests.analysis.campaigns import make_run
+
+STEPS = (100, 200, 300, 400)
+
+
+def write(folder, **columns):
+    """Puts numbers into columns of a run's evaluations."""
+    with open(folder / "evaluations.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    for name, values in columns.items():
+        for row, value in zip(rows, values, strict=True):
+            row[name] = value
+    with open(folder / "evaluations.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+@pytest.fixture
+def two(tmp_path):
+    """Two methods, two seeds each. Of taac, no update before step 300; and seeds that are 5 times as slow, and repeat."""
+    for seed in range(2):
+        make_run(tmp_path / f"sac{seed}", "sac", "Mine-v0", seed, [0, 10, 20, 30 + seed], steps=STEPS, budget=400)
+        folder = make_run(
+            tmp_path / f"taac{seed}", "taac", "Mine-v0", seed, [1, 3, 5 + seed, 9], steps=STEPS, budget=400
+        )
+        write(
+            folder,
+            updates=[0, 0, 100, 200],
+            seconds=[10 + seed, 20 + seed, 30 + seed, 40 + 2 * seed],
+            training_decisions=[50, 100, 150, 200],
+            fraction_repeated=[0, 0.25, 0.5, 0.75],
+        )
+    return tmp_path
+
+
+def curve_of(content, axis, method, measure="return_mean"):
+    (row,) = [c for c in content["curves"] if c["axis"] == axis and c["measure"] == measure]
+    (of,) = [m for m in row["methods"] if m["method"] == method]
+    return {x: (e, lo, hi) for x, e, lo, hi in zip(row["x"], of["estimate"], of["low"], of["high"], strict=True)}
+
+
+def test_every_task_measure_and_axis_has_a_row(two):
+    content = report.make(two, Options())
+    assert [(c["task"], c["measure"], c["axis"]) for c in content["curves"]] == [
+        ("Mine-v0", m, a)
+        for m in ("return_mean", "fraction_repeated")
+        for a in ("env_steps", "training_decisions", "updates", "seconds")
+    ]
+    assert all([m["runs"] for m in c["methods"]] == [2, 2] for c in content["curves"])
+
+
+def test_against_steps_a_curve_is_the_mean_of_evaluations_with_its_interval(two):
+    found = curve_of(report.make(two, Options()), "env_steps", "sac")
+    assert list(found) == [100, 200, 300, 400]
+    assert found[100] == (0, None, None)  # the seeds are equal
+    half = 12.7062047 * 0.5  # t of 1 degree of freedom; sd / sqrt(2) of 30 and 31
+    assert found[400] == pytest.approx((30.5, 30.5 - half, 30.5 + half))
+
+
+def test_against_updates_evaluations_before_the_first_are_one(two):
+    found = curve_of(report.make(two, Options()), "updates", "taac")
+    assert {x: e for x, (e, _, _) in found.items() if e is not None} == {0: 2, 100: 5.5, 200: 9}
+    sac = curve_of(report.make(two, Options()), "updates", "sac")  # updates are the steps
+    assert {x: e for x, (e, _, _) in sac.items()} == {0: None, 100: 0, 200: 10, 300: 20, 400: 30.5}
+
+
+def test_against_decisions(two):
+    found = curve_of(report.make(two, Options()), "training_decisions", "taac")
+    assert {x: e for x, (e, _, _) in found.items() if e is not None} == {50: 1, 100: 3, 150: 5.5, 200: 9}
+    found = curve_of(report.make(two, Options()), "training_decisions", "taac", "fraction_repeated")
+    assert {x: e for x, (e, _, _) in found.items() if e is not None} == {50: 0, 100: 0.25, 150: 0.5, 200: 0.75}
+
+
+def test_against_wall_time_seeds_are_interpolated_where_both_have_been(two):
+    """Seed 0 is evaluated at 10, 20, 30, 40 and seed 1 at 11, 21, 31, 42 seconds: known from 11 to 40."""
+    found = curve_of(report.make(two, Options()), "seconds", "taac")
+    known = {x: e for x, (e, _, _) in found.items() if e is not None}
+    assert min(known) == 11 and max(known) == 40
+    # Seed 0 at 11: 1 + 2/10. Seed 1 at 40: 6 + 3 * 9/11.
+    assert known[11] == pytest.approx((1.2 + 1) / 2) and known[40] == pytest.approx((9 + 6 + 27 / 11) / 2)
+
+
+def test_a_column_that_a_method_lacks_takes_it_off_that_axis_alone(two):
+    for seed in range(2):
+        write(two / f"taac{seed}", training_decisions=[""] * 4)
+    rows = {(c["measure"], c["axis"]): c for c in report.make(two, Options())["curves"]}
+    assert [m["method"] for m in rows["return_mean", "training_decisions"]["methods"]] == ["sac"]
+    assert [m["method"] for m in rows["return_mean", "updates"]["methods"]] == ["sac", "taac"]
+
+
+def test_one_run_is_drawn_without_an_interval(tmp_path):
+    make_run(tmp_path / "a", "sac", "Mine-v0", returns=[1, 2, 3, 4], steps=STEPS)
+    assert curve_of(report.make(tmp_path, Options()), "env_steps", "sac")[300] == (3, None, None)
+
+
+def test_points_are_what_is_known(tmp_path):
+    write(make_run(tmp_path / "a", steps=STEPS), updates=["", 5, 5, 7], fraction_repeated=[0.1, 0.2, 0.4, ""])
+    (record,) = find(tmp_path)
+    x, values = points(record, "updates", "fraction_repeated")
+    assert x.tolist() == [5] and values.tolist() == pytest.approx([0.3])
+    write(tmp_path / "a", updates=[""] * 4)
+    assert points(find(tmp_path)[0], "updates", "return_mean") is None
+
+
+def test_shared_points_are_those_of_any_run_within_the_range_of_its_method():
+    def run(*x):
+        return np.array(x, dtype=float), np.zeros(len(x))
+
+    assert shared_points([[run(0, 10, 20), run(5, 15)], [run(12, 30)]]).tolist() == [5, 10, 12, 15, 20, 30]
+    assert shared_points([[run(0, 1), run(2, 3)]]).size == 0  # never at the same time
+    assert shared_points([[], [run(4)]]).tolist() == [4]
+    assert shared_points([]).size == 0
+
+
+def test_many_unequal_points_become_even_ones_that_keep_the_ends():
+    rng = np.random.default_rng(0)
+    runs = [(np.sort(rng.uniform(0, 100, 30)), np.zeros(30)) for _ in range(4)]
+    x = shared_points([runs[:2], runs[2:]])
+    ends = [f(r[0][i] for r in of) for of in (runs[:2], runs[2:]) for f, i in ((max, 0), (min, -1))]
+    assert len(x) <= 34 and set(ends) <= set(x.tolist()) and (np.diff(x) > 0).all()
+    assert x[0] == min(ends) and x[-1] == max(ends)
+    counts = [(np.sort(rng.choice(10_000, 300, replace=False)).astype(float), np.zeros(300)) for _ in range(3)]
+    x = shared_points([counts])
+    assert len(x) <= MOST_POINTS + 2 and (x == np.rint(x)).all()

@@ -1,0 +1,522 @@
+"""report.html: it holds the very numbers of report.json and needs nothing beside it; in a browser, where there is one."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from taac.analysis import report, report_files, report_page
+from taac.analysis.report_scores import Options
+from tests.analysis import browser
+from tests.analysis.campaigns import STEPS, make_campaign, make_run
+
+ROOT = Path(__file__).resolve().parents[2]
+# Names that would be markup, an end of the data, a placeholder of the template, or too wide for a phone.
+HOSTILE = {
+    "methods": ("</script><script>window.broken = 1</script>", "<!--<script>", "$data ${style}"),
+    "task": "<img src=x onerror='window.broken = 1'> & \"" + "wide" * 40,
+}
+DASH = "\N{EN DASH}"  # for what is not known
+needs_browser = pytest.mark.skipif(
+    browser.find() is None,
+    reason=f"report.html is not opened: no {', '.join(browser.NAMES[:3])} on the PATH, and CHROMIUM names none",
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Three methods on two tasks, of unequal length, one run diverged, one method seen less often; and all files of it."""
+    root = make_campaign(tmp_path_factory.mktemp("campaign"), seeds=range(3))
+    for seed in range(3):  # compared at 1000; this method is known from 500 on, at other steps
+        values = np.array([510, 640, 770.0, 1030]) + seed
+        make_run(root / f"late{seed}", "late", "Ant-v5", seed, values, steps=(500, 650, 800, 1000), repeated=0.5)
+    shutil.rmtree(root / "Hopper-v5" / "plain" / "seed_2")
+    make_run(root / "odd", "plain", "Hopper-v5", 2, [*STEPS[:6], *[math.nan] * 4])
+    report_files.write(report.make(root, Options()), root / "out")
+    return root / "out"
+
+
+@pytest.fixture(scope="module")
+def content(folder):
+    return json.loads((folder / "report.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory):
+    root = tmp_path_factory.mktemp("hostile")
+    for i, method in enumerate(HOSTILE["methods"]):
+        for seed in range(2):
+            make_run(root / f"{i}_{seed}", method, HOSTILE["task"], seed, np.array(STEPS) + seed + i)
+    content = report.make(root, Options())
+    (root / "report.json").write_text(json.dumps(content))
+    (root / "report.html").write_text(report_page.page(content))
+    return root
+
+
+class Elements(HTMLParser):
+    """Elements as a browser would read them, and what is in the one with the data."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found, self.data = [], ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.found.append((tag, dict(attributes)))
+
+    def handle_data(self, data):
+        if self.found and self.found[-1][1].get("id") == "data" and not self.data:
+            self.data = data
+
+
+def test_the_page_holds_the_very_report(folder, hostile):
+    for of in (folder, hostile):
+        elements = Elements((of / "report.html").read_text())
+        assert [tag for tag, _ in elements.found].count("script") == 2 and "img" not in [t for t, _ in elements.found]
+        assert json.loads(elements.data) == json.loads((of / "report.json").read_text())
+        assert "<" not in elements.data
+
+
+def test_the_page_names_no_other_file(hostile):
+    text = (hostile / "report.html").read_text()
+    links = {v for _, a in Elements(text).found for k, v in a.items() if k in ("src", "href", "srcset", "action")}
+    assert links == {"#verdicts", "data:,"}
+    style = text.split("<style>")[1].split("</style>")[0]
+    assert "url(" not in style and "@import" not in style
+    assert set(re.findall(r"https?://[\w./]+", text)) == {"http://www.w3.org/1999/xhtml", "http://www.w3.org/2000/svg"}
+
+
+def test_what_is_not_finite_is_no_page():
+    with pytest.raises(ValueError):
+        report_page.page({"score": math.nan})
+
+
+def test_an_installed_package_has_the_page(tmp_path):
+    build = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    installed = {p.name: p.read_bytes() for p in (tmp_path / "taac" / "analysis" / "page").iterdir()}
+    assert installed == {p.name: p.read_bytes() for p in report_page.FOLDER.iterdir()}
+    assert set(installed) == {"page.html", "page.css", *report_page.SCRIPTS}
+
+
+# --- In a browser ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory):
+    with browser.opened(browser.find(), tmp_path_factory.mktemp("browser") / "profile") as found:
+        yield found
+
+
+@pytest.fixture
+def page(chromium, folder):
+    tab = browser.Page(chromium).open(folder / "report.html")
+    yield tab
+    assert troubles(tab) == []
+
+
+def troubles(tab):
+    """What a page said on the console, threw, or asked."""
+    return tab.of(
+        "Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded", "Page.javascriptDialogOpening"
+    )
+
+
+def requested(tab):
+    return [e["request"]["url"] for e in tab.of("Network.requestWillBeSent")]
+
+
+ROWS = """selector => [...document.querySelectorAll(selector + ' tbody tr')].map(row => [...row.cells].map(cell => ({
+    text: cell.innerText.trim(), ...Object.fromEntries(['estimate', 'low', 'high'].map(k => [k, cell.dataset[k] ?? null]))})))"""
+
+
+def rows(tab, selector):
+    """Cells of a table: what they show, and the whole numbers that they hold."""
+    found = tab.evaluate(f"({ROWS})({json.dumps(selector)})")
+    assert found, selector
+    return found
+
+
+def shows(cell, found):
+    """Whether a cell has a number of report.json: whole in its attributes, and shortened in what it shows."""
+    given = [None if found is None else found[k] for k in ("estimate", "low", "high")]
+    held = [None if cell[k] is None else float(cell[k]) for k in ("estimate", "low", "high")]
+    shown = [float(t.replace(",", "")) for t in re.findall(r"-?[\d.,]*\d(?:e[+-]\d+)?", cell["text"])]
+    expected = [g for g in given if g is not None]
+    return held == given and shown == pytest.approx(expected, rel=1e-3, abs=1e-12)
+
+
+@needs_browser
+def test_the_page_opens_without_a_network_and_without_a_word(page, folder):
+    assert requested(page) == [(folder / "report.html").resolve().as_uri()]
+    assert page.evaluate("document.querySelectorAll('svg.chart').length") == 3  # two tasks and the profiles
+    assert page.evaluate("document.title") == "Comparison of better, late, null, plain"
+
+
+@needs_browser
+def test_names_stay_text(chromium, hostile):
+    tab = browser.Page(chromium, width=390, height=800, mobile=True).open(hostile / "report.html")
+    assert troubles(tab) == [] and requested(tab) == [(hostile / "report.html").resolve().as_uri()]
+    assert tab.evaluate("typeof window.broken") == "undefined"
+    assert tab.evaluate("document.querySelectorAll('#report img, #report script').length") == 0
+    shown = {row[0]["text"] for row in rows(tab, "table.scores")}
+    assert shown == set(HOSTILE["methods"])
+    assert HOSTILE["task"] in tab.evaluate("document.querySelector('#curves figcaption').textContent")
+    assert tab.evaluate("document.documentElement.scrollWidth") == 390  # and nothing makes a phone scroll sideways
+
+
+@needs_browser
+def test_tables_have_the_numbers_of_report_json(page, content):
+    scores, repetition = iter(rows(page, "table.scores")), iter(rows(page, "table.repetition"))
+    for task in content["tasks"]:
+        for m in task["methods"]:
+            name, seeds, *cells = next(scores)
+            assert (name["text"], seeds["text"]) == (m["method"], str(m["runs"]))
+            given = [m[measure][s] for measure in ("final", "area") for s in ("mean", "iqm")]
+            assert len(cells) == 4 and all(map(shows, cells, given))
+            name, *cells = next(repetition)
+            assert name["text"] == m["method"] and len(cells) == 8
+            assert all(map(shows, cells, [s["mean"] for s in m["repetition"].values()]))
+    assert next(scores, None) is None and next(repetition, None) is None
+
+
+@needs_browser
+def test_pairs_have_their_verdicts(page, content):
+    for row, pair in zip(rows(page, "#pairs"), content["pairs"], strict=True):
+        assert [c["text"] for c in row[:3]] == [pair["task"], pair["x"], pair["y"]]
+        assert shows(row[3], pair["difference"]) and shows(row[6], pair["improvement"])
+        assert row[4]["text"] == ("paired" if pair["paired"] else "unpaired") and row[7]["text"] == pair["verdict"]
+        assert float(row[5]["estimate"]) == pair["p_holm"]
+    assert {row[7]["text"] for row in rows(page, "#pairs")} == {"better", "worse", "inconclusive"}
+
+
+@needs_browser
+def test_over_tasks_with_anchors_and_their_source(page, content):
+    block = content["over_tasks"]
+    order = ("iqm", "mean", "median", "optimality_gap")
+    for measure in ("final", "area"):
+        for row, m in zip(rows(page, f"table.over-{measure}"), block["methods"], strict=True):
+            assert row[0]["text"] == m["method"] and all(map(shows, row[1:], [m[measure][s] for s in order]))
+    for row, pair in zip(rows(page, "#iqm-pairs"), block["pairs"], strict=True):
+        assert shows(row[2], pair["difference"]) and row[5]["text"] == pair["verdict"]
+    for row, given in zip(rows(page, "#improvement"), block["improvement"], strict=True):
+        assert [c["text"] for c in row[:3]] == [given["x"], given["y"], str(len(given["tasks"]))]
+        assert shows(row[3], given["improvement"])
+    anchors = [[task, f"{a['y0']:g}", f"{a['y1']:g}", a["source"]] for task, a in block["anchors"].items()]
+    assert [[c["text"] for c in row] for row in rows(page, "#anchors")] == anchors
+
+
+@needs_browser
+def test_warnings_runs_and_statements_are_all_told(page, content):
+    assert (
+        page.evaluate("[...document.querySelectorAll('.warnings li')].map(e => e.textContent)") == content["warnings"]
+    )
+    told = page.evaluate("[...document.querySelectorAll('.statements > *')].map(e => e.textContent)")
+    assert told == [text for s in content["statements"] for text in (s["about"], s["text"])]
+    page.click("#runs summary")
+    found = rows(page, "#all-runs")
+    assert [row[0]["text"] for row in found] == [run["folder"] for run in content["runs"]]
+    for row, run in zip(found, content["runs"]):
+        assert row[6]["estimate"] is None if run["final"] is None else float(row[6]["estimate"]) == run["final"]
+
+
+@needs_browser
+def test_blocks_beside_the_repetition_are_shown_whatever_they_are_called(chromium, content, tmp_path):
+    more = json.loads(json.dumps(content))
+    mean = {"estimate": 0.25, "low": 0.125, "high": 0.5, "confidence": 0.95, "method": "Student t"}
+    for task in more["tasks"]:
+        for name in ("repetition_exploring", "something_new"):
+            task["methods"][0][name] = {"fraction_repeated": {"runs": 3, "mean": mean}}
+    (tmp_path / "report.html").write_text(report_page.page(more))
+    tab = browser.Page(chromium).open(tmp_path / "report.html")
+    first, *others = rows(tab, "table.repetition_exploring[data-task='Ant-v5']")
+    assert first[0]["text"] == "better" and shows(first[1], mean) and all(row[1]["text"] == DASH for row in others)
+    (row, *_) = rows(tab, "table.something_new[data-task='Ant-v5']")
+    assert shows(row[1], mean) and "something new" in tab.evaluate("document.querySelector('.something_new').innerText")
+    assert troubles(tab) == []
+
+
+# --- Curves ---------------------------------------------------------------------------------------
+
+DRAWN = """(index, kind) => Object.fromEntries(
+    [...document.querySelectorAll('svg.chart')[index].querySelectorAll('g.series')].map(g =>
+        [g.dataset.method, [...g.querySelectorAll(kind)].map(p => p.getAttribute('d').replace('Z', ''))]))"""
+
+
+def drawn(tab, index=0, kind=".line"):
+    """The points `[n, 2]` in pixels of each line, or each band, of a chart, by method."""
+    lines = tab.evaluate(f"({DRAWN})({index}, '{kind}')")
+    return {
+        m: [np.array([[float(v) for v in p.split(" ")] for p in d[1:].split("L")]) for d in of]
+        for m, of in lines.items()
+    }
+
+
+def row_of(content, task, axis, measure="return_mean"):
+    (row,) = [c for c in content["curves"] if (c["task"], c["axis"], c["measure"]) == (task, axis, measure)]
+    return row
+
+
+READ = """() => { const r = document.querySelector('#curves .readout');
+    const shown = row => [...row.cells].slice(1).map(c => c.textContent);
+    return r.hidden ? null : [
+        r.querySelector('strong').textContent,
+        Object.fromEntries([...r.querySelectorAll('tr')].map(row => [row.dataset.method, shown(row)]))]; }"""
+
+
+def hovered(tab, count):
+    """What the first chart reads out at so many places, from its left to its right: x to (label, rows)."""
+    x, y = tab.center("#curves svg.chart")
+    width = tab.evaluate("document.querySelector('#curves svg.chart').getBoundingClientRect().width")
+    found = {}
+    for at in np.linspace(x - width / 2 + 1, x + width / 2 - 1, count):
+        tab.mouse("mouseMoved", at, y)
+        head, told = tab.evaluate(f"({READ})()")
+        value, label = head.split(" ", 1)
+        found[float(value.replace(",", ""))] = (label, told)
+    return found
+
+
+def numbers(texts):
+    return [float(t.replace(",", "")) for text in texts for t in re.findall(r"-?[\d.,]*\d(?:e[+-]\d+)?", text)]
+
+
+def agree(found, row, label, methods):
+    """Whether what was read out is what report.json has there, for these methods and no other."""
+    by_x = {x: i for i, x in enumerate(row["x"])}
+    for x, (told_label, told) in found.items():
+        i = by_x[min(by_x, key=lambda of: abs(of - x))]
+        assert told_label == label and row["x"][i] == pytest.approx(x, rel=1e-3) and list(told) == methods
+        for m in row["methods"]:
+            if m["method"] in methods:
+                expected = [v for v in (m["estimate"][i], m["low"][i], m["high"][i]) if v is not None]
+                assert numbers(told[m["method"]]) == pytest.approx(expected, rel=1e-3, abs=1e-3), (x, m["method"])
+                assert told[m["method"]][0] != DASH or m["estimate"][i] is None
+
+
+METHODS = ["better", "late", "null", "plain"]
+
+
+@needs_browser
+def test_hovering_reads_the_values_at_the_step_by_method(page, content):
+    row = row_of(content, "Ant-v5", "env_steps")
+    found = hovered(page, 60)
+    assert list(found) == sorted(found) == row["x"]  # each step is reached, from left to right
+    agree(found, row, "environment steps", METHODS)
+    page.mouse("mouseMoved", 5, 5)
+    assert page.evaluate(f"({READ})()") is None
+
+
+@needs_browser
+def test_the_step_that_is_read_is_the_nearest(page, content):
+    row, (line,) = row_of(content, "Ant-v5", "env_steps"), drawn(page)["null"]
+    x, y = page.center("#curves svg.chart")
+    left = x - page.evaluate("document.querySelector('#curves svg.chart').getBoundingClientRect().width") / 2
+    for i in range(3):
+        for part, expected in ((0.4, i), (0.6, i + 1)):
+            page.mouse("mouseMoved", left + line[i, 0] + part * (line[i + 1, 0] - line[i, 0]), y)
+            assert page.evaluate(f"({READ})()")[0] == f"{row['x'][expected]} environment steps"
+
+
+@needs_browser
+def test_the_curves_are_drawn_where_the_numbers_are_and_nowhere_else(page, content):
+    row, lines = row_of(content, "Ant-v5", "env_steps"), drawn(page)
+    assert list(lines) == METHODS
+    given, pixels = [], []
+    for m in row["methods"]:
+        known = [[x, y] for x, y in zip(row["x"], m["estimate"]) if y is not None]
+        (line,) = lines[m["method"]]
+        assert len(line) == len(known)
+        given += known
+        pixels.append(line)
+    assert len(lines["late"][0]) < len(lines["null"][0])  # known from 500 on, so drawn from there on
+    for m in row["methods"]:  # a band goes along the upper ends and back along the lower ones
+        given += [[x, y] for x, y in zip(row["x"], m["high"]) if y is not None]
+        given += [[x, y] for x, y in zip(row["x"][::-1], m["low"][::-1]) if y is not None]
+        pixels += drawn(page, kind=".band")[m["method"]]
+    for i, rises in ((0, True), (1, False)):  # one scale for all methods: pixels are a straight function of numbers
+        numbers_, at = np.array(given)[:, i], np.concatenate(pixels)[:, i]
+        slope, start = np.polyfit(numbers_, at, 1)
+        np.testing.assert_allclose(start + slope * numbers_, at, atol=0.01)
+        assert (slope > 0) == rises
+        if i == 0:
+            marker = page.evaluate("document.querySelector('svg.chart .marker').getAttribute('x1')")
+            assert float(marker) == pytest.approx(start + slope * content["tasks"][0]["step"], abs=0.01)
+
+
+@needs_browser
+def test_a_method_is_hidden_and_shown_by_its_name_in_the_legend(page, content):
+    before = [drawn(page, i) for i in range(3)]
+    page.click(".methods button[data-method=better]")
+    state = "document.querySelector('.methods button[data-method=better]').getAttribute('aria-pressed')"
+    assert page.evaluate(state) == "false"
+    for i, task in enumerate(("Ant-v5", "Hopper-v5", None)):
+        assert list(drawn(page, i)) == [m for m in before[i] if m != "better"] and "better" in before[i], task
+    agree(hovered(page, 12), row_of(content, "Ant-v5", "env_steps"), "environment steps", METHODS[1:])
+    page.evaluate("document.querySelector('.methods button[data-method=better]').focus()")
+    page.key(" ")
+    assert page.evaluate(state) == "true"
+    for i in range(3):
+        after = drawn(page, i)
+        assert list(after) == list(before[i])
+        assert all(np.array_equal(a, b) for m in after for a, b in zip(after[m], before[i][m], strict=True))
+
+
+@needs_browser
+def test_all_hidden_is_an_empty_chart_that_says_so(page):
+    for method in METHODS:
+        page.click(f".methods button[data-method={method}]")
+    assert drawn(page) == {} and "no method is shown" in page.evaluate(
+        "document.querySelector('svg.chart').textContent"
+    )
+    x, y = page.center("svg.chart")
+    page.mouse("mouseMoved", x, y)
+    assert page.evaluate(f"({READ})()") is None
+
+
+@needs_browser
+@pytest.mark.parametrize("axis", ["env_steps", "training_decisions", "updates", "seconds"])
+def test_the_axis_is_switched(page, content, axis):
+    page.click("input[value=updates] + span")
+    page.click(f"input[value={axis}] + span")
+    row, label = row_of(content, "Ant-v5", axis), content["axes"][axis]
+    assert page.evaluate("document.querySelector('svg.chart .x-label').textContent") == label
+    for m in row["methods"]:
+        (line,) = drawn(page)[m["method"]]
+        known = np.array([x for x, y in zip(row["x"], m["estimate"]) if y is not None])
+        slope, start = np.polyfit(known, line[:, 0], 1)
+        np.testing.assert_allclose(start + slope * known, line[:, 0], atol=0.01)
+    agree(hovered(page, 25), row, label, METHODS)
+    assert page.evaluate("document.querySelectorAll('#curves .marker').length") == (2 if axis == "env_steps" else 0)
+
+
+@needs_browser
+def test_decisions_are_another_curve_than_steps(page):
+    """`late` repeats half of its steps: against decisions it ends half way."""
+    ends = {}
+    for axis in ("env_steps", "training_decisions"):
+        page.click(f"input[value={axis}] + span")
+        lines = drawn(page)
+        ends[axis] = lines["late"][0][-1, 0] / lines["null"][0][-1, 0]
+    assert ends["env_steps"] == pytest.approx(1) and ends["training_decisions"] < 0.6
+
+
+@needs_browser
+def test_the_measure_is_switched(page, content):
+    page.click("input[value=fraction_repeated] + span")
+    agree(hovered(page, 12), row_of(content, "Ant-v5", "env_steps", "fraction_repeated"), "environment steps", METHODS)
+
+
+@needs_browser
+def test_values_are_a_table_too(page, content):
+    page.click("#curves .panel details summary")
+    row = row_of(content, "Ant-v5", "env_steps")
+    page.wait("document.querySelectorAll('#curves .panel details table').length === 1")
+    found = rows(page, "#curves .panel details table")
+    for i, cells in enumerate(found):
+        for cell, m in zip(cells[1:], row["methods"], strict=True):
+            known = None if m["estimate"][i] is None else {k: m[k][i] for k in ("estimate", "low", "high")}
+            assert shows(cell, known)
+    assert len(found) == len(row["x"])
+
+
+@needs_browser
+def test_profiles_are_read_too(page, content):
+    profiles = content["over_tasks"]["profiles"]
+    page.evaluate("document.querySelectorAll('svg.chart')[2].focus()")
+    page.key("Home")
+    told = page.evaluate("document.querySelectorAll('svg.chart')[2].getAttribute('aria-valuetext')")
+    assert told.startswith("0 normalised score t: ")
+    for m, text in zip(profiles["methods"], told.split(": ")[1].split("; "), strict=True):
+        assert text.startswith(m["method"])
+        assert numbers([text]) == pytest.approx([m["fraction"][0], m["low"][0], m["high"][0]], rel=1e-3)
+
+
+# --- For everybody --------------------------------------------------------------------------------
+
+
+@needs_browser
+def test_curves_are_read_by_the_keyboard(page, content):
+    row = row_of(content, "Ant-v5", "env_steps")
+    told = "document.querySelector('svg.chart').getAttribute('aria-valuetext')"
+    page.evaluate("document.querySelector('.controls input[name=measure]:checked').focus()")
+    page.key("Tab")  # to the first chart, which then tells its last step
+    assert page.evaluate("document.activeElement.matches('svg.chart[tabindex=\"0\"]')")
+    for key, i in (("ArrowLeft", -2), ("ArrowLeft", -3), ("ArrowRight", -2), ("Home", 0), ("End", -1)):
+        page.key(key)
+        assert page.evaluate(told).startswith(f"{row['x'][i]:,} environment steps: better "), key
+        assert float(page.evaluate("document.activeElement.getAttribute('aria-valuenow')")) == row["x"][i]
+    text = page.evaluate(told).split("better ")[1].split(";")[0]
+    m = row["methods"][0]
+    assert numbers([text]) == pytest.approx([m[k][-1] for k in ("estimate", "low", "high")], rel=1e-3)
+    page.key("Escape")
+    assert page.evaluate(f"({READ})()") is None
+
+
+@needs_browser
+def test_everything_that_can_be_used_has_a_name(page):
+    nodes = page.send("Accessibility.getFullAXTree")["nodes"]
+    used = [(n["role"]["value"], n.get("name", {}).get("value", "")) for n in nodes if not n.get("ignored")]
+    named = {role for role, _ in used if role in ("button", "radio", "slider", "table", "region", "link", "group")}
+    assert named >= {"button", "radio", "slider", "table", "region", "link"}
+    assert not [
+        pair for pair in used if pair[0] in ("button", "radio", "slider", "table", "region", "link") and not pair[1]
+    ]
+    assert {name for role, name in used if role == "slider"} == {"Ant-v5", "Hopper-v5", "Runs with a score above t"}
+
+
+COLORS = """() => { const of = name => { const e = document.createElement('i'); e.style.color = `var(--${name})`;
+    document.body.append(e); const c = getComputedStyle(e).color; e.remove(); return c.match(/\\d+/g).slice(0, 3).map(Number); };
+    return Object.fromEntries(['paper', 'panel', 'ink', 'faint', 'accent', 'good', 'bad', 'warn-paper',
+        ...Array(10).keys()].map(n => [n, of(typeof n === 'number' ? 's' + n : n)])); }"""
+
+
+def contrast(a, b):
+    """Source: WCAG 2.2, relative luminance and contrast ratio."""
+
+    def luminance(color):
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (v / 255 for v in color)]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(a), luminance(b)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@needs_browser
+@pytest.mark.parametrize("dark", [False, True])
+def test_light_and_dark_can_be_read(chromium, folder, dark):
+    tab = browser.Page(chromium, dark=dark).open(folder / "report.html")
+    colors = tab.evaluate(f"({COLORS})()")
+    assert (sum(colors["paper"]) < 200) == dark
+    for name in ("ink", "faint", "accent", "good", "bad"):
+        assert contrast(colors[name], colors["paper"]) >= 4.5, name
+    assert contrast(colors["faint"], colors["panel"]) >= 4.5 and contrast(colors["ink"], colors["warn-paper"]) >= 4.5
+    for i in range(10):  # lines of curves
+        assert contrast(colors[str(i)], colors["panel"]) >= 3, i
+    assert troubles(tab) == []
+
+
+@needs_browser
+def test_on_a_phone_and_on_paper(chromium, folder):
+    tab = browser.Page(chromium, width=360, height=740, mobile=True).open(folder / "report.html")
+    assert tab.evaluate("document.documentElement.scrollWidth") == 360
+    assert tab.evaluate("document.querySelector('svg.chart').getBoundingClientRect().width") > 280
+    tab.send("Emulation.setEmulatedMedia", media="print")
+    assert tab.evaluate("getComputedStyle(document.querySelector('nav')).display") == "none"
+    tab.send("Emulation.setEmulatedMedia", media="")
+    # All runs are on paper, and folded up again after.
+    tab.evaluate(
+        "addEventListener('beforeprint', () => { window.seen = document.querySelector('#runs details').open; })"
+    )
+    assert tab.pdf().startswith(b"%PDF")
+    assert tab.evaluate("window.seen") and not tab.evaluate("document.querySelector('#runs details').open")
+    assert troubles(tab) == []

@@ -1,0 +1,180 @@
+"""Masks of valid choices: what becomes of them, where they come from, and the ones that nobody can act by."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from taac.data_structures import StepType
+from taac.environments.single import make_single
+from taac.environments.spaces import action_adapter, observation_spec
+from taac.environments.vector_environment import create_environment
+from taac.environments.wrappers import ActionMaskFromInfo
+from taac.errors import TaacError
+from taac.networks import ObservationNormalizer
+from taac.specs import ACTION_MASK
+from tests.environments.toys import Masked, Probe, env_id
+
+
+def masked(num_envs=2, wrappers=(), asynchronous=False, **kwargs):
+    return create_environment(
+        env_id("Masked"), num_envs=num_envs, wrappers=wrappers, env_kwargs=kwargs, asynchronous=asynchronous
+    )
+
+
+@pytest.mark.parametrize(
+    "space, binary",
+    [
+        (spaces.MultiBinary(4), True),
+        (spaces.Box(0, 1, (4,), np.int8), True),
+        (spaces.Box(0, 1, (3, 4), np.int64), True),
+        (spaces.Box(0, 2, (4,), np.int8), False),
+        (spaces.Box(0.0, 1.0, (4,), np.float32), False),
+        (spaces.Discrete(4), False),
+    ],
+    ids=str,
+)
+def test_a_binary_mask_is_kept_as_bools_of_one_byte(space, binary):
+    spec = observation_spec(spaces.Dict({ACTION_MASK: space, "flags": spaces.MultiBinary(2)}))
+    assert (spec[ACTION_MASK].dtype == torch.bool) == binary and spec[ACTION_MASK].shape == space.shape
+    assert spec["flags"].dtype == torch.float32
+    if binary:
+        assert spec[ACTION_MASK].num_bytes == np.prod(space.shape)
+
+
+def test_the_mask_arrives_as_it_is_and_is_not_normalised():
+    environment, reference = masked(num_envs=1), Masked()
+    frame, (expected, _) = environment.reset(3), reference.reset(seed=3)
+    normalizer = ObservationNormalizer(environment.observation_spec)
+    for _ in range(10):
+        assert frame.observation[ACTION_MASK].dtype == torch.bool
+        assert frame.observation[ACTION_MASK][0].tolist() == expected[ACTION_MASK].astype(bool).tolist()
+        normalizer.update(frame.observation)
+        assert torch.equal(normalizer(frame.observation)[ACTION_MASK], frame.observation[ACTION_MASK])
+        choice = int(frame.observation[ACTION_MASK].int().argmax())
+        frame, (expected, *_) = environment.step(torch.tensor([choice])), reference.step(np.int64(choice))
+    environment.close()
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_mask_in_the_info_is_moved_to_the_observation_it_came_with(asynchronous):
+    """At the first step of an episode it is that of `reset`."""
+    ours = masked(wrappers=(ActionMaskFromInfo,), asynchronous=asynchronous, where="info")
+    theirs = masked()
+    frames = [ours.reset(0), theirs.reset(0)]
+    kinds = set()
+    for _ in range(45):
+        assert torch.equal(frames[0].observation["observation"], frames[1].observation["numbers"])
+        assert torch.equal(frames[0].observation[ACTION_MASK], frames[1].observation[ACTION_MASK])
+        kinds |= set(frames[0].step_type.tolist())
+        choice = frames[0].observation[ACTION_MASK].int().argmax(-1)
+        frames = [ours.step(choice), theirs.step(choice)]
+    ours.close()
+    theirs.close()
+    assert kinds == {0, 1, 2}
+
+
+def test_a_dict_observation_gets_one_leaf_more():
+    class Told(gymnasium.Wrapper):
+        def reset(self, **kwargs):
+            observation, info = self.env.reset(**kwargs)
+            return observation, {**info, "legal": [True, False, True]}
+
+    env = Probe(spaces.Dict(a=spaces.Box(0, 1, (2,))), spaces.Discrete(3))
+    observation, _ = ActionMaskFromInfo(Told(env), "legal").reset(seed=0)
+    assert list(observation) == ["a", "action_mask"] and observation["action_mask"].tolist() == [1, 0, 1]
+
+
+def test_taxi_tells_its_mask_in_the_info():
+    newest = max(name for name in gymnasium.registry if name.startswith("Taxi-v"))  # versions before it are refused
+    environment = create_environment(newest, wrappers=(ActionMaskFromInfo,))
+    frame = environment.reset(0)
+    for _ in range(20):
+        mask = frame.observation[ACTION_MASK][0]
+        assert mask.shape == (6,) and mask.any() and not mask.all()
+        before = frame.observation["observation"]
+        moves = [c for c in range(4) if mask[c]]
+        frame = environment.step(torch.tensor([moves[0]]))
+        assert not torch.equal(frame.observation["observation"], before), "a valid move moves"
+    environment.close()
+
+
+def refused_at(steps, **kwargs):
+    environment = masked(**kwargs)
+    try:
+        frame = environment.reset(0)
+        for _ in range(steps):
+            frame = environment.step(frame.observation[ACTION_MASK].int().argmax(-1))
+    finally:
+        environment.close()
+
+
+@pytest.mark.parametrize("agents", [None, 2])
+@pytest.mark.parametrize("step", [0, 3])
+def test_a_mask_that_forbids_everything_is_refused_with_environment_and_step(step, agents):
+    if step:
+        refused_at(step - 1, forbids_at=step, agents=agents)
+    message = (
+        rf"Masked-v0' \(number 0 of 2\) gave an 'action_mask' that forbids every choice at step {step} after reset"
+    )
+    with pytest.raises(TaacError, match=message):
+        refused_at(step, forbids_at=step, agents=agents)
+
+
+def test_it_is_refused_where_an_episode_is_cut_off_and_not_where_it_terminates():
+    refused_at(30, length=4)
+    with pytest.raises(TaacError, match="forbids every choice at step 20 after reset"):
+        refused_at(20, forbids_at=20)
+
+
+def test_one_agent_that_cannot_act_is_enough():
+    class Stuck(Masked):
+        def _observe(self):
+            observation, info = super()._observe()
+            observation["action_mask"][1] = 0
+            return observation, info
+
+    gymnasium.register("taac-test/Stuck-v0", Stuck)
+    environment = create_environment("taac-test/Stuck-v0", env_kwargs={"agents": 3})
+    with pytest.raises(TaacError, match="forbids every choice at step 0"):
+        environment.reset(0)
+    environment.close()
+    del gymnasium.registry["taac-test/Stuck-v0"]
+
+
+def test_what_action_mask_from_info_refuses():
+    with pytest.raises(TaacError, match="needs Discrete actions"):
+        ActionMaskFromInfo(Probe())
+    with pytest.raises(TaacError, match=r"equally many choices.*MultiDiscrete"):
+        ActionMaskFromInfo(Probe(action_space=spaces.MultiDiscrete([2, 3])))
+    with pytest.raises(TaacError, match="the info has no 'action_mask'; it has nothing"):
+        ActionMaskFromInfo(Probe(action_space=spaces.Discrete(3))).reset(seed=0)
+    with pytest.raises(TaacError, match=r"info\['action_mask'\] must be \[5\], one entry a choice, got \[2, 5\]"):
+        wrong = make_single(env_id("Masked"), {"where": "info", "agents": 2}, (), None)
+        wrong.unwrapped.action_space = spaces.Discrete(5)
+        ActionMaskFromInfo(wrong.unwrapped).reset(seed=0)
+
+
+def test_choices_of_agents_count_from_zero_and_arrive_from_the_start():
+    spec, to_env = action_adapter(spaces.MultiDiscrete([3, 4], start=[5, -2]))
+    assert spec.is_categorical and spec.shape == (2,) and spec.num_choices.tolist() == [3, 4]
+    assert to_env(torch.tensor([[0, 3], [2, 0]])).tolist() == [[5, 1], [7, -2]]
+
+
+@pytest.mark.parametrize("agents, own_reward", [(None, False), (2, False), (2, True)])
+def test_frames_of_agents(agents, own_reward):
+    """The toy itself checks that what it gets is in its action space, which starts at 7."""
+    environment = masked(agents=agents, own_reward=own_reward, start=7)
+    frame = environment.reset(0)
+    group = () if agents is None else (agents,)
+    for _ in range(25):
+        assert frame.prev_action.shape == (2, *group) and frame.prev_action.dtype == torch.int64
+        assert frame.reward.shape == (2, *(group if own_reward else ()))
+        assert frame.observation["numbers"].shape == frame.observation[ACTION_MASK].shape == (2, *group, 5)
+        assert not frame.prev_action[frame.step_type == int(StepType.FIRST)].any()
+        choice = frame.observation[ACTION_MASK].int().argmax(-1)
+        frame = environment.step(choice)
+    environment.close()

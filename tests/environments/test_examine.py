@@ -1,0 +1,225 @@
+"""`taac check --env_name`: each thing that can be wrong with an environment, and what is said to mend it."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from taac.environments.examine import examine
+from taac.errors import TaacError
+from tests.environments.toys import env_id
+
+
+class Sound(gymnasium.Env):
+    """Nothing is wrong with it: random observations, terminates at random after 5 to 15 steps."""
+
+    def __init__(self):
+        self.observation_space = spaces.Box(-1.0, 1.0, (2,))
+        self.action_space = spaces.Box(-1.0, 1.0, (1,))
+
+    def observe(self):
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t, self.length = 0, int(self.np_random.integers(5, 16))
+        return self.observe(), {}
+
+    def step(self, action):
+        self.t += 1
+        return self.observe(), self.reward(), self.t >= self.length, False, {}
+
+    def reward(self):
+        return 1.0
+
+
+class Wide(Sound):
+    def observe(self):
+        return 3 * super().observe()
+
+
+class WrongShape(Sound):
+    def observe(self):
+        return np.zeros(3, np.float32)
+
+
+class WrongType(Sound):
+    def observe(self):
+        return np.zeros(2, np.float64)
+
+
+class NotANumber(Sound):
+    def observe(self):
+        return np.full(2, np.nan, np.float32)
+
+
+class Infinite(Sound):
+    def __init__(self):
+        super().__init__()
+        self.observation_space = spaces.Box(-np.inf, np.inf, (2,))
+
+    def observe(self):
+        return np.full(2, np.inf, np.float32)
+
+
+class AList(Sound):
+    def observe(self):
+        return [0.5, 0.5]
+
+
+class ADict(Sound):
+    def __init__(self):
+        super().__init__()
+        self.observation_space = spaces.Dict(a=self.observation_space)
+
+
+class NoPair(Sound):
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed)[0]
+
+
+class NoSeed(Sound):
+    def reset(self):
+        return super().reset()
+
+
+class WrongReward(Sound):
+    def reward(self):
+        return np.array([1.0, 2.0])
+
+
+class NoReward(Sound):
+    def reward(self):
+        return "much"
+
+
+class NanReward(Sound):
+    def reward(self):
+        return float("nan")
+
+
+class NoBool(Sound):
+    def step(self, action):
+        observation, reward, terminated, truncated, info = super().step(action)
+        return observation, reward, int(terminated), truncated, info
+
+
+class FourValues(Sound):
+    def step(self, action):
+        return super().step(action)[:4]
+
+
+class OldRandom(Sound):
+    def observe(self):
+        return np.random.default_rng().uniform(-1, 1, 2).astype(np.float32)
+
+
+class Remembers(Sound):
+    """What follows a seed depends on how often it was reset before."""
+
+    resets = 0
+
+    def reset(self, *, seed=None, options=None):
+        found = super().reset(seed=seed)
+        self.resets += 1
+        return found
+
+    def observe(self):
+        return super().observe() * np.float32(0.9**self.resets)
+
+
+class Endless(Sound):
+    def step(self, action):
+        return (*super().step(action)[:2], False, False, {})
+
+
+class FixedEnd(Sound):
+    def reset(self, *, seed=None, options=None):
+        found = super().reset(seed=seed)
+        self.length = 7
+        return found
+
+
+class Unbounded(Sound):
+    def __init__(self):
+        super().__init__()
+        self.action_space = spaces.Box(-np.inf, np.inf, (1,))
+
+
+class Words(Sound):
+    def __init__(self):
+        super().__init__()
+        self.observation_space = spaces.Text(5)
+
+
+class ResetsItself(gymnasium.wrappers.Autoreset):
+    def __init__(self):
+        super().__init__(Sound())
+
+
+def named(cls, **more):
+    name = f"taac-test/Examined{cls.__name__}-v0"
+    if name not in gymnasium.registry:
+        gymnasium.register(name, cls, **more)
+    return name
+
+
+@pytest.mark.parametrize(
+    "cls, about, mend",
+    [
+        (Wide, "the observation at reset is not in its space Box.*its values are", "widen the space's bounds"),
+        (WrongShape, r"its shape is \(3,\)", "return what the space says"),
+        (WrongType, "its dtype is float64", r"return observation.astype\(np.float32\)"),
+        (NotANumber, "the observation at reset is not finite", "mend it"),
+        (Infinite, "the observation at reset is not finite", "mend it"),
+        (AList, r"the observation at reset is not in its space Box.*: \[0.5, 0.5\]", "correct the space"),
+        (ADict, r"the observation at reset is not in its space Dict", "correct the space"),
+        (NoPair, "reset returned array", r"must return a pair \(observation, info\)"),
+        (NoSeed, "reset failed: TypeError", "seed=None"),
+        (WrongReward, r"the reward at step 1 of episode 1 has shape \(2,\)", "reward_space"),
+        (NoReward, "is no number: 'much'", "return a float"),
+        (NanReward, "the reward at step 1 of episode 1 is nan", "clip it in a wrapper"),
+        (NoBool, "'terminated' at step 1 of episode 1 is 0", "return a bool"),
+        (FourValues, "step 1 of episode 1 failed: ValueError", r"\(observation, reward, terminated, truncated, info\)"),
+        (OldRandom, "the same seed and actions lead elsewhere, at step 0", r"super\(\).reset\(seed=seed\)"),
+        (Endless, "no time limit, and no episode ended", "max_episode_steps"),
+        (Unbounded, "action space", "unbounded"),
+        (Words, "observation space", "add a wrapper"),
+        (ResetsItself, "it resets itself", "leave out the wrapper Autoreset"),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else "",
+)
+def test_what_is_wrong_is_named_with_what_mends_it(cls, about, mend):
+    wrong = [finding for finding in examine(named(cls)) if not finding.fine]
+    assert len(wrong) == 1
+    with pytest.raises(AssertionError, match=about):
+        raise AssertionError(wrong[0].about)
+    with pytest.raises(AssertionError, match=mend):
+        raise AssertionError(wrong[0].mend)
+
+
+def test_nothing_is_wrong_with_a_sound_one():
+    found = examine(named(Sound))
+    assert all(finding.fine and not finding.mend for finding in found) and len(found) == 7
+    assert "20 of 20 episodes terminated" in found[3].about and found[3].about.endswith("after 7 to 15 steps")
+    assert "the same seed and actions give the same episode" in found[4].about
+
+
+def test_what_may_be_wrong_is_a_hint():
+    (hint,) = [finding for finding in examine(named(FixedEnd)) if finding.mend]
+    assert hint.fine and "All of one length" in hint.about and "truncated=True instead" in hint.mend
+    (hint,) = [finding for finding in examine(named(Remembers)) if finding.mend]
+    assert hint.fine and "not in one that was used before" in hint.about
+
+
+@pytest.mark.parametrize("name", ["Goal", "Noise", "Masked", "TwoOfThree", "Ledger"])
+def test_environments_of_every_kind_are_tried_to_the_end(name):
+    found = examine(env_id(name))
+    assert "a step takes" in found[-1].about
+
+
+def test_an_unknown_one_is_an_error():
+    with pytest.raises(TaacError, match=r"Pendulun-v1.*doesn't exist"):
+        examine("Pendulun-v1")

@@ -1,0 +1,108 @@
+"""Environments that raise, hang or die: who is named, and how episodes end where they are made anew."""
+
+from __future__ import annotations
+
+import gymnasium
+import pytest
+import torch
+
+from taac.environments.vector_environment import create_environment
+from taac.errors import EnvironmentFailed, TaacError
+from tests.environments.toys import env_id
+
+
+def fragile(tmp_path, how, num_envs=3, at=3, times=1, modulus=3, **settings):
+    """Of the environments seeded with 7, 8 and 9, the last breaks down."""
+    kwargs = {"how": how, "at": at, "log": str(tmp_path / "log"), "times": times, "modulus": modulus}
+    return create_environment(env_id("Fragile"), num_envs, env_kwargs=kwargs, **settings)
+
+
+def break_down(environment):
+    environment.reset(7)
+    for step in range(3):
+        environment.step(torch.full((environment.num_envs, 1), 0.25 * (step + 1)))
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_one_that_raises_is_named_with_seed_step_and_action(tmp_path, asynchronous):
+    environment = fragile(tmp_path, "raise", asynchronous=asynchronous)
+    with pytest.raises(EnvironmentFailed) as error:
+        break_down(environment)
+    environment.close()
+    message = str(error.value)
+    assert f"'{env_id('Fragile')}' (number 2 of 3, seed 9, episode 1 since it was seeded) failed at step 3" in message
+    assert (
+        "RuntimeError: 50% of the simulator is gone, and %d of it; its last action, in its own scale, was [0.75]"
+        in message
+    )
+
+
+@pytest.mark.parametrize(
+    "how, told",
+    [
+        ("die", "its process died (SIGKILL)"),
+        ("exit", "its process died (exit code 3)"),
+        ("hang", "it did not answer within 1.5 s"),
+    ],
+)
+def test_one_that_dies_or_hangs_is_named_and_made_anew(tmp_path, how, told):
+    environment = fragile(tmp_path, how, asynchronous=True, step_timeout=1.5, max_restarts=1)
+    with pytest.raises(EnvironmentFailed) as error:
+        break_down(environment)
+    assert f"(number 2 of 3, seed 9) failed at step 3 after reset: {told}" in str(error.value)
+    assert "its last action, in [-1, 1], was [0.75]" in str(error.value)
+    environment.restart(error.value)
+    time_step = environment.reset(7)
+    assert time_step.observation[:, 0].tolist() == [7.0, 8.0, 9.0] and time_step.is_first().all()
+    for _ in range(4):  # it has broken down once, which is all
+        time_step = environment.step(torch.zeros(3, 1))
+    assert time_step.observation[:, 1].tolist() == [4.0] * 3
+    with pytest.raises(EnvironmentFailed, match=r"restarted 1 times, which is all that .*max_restarts = 1 allows"):
+        environment.restart(error.value)
+    environment.close()
+
+
+def test_environments_of_this_process_are_not_made_anew(tmp_path):
+    environment = fragile(tmp_path, "raise", max_restarts=5)
+    with pytest.raises(EnvironmentFailed) as error:
+        break_down(environment)
+    with pytest.raises(EnvironmentFailed) as again:
+        environment.restart(error.value)
+    assert again.value is error.value and environment.restarts == 0
+    environment.close()
+
+
+def test_seed_and_episode_are_those_of_the_environment(tmp_path):
+    """Counter's first episode after the seed has 2 steps; what breaks down is a wrapper, in the third step of the second."""
+
+    environment = create_environment(
+        env_id("Counter"), 2, env_kwargs={"scripts": (("2t", "9t"),)}, wrappers=(BreaksInSecond,)
+    )
+    environment.reset(3)
+    with pytest.raises(
+        EnvironmentFailed, match=r"number 0 of 2, seed 3, episode 2 since it was seeded\) failed at step 3"
+    ):
+        for _ in range(9):
+            environment.step(torch.zeros(2, 2))
+    environment.close()
+
+
+class BreaksInSecond(gymnasium.Wrapper):
+    def step(self, action):
+        found = self.env.step(action)
+        if found[0][0] == 1 and found[0][1] == 3:
+            raise ValueError("here")
+        return found
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"step_timeout": 0.0}, "step_timeout must be above 0 seconds, or None, got 0.0"),
+        ({"step_timeout": -1.0}, "step_timeout must be above 0 seconds"),
+        ({"max_restarts": -1}, "max_restarts must be 0 or more, got -1"),
+    ],
+)
+def test_settings_out_of_range(settings, message):
+    with pytest.raises(TaacError, match=message):
+        create_environment("Pendulum-v1", **settings)

@@ -1,0 +1,15 @@
+"""The shipped methods, and what an environment must be for each: tests of every method give it one it can act in."""
+
+from __future__ import annotations
+
+import pathlib
+
+FILES = sorted(path.stem for path in pathlib.Path(__file__).resolve().parents[1].glob("gin/methods/*.gin"))
+# SQIL's are SAC and TAAC on other batches, and need demonstrations: `training/test_imitation.py` has them.
+METHODS = [name for name in FILES if not name.startswith("sqil_")]
+DISCRETE_METHODS = {"sac_discrete"}  # the others are of continuous actions
+
+
+def fitting(method: str) -> list[str]:
+    """What to bind after an environment of continuous actions: for a method of discrete ones, another environment."""
+    return ["create_environment.env_name = 'Acrobot-v1'"] if method in DISCRETE_METHODS else []

@@ -1,0 +1,178 @@
+"""Demonstrations in the buffer, and as half of each batch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from taac import nest, specs
+from taac.data_structures import Experience, StepType, TimeStep
+from taac.errors import TaacError
+from taac.replay import ReplayBuffer, SqilReplay, prefilled
+
+F, M, L = (int(kind) for kind in (StepType.FIRST, StepType.MID, StepType.LAST))
+
+
+def frames(kinds, start=0.0, reward=None):
+    """Frames `[F]` whose observation is their number, from `start` on."""
+    count = len(kinds)
+    number = torch.arange(count, dtype=torch.float32) + start
+    return Experience(
+        TimeStep(
+            step_type=torch.tensor([{"F": F, "M": M, "L": L}[k] for k in kinds], dtype=torch.uint8),
+            reward=number * 10 if reward is None else reward,
+            discount=torch.ones(count),
+            observation=number.unsqueeze(-1),
+            prev_action=number.unsqueeze(-1) / 1000,
+            duration=torch.ones(count, dtype=torch.int16),
+        ),
+        {"switch": torch.arange(count) % 2 == 0},
+    )
+
+
+def buffer(num_envs=1, length=50):
+    spec = nest.map_structure(specs.spec_of, frames("FL"))
+    return ReplayBuffer(spec, num_envs, length)
+
+
+def filled(count, **arguments):
+    """With `count` frames of one endless episode, numbered from 1000 on, in every environment."""
+    held = buffer(**arguments)
+    own = frames("F" + "M" * (count - 1), start=1000)
+    for t in range(count):
+        held.add(nest.map_structure(lambda x: x[t].expand(held.num_envs, *x.shape[1:]), own))  # noqa: B023
+    return held
+
+
+def held(replay):
+    return replay.state_dict()
+
+
+# Prefilled ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_frames_of_a_buffer():
+    given = frames("FMMLFML")
+    replay = buffer()
+    assert prefilled(replay, given) is replay
+    state = held(replay)
+    assert replay.size == 7
+    for path, leaf in nest.flatten_with_path(given):
+        assert torch.equal(state[f"frames/{path}"][:, 0], leaf), path
+
+
+def test_dealt_to_several_environments_each_part_ends_as_a_truncation():
+    """Seven frames for three environments: two each, the last left out."""
+    replay = prefilled(buffer(num_envs=3), frames("FMMLFML"))
+    state = held(replay)
+    assert state["frames/time_step/observation"][..., 0].tolist() == [[0, 2, 4], [1, 3, 5]]
+    assert state["frames/time_step/step_type"].tolist() == [[F, M, F], [L, L, L]]
+    assert state["frames/time_step/discount"].eq(1).all()
+    assert state["frames/rollout_info/switch"].tolist() == [[True] * 3, [False] * 3]
+
+
+def test_they_give_way_to_newer_frames():
+    replay = prefilled(buffer(length=8), frames("FMMLFML"))
+    for number in range(4):
+        replay.add(nest.index(frames("F", start=1000 + number), slice(0, 1)))
+    seen = {int(x) for x in replay.sample(200, 2).time_step.observation.flatten()}
+    assert seen == {3, 4, 5, 6, 1000, 1001, 1002, 1003}
+
+
+def test_what_is_given_is_left_alone():
+    given = frames("FMMLFML")
+    prefilled(buffer(num_envs=3), given)
+    assert torch.equal(given.time_step.step_type, frames("FMMLFML").time_step.step_type)
+
+
+@pytest.mark.parametrize("num_envs, length, kinds", [(1, 6, "FMMLFML"), (4, 50, "FMMLFML")])
+def test_demonstrations_that_do_not_fit_are_refused(num_envs, length, kinds):
+    with pytest.raises(TaacError, match=rf"7 frames of demonstrations are \d for each of {num_envs} environments"):
+        prefilled(buffer(num_envs, length), frames(kinds))
+
+
+# SQIL -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch_size, demonstrated", [(8, 4), (9, 5), (1, 1)])
+@pytest.mark.parametrize("length", [2, 4])
+def test_half_of_each_batch(batch_size, demonstrated, length):
+    replay = SqilReplay(filled(20), frames("FMMMLFMML"))
+    batch = replay.sample(batch_size, length).time_step
+    assert batch.observation.shape == (length, batch_size, 1)
+    assert (batch.observation[:, :demonstrated] < 1000).all() and (batch.observation[:, demonstrated:] >= 1000).all()
+    assert (batch.observation.diff(dim=0) == 1).all()  # segments
+    first = batch.step_type == F
+    assert torch.equal(batch.reward[:, :demonstrated], (~first[:, :demonstrated]).float())
+    assert batch.reward[:, demonstrated:].eq(0).all()
+    assert batch.reward.dtype == torch.float32
+
+
+def test_the_task_s_rewards_stay_in_the_buffer():
+    replay = SqilReplay(own := filled(20), frames("FMMMLFMML"))
+    replay.sample(8, 2)
+    assert own.sample(8, 2).time_step.reward.min() >= 10_000
+    assert replay.demonstrations.sample(8, 2).time_step.reward.max() > 1
+
+
+def test_every_demonstrated_segment_is_drawn():
+    replay = SqilReplay(filled(20), frames("FMMMLFMML"))
+    starts = replay.sample(400, 2).time_step.observation[0, :200, 0]
+    assert set(starts.tolist()) == set(range(8))
+
+
+def test_frames_are_added_to_the_agent_s():
+    replay = SqilReplay(own := filled(20), frames("FMMMLFMML"))
+    replay.add(nest.index(frames("L", start=5000), slice(0, 1)))
+    assert replay.size == own.size == 21 and replay.demonstrations.size == 9
+    assert (replay.length, replay.num_envs, replay.device) == (own.length, own.num_envs, own.device)
+    assert replay.num_bytes == own.num_bytes + replay.demonstrations.num_bytes
+
+
+def test_saved_and_taken_up():
+    replay = SqilReplay(filled(20), frames("FMMMLFMML"))
+    other = SqilReplay(buffer(), frames("FMMMLFMML"))
+    other.load_state_dict(replay.state_dict())
+    torch.manual_seed(3)
+    expected = replay.sample(8, 3)
+    torch.manual_seed(3)
+    nest.map_structure(lambda x, y: torch.testing.assert_close(x, y, rtol=0, atol=0), other.sample(8, 3), expected)
+
+
+def test_other_demonstrations_than_the_run_began_with_are_refused():
+    state = SqilReplay(filled(20), frames("FMMMLFMML")).state_dict()
+    changed = frames("FMMMLFMML")
+    changed.time_step.prev_action[3] += 0.125
+    other = SqilReplay(buffer(), changed)
+    with pytest.raises(TaacError, match="not those that the run began with"):
+        other.load_state_dict(state)
+    assert other.size == 0
+
+
+def test_a_vector_reward_is_refused():
+    with pytest.raises(TaacError, match="the environment's reward is a vector"):
+        SqilReplay(buffer(), frames("FMML", reward=torch.zeros(4, 2)))
+
+
+class Weighs(ReplayBuffer):
+    """Weighs its segments, and keeps what it is told of them."""
+
+    def importance_weights(self, progress):
+        return progress * torch.arange(1, 5)
+
+    def update_priorities(self, error):
+        self.told = error
+
+
+def test_weights_and_errors_are_of_the_agent_s_half():
+    """Demonstrations are drawn uniformly and count 1; with an odd batch they are one more."""
+    replay = SqilReplay(filled(20), frames("FMMMLFMML"))
+    replay.sample(9, 2)
+    assert replay.importance_weights(0.5) is None
+    replay.update_priorities(None)
+    replay.agents.__class__ = Weighs
+    assert replay.importance_weights(0.5).tolist() == [1, 1, 1, 1, 1, 0.5, 1, 1.5, 2]
+    replay.update_priorities(torch.arange(9.0))
+    assert replay.agents.told.tolist() == [5, 6, 7, 8]
+    replay.update_priorities(None)
+    assert replay.agents.told is None

@@ -1,0 +1,303 @@
+"""Prioritised replay on frames that carry their environment's number and their own."""
+
+from __future__ import annotations
+
+import io
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+
+from taac.errors import TaacError
+from taac.replay import PrioritizedReplayBuffer, ReplayBuffer, replay_buffer
+from tests.replay.test_replay_buffer import SPEC, add, assert_equal, frames_of, situations, who
+
+# 99.99th percentiles of chi-square by degrees of freedom: with the seeds below the tests are deterministic.
+CHI_SQUARE = {6: 27.86, 13: 42.01}
+
+
+def filled(num_envs, length, added, lengths=None, **options):
+    buffer = PrioritizedReplayBuffer(SPEC, num_envs, length=length, **options)
+    add(buffer, 0, added, lengths)
+    return buffer
+
+
+def items(sample):
+    """Environment and number of each segment's first frame."""
+    environment, number = who(sample)
+    return list(zip(environment[0].tolist(), number[0].tolist()))
+
+
+def teach(buffer, segment, error_of, times=40):
+    """Draws until every segment has the error that it should have."""
+    for _ in range(times):
+        drawn = items(buffer.sample(32, segment))
+        buffer.update_priorities(torch.tensor([error_of(*item) for item in drawn], dtype=torch.float64))
+
+
+def masses(buffer):
+    """`p^alpha` by environment and number of the frame, where it is above 0; the newest frame has number `newest`."""
+    held = buffer._tree.masses.view(buffer.num_envs, buffer.length)
+    place = {n % buffer.length: n for n in range(buffer.newest - buffer.size + 1, buffer.newest + 1)}
+    return {(e, place[p]): held[e, p].item() for e, p in held.nonzero().tolist()}
+
+
+def chi_square(drawn, probabilities):
+    """Of draws against probabilities by item; an item that should not be there counts as infinitely far."""
+    if set(drawn) - set(probabilities):
+        return float("inf")
+    expected = np.array(list(probabilities.values())) * len(drawn)
+    counts = np.array([drawn.count(item) for item in probabilities])
+    return float(((counts - expected) ** 2 / expected).sum())
+
+
+# Equal priorities ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [1, 3, 14])
+@pytest.mark.parametrize("options", [{"alpha": 0.0}, {"alpha": 0.6}], ids=["alpha=0", "equal errors"])
+def test_equal_priorities_are_uniform_replay(options, batch):
+    """2 environments with 7 segments each, in a ring that has wrapped: as `test_starts_are_uniform` of `ReplayBuffer`."""
+    buffer = filled(2, 9, 13, **options)
+    teach(buffer, 3, lambda e, n: 0.7 if options["alpha"] else float(n))
+    drawn = []
+    for _ in range(3000 // batch):
+        drawn += items(buffer.sample(batch, 3))
+        weights = buffer.importance_weights(0.5)
+        assert weights.dtype == torch.float32 and weights.tolist() == [1.0] * batch
+    uniform = {(e, n): 1 / 14 for e in range(2) for n in range(4, 11)}
+    assert chi_square(drawn, uniform) < CHI_SQUARE[13]
+
+
+@settings(max_examples=60)
+@given(situations())
+def test_with_equal_priorities_environments_give_equally_many_segments(s):
+    """As of `ReplayBuffer`, where their number divides the batch; and each part of an environment's ring gives one."""
+    buffer = filled(s["num_envs"], s["length"], s["added"])
+    torch.manual_seed(s["seed"])
+    environment, _ = who(buffer.sample(s["num_envs"] * s["batch"], s["segment"]))
+    assert torch.bincount(environment[0], minlength=s["num_envs"]).tolist() == [s["batch"]] * s["num_envs"]
+    starts = buffer.size - s["segment"] + 1
+    drawn = items(buffer.sample(s["num_envs"] * starts, s["segment"]))
+    assert sorted(drawn) == sorted(masses_of_all(s, starts))
+
+
+def masses_of_all(s, starts):
+    oldest = s["added"] - min(s["added"], s["length"])
+    return [(e, oldest + k) for e in range(s["num_envs"]) for k in range(starts)]
+
+
+# Unequal ones --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("alpha", [0.5, 1.0])
+def test_segments_are_drawn_in_proportion_to_their_priorities(alpha):
+    """By hand: errors 0, 1, 2, ..., 6 and epsilon 1/4 are priorities 0.25, 1.25, ..., 6.25, to the power alpha."""
+    buffer = filled(1, 9, 13, alpha=alpha, epsilon=0.25)
+    teach(buffer, 3, lambda e, n: n - 4)
+    powers = np.array([0.25, 1.25, 2.25, 3.25, 4.25, 5.25, 6.25]) ** alpha
+    probabilities = {(0, 4 + k): p for k, p in enumerate(powers / powers.sum())}
+    drawn = [item for _ in range(3000) for item in items(buffer.sample(1, 3))]
+    assert chi_square(drawn, probabilities) < CHI_SQUARE[6]
+    # Drawn from equal parts, counts are as good as exact.
+    drawn = [item for _ in range(300) for item in items(buffer.sample(100, 3))]
+    for item, p in probabilities.items():
+        assert drawn.count(item) / len(drawn) == pytest.approx(p, abs=1e-3)
+
+
+def test_weights_by_hand():
+    """P = 1/8, 2/8, 5/8 of N = 3 segments: (N P)^-1 = 8/3, 4/3, 8/15; over the greatest: 1, 1/2, 1/5."""
+    buffer = filled(1, 4, 4, alpha=1.0, beta=0.0, epsilon=0.5)
+    teach(buffer, 2, lambda e, n: [0.5, 1.5, 4.5][n])
+    numbers = [n for _, n in items(buffer.sample(64, 2))]
+    assert set(numbers) == {0, 1, 2}
+    table = torch.tensor([1.0, 1 / 2, 1 / 5])
+    for progress, power in [(0.0, 0.0), (0.5, 0.5), (1.0, 1.0), (1.5, 1.0)]:
+        torch.testing.assert_close(buffer.importance_weights(progress), table[numbers] ** power)
+    buffer.beta = 0.4
+    torch.testing.assert_close(buffer.importance_weights(0.25), table[numbers] ** 0.55)  # 0.4 + 0.25 (1 - 0.4)
+    # The greatest weight is that of the batch.
+    while 0 in (numbers := [n for _, n in items(buffer.sample(3, 2))]):
+        pass
+    torch.testing.assert_close(buffer.importance_weights(1.0), table[numbers] * (2 if 1 in numbers else 5))
+
+
+def test_the_weighted_mean_is_that_of_uniform_replay():
+    """With beta = 1. Priorities grow with what is averaged, so that the plain mean is far off."""
+    buffer, values = filled(1, 9, 13, alpha=0.8, epsilon=4.0), np.arange(7.0) ** 2
+    teach(buffer, 3, lambda e, n: values[n - 4])
+    plain, weighted, weight = [], [], []
+    for _ in range(400):
+        value = values[[n - 4 for _, n in items(buffer.sample(64, 3))]]
+        assert 0 in value, "the least likely is in every batch: all have the same greatest weight, so one scale"
+        weights = buffer.importance_weights(1.0).double().numpy()
+        plain.append(value.mean())
+        weighted.append((weights * value).mean())
+        weight.append(weights.mean())
+    assert np.mean(plain) > 1.5 * values.mean()
+    assert np.mean(weighted) / np.mean(weight) == pytest.approx(values.mean(), rel=0.02)
+
+
+def test_a_segment_drawn_twice_takes_the_greater_error():
+    buffer = filled(1, 4, 2, alpha=1.0, epsilon=0.5)
+    buffer.sample(3, 2)  # there is only one
+    buffer.update_priorities(torch.tensor([1.0, 3.0, 2.0]))
+    buffer.newest = 1
+    assert masses(buffer) == {(0, 0): 3.5}
+
+
+@pytest.mark.parametrize("alpha", [0.5, 1.0])
+def test_new_segments_get_the_greatest_priority_seen(alpha):
+    buffer = filled(1, 6, 3, alpha=alpha, epsilon=0.5)
+    buffer.newest = 2
+    buffer.sample(1, 2)
+    assert masses(buffer) == {(0, 0): 1.0, (0, 1): 1.0}, "1 before anything is known"
+    teach(buffer, 2, lambda e, n: 4.0 if n == 0 else 0.0)
+    teach(buffer, 2, lambda e, n: 0.0)
+    add(buffer, 3, 4)
+    buffer.newest = 3
+    buffer.sample(1, 2)
+    assert masses(buffer) == pytest.approx({(0, 0): 0.5**alpha, (0, 1): 0.5**alpha, (0, 2): 4.5**alpha})
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_an_error_that_is_no_number_counts_as_the_greatest(bad):
+    """So that a run that diverges goes on as it would with uniform replay."""
+    buffer = filled(1, 6, 3, alpha=1.0, epsilon=0.5)
+    buffer.newest = 2
+    teach(buffer, 2, lambda e, n: [2.0, bad][n])
+    assert masses(buffer) == {(0, 0): 2.5, (0, 1): 2.5}
+    assert set(items(buffer.sample(8, 2))) == {(0, 0), (0, 1)}
+
+
+# The ring ------------------------------------------------------------------------------------------------------------
+
+
+class SlowPriorities:
+    """What each segment's priority should be, frame by frame."""
+
+    def __init__(self, num_envs, length, epsilon):
+        self.num_envs, self.length, self.epsilon = num_envs, length, epsilon
+        self.added, self.greatest, self.priority = 0, 1.0, {}
+
+    def add(self):
+        self.added += 1
+
+    def sample(self, segment):
+        oldest = max(0, self.added - self.length)
+        whole = {(e, n) for e in range(self.num_envs) for n in range(oldest, self.added - segment + 1)}
+        self.priority = {item: self.priority.get(item, self.greatest) for item in whole}
+
+    def update(self, drawn, errors):
+        for item in set(drawn):
+            self.priority[item] = max(e for i, e in zip(drawn, errors) if i == item) + self.epsilon
+        self.greatest = max(self.greatest, *(error + self.epsilon for error in errors))
+
+
+@settings(max_examples=150)
+@given(situations(), st.integers(1, 6), st.booleans())
+def test_priorities_are_those_of_the_segments_that_are_held(s, rounds, lengths_vary):
+    """Whatever is added between draws, across LAST and the write pointer, and whatever T is asked for."""
+    random = np.random.default_rng(s["seed"])
+    torch.manual_seed(s["seed"])
+    buffer = filled(s["num_envs"], s["length"], s["added"], s["lengths"], alpha=1.0, epsilon=0.25)
+    slow = SlowPriorities(s["num_envs"], s["length"], 0.25)
+    for _ in range(s["added"]):
+        slow.add()
+    for _ in range(rounds):
+        segment = int(random.integers(1, buffer.size + 1)) if lengths_vary else s["segment"]
+        sample = buffer.sample(s["batch"], segment)
+        slow.sample(segment)
+        environment, number = who(sample)
+        assert (environment == environment[0]).all()
+        assert (number == number[0] + torch.arange(segment)[:, None]).all(), "consecutive: not across the write pointer"
+        assert number.min() >= slow.added - buffer.size and number.max() < slow.added, "only frames still held"
+        assert_equal(sample, frames_of(environment, number, s["lengths"]))
+        buffer.newest = slow.added - 1
+        assert masses(buffer) == slow.priority
+        drawn, errors = items(sample), random.integers(0, 30, size=s["batch"]) / 8
+        for _ in range(int(random.integers(0, 4))):  # the errors may come late
+            add(buffer, slow.added, slow.added + 1, s["lengths"])
+            slow.add()
+        buffer.update_priorities(torch.from_numpy(errors))
+        slow.update(drawn, errors.tolist())
+        for _ in range(int(random.integers(0, 2 * s["length"])) if random.random() < 0.3 else 0):
+            add(buffer, slow.added, slow.added + 1, s["lengths"])
+            slow.add()
+
+
+# Saving, limits ------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=40)
+@given(situations(), st.integers(0, 8))
+def test_a_restored_buffer_goes_on_identically(s, between):
+    buffer = filled(s["num_envs"], s["length"], s["added"])
+    teach(buffer, s["segment"], lambda e, n: (3 * n + e) % 7 / 3, times=5)
+    add(buffer, s["added"], s["added"] + between)  # not drawn from since
+    file = io.BytesIO()  # through a file, as checkpoints do
+    torch.save(buffer.state_dict(), file)
+    file.seek(0)
+    restored = filled(s["num_envs"], s["length"], 3)
+    teach(restored, 2, lambda e, n: 9.0, times=2)
+    restored.load_state_dict(torch.load(file, weights_only=True))
+    for number in range(s["added"] + between, s["added"] + between + 5):
+        samples, weights = [], []
+        for each in (buffer, restored):
+            torch.manual_seed(number)
+            samples.append(each.sample(9, s["segment"]))
+            weights.append(each.importance_weights(0.3))
+            each.update_priorities(torch.rand(9))
+            add(each, number, number + 1)
+        assert_equal(*samples)
+        assert torch.equal(*weights)
+    assert torch.equal(buffer._tree.masses, restored._tree.masses)
+
+
+def test_state_beside_the_frames():
+    buffer = filled(2, 6, 4)
+    plain = ReplayBuffer(SPEC, 2, 6).state_dict()
+    state = buffer.state_dict()
+    assert set(state) - set(plain) == {"priorities/masses", "priorities/greatest", "priorities/unopened"}
+    assert state["priorities/masses"].shape == (4, 2), "no more than the frames that are held"
+    with pytest.raises(TaacError, match="has no priorities"):
+        buffer.load_state_dict(plain)
+
+
+@pytest.mark.parametrize("errors", [None, torch.ones(1), torch.ones(3, 2)])
+def test_errors_of_another_batch_are_refused(errors):
+    buffer = filled(1, 6, 4)
+    buffer.sample(3, 2)
+    with pytest.raises(TaacError, match="each of the 3 segments"):
+        buffer.update_priorities(errors)
+    buffer.load_state_dict(buffer.state_dict())  # what was sampled before is not of the restored buffer
+    with pytest.raises(TaacError, match="each of the 0 segments"):
+        buffer.update_priorities(torch.ones(3))
+
+
+def test_bytes_include_the_tree(monkeypatch):
+    buffer = filled(3, 1000, 0)
+    assert buffer.num_bytes - replay_buffer.required_bytes(SPEC, 3, 1000) == 8 * 128 * (24 + 1)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"alpha": -0.1}, "alpha must be in"),
+        ({"alpha": 1.5}, "alpha must be in"),
+        ({"beta": 2.0}, "beta must be in"),
+        ({"epsilon": 0.0}, "epsilon must be above 0"),
+        ({"epsilon": float("nan")}, "epsilon must be above 0"),
+        ({"length": 1}, "ReplayBuffer.length"),
+    ],
+)
+def test_settings_out_of_range_are_refused(options, message):
+    with pytest.raises(TaacError, match=message):
+        PrioritizedReplayBuffer(SPEC, 1, **{"length": 4, **options})
+
+
+def test_too_few_frames_are_refused():
+    with pytest.raises(TaacError, match=r"segments of 3 frames.* holds 2 "):
+        filled(1, 4, 2).sample(1, 3)

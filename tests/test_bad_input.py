@@ -1,0 +1,204 @@
+"""Kinds of bad input that no other test covers, each with its message; and whatever text a gin file may hold.
+
+Cases elsewhere, each with its message asserted, as `pytest --collect-only` counts them:
+    flags, calls, folders          32   tests/commands/test_commands.py
+    names, types, syntax in gin    32   tests/training/test_config.py
+    values in gin, out of range    42   tests/training/test_config.py (test_values_out_of_range)
+    environments                   28   tests/environments/test_vector_environment.py
+    spaces                         22   tests/environments/test_spaces.py
+    environments that misbehave    20   tests/environments/test_examine.py (test_what_is_wrong...)
+    environments that fail         10   tests/environments/test_failures.py
+    damaged and forged files       53   tests/test_files.py, tests/training/test_checkpoint.py
+Here: 32, and the fuzz test.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import string
+from pathlib import Path
+
+import pytest
+from absl import flags
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from taac.commands import check
+from taac.errors import TaacError
+from taac.training import config, experiment
+from taac.training.run_folder import RunFolder
+
+TASK, METHOD = "gin/tasks/simple_control.gin", "gin/methods/sac.gin"
+
+
+def built(*params):
+    loaded = config.load(
+        [TASK, METHOD], ["create_environment.env_name = 'Pendulum-v1'", "hidden_layers = (8,)", *params]
+    )
+    config.build(experiment.create_experiment).close()
+    loaded.check_used()
+
+
+@pytest.mark.parametrize(
+    "param, message",
+    [
+        ("Trainer.evaluation_interval = 0", "Trainer.evaluation_interval must be 1 or more, got 0"),
+        ("Trainer.checkpoint_interval = -5", "Trainer.checkpoint_interval must be 1 or more, got -5"),
+        ("Trainer.summary_interval = 0", "Trainer.summary_interval must be 1 or more, got 0"),
+        ("Trainer.evaluation_episodes = 0", "Trainer.evaluation_episodes must be 1 or more, got 0"),
+        ("Trainer.batch_size = 0", "Trainer.batch_size must be 1 or more, got 0"),
+        ("Trainer.unroll_length = 0", "Trainer.unroll_length must be 1 or more, got 0"),
+        ("Trainer.updates_per_iteration = 0", "Trainer.updates_per_iteration must be 1 or more, got 0"),
+        ("Trainer.max_evaluation_steps = 0", "Trainer.max_evaluation_steps must be 1 or more, got 0"),
+        ("Trainer.evaluation_epsilon = -0.1", r"evaluation_epsilon must be in \[0, 1\], got -0.1"),
+        ("Trainer.segment_length = 200000", "replay_length|ReplayBuffer.length|initial_collect_steps"),
+        ("create_environment.step_timeout = 0.0", "step_timeout must be above 0 seconds, or None, got 0.0"),
+        ("create_environment.step_timeout = 'long'", "wrong type"),
+        ("create_environment.max_restarts = -1", "max_restarts must be 0 or more, got -1"),
+        ("create_environment.env_kwargs = {'gravity': 1}", r"with arguments \{'gravity': 1\}"),
+        ("create_environment.render_mode = 'film'", "cannot be drawn: it has no render mode 'film'"),
+        ("create_environment.wrappers = (@NoSuchWrapper,)", "NoSuchWrapper"),
+        ("Learner.products = 'fast'", "Learner.products.*wrong type"),
+        ("SacAlgorithm.target_entropy = 5.0", "target_entropy 5.0 nats cannot be reached"),
+        ("create_experiment.load_from = 'nowhere'", "load_from|nowhere"),
+    ],
+)
+def test_values_that_are_refused(param, message):
+    with pytest.raises(TaacError) as error:
+        built(param)
+        trainer = config.build(experiment.create_experiment)  # what a run is to start from is read when it begins
+        try:
+            trainer.begin()
+        finally:
+            trainer.close()
+    assert re.search(message, str(error.value)), error.value
+
+
+@pytest.mark.parametrize("code, message", [("1 / 0", "ZeroDivisionError: division by zero"), ("def", "SyntaxError")])
+def test_a_module_that_cannot_be_imported(tmp_path, monkeypatch, code, message):
+    name = f"taac_test_broken_{message[:3].lower()}"
+    (tmp_path / f"{name}.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "mine.gin").write_text(f"\nimport {name}\n")
+    with pytest.raises(TaacError, match=rf"mine.gin:2: cannot import '{name}': {message}"):
+        config.load([str(tmp_path / "mine.gin")])
+
+
+def test_a_file_name_that_is_none():
+    with pytest.raises(TaacError, match=r"--gin_param: include: 'aaa.*' is no name of a file: .*too long"):
+        config.load([], [f"include '{'a' * 5000}'"])
+
+
+def checked(*words):
+    """`taac check` in this process."""
+    values = flags.FlagValues()
+    for name in ("gin_file", "gin_param"):
+        flags.DEFINE_multi_string(name, [], "", flag_values=values)
+    for name in ("env_name", "batch"):
+        flags.DEFINE_string(name, None, "", flag_values=values)
+    values(["taac check", *map(str, words)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(check.flags, "FLAGS", values)
+        check.run()
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        ([], "--gin_file is missing"),
+        (["--env_name", "Pendulum-v1", "--gin_file", TASK], "give one of .*, not --gin_file and --env_name"),
+        (["--env_name", "Pendulun-v1"], "doesn't exist"),
+        (["--env_name", "FetchReach-v99"], "FetchReach"),
+        (["--batch", "nothing.json"], "nothing.json cannot be read"),
+    ],
+)
+def test_checks_that_make_no_sense(words, message):
+    with pytest.raises(TaacError, match=message):
+        checked(*words)
+
+
+def test_what_check_prints(capsys):
+    checked("--env_name", "Pendulum-v1")
+    assert "can be trained on" in capsys.readouterr().out
+    checked("--gin_file", TASK, "--gin_file", METHOD, "--gin_param", "gamma = 0.5")
+    out = capsys.readouterr().out
+    assert re.search(r"^gamma = 0.5 +# --gin_param$", out, re.M) and re.search(
+        r"^OneStepTDLoss.gamma = %gamma +# gin/", out, re.M
+    )
+    assert "90000 updates in all, 0.9 a step of the whole run; 512 frames are replayed for each" in out
+    assert "what looks wrong: nothing" in out and "Adam's two moments" in out
+
+
+@pytest.mark.parametrize(
+    "content, message", [("[1]", "expected a JSON object"), ("{", "cannot be read"), ("", "cannot be read")]
+)
+def test_a_run_json_that_is_none(tmp_path, content, message):
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(TaacError, match=message):
+        RunFolder(tmp_path).read_run()
+
+
+def test_what_ended_a_run_is_no_alteration_of_its_record(tmp_path):
+    """run.json tells of a divergence or failure after the checkpoint that the run goes on from."""
+    folder = RunFolder(tmp_path)
+    folder.begin("x = 1\n", {})
+    records = folder.records()
+    for ended in ({"status": "diverged", "diverged": {"env_steps": 3}}, {"status": "failed", "error": "it"}):
+        folder.update_run(**ended)
+        assert folder.restore(records) == []
+        assert {name: folder.read_run()[name] for name in ended} == ended
+    assert json.loads(folder.run.read_text())["status"] == "failed"
+
+
+# Fuzz ----------------------------------------------------------------------------------------------------------------
+
+ROOT = Path(__file__).resolve().parents[1]
+WHOLE = "".join((ROOT / name).read_text(encoding="utf-8") for name in (TASK, METHOD, "gin/base.gin", "gin/common.gin"))
+PIECES = st.one_of(
+    st.sampled_from(
+        ["gamma", "Trainer.batch_size", "%gamma", "@SacAlgorithm", "@SacAlgorithm()", "include '", "import ", "=", "\n", "(",
+         ")", "[", "{", "'", '"', '"""', "\\", "#", "/", ".", ":", "@", "%", "1e999", "-", "\t", "  ", "\r", "\x00", "\ufeff",
+         "Trainer:\n  batch_size = 3\n", "train/Trainer.batch_size = 1", "None", "True", "1" * 5000, "(" * 300, "é", "\u2028"]
+    ),
+    st.text(string.printable, max_size=8),
+    st.text(max_size=4),
+)  # fmt: skip
+
+
+@st.composite
+def mutated(draw):
+    """The shipped files with some stretches of text replaced; or pieces alone."""
+    text = draw(st.sampled_from(["", WHOLE]))
+    for _ in range(draw(st.integers(1, 6))):
+        start = draw(st.integers(0, len(text)))
+        stop = min(len(text), start + draw(st.integers(0, 40)))
+        text = text[:start] + draw(PIECES) + text[stop:]
+    return text
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=mutated())
+@example(text="gamma = " + "(" * 300)
+@example(text="gamma = " + "-" * 5000 + "1")
+@example(text="gamma = " + "1" * 5000)
+@example(text="gamma = '\x00'")
+@example(text="import os.path.nothing")
+@example(text="import .")
+@example(text="include '" + "a" * 5000 + "'")
+@example(text="@")
+@example(text="a" * 9 + "/" * 9 + " = 3")
+@example(text="gamma = @gamma()")
+@example(text="gamma = %gamma/lam")
+@example(text="a = [%a]")
+@example(text="gamma = {[]: 3}")
+@example(text="Trainer.batch_size = \ud800")
+def test_whatever_a_gin_file_holds_is_taken_or_refused(text, tmp_path):
+    path = tmp_path / "fuzz.gin"
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    for files, params in (([str(path)], []), ([TASK], [text])):
+        try:
+            loaded = config.load(files, params)
+            loaded.check_macros()
+        except TaacError as error:
+            assert str(error)

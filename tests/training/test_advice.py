@@ -1,0 +1,114 @@
+"""What `taac check` says of a configuration: where values come from, memory, and what looks wrong."""
+
+from __future__ import annotations
+
+import psutil
+import pytest
+
+from taac.training import config, experiment
+from taac.training.advice import advice
+from taac.training.footprint import shares
+
+ENVIRONMENT = "taac.environments.vector_environment.create_environment"
+FILES = ["gin/tasks/simple_control.gin", "gin/methods/sac.gin"]
+PENDULUM = ["create_environment.env_name = 'Pendulum-v1'", "hidden_layers = (8,)"]
+
+
+def advised(*params, files=FILES):
+    loaded = config.load(files, [*PENDULUM, *params])
+    trainer = config.build(experiment.create_experiment)
+    memory = shares(trainer)
+    trainer.close()
+    loaded.check_used()
+    return advice(trainer, loaded.settings(ENVIRONMENT), memory), trainer, memory, loaded
+
+
+def test_nothing_looks_wrong_with_what_is_shipped():
+    assert advised()[0] == []
+
+
+@pytest.mark.parametrize(
+    "params, message",
+    [
+        (["evaluation_interval = 200000"], "Trainer.evaluation_interval 200000 is above Trainer.num_env_steps 100000"),
+        (["checkpoint_interval = 200000"], "a run that is killed begins again"),
+        (["Trainer.summary_interval = 200000"], "there are no summaries"),
+        (["Trainer.summary_interval = 3", "unroll_length = 4"], "summary_interval 3 is below the 4 environment steps"),
+        (["checkpoint_interval = 900"], "up to 22% of the episodes. Raise it to 1000"),
+        (["checkpoint_interval = 150"], "up to every episode"),
+        (["create_environment.env_name = 'tests.toy_tasks:taac-test/PointMass-v0'"], "no time limit"),
+        (["replay_length = 200000"], "holds 200000 frames (200000 x 1), the run takes 100000"),
+        (["replay_length = 5000"], "fewer than Trainer.initial_collect_steps 10000"),
+        (["evaluation_episodes = 2"], "is below create_experiment.evaluation_envs 5: 3 of them"),
+        (["action_min_prob = 0.95"], "within 0.05 nats a dimension of the uniform policy"),
+        (["SacAlgorithm.target_entropy = -11.0"], "11.7 nats a dimension below the uniform policy's"),
+        (
+            ["create_environment.action_repeat = 2", "gamma = 0.9"],
+            "action_repeat_gamma 0.99 is not the learner's gamma 0.9",
+        ),
+        (["create_environment.step_timeout = 2.0"], "step_timeout does nothing"),
+    ],
+)
+def test_what_looks_wrong(params, message):
+    found = advised(*params)[0]
+    assert len(found) == 1 and message in found[0], found
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        ["checkpoint_interval = 1000"],
+        ["replay_length = 150000"],
+        ["evaluation_episodes = 5"],
+        ["action_min_prob = 0.9"],
+        ["create_environment.action_repeat = 2", "gamma = 0.9", "create_environment.action_repeat_gamma = %gamma"],
+        ["create_environment.action_repeat = 2", "gamma = 0.9", "create_environment.action_repeat_plain_sum = True"],
+        ["action_min_prob = 0.99", "Temperature.tuning = 'fixed'"],
+    ],
+)
+def test_what_is_just_right(params):
+    assert advised(*params)[0] == []
+
+
+def test_too_little_memory(monkeypatch):
+    from taac.training import advice as module
+
+    monkeypatch.setattr(module, "available_bytes", lambda device: 1_000_000)
+    (found,) = advised()[0]
+    assert found.startswith("the run will use") and found.endswith("1.0 MB are free")
+
+
+def test_memory_by_hand():
+    """A frame: step_type 1, reward 4, discount 4, observation 12, prev_action 4, duration 2 bytes."""
+    *_, memory, _ = advised("replay_length = 1000", "initial_collect_steps = 500", "batch_size = 32")
+    told = {share.what: share.bytes for share in memory}
+    assert told["replay buffer"] == 27 * 1000 and told["a batch, as sampled"] == 27 * 32 * 2
+    # Actor: 3x8+8, and two heads 8x1+1. Critics, two: 4x8+8, 8x1+1. The temperature.
+    trained = 4 * ((3 * 8 + 8) + 2 * 9 + 2 * ((4 * 8 + 8) + 9) + 1)
+    assert told["gradients and Adam's two moments"] == 3 * trained
+    assert told["actions since a checkpoint"] == 4 * 10_000
+    assert told["networks, targets and normalisers"] >= trained + 4 * 2 * 49
+    others = psutil.Process().children(recursive=True)  # of tests before this one, in the same process
+    assert any("processes" in what for what in told) == bool(others)
+
+
+def test_processes_of_environments_count():
+    *_, memory, _ = advised("create_environment.asynchronous = True", "num_envs = 2")
+    (share,) = [share for share in memory if "processes of environments" in share.what]
+    assert share.bytes > 2 * 10_000_000
+
+
+def test_where_each_value_came_from(tmp_path):
+    path = tmp_path / "mine.gin"
+    path.write_text("\nbatch_size = 7\nLearner.epsilon = 1e-5\n")
+    loaded = advised("gamma = 0.5", files=[*FILES, str(path)])[3]
+    origins = dict(loaded.origins())
+    assert origins["batch_size = 7"] == f"{path}:2" and origins["Learner.epsilon = 1e-05"] == f"{path}:3"
+    assert origins["gamma = 0.5"] == "--gin_param"
+    assert origins["Trainer.batch_size = %batch_size"].startswith("gin/common.gin:")
+    assert origins["Learner.max_grad_norm = None"] == "default"
+    assert origins["create_agent.algorithm_ctor = @SacAlgorithm"].startswith("gin/methods/sac.gin:")
+    # Together they are the configuration: what they say builds the same again.
+    config.load([], list(origins))
+    config.build(experiment.create_experiment).close()
+    assert dict(loaded.origins()).keys() == origins.keys()

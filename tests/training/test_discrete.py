@@ -1,0 +1,209 @@
+"""Discrete SAC the whole way: no invalid choice is ever made, exploring, what composes and what is refused, learning."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from taac.data_structures import AlgStep, StepType, TimeStep
+from taac.errors import TaacError
+from taac.ops.schedules import LinearSchedule
+from taac.specs import ACTION_MASK
+from taac.training import config, experiment
+from taac.training.evaluation import evaluate
+from taac.training.explorers import EpsilonGreedyExplorer
+from taac.training.metrics import EpisodeRecorder, summarize
+from taac.training.run_folder import RunFolder
+from tests.environments.toys import Masked, env_id
+
+FILES = ["gin/tasks/discrete_control.gin", "gin/methods/sac_discrete.gin"]
+SMALL = [
+    "replay_length = 5000",
+    "hidden_layers = (32,)",
+    "batch_size = 32",
+    "initial_collect_steps = 100",
+    "num_envs = 2",
+]
+
+
+def build(*params, files=FILES):
+    loaded = config.load(files, [*SMALL, *params])
+    trainer = config.build(experiment.create_experiment)
+    loaded.check_used()
+    return trainer
+
+
+def toy(*params, **kwargs):
+    return build(
+        f"create_environment.env_name = '{env_id('Masked')}'", f"create_environment.env_kwargs = {kwargs!r}", *params
+    )  # fmt: skip
+
+
+def train(trainer, updates):
+    while trainer.learner.num_updates < updates:
+        trainer.collect()
+        trainer.learn()
+    trainer.close()
+    return trainer
+
+
+INFO = "create_environment.wrappers = (@ActionMaskFromInfo,)"
+TOYS = {
+    "observation": ({}, []),
+    "info": ({"where": "info"}, [INFO]),
+    "start": ({"start": 3}, []),
+    "agents": ({"agents": 3}, []),
+    "agents, own rewards": ({"agents": 3, "own_reward": True}, []),
+    "normalised": ({}, ["create_agent.normalize_observations = True", "normalize_rewards = True"]),
+}
+
+
+@pytest.mark.parametrize("name", TOYS)
+def test_an_invalid_choice_is_never_made(name, tmp_path):
+    """Collecting, exploring with epsilon 1/2, across checkpoints, and evaluating: every episode has its 20 steps."""
+    kwargs, params = TOYS[name]
+    trainer = toy(
+        *params, "exploration/LinearSchedule.start = 0.5", "exploration/LinearSchedule.end = 0.5", "num_env_steps = 600",
+        "evaluation_interval = 300", "checkpoint_interval = 270", **kwargs,
+    )  # fmt: skip
+    folder = RunFolder(tmp_path / "run")
+    folder.begin(config.operative_config(), {"seed": 0, "environment": "Masked"})
+    Masked.mistakes = 0
+    lengths = []
+    add = EpisodeRecorder.add
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            EpisodeRecorder, "add", lambda *args: [(lengths.append(e.length), (i, e))[1] for i, e in add(*args)]
+        )
+        trainer.train(folder)
+    trainer.close()
+    assert Masked.mistakes == 0 and set(lengths) == {20} and len(lengths) > 30
+    assert trainer.learner.num_updates == 250 and trainer.evaluation.length == 20
+    # What was replayed is what was done, and valid where it was done.
+    frames = trainer.replay_buffer.sample(500, 2).time_step
+    acted = (frames.step_type[0] != int(StepType.LAST)).nonzero().squeeze(-1)
+    done = frames.observation[ACTION_MASK][0].gather(-1, frames.prev_action[1].unsqueeze(-1)).squeeze(-1)
+    assert done[acted].all()
+    assert len(frames.prev_action.unique()) == 5
+
+
+def test_the_toy_tells_mistakes():
+    """Without a mask they are made, and episodes are short."""
+    trainer = toy(where="info")
+    Masked.mistakes = 0
+    train(trainer, 50)
+    assert Masked.mistakes > 20
+
+
+class Explored:
+    """An `EpsilonGreedyExplorer` at a policy that always says 9, where `uniform` says 0 or 1."""
+
+    def __init__(self, epsilon):
+        self.explorer = EpsilonGreedyExplorer(epsilon)
+
+    def fraction(self, env_steps, shape=(20_000,)):
+        time_step = TimeStep(torch.ones(shape[0], dtype=torch.uint8), *[()] * 5)
+        policy = AlgStep(torch.full(shape, 9), (), (), torch.ones(shape[0], dtype=torch.bool))
+        step, state = self.explorer.step(time_step, policy, (), env_steps, lambda: torch.randint(2, shape))
+        assert state == () and step.decided is policy.decided
+        assert set(step.output.unique().tolist()) <= {0, 1, 9}
+        explored = step.output != 9
+        if explored.any():
+            assert (step.output[explored] == 0).double().mean().item() == pytest.approx(0.5, abs=0.1)
+        return explored.double()
+
+
+def test_epsilon_is_the_probability_of_a_uniform_choice():
+    explored = Explored(0.3).fraction(0).mean().item()
+    assert explored == pytest.approx(0.3, abs=4 * math.sqrt(0.21 / 20_000))
+
+
+def test_epsilon_follows_its_schedule():
+    explored = Explored(LinearSchedule(1.0, 0.0, 100))
+    for env_steps, expected in ((0, 1.0), (50, 0.5), (75, 0.25), (200, 0.0)):
+        assert explored.fraction(env_steps).mean().item() == pytest.approx(expected, abs=0.02)
+
+
+def test_agents_explore_each_by_itself():
+    explored = Explored(0.5).fraction(0, (5_000, 2))
+    assert abs(torch.corrcoef(explored.T)[0, 1]) < 4 / math.sqrt(5_000)
+
+
+def test_the_trainer_explores_on_the_schedule_of_environment_steps():
+    """A policy that always says 0, with epsilon from 1 to 0 over 2,000 steps; two choices, so half of it shows."""
+    trainer = build("exploration/LinearSchedule.start = 1.0", "exploration/LinearSchedule.env_steps = 2000")
+    with torch.no_grad():
+        trainer.agent.algorithm.actor.head.bias.copy_(torch.tensor([200.0, -200.0]))
+    while trainer.env_steps < 2_400:
+        trainer.collect()
+    trainer.close()
+    frames = trainer.replay_buffer._storage.time_step
+    chosen = frames.prev_action[1 : trainer.replay_buffer.size][frames.duration[1 : trainer.replay_buffer.size] > 0]
+    chosen = chosen.double()  # in order, two environment steps a row
+    assert chosen[:100].mean().item() == pytest.approx(0.5, abs=0.2)  # uniform, then epsilon is almost 1
+    assert chosen[100:1_000].mean().item() == pytest.approx(0.725 / 2, abs=4 * math.sqrt(0.25 / 900))
+    assert chosen[1_000:2_000].mean().item() == pytest.approx(0.25 / 2, abs=4 * math.sqrt(0.11 / 1000))
+    assert not chosen[2_000:].any()
+
+
+@pytest.mark.parametrize("epsilon", [-0.1, 1.5, LinearSchedule(0.5, 2.0, 10)])
+def test_epsilon_out_of_range(epsilon):
+    with pytest.raises(TaacError, match=r"EpsilonGreedyExplorer\.epsilon must be in \[0, 1\]"):
+        EpsilonGreedyExplorer(epsilon)
+
+
+@pytest.mark.parametrize(
+    "files, params, message",
+    [
+        (
+            ["gin/tasks/simple_control.gin", "gin/methods/sac.gin"],
+            ["Trainer.explorer = @EpsilonGreedyExplorer()"],
+            r"EpsilonGreedyExplorer explores discrete actions, but the actions are float32\[1\].*ZetaExplorer",
+        ),
+        (FILES, ["Trainer.explorer = @ZetaExplorer()"], r"one continuous action vector, but the actions are int64\[\].*Epsilon"),
+        (FILES, ["DiscreteSacAlgorithm.target_entropy = -1.0"], "one for continuous actions"),
+        (FILES, ["DiscreteSacAlgorithm.target_entropy = 0.7"], r"0\.7 nats cannot be reached.*log\(2\)"),
+        (FILES, ["action_min_prob = 0.6"], r"min_prob must be in \(0, 0\.5\] for 2 choices"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused_before_any_work(files, params, message):
+    config.load(files, [*SMALL, *params])
+    with pytest.raises(TaacError, match=message):
+        config.build(experiment.create_experiment)
+
+
+# --- Learning ---------------------------------------------------------------------------------------------------------
+
+
+def test_under_masks_the_value_counts_the_entropy_of_valid_choices():
+    """Reward 1 for ever, alpha 1/2, two of three choices valid and alike: Q = 1 + gamma (Q + alpha log 2) = 6.386."""
+    gamma, alpha = 0.8, 0.5
+    trainer = build(
+        f"create_environment.env_name = '{env_id('TwoOfThree')}'", f"gamma = {gamma}",
+        "learning_rate = 3e-3", "target_tau = 0.05", "Temperature.tuning = 'fixed'",
+        f"Temperature.initial_value = {alpha}",
+    )  # fmt: skip
+    algorithm = train(trainer, 700).agent.algorithm
+    with torch.no_grad():
+        q = algorithm.critics(torch.ones(1, 1)).mean(0)[0]
+        logits = algorithm.actor(torch.ones(1, 1))[0]
+    expected = (1 + gamma * alpha * math.log(2)) / (1 - gamma)
+    assert q[:2].tolist() == pytest.approx([expected] * 2, rel=0.04)
+    assert (logits[0] - logits[1]).abs() < 0.3
+
+
+@pytest.mark.parametrize("name", ["observation", "agents", "agents, own rewards"])
+def test_the_best_valid_choice_is_learnt(name):
+    """Of five numbers the greatest that is valid: 20 steps, and a reward of 1 at each. Random choices get about 10."""
+    kwargs, params = TOYS[name]
+    trainer = toy(
+        "learning_rate = 3e-3", "hidden_layers = (64,)", "batch_size = 128", "gamma = 0.0", "target_tau = 1.0",
+        "Temperature.initial_value = 0.1", *params, **kwargs,
+    )  # fmt: skip
+    evaluated = evaluate(train(trainer, 600).agent, trainer.evaluation_environment, 20, seed=1)
+    agents = 3 if "own" in name else 1  # the sum over parts
+    assert summarize(evaluated).return_mean / agents > 17.5
+    assert np.mean([e.length for e in evaluated]) == 20

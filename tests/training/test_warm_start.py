@@ -1,0 +1,141 @@
+"""Runs that start from parts of others."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from taac.errors import TaacError
+from taac.training.run_folder import RunFolder
+from tests.training.test_trainer import assert_same_parameters, build, run
+
+SHORT = ("num_env_steps = 360", "initial_collect_steps = 300", "create_agent.normalize_observations = True")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("source") / "a"
+    return folder, run(folder, *SHORT).agent
+
+
+def started(*load_from, method="taac", more=()):
+    trainer = build(
+        *SHORT, *more, f"create_experiment.load_from = {load_from}", "create_experiment.seed = 7", method=method
+    )
+    before = {name: value.clone() for name, value in trainer.agent.state_dict().items()}
+    try:
+        records = trainer.begin()
+    finally:
+        trainer.close()
+    after = trainer.agent.state_dict()
+    changed = {name for name, value in after.items() if not torch.equal(value, before[name])}
+    return records, after, changed
+
+
+@pytest.mark.parametrize(
+    "name, full", [("actor", "algorithm.actor"), ("observation_normalizer", "observation_normalizer"),
+                   ("actor.hidden", "algorithm.actor.hidden")]
+)  # fmt: skip
+def test_a_module_is_taken_over_and_nothing_else(source, name, full):
+    folder, agent = source
+    records, after, changed = started(f"{folder}:{name}")
+    assert records == [{"run": str(folder), "module": full, "env_steps": 360}]
+    held = agent.state_dict()
+    for key, value in after.items():
+        if key.startswith(f"{full}."):
+            assert torch.equal(value, held[key]), key
+        else:
+            assert key not in changed, key
+    assert any(key.startswith(f"{full}.") for key in changed)
+
+
+def test_targets_start_as_copies_unless_they_are_named_too(source):
+    folder, agent = source
+    held = agent.state_dict()
+    _, after, changed = started(f"{folder}:critics")
+    assert {key.split(".")[1] for key in changed} == {"critics", "target_critics"}
+    for key in (key for key in after if key.startswith("algorithm.critics.")):
+        assert torch.equal(after[key], held[key])
+        assert torch.equal(after[key.replace("critics", "target_critics")], held[key])
+    key = "algorithm.target_critics.last.weight"
+    for names in (("critics", "target_critics"), ("target_critics", "critics")):
+        _, after, _ = started(*(f"{folder}:{name}" for name in names))
+        assert torch.equal(after[key], held[key]) and not torch.equal(after[key], after[key.replace("target_", "")])
+
+
+def test_the_whole_algorithm(source):
+    folder, agent = source
+    _, after, _ = started(f"{folder}:algorithm")
+    assert all(torch.equal(after[key], v) for key, v in agent.state_dict().items() if key.startswith("algorithm."))
+
+
+def test_another_method_can_take_over_what_fits(source):
+    folder, agent = source
+    _, after, changed = started(f"{folder}:critics", method="sac")
+    assert torch.equal(after["algorithm.critics.last.weight"], agent.state_dict()["algorithm.critics.last.weight"])
+    assert not any("actor" in key for key in changed)
+
+
+def test_a_run_goes_on_without_its_source(source, tmp_path):
+    """The source is read when the run begins, and is not asked for when a killed run goes on."""
+    import shutil
+
+    copy = tmp_path / "source"
+    shutil.copytree(source[0], copy)
+    params = (*SHORT, f"create_experiment.load_from = '{copy}:critics'", "Trainer.checkpoint_interval = 50")
+    whole = run(tmp_path / "whole", *params)
+    run(tmp_path / "killed", *params, until=330)
+    shutil.rmtree(copy)
+    assert_same_parameters(whole, run(tmp_path / "killed", *params))
+    fresh = run(tmp_path / "fresh", *params[:3], "Trainer.checkpoint_interval = 50")
+    with pytest.raises(AssertionError):
+        assert_same_parameters(whole, fresh)
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("actor", "'FOLDER_OF_A_RUN:MODULE', got 'actor'"),
+        (":actor", "'FOLDER_OF_A_RUN:MODULE'"),
+        ("{}:", "'FOLDER_OF_A_RUN:MODULE'"),
+        ("{}:actr", "no module 'actr'; did you mean 'actor'.* It has: .*critics"),
+        ("{}/no:actor", "there is no checkpoint in"),
+        ("{}:reward_normalizer", "no module 'reward_normalizer'"),
+    ],
+)
+def test_bad_names_are_refused(source, text, words):
+    with pytest.raises(TaacError, match=words):
+        started(text.format(source[0]), more=("normalize_rewards = False",))
+
+
+def test_a_module_that_the_other_run_does_not_have(source):
+    with pytest.raises(TaacError, match=r"holds no 'algorithm.choice_temperature'; it holds: .*algorithm\.actor"):
+        started(f"{source[0]}:choice_temperature", method="sac_krep")
+
+
+def test_another_shape_is_refused_with_both(source):
+    with pytest.raises(
+        TaacError, match=r"(?s)algorithm\.actor is of another network.*head\.weight.*\[2, 32\].*\[2, 16\]"
+    ):
+        started(f"{source[0]}:actor", more=("hidden_layers = (32, 16)",))
+
+
+def test_run_json_tells_where_from_and_check_does_too(source, tmp_path):
+    from tests.commands.test_commands import taac
+
+    files = ["--gin_file", "gin/tasks/simple_control.gin", "--gin_file", "gin/methods/taac.gin"]
+    params = [
+        "create_environment.env_name = 'Pendulum-v1'", "hidden_layers = (32, 32)", "batch_size = 8", "num_env_steps = 310",
+        "initial_collect_steps = 300", "evaluation_episodes = 1", "create_experiment.evaluation_envs = 1",
+        f"create_experiment.load_from = '{source[0]}:actor'",
+    ]  # fmt: skip
+    params = [word for param in params for word in ("--gin_param", param)]
+    checked = taac("check", *files, *params, cwd=tmp_path)
+    assert f"algorithm.actor from {source[0]}, at 360 environment steps" in checked.stdout, checked.stderr
+    trained = taac("train", "--root_dir", "run", *files, *params, cwd=tmp_path)
+    assert trained.returncode == 0, trained.stderr
+    about = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert about["load_from"] == [{"run": str(source[0]), "module": "algorithm.actor", "env_steps": 360}]
+    assert RunFolder(tmp_path / "run").read_run()["status"] == "finished"
