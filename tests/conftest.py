@@ -22,6 +22,9 @@ def _seed():
     torch.manual_seed(0)
     with gin.unlock_config():
         gin.clear_config()  # what one test binds must not reach the next
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    yield
+    assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)], "signals as they were"
 
 
 # A shell's background job ignores Ctrl-C, and so would every process that a test starts to send it one.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import signal
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -189,9 +190,13 @@ def make_anew(number: tuple[int, int], *args: Any) -> gymnasium.Env:
     return Anew(functools.partial(make_single, *args), number)
 
 
-def make_in_worker(number: tuple[int, int], *args: Any) -> gymnasium.Env:
-    """`make_anew` in a worker process, which leaves Ctrl-C to the process that it works for."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def make_in_worker(owner: int, number: tuple[int, int], *args: Any) -> gymnasium.Env:
+    """`make_anew` in a worker process, which leaves Ctrl-C to the process that it works for, the `owner`.
+
+    `AsyncVectorEnv` makes one in the owner as well, to look at its spaces: there Ctrl-C stays as it is.
+    """
+    if os.getpid() != owner:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     return make_anew(number, *args)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -348,7 +349,8 @@ def create_environment(
     probe = single.make_anew((0, 1), spec, kwargs, tuple(wrappers), limit, repeated, recorded)
     reward_dim = single.reward_dim(probe)  # an error here is this process's own, with its own message
     probe.close()
-    several = makes(single.make_in_worker, tuple(_with_bindings(wrapper) for wrapper in wrappers))
+    in_worker = functools.partial(single.make_in_worker, os.getpid())
+    several = makes(in_worker, tuple(_with_bindings(wrapper) for wrapper in wrappers))
 
     def start() -> Workers:
         try:

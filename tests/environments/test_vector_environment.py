@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import functools
+import signal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -264,6 +266,18 @@ def test_asynchronous_environments_give_the_same_time_steps():
     for frame, other in zip(frames, expected, strict=True):
         for leaf, other_leaf in zip(frame, other, strict=True):
             assert leaf.dtype == other_leaf.dtype and torch.equal(leaf, other_leaf)
+
+
+def test_ctrl_c_stays_with_the_process_that_makes_asynchronous_environments():
+    before = signal.getsignal(signal.SIGINT)
+    env = create_environment("Pendulum-v1", num_envs=1, asynchronous=True)
+    assert signal.getsignal(signal.SIGINT) is before is not signal.SIG_IGN
+    ignored = Path(f"/proc/{env._env.processes[0].pid}/status")
+    env.reset(0)  # it is made by now
+    if ignored.exists():  # Linux
+        (mask,) = [line for line in ignored.read_text().splitlines() if line.startswith("SigIgn")]
+        assert int(mask.split()[1], 16) & 1 << signal.SIGINT - 1
+    env.close()
 
 
 # Spaces ---------------------------------------------------------------------------------------------------------------
