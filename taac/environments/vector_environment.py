@@ -93,6 +93,11 @@ class VectorEnvironment:
     def render_fps(self) -> float:
         return float(self._env.metadata.get("render_fps") or 30)
 
+    @property
+    def process_ids(self) -> list[int]:
+        """Of the processes that the environments have to themselves; empty when they run in this one."""
+        return [process.pid for process in self._env.processes] if isinstance(self._env, Workers) else []
+
     def described_spaces(self) -> dict[str, Any]:
         """Both spaces as plain values, see `spaces.describe`."""
         return {

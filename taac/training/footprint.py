@@ -24,8 +24,7 @@ def shares(trainer: Trainer) -> list[Share]:
     """
     algorithm, replay = trainer.agent.algorithm, trainer.replay_buffer
     trained = sum(p.nbytes for p in algorithm.parameters() if p.requires_grad)
-    process = psutil.Process()
-    children = process.children(recursive=True)
+    workers = trainer.environment.process_ids + trainer.evaluation_environment.process_ids
     action = specs.zeros(trainer.environment.action_spec, trainer.environment.num_envs)
     a_step = sum(leaf.nbytes for leaf in nest.flatten(action))
     frame = replay.num_bytes / (replay.length * replay.num_envs)
@@ -35,17 +34,11 @@ def shares(trainer: Trainer) -> list[Share]:
         Share("gradients and Adam's two moments", 3 * trained),
         Share("a batch, as sampled", round(frame * trainer.batch_size * trainer.segment_length)),
         Share("actions since a checkpoint", a_step * trainer.checkpoint_interval // trainer.environment.num_envs),
-        Share("this process so far: Python, torch, and environments that run in it", process.memory_info().rss),
+        Share(
+            "this process so far: Python, torch, and environments that run in it", psutil.Process().memory_info().rss
+        ),
     ]
-    if children:
-        found.append(
-            Share(f"{len(children)} processes of environments, as they are now", sum(_resident(c) for c in children))
-        )
+    if workers:
+        taken = sum(psutil.Process(pid).memory_info().rss for pid in workers)
+        found.append(Share(f"{len(workers)} processes of environments, as they are now", taken))
     return found
-
-
-def _resident(process: psutil.Process) -> int:
-    try:
-        return int(process.memory_info().rss)
-    except psutil.Error:  # it has ended
-        return 0
