@@ -16,6 +16,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from taac.environments.step_recorder import StepRecorder
 from taac.errors import EnvironmentFailed, TaacError
+from taac.processes import INTERRUPTIONS, die_with_parent
 
 
 class OptionalPackage(NamedTuple):
@@ -191,12 +192,15 @@ def make_anew(number: tuple[int, int], *args: Any) -> gymnasium.Env:
 
 
 def make_in_worker(owner: int, number: tuple[int, int], *args: Any) -> gymnasium.Env:
-    """`make_anew` in a worker process, which leaves Ctrl-C to the process that it works for, the `owner`.
+    """`make_anew` in a worker process, which leaves signals to the process that it works for, the `owner`, and ends with it.
 
-    `AsyncVectorEnv` makes one in the owner as well, to look at its spaces: there Ctrl-C stays as it is.
+    A stop is often sent to all processes of a run at once, and the owner needs its environments to stop in order.
+    `AsyncVectorEnv` makes one in the owner as well, to look at its spaces: there signals stay as they are.
     """
     if os.getpid() != owner:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for signal_number in INTERRUPTIONS:
+            signal.signal(signal_number, signal.SIG_IGN)
+        die_with_parent(signal.SIGKILL)
     return make_anew(number, *args)
 
 

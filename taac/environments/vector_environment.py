@@ -20,6 +20,7 @@ from taac.environments.step_recorder import RecordedStep
 from taac.environments.workers import Workers
 from taac.errors import DivergedError, EnvironmentFailed, NotFiniteError, TaacError
 
+_GREATEST = float(np.finfo(np.float32).max)
 _FIRST, _MID, _LAST = (np.uint8(int(kind)) for kind in (StepType.FIRST, StepType.MID, StepType.LAST))
 
 
@@ -135,8 +136,9 @@ class VectorEnvironment:
         self._steps += 1
         if self.reward_dim is not None:  # absent when every environment has just begun an episode
             reward = info.get("taac_vector_reward", np.zeros(self._reward_shape))
-        if not np.isfinite(reward).all():
-            self._refuse("a reward", reward, ~np.isfinite(reward.reshape(self.num_envs, -1)).all(1), action)
+        fits = np.abs(reward) <= _GREATEST  # False of NaN, too
+        if not fits.all():
+            self._refuse("a reward", reward, ~fits.reshape(self.num_envs, -1).all(1), action)
         step_type = np.where(self._done, _LAST, _MID)
         discount = (~terminated).astype(np.float32)
         duration = np.ones(self.num_envs, dtype=np.int16)
@@ -168,14 +170,21 @@ class VectorEnvironment:
         """
         if self._remake is None:
             raise failure
-        if self.restarts >= self.max_restarts:
-            raise EnvironmentFailed(
-                f"{failure}. Environments have been restarted {self.restarts} times, which is all that "
-                f"create_environment.max_restarts = {self.max_restarts} allows"
-            ) from failure
-        self.restarts += 1
-        self.close()
-        self._env = self._guarded("its restart", self._remake)
+        while True:
+            if self.restarts >= self.max_restarts:
+                raise EnvironmentFailed(
+                    f"{failure}. Environments have been restarted {self.restarts} times, which is all that "
+                    f"create_environment.max_restarts = {self.max_restarts} allows"
+                ) from failure
+            self.restarts += 1
+            self.close()
+            try:
+                self._env = self._guarded("its restart", self._remake)
+                return
+            except EnvironmentFailed as again:
+                failure = again
+            except TaacError as again:  # they could be made before
+                failure = EnvironmentFailed(f"environment '{self.name}' could not be made anew: {again}")
 
     def _guarded(self, where: str, fn: Callable[[], Any], action: Nest = None) -> Any:
         try:
@@ -234,9 +243,10 @@ class VectorEnvironment:
     def _refuse(self, what: str, values: np.ndarray, bad: np.ndarray, action: Nest) -> None:
         index = int(np.flatnonzero(bad)[0])
         last_action = nest.map_structure(lambda a: a[index].tolist(), action)
+        large = " (too large for float32)" if np.isfinite(values[index]).all() else ""
         told = (
             f"environment '{self.name}' (number {index} of {self.num_envs}) gave {what} that is not finite at step "
-            f"{self._steps} after reset: {values[index]}; the action before it, in [-1, 1], was {last_action}. "
+            f"{self._steps} after reset: {values[index]}{large}; the action before it, in [-1, 1], was {last_action}. "
         )
         named = {
             "given": torch.as_tensor(np.array(values)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import multiprocessing
 import signal
 import time
@@ -21,10 +23,22 @@ class Workers(AsyncVectorEnv):
         step_timeout: seconds that a step or a reset may take; None: for ever.
     """
 
+    _at_exit: Callable[[], None] | None = None
+
     def __init__(self, makes: Sequence[Callable[[], gymnasium.Env]], step_timeout: float | None = None):
         # Not "fork": torch's threads do not survive it.
         super().__init__(makes, copy=False, context="spawn", autoreset_mode=AutoresetMode.NEXT_STEP)
         self.step_timeout = step_timeout
+        # Left open until the interpreter ends, they would be waited for, asked to stop by a signal that they ignore.
+        self._at_exit = functools.partial(_kill, self.processes)
+        atexit.register(self._at_exit)
+
+    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
+        if terminate:
+            _kill(self.processes)
+        super().close_extras(timeout, terminate)
+        if self._at_exit is not None:
+            atexit.unregister(self._at_exit)
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         self.reset_async(seed, options)
@@ -63,11 +77,14 @@ class Workers(AsyncVectorEnv):
 
     def kill(self) -> None:
         """Ends all processes at once, whatever they are doing."""
-        for process in self.processes:
-            process.kill()
-            process.join()
         self._state = AsyncState.DEFAULT  # nothing is waited for any more
         self.close(terminate=True)
+
+
+def _kill(processes: Sequence[Any]) -> None:
+    for process in processes:
+        process.kill()
+        process.join()
 
 
 def _answers(pipe: Any) -> bool:

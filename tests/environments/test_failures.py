@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+
 import gymnasium
+import psutil
 import pytest
 import torch
 
 from taac.environments.vector_environment import create_environment
 from taac.errors import EnvironmentFailed, TaacError
 from tests.environments.toys import env_id
+from tests.training.launched import wait_for
 
 
 def fragile(tmp_path, how, num_envs=3, at=3, times=1, modulus=3, **settings):
@@ -60,6 +67,54 @@ def test_one_that_dies_or_hangs_is_named_and_made_anew(tmp_path, how, told):
     with pytest.raises(EnvironmentFailed, match=r"restarted 1 times, which is all that .*max_restarts = 1 allows"):
         environment.restart(error.value)
     environment.close()
+
+
+def test_one_that_cannot_be_made_again_at_once_is_tried_again(tmp_path):
+    environment = fragile(tmp_path, "raise", asynchronous=True, max_restarts=3)
+    make, outcomes = environment._remake, [ConnectionRefusedError("no simulator"), TaacError("none at all"), None]
+
+    def remake():
+        if (error := outcomes.pop(0)) is not None:
+            raise error
+        return make()
+
+    environment._remake = remake
+    with pytest.raises(EnvironmentFailed) as error:
+        break_down(environment)
+    environment.restart(error.value)
+    assert environment.restarts == 3 and environment.reset(7).is_first().all()
+    outcomes.append(TaacError("none at all"))
+    environment.max_restarts = 4
+    with pytest.raises(
+        EnvironmentFailed, match=r"could not be made anew: none at all\. Environments have been restarted 4"
+    ):
+        environment.restart(error.value)
+    environment.close()
+
+
+@pytest.mark.parametrize("how", ["killed", "left open"])
+def test_no_process_outlives_the_run_even_one_that_hangs(tmp_path, how):
+    script = tmp_path / "run.py"
+    script.write_text(
+        "import os, signal, sys, threading, time\n"
+        "from tests.environments.test_failures import *\n"
+        "if __name__ == '__main__':\n"
+        "    environment = fragile(__import__('pathlib').Path(sys.argv[1]), 'hang', asynchronous=True)\n"
+        "    threading.Thread(target=break_down, args=[environment], daemon=True).start()\n"
+        "    while not os.path.exists(sys.argv[1] + '/log'):\n"
+        "        time.sleep(0.05)\n"
+        "    print(*environment.process_ids, flush=True)\n"
+        "    if sys.argv[2] == 'killed':\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    run = subprocess.run(
+        [sys.executable, str(script), str(tmp_path), how], env={**os.environ, "PYTHONPATH": os.getcwd()}, timeout=120,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert run.returncode == (-signal.SIGKILL if how == "killed" else 0), run.stderr
+    pids = [int(word) for word in run.stdout.split()]
+    assert len(pids) == 3
+    wait_for(lambda: not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids))
 
 
 def test_environments_of_this_process_are_not_made_anew(tmp_path):

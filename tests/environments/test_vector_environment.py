@@ -18,6 +18,7 @@ from taac import nest
 from taac.data_structures import StepType, TimeStep
 from taac.environments.vector_environment import VectorEnvironment, create_environment
 from taac.errors import DivergedError, TaacError
+from taac.processes import INTERRUPTIONS
 from tests.environments import toys
 from tests.environments.toys import Counter, Faulty, Offset, Probe, env_id
 
@@ -268,15 +269,15 @@ def test_asynchronous_environments_give_the_same_time_steps():
             assert leaf.dtype == other_leaf.dtype and torch.equal(leaf, other_leaf)
 
 
-def test_ctrl_c_stays_with_the_process_that_makes_asynchronous_environments():
-    before = signal.getsignal(signal.SIGINT)
+def test_signals_stay_with_the_process_that_makes_asynchronous_environments():
+    before = [signal.getsignal(number) for number in INTERRUPTIONS]
     env = create_environment("Pendulum-v1", num_envs=1, asynchronous=True)
-    assert signal.getsignal(signal.SIGINT) is before is not signal.SIG_IGN
-    ignored = Path(f"/proc/{env._env.processes[0].pid}/status")
+    assert [signal.getsignal(number) for number in INTERRUPTIONS] == before and signal.SIG_IGN not in before
+    ignored = Path(f"/proc/{env.process_ids[0]}/status")
     env.reset(0)  # it is made by now
     if ignored.exists():  # Linux
         (mask,) = [line for line in ignored.read_text().splitlines() if line.startswith("SigIgn")]
-        assert int(mask.split()[1], 16) & 1 << signal.SIGINT - 1
+        assert all(int(mask.split()[1], 16) & 1 << number - 1 for number in INTERRUPTIONS)
     env.close()
 
 
@@ -498,6 +499,17 @@ def test_an_observation_too_large_for_float32_is_refused():
     environment.reset(0)
     with pytest.raises(TaacError, match="observation that is not finite at step 1"):
         environment.step(torch.zeros(1, 1))
+
+
+@pytest.mark.parametrize("value", [1e39, -1e39])
+def test_a_reward_too_large_for_float32_is_refused(value):
+    kwargs = {"where": "reward", "value": value, "seed": 20, "step": 1}
+    environment = create_environment(env_id("Faulty"), 2, env_kwargs=kwargs)
+    environment.reset(19)
+    with pytest.raises(
+        TaacError, match=r"number 1 of 2\) gave a reward that is not finite at step 1 .*1e\+39 \(too large"
+    ):
+        environment.step(torch.zeros(2, 1))
 
 
 def test_a_faulty_environment_is_fine_before_its_fault():

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import datetime
+import functools
 import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from taac.processes import die_with_parent
 from taac.training.comparison import ATTEMPT, Run
 from taac.training.launchers import Outcome
 
@@ -55,9 +55,11 @@ def start(
     with open(log, "ab") as file:
         file.write(f"{ATTEMPT}{now} {socket.gethostname()}\n".encode())
         file.flush()
-        # A session of its own: Ctrl-C reaches the campaign alone, which then stops its runs in order.
+        # A session of its own: Ctrl-C reaches the campaign alone, which then stops its runs in order. One that is killed
+        # leaves nothing running either.
         return subprocess.Popen(
-            command, stdout=file, stderr=subprocess.STDOUT, cwd=cwd, start_new_session=True, preexec_fn=_die_with_parent,
+            command, stdout=file, stderr=subprocess.STDOUT, cwd=cwd, start_new_session=True,
+            preexec_fn=functools.partial(die_with_parent, signal.SIGTERM),
             env={**os.environ, **(environment or {}), **ONE_THREAD},
         )  # fmt: skip
 
@@ -72,12 +74,6 @@ def stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def _die_with_parent() -> None:
-    """Asks Linux to end this process when its parent dies, so that a campaign that was killed leaves nothing running."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def cores(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
