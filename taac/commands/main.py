@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from absl import app, flags, logging
 
+from taac.commands.unheard import Unheard
 from taac.errors import RESUMABLE, Interrupted, TaacError
 
 COMMANDS = {
@@ -19,6 +21,9 @@ COMMANDS = {
     "plot": "draw any summaries of any runs, seeds averaged, to PNG, SVG or CSV",
     "check": "build an experiment without training, and print what it would be",
 }
+# Commands that read gin files of the user's own. Others are called in folders of strangers, whose modules are not to be run.
+MAY_IMPORT = ("train", "compare", "check")
+LONG = ("train", "compare")
 USAGE = (
     "usage: taac <command> [--flags]\n\ncommands:\n"
     + "\n".join(f"  {name:<9}{about}" for name, about in COMMANDS.items())
@@ -51,8 +56,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         for module in ("taac.commands.flags", f"taac.commands.{name}"):
             print(flags.FLAGS.module_help(module).strip("\n"))
         sys.exit(0)
-    if os.getcwd() not in sys.path:  # so that a gin file's `import my_module` works as with `python -m taac`
-        sys.path.insert(0, os.getcwd())
     logging.set_verbosity(logging.WARNING)  # what libraries have to say of themselves is not for users
     app.run(lambda rest: _run(name, command.run, rest), argv=[f"taac {name}", *argv[2:]], flags_parser=_parse_flags)
 
@@ -69,6 +72,18 @@ def _run(name: str, run: Callable[[], None], rest: Sequence[str]) -> int:
     if len(rest) > 1:
         print(f"taac {name}: unexpected words {' '.join(rest[1:])}; everything is given by flags", file=sys.stderr)
         return 2
+    if name in MAY_IMPORT or ("trust" in flags.FLAGS and flags.FLAGS.trust):
+        sys.path.append(os.getcwd())  # for a gin file's `import my_module`
+    if name not in LONG:
+        return _attempt(name, run)
+    with contextlib.redirect_stdout(Unheard(sys.stdout)), contextlib.redirect_stderr(Unheard(sys.stderr)):
+        code = _attempt(name, run)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    return code
+
+
+def _attempt(name: str, run: Callable[[], None]) -> int:
     try:
         run()
     except TaacError as error:
@@ -81,7 +96,7 @@ def _run(name: str, run: Callable[[], None], rest: Sequence[str]) -> int:
         print(f"taac {name}: {stopped}", file=sys.stderr)
         return RESUMABLE
     except KeyboardInterrupt:
-        if name in ("train", "compare"):
+        if name in LONG:
             print(f"\ntaac {name}: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
             return RESUMABLE
         print(f"\ntaac {name}: interrupted", file=sys.stderr)

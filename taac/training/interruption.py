@@ -1,7 +1,8 @@
-"""SIGTERM and Ctrl-C: the first asks a run to stop in order, the second ends it at once."""
+"""SIGTERM, Ctrl-C and SIGHUP: the first asks a run to stop in order, the second ends it at once."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -9,14 +10,14 @@ from types import FrameType
 from typing import Any
 
 from taac.errors import RESUMABLE
-
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+from taac.processes import INTERRUPTIONS
 
 
 class Interruption:
     """Within it, a signal is remembered instead of obeyed: calling it says whether one came.
 
-    A second signal ends the process at once. That is safe at any moment, as SIGKILL is: what is on the disk is whole.
+    One that this process was started to ignore (by `nohup`, or as a background job of a script) is ignored still. A second
+    signal ends the process at once. That is safe at any moment, as SIGKILL is: what is on the disk is whole.
     """
 
     def __init__(self) -> None:
@@ -28,7 +29,8 @@ class Interruption:
 
     def __enter__(self) -> Interruption:
         if threading.current_thread() is threading.main_thread():  # no other may
-            self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
+            wanted = [n for n in INTERRUPTIONS if signal.getsignal(n) is not signal.SIG_IGN]
+            self._before = {number: signal.signal(number, self._handle) for number in wanted}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -36,9 +38,13 @@ class Interruption:
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        # os.write: printing may have been what was interrupted.
         if self.signal is not None:
-            os.write(2, b"\ntaac: left at once; the same command goes on from the last checkpoint\n")
+            _write("left at once; the same command goes on from the last checkpoint")
             os._exit(RESUMABLE)
         self.signal = signal.Signals(number)
-        os.write(2, f"\ntaac: {self.signal.name}: finishing this iteration; once more to leave at once\n".encode())
+        _write(f"{self.signal.name}: finishing this iteration; once more to leave at once")
+
+
+def _write(message: str) -> None:
+    with contextlib.suppress(OSError):  # who reads it may have been ended by the same signal
+        os.write(2, f"\ntaac: {message}\n".encode())  # printing may have been what was interrupted

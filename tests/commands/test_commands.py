@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import json
 import os
 import shutil
@@ -13,6 +14,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from tests.training.launched import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ("num_env_steps = 400", "initial_collect_steps = 300", "batch_size = 8", "hidden_layers = (8,)",
@@ -197,6 +200,73 @@ def test_a_signal_stops_a_run_in_order_and_a_second_one_at_once(tmp_path, number
             assert f"{number} at" in err and "resumable: the same command goes on" in err
             assert len(list((tmp_path / "run" / "checkpoints").glob("*.json"))) == 1
             assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "interrupted"
+
+
+def long_run(cwd, *more, **popen):
+    """Begins a run that is stopped by signals alone, in a process group of its own; waits until it trains."""
+    words = ["train", "--root_dir", "run", "--gin_file", "experiments/smoke.gin"]
+    words += params("num_env_steps = 100000", "Trainer.checkpoint_interval = 100000", *more)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "taac", *words], cwd=cwd, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        start_new_session=True, **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **popen},
+    )  # fmt: skip
+    wait_for(lambda: begun(cwd / "run", 1), process)
+    return process
+
+
+def stopped_in_order(folder):
+    status = json.loads((folder / "run.json").read_text())["status"]
+    return status == "interrupted" and len(list((folder / "checkpoints").glob("*.json"))) == 1
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_all_processes_of_a_run_stops_it_in_order(tmp_path, number):
+    """As a scheduler, `systemctl stop` or a terminal that is closed send it: environments have processes of their own."""
+    process = long_run(tmp_path, "num_envs = 2", "create_environment.asynchronous = True")
+    os.killpg(process.pid, number)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 75 and f"{number.name} at" in err, err
+    if number == signal.SIGTERM:  # at SIGHUP, Python's own resource tracker ends with words of its own
+        assert "Traceback" not in err
+    assert stopped_in_order(tmp_path / "run")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_a_run_whose_output_nobody_reads_any_more_is_stopped_in_order_too(tmp_path):
+    """`taac train ... | tee log`: Ctrl-C ends tee at once."""
+    process = long_run(tmp_path, stderr=subprocess.STDOUT)
+    process.stdout.close()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=120) == 75
+    assert stopped_in_order(tmp_path / "run")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_a_signal_that_was_ignored_at_the_start_is_ignored_still(tmp_path):
+    process = long_run(tmp_path, preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_IGN))
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 75 and "SIGTERM at" in err and "SIGINT" not in err and "left at once" not in err
+
+
+@pytest.mark.parametrize("entry", [["-m", "taac"], [str(Path(sys.executable).with_name("taac"))]])
+@pytest.mark.parametrize("command", ["play", "plot", "report"])
+def test_modules_of_a_strangers_folder_are_not_imported(tmp_path, command, entry):
+    for name in ("absl", "gin", "gymnasium", "imageio", "matplotlib", "numpy", "tensorboard", "torch", "tqdm"):
+        (tmp_path / f"{name}.py").write_text("open('code_ran', 'w')")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(
+        [sys.executable, *entry, command, "--root_dir", "."],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 1 and f"taac {command}: " in result.stderr
+    assert not (tmp_path / "code_ran").exists()
 
 
 def begun(folder, times):

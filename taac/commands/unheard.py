@@ -1,0 +1,38 @@
+"""Output that outlives who reads it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any, TextIO
+
+
+class Unheard:
+    """A stream that goes on into nothing once nobody reads it any more, instead of ending what prints.
+
+    A run of weeks should not end because `tee` did; and Ctrl-C ends `tee` before the run has saved what it did.
+    """
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with self._into_nothing():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._into_nothing():
+            self._stream.flush()
+
+    @contextlib.contextmanager
+    def _into_nothing(self) -> Any:
+        try:
+            yield
+        except BrokenPipeError:
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nothing, self._stream.fileno())
+            os.close(nothing)
