@@ -127,10 +127,10 @@ class Checkpoints:
         return self._kept
 
     def _forget(self) -> None:
-        """Keeps the last two that were scheduled, and one after them that was not."""
+        """Keeps the last two that were scheduled, and the last of all; of those that were not, two while there is no other."""
         kept = self._remember()
         keep = sorted(steps for steps, (scheduled, _) in kept.items() if scheduled)[-2:]
-        keep += [steps for steps in kept if steps == max(kept)]
+        keep = sorted({*keep, *sorted(kept)[-1 if keep else -2 :]})
         for steps in [s for s in self.saved() if s not in keep]:
             with contextlib.suppress(OSError):
                 (self.path / f"{steps}.json").unlink()

@@ -168,7 +168,8 @@ class GrowthWatch:
         """Takes the rewards `[T, B(, D)]` of a batch, as they are learnt from."""
         self.num_seen += 1
         greatest = torch.stack(reward.aminmax()).abs().amax()
-        self._greatest = greatest if self._greatest is None else torch.maximum(self._greatest, greatest)
+        before = greatest if self._greatest is None else self._greatest.to(greatest.device)
+        self._greatest = torch.maximum(before, greatest)
 
     def judge(self, summaries: Mapping[str, torch.Tensor | float]) -> list[str]:
         """What is to be warned of, from the summaries of a gradient step; each kind once."""
@@ -201,3 +202,19 @@ class GrowthWatch:
         new = [message for tag, message in found.items() if tag not in self._warned]
         self._warned |= set(found)
         return new
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run goes on from, so that it judges as one that was never stopped."""
+        return {
+            "num_seen": self.num_seen,
+            "greatest": None if self._greatest is None else float(self._greatest),
+            "bound": self._bound,
+            "start": dict(self._start),
+            "warned": sorted(self._warned),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.num_seen, self._bound = int(state["num_seen"]), float(state["bound"])
+        self._greatest = None if state["greatest"] is None else torch.tensor(float(state["greatest"]))
+        self._start = {str(tag): float(alpha) for tag, alpha in state["start"].items()}
+        self._warned = {str(tag) for tag in state["warned"]}

@@ -17,6 +17,10 @@ from taac.environments.vector_environment import VectorEnvironment
 from taac.files import Damaged
 
 
+class Elsewhere(Exception):
+    """The environments are not where the same seed and actions had led them."""
+
+
 class ActionLog:
     """The actions taken since the environments were seeded.
 
@@ -42,29 +46,35 @@ class ActionLog:
         ]
 
     def retrace(
-        self, environment: VectorEnvironment, actions: list[torch.Tensor], reached: list[torch.Tensor]
+        self, environment: VectorEnvironment, start: TimeStep, actions: list[torch.Tensor], reached: list[torch.Tensor]
     ) -> TimeStep:
         """Takes saved actions in an environment that has just been seeded as it was then; gives where they led.
 
         Args:
+            start: what its reset gave; where there are no actions, that is where they led.
             reached: leaves of the time step that they led to.
 
         Raises:
-            Damaged: they now lead elsewhere, or are no actions of this environment.
+            Elsewhere: they lead to another time step now.
+            Damaged: they are no actions of this environment.
         """
-        if not actions or not len(actions[0]):
-            raise Damaged("it holds no actions, though some had been taken")
+        if not actions:
+            raise Damaged("it holds no actions")
         given = [(a.dtype, list(a.shape[1:]), len(a)) for a in actions]
         expected = [(like.dtype, list(like.shape), len(actions[0])) for like in self._like]
         if given != expected:
             raise Damaged(f"it holds actions of another kind: {given}, expected {expected}")
+        time_step = start
         for step in range(len(actions[0])):
             action = nest.pack_like(self._blank, [a[step] for a in actions])
             time_step = environment.step(action)
             self.append(action)
         leaves = nest.flatten(time_step)
-        if len(leaves) != len(reached) or not all(torch.equal(a, b) for a, b in zip(leaves, reached)):
-            raise Damaged(
+        kinds = [(leaf.dtype, leaf.shape) for leaf in leaves]
+        if kinds != [(leaf.dtype, leaf.shape) for leaf in reached]:
+            raise Damaged("it holds a time step of another kind")
+        if not all(torch.equal(a.cpu(), b) for a, b in zip(leaves, reached)):
+            raise Elsewhere(
                 f"'{environment.name}' did not come to the same place with the same seed and actions: it is not deterministic"
             )
         return time_step

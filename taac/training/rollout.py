@@ -57,7 +57,11 @@ class Rollout:
 
     def retrace(self, log: ActionLog, actions: list[torch.Tensor], reached: list[torch.Tensor]) -> None:
         """Goes on from a reset to where saved actions led; see `ActionLog.retrace`. The agent's state is left alone."""
-        self.time_step = self._to_device(log.retrace(self.environment, actions, reached))
+        self.time_step = self._to_device(log.retrace(self.environment, self.time_step, actions, reached))
+
+    def stand_at(self, leaves: list[torch.Tensor]) -> None:
+        """Takes saved leaves for the frame at hand, wherever the environment is."""
+        self.time_step = self._to_device(nest.pack_like(self.time_step, leaves))
 
     def truncate(self) -> TimeStep:
         """The frame at hand as the LAST of its episode, cut off: it still bootstraps."""

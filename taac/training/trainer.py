@@ -171,6 +171,7 @@ class Trainer:
         self.loaded: list[dict[str, Any]] | None = None
         self.unearned_steps = 0  # environment steps that earned no updates, because the buffer had to be filled again
         self.recent: list[Episode] = []  # ended since the last summary
+        self.evaluation_due = False  # one has begun, and not ended yet
         self.losses: dict[str, torch.Tensor] = {}  # of the last gradient step
         self.save_replay = save_replay
         self._stop: Callable[[], bool] = lambda: False
@@ -216,6 +217,8 @@ class Trainer:
         try:
             if self.env_steps == 0:
                 self.learner.pretrain(self.batch_size, self.segment_length)
+            if self.evaluation_due:  # it failed when this run was here before
+                self._evaluate(folder, writer)
             while self.env_steps < self.num_env_steps:
                 before = self.env_steps
                 self.collect()
@@ -328,6 +331,7 @@ class Trainer:
         return self.seconds
 
     def _evaluate(self, folder: RunFolder, writer: SummaryWriter) -> None:
+        self.evaluation_due = True
         seed = derived_seed(self.seed, 1, self.env_steps)
         video = EpisodeVideo(self.evaluation_environment) if self.evaluation_environment.recorded else None
         episodes = evaluate(
@@ -342,6 +346,7 @@ class Trainer:
         self.evaluation = summarize(episodes)
         updates, seconds = self.learner.num_updates, self._elapsed()
         folder.add_evaluation(self.env_steps, updates, self.decisions, seconds, self.evaluation)
+        self.evaluation_due = False
         writer.episodes("evaluation", self.evaluation, self.env_steps)
         if video is not None:
             writer.gif("evaluation/video", *video.gif(), self.env_steps)
@@ -379,6 +384,16 @@ class Trainer:
         self._cut()
         self.num_checkpoints += 1
         self._write(folder, scheduled=True)
+        try:
+            self.start_episodes()
+        except EnvironmentFailed as failure:
+            self.restart(failure)
+
+    def cut_off_at(self, leaves: list[torch.Tensor]) -> None:
+        """Ends the episodes at a saved time step as truncations, and begins new ones."""
+        self.rollout.stand_at(leaves)
+        self._cut()
+        self.num_restarts += 1
         self.start_episodes()
 
     def _cut(self) -> None:

@@ -13,12 +13,15 @@ from taac.files import Damaged
 from taac.training import checkpoint
 from taac.training.checkpoint import Checkpoint
 from taac.training.metrics import Episode, EpisodeSummary
-from taac.training.position import numpy_state, set_numpy_state
+from taac.training.position import Elsewhere, numpy_state, set_numpy_state
 
 if TYPE_CHECKING:
     from taac.training.trainer import Trainer
 
-COUNTERS = ("env_steps", "decisions", "episodes", "num_checkpoints", "num_restarts", "seconds", "unearned_steps")
+COUNTERS = (
+    "env_steps", "decisions", "episodes", "num_checkpoints", "num_restarts", "seconds", "unearned_steps",
+    "evaluation_due",
+)  # fmt: skip
 
 
 def state_dict(trainer: Trainer, scheduled: bool = True) -> dict[str, Any]:
@@ -31,6 +34,7 @@ def state_dict(trainer: Trainer, scheduled: bool = True) -> dict[str, Any]:
     return {
         "agent": trainer.agent.state_dict(),
         "optimizer": trainer.learner.optimizer.state_dict(),
+        "growth": trainer.learner.growth.state_dict(),
         "products": trainer.learner.products,  # which "auto" was: another would round differently
         "replay": trainer.replay_buffer.state_dict(frames=False) if trainer.save_replay else None,
         "demonstrations": None if trainer.learner.demonstrations is None else trainer.learner.demonstrations.digest,
@@ -51,7 +55,7 @@ def restore(trainer: Trainer, found: Checkpoint) -> None:
     """Makes a trainer what it was when the checkpoint was written.
 
     Raises:
-        Damaged: frames are not as they were written, or the environments do not come back to where they were.
+        Damaged: frames, or the actions since the last scheduled checkpoint, are not as they were written.
         TaacError: the checkpoint is of another network or replay buffer, or holds something else.
     """
     try:
@@ -70,6 +74,7 @@ def _restore(trainer: Trainer, state: dict[str, Any], found: Checkpoint) -> None
         trainer.frame_chunks.load(found.path.parent, found.frames)
     checkpoint.load_into(trainer.agent, state["agent"], found.path)
     _load_optimizer(trainer.learner.optimizer, state["optimizer"], found)
+    trainer.learner.growth.load_state_dict(state["growth"])
     trainer.learner.keep_products(state["products"])
     counters = state["counters"]
     trainer.learner.num_updates = int(counters["updates"])
@@ -81,8 +86,16 @@ def _restore(trainer: Trainer, state: dict[str, Any], found: Checkpoint) -> None
     if state["under_way"] is not None:
         set_numpy_state(state["under_way"]["numpy"])
         trainer.start_episodes()
-        _go_back(trainer, state["under_way"])
-        _set_random(trainer, state["random"])
+        try:
+            _go_back(trainer, state["under_way"])
+            _set_random(trainer, state["random"])
+        except Elsewhere as error:
+            checkpoint.tell(
+                f"{found.path}: {error}. The episodes that were under way are cut off there and new ones begin, so this run "
+                "will not end with the bits of one that was never stopped"
+            )
+            _set_random(trainer, state["random"])
+            trainer.cut_off_at(state["under_way"]["time_step"])
     else:
         _set_random(trainer, state["random"])
         trainer.start_episodes()

@@ -89,6 +89,16 @@ def test_one_between_two_scheduled_ones_takes_the_place_of_neither(tmp_path):
     assert kept.saved() == [30, 20]
 
 
+def test_before_the_first_scheduled_one_the_last_two_are_kept(tmp_path):
+    kept = Checkpoints(tmp_path / "checkpoints")
+    for steps in (3, 5, 7):
+        kept.save(steps, state(steps), scheduled=False)
+    assert kept.saved() == [7, 5]
+    kept.save(10, state(10))
+    kept.save(13, state(13), scheduled=False)
+    assert kept.saved() == [13, 10]
+
+
 def test_what_is_not_ours_is_left_alone(tmp_path):
     kept = saved(tmp_path, 1)
     for name in ("notes.txt", "my.json", "my.safetensors"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -247,6 +249,27 @@ def test_a_temperature_that_leaves_rewards_no_say_is_warned_of_once():
     told = watched([[3.0]], [{"beta/alpha": a, "beta/entropy": 0.0} for a in (1.0, 299.0, 301.0, 500.0)])
     assert [len(found) for found in told] == [0, 0, 1, 0]
     assert "beta/alpha has grown to 301, from 1" in told[2][0]
+
+
+def test_a_resumed_run_judges_as_one_that_was_never_stopped():
+    """It warns of nothing twice, and knows bounds, rewards and temperatures from before."""
+    high = {"critic/q": 1e6, "policy/alpha": 1.0, "policy/entropy": 0.5, "beta/alpha": 1.0}
+    whole, stopped = GrowthWatch(0.9), GrowthWatch(0.9)
+    for watch in (whole, stopped):
+        watch.see(torch.tensor([[5.0]]))
+        watch.judge({**high, "critic/q": 0.0})
+    resumed = GrowthWatch(0.9)
+    resumed.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
+    for summaries in ({**high, "beta/alpha": 400.0}, high, {**high, "beta/alpha": 900.0}):
+        for watch in (whole, resumed):
+            for _ in range(GrowthWatch.PATIENCE // 2):
+                watch.see(torch.tensor([[1.0]]))
+        assert whole.judge(summaries) == resumed.judge(summaries)
+        again = GrowthWatch(0.9)
+        again.load_state_dict(resumed.state_dict())
+        resumed = again
+    assert resumed.state_dict() == whole.state_dict() and resumed.state_dict()["warned"] == ["beta/alpha", "critic/q"]
+    GrowthWatch(0.9).load_state_dict(GrowthWatch(0.9).state_dict())
 
 
 def test_warnings_reach_the_terminal_and_the_log(tmp_path, capsys, monkeypatch):

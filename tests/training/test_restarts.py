@@ -10,7 +10,7 @@ from taac.data_structures import StepType
 from taac.errors import EnvironmentFailed
 from taac.training.run_folder import RunFolder
 from tests.environments.toys import env_id
-from tests.training.test_trainer import assert_same_parameters, build, run
+from tests.training.test_trainer import assert_same_parameters, build, rows, run
 
 SHORT = ("num_env_steps = 80", "initial_collect_steps = 40", "batch_size = 4", "evaluation_episodes = 1",
          "evaluation_interval = 80", "hidden_layers = (8,)", "create_experiment.evaluation_envs = 1",
@@ -80,7 +80,31 @@ def test_an_evaluation_that_fails_leaves_a_checkpoint(tmp_path):
     trainer.evaluation_environment._env.envs[0].unwrapped._times = 1
     with pytest.raises(EnvironmentFailed, match=r"\(evaluation\)' \(number 0 of 1,.*A checkpoint is written"):
         trainer.train(folder)
-    assert log.exists() and folder.checkpoints.saved()
+    assert log.exists() and folder.checkpoints.saved() and trainer.env_steps >= 80  # it was the last
+    trainer.close()
+    again = build(*settings, method="sac")
+    again.resume(folder)
+    again.train(folder)
+    assert again.evaluation is not None and again.env_steps == trainer.env_steps
+    assert [int(row["env_steps"]) for row in rows(folder.path)] == [trainer.env_steps]
+    again.close()
+
+
+def test_episodes_that_cannot_begin_after_a_checkpoint_are_begun_again(tmp_path):
+    trainer = build(*fragile(tmp_path, "raise", at=9, times=0), "checkpoint_interval = 30", method="sac")
+    folder, reset, calls = RunFolder(tmp_path / "run"), trainer.environment.reset, []
+    folder.begin("x", {})
+
+    def fails_once(seed):
+        calls.append(seed)
+        if len(calls) == 1:
+            raise EnvironmentFailed("not yet")
+        return reset(seed)
+
+    trainer.environment.reset = fails_once
+    trainer.train(folder)
+    assert trainer.env_steps >= 80 and trainer.num_restarts == trainer.environment.restarts == 1
+    assert len(calls) == 4 and len(set(calls)) == 4  # seeds: of three checkpoints, and of the restart
     trainer.close()
 
 

@@ -166,19 +166,44 @@ def test_an_environment_that_draws_from_numpys_own_numbers_comes_back(tmp_path, 
     assert again.env_steps == 250 and torch.equal(ends[0][0], ends[1][0]) and ends[0][1] == ends[1][1]
 
 
-def test_an_environment_that_does_not_come_back_costs_the_steps_since_the_last_scheduled_checkpoint(tmp_path, capsys):
+@pytest.mark.parametrize("stop", [70, 170])  # before and after the first scheduled checkpoint
+def test_an_environment_that_does_not_come_back_costs_the_rest_of_its_episode(tmp_path, capsys, stop):
     params = ("checkpoint_interval = 100",)
-    stopped = run(tmp_path / "run", *params, stop=170)
+    stopped = run(tmp_path / "run", *params, stop=stop)
     trainer, folder = build(*params), RunFolder(tmp_path / "run")
     step = trainer.environment.step
     trainer.environment.step = lambda action: (t := step(action))._replace(observation=t.observation + 1e-7)
     trainer.resume(folder)
-    trainer.close()
-    assert stopped.env_steps == 170 and trainer.env_steps == 100
     said = capsys.readouterr().err
-    assert (
-        "170.json cannot be used: 'Pendulum-v1' did not come to the same place" in said and "not deterministic" in said
-    )
+    assert f"{stop}.json: 'Pendulum-v1' did not come to the same place" in said and "not deterministic" in said
+    assert stopped.env_steps == trainer.env_steps == stop and trainer.num_restarts == 1
+    assert_same_parameters(stopped, trainer)
+    # The frame at which it was stopped is the LAST of its episode, which bootstraps; then another begins.
+    size = stopped.replay_buffer.size
+    before, after = stopped.replay_buffer.frames(0, size), trainer.replay_buffer.frames(0, size + 1)
+    assert all(torch.equal(v, after[name][:size]) for name, v in before.items())
+    last = stopped.rollout.time_step
+    assert after["frames/time_step/step_type"][-1].tolist() == [int(StepType.LAST)]
+    assert torch.equal(after["frames/time_step/observation"][-1], last.observation)
+    assert after["frames/time_step/discount"][-1].tolist() == [1.0] and trainer.rollout.time_step.is_first().all()
+    trainer.train(folder)
+    assert trainer.env_steps == trainer.num_env_steps
+    trainer.close()
+
+
+@pytest.mark.parametrize("stop", [0, 100])
+def test_a_run_stopped_before_the_first_step_of_new_episodes_goes_on(tmp_path, stop):
+    """As by a signal while failed environments are made anew: no action has been taken since."""
+    params = ("checkpoint_interval = 100",)
+    whole = run(tmp_path / "whole", *params)
+    trainer, folder = build(*params), RunFolder(tmp_path / "run")
+    folder.begin(config.operative_config(), {})
+    if stop:
+        trainer.train(folder, stop=lambda: trainer.env_steps >= stop)
+    trainer.save_position(folder)
+    trainer.close()
+    resumed = run(tmp_path / "run", *params)
+    assert_same_parameters(whole, resumed)
 
 
 @pytest.mark.parametrize("kind", ["frames", "safetensors", "json"])
