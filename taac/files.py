@@ -127,6 +127,11 @@ def read(path: Path, expected_size: int, expected_digest: str) -> bytes:
     return data
 
 
+_DTYPES = {
+    str(getattr(torch, name))
+    for name in ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+}
+
 # Tensors -------------------------------------------------------------------------------------------------------------
 
 
@@ -143,9 +148,12 @@ def unpack(data: bytes, path: Path) -> dict[str, torch.Tensor]:
         Damaged: it is something else.
     """
     try:
-        return safetensors.torch.load(data)
+        tensors = safetensors.torch.load(data)
     except Exception as error:  # of several kinds, by what is wrong
         raise Damaged(f"{path} holds no tensors in the safetensors format: {type(error).__name__}: {error}") from error
+    if odd := sorted({str(t.dtype) for t in tensors.values()} - _DTYPES):
+        raise Damaged(f"{path} holds tensors of {', '.join(odd)}, which nothing of this package writes")
+    return tensors
 
 
 def encode(value: Any) -> tuple[Any, dict[str, torch.Tensor]]:

@@ -203,3 +203,9 @@ def test_any_bytes_are_tensors_or_refused(data):
         assert isinstance(error, Damaged) and "f holds no tensors" in str(error)
     else:
         assert sum(t.nbytes for t in tensors.values()) <= len(found)
+
+
+def test_tensors_of_kinds_that_are_never_written_are_refused():
+    data = files.pack({"fine": torch.zeros(2), "odd": torch.zeros(2, dtype=torch.float8_e4m3fn)})
+    with pytest.raises(files.Damaged, match=r"f holds tensors of torch\.float8_e4m3fn"):
+        files.unpack(data, "f")

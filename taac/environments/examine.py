@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -48,7 +49,12 @@ def examine(env_name: str) -> list[Finding]:
     def make() -> gymnasium.Env:
         return single.make_single(spec, {}, (), None)
 
-    env = make()
+    try:
+        env = make()
+    except TaacError:
+        raise
+    except Exception as error:
+        raise TaacError(f"'{env_name}' cannot be made: {type(error).__name__}: {error}") from error
     try:
         found, usable = _spaces(env)
         if not usable:
@@ -58,10 +64,12 @@ def examine(env_name: str) -> list[Finding]:
         if any(not finding.fine for finding in seen.findings):
             return found
         found += _episodes(env, seen)
-        found += [_seeding(make)]
+        found.append(
+            _tried(lambda: _seeding(make), "seeding: the same seed and actions in two environments, and again")
+        )
     finally:
         env.close()
-    found.append(_as_training_sees_it(env_name))
+    found.append(_tried(lambda: _as_training_sees_it(env_name), "two in parallel, as in training"))
     found.append(
         Finding(True, f"a step takes {1e6 * seen.seconds / max(1, seen.steps):.0f} us, over {seen.steps} random steps")
     )
@@ -264,6 +272,16 @@ def _seeding(make: Any) -> Finding:
         second.close()
 
 
+def _tried(look: Callable[[], Finding], about: str) -> Finding:
+    try:
+        return look()
+    except TaacError as error:
+        return Finding(False, about, str(error))
+    except Exception as error:  # whatever the environment raises
+        mend = "it must work when several are made, and in a second episode as in the first"
+        return Finding(False, f"{about}: failed with {type(error).__name__}: {error}", mend)
+
+
 def _bytes(observation: Any) -> Any:
     if isinstance(observation, dict):
         return {key: _bytes(part) for key, part in observation.items()}
@@ -284,8 +302,6 @@ def _as_training_sees_it(env_name: str) -> Finding:
                 return Finding(False, "after an episode's end another does not begin", "reset must work after any end")
             lasts, before = lasts + int(now.is_last().sum()), now
         return Finding(True, f"two in parallel, 300 steps, each new episode begun after the end of one ({lasts} ends)")
-    except TaacError as error:
-        return Finding(False, "two in parallel, as in training", str(error))
     finally:
         environment.close()
 

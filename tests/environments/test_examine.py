@@ -159,6 +159,24 @@ class ResetsItself(gymnasium.wrappers.Autoreset):
         super().__init__(Sound())
 
 
+class NotMade(Sound):
+    def __init__(self):
+        raise AttributeError("no simulator")
+
+
+class OnlyOne(Sound):
+    there = 0
+
+    def __init__(self):
+        type(self).there += 1
+        if type(self).there > 1:
+            raise RuntimeError("the port is taken")
+        super().__init__()
+
+    def close(self):
+        type(self).there -= 1
+
+
 def named(cls, **more):
     name = f"taac-test/Examined{cls.__name__}-v0"
     if name not in gymnasium.registry:
@@ -200,6 +218,12 @@ def test_what_is_wrong_is_named_with_what_mends_it(cls, about, mend):
         raise AssertionError(wrong[0].mend)
 
 
+def test_one_that_fails_when_there_are_several_is_told_so():
+    wrong = [finding for finding in examine(named(OnlyOne)) if not finding.fine]
+    assert [finding.about.partition(":")[0] for finding in wrong] == ["seeding", "two in parallel, as in training"]
+    assert all("RuntimeError: the port is taken" in finding.about + finding.mend for finding in wrong)
+
+
 def test_nothing_is_wrong_with_a_sound_one():
     found = examine(named(Sound))
     assert all(finding.fine and not finding.mend for finding in found) and len(found) == 7
@@ -218,6 +242,11 @@ def test_what_may_be_wrong_is_a_hint():
 def test_environments_of_every_kind_are_tried_to_the_end(name):
     found = examine(env_id(name))
     assert "a step takes" in found[-1].about
+
+
+def test_one_that_cannot_be_made_is_an_error():
+    with pytest.raises(TaacError, match=r"ExaminedNotMade-v0.*AttributeError: no simulator"):
+        examine(named(NotMade))
 
 
 def test_an_unknown_one_is_an_error():
