@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import errno
+import json
 import os
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +46,15 @@ def _full_at(folder: Path, number: int, expected: dict[str, Any]) -> dict[str, A
     run, log = folder / "run", folder / "run.log"
     shutil.rmtree(run, ignore_errors=True)
     log.unlink(missing_ok=True)
-    code = runs.run(SETTING, run, log, lambda: kills.replace_os(Trouble(number, _no_room)))
-    return {"how": "injected", "at": number, **_verdict(run, log, code, expected)}
+    then = folder / "checkpoints_then"  # what had been saved when the disk was full
+    then.write_text("[]")
+
+    def no_room(name: str, *args: Any) -> None:
+        then.write_text(json.dumps(Checkpoints(run / "checkpoints").saved()))
+        _no_room(name, *args)
+
+    code = runs.run(SETTING, run, log, lambda: kills.replace_os(Trouble(number, no_room)))
+    return {"how": "injected", "at": number, **_verdict(run, log, code, expected, json.loads(then.read_text()))}
 
 
 def _small_disk(folder: Path, kilobytes: int, expected: dict[str, Any]) -> dict[str, Any]:
@@ -64,7 +73,7 @@ def _small_disk(folder: Path, kilobytes: int, expected: dict[str, Any]) -> dict[
         subprocess.run(["umount", str(mounted)], check=True)
 
 
-def _verdict(run: Path, log: Path, code: int, expected: dict[str, Any]) -> dict[str, Any]:
+def _verdict(run: Path, log: Path, code: int, expected: dict[str, Any], then: Sequence[int] = ()) -> dict[str, Any]:
     text = log.read_text(errors="replace")
     if code == 0:  # what could not be done was tidying up
         differing = runs.differences(expected, run)
@@ -72,10 +81,12 @@ def _verdict(run: Path, log: Path, code: int, expected: dict[str, Any]) -> dict[
     said = re.findall(r"taac train: .*", text)
     if code != 1 or "Traceback" in text or not said:
         return {"verdict": "CRASHED", "said": text[-2000:]}
-    before = Checkpoints(run / "checkpoints").saved()
-    if before and Checkpoints(run / "checkpoints").newest().env_steps != before[0]:
+    before, printed = Checkpoints(run / "checkpoints").saved(), log.stat().st_size
+    if max(then, default=0) > max(before, default=0):
         return {"verdict": "CHECKPOINT LOST", "said": said}
     code = runs.run(SETTING, run, log)
+    if wrong := kills.began_wrongly(before, log.read_bytes()[printed:].decode(errors="replace")):
+        return {"verdict": "CHECKPOINT LOST", "said": [*said, wrong]}
     differing = runs.differences(expected, run) if code == 0 else [f"exit code {code}"]
     named = "bytes named" if re.search(r"\d+ bytes are needed", said[0]) else "no bytes named"
     return {"verdict": "DIFFERS" if differing else f"stopped, {named}", "said": said, "differing": differing}

@@ -6,6 +6,7 @@ import argparse
 import itertools
 import os
 import random
+import re
 import shutil
 import signal
 import time
@@ -17,6 +18,7 @@ from typing import Any
 from experiments.reliability import runs
 from experiments.reliability.runs import Setting, Trouble
 from taac import files
+from taac.training.checkpoint import Checkpoints
 
 SETTINGS = [
     Setting(method, env_name, num_envs)
@@ -75,7 +77,11 @@ def _one_setting(folder: Path, setting: Setting, kills: int, rng: random.Random)
         row["runs"] += 1
         for number in itertools.count():
             kind = None if number >= MOST or row["kills"] >= kills else rng.choice(KINDS)
+            saved, printed = Checkpoints(killed / "checkpoints").saved(), log.stat().st_size
             code = _attempt(setting, killed, log, kind, rng, seconds, num_calls)
+            said = log.read_bytes()[printed:].decode(errors="replace")
+            if code in (0, 75) and (wrong := began_wrongly(saved, said)):
+                row["differing"].append(f"run {row['runs'] - 1}: {wrong}")
             if code == 0:
                 break
             if code not in (-signal.SIGKILL, 75) or kind is None:
@@ -88,6 +94,22 @@ def _one_setting(folder: Path, setting: Setting, kills: int, rng: random.Random)
         else:
             shutil.rmtree(killed)
     return row
+
+
+def began_wrongly(saved: list[int], said: str) -> str | None:
+    """Whether a run that got to training began elsewhere than at its newest checkpoint: its bits would not tell.
+
+    Args:
+        saved: the checkpoints that were there, the newest first.
+        said: what it printed.
+    """
+    if "finished; nothing to do" in said:
+        return None
+    begun = [int(steps) for steps in re.findall(r"resuming .* at (\d+) environment steps", said)]
+    if begun != saved[:1]:
+        return f"it went on at {begun or 'the beginning'}, with checkpoints at {saved}"
+    trouble = re.findall(r"taac: .*(?:damaged|cannot be used|did not come to).*", said)
+    return trouble[0] if trouble else None
 
 
 def _attempt(
