@@ -169,6 +169,11 @@ def _check(trainer: Trainer, spec: Nest, num_demonstrated: int | None) -> None:
     """Refuses parts that do not fit together."""
     if isinstance(trainer.monitor, SqilMonitor):
         trainer.monitor.check(trainer.replay_buffer)
+    if isinstance(trainer.replay_buffer, SqilReplay) and trainer.batch_size < 2:
+        raise TaacError(
+            f"Trainer.batch_size must be 2 or more with SqilReplay, half of whose batches are the agent's, got "
+            f"{trainer.batch_size}"
+        )
     if num_demonstrated is not None and num_demonstrated < trainer.segment_length:
         raise TaacError(
             f"{num_demonstrated} frames of demonstrations do not make a segment of "

@@ -350,6 +350,12 @@ def test_sqil_without_demonstrations_is_refused():
             build(method=method)
 
 
+def test_a_batch_that_has_no_two_halves_is_refused(demonstrations):
+    with pytest.raises(TaacError, match=r"Trainer.batch_size must be 2 or more with SqilReplay, .* got 1"):
+        build(binding(demonstrations), "batch_size = 1", method="sqil_sac")
+    build(binding(demonstrations), "batch_size = 1").close()
+
+
 def test_fewer_demonstrations_than_a_segment_are_refused(tmp_path):
     environment = create_environment(POINT, max_episode_steps=1)
     drive(tmp_path / "short.npz", environment, lambda t: torch.zeros(1, 1), 1)
