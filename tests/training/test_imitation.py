@@ -21,6 +21,7 @@ from taac.training.agent import Agent
 from taac.training.evaluation import evaluate
 from taac.training.imitation import SqilMonitor, demonstrated_frames
 from taac.training.metrics import summarize
+from taac.training.run_folder import RunFolder
 from tests.algorithms import test_sac, test_taac
 from tests.algorithms.test_sac import BATCH, IS_FIRST, NUM_ACTIONS, STEPS, check_update, record_draws, weights_of
 from tests.training.test_trainer import assert_same_parameters, rows, run
@@ -330,6 +331,26 @@ def test_prefilling_counts_for_nothing(demonstrations):
     trainer.close()
     assert trainer.env_steps == 21 and trainer.replay_buffer.size == 3 * 31 + 21
     assert trainer.rollout.time_step.observation.shape == (1, 1)
+
+
+@pytest.mark.parametrize("num_envs, method, held", [(1, "sac", 3 * 31), (31, "taac", 3)])
+def test_without_the_replay_buffer_demonstrations_do_not_stand_for_what_was_collected(
+    num_envs, method, held, demonstrations, tmp_path
+):
+    """It is filled again before updates go on; also where what was demonstrated is less than a segment, of 4 frames."""
+    params = [*SMALL, binding(demonstrations), f"num_envs = {num_envs}", "Trainer.checkpoint_interval = 150",
+              "initial_collect_steps = 124", "evaluation_episodes = 1", "Trainer.save_replay = False"]  # fmt: skip
+    run(tmp_path / "run", *params, method=method, until=200)
+    trainer, folder = build(*params, method=method), RunFolder(tmp_path / "run")
+    trainer.resume(folder)
+    steps, updates = trainer.env_steps, trainer.learner.num_updates
+    assert updates > 0 and trainer.replay_buffer.size == held
+    while trainer.env_steps <= steps + 124:
+        assert trainer.learner.num_updates == updates
+        trainer.collect()
+        trainer.learn()
+    trainer.close()
+    assert trainer.learner.num_updates == updates + 1
 
 
 def test_after_the_demonstrations_a_new_episode_begins(demonstrations):
