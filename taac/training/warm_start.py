@@ -18,7 +18,8 @@ def load_parts(agent: Agent, sources: Sequence[str]) -> list[dict[str, Any]]:
 
     The module is one of the algorithm's ("actor", "critics", "encoder", "actor.hidden"...), "algorithm" for all of it, or
         "observation_normalizer", "reward_normalizer" or "reward_signals". A module `x` that has a slow copy `target_x`
-    gives it its own parameters, as at the beginning of any run, unless the target is named as well.
+    gives it its own parameters, as at the beginning of any run, and so does a part `x.y` to `target_x.y`; unless the target
+    is named as well.
 
     Raises:
         TaacError: not of the form FOLDER:MODULE; no such run or module; other parameters, or of other shapes: both are named.
@@ -36,12 +37,18 @@ def load_parts(agent: Agent, sources: Sequence[str]) -> list[dict[str, Any]]:
             raise TaacError(f"{found.path} holds no '{name}'; it holds: {', '.join(sorted(held))}")
         place = Path(f"{found.path}:{name}")  # for the message
         checkpoint.load_into(agent.get_submodule(name), part, place)
-        parent, _, own = name.rpartition(".")
-        target = f"{parent}.target_{own}"
-        if target in dict(agent.named_modules()) and target not in named:
+        target = _slow_copy(agent, name)
+        if target is not None and not any(f"{target}.".startswith(f"{n}.") for n in named if ".target_" in n):
             checkpoint.load_into(agent.get_submodule(target), part, place)
         records.append({"run": str(folder.path), "module": name, "env_steps": found.env_steps})
     return records
+
+
+def _slow_copy(agent: Agent, name: str) -> str | None:
+    """The full name of the same part of the slow copy that it belongs to: of "x.y", "target_x.y" or "x.target_y"."""
+    modules, parts = dict(agent.named_modules()), name.split(".")
+    copies = (".".join([*parts[:i], f"target_{part}", *parts[i + 1 :]]) for i, part in enumerate(parts))
+    return next((copy for copy in copies if copy in modules), None)
 
 
 def _parse(agent: Agent, source: str) -> tuple[RunFolder, str]:

@@ -65,6 +65,21 @@ def test_targets_start_as_copies_unless_they_are_named_too(source):
         assert torch.equal(after[key], held[key]) and not torch.equal(after[key], after[key.replace("target_", "")])
 
 
+def test_a_part_of_critics_goes_to_the_same_part_of_their_slow_copy(source):
+    folder, agent = source
+    held = agent.state_dict()
+    _, after, changed = started(f"{folder}:critics.hidden")
+    assert {".".join(key.split(".")[1:3]) for key in changed} == {"critics.hidden", "target_critics.hidden"}
+    for key in (key for key in after if key.startswith("algorithm.critics.hidden.")):
+        assert torch.equal(after[key], held[key])
+        assert torch.equal(after[key.replace("critics", "target_critics")], held[key])
+    key = "algorithm.target_critics.hidden.0.weight"
+    for target in ("target_critics", "target_critics.hidden"):  # which is named, before and after it
+        for names in (("critics.hidden", target), (target, "critics.hidden")):
+            _, after, _ = started(*(f"{folder}:{name}" for name in names))
+            assert torch.equal(after[key], held[key]) and not torch.equal(after[key], after[key.replace("target_", "")])
+
+
 def test_the_whole_algorithm(source):
     folder, agent = source
     _, after, _ = started(f"{folder}:algorithm")
