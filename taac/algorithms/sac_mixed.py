@@ -159,7 +159,10 @@ class MixedSacAlgorithm(SacAlgorithm):
         return LossInfo(loss, {**extra, **own}, error)
 
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
-        """As of SAC, of the continuous action; the choice is not cloned: it follows from the critics."""
+        """As of SAC, of the continuous action; the choice is not cloned: it follows from the critics.
+
+        So after pre-training alone the choice is that of critics which have learnt nothing.
+        """
         _, executed = self.mixed.split(nest.index(experience.time_step.prev_action, slice(1, None)))
         mean, _ = self.actor(self.encoder(nest.index(experience.time_step.observation, slice(None, -1))).detach())
         return self.cloned(experience, (torch.tanh(mean) - executed).square().sum(-1))
