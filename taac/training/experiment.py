@@ -45,7 +45,8 @@ def create_agent(
         normalize_rewards: by running statistics of sampled rewards; see `RewardNormalizer`.
         reward_clip: normalised rewards are clipped to +- this; None does not clip.
         reward_signals: rewards beside the task's, `(@ICM, @RND)`: each called with observation and action spec. The
-            algorithm then learns a vector reward, the task's and theirs, with their strengths as `reward_weights`.
+            algorithm then learns a vector reward, the task's and theirs, with their strengths as `reward_weights`. Agents
+            that share a policy cannot have any.
         task_strength: weight of the task's own reward beside them, 0: it is not maximised; or of each of its parts, if it
             is a vector.
         role: "learn", or "collect" or "act" for an agent that holds no more than it needs for that; see `Agent`.
