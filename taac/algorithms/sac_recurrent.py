@@ -47,6 +47,7 @@ class RecurrentSacAlgorithm(SacAlgorithm):
         TaacError: as `SacAlgorithm`; a negative burn-in.
     """
 
+    info_tells_action = False  # memories before the frame; the action executed there is the next one's `prev_action`
     encoder: RecurrentEncoder
     target_encoder: RecurrentEncoder
 

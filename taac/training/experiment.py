@@ -180,10 +180,11 @@ def _check(trainer: Trainer, spec: Nest, num_demonstrated: int | None) -> None:
             f"{num_demonstrated} frames of demonstrations do not make a segment of "
             f"Trainer.segment_length = {trainer.segment_length}; give more"
         )
-    if trainer.explorer is not None and nest.flatten(spec.rollout_info):
+    algorithm = trainer.agent.algorithm
+    if trainer.explorer is not None and nest.flatten(spec.rollout_info) and algorithm.info_tells_action:
         raise TaacError(
             f"Trainer.explorer {type(trainer.explorer).__name__} replaces actions, which "
-            f"{type(trainer.agent.algorithm).__name__} would not see: it stores choices of its own. Use SacAlgorithm"
+            f"{type(algorithm).__name__} would not see: it stores choices of its own. Use SacAlgorithm"
         )
     if trainer.explorer is not None:
         trainer.explorer.check(trainer.environment.action_spec)
