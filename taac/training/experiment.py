@@ -14,6 +14,7 @@ import torch
 from taac import nest, specs
 from taac.algorithms import Algorithm
 from taac.algorithms.reward_signals import RewardSignal
+from taac.algorithms.td_losses import BaseTDLoss
 from taac.data_structures import Experience, Nest, TimeStep
 from taac.environments.vector_environment import VectorEnvironment, create_environment
 from taac.errors import TaacError
@@ -65,8 +66,10 @@ def create_agent(
     elif task_strength != 1.0:
         raise TaacError("create_agent.task_strength has no effect without create_agent.reward_signals")
     algorithm = algorithm_ctor(spec, environment.action_spec, reward_dim=reward_dim, **weighted)
+    td_loss: Any = getattr(algorithm, "td_loss", None)
+    if isinstance(td_loss, BaseTDLoss):
+        td_loss.repeat_gamma = environment.repeat_gamma
     if any(signal.gamma is not None for signal in signals):
-        td_loss: Any = algorithm.td_loss
         td_loss.extend_gamma([signal.gamma for signal in signals], reward_dim)
     return Agent(
         algorithm,
