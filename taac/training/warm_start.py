@@ -21,8 +21,11 @@ def load_parts(agent: Agent, sources: Sequence[str]) -> list[dict[str, Any]]:
     gives it its own parameters, as at the beginning of any run, and so does a part `x.y` to `target_x.y`; unless the target
     is named as well.
 
+    A temperature that is tuned otherwise here takes over the other's alpha.
+
     Raises:
-        TaacError: not of the form FOLDER:MODULE; no such run or module; other parameters, or of other shapes: both are named.
+        TaacError: not of the form FOLDER:MODULE; no such run or module; other parameters, or of other shapes: both are named;
+            a temperature of a checkpoint that does not tell how it was tuned, or of 0 where its logarithm is to be tuned.
     """
     parsed = [_parse(agent, source) for source in sources]
     named = {name for _, name in parsed}
@@ -35,6 +38,12 @@ def load_parts(agent: Agent, sources: Sequence[str]) -> list[dict[str, Any]]:
         if not part:
             held = {".".join(key.split(".")[: 2 if key.startswith("algorithm.") else 1]) for key in modules}
             raise TaacError(f"{found.path} holds no '{name}'; it holds: {', '.join(sorted(held))}")
+        marks = [key for key in agent.get_submodule(name).state_dict() if key.endswith("is_log")]
+        if any(mark not in part and mark.removesuffix("is_log") + "value" in part for mark in marks):
+            raise TaacError(
+                f"{found.path} was written by an earlier version, which does not tell whether '{name}' holds the temperature "
+                "or its logarithm: name modules without temperatures (actor, critics, encoder)"
+            )
         place = Path(f"{found.path}:{name}")  # for the message
         checkpoint.load_into(agent.get_submodule(name), part, place)
         target = _slow_copy(agent, name)
