@@ -25,6 +25,7 @@ class Algorithm(nn.Module):
     """The interface. Everything in a `TimeStep` is batched: `[B, ...]` in the acting steps, `[T, B, ...]` in training."""
 
     min_segment_length = 2  # frames T that `train_step` needs at least
+    info_tells_action = True  # whether `info` depends on the action chosen: then no explorer may execute another
 
     def initial_state(self, batch_size: int) -> Nest:
         """The state at the first frame of an episode, leaves `[batch_size, ...]`; `()` if there is none."""

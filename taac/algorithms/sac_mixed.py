@@ -22,9 +22,10 @@ from taac import nest
 from taac.algorithms.sac import SacAlgorithm
 from taac.algorithms.temperature import Temperature
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
+from taac.errors import TaacError
 from taac.networks import CriticEnsemble
 from taac.ops import distributions, losses
-from taac.specs import MixedActionSpec
+from taac.specs import ACTION_MASK, MixedActionSpec
 
 
 class MixedSacTrainInfo(NamedTuple):
@@ -50,7 +51,8 @@ class MixedSacAlgorithm(SacAlgorithm):
         sac_arguments: everything else of `SacAlgorithm`, which is also where gin binds it.
 
     Raises:
-        TaacError: as `SacAlgorithm`; an action space of other parts; a target entropy that cannot be reached.
+        TaacError: as `SacAlgorithm`; an action space of other parts; a target entropy that cannot be reached; a mask of
+            valid choices in the observation.
     """
 
     always_on_last_frame = True
@@ -65,6 +67,11 @@ class MixedSacAlgorithm(SacAlgorithm):
         **sac_arguments: Any,
     ):
         mixed = MixedActionSpec(action_spec, type(self).__name__)
+        if isinstance(observation_spec, dict) and ACTION_MASK in observation_spec:
+            raise TaacError(
+                f"{type(self).__name__} does not respect masks, but the observation has an '{ACTION_MASK}': remove it with a "
+                "wrapper, or use discrete actions alone with DiscreteSacAlgorithm"
+            )
         super().__init__(
             observation_spec,
             mixed.continuous,
@@ -152,7 +159,10 @@ class MixedSacAlgorithm(SacAlgorithm):
         return LossInfo(loss, {**extra, **own}, error)
 
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
-        """As of SAC, of the continuous action; the choice is not cloned: it follows from the critics."""
+        """As of SAC, of the continuous action; the choice is not cloned: it follows from the critics.
+
+        So after pre-training alone the choice is that of critics which have learnt nothing.
+        """
         _, executed = self.mixed.split(nest.index(experience.time_step.prev_action, slice(1, None)))
         mean, _ = self.actor(self.encoder(nest.index(experience.time_step.observation, slice(None, -1))).detach())
         return self.cloned(experience, (torch.tanh(mean) - executed).square().sum(-1))

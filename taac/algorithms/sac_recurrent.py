@@ -37,6 +37,8 @@ class RecurrentSacAlgorithm(SacAlgorithm):
     Both memories run along in the rollout, and each frame keeps what they were before it. A replayed segment begins with
     the memories that its first frame kept; `burn_in` frames bring them up to date with the present parameters and are
     not learnt from; the rest is unrolled, beginning anew at FIRST. The target critics' memory starts from the critics'.
+    Segments of demonstrations, which keep none, begin with empty memories: of what lies further back than the burn-in,
+    nothing is remembered.
 
     Args:
         memory_ctor: called with the observation spec and `action_size`; see `RecurrentEncoder`.
@@ -47,6 +49,7 @@ class RecurrentSacAlgorithm(SacAlgorithm):
         TaacError: as `SacAlgorithm`; a negative burn-in.
     """
 
+    info_tells_action = False  # memories before the frame; the action executed there is the next one's `prev_action`
     encoder: RecurrentEncoder
     target_encoder: RecurrentEncoder
 
@@ -89,14 +92,14 @@ class RecurrentSacAlgorithm(SacAlgorithm):
         _, next_state = self._remember(time_step, state)
         return super().random_step(time_step, ())._replace(state=next_state, info=state)
 
-    @torch.no_grad()
     def demonstrated_info(self, time_step: TimeStep) -> RecurrentState:
-        time_step = nest.map_structure(lambda x: x.to(self.weights.device), time_step)
-        state, states = self.initial_state(time_step.step_type.shape[1]), []
-        for t in range(len(time_step.step_type)):
-            states.append(state)
-            _, state = self._remember(nest.index(time_step, t), state)
-        return nest.map_structure(lambda *leaves: torch.stack(leaves).cpu(), *states)
+        """Empty memories: wherever a demonstrated segment begins, its burn-in alone tells what came before ("zero state").
+
+        Memories that were made once, before training, would be those of networks that have learnt nothing, and of
+        observations that are not normalised yet.
+        """
+        length, episodes = time_step.step_type.shape
+        return nest.map_structure(lambda x: x.cpu().expand(length, *x.shape).clone(), self.initial_state(episodes))
 
     def _remember(self, time_step: TimeStep, state: RecurrentState) -> tuple[torch.Tensor, RecurrentState]:
         """The actor's features, and both memories after this frame."""

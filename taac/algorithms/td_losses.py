@@ -33,6 +33,7 @@ class BaseTDLoss:
         if self.gamma.dim() > 1 or not bool(((self.gamma >= 0) & (self.gamma <= 1)).all()):
             raise TaacError(f"gamma must be a number in [0, 1], or a sequence of them, got {gamma}")
         self.ignore_done = ignore_done
+        self.repeat_gamma = 1.0  # of a step inside a repeated action, as the environment has it
 
     needs_probabilities = False  # of the rollout's actions, which not every algorithm stores
 
@@ -63,8 +64,9 @@ class BaseTDLoss:
     def discount(self, time_step: TimeStep) -> torch.Tensor:
         """gamma times the discount received on arriving, `[T, B]`, or `[T, B, D]` if gamma is a vector."""
         discount = time_step.discount
-        if self.ignore_done:  # terminations alone: an action repeated k times is discounted by gamma^k all the same
-            discount = torch.where(discount == 0, 1.0, discount)
+        if self.ignore_done:  # terminations alone, at which gamma^(k-1) of an action repeated k times is lost
+            inside = self.repeat_gamma ** (time_step.duration.to(discount.dtype) - 1)
+            discount = torch.where(discount == 0, inside, discount)
         if self.gamma.dim() == 0:
             return discount * self.gamma.item()
         return discount.unsqueeze(-1) * self.gamma.to(discount.device)

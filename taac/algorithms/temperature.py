@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import gin
 import torch
@@ -23,6 +23,8 @@ class Temperature(nn.Module):
         tuning: "log" tunes log alpha with the loss `log_alpha * (H - H_target)`; "direct" tunes alpha itself with
             `alpha * (H - H_target)` and keeps it at or above 0; "fixed" leaves it alone.
 
+    Its state tells whether the value is a logarithm: one that is tuned otherwise takes over alpha, not the value.
+
     Source: Haarnoja et al., SAC (arXiv:1812.05905), section 5.
     """
 
@@ -38,6 +40,7 @@ class Temperature(nn.Module):
         self.tuning = tuning
         start = math.log(initial_value) if tuning == "log" else float(initial_value)
         self.value = nn.Parameter(torch.tensor(start), requires_grad=tuning != "fixed")
+        self.register_buffer("is_log", torch.tensor(tuning == "log"))
 
     def alpha(self) -> torch.Tensor:
         """The temperature, a detached scalar."""
@@ -59,3 +62,16 @@ class Temperature(nn.Module):
         """Keeps a directly tuned temperature at or above 0."""
         if self.tuning == "direct":
             self.value.clamp_(min=0.0)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
+        value, mark = f"{prefix}value", f"{prefix}is_log"
+        was_log, is_log = bool(state_dict.get(mark, self.is_log)), self.tuning == "log"  # unsaid: it is a run's own
+        if value in state_dict and was_log != is_log:
+            given = state_dict[value]
+            if is_log and not bool((given > 0).all()):
+                raise TaacError(
+                    f"{value} is {given.item():g}, which has no logarithm: bind Temperature.tuning = 'direct'"
+                )
+            state_dict[value] = given.log() if is_log else given.exp()
+        state_dict[mark] = self.is_log
+        super()._load_from_state_dict(state_dict, prefix, *others)

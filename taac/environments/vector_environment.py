@@ -36,6 +36,7 @@ class VectorEnvironment:
         recorded: whether `film` and `take_steps` can be used.
         observation_space, action_space: Gymnasium's, of one environment.
         durations: the least and the greatest number of environment steps that an action takes, if the episode goes on.
+        repeat_gamma: the discount of a step inside a repeated action, `discount` being `repeat_gamma^(k-1)`.
         raw_reward: `[B]` or `[B, D]`, the undiscounted rewards of the environment steps that the last `step` took.
 
     Args:
@@ -43,7 +44,7 @@ class VectorEnvironment:
         name: for messages.
         reward_dim: D if the reward is a vector.
         recorded: the environments are inside a `StepRecorder`.
-        durations: see above.
+        durations, repeat_gamma: see above.
         remake: makes a vector environment like `env`, for `restart`; None: it cannot be restarted.
         max_restarts: how often.
         max_episode_steps: the time limit that the environments have, in environment steps; None: none, or unknown.
@@ -62,6 +63,7 @@ class VectorEnvironment:
         remake: Callable[[], gymnasium.vector.VectorEnv] | None = None,
         max_restarts: int = 0,
         max_episode_steps: int | None = None,
+        repeat_gamma: float = 1.0,
     ):
         mode = env.metadata.get("autoreset_mode")
         if mode != AutoresetMode.NEXT_STEP:
@@ -73,7 +75,8 @@ class VectorEnvironment:
         self.observation_space, self.action_space = env.single_observation_space, env.single_action_space
         self.observation_spec = spaces.observation_spec(self.observation_space)
         self.action_spec, self._to_env_action = spaces.action_adapter(self.action_space)
-        self.reward_dim, self.recorded, self.durations = reward_dim, recorded, durations
+        self.reward_dim, self.recorded = reward_dim, recorded
+        self.durations, self.repeat_gamma = durations, repeat_gamma
         self._reward_shape = (self.num_envs,) if reward_dim is None else (self.num_envs, reward_dim)
         self._categorical = {
             path: (torch.as_tensor(spec.minimum), torch.as_tensor(spec.maximum))
@@ -356,11 +359,14 @@ def create_environment(
     if max_episode_steps is not None and max_episode_steps < 1:
         raise TaacError(f"create_environment.max_episode_steps must be 1 or more, or None, got {max_episode_steps}")
     durations = (1 if action_repeat_chosen else action_repeat, action_repeat)
+    inside = 1.0 if repeated is None or action_repeat_plain_sum else action_repeat_gamma
     longest = limit or spec.max_episode_steps
     if not asynchronous:
         several = makes(single.make_anew, tuple(wrappers))
         env = SyncVectorEnv(several, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
-        return VectorEnvironment(env, env_name, single.reward_dim(env.envs[0]), recorded, durations, None, 0, longest)
+        return VectorEnvironment(
+            env, env_name, single.reward_dim(env.envs[0]), recorded, durations, None, 0, longest, inside
+        )
     probe = single.make_anew((0, 1), spec, kwargs, tuple(wrappers), limit, repeated, recorded)
     reward_dim = single.reward_dim(probe)  # an error here is this process's own, with its own message
     probe.close()
@@ -376,4 +382,4 @@ def create_environment(
                 "what makes the environment; try create_environment.asynchronous = False to see more"
             ) from error
 
-    return VectorEnvironment(start(), env_name, reward_dim, recorded, durations, start, max_restarts, longest)
+    return VectorEnvironment(start(), env_name, reward_dim, recorded, durations, start, max_restarts, longest, inside)

@@ -120,9 +120,13 @@ class SqilReplay:
         return _rewarded(demonstrated, 1.0), _rewarded(own, 0.0)
 
     def importance_weights(self, progress: float) -> torch.Tensor | None:
-        """Those of prioritised replay of the agent's frames, `[B']`; demonstrations count 1. See `ReplayBuffer`."""
+        """Those of prioritised replay of the agent's frames, `[B']`, with mean 1; demonstrations count 1. See `ReplayBuffer`.
+
+        The greatest weight of a prioritised batch is 1, so that its mean is less: the agent's half would count less than
+        the demonstrations, the less the more unequal priorities are.
+        """
         own = self.agents.importance_weights(progress)
-        return None if own is None else torch.cat([own.new_ones(self._drawn), own])
+        return None if own is None else torch.cat([own.new_ones(self._drawn), own / own.mean()])
 
     def update_priorities(self, error: torch.Tensor | None) -> None:
         """Hands the errors `[B']` of the agent's segments on. See `ReplayBuffer`."""

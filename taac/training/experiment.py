@@ -14,6 +14,7 @@ import torch
 from taac import nest, specs
 from taac.algorithms import Algorithm
 from taac.algorithms.reward_signals import RewardSignal
+from taac.algorithms.td_losses import BaseTDLoss
 from taac.data_structures import Experience, Nest, TimeStep
 from taac.environments.vector_environment import VectorEnvironment, create_environment
 from taac.errors import TaacError
@@ -45,7 +46,8 @@ def create_agent(
         normalize_rewards: by running statistics of sampled rewards; see `RewardNormalizer`.
         reward_clip: normalised rewards are clipped to +- this; None does not clip.
         reward_signals: rewards beside the task's, `(@ICM, @RND)`: each called with observation and action spec. The
-            algorithm then learns a vector reward, the task's and theirs, with their strengths as `reward_weights`.
+            algorithm then learns a vector reward, the task's and theirs, with their strengths as `reward_weights`. Agents
+            that share a policy cannot have any.
         task_strength: weight of the task's own reward beside them, 0: it is not maximised; or of each of its parts, if it
             is a vector.
         role: "learn", or "collect" or "act" for an agent that holds no more than it needs for that; see `Agent`.
@@ -64,8 +66,10 @@ def create_agent(
     elif task_strength != 1.0:
         raise TaacError("create_agent.task_strength has no effect without create_agent.reward_signals")
     algorithm = algorithm_ctor(spec, environment.action_spec, reward_dim=reward_dim, **weighted)
+    td_loss: Any = getattr(algorithm, "td_loss", None)
+    if isinstance(td_loss, BaseTDLoss):
+        td_loss.repeat_gamma = environment.repeat_gamma
     if any(signal.gamma is not None for signal in signals):
-        td_loss: Any = algorithm.td_loss
         td_loss.extend_gamma([signal.gamma for signal in signals], reward_dim)
     return Agent(
         algorithm,
@@ -169,15 +173,21 @@ def _check(trainer: Trainer, spec: Nest, num_demonstrated: int | None) -> None:
     """Refuses parts that do not fit together."""
     if isinstance(trainer.monitor, SqilMonitor):
         trainer.monitor.check(trainer.replay_buffer)
+    if isinstance(trainer.replay_buffer, SqilReplay) and trainer.batch_size < 2:
+        raise TaacError(
+            f"Trainer.batch_size must be 2 or more with SqilReplay, half of whose batches are the agent's, got "
+            f"{trainer.batch_size}"
+        )
     if num_demonstrated is not None and num_demonstrated < trainer.segment_length:
         raise TaacError(
             f"{num_demonstrated} frames of demonstrations do not make a segment of "
             f"Trainer.segment_length = {trainer.segment_length}; give more"
         )
-    if trainer.explorer is not None and nest.flatten(spec.rollout_info):
+    algorithm = trainer.agent.algorithm
+    if trainer.explorer is not None and nest.flatten(spec.rollout_info) and algorithm.info_tells_action:
         raise TaacError(
             f"Trainer.explorer {type(trainer.explorer).__name__} replaces actions, which "
-            f"{type(trainer.agent.algorithm).__name__} would not see: it stores choices of its own. Use SacAlgorithm"
+            f"{type(algorithm).__name__} would not see: it stores choices of its own. Use SacAlgorithm"
         )
     if trainer.explorer is not None:
         trainer.explorer.check(trainer.environment.action_spec)

@@ -458,7 +458,7 @@ class Trainer:
             folder.checkpoints.set_aside(newer_than=found.env_steps)
             for damage in folder.restore(found.state):
                 checkpoint.tell(damage)
-            if self.replay_buffer.size == 0:  # was not saved: it is filled again before updates go on
+            if found.state["replay"] is None:  # filled again before updates go on, demonstrations in it or not
                 self.unearned_steps += min(self.env_steps, self.initial_collect_steps)
             return
         raise folder.checkpoints.nothing_left()

@@ -18,10 +18,14 @@ def load_parts(agent: Agent, sources: Sequence[str]) -> list[dict[str, Any]]:
 
     The module is one of the algorithm's ("actor", "critics", "encoder", "actor.hidden"...), "algorithm" for all of it, or
         "observation_normalizer", "reward_normalizer" or "reward_signals". A module `x` that has a slow copy `target_x`
-    gives it its own parameters, as at the beginning of any run, unless the target is named as well.
+    gives it its own parameters, as at the beginning of any run, and so does a part `x.y` to `target_x.y`; unless the target
+    is named as well.
+
+    A temperature that is tuned otherwise here takes over the other's alpha.
 
     Raises:
-        TaacError: not of the form FOLDER:MODULE; no such run or module; other parameters, or of other shapes: both are named.
+        TaacError: not of the form FOLDER:MODULE; no such run or module; other parameters, or of other shapes: both are named;
+            a temperature of a checkpoint that does not tell how it was tuned, or of 0 where its logarithm is to be tuned.
     """
     parsed = [_parse(agent, source) for source in sources]
     named = {name for _, name in parsed}
@@ -34,14 +38,26 @@ def load_parts(agent: Agent, sources: Sequence[str]) -> list[dict[str, Any]]:
         if not part:
             held = {".".join(key.split(".")[: 2 if key.startswith("algorithm.") else 1]) for key in modules}
             raise TaacError(f"{found.path} holds no '{name}'; it holds: {', '.join(sorted(held))}")
+        marks = [key for key in agent.get_submodule(name).state_dict() if key.endswith("is_log")]
+        if any(mark not in part and mark.removesuffix("is_log") + "value" in part for mark in marks):
+            raise TaacError(
+                f"{found.path} was written by an earlier version, which does not tell whether '{name}' holds the temperature "
+                "or its logarithm: name modules without temperatures (actor, critics, encoder)"
+            )
         place = Path(f"{found.path}:{name}")  # for the message
         checkpoint.load_into(agent.get_submodule(name), part, place)
-        parent, _, own = name.rpartition(".")
-        target = f"{parent}.target_{own}"
-        if target in dict(agent.named_modules()) and target not in named:
+        target = _slow_copy(agent, name)
+        if target is not None and not any(f"{target}.".startswith(f"{n}.") for n in named if ".target_" in n):
             checkpoint.load_into(agent.get_submodule(target), part, place)
         records.append({"run": str(folder.path), "module": name, "env_steps": found.env_steps})
     return records
+
+
+def _slow_copy(agent: Agent, name: str) -> str | None:
+    """The full name of the same part of the slow copy that it belongs to: of "x.y", "target_x.y" or "x.target_y"."""
+    modules, parts = dict(agent.named_modules()), name.split(".")
+    copies = (".".join([*parts[:i], f"target_{part}", *parts[i + 1 :]]) for i, part in enumerate(parts))
+    return next((copy for copy in copies if copy in modules), None)
 
 
 def _parse(agent: Agent, source: str) -> tuple[RunFolder, str]:

@@ -438,3 +438,10 @@ def test_target_entropies_that_cannot_be_reached_are_refused():
 def test_action_spaces_of_one_kind_are_refused(spec):
     with pytest.raises(TaacError, match="MixedSacAlgorithm needs one discrete action and at least one continuous"):
         MixedSacAlgorithm(VECTOR_SPEC, spec)
+
+
+def test_a_mask_of_valid_choices_is_refused():
+    """It would not be respected, and the networks would see it."""
+    spec = {"x": VECTOR_SPEC, "action_mask": bounded((CHOICES,), 0, 1, torch.bool)}
+    with pytest.raises(TaacError, match=r"MixedSacAlgorithm does not respect masks, .* 'action_mask'"):
+        MixedSacAlgorithm(spec, SPEC)

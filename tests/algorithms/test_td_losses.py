@@ -70,12 +70,17 @@ def test_a_table(td_loss, ignore_done, expected):
     assert loss[5, 0] == 0
 
 
-def test_ignoring_terminations_leaves_the_discount_of_repeated_actions():
-    """Repeated three times with gamma 1/2, the frames' discount is 1/4: 1 + 10/8, 2 + 20/8; terminated at 3: 4 + 40/2."""
+@pytest.mark.parametrize("at_the_end, expected", [(1, 24), (2, 14), (3, 9)])
+def test_ignoring_terminations_leaves_the_discount_of_repeated_actions(at_the_end, expected):
+    """Repeated three times with gamma 1/2, the frames' discount is 1/4: 1 + 10/8, 2 + 20/8; where it terminated it is 0:
+    after one step 4 + 40/2, after two 4 + 40/4, after three 4 + 40/8.
+    """
     discount = torch.where(DISCOUNT == 1, 0.25, DISCOUNT)
-    time_step = time_steps(STEP_TYPE, REWARD, discount)
-    target = OneStepTDLoss(0.5, ignore_done=True).returns(time_step, VALUE, SWITCH).flatten()
-    assert target[:3].tolist() == [2.25, 4.5, 24]
+    duration = torch.tensor([0, 3, 3, at_the_end, 0, 3], dtype=torch.int16).unsqueeze(1)
+    time_step = time_steps(STEP_TYPE, REWARD, discount)._replace(duration=duration)
+    td_loss = OneStepTDLoss(0.5, ignore_done=True)
+    td_loss.repeat_gamma = 0.5
+    assert td_loss.returns(time_step, VALUE, SWITCH).flatten()[:3].tolist() == [2.25, 4.5, expected]
 
 
 @pytest.mark.parametrize("reward_dim, gamma", [(None, 0.9), (3, 0.9), (3, (0.9, 0.0, 1.0))])

@@ -66,6 +66,38 @@ def test_project_keeps_a_direct_temperature_at_or_above_0_and_leaves_a_log_one_a
     assert log.alpha().item() == pytest.approx(math.exp(-0.3))
 
 
+@pytest.mark.parametrize("before", ["log", "direct", "fixed"])
+@pytest.mark.parametrize("tuning", ["log", "direct", "fixed"])
+def test_what_is_taken_over_is_alpha_however_it_was_tuned(before, tuning):
+    state = Temperature(-1.0, 0.04, before).state_dict()
+    other = Temperature(-1.0, 1.0, tuning)
+    other.load_state_dict(state)
+    assert other.alpha().item() == pytest.approx(0.04)
+    assert other.state_dict()["is_log"].item() == (tuning == "log")
+    again = Temperature(-1.0, 1.0, before)
+    again.load_state_dict(other.state_dict())
+    assert again.alpha().item() == pytest.approx(0.04)
+    assert before != tuning or torch.equal(again.value, state["value"]), "bit for bit"
+
+
+@pytest.mark.parametrize("tuning", ["log", "direct", "fixed"])
+def test_a_state_that_does_not_tell_is_of_the_same_tuning(tuning):
+    """As of a run that goes on, or is played: checkpoints used not to tell."""
+    state = Temperature(-1.0, 0.04, tuning).state_dict()
+    del state["is_log"]
+    other = Temperature(-1.0, 1.0, tuning)
+    other.load_state_dict(state)
+    assert other.alpha().item() == pytest.approx(0.04) and "is_log" not in state
+
+
+def test_a_temperature_of_0_has_no_logarithm():
+    direct = Temperature(-1.0, tuning="direct")
+    direct.value.data.fill_(0.0)
+    with pytest.raises(TaacError, match="value is 0, which has no logarithm"):
+        Temperature(-1.0).load_state_dict(direct.state_dict())
+    Temperature(-1.0, tuning="fixed").load_state_dict(direct.state_dict())
+
+
 @pytest.mark.parametrize("initial", [0.0, -1.0, float("nan")])
 def test_an_initial_value_must_be_above_0(initial):
     with pytest.raises(TaacError, match="initial_value"):

@@ -146,6 +146,23 @@ def test_the_learner_discounts_the_next_value_by_gamma_to_the_duration():
     np.testing.assert_allclose(discount[1][mid], 0.9**3, rtol=1e-6)
 
 
+@pytest.mark.parametrize("plain_sum, expected", [(False, 0.9**2), (True, 0.9)])
+def test_a_termination_that_is_ignored_is_discounted_by_gamma_to_the_duration(plain_sum, expected):
+    """Episodes of 8 = 3 + 3 + 2 steps."""
+    trainer = build(
+        "gamma = 0.9", f"create_environment.env_name = '{env_id('Counter')}'", "OneStepTDLoss.ignore_done = True",
+        "create_environment.env_kwargs = {'scripts': [['8t']]}",
+        f"create_environment.action_repeat_plain_sum = {plain_sum}",
+    )  # fmt: skip
+    while trainer.env_steps < 60:
+        trainer.collect()
+    trainer.close()
+    time_step = trainer.replay_buffer.sample(50, 2).time_step
+    discount = trainer.agent.algorithm.td_loss.discount(time_step)
+    np.testing.assert_allclose(discount[1][time_step.step_type[1] == LAST], expected, rtol=1e-6)
+    np.testing.assert_allclose(discount[1][time_step.step_type[1] == MID], 0.9 if plain_sum else 0.9**3, rtol=1e-6)
+
+
 # --- Chosen repeats ---------------------------------------------------------------------------------------------------
 
 

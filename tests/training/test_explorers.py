@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from taac import nest
 from taac.data_structures import AlgStep, StepType, TimeStep
 from taac.errors import TaacError
 from taac.ops.schedules import LinearSchedule
@@ -113,6 +114,29 @@ def test_algorithms_that_store_their_own_choice_are_refused():
     )
     with pytest.raises(TaacError, match="ZetaExplorer replaces actions, which TaacAlgorithm would not see"):
         config.build(experiment.create_experiment)
+
+
+def test_recurrent_sac_learns_from_what_was_executed():
+    """The memories that it stores are of the executed actions, which were not the policy's, and it trains."""
+    config.load(
+        ["gin/tasks/simple_control.gin", "gin/methods/sac_recurrent.gin"],
+        ["create_environment.env_name = 'Pendulum-v1'", "initial_collect_steps = 20", "replay_length = 500",
+         "hidden_layers = (8,)", "batch_size = 4", "num_envs = 1", "Trainer.explorer = @ZetaExplorer()",
+         "ZetaExplorer.epsilon = 1.0"],
+    )  # fmt: skip
+    trainer = config.build(experiment.create_experiment)
+    while trainer.env_steps < 60:
+        trainer.collect()
+    frames, memories = trainer.replay_buffer.sample(1, 30)
+    for t in range(29):
+        with torch.no_grad():
+            _, after = trainer.agent.algorithm._remember(nest.index(frames, t), nest.index(memories, t))
+        torch.testing.assert_close(after, nest.index(memories, t + 1))
+    while trainer.learner.num_updates < 45:
+        trainer.collect()
+        trainer.learn()
+    trainer.close()
+    assert all(bool(torch.as_tensor(value).isfinite()) for value in trainer.losses.values())
 
 
 def test_nested_actions_are_refused():

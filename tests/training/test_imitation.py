@@ -21,6 +21,7 @@ from taac.training.agent import Agent
 from taac.training.evaluation import evaluate
 from taac.training.imitation import SqilMonitor, demonstrated_frames
 from taac.training.metrics import summarize
+from taac.training.run_folder import RunFolder
 from tests.algorithms import test_sac, test_taac
 from tests.algorithms.test_sac import BATCH, IS_FIRST, NUM_ACTIONS, STEPS, check_update, record_draws, weights_of
 from tests.training.test_trainer import assert_same_parameters, rows, run
@@ -332,6 +333,26 @@ def test_prefilling_counts_for_nothing(demonstrations):
     assert trainer.rollout.time_step.observation.shape == (1, 1)
 
 
+@pytest.mark.parametrize("num_envs, method, held", [(1, "sac", 3 * 31), (31, "taac", 3)])
+def test_without_the_replay_buffer_demonstrations_do_not_stand_for_what_was_collected(
+    num_envs, method, held, demonstrations, tmp_path
+):
+    """It is filled again before updates go on; also where what was demonstrated is less than a segment, of 4 frames."""
+    params = [*SMALL, binding(demonstrations), f"num_envs = {num_envs}", "Trainer.checkpoint_interval = 150",
+              "initial_collect_steps = 124", "evaluation_episodes = 1", "Trainer.save_replay = False"]  # fmt: skip
+    run(tmp_path / "run", *params, method=method, until=200)
+    trainer, folder = build(*params, method=method), RunFolder(tmp_path / "run")
+    trainer.resume(folder)
+    steps, updates = trainer.env_steps, trainer.learner.num_updates
+    assert updates > 0 and trainer.replay_buffer.size == held
+    while trainer.env_steps <= steps + 124:
+        assert trainer.learner.num_updates == updates
+        trainer.collect()
+        trainer.learn()
+    trainer.close()
+    assert trainer.learner.num_updates == updates + 1
+
+
 def test_after_the_demonstrations_a_new_episode_begins(demonstrations):
     for num_envs in (1, 2):
         trainer = build(binding(demonstrations), f"num_envs = {num_envs}")
@@ -348,6 +369,12 @@ def test_sqil_without_demonstrations_is_refused():
     for method in ("sqil_sac", "sqil_taac"):
         with pytest.raises(TaacError, match=r"this method learns from demonstrations: bind create_experiment.demonstr"):
             build(method=method)
+
+
+def test_a_batch_that_has_no_two_halves_is_refused(demonstrations):
+    with pytest.raises(TaacError, match=r"Trainer.batch_size must be 2 or more with SqilReplay, .* got 1"):
+        build(binding(demonstrations), "batch_size = 1", method="sqil_sac")
+    build(binding(demonstrations), "batch_size = 1").close()
 
 
 def test_fewer_demonstrations_than_a_segment_are_refused(tmp_path):
@@ -385,17 +412,18 @@ def test_sqil_after_any_method_that_can_learn_from_demonstrations(method, tmp_pa
 
 @pytest.mark.parametrize("method", ["sqil_sac", "sqil_taac"])
 def test_sqil_with_prioritised_replay_of_the_agent_s_frames(method, demonstrations):
-    """Demonstrations count 1; priorities are moved by the errors of the agent's half alone."""
+    """Demonstrations count 1, and the agent's frames on average; priorities are moved by the errors of that half alone."""
     more = "create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer"
     trainer = build(binding(demonstrations), more, method=method)
     update, seen = trainer.learner.update, []
     trainer.learner.update = lambda *given: seen.append((given[1], update(*given))) or seen[-1][1]
-    while trainer.learner.num_updates < 5:
+    while trainer.learner.num_updates < 60:
         trainer.collect()
         trainer.learn()
     trainer.close()
     weights, loss_info = seen[-1]
-    assert weights[:4].tolist() == [1] * 4 and len(weights) == 8 and weights[4:].max() == 1
+    assert weights[:4].tolist() == [1] * 4 and len(weights) == 8 and any(len(w[4:].unique()) > 1 for w, _ in seen)
+    assert all(w[4:].mean().item() == pytest.approx(1.0) for w, _ in seen)
     tree, own = trainer.replay_buffer.agents, loss_info.segment_error[4:].double()
     priority = (own + tree.epsilon) ** tree.alpha
     for item, expected in zip(tree._drawn, priority):  # of a segment drawn twice the greater counts

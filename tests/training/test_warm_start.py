@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from taac.errors import TaacError
+from taac.training.checkpoint import Checkpoint
 from taac.training.run_folder import RunFolder
 from tests.training.test_trainer import assert_same_parameters, build, run
 
@@ -65,6 +66,21 @@ def test_targets_start_as_copies_unless_they_are_named_too(source):
         assert torch.equal(after[key], held[key]) and not torch.equal(after[key], after[key.replace("target_", "")])
 
 
+def test_a_part_of_critics_goes_to_the_same_part_of_their_slow_copy(source):
+    folder, agent = source
+    held = agent.state_dict()
+    _, after, changed = started(f"{folder}:critics.hidden")
+    assert {".".join(key.split(".")[1:3]) for key in changed} == {"critics.hidden", "target_critics.hidden"}
+    for key in (key for key in after if key.startswith("algorithm.critics.hidden.")):
+        assert torch.equal(after[key], held[key])
+        assert torch.equal(after[key.replace("critics", "target_critics")], held[key])
+    key = "algorithm.target_critics.hidden.0.weight"
+    for target in ("target_critics", "target_critics.hidden"):  # which is named, before and after it
+        for names in (("critics.hidden", target), (target, "critics.hidden")):
+            _, after, _ = started(*(f"{folder}:{name}" for name in names))
+            assert torch.equal(after[key], held[key]) and not torch.equal(after[key], after[key.replace("target_", "")])
+
+
 def test_the_whole_algorithm(source):
     folder, agent = source
     _, after, _ = started(f"{folder}:algorithm")
@@ -92,6 +108,32 @@ def test_a_run_goes_on_without_its_source(source, tmp_path):
     fresh = run(tmp_path / "fresh", *params[:3], "Trainer.checkpoint_interval = 50")
     with pytest.raises(AssertionError):
         assert_same_parameters(whole, fresh)
+
+
+@pytest.mark.parametrize("tuning", ["log", "direct", "fixed"])
+@pytest.mark.parametrize("name", ["action_temperature", "algorithm"])
+def test_a_temperature_keeps_its_alpha_however_it_is_tuned(source, name, tuning):
+    folder, agent = source
+    trainer = build(
+        *SHORT, f"Temperature.tuning = '{tuning}'", "Temperature.initial_value = 0.3",
+        f"create_experiment.load_from = '{folder}:{name}'",
+    )  # fmt: skip
+    trainer.begin()
+    trainer.close()
+    alpha = agent.algorithm.action_temperature.alpha().item()
+    assert abs(alpha - 1.0) > 1e-4 and trainer.agent.algorithm.action_temperature.alpha().item() == pytest.approx(alpha)
+
+
+def test_temperatures_of_a_checkpoint_that_does_not_tell_their_tuning_are_refused(source, monkeypatch):
+    folder, _ = source
+    part = Checkpoint.part
+    monkeypatch.setattr(
+        Checkpoint, "part", lambda self, name: {k: v for k, v in part(self, name).items() if not k.endswith("is_log")}
+    )
+    for name in ("action_temperature", "algorithm"):
+        with pytest.raises(TaacError, match=r"earlier version, .* holds the temperature or its logarithm"):
+            started(f"{folder}:{name}")
+    started(f"{folder}:actor")
 
 
 @pytest.mark.parametrize(
