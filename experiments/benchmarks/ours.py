@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from experiments.benchmarks import worker
+from taac.processes import settled_heap
 
 Answer = Callable[..., None]
 FOREVER = 1_000_000_000
@@ -73,10 +74,11 @@ def updates(options: dict[str, Any], answer: Answer) -> None:
     fill(trainer, frames)
     meter = worker.Meter(answer, options["warmup"], {})
     trainer.env_steps = trainer.initial_collect_steps
-    while True:
-        trainer.env_steps += per_call  # as many updates are due as environment steps
-        trainer.learn()
-        meter.tick(per_call)
+    with settled_heap():  # as in training
+        while True:
+            trainer.env_steps += per_call  # as many updates are due as environment steps
+            trainer.learn()
+            meter.tick(per_call)
 
 
 def training(options: dict[str, Any], answer: Answer) -> None:
@@ -107,19 +109,20 @@ def rollout(options: dict[str, Any], answer: Answer) -> None:
         ],
     )
     meter = worker.Meter(answer, options["warmup"], {})
-    if options["part"] == "policy":
-        for _ in range(3):
-            trainer.collect()
-        state, time_step = trainer.agent.initial_state(1), trainer.rollout.time_step
+    with settled_heap():  # as in training
+        if options["part"] == "policy":
+            for _ in range(3):
+                trainer.collect()
+            state, time_step = trainer.agent.initial_state(1), trainer.rollout.time_step
+            while True:
+                state = trainer.agent.rollout_step(time_step, state).state
+                meter.tick()
         while True:
-            state = trainer.agent.rollout_step(time_step, state).state
+            if options["part"] == "step":
+                trainer.rollout.step(trainer.agent.rollout_step)
+            else:
+                trainer.collect()
             meter.tick()
-    while True:
-        if options["part"] == "step":
-            trainer.rollout.step(trainer.agent.rollout_step)
-        else:
-            trainer.collect()
-        meter.tick()
 
 
 def memory(options: dict[str, Any], answer: Answer) -> None:

@@ -19,7 +19,7 @@ from taac import nest
 from taac.data_structures import Nest, TimeStep
 from taac.errors import TaacError
 from taac.networks import ObservationEncoder
-from taac.networks.layers import mlp
+from taac.networks.layers import Mlp
 
 
 class RewardSignal(nn.Module):
@@ -289,5 +289,5 @@ def _network(input_size: int, hidden_layers: Sequence[int], output_size: int) ->
         raise TaacError(
             f"a reward signal's feature_size and hidden_layers must be 1 or more, got {output_size} and {tuple(hidden_layers)}"
         )
-    layers = mlp(input_size, hidden_layers)
-    return nn.Sequential(*layers, nn.Linear(hidden_layers[-1] if hidden_layers else input_size, output_size))
+    last = nn.Linear(hidden_layers[-1] if hidden_layers else input_size, output_size)
+    return Mlp(input_size, hidden_layers).append(last)

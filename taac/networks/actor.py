@@ -11,7 +11,7 @@ import torch.nn as nn
 from taac import nest
 from taac.data_structures import Nest
 from taac.errors import TaacError
-from taac.networks.layers import full_precision, mlp, scaled_linear
+from taac.networks.layers import Mlp, full_precision, scaled_linear
 
 
 @gin.configurable
@@ -38,7 +38,7 @@ class ActorNetwork(nn.Module):
         super().__init__()
         if log_std_min >= log_std_max:
             raise TaacError(f"ActorNetwork: log_std_min {log_std_min} must be below log_std_max {log_std_max}")
-        self.hidden = mlp(input_size, hidden_layers)
+        self.hidden = Mlp(input_size, hidden_layers)
         self.head = scaled_linear(
             hidden_layers[-1] if hidden_layers else input_size, 2 * action_size, 0.3, "truncated_normal"
         )
@@ -64,7 +64,7 @@ class CategoricalActorNetwork(nn.Module):
 
     def __init__(self, input_size: int, num_choices: int, hidden_layers: Sequence[int] = (256, 256)):
         super().__init__()
-        self.hidden = mlp(input_size, hidden_layers)
+        self.hidden = Mlp(input_size, hidden_layers)
         fan_in = hidden_layers[-1] if hidden_layers else input_size
         self.head = scaled_linear(fan_in, num_choices, 0.3, "truncated_normal")
 
@@ -84,7 +84,7 @@ class SwitchNetwork(nn.Module):
 
     def __init__(self, input_size: int, hidden_layers: Sequence[int], num_switches: int = 1):
         super().__init__()
-        self.hidden = mlp(input_size, hidden_layers)
+        self.hidden = Mlp(input_size, hidden_layers)
         fan_in = hidden_layers[-1] if hidden_layers else input_size
         self.head = scaled_linear(fan_in, num_switches, 0.3, "truncated_normal")
 

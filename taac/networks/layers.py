@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -60,10 +61,17 @@ def scaled_linear(input_size: int, output_size: int, gain: float, distribution: 
     return layer
 
 
-def mlp(input_size: int, hidden_layers: Sequence[int]) -> nn.Sequential:
-    """Xavier-uniform linear layers, each followed by a ReLU."""
-    layers: list[nn.Module] = []
-    for size in hidden_layers:
-        layers += [xavier_linear(input_size, size), nn.ReLU(inplace=True)]
-        input_size = size
-    return nn.Sequential(*layers)
+class Mlp(nn.Sequential):
+    """Xavier-uniform linear layers, each followed by a ReLU: `[..., I]` to `[..., O]`."""
+
+    def __init__(self, input_size: int, hidden_layers: Sequence[int]):
+        layers: list[nn.Module] = []
+        for fan_in, fan_out in itertools.pairwise([input_size, *hidden_layers]):
+            layers += [xavier_linear(fan_in, fan_out), nn.ReLU(inplace=True)]
+        super().__init__(*layers)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        # As a matrix: of more dimensions, `linear` gives a view, and the gradient of what is done to a view in place is
+        # copied three times.
+        y = super().forward(x.reshape(-1, x.shape[-1]))
+        return y.reshape(*x.shape[:-1], y.shape[-1])

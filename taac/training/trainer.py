@@ -15,6 +15,7 @@ from taac.data_structures import AlgStep, Experience, Nest, TimeStep
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import EnvironmentFailed, NotFiniteError, TaacError
 from taac.files import Damaged
+from taac.processes import settled_heap
 from taac.replay import ReplayBuffer, SqilReplay
 from taac.training import checkpoint, inspection, trainer_state
 from taac.training.agent import Agent
@@ -191,6 +192,7 @@ class Trainer:
 
     # The loop --------------------------------------------------------------------------------------------------------
 
+    @settled_heap()
     def train(
         self,
         folder: RunFolder,

@@ -7,7 +7,7 @@ import torch
 
 from taac.errors import TaacError
 from taac.networks import ActorNetwork, CriticEnsemble, SwitchNetwork, TrajectoryEmbedding
-from taac.networks.layers import scaled_linear
+from taac.networks.layers import Mlp, scaled_linear
 from taac.ops.trajectories import Tau
 
 BATCHES = [(), (5,), (3, 5), (2, 3, 5)]
@@ -260,3 +260,25 @@ def test_switches_begin_close_to_a_fair_coin():
     assert not network.head.bias.any()
     assert network.head.weight.std().item() == pytest.approx(0.3 / math.sqrt(64), rel=0.2)
     assert torch.sigmoid(network(torch.randn(1000, 8))).sub(0.5).abs().mean() < 0.1
+
+
+def test_layers_take_any_batch_and_copy_no_gradients_of_views():
+    """ReLU in place on a view would make each gradient a zeroed buffer and three copies; values would be the same."""
+    torch.manual_seed(0)
+    layers = Mlp(3, (5, 4))
+    plain = [module for module in layers if isinstance(module, torch.nn.Linear)]
+    for shape in ((), (2,), (2, 6), (2, 0), (2, 3, 4)):
+        x = torch.randn(*shape, 3, requires_grad=True)
+        y = layers(x)
+        assert y.shape == (*shape, 4)
+        expected = torch.relu(plain[1](torch.relu(plain[0](x))))
+        torch.testing.assert_close(y, expected)
+        (grad,) = torch.autograd.grad(y.square().sum(), x)
+        torch.testing.assert_close(grad, torch.autograd.grad(expected.square().sum(), x)[0])
+        names, waiting = set(), [y.grad_fn]
+        while waiting:
+            node = waiting.pop()
+            names.add(type(node).__name__)
+            waiting += [parent for parent, _ in node.next_functions if parent is not None]
+        assert not any("CopySlices" in name or "AsStrided" in name for name in names), names
+    assert Mlp(3, ())(x) is not None and Mlp(3, ())(x).shape == x.shape

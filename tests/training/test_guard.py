@@ -101,6 +101,34 @@ def test_a_sum_that_overflows_is_no_reason_to_stop():
     assert learner.num_updates == 1 and all(bool(p.isfinite().all()) for p in parameters(learner).values())
 
 
+def test_gradients_that_are_infinite_and_nothing_is_a_nan():
+    learner = make_learner()
+    weight = learner.optimizer.param_groups[1]["params"][0]
+    weight.register_hook(lambda g: torch.full_like(g, torch.inf))
+    with pytest.raises(DivergedError, match="the gradients of 'algorithm"):
+        learner.update(make_batch())
+
+
+def test_a_loss_that_is_infinite_though_no_gradient_is(monkeypatch):
+    learner = make_learner()
+    original = learner.agent.algorithm.calc_loss
+
+    def calc_loss(experience, info):
+        found = original(experience, info)
+        return found._replace(loss=found.loss + torch.inf)
+
+    monkeypatch.setattr(learner.agent.algorithm, "calc_loss", calc_loss)
+    with pytest.raises(DivergedError, match=r"not finite are the loss \(of its parts: loss/total\), 8 of 8 frames"):
+        learner.update(make_batch())
+
+
+def test_a_parameter_whose_sum_overflows_is_saved():
+    learner = make_learner()
+    with torch.no_grad():
+        next(learner.agent.algorithm.critics.parameters()).fill_(2e38)
+    learner.guard.check_parameters()
+
+
 def test_looking_at_intervals_keeps_parameters_as_they_were():
     """As on a GPU: the bad update is found later, with the batch that it was, and it and those after it change nothing."""
     learner = make_learner()
