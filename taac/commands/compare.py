@@ -50,9 +50,11 @@ def run() -> None:
     root_dir, given = flags.root_dir(), flags.FLAGS
 
     from taac.training.campaign import Campaign
+    from taac.training.comparison import check_folders
 
     comparison, array = read()
     runs = comparison.plan(root_dir, given.gin_file, given.gin_param)
+    check_folders(runs)
     if given.dry_run:
         slurm = given.launcher == "slurm"
         print(array.script(runs, root_dir, given.jobs) if slurm else "\n".join(shlex.join(r.command) for r in runs))
