@@ -147,3 +147,15 @@ class Held(PointMass):
 
 
 gymnasium.register("taac-test/Held-v0", Held)
+
+
+class Near(PointMass):
+    """A point that starts nearer to 0."""
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._x /= 2
+        return np.array([self._x], dtype=np.float32), {}
+
+
+gymnasium.register("taac-test/Near-v0", Near)

@@ -30,8 +30,8 @@ def compare(root, *more, methods="sac,taac", tasks=POINT, seeds=1, **popen):
     return subprocess.Popen(command, **{**pipes, **popen})
 
 
-def finish(process):
-    out, err = process.communicate(timeout=300)
+def finish(process, seconds=300):
+    out, err = process.communicate(timeout=seconds)
     return process.returncode, out, err
 
 
