@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -133,3 +134,28 @@ class Slow(PointMass):
 
 
 gymnasium.register("taac-test/Slow-v0", Slow)
+
+
+class Held(PointMass):
+    """A point whose steps last for as long as the working directory has a file `hold`; they say so in a file `held`."""
+
+    def step(self, action):
+        while Path("hold").exists():
+            Path("held").touch()
+            time.sleep(0.01)
+        return super().step(action)
+
+
+gymnasium.register("taac-test/Held-v0", Held)
+
+
+class Near(PointMass):
+    """A point that starts nearer to 0."""
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._x /= 2
+        return np.array([self._x], dtype=np.float32), {}
+
+
+gymnasium.register("taac-test/Near-v0", Near)

@@ -16,7 +16,6 @@ from taac.analysis import anchors, diverged, report_checks, report_curves, repor
 from taac.analysis.comparisons import Difference
 from taac.analysis.report_over_tasks import over_tasks
 from taac.analysis.report_scores import (
-    REPETITION,
     Options,
     Scores,
     compared_steps,
@@ -24,6 +23,7 @@ from taac.analysis.report_scores import (
     difference_of,
     improvement_of,
     matched,
+    repetition_summaries,
     scores_of,
     summary,
 )
@@ -49,6 +49,7 @@ def make(root: Path, options: Options) -> dict[str, Any]:
     records, standing_in = diverged.stand_in(records, steps, scales, options.diverged)
     used = [r for r in records if report_checks.left_out(r, steps) is None]
     warnings += report_checks.run_warnings(records, steps)
+    warnings += report_checks.missing_warnings(root, records)
     if not used:
         raise TaacError(f"none of the {len(records)} runs below {root} can be used:\n  " + "\n  ".join(warnings))
     warnings += report_checks.seed_warnings(records, used)
@@ -109,8 +110,8 @@ def _task(task: str, methods: Mapping[str, Scores], step: int, k: int, options: 
                 "runs": len(of.records),
                 "final": summary(of.final, options),
                 "area": summary(of.area, options),
-                "repetition": {name: summary(of.repetition[name], options, ("mean",)) for name in REPETITION},
-                "repetition_exploring": {name: summary(of.exploring[name], options, ("mean",)) for name in REPETITION},
+                "repetition": repetition_summaries(of.repetition, options),
+                "repetition_exploring": repetition_summaries(of.exploring, options),
             }
             for method, of in methods.items()
         ],

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from pathlib import Path, PurePath
 
 import numpy as np
 
@@ -16,6 +19,7 @@ FEWEST_SEEDS, ADVISED_SEEDS = 5, 10
 _NO_MATTER = ("tensorboard", "gin-config")
 _ENVIRONMENT = ("env_kwargs", "max_episode_steps", "wrappers")
 _EVALUATION = ("evaluation_interval", "evaluation_episodes", "evaluation_epsilon")
+PLAN = "compare.json"  # what `taac compare` writes of all of its runs
 _NAMED = 8  # runs that a message names
 
 
@@ -70,10 +74,41 @@ def run_warnings(records: Sequence[Record], steps: Mapping[str, int]) -> list[st
             warnings.append(f"run {r.folder} ({r.method}) is left out: {why}")
         elif r.status != "finished":
             warnings.append(f"run {r.folder} ({r.method}) is in, but not finished: its status is {r.status!r}")
+        elif r.budget is not None and r.last_step is not None and r.last_step < r.budget:
+            warnings.append(
+                f"run {r.folder} ({r.method}) is finished, but its evaluations end at step {r.last_step} of {r.budget}: "
+                f"all of {r.task} is compared no later than that"
+            )
         warnings += [f"run {r.folder} ({r.method}): {note}" for note in r.notes]
     diverged = Counter((r.task, r.method) for r in records if any(p.startswith("diverged") for p in r.problems))
     for (task, method), n in sorted(diverged.items(), key=str):
         warnings.append(f"{method} on {task}: {n} diverged run(s) left out, which flatters it")
+    return warnings
+
+
+def missing_warnings(root: Path, records: Sequence[Record]) -> list[str]:
+    """Runs that `taac compare` planned, by its compare.json in this folder, and that left no folder here.
+
+    A run is known by task, method and seed, or by its folder below the record's. How often it was tried, and when, is not
+    told: a campaign that was interrupted and one that was not say the same.
+    """
+    path = root / PLAN
+    if not path.is_file():
+        return []
+    tasks = {(r.task, r.method, r.seed) for r in records}
+    folders = {r.folder for r in records}
+    warnings = []
+    try:
+        for run in json.loads(path.read_text(encoding="utf-8"))["runs"]:
+            task, method, seed, status = (run[name] for name in ("task", "method", "seed", "status"))
+            folder = "/".join(PurePath(run["folder"]).parts[-3:])  # <task>/<method>/seed_<n>: all may have been moved
+            if (task, method, seed) in tasks or folder in folders:
+                continue
+            why = (run.get("error") or "").removesuffix(f" (see {run.get('log')})")
+            why = re.sub(r", \d+ times(?=: )", "", why, count=1)
+            warnings.append(f"run {folder} ({method}) is planned, and not there: {status}{why and f', {why}'}")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        return [f"{PLAN} cannot be read, so runs that left no folder are not known: {type(error).__name__}: {error}"]
     return warnings
 
 

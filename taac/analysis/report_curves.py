@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from taac.analysis.learning_curves import Curve, interpolate, learning_curve
-from taac.analysis.report_scores import Scores
+from taac.analysis.report_scores import FRACTION, FRACTIONS, Scores
 from taac.analysis.run_records import Record
 
 AXES = {
@@ -45,7 +45,8 @@ def _row(task: str, measure: str, axis: str, methods: Mapping[str, Scores], conf
     for method, of in runs.items():
         drawn = _curve(of, x, confidence)
         if np.isfinite(drawn.estimate).any():
-            numbers = {name: _short(getattr(drawn, name)) for name in ("estimate", "low", "high")}
+            bounds = FRACTION if measure in FRACTIONS else (-math.inf, math.inf)
+            numbers = {name: _short(np.clip(getattr(drawn, name), *bounds)) for name in ("estimate", "low", "high")}
             found.append({"method": method, "runs": len(of), **numbers})
     return {"task": task, "measure": measure, "axis": axis, "x": _short(x), "methods": found}
 

@@ -27,6 +27,7 @@ REPETITION = (
     "fraction_repeated", "mean_run", "max_run", "decisions", "length", "jerk", "fraction_same", "actor_calls_saved",
 )  # fmt: skip
 _COLUMNS = tuple(name for name in REPETITION if name != "actor_calls_saved")
+FRACTIONS, FRACTION = ("fraction_repeated", "fraction_same", "actor_calls_saved"), (0.0, 1.0)
 
 
 class Options(NamedTuple):
@@ -149,6 +150,17 @@ def summary(values: np.ndarray, options: Options, names: Sequence[str] = ("mean"
         "runs": int(known.size),
         **{name: interval_of([known], name, options) if known.size else None for name in names},
     }
+
+
+def repetition_summaries(values: Mapping[str, np.ndarray], options: Options) -> dict[str, Any]:
+    """Means of each quantity of repetition. The interval of a fraction ends where fractions do: what is cut off cannot be
+    the mean, so that it covers as often as before."""
+    found = {name: summary(values[name], options, ("mean",)) for name in REPETITION}
+    for name in FRACTIONS:
+        mean = found[name]["mean"]
+        if mean is not None:  # a bound that is not known stays so
+            mean["low"], mean["high"] = (float(np.clip(mean[end], *FRACTION)) for end in ("low", "high"))
+    return found
 
 
 def matched(xs: Sequence[Scores], ys: Sequence[Scores]) -> bool:

@@ -50,9 +50,11 @@ def run() -> None:
     root_dir, given = flags.root_dir(), flags.FLAGS
 
     from taac.training.campaign import Campaign
+    from taac.training.comparison import check_folders
 
     comparison, array = read()
     runs = comparison.plan(root_dir, given.gin_file, given.gin_param)
+    check_folders(runs)
     if given.dry_run:
         slurm = given.launcher == "slurm"
         print(array.script(runs, root_dir, given.jobs) if slurm else "\n".join(shlex.join(r.command) for r in runs))
@@ -100,7 +102,7 @@ def launch(runs: list[Run], root_dir: str, array: SlurmArray) -> tuple[Launcher,
         return ray_cluster.RayCluster(given.ray_address, root_dir), given.jobs or None
     if given.launcher == "slurm":
         script = Path(root_dir) / "compare.sbatch"
-        script.parent.mkdir(parents=True, exist_ok=True)
+        slurm.folder(root_dir).mkdir(parents=True, exist_ok=True)  # the tasks print there, whoever submits them
         script.write_text(array.script(runs, root_dir, given.jobs), encoding="utf-8")
         print(f"{script}: the job array; when it is submitted, Ctrl-C leaves it alone and the same command follows it")
         return slurm.SlurmQueue(runs, script, given.jobs), None

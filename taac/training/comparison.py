@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import sys
@@ -25,6 +26,7 @@ CATEGORIES: dict[str, str] = {
 }
 # A line that opens what one attempt at a run prints; what is before it in the log is of earlier ones.
 ATTEMPT = "=== "
+_SHOWN = 10  # differences that a message tells
 
 
 class Run(NamedTuple):
@@ -159,6 +161,36 @@ class Comparison:
                         command += ["--gin_param", param]
                     runs.append(Run(task, method, seed, folder, tuple(command)))
         return runs
+
+
+def check_folders(runs: Sequence[Run]) -> None:
+    """Refuses folders of runs, finished or not, that were started with other settings than is asked for now.
+
+    What is compared is what decides the run, by its config.gin: not how or from where it was started. Nothing is built.
+
+    Raises:
+        TaacError: names the first such folder, and what differs there.
+    """
+    for run in runs:
+        file = run.folder / "config.gin"
+        if not file.exists() and not run.finished():  # not begun, or killed in the making: `taac train` sees to that
+            continue
+        asked = config.load(_after("--gin_file", run.command), _after("--gin_param", run.command))
+        try:
+            found = asked.differences(config.load([str(file.absolute())]))
+        except TaacError as error:
+            found = [str(error)]
+        if found:
+            more = f"\n  and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+            raise TaacError(
+                f"{run.folder} holds a run of other settings than {run.name} has here; nothing was started. Give another "
+                "--root_dir, or remove that folder to train the run again. It has:\n  "
+                + "\n  ".join(found[:_SHOWN]) + more
+            )  # fmt: skip
+
+
+def _after(flag: str, command: Sequence[str]) -> list[str]:
+    return [word for before, word in itertools.pairwise(command) if before == flag]
 
 
 def _check_known(what: str, params: Mapping[str, tuple[str, ...]], known: set[str]) -> None:

@@ -70,11 +70,16 @@ class Binding(NamedTuple):
     def key(self) -> tuple[str, str, str]:
         return self.scope, self.selector, self.name
 
-    def __str__(self) -> str:
+    @property
+    def binding(self) -> str:
+        """As a line of gin."""
         short = self.scope if self.selector == "gin.macro" else f"{self.selector.rsplit('.', 1)[-1]}.{self.name}"
         if self.scope and self.selector != "gin.macro":
             short = f"{self.scope}/{short}"
-        return f"{self.where}: {short} = {self.value!r}"
+        return f"{short} = {self.value!r}"
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.binding}"
 
 
 class Config:
@@ -119,6 +124,33 @@ class Config:
                     f"{b}: nothing in this experiment uses this binding"
                     f"{nearest(b.selector.rsplit('.', 1)[-1], built)}; in use are: {', '.join(built)}"
                 )
+
+    def differences(self, operative: Config) -> list[str]:
+        """What an operative configuration that was written and read again has otherwise than this one; builds neither.
+
+        What this one does not bind has its default. A parameter that is not in the other, as one that is newer, is no
+        difference, unless it is bound here.
+        """
+        found: list[str] = []
+        used: set[tuple[str, str, str]] = set()
+        for (scope, selector, name), held in operative.bindings.items():
+            scopes = scope.split("/") if scope else []
+            inner = ["/".join(scopes[:n]) for n in range(len(scopes), -1, -1)]  # the most specific first
+            keys = [(s, selector, name) for s in inner]
+            used.update(keys)
+            key = next((k for k in keys if k in self.bindings), None)
+            if key is not None:
+                asked = repr(self.bindings[key].value)
+            elif selector == "gin.macro":
+                asked = "nothing"
+            else:
+                asked = repr(_default(selector, name))
+            if repr(held.value) != asked:
+                found.append(f"{held.binding}, not {asked}")
+        for key, b in self.bindings.items():
+            if key not in used and b.selector != "gin.macro" and not b.selector.startswith(OF_COMPARE):
+                found.append(f"no {b.binding}")
+        return found
 
     def origins(self) -> list[tuple[str, str]]:
         """What was used in building, as lines of gin, each with where it came from: "file:line", "--gin_param" or "default"."""
@@ -326,6 +358,11 @@ def _guarded(where: str, fn: Any) -> Any:
             macros = [s for s, selector in gin_config._CONFIG if selector == "gin.macro"]
             near = nearest(word, [*_names(), *macros, *TASK_MACROS])
         raise TaacError((f"{where}: " if where else "gin: ") + message.replace("\n", " ") + near) from error
+
+
+def _default(selector: str, name: str) -> Any:
+    parameter = inspect.signature(_signature_fn(gin_config._REGISTRY[selector].wrapped)).parameters.get(name)
+    return inspect.Parameter.empty if parameter is None else parameter.default
 
 
 # Types ---------------------------------------------------------------------------------------------------------------

@@ -341,6 +341,76 @@ def test_unfinished_and_diverged_runs_are_left_out_and_told_where_that_is_asked_
     assert "run nearly (sac) is in, but not finished: its status is 'running'" in told
 
 
+def test_a_finished_run_whose_evaluations_end_early_is_told(tmp_path):
+    for seed in range(3):
+        make_run(tmp_path / f"run{seed}", seed=seed)
+    make_run(tmp_path / "cut", seed=3, steps=STEPS[:7])
+    content = report.make(tmp_path, Options())
+    assert content["tasks"][0]["step"] == 700
+    told = (
+        "run cut (sac) is finished, but its evaluations end at step 700 of 1000: "
+        "all of Hopper-v5 is compared no later than that"
+    )
+    assert [w for w in content["warnings"] if "evaluations end" in w] == [told]
+
+
+PLANNED = {"task": "Hopper-v5", "method": "bad", "seed": 0, "folder": "old/root/Hopper-v5/bad/seed_0"}
+LOG = "old/root/Hopper-v5/bad/seed_0.log"
+
+
+@pytest.mark.parametrize(
+    "run, told",
+    [
+        (
+            {"status": "failed", "error": f"exit code 1: taac train: no (see {LOG})"},
+            "failed, exit code 1: taac train: no",
+        ),
+        (
+            {"status": "failed", "attempts": 4, "error": f"killed by SIGKILL, 4 times: it printed nothing (see {LOG})"},
+            "failed, killed by SIGKILL: it printed nothing",
+        ),
+        ({"status": "waiting", "error": None}, "waiting"),
+        ({"status": "finished", "error": None}, "finished"),
+    ],
+)
+def test_planned_runs_that_left_no_folder_are_told(tmp_path, run, told):
+    planned = [{**PLANNED, "log": LOG, **run}]
+    for seed in range(2):  # moved since: one is known by what it says of itself, the other by where it is
+        make_run(tmp_path / "Hopper-v5" / "sac" / f"seed_{seed}", seed=seed, returns=np.array(STEPS) + seed)
+        planned.append({**PLANNED, "method": "sac", "seed": seed, "folder": "elsewhere", "status": "finished"})
+    planned[-1].update(method="sack", folder="/old/root/Hopper-v5/sac/seed_1")
+    (tmp_path / "compare.json").write_text(json.dumps({"updated": "then", "runs": planned}))
+    warnings = report.make(tmp_path, Options())["warnings"]
+    expected = f"run Hopper-v5/bad/seed_0 (bad) is planned, and not there: {told}"
+    assert [w for w in warnings if "planned" in w] == [expected]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"runs": 3}', '{"runs": [1]}', '{"runs": [{"task": "T"}]}', "\0"])
+def test_a_damaged_plan_is_told(tmp_path, text):
+    make_run(tmp_path / "run")
+    (tmp_path / "compare.json").write_text(text)
+    warnings = report.make(tmp_path, Options())["warnings"]
+    assert sum(w.startswith("compare.json cannot be read") for w in warnings) == 1
+
+
+def test_intervals_of_fractions_end_where_fractions_do(tmp_path):
+    for seed, repeated in enumerate((0.0, 0.0, 0.9)):
+        make_run(tmp_path / str(seed), seed=seed, repeated=repeated, returns=np.array(STEPS) + 1000.0 * seed)
+    content = report.make(tmp_path, Options())
+    of = method_of(content, "Hopper-v5", "sac")["repetition"]
+    for name in ("fraction_repeated", "fraction_same", "actor_calls_saved"):
+        mean = of[name]["mean"]
+        assert mean["estimate"] == pytest.approx(0.3) and (mean["low"], mean["high"]) == (0, 1), "0.3 -+ 1.3"
+    assert of["mean_run"]["mean"]["low"] < 0, "what is no fraction has no such ends"
+    curve = next(c for c in content["curves"] if c["measure"] == "fraction_repeated" and c["axis"] == "env_steps")
+    assert set(curve["methods"][0]["low"]) == {0} and set(curve["methods"][0]["high"]) == {1}
+
+
+def test_the_page_says_where_intervals_do_not_hold(comparison):
+    (text,) = [s["text"] for s in comparison["statements"] if s["about"] == "Intervals"]
+    assert "0.62 or 0.83" in text and "0.62 or 0.78" in text
+
+
 def test_without_a_finished_run_all_are_compared_where_all_have_been(tmp_path):
     for seed, n in enumerate((5, 7, 9)):
         make_run(tmp_path / f"run{seed}", seed=seed, steps=STEPS[:n], status="running")

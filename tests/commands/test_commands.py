@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
+import threading
 from pathlib import Path
 
 import pytest
@@ -178,28 +178,57 @@ def test_a_signal_stops_a_run_in_order_and_a_second_one_at_once(tmp_path, number
     words = ["train", "--root_dir", "run", "--gin_file", "experiments/smoke.gin"]
     words += params("num_env_steps = 100000", "num_envs = 2", "create_environment.asynchronous = True")
     words += params("Trainer.checkpoint_interval = 10000", "Trainer.summary_interval = 50")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    for signals in (1, 2):
+    words += params("create_environment.env_name = 'tests.toy_tasks:taac-test/Held-v0'")
+
+    hold, started = tmp_path / "hold", []
+
+    def give_up():  # so that nothing here waits for ever
+        hold.unlink(missing_ok=True)
+        for process in started:
+            process.kill()
+
+    def start():
         process = subprocess.Popen(
-            [sys.executable, "-m", "taac", *words], cwd=tmp_path, env=environment, start_new_session=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            [sys.executable, "-m", "taac", *words], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+            start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
-        for line in process.stdout:
-            if signals == 1 or "resuming" in line:
-                break
-        while not begun(tmp_path / "run", signals):
-            time.sleep(0.05)
-            assert process.poll() is None, process.stderr.read()
-        for _ in range(signals):
-            target = os.killpg if number == "SIGINT" else os.kill  # Ctrl-C goes to all of the terminal's foreground
-            target(process.pid, getattr(signal, number))
-        _, err = process.communicate(timeout=120)
-        assert process.returncode == 75, err
-        assert "Traceback" not in err
-        if signals == 1:
-            assert f"{number} at" in err and "resumable: the same command goes on" in err
-            assert len(list((tmp_path / "run" / "checkpoints").glob("*.json"))) == 1
-            assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "interrupted"
+        started.append(process)
+        # Each training writes an event file of its own.
+        wait_for(lambda: len(list((tmp_path / "run").glob("events.out.tfevents.*"))) == len(started), process)
+        return process
+
+    def ask_to_stop(process):
+        target = os.killpg if number == "SIGINT" else os.kill  # Ctrl-C goes to all of the terminal's foreground
+        target(process.pid, getattr(signal, number))
+
+    def told(process, words):
+        return next((line for line in process.stderr if words in line), None) is not None
+
+    watch = threading.Timer(300, give_up)
+    watch.daemon = True
+    watch.start()
+    process = start()
+    ask_to_stop(process)
+    out, err = process.communicate()
+    assert process.returncode == 75, err
+    assert "Traceback" not in err and "left at once" not in err
+    assert f"{number} at" in err and "resumable: the same command goes on" in err
+    (checkpoint,) = (tmp_path / "run" / "checkpoints").glob("*.json")
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "interrupted"
+
+    process = start()
+    hold.touch()
+    wait_for((tmp_path / "held").exists, process)  # the iteration will not be finished
+    ask_to_stop(process)
+    assert told(process, f"{number}: finishing this iteration")
+    ask_to_stop(process)
+    assert told(process, "left at once")
+    assert process.wait() == 75
+    hold.unlink()  # lets its environments end, and with them what they hold of the pipes
+    out, _ = process.communicate()
+    watch.cancel()
+    assert "resuming" in out
+    assert list((tmp_path / "run" / "checkpoints").glob("*.json")) == [checkpoint]
 
 
 def long_run(cwd, *more, **popen):
@@ -246,7 +275,6 @@ def test_a_run_whose_output_nobody_reads_any_more_is_stopped_in_order_too(tmp_pa
 def test_a_signal_that_was_ignored_at_the_start_is_ignored_still(tmp_path):
     process = long_run(tmp_path, preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_IGN))
     process.send_signal(signal.SIGINT)
-    time.sleep(0.2)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 75 and "SIGTERM at" in err and "SIGINT" not in err and "left at once" not in err

@@ -19,18 +19,19 @@ SLOW = "tests.toy_tasks:taac-test/Slow-v0"
 
 
 def compare(root, *more, methods="sac,taac", tasks=POINT, seeds=1, **popen):
-    """Starts `taac compare` of tiny runs."""
-    command = [sys.executable, "-m", "taac", "compare", "--root_dir", str(root), *more]
+    """Starts `taac compare` of tiny runs; what `more` binds wins over what makes them tiny."""
+    command = [sys.executable, "-m", "taac", "compare", "--root_dir", str(root)]
     for name, value in (("methods", methods), ("tasks", tasks), ("seeds", seeds)):
         command += [] if value is None else [f"--{name}", str(value)]
     for param in SMALL:
         command += ["--gin_param", param]
+    command += more
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(command, **{**pipes, **popen})
 
 
-def finish(process):
-    out, err = process.communicate(timeout=300)
+def finish(process, seconds=300):
+    out, err = process.communicate(timeout=seconds)
     return process.returncode, out, err
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from taac.errors import TaacError
-from taac.training import comparison, config
+from taac.training import comparison, config, experiment
 from taac.training.comparison import ATTEMPT, Comparison, Run
 from taac.training.launchers.slurm import SlurmArray
-from tests.training.launched import compare, finish
+from tests.training.launched import POINT, SMALL, compare, finish
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = sorted(p for p in (ROOT / "experiments").glob("*.gin") if "Comparison." in p.read_text())
@@ -177,3 +177,108 @@ def test_the_error_of_a_run_is_of_its_last_attempt(tmp_path):
     assert run.error() == "KeyError: 'x'"
     run.log.write_text(f"{ATTEMPT}now\ntaac train: no such thing\n  a detail\n")
     assert run.error() == "taac train: no such thing"
+
+
+# Folders that are there already --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def operative():
+    """The config.gin that the first run of `planned` leaves."""
+    run = planned(Path("R"), ["gamma = 0.9"])[0]
+    config.load(words_after(run, "--gin_file"), words_after(run, "--gin_param"))
+    trainer = config.build(experiment.create_experiment)
+    text = config.operative_config()
+    trainer.close()
+    return text
+
+
+def planned(root, params, files=()):
+    own = {"taac": ("TaacAlgorithm.max_repeat_steps = 7",)}
+    asked = Comparison(("taac", "sac"), (POINT,), seeds=1, method_params=own)
+    return asked.plan(root, [str(file) for file in files], [*SMALL, *params])
+
+
+def leave(run, operative, status):
+    run.folder.mkdir(parents=True)
+    (run.folder / "run.json").write_text(f'{{"status": "{status}"}}')
+    if operative is not None:
+        (run.folder / "config.gin").write_text(operative)
+
+
+@pytest.mark.parametrize("status", ["finished", "interrupted"])
+def test_folders_of_the_same_settings_are_accepted(tmp_path, monkeypatch, operative, status):
+    """However the settings are given, and from wherever."""
+    leave(planned(tmp_path, [])[0], operative, status)
+    (tmp_path / "mine.gin").write_text("gamma = 0.9\n")
+    monkeypatch.setattr(comparison.sys, "executable", "/elsewhere/python")
+    comparison.check_folders(planned(tmp_path, ["gamma = 9e-1"]))
+    comparison.check_folders(planned(tmp_path, ["Trainer.uniform_initial_collect = True", "gamma = 0.9"]))  # a default
+    comparison.check_folders(planned(tmp_path, [], [tmp_path / "mine.gin"]))
+    monkeypatch.chdir(tmp_path)
+    comparison.check_folders(planned(".", [], ["mine.gin"]))
+
+
+@pytest.mark.parametrize("status", ["finished", "interrupted"])
+@pytest.mark.parametrize(
+    "params, told",
+    [
+        ([], "gamma = 0.9, not 0.99"),
+        (["gamma = 0.9", "num_env_steps = 500"], "num_env_steps = 400, not 500"),
+        (
+            ["gamma = 0.9", "Trainer.uniform_initial_collect = False"],
+            "Trainer.uniform_initial_collect = True, not False",
+        ),
+        (["gamma = 0.9", "TaacAlgorithm.max_repeat_steps = 8"], "TaacAlgorithm.max_repeat_steps = 7, not 8"),
+        (["gamma = 0.9", "RND.strength = 0.5"], "no RND.strength = 0.5"),
+    ],
+)
+def test_folders_of_other_settings_are_refused(tmp_path, operative, params, told, status):
+    run, *_ = planned(tmp_path, [])
+    leave(run, operative, status)
+    with pytest.raises(TaacError) as caught:
+        comparison.check_folders(planned(tmp_path, params))
+    lines = str(caught.value).splitlines()
+    assert str(run.folder) in lines[0] and "another --root_dir" in lines[0] and "remove" in lines[0]
+    assert lines[1:] == [f"  {told}"]
+
+
+def test_what_is_no_longer_asked_for_differs_too(tmp_path, operative):
+    run, *_ = planned(tmp_path, [])
+    leave(
+        run,
+        operative.replace("max_repeat_steps = 7", "max_repeat_steps = 7\nTaacAlgorithm.b1_advantage = 3"),
+        "finished",
+    )
+    with pytest.raises(TaacError, match="b1_advantage"):
+        comparison.check_folders(planned(tmp_path, ["gamma = 0.9"]))
+    (run.folder / "config.gin").write_text(operative.replace("initial_collect = True", "initial_collect = False"))
+    with pytest.raises(TaacError, match="uniform_initial_collect = False, not True"):
+        comparison.check_folders(planned(tmp_path, ["gamma = 0.9"]))
+
+
+def test_a_gin_file_that_has_changed_since_is_told(tmp_path, operative):
+    leave(planned(tmp_path, [])[0], operative, "finished")
+    file = tmp_path / "mine.gin"
+    file.write_text("gamma = 0.9\n")
+    comparison.check_folders(planned(tmp_path, [], [file]))
+    file.write_text("gamma = 0.8\n")
+    with pytest.raises(TaacError, match=r"gamma = 0\.9, not 0\.8"):
+        comparison.check_folders(planned(tmp_path, [], [file]))
+
+
+def test_a_run_that_was_killed_in_the_making_is_no_other_and_a_finished_one_must_tell(tmp_path):
+    run, *_ = planned(tmp_path, [])
+    leave(run, None, "running")
+    comparison.check_folders(planned(tmp_path, []))
+    (run.folder / "run.json").write_text('{"status": "finished"}')
+    with pytest.raises(TaacError, match=r"config\.gin"):
+        comparison.check_folders(planned(tmp_path, []))
+
+
+def test_compare_refuses_before_anything_is_run(tmp_path, operative):
+    leave(planned(tmp_path, [])[0], operative, "finished")
+    before = sorted(tmp_path.rglob("*"))
+    code, _, err = finish(compare(tmp_path))
+    assert code == 1 and "gamma = 0.9, not 0.99" in err and "Traceback" not in err
+    assert sorted(tmp_path.rglob("*")) == before

@@ -26,9 +26,16 @@ class Outcome(NamedTuple):
         if self.why or self.returncode is None:
             return self.why
         if self.returncode < 0:
-            return f"killed by {signal.Signals(-self.returncode).name}"
+            return f"killed by {_name(-self.returncode)}"
         asked = "asked to stop, " if self.returncode == RESUMABLE else ""
         return f"{asked}exit code {self.returncode}"
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most real-time signals have none
+        return f"signal {number}"
 
 
 class Launcher(Protocol):

@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Sequence
@@ -24,6 +25,8 @@ _SCRIPT = """\
 #!/bin/bash
 # {count} runs of `taac compare`, each a task of this array. A task whose run is finished does nothing, any other goes on
 # from the run's last checkpoint: submitting this again, or any task of it, is always right.
+# What SLURM says of a task goes to a folder that must be there before, else the task may not begin:
+#   mkdir -p {slurm}
 {headers}
 cd {cwd} || exit 1
 case "$SLURM_ARRAY_TASK_ID" in
@@ -135,7 +138,7 @@ class SlurmQueue:
         grace: seconds that the files of a task which has left the queue may take to be seen here.
 
     Raises:
-        TaacError: there is no SLURM here.
+        TaacError: there is no SLURM here, or its queue does not answer.
     """
 
     attempts = 1
@@ -152,7 +155,13 @@ class SlurmQueue:
         self._tasks: dict[Run, str] = {}  # of each run that is in the queue: "<job>_<index>"
         self._left: dict[Run, float] = {}  # when it had left the queue
         self._known = folder(script.parent) / "tasks.json"
-        self._queue = self._look() or {}
+        looked = self._look()
+        if looked is None:  # taken for an empty one, all that is in it would be submitted again
+            raise TaacError(
+                "squeue does not answer, so what is in SLURM's queue already is not known; nothing was submitted. "
+                "Call the same command again when it does"
+            )
+        self._queue = looked
 
     def begin(self, run: Run) -> None:
         task = self._submitted().get(str(run.folder), "")
@@ -185,7 +194,7 @@ class SlurmQueue:
     def _submit(self) -> None:
         indices = ",".join(str(self._index[run]) for run in self._pending)
         command = ["sbatch", "--parsable", f"--array={indices}{self._limit}", str(self._script)]
-        folder(self._script.parent).mkdir(parents=True, exist_ok=True)  # without it SLURM drops what a task prints
+        folder(self._script.parent).mkdir(parents=True, exist_ok=True)
         result = subprocess.run(command, capture_output=True, text=True)
         if result.returncode != 0:
             raise TaacError(f"{shlex.join(command)} was refused: {result.stderr.strip()}")
@@ -214,7 +223,8 @@ class SlurmQueue:
             return Outcome(0)
         try:
             code = int((self._known.parent / f"{task}.exit").read_text(encoding="utf-8"))
-            return Outcome(code if code <= 128 else 128 - code)  # the shell's way of telling signals
+            killed_by = code - 128  # the shell's way of telling signals; 255 is no such
+            return Outcome(-killed_by if killed_by in signal.valid_signals() else code)
         except (OSError, ValueError):
             pass
         now = time.monotonic()

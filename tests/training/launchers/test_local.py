@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -102,19 +104,26 @@ def test_cores(tmp_path, monkeypatch, files, groups, expected):
     assert local.cores(tmp_path / "none", tmp_path / "none") == 8
 
 
-def test_a_run_waits_for_another_that_is_still_saving(tmp_path):
+def test_a_run_waits_for_another_that_is_still_saving(tmp_path, monkeypatch):
     """As when a campaign was killed and is called again at once."""
     from taac.errors import TaacError
-    from taac.training.run_folder import RunFolder
+    from taac.training import run_folder
 
     code = (
-        "import sys, time; from taac.training.run_folder import RunFolder\n"
-        "with RunFolder(sys.argv[1]).lock():\n    print('held', flush=True); time.sleep(1.0)"
+        "import sys; from taac.training.run_folder import RunFolder\n"
+        "with RunFolder(sys.argv[1]).lock():\n    print('held', flush=True); sys.stdin.read()"
     )
-    other = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "R")], stdout=subprocess.PIPE, text=True)
-    assert other.stdout.readline() == "held\n"
-    with pytest.raises(TaacError, match="another process"), RunFolder(tmp_path / "R").lock():
-        pass
-    with RunFolder(tmp_path / "R").lock(timeout=60.0):
-        assert other.wait(timeout=60) == 0
-    other.stdout.close()
+    command = [sys.executable, "-c", code, str(tmp_path / "R")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(TaacError, match="another process"), run_folder.RunFolder(tmp_path / "R").lock():
+            pass
+        waited = []
+
+        def wait(seconds):  # the other has the lock until this one waits for it
+            waited.append(seconds)
+            other.communicate()
+
+        monkeypatch.setattr(run_folder, "time", SimpleNamespace(monotonic=time.monotonic, sleep=wait))
+        with run_folder.RunFolder(tmp_path / "R").lock(timeout=60.0):
+            assert other.returncode == 0 and len(waited) == 1

@@ -93,6 +93,7 @@ def test_ctrl_c_cancels_the_tasks(tmp_path, cluster):
     code, _, err = finish(process)
     assert code == 75 and "the same command goes on" in err and "Traceback" not in err
     assert not processes(str(tmp_path))
+    assert all("num_env_steps = 1000000" in path.read_text() for path in tmp_path.glob("**/config.gin"))
     assert {run["status"] for run in record(tmp_path).values()} == {"waiting"}
 
 

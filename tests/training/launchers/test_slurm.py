@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -129,6 +130,7 @@ def test_the_script_asks_for_what_was_asked_for(tmp_path):
         "--account=me", "--qos=low",
     ]  # fmt: skip
     assert "\nmodule load x\n" in out and not (tmp_path / "R").exists()
+    assert f"mkdir -p {tmp_path}/R/slurm\n" in out.split("#SBATCH")[0], "said, as nothing was made"
 
 
 @pytest.mark.parametrize(
@@ -194,6 +196,17 @@ def test_what_becomes_of_the_tasks_is_read_from_queue_and_files(tmp_path, queue)
     assert other.ended() == [(runs[0], Outcome(0))]
 
 
+def test_a_queue_that_does_not_answer_is_not_an_empty_one(tmp_path, queue):
+    runs, script = planned(tmp_path)
+    launcher = slurm.SlurmQueue(runs, script, interval=0.0)
+    launcher.begin(runs[0])
+    launcher.ended()
+    (queue / "queue").rename(queue / "hidden")
+    with pytest.raises(TaacError, match="squeue does not answer"):
+        slurm.SlurmQueue(runs, script)
+    assert (queue / "sbatch.called").read_text().count("\n") == 1
+
+
 def test_each_way_to_end(tmp_path, queue):
     runs, script = planned(tmp_path)
     launcher = slurm.SlurmQueue(runs, script, interval=0.0, grace=0.0)
@@ -208,6 +221,26 @@ def test_each_way_to_end(tmp_path, queue):
     ended = dict(launcher.ended())
     assert [ended[run].returncode for run in runs] == [0, 1, -9, None]
     assert str(ended[runs[3]]).startswith("SLURM task 5_3 is gone")
+
+
+@pytest.mark.parametrize(
+    "code, told",
+    [(1, "exit code 1"), (128, "exit code 128"), (143, "killed by SIGTERM"), (255, "exit code 255")],
+)
+def test_exit_codes_that_are_signals_and_those_that_are_not(tmp_path, queue, code, told):
+    runs, script = planned(tmp_path)
+    launcher = slurm.SlurmQueue(runs, script, interval=0.0, grace=0.0)
+    launcher.begin(runs[0])
+    (queue / "queue").write_text("5_0 RUNNING\n")
+    launcher.ended()
+    (tmp_path / "R" / "slurm" / "5_0.exit").write_text(f"{code}\n")
+    (queue / "queue").write_text("")
+    ((_, outcome),) = launcher.ended()
+    assert str(outcome) == told and outcome.interrupted() == ("SIG" in told)
+
+
+def test_a_signal_without_a_name_is_told_by_its_number():
+    assert str(Outcome(-127)) == "killed by signal 127"
 
 
 def test_the_files_of_a_task_may_be_seen_late(tmp_path, queue):
@@ -248,6 +281,8 @@ def test_without_slurm_the_script_is_left_for_another_machine(tmp_path):
     script = tmp_path / "R" / "compare.sbatch"
     assert code == 1 and "no sbatch on this machine" in err and str(script) in err
     assert script.read_text().startswith("#!/bin/bash")
+    (output,) = re.findall(r"#SBATCH --output=(.*)", script.read_text())
+    assert Path(output).parent.is_dir(), "where the tasks print"
 
 
 def test_what_sbatch_refuses_is_told(tmp_path, queue):
