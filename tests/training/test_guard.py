@@ -300,6 +300,21 @@ def test_a_resumed_run_judges_as_one_that_was_never_stopped():
     GrowthWatch(0.9).load_state_dict(GrowthWatch(0.9).state_dict())
 
 
+def test_what_a_run_was_warned_of_and_what_is_not_finite_at_a_checkpoint(tmp_path):
+    stopped = run(tmp_path / "run", method="sac", stop=400)
+    resumed = build(method="sac")
+    resumed.resume(RunFolder(tmp_path / "run"))
+    assert resumed.learner.growth.state_dict() == stopped.learner.growth.state_dict()
+    assert resumed.learner.growth.num_seen == stopped.learner.num_updates > 0
+    with torch.no_grad():
+        next(resumed.agent.algorithm.actor.parameters()).view(-1)[0] = torch.nan
+    before = RunFolder(tmp_path / "run").checkpoints.saved()
+    with pytest.raises(DivergedError, match="no checkpoint is written"):
+        resumed.save(RunFolder(tmp_path / "run"))
+    assert RunFolder(tmp_path / "run").checkpoints.saved() == before == [400]
+    resumed.close()
+
+
 def test_warnings_reach_the_terminal_and_the_log(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(GrowthWatch, "PATIENCE", 1)
     monkeypatch.setattr(GrowthWatch, "FACTOR", 1e-9)
