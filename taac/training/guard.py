@@ -167,7 +167,7 @@ class GrowthWatch:
     def see(self, reward: torch.Tensor) -> None:
         """Takes the rewards `[T, B(, D)]` of a batch, as they are learnt from."""
         self.num_seen += 1
-        greatest = torch.stack(reward.aminmax()).abs().amax()
+        greatest = reward.abs().amax()
         before = greatest if self._greatest is None else self._greatest.to(greatest.device)
         self._greatest = torch.maximum(before, greatest)
 
