@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from types import FrameType
 from typing import Any
 
@@ -17,11 +18,16 @@ class Interruption:
     """Within it, a signal is remembered instead of obeyed: calling it says whether one came.
 
     One that this process was started to ignore (by `nohup`, or as a background job of a script) is ignored still. A second
-    signal ends the process at once. That is safe at any moment, as SIGKILL is: what is on the disk is whole.
+    signal ends the process at once. That is safe at any moment, as SIGKILL is: what is on the disk is whole. One within
+    `SAME` seconds of the first is the first once more: a terminal or a scheduler sends it to all processes of a run, and
+    those between (make, a batch script, a container's init) pass it on.
     """
+
+    SAME = 0.5
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
+        self._since = 0.0
         self._before: dict[signal.Signals, Any] = {}
 
     def __call__(self) -> bool:
@@ -38,10 +44,13 @@ class Interruption:
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
         if self.signal is not None:
+            if now - self._since < self.SAME:
+                return
             _write("left at once; the same command goes on from the last checkpoint")
             os._exit(RESUMABLE)
-        self.signal = signal.Signals(number)
+        self.signal, self._since = signal.Signals(number), now
         _write(f"{self.signal.name}: finishing this iteration; once more to leave at once")
 
 

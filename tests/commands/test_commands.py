@@ -11,10 +11,12 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from taac.training.interruption import Interruption
 from tests.training.launched import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -221,6 +223,7 @@ def test_a_signal_stops_a_run_in_order_and_a_second_one_at_once(tmp_path, number
     wait_for((tmp_path / "held").exists, process)  # the iteration will not be finished
     ask_to_stop(process)
     assert told(process, f"{number}: finishing this iteration")
+    time.sleep(Interruption.SAME + 0.1)
     ask_to_stop(process)
     assert told(process, "left at once")
     assert process.wait() == 75
@@ -269,6 +272,21 @@ def test_a_run_whose_output_nobody_reads_any_more_is_stopped_in_order_too(tmp_pa
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=120) == 75
     assert stopped_in_order(tmp_path / "run")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+@pytest.mark.parametrize("seconds, code", [(60.0, 3), (0.0, 75)])
+def test_a_signal_that_comes_twice_at_once_came_once(seconds, code):
+    """A terminal sends it to all processes, and make, or a batch script, passes it on."""
+    script = (
+        "import os, signal, sys\nfrom taac.training.interruption import Interruption\n"
+        f"Interruption.SAME = {seconds}\nwith Interruption() as stop:\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    sys.exit(3 if stop() else 4)\n"
+    )
+    result = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == code, result.stderr
+    assert ("left at once" in result.stderr) == (code == 75)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
