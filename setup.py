@@ -41,7 +41,7 @@ setup(
     package_data={"taac": ["py.typed", "analysis/anchors.json", "analysis/page/*"]},
     python_requires=">=3.10",
     packages=find_packages(include=["taac", "taac.*"]),
-    # Lower bounds: all of them at once have run the test suite, on Python 3.10.
+    # Lower bounds: all of them at once, but safetensors', ran the test suite of an earlier version, on Python 3.10.
     install_requires=[
         "torch>=2.6",
         "numpy>=1.26",
