@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from taac.processes import INTERRUPTIONS
+
 torch.set_num_threads(1)
 # The same examples every time, however slow the machine is at the moment.
 hypothesis.settings.register_profile("taac", deadline=None, derandomize=True, database=None)
@@ -22,11 +24,12 @@ def _seed():
     torch.manual_seed(0)
     with gin.unlock_config():
         gin.clear_config()  # what one test binds must not reach the next
-    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    handlers = [signal.getsignal(number) for number in INTERRUPTIONS]
     yield
-    assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)], "signals as they were"
+    assert handlers == [signal.getsignal(number) for number in INTERRUPTIONS], "signals as they were"
 
 
-# A shell's background job ignores Ctrl-C, and so would every process that a test starts to send it one.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell's background job ignores Ctrl-C, and one of nohup's SIGHUP; so would every process that a test starts to send it one.
+for number in INTERRUPTIONS:
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)

@@ -200,7 +200,7 @@ def test_any_bytes_are_tensors_or_refused(data):
     try:
         tensors = files.unpack(found, "f")
     except TaacError as error:
-        assert isinstance(error, Damaged) and "f holds no tensors" in str(error)
+        assert isinstance(error, Damaged) and ("f holds no tensors" in str(error) or "f holds tensors of" in str(error))
     else:
         assert sum(t.nbytes for t in tensors.values()) <= len(found)
 

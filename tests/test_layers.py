@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "taac"
 
 # Room -> (rooms it may import from, libraries it may not import). A room may always import from itself.
-VOCABULARY = {"data_structures", "specs", "nest", "errors", "files"}
+VOCABULARY = {"data_structures", "specs", "nest", "errors", "files", "processes"}
 ROOMS: dict[str, tuple[set[str], set[str]]] = {
     **{name: (VOCABULARY, {"gin", "tensorboard", "gymnasium"}) for name in VOCABULARY},
     "ops": (VOCABULARY, {"gin", "tensorboard", "gymnasium"}),
