@@ -120,7 +120,7 @@ class Checkpoints:
         if self._kept is None:
             self._kept = {}
             for steps in self.saved():
-                with contextlib.suppress(Damaged, KeyError, TypeError):
+                with contextlib.suppress(Damaged, KeyError, TypeError, ValueError):
                     content = read_manifest(self.path / f"{steps}.json")
                     names = {content["tensors"]["name"], *(frame["name"] for frame in content["frames"])}
                     self._kept[steps] = content["scheduled"], names
@@ -206,7 +206,9 @@ class Checkpoints:
             )
             data = read_entry(self.path, entry)
             state = files.decode(content["state"], files.unpack(data, path))
-        except (KeyError, TypeError) as error:
+        except TaacError:
+            raise
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise Damaged(f"{path} is no manifest: {error!r}") from error
         if not isinstance(state, dict) or env_steps != int(path.stem):
             raise Damaged(f"{path} is no manifest of a checkpoint at {path.stem} environment steps")

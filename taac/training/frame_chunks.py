@@ -78,7 +78,8 @@ class FrameChunks:
                     entry["stop"],
                     FileEntry(entry["name"], entry["bytes"], entry["blake2b"]),
                 )
-                whole = start == end and start < stop <= size and entry["added"] >= 0
+                plain = all(type(entry[name]) is int for name in ("start", "stop", "added"))
+                whole = plain and start == end and start < stop <= size and entry["added"] >= 0
             except (KeyError, TypeError) as error:
                 raise Damaged(f"a manifest in {folder} describes no part of a replay buffer: {error!r}") from error
             if not whole:

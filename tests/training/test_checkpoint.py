@@ -325,6 +325,29 @@ def test_whatever_is_forged_is_read_or_refused(tmp_path, data):
         FrameChunks(buffer).load(kept.path, kept.newest().frames)
 
 
+@pytest.mark.parametrize("name", ["start", "stop", "added"])
+@pytest.mark.parametrize("kind", [float, str, lambda number: [number]])
+def test_places_of_frames_that_are_no_integers(tmp_path, name, kind):
+    kept = saved(tmp_path, 1, frames=FrameChunks(filled(3, 5)))
+    content = manifest.read_manifest(kept.path / "1.json")
+    content["frames"][0][name] = kind(content["frames"][0][name])
+    (kept.path / "1.json").write_bytes(manifest.make_manifest(content))
+    buffer = ReplayBuffer(SPEC, 2, 3)
+    buffer.load_state_dict({"position": torch.tensor([2, 3, 3, 5])})
+    with pytest.raises(TaacError, match="a manifest in"):
+        FrameChunks(buffer).load(kept.path, kept.newest().frames)
+
+
+@pytest.mark.parametrize("steps", ["", "x", float("nan"), float("inf"), None, [1], 2])
+def test_steps_that_are_none(tmp_path, steps, capsys):
+    kept = saved(tmp_path, 1)
+    content = {**manifest.read_manifest(kept.path / "1.json"), "env_steps": steps}
+    (kept.path / "1.json").write_bytes(manifest.make_manifest(content))
+    with pytest.raises(TaacError, match="is whole"):
+        kept.newest()
+    assert "is no manifest" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "1" * 5000, "null", "[]", "\xff", ""])
 def test_manifests_that_are_none(tmp_path, text, capsys):
     kept = saved(tmp_path, 1)
