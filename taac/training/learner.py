@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import gin
 import torch
 
 from taac.algorithms import Algorithm
-from taac.data_structures import Experience, LossInfo, TimeStep
+from taac.data_structures import Experience, LossInfo, Nest, TimeStep
 from taac.errors import TaacError
+from taac.ops.compiled import CompiledFunction, check_compiler
 from taac.ops.products import Products, available, resolve, using
 from taac.ops.schedules import LinearSchedule
 from taac.replay import Demonstrations
@@ -79,6 +81,16 @@ class Cloning:
         self.weight = LinearSchedule(initial_weight, 0.0, decay_updates)
 
 
+class Differentiated(NamedTuple):
+    """An algorithm's loss of a batch, all of it detached, and its gradients."""
+
+    loss: torch.Tensor  # scalar
+    frames: torch.Tensor  # [T, B], the loss of each frame, before importance weights
+    extra: dict[str, torch.Tensor]  # scalars to summarise, by tag
+    segment_error: torch.Tensor | None  # [B]
+    gradients: list[torch.Tensor | None]  # of the algorithm's parameters; None for one that the loss does not read
+
+
 @gin.configurable
 class Learner:
     """Takes gradient steps on an agent.
@@ -93,6 +105,8 @@ class Learner:
             faster of the two on this processor, "bfloat16" rounds the factors to bfloat16, about twice as fast where the
             processor has units for it.
         cloning: behaviour cloning of demonstrations, before training or beside it; see `Cloning`.
+        compile: whether loss and gradients are compiled into one program, before the first update (some 10 seconds, less
+            when it was done before); needs a C++ compiler. Random numbers are the same, sums are rounded otherwise.
 
     Attributes:
         demonstrations: what reward signals and cloning that need any sample from.
@@ -109,6 +123,7 @@ class Learner:
         max_grad_norm: float | None = None,
         products: Products = "auto",
         cloning: Cloning | None = None,
+        compile: bool = False,
     ):
         if agent.role != "learn":
             raise TaacError(f"an agent whose role is '{agent.role}' holds no networks to learn with; build it to learn")
@@ -126,7 +141,7 @@ class Learner:
             raise TaacError(f"Learner.epsilon must be above 0, got {epsilon}")
         self.agent, self.max_grad_norm = agent, max_grad_norm
         self.products = resolve(products, agent.device)
-        groups = [
+        groups: list[dict[str, Any]] = [
             {"params": parameters, "lr": own.get(name) or learning_rate}
             for name, parameters in agent.algorithm.parameter_groups().items()
             if parameters
@@ -137,12 +152,19 @@ class Learner:
         ]
         self.optimizer = TensorFlowAdam([*groups, *of_signals], lr=learning_rate, eps=epsilon)
         self._parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        self._clipped = [p for group in self.optimizer.param_groups[: len(groups)] for p in group["params"]]
+        self._differentiated: list[torch.nn.Parameter] = [
+            p for group in groups for p in group["params"]
+        ]  # by the algorithm's loss
         self.guard = Guard(agent, self._parameters)
         self.growth = GrowthWatch(_gamma(agent))
         self.num_updates = 0
         self.cloning = cloning
         self.demonstrations: Demonstrations | None = None
+        if compile:
+            check_compiler()
+        self._loss_and_gradients: Callable[..., Differentiated] = (
+            CompiledFunction(self._differentiate, agent) if compile else self._differentiate
+        )
         if cloning is not None and type(agent.algorithm).cloning_loss is Algorithm.cloning_loss:
             raise TaacError(
                 f"{type(agent.algorithm).__name__} has no behaviour cloning: remove Learner.cloning, or use a SAC or TAAC"
@@ -180,6 +202,19 @@ class Learner:
     def _cloning_loss(self, demonstrated: Experience) -> torch.Tensor:
         with torch.autocast(self.agent.device.type, torch.bfloat16, enabled=self.products == "bfloat16"):
             return self.agent.algorithm.cloning_loss(demonstrated).mean()
+
+    def _add_side_gradients(self, time_step: TimeStep) -> tuple[torch.Tensor | float, dict[str, torch.Tensor]]:
+        """Adds gradients of the losses beside the algorithm's; gives their sum, detached, and what to summarise of them."""
+        losses, extra = self._side_losses(time_step)
+        if not losses:
+            return 0.0, extra
+        loss = torch.stack(losses).sum()
+        for parameter, gradient in zip(
+            self._parameters, torch.autograd.grad(loss, self._parameters, allow_unused=True)
+        ):
+            if gradient is not None:
+                parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+        return loss.detach(), extra
 
     def _side_losses(self, time_step: TimeStep) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
         """Losses beside the algorithm's, of reward signals and of cloning, and what to summarise of them."""
@@ -219,40 +254,46 @@ class Learner:
             TaacError: weights were given, but the algorithm tells no errors that priorities could be updated from.
             DivergedError: the loss or a gradient is not finite; parameters are as they were.
         """
-        algorithm, sampled = self.agent.algorithm, experience
-        experience = self.agent.prepare(experience)
+        sampled, experience = experience, self.agent.prepare(experience)
         self.growth.see(experience.time_step.reward)
         with using(self.products):
-            with torch.autocast(self.agent.device.type, torch.bfloat16, enabled=self.products == "bfloat16"):
-                info = algorithm.train_step(experience)
-            loss_info = algorithm.calc_loss(experience, info)
-            frames, extra = loss_info.loss, loss_info.extra
-            if weights is not None:
-                if loss_info.segment_error is None:
-                    raise TaacError(
-                        f"prioritised replay needs errors of the critics, which {type(algorithm).__name__} does not tell "
-                        "(LossInfo.segment_error); bind create_experiment.replay_buffer_ctor = @ReplayBuffer"
-                    )
-                frames = frames * weights.to(frames.device)
-                extra = {
-                    **extra, "replay/weight": weights.mean(), "replay/segment_error": loss_info.segment_error.mean(),
-                }  # fmt: skip
-            loss = frames.mean()
-            extra = {"loss/total": loss.detach(), **extra}
-            if self.cloning is not None or self.agent.signals:
-                side_losses, side_extra = self._side_losses(experience.time_step)
-                loss, extra = sum(side_losses, loss), {**extra, **side_extra}
+            given = () if weights is None else weights.to(self.agent.device)
+            loss, frames, extra, segment_error, gradients = self._loss_and_gradients(experience, given)
             for parameter in self._parameters:
                 parameter.grad = None
-            loss.backward()
-        step = GradientStep(self.num_updates + 1, sampled, experience, loss.detach(), loss_info.loss.detach(), extra)
+            for parameter, gradient in zip(self._differentiated, gradients):
+                parameter.grad = gradient
+            extra = {"loss/total": loss, **extra}
+            if self.cloning is not None or self.agent.signals:
+                side_loss, side_extra = self._add_side_gradients(experience.time_step)
+                loss, extra = loss + side_loss, {**extra, **side_extra}
+        step = GradientStep(self.num_updates + 1, sampled, experience, loss, frames, extra)
         found_inf = self.guard.look(step)
         if self.max_grad_norm is not None:
-            torch.nn.utils.clip_grad_norm_(self._clipped, self.max_grad_norm)
+            torch.nn.utils.clip_grad_norm_(self._differentiated, self.max_grad_norm)
         self.optimizer.step(found_inf=found_inf)
         self.num_updates += 1
-        algorithm.after_update(self.num_updates)
-        return LossInfo(loss_info.loss.detach(), extra, loss_info.segment_error)
+        self.agent.algorithm.after_update(self.num_updates)
+        return LossInfo(frames, extra, segment_error)
+
+    def _differentiate(self, experience: Experience, weights: Nest) -> Differentiated:
+        """The algorithm's loss of a prepared batch, and its gradients; `weights` `[B]`, or `()` if all count alike."""
+        algorithm = self.agent.algorithm
+        with torch.autocast(self.agent.device.type, torch.bfloat16, enabled=self.products == "bfloat16"):
+            info = algorithm.train_step(experience)
+        frames, extra, segment_error = algorithm.calc_loss(experience, info)
+        if isinstance(weights, tuple):
+            loss = frames.mean()
+        elif segment_error is None:
+            raise TaacError(
+                f"prioritised replay needs errors of the critics, which {type(algorithm).__name__} does not tell "
+                "(LossInfo.segment_error); bind create_experiment.replay_buffer_ctor = @ReplayBuffer"
+            )
+        else:
+            loss = (frames * weights).mean()
+            extra = {**extra, "replay/weight": weights.mean(), "replay/segment_error": segment_error.mean()}
+        gradients = torch.autograd.grad(loss, self._differentiated, allow_unused=True)
+        return Differentiated(loss.detach(), frames.detach(), extra, segment_error, list(gradients))
 
 
 def _gamma(agent: Agent) -> float | None:

@@ -1,0 +1,105 @@
+"""Updates with `Learner.compile` against those without."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from taac.errors import TaacError
+from taac.ops.compiled import CompiledFunction
+from taac.training import learner as learner_module
+from tests.methods import METHODS, fitting
+from tests.ops.test_compiled import needs_compiler
+from tests.training.test_trainer import assert_same_parameters, build, rows, run
+
+PRIORITIZED = "create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer"
+COMPILE = "Learner.compile = True"
+
+
+@pytest.fixture
+def traced_only(monkeypatch):
+    """What was traced is run as it is: all but the compiler, in seconds instead of minutes."""
+    monkeypatch.setattr(learner_module, "check_compiler", lambda: None)
+    monkeypatch.setattr(learner_module, "CompiledFunction", lambda *args: CompiledFunction(*args, backend="eager"))
+
+
+def updated(method, *params, updates=6):
+    """A trainer after so many updates, and what each of them told."""
+    trainer, told = build("num_envs = 2", "Learner.learning_rate = 0.01", *fitting(method), *params, method=method), []
+    update = trainer.learner.update
+    trainer.learner.update = lambda *args: told.append(update(*args)) or told[-1]
+    while trainer.learner.num_updates < updates:
+        trainer.collect()
+        trainer.learn()
+    trainer.close()
+    return trainer, told
+
+
+def assert_close(found, expected, **tolerance):
+    (found, told), (expected, also_told) = found, expected
+    states = found.agent.state_dict(), expected.agent.state_dict()
+    assert states[0].keys() == states[1].keys()
+    for name, value in states[1].items():
+        torch.testing.assert_close(states[0][name], value, **tolerance, msg=lambda text, name=name: f"{name}: {text}")
+    for one, other in zip(told, also_told, strict=True):
+        assert one.extra.keys() == other.extra.keys()
+        torch.testing.assert_close(one.loss, other.loss, **tolerance)
+        torch.testing.assert_close(one.extra, other.extra, **tolerance)
+        torch.testing.assert_close(one.segment_error, other.segment_error, **tolerance)
+    assert len({float(one.extra["loss/total"]) for one in told}) == len(told)  # each update is another
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method(method, traced_only):
+    compiled = updated(method, COMPILE)
+    assert isinstance(compiled[0].learner._loss_and_gradients, CompiledFunction)
+    assert_close(compiled, updated(method), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        [PRIORITIZED],
+        ["Learner.max_grad_norm = 0.5", "create_agent.normalize_rewards = True"],
+        ["create_agent.reward_signals = (@RND,)"],
+    ],
+    ids=["prioritised", "clipped", "with a reward signal"],
+)
+def test_what_stands_around_the_loss(params, traced_only):
+    assert_close(updated("taac", COMPILE, *params), updated("taac", *params), rtol=1e-4, atol=1e-5)
+
+
+@needs_compiler
+@pytest.mark.parametrize("method", ["sac", "taac"])
+def test_with_the_compiler(method):
+    assert_close(updated(method, COMPILE), updated(method), rtol=1e-3, atol=1e-4)
+
+
+@needs_compiler
+def test_with_bfloat16_products():
+    """Roundings to bfloat16 fall otherwise where what is rounded was summed otherwise: 2^-8 relative each."""
+    bfloat16 = "Learner.products = 'bfloat16'"
+    found, expected = updated("taac", COMPILE, bfloat16, updates=1), updated("taac", bfloat16, updates=1)
+    for one, other in zip(found[1], expected[1], strict=True):
+        torch.testing.assert_close(one.loss, other.loss, rtol=0.05, atol=0.05)
+
+
+@needs_compiler
+def test_a_killed_run_ends_as_the_run_that_was_never_killed(tmp_path):
+    params = (COMPILE, "Trainer.checkpoint_interval = 100", "num_env_steps = 450")
+    whole = run(tmp_path / "whole", *params)
+    run(tmp_path / "killed", *params, until=430)
+    resumed = run(tmp_path / "killed", *params)
+    assert_same_parameters(whole, resumed)
+    assert rows(tmp_path / "whole") == rows(tmp_path / "killed")
+
+
+def test_divergence_is_found(traced_only):
+    trainer, _ = updated("taac", COMPILE, updates=2)
+    before = {name: value.clone() for name, value in trainer.agent.state_dict().items()}
+    sampled = trainer.replay_buffer.sample(trainer.batch_size, trainer.segment_length)
+    sampled.time_step.reward[1, 3] = float("nan")
+    with pytest.raises(TaacError, match=r"update 3 was not taken: not finite are the loss"):
+        trainer.learner.update(sampled)
+    after = trainer.agent.algorithm.state_dict()
+    assert all(torch.equal(value, before[f"algorithm.{name}"]) for name, value in after.items())
