@@ -70,6 +70,7 @@ class ActorCriticAlgorithm(Algorithm):
         self.target_update_tau = target_update_tau
         self.target_update_period = target_update_period
         self.dqda_clipping = dqda_clipping
+        self._slow_and_followed: tuple[list[torch.Tensor], list[torch.Tensor]] | None = None  # parameters, in one order
 
     # Critics' values -------------------------------------------------------------------------------------------------
 
@@ -185,12 +186,19 @@ class ActorCriticAlgorithm(Algorithm):
         for temperature in self.temperatures().values():
             temperature.project()
         if num_updates % self.target_update_period == 0:
-            pairs = self.target_networks()
-            targets: list[torch.Tensor] = [p for target, _ in pairs for p in target.parameters()]
-            online: list[torch.Tensor] = [p for _, network in pairs for p in network.parameters()]
-            torch._foreach_lerp_(targets, online, self.target_update_tau)
-            for target, buffer in zip(self.target_encoder.buffers(), self.encoder.buffers()):
-                target.copy_(buffer)  # statistics of a custom encoder
+            if (
+                self._slow_and_followed is None
+            ):  # at the first update: going through modules takes longer than moving targets
+                pairs = self.target_networks()
+                self._slow_and_followed = (
+                    [p for target, _ in pairs for p in target.parameters()],
+                    [p for _, network in pairs for p in network.parameters()],
+                )
+                self._encoder_has_buffers = any(True for _ in self.encoder.buffers())
+            torch._foreach_lerp_(*self._slow_and_followed, self.target_update_tau)
+            if self._encoder_has_buffers:  # statistics of a custom encoder
+                for target, buffer in zip(self.target_encoder.buffers(), self.encoder.buffers()):
+                    target.copy_(buffer)
 
     def describe(self) -> list[str]:
         return [

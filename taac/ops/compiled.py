@@ -81,8 +81,13 @@ class CompiledFunction:
 
 
 def inductor_options() -> dict[str, Any]:
-    """Torch's own random numbers; on the CPU, a program without Python between its kernels."""
-    return {"fallback_random": True, "cpp_wrapper": not torch.cuda.is_available()}
+    """Torch's own random numbers; on the CPU, a program without Python between its kernels.
+
+    torch would check before each call what it compiled for: shapes are looked at here, and all else stays as it was.
+    """
+    options: dict[str, Any] = {"fallback_random": True, "cpp_wrapper": not torch.cuda.is_available()}
+    unchecked = getattr(torch.compiler, "skip_all_guards_unsafe", None)  # from torch 2.8 on
+    return options if unchecked is None else {**options, "guard_filter_fn": unchecked}
 
 
 def check_compiler() -> None:

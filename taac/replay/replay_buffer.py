@@ -45,8 +45,12 @@ class ReplayBuffer:
             )
         self._storage = nest.map_structure(lambda s: s.zeros(length, num_envs, device=self.device), experience_spec)
         self._leaves: list[torch.Tensor] = nest.flatten(self._storage)
+        self._flat = [
+            leaf.flatten(0, 1) for leaf in self._leaves
+        ]  # views: the frame of environment e at place p is p B + e
         # The same memory as numpy sees it, which writes a frame in a quarter of the time.
         self._rows = [leaf.numpy() if self.device.type == "cpu" else None for leaf in self._leaves]
+        self._strata: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None  # of the batch size sampled last
         self._next = 0  # where the next frame is written
         self._size = 0
         self._added = 0
@@ -96,20 +100,26 @@ class ReplayBuffer:
                 "raise Trainer.initial_collect_steps or ReplayBuffer.length"
             )
         environment, start = self._draw(batch_size, starts)
-        age = start + torch.arange(length, device=self.device).unsqueeze(1)  # [T, B'], from the oldest frame on
-        index = (self._next - self._size + age) % self.length * self.num_envs + environment
-        flat = index.reshape(-1)
-        leaves = [s.flatten(0, 1).index_select(0, flat).unflatten(0, (length, batch_size)) for s in self._leaves]
+        oldest = self._next - self._size
+        place = torch.arange(oldest, oldest + length, device=self.device).unsqueeze(1) + start  # [T, B']
+        index = place.remainder_(self.length).mul_(self.num_envs).add_(environment).view(-1)
+        leaves = [s.index_select(0, index).view(length, batch_size, *s.shape[1:]) for s in self._flat]
         return nest.pack_like(self._storage, leaves)
 
     def _draw(self, batch_size: int, starts: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Environments and first frames `[B']` of segments; a frame from 0, the oldest, to `starts - 1`."""
-        row = torch.arange(batch_size, device=self.device)
-        environment = torch.randperm(self.num_envs, device=self.device)[row % self.num_envs]
-        stratum = torch.div(row, self.num_envs, rounding_mode="floor")
-        strata = torch.div(batch_size - 1 - row % self.num_envs, self.num_envs, rounding_mode="floor") + 1
+        if self._strata is None or len(self._strata[0]) != batch_size:
+            self._strata = self._stratify(batch_size)
+        turn, stratum, strata = self._strata
+        environment = turn if self.num_envs == 1 else torch.randperm(self.num_envs, device=self.device)[turn]
         uniform = torch.rand(batch_size, device=self.device, dtype=torch.float64)
-        return environment, ((stratum + uniform) / strata * starts).long().clamp(max=starts - 1)
+        return environment, uniform.add_(stratum).div_(strata).mul_(starts).long().clamp_(max=starts - 1)
+
+    def _stratify(self, batch_size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Of each segment of a batch `[B']`: whose turn it is, its stratum there, and of how many."""
+        row = torch.arange(batch_size, device=self.device)
+        turn, stratum = row % self.num_envs, torch.div(row, self.num_envs, rounding_mode="floor")
+        return turn, stratum, torch.div(batch_size - 1 - turn, self.num_envs, rounding_mode="floor") + 1
 
     def importance_weights(self, progress: float) -> torch.Tensor | None:
         """Weights `[B']` of the segments sampled last, `progress` of the run being over; None: all count alike."""

@@ -25,6 +25,7 @@ class GradientStep(NamedTuple):
     sampled: Experience  # [T, B, ...], as it came from the replay buffer
     prepared: Experience  # the same as the algorithm saw it, normalised
     loss: torch.Tensor  # scalar, detached
+    total: torch.Tensor  # scalar, `sum_of_all`
     frames: torch.Tensor  # [T, B], the loss of each frame, detached
     summaries: Mapping[str, torch.Tensor]  # scalars by tag
 
@@ -36,11 +37,16 @@ class GradientStep(NamedTuple):
         return {path: leaf.detach().cpu() for path, leaf in found.items() if isinstance(leaf, torch.Tensor)}
 
 
+def sum_of_all(loss: torch.Tensor, gradients: Sequence[torch.Tensor | None]) -> torch.Tensor:
+    """A scalar that is not finite if the loss or an element of a gradient is not (and seldom else: sums can overflow)."""
+    return torch.stack([loss, *(g.sum() for g in gradients if g is not None)]).sum()
+
+
 class Guard:
     """Refuses a gradient step whose loss or gradients are not finite, before the optimizer takes it.
 
-    A sum is not finite if one of its terms is not, so one sum a tensor is all that a step costs; only where a sum is not
-    finite are its terms looked at. On the CPU that is done at every step. On a GPU asking for a number waits for all work
+    A sum is not finite if one of its terms is not, so sums are all that a step costs; only where they are not finite are
+    terms looked at. On the CPU that is done at every step. On a GPU asking for a number waits for all work
     before it, so the host asks every `CUDA_INTERVAL` steps; till then the optimizer is told on the device to skip the bad
     step and those after it, so that parameters stay as they were.
 
@@ -64,11 +70,7 @@ class Guard:
             DivergedError: one is not finite, in this step or, on a GPU, one of the last.
         """
         if self.interval == 1:
-            total = step.loss.item()
-            for parameter in self._parameters:
-                if parameter.grad is not None:
-                    total += parameter.grad.sum().item()
-            if not math.isfinite(total):
+            if not math.isfinite(step.total.item()):
                 self._refuse(step, [bool(v.isfinite().all()) for v in self._values(step)])
             return None
         sums = torch.stack([v.abs().sum() for v in self._values(step)])

@@ -16,7 +16,7 @@ from taac.ops.products import Products, available, resolve, using
 from taac.ops.schedules import LinearSchedule
 from taac.replay import Demonstrations
 from taac.training.agent import Agent
-from taac.training.guard import GradientStep, GrowthWatch, Guard
+from taac.training.guard import GradientStep, GrowthWatch, Guard, sum_of_all
 
 
 class TensorFlowAdam(torch.optim.Adam):
@@ -34,29 +34,39 @@ class TensorFlowAdam(torch.optim.Adam):
 
     @torch.no_grad()
     def step(self, closure: Any = None, found_inf: torch.Tensor | None = None) -> Any:
-        """One step; where the scalar `found_inf` is 1, parameters and moments are left as they are."""
+        """One step of every group that has gradients, which counts t by itself.
+
+        Args:
+            closure: computes the loss and its gradients, and returns it.
+            found_inf: a scalar; where it is 1, parameters and moments are left as they are.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
         for group in self.param_groups:
-            if all(p.grad is None for p in group["params"]):
+            parameters = [p for p in group["params"] if p.grad is not None]
+            if not parameters:
                 continue  # a group that this update does not move
             group["num_steps"] += 1
-            group["eps"] = group["epsilon_hat"] / (1.0 - group["betas"][1] ** group["num_steps"]) ** 0.5
-        if closure is not None or any(
-            p.grad is None or p not in self.state for g in self.param_groups for p in g["params"]
-        ):
-            self.found_inf = found_inf  # which torch's own step looks for there
-            return super().step(closure)
-        # torch's own step, without the checks that it makes of every parameter every time
-        for group in self.param_groups:
-            parameters, (beta1, beta2) = group["params"], group["betas"]
-            states = [self.state[p] for p in parameters]
-            steps = [state["step"] for state in states]
-            torch._foreach_add_(steps, 1)
+            beta1, beta2 = group["betas"]
+            group["eps"] = group["epsilon_hat"] / (1.0 - beta2 ** group["num_steps"]) ** 0.5
+            # One counter for all of a group: to count on one of its own takes as long as to move a small parameter.
+            count = torch.tensor(float(group["num_steps"]), device=parameters[0].device)
+            states = [self._state(p, count) for p in parameters]
             torch._fused_adam_(
                 parameters, [p.grad for p in parameters], [state["exp_avg"] for state in states],
-                [state["exp_avg_sq"] for state in states], [], steps, lr=group["lr"], beta1=beta1, beta2=beta2,
-                weight_decay=0.0, eps=group["eps"], amsgrad=False, maximize=False, found_inf=found_inf,
+                [state["exp_avg_sq"] for state in states], [], [count] * len(parameters), lr=group["lr"], beta1=beta1,
+                beta2=beta2, weight_decay=0.0, eps=group["eps"], amsgrad=False, maximize=False, found_inf=found_inf,
             )  # fmt: skip
-        return None
+        return loss
+
+    def _state(self, parameter: torch.Tensor, count: torch.Tensor) -> dict[str, torch.Tensor]:
+        state = self.state[parameter]
+        if not state:
+            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+        state["step"] = count
+        return state
 
 
 @gin.configurable
@@ -85,6 +95,7 @@ class Differentiated(NamedTuple):
     """An algorithm's loss of a batch, all of it detached, and its gradients."""
 
     loss: torch.Tensor  # scalar
+    total: torch.Tensor  # scalar, of loss and gradients; see `Guard`
     frames: torch.Tensor  # [T, B], the loss of each frame, before importance weights
     extra: dict[str, torch.Tensor]  # scalars to summarise, by tag
     segment_error: torch.Tensor | None  # [B]
@@ -188,11 +199,12 @@ class Learner:
             demonstrated = self._demonstrated(batch_size, length)
             with using(self.products):
                 loss = self._cloning_loss(demonstrated)
-                for parameter in self._parameters:
-                    parameter.grad = None
-                loss.backward()
-            taught = {"cloning/loss": loss.detach()}
-            step = GradientStep(number, demonstrated, demonstrated, loss.detach(), loss.detach().reshape(1, 1), taught)
+                gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
+            for parameter, gradient in zip(self._parameters, gradients):
+                parameter.grad = gradient
+            loss = loss.detach()
+            total, taught = sum_of_all(loss, gradients), {"cloning/loss": loss}
+            step = GradientStep(number, demonstrated, demonstrated, loss, total, loss.reshape(1, 1), taught)
             self.optimizer.step(found_inf=self.guard.look(step))
 
     def _demonstrated(self, batch_size: int, length: int) -> Experience:
@@ -203,18 +215,19 @@ class Learner:
         with torch.autocast(self.agent.device.type, torch.bfloat16, enabled=self.products == "bfloat16"):
             return self.agent.algorithm.cloning_loss(demonstrated).mean()
 
-    def _add_side_gradients(self, time_step: TimeStep) -> tuple[torch.Tensor | float, dict[str, torch.Tensor]]:
-        """Adds gradients of the losses beside the algorithm's; gives their sum, detached, and what to summarise of them."""
+    def _add_side_gradients(
+        self, time_step: TimeStep
+    ) -> tuple[torch.Tensor | float, torch.Tensor | float, dict[str, torch.Tensor]]:
+        """Adds gradients of the losses beside the algorithm's; gives their sum, its `total`, and what to summarise of them."""
         losses, extra = self._side_losses(time_step)
         if not losses:
-            return 0.0, extra
+            return 0.0, 0.0, extra
         loss = torch.stack(losses).sum()
-        for parameter, gradient in zip(
-            self._parameters, torch.autograd.grad(loss, self._parameters, allow_unused=True)
-        ):
+        gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
+        for parameter, gradient in zip(self._parameters, gradients):
             if gradient is not None:
                 parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
-        return loss.detach(), extra
+        return loss.detach(), sum_of_all(loss.detach(), gradients), extra
 
     def _side_losses(self, time_step: TimeStep) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
         """Losses beside the algorithm's, of reward signals and of cloning, and what to summarise of them."""
@@ -258,16 +271,16 @@ class Learner:
         self.growth.see(experience.time_step.reward)
         with using(self.products):
             given = () if weights is None else weights.to(self.agent.device)
-            loss, frames, extra, segment_error, gradients = self._loss_and_gradients(experience, given)
+            loss, total, frames, extra, segment_error, gradients = self._loss_and_gradients(experience, given)
             for parameter in self._parameters:
                 parameter.grad = None
             for parameter, gradient in zip(self._differentiated, gradients):
                 parameter.grad = gradient
             extra = {"loss/total": loss, **extra}
             if self.cloning is not None or self.agent.signals:
-                side_loss, side_extra = self._add_side_gradients(experience.time_step)
-                loss, extra = loss + side_loss, {**extra, **side_extra}
-        step = GradientStep(self.num_updates + 1, sampled, experience, loss, frames, extra)
+                side_loss, side_total, side_extra = self._add_side_gradients(experience.time_step)
+                loss, total, extra = loss + side_loss, total + side_total, {**extra, **side_extra}
+        step = GradientStep(self.num_updates + 1, sampled, experience, loss, total, frames, extra)
         found_inf = self.guard.look(step)
         if self.max_grad_norm is not None:
             torch.nn.utils.clip_grad_norm_(self._differentiated, self.max_grad_norm)
@@ -293,7 +306,8 @@ class Learner:
             loss = (frames * weights).mean()
             extra = {**extra, "replay/weight": weights.mean(), "replay/segment_error": segment_error.mean()}
         gradients = torch.autograd.grad(loss, self._differentiated, allow_unused=True)
-        return Differentiated(loss.detach(), frames.detach(), extra, segment_error, list(gradients))
+        loss = loss.detach()
+        return Differentiated(loss, sum_of_all(loss, gradients), frames.detach(), extra, segment_error, list(gradients))
 
 
 def _gamma(agent: Agent) -> float | None:

@@ -45,6 +45,37 @@ def test_adam_goes_on_after_its_state_was_saved():
     assert torch.equal(whole, part)
 
 
+def test_adam_leaves_alone_what_has_no_gradient():
+    """A group without gradients does not count the step either; what an update skipped goes on where it was."""
+    moved, idle, sometimes = (torch.nn.Parameter(torch.ones(2)) for _ in range(3))
+    optimizer = TensorFlowAdam([{"params": [moved, idle]}, {"params": [sometimes]}], lr=0.1, eps=1e-7)
+    for t in range(4):
+        moved.grad = torch.tensor([1.0, -1.0])
+        sometimes.grad = torch.tensor([1.0, -1.0]) if t in (1, 3) else None
+        optimizer.step()
+    assert torch.equal(idle, torch.ones(2)) and idle not in optimizer.state
+    assert [group["num_steps"] for group in optimizer.param_groups] == [4, 2]
+    # A constant gradient moves by the learning rate at each step.
+    torch.testing.assert_close(moved.detach(), torch.tensor([0.6, 1.4]))
+    torch.testing.assert_close(sometimes.detach(), torch.tensor([0.8, 1.2]))
+
+
+def test_adam_takes_a_closure_and_skips_what_is_not_finite():
+    parameter = torch.nn.Parameter(torch.tensor([3.0]))
+    optimizer = TensorFlowAdam([parameter], lr=0.1)
+
+    def closure():
+        parameter.grad = None
+        loss = parameter.square().sum()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure).item() == 9.0
+    assert parameter.item() == pytest.approx(2.9)
+    optimizer.step(closure, found_inf=torch.tensor(1.0))
+    assert parameter.item() == pytest.approx(2.9)
+
+
 def make_agent():
     return Agent(SacAlgorithm(bounded((3,), -1, 1), bounded((2,), -1, 1)))
 
