@@ -1,15 +1,15 @@
 """A function of tensors as one compiled program.
 
 `torch.compile` stops at `torch.autograd.grad`, which an actor's loss needs in the middle of a forward pass. So the function
-is first run once under a tracer that sees every operation below autograd, backward passes among them; what it recorded has
-nothing left to stop at, and is compiled as a whole: elementwise work is fused, and Python is not asked between operations.
+is first run under a tracer that sees every operation below autograd, backward passes among them; what it recorded has nothing
+left to stop at, and torch's compiler takes it as a whole: elementwise work is fused, and Python is not asked between operations.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -19,7 +19,7 @@ from taac.data_structures import Nest
 from taac.errors import TaacError
 
 _aten = torch.ops.aten
-ADVICE = "Bind Learner.compile = False to run without"
+ADVICE = "Bind create_agent.compile = False to run without"
 
 
 class CompiledFunction:
@@ -31,14 +31,16 @@ class CompiledFunction:
         fn: called with nests of tensors, gives a nest of tensors (or None) without gradients. Python values that it reads
             are those of the trace for ever.
         module: whose parameters and buffers it reads, which may change between calls, but in place; it may move buffers.
-        backend: of `torch.compile`.
+        compiler: "inductor", torch's, or "none", which runs what was traced as it is.
 
     Raises:
         TaacError: at a call: `fn` looks at numbers, or could not be compiled.
     """
 
-    def __init__(self, fn: Callable[..., Nest], module: torch.nn.Module, backend: str = "inductor"):
-        self._fn, self._module, self._backend = fn, module, backend
+    def __init__(
+        self, fn: Callable[..., Nest], module: torch.nn.Module, compiler: Literal["inductor", "none"] = "inductor"
+    ):
+        self._fn, self._module, self._compiler = fn, module, compiler
         self._programs: dict[Any, tuple[Callable[..., list[Any]], Nest]] = {}
 
     def __call__(self, *args: Nest) -> Nest:
@@ -67,27 +69,27 @@ class CompiledFunction:
         for buffer, before in buffers:
             buffer.copy_(before)
         structure = nest.map_structure(lambda _: None, structure)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of torch's own code while it compiles
-            options = inductor_options() if self._backend == "inductor" else None
-            program = torch.compile(graph, backend=self._backend, dynamic=False, options=options)
-            try:
-                with torch.no_grad():
-                    results = program(*leaves)
-            except Exception as error:
-                raise TaacError(f"{_name(self._fn)} could not be compiled: {_first_line(error)}. {ADVICE}") from error
+        try:
+            program = graph if self._compiler == "none" else _compiled(graph, leaves)
+            with torch.no_grad():
+                results = program(*leaves)
+        except Exception as error:
+            raise TaacError(f"{_name(self._fn)} could not be compiled: {_first_line(error)}. {ADVICE}") from error
         self._programs[key] = program, structure
         return nest.pack_like(structure, results)
 
 
-def inductor_options() -> dict[str, Any]:
-    """Torch's own random numbers; on the CPU, a program without Python between its kernels.
+def _compiled(graph: Any, leaves: list[torch.Tensor]) -> Callable[..., list[Any]]:
+    """The graph for tensors like these, without the checks at each call that `torch.compile` would put around it."""
+    import torch._inductor  # takes a second, which runs that compile nothing are spared
 
-    torch would check before each call what it compiled for: shapes are looked at here, and all else stays as it was.
-    """
-    options: dict[str, Any] = {"fallback_random": True, "cpp_wrapper": not torch.cuda.is_available()}
-    unchecked = getattr(torch.compiler, "skip_all_guards_unsafe", None)  # from torch 2.8 on
-    return options if unchecked is None else {**options, "guard_filter_fn": unchecked}
+    options = {
+        "fallback_random": True,  # torch's own random numbers
+        "cpp_wrapper": all(leaf.device.type == "cpu" for leaf in leaves),  # no Python between its kernels
+    }
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # of torch's own code
+        return torch._inductor.compile(graph, [*leaves], options=options)
 
 
 def check_compiler() -> None:
@@ -100,7 +102,7 @@ def check_compiler() -> None:
         CompiledFunction(lambda x: x + 1, torch.nn.Module())(torch.zeros(2))
     except TaacError as error:
         raise TaacError(
-            f"Learner.compile needs a C++ compiler that torch can use (g++ or clang++, and Python's headers): {error}"
+            f"create_agent.compile needs a C++ compiler that torch can use (g++ or clang++, and Python's headers): {error}"
         ) from error
 
 

@@ -14,6 +14,7 @@ from taac.algorithms.reward_signals import RewardSignal
 from taac.data_structures import AlgStep, Experience, Nest, TimeStep
 from taac.errors import TaacError
 from taac.networks import ObservationNormalizer, RewardNormalizer
+from taac.ops.compiled import CompiledFunction, check_compiler
 
 Role = Literal["learn", "collect", "act"]
 
@@ -29,6 +30,12 @@ class Agent(nn.Module):
         reward_signals: each gives one more part of the reward, after those of the environment; for learning alone.
         role: "learn" does everything; "collect" explores and plays, and moves the statistics of observations; "act" only
             plays. The latter two hold the networks that acting needs and no others: the algorithm loses the rest.
+        compile: whether an update's loss and gradients, and acting in rollouts, are compiled into one program each, when they
+            are first called (some 10 seconds each, fewer when it was done before). Random numbers are the same, sums are
+            rounded otherwise.
+
+    Raises:
+        TaacError: an unknown role; nothing can be compiled here.
     """
 
     def __init__(
@@ -38,6 +45,7 @@ class Agent(nn.Module):
         reward_normalizer: RewardNormalizer | None = None,
         role: Role = "learn",
         reward_signals: Sequence[RewardSignal] = (),
+        compile: bool = False,
     ):
         super().__init__()
         if role not in ("learn", "collect", "act"):
@@ -57,6 +65,12 @@ class Agent(nn.Module):
         self.reward_signals = nn.ModuleDict({signal.name: signal for signal in reward_signals})
         self.signals = list(reward_signals)
         self.device = next(algorithm.parameters()).device
+        self.compiled = compile and role != "act"
+        if self.compiled:
+            check_compiler()
+        self._rollout_step = (
+            CompiledFunction(algorithm.rollout_step, algorithm) if self.compiled else algorithm.rollout_step
+        )
 
     def _seen(self, time_step: TimeStep) -> TimeStep:
         if self.observation_normalizer is None:
@@ -68,7 +82,7 @@ class Agent(nn.Module):
 
     def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
         self.observe(time_step.observation)
-        return self.algorithm.rollout_step(self._seen(time_step), state)
+        return self._rollout_step(self._seen(time_step), state)
 
     def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
         self.observe(time_step.observation)

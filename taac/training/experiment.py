@@ -36,6 +36,7 @@ def create_agent(
     reward_clip: float | None = None,
     reward_signals: Sequence[Callable[..., RewardSignal]] = (),
     task_strength: float | Sequence[float] = 1.0,
+    compile: bool = False,
     role: Role = "learn",
 ) -> Agent:
     """An algorithm for an environment, with its normalisers.
@@ -50,6 +51,7 @@ def create_agent(
             that share a policy cannot have any.
         task_strength: weight of the task's own reward beside them, 0: it is not maximised; or of each of its parts, if it
             is a vector.
+        compile: whether updates and the acting of rollouts are compiled, which needs a C++ compiler; see `Agent`.
         role: "learn", or "collect" or "act" for an agent that holds no more than it needs for that; see `Agent`.
 
     Raises:
@@ -77,6 +79,7 @@ def create_agent(
         RewardNormalizer(environment.reward_dim, reward_clip) if normalize_rewards else None,
         role,
         signals,
+        compile,
     ).to_device(device)
 
 

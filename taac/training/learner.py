@@ -11,7 +11,7 @@ import torch
 from taac.algorithms import Algorithm
 from taac.data_structures import Experience, LossInfo, Nest, TimeStep
 from taac.errors import TaacError
-from taac.ops.compiled import CompiledFunction, check_compiler
+from taac.ops.compiled import CompiledFunction
 from taac.ops.products import Products, available, resolve, using
 from taac.ops.schedules import LinearSchedule
 from taac.replay import Demonstrations
@@ -116,8 +116,6 @@ class Learner:
             faster of the two on this processor, "bfloat16" rounds the factors to bfloat16, about twice as fast where the
             processor has units for it.
         cloning: behaviour cloning of demonstrations, before training or beside it; see `Cloning`.
-        compile: whether loss and gradients are compiled into one program, before the first update (some 10 seconds, less
-            when it was done before); needs a C++ compiler. Random numbers are the same, sums are rounded otherwise.
 
     Attributes:
         demonstrations: what reward signals and cloning that need any sample from.
@@ -134,7 +132,6 @@ class Learner:
         max_grad_norm: float | None = None,
         products: Products = "auto",
         cloning: Cloning | None = None,
-        compile: bool = False,
     ):
         if agent.role != "learn":
             raise TaacError(f"an agent whose role is '{agent.role}' holds no networks to learn with; build it to learn")
@@ -171,10 +168,8 @@ class Learner:
         self.num_updates = 0
         self.cloning = cloning
         self.demonstrations: Demonstrations | None = None
-        if compile:
-            check_compiler()
         self._loss_and_gradients: Callable[..., Differentiated] = (
-            CompiledFunction(self._differentiate, agent) if compile else self._differentiate
+            CompiledFunction(self._differentiate, agent) if agent.compiled else self._differentiate
         )
         if cloning is not None and type(agent.algorithm).cloning_loss is Algorithm.cloning_loss:
             raise TaacError(

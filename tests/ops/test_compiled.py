@@ -13,11 +13,11 @@ import torch
 from taac.errors import TaacError
 from taac.ops.compiled import CompiledFunction, check_compiler
 
-# "eager" runs what was traced as it is; "inductor" is what compiles. Both are tested, the first with more.
+# "none" runs what was traced as it is; "inductor" is what compiles. Both are tested, the first with more.
 needs_compiler = pytest.mark.skipif(
     shutil.which(os.environ.get("CXX", "g++")) is None, reason="there is no C++ compiler here"
 )
-BACKENDS = ["eager", pytest.param("inductor", marks=needs_compiler)]
+COMPILERS = ["none", pytest.param("inductor", marks=needs_compiler)]
 
 
 class Model(torch.nn.Module):
@@ -53,11 +53,11 @@ def assert_same(found, expected):
             assert not one.requires_grad
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_the_same_numbers_the_same_noise_and_what_changed_in_place(backend):
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_the_same_numbers_the_same_noise_and_what_changed_in_place(compiler):
     torch.manual_seed(0)
     model = Model()
-    program = CompiledFunction(model.differentiate, model, backend=backend)
+    program = CompiledFunction(model.differentiate, model, compiler=compiler)
     for _ in range(4):
         given, state = batch(), torch.get_rng_state()
         found, after = program(given), torch.get_rng_state()
@@ -77,7 +77,7 @@ def test_another_shape_is_another_program():
     def means(x):
         return model.actor(x).mean(0)
 
-    program = CompiledFunction(means, model, backend="eager")
+    program = CompiledFunction(means, model, compiler="none")
     for rows in (2, 5, 2):
         x = torch.randn(rows, 3)
         torch.testing.assert_close(program(x), means(x).detach())
@@ -86,7 +86,7 @@ def test_another_shape_is_another_program():
 
 def test_a_buffer_that_it_moves_moves_once_a_call():
     model = torch.nn.BatchNorm1d(3)
-    program = CompiledFunction(model, model, backend="eager")
+    program = CompiledFunction(model, model, compiler="none")
     other = torch.nn.BatchNorm1d(3)
     for calls in (1, 2, 3):
         x = torch.randn(5, 3) + 1
@@ -99,8 +99,8 @@ def test_looking_at_numbers_is_refused():
     def by_size(x):
         return x if x.sum() > 0 else -x
 
-    with pytest.raises(TaacError, match=r"by_size cannot be traced as a whole: .*Learner.compile = False"):
-        CompiledFunction(by_size, torch.nn.Module(), backend="eager")(torch.ones(2))
+    with pytest.raises(TaacError, match=r"by_size cannot be traced as a whole: .*create_agent.compile = False"):
+        CompiledFunction(by_size, torch.nn.Module(), compiler="none")(torch.ones(2))
 
 
 def test_a_product_keeps_factors_of_its_bias():
@@ -110,7 +110,7 @@ def test_a_product_keeps_factors_of_its_bias():
         return torch.addmm(x, x, x, beta=2, alpha=3), torch.baddbmm(x[None], x[None], x[None], beta=0.5, alpha=-1)
 
     x = torch.randn(3, 3)
-    found = CompiledFunction(scaled, torch.nn.Module(), backend="eager")(x)
+    found = CompiledFunction(scaled, torch.nn.Module(), compiler="none")(x)
     torch.testing.assert_close(found, (2 * x + 3 * x @ x, (0.5 * x - x @ x)[None]))
 
 
@@ -126,5 +126,5 @@ def test_without_a_compiler_it_is_said_what_is_missing(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.returncode == 1
     message = done.stderr.strip().splitlines()[-1]
-    assert "TaacError: Learner.compile needs a C++ compiler that torch can use" in message
-    assert "no-such-compiler" in message and "Bind Learner.compile = False" in message
+    assert "TaacError: create_agent.compile needs a C++ compiler that torch can use" in message
+    assert "no-such-compiler" in message and "Bind create_agent.compile = False" in message

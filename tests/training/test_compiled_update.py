@@ -1,4 +1,4 @@
-"""Updates with `Learner.compile` against those without."""
+"""Updates with `create_agent.compile` against those without."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ import torch
 
 from taac.errors import TaacError
 from taac.ops.compiled import CompiledFunction
+from taac.training import agent as agent_module
 from taac.training import learner as learner_module
 from tests.methods import METHODS, fitting
 from tests.ops.test_compiled import needs_compiler
 from tests.training.test_trainer import assert_same_parameters, build, rows, run
 
 PRIORITIZED = "create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer"
-COMPILE = "Learner.compile = True"
+COMPILE = "create_agent.compile = True"
 
 
 @pytest.fixture
 def traced_only(monkeypatch):
     """What was traced is run as it is: all but the compiler, in seconds instead of minutes."""
-    monkeypatch.setattr(learner_module, "check_compiler", lambda: None)
-    monkeypatch.setattr(learner_module, "CompiledFunction", lambda *args: CompiledFunction(*args, backend="eager"))
+    monkeypatch.setattr(agent_module, "check_compiler", lambda: None)
+    for module in (agent_module, learner_module):
+        monkeypatch.setattr(module, "CompiledFunction", lambda *args: CompiledFunction(*args, compiler="none"))
 
 
 def updated(method, *params, updates=6):
@@ -52,7 +54,8 @@ def assert_close(found, expected, **tolerance):
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method(method, traced_only):
     compiled = updated(method, COMPILE)
-    assert isinstance(compiled[0].learner._loss_and_gradients, CompiledFunction)
+    for function in (compiled[0].learner._loss_and_gradients, compiled[0].agent._rollout_step):
+        assert isinstance(function, CompiledFunction) and len(function._programs) == 1
     assert_close(compiled, updated(method), rtol=1e-4, atol=1e-5)
 
 
