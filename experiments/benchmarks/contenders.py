@@ -12,6 +12,7 @@ from experiments.benchmarks.common import OURS, PEERS, Contender
 ON_S_ALONE = "SacAlgorithm.actor_on_last_frame = False"
 SAC, SAC_S, TAAC = "SAC", "SAC, actor on s alone", "TAAC, T = 4"
 PRIORITIZED = "SAC, prioritised replay"
+COMPILED, BFLOAT16 = ", compiled", ", compiled, bfloat16"  # after a name
 SB3, SBX = "SB3", "SBX"
 OURS_OPTIONS: dict[str, dict[str, Any]] = {
     SAC: {"method": "sac"},
@@ -22,6 +23,11 @@ OURS_OPTIONS: dict[str, dict[str, Any]] = {
         "gin_params": ["create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer"],
     },
 }
+_COMPILE, _BFLOAT16 = "create_agent.compile = True", "Learner.products = 'bfloat16'"
+for _name in (SAC_S, TAAC):
+    _options = OURS_OPTIONS[_name]
+    for _more, _params in ((COMPILED, [_COMPILE]), (BFLOAT16, [_COMPILE, _BFLOAT16])):
+        OURS_OPTIONS[_name + _more] = {**_options, "gin_params": [*_options.get("gin_params", []), *_params]}
 PEERS_OPTIONS: dict[str, dict[str, Any]] = {SB3: {"peer": "sb3"}, SBX: {"peer": "sbx"}}
 
 
@@ -57,6 +63,6 @@ def add_variant_flag(flags: argparse.ArgumentParser) -> None:
 def update_flops(contender: str, strict: bool = False, **sizes: Any) -> int:
     """Floating-point operations of an update's products, of one of the names above or with ", 64 a call" after it."""
     name = contender.removesuffix(", 64 a call")
-    if name == TAAC:
+    if name.startswith(TAAC):
         return flops.taac(strict=strict, **sizes)
     return flops.sac(actor_on_last_frame=name in (SAC, PRIORITIZED), strict=strict, **sizes)

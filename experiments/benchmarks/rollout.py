@@ -14,7 +14,7 @@ from typing import Any
 
 from experiments.benchmarks import common
 from experiments.benchmarks.common import goal
-from experiments.benchmarks.contenders import SAC, SB3, TAAC, ours, peer
+from experiments.benchmarks.contenders import COMPILED, SAC, SB3, TAAC, ours, peer
 
 FREE, CHEETAH = "Free-v0", "HalfCheetah-v5"
 
@@ -22,13 +22,17 @@ FREE, CHEETAH = "Free-v0", "HalfCheetah-v5"
 def run(options: argparse.Namespace) -> dict[str, Any]:
     common.say("rollout steps a second")
     sent = {"task": "rollout", "warmup": 20 if options.quick else 500}
-    aimed_at = f"TAAC, collecting, {CHEETAH}"
+    aimed_at = f"TAAC, compiled, collecting, {CHEETAH}"
+    parts = [
+        ("policy alone", {"part": "policy", "env": FREE}),
+        ("policy and a free environment", {"part": "step", "env": FREE}),
+        ("collecting, free environment", {"part": "collect", "env": FREE}),
+        (f"policy and {CHEETAH}", {"part": "step", "env": CHEETAH}),
+        (f"collecting, {CHEETAH}", {"part": "collect", "env": CHEETAH}),
+    ]
     contenders = [
-        ours(TAAC, "TAAC, policy alone", **sent, part="policy", env=FREE),
-        ours(TAAC, "TAAC, policy and a free environment", **sent, part="step", env=FREE),
-        ours(TAAC, "TAAC, collecting, free environment", **sent, part="collect", env=FREE),
-        ours(TAAC, f"TAAC, policy and {CHEETAH}", **sent, part="step", env=CHEETAH),
-        ours(TAAC, aimed_at, **sent, part="collect", env=CHEETAH),
+        *(ours(TAAC, f"TAAC, {label}", **sent, **part) for label, part in parts),
+        *(ours(TAAC + COMPILED, f"TAAC, compiled, {label}", **sent, **part) for label, part in parts),
         ours(SAC, f"SAC, collecting, {CHEETAH}", **sent, part="collect", env=CHEETAH),
         peer(SB3, "SB3, policy alone", **sent, part="policy", env=FREE),
         peer(SB3, "SB3, collecting, free environment", **sent, part="collect", env=FREE),

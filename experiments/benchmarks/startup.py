@@ -2,7 +2,8 @@
 
     python -m experiments.benchmarks.startup
 
-Training begins as with `taac train`, with 8 environment steps before the first update. On one core, files in the cache.
+Training begins as with `taac train`, with 8 environment steps before the first update. On one core, files in the cache, and so is
+what was compiled before.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 from experiments.benchmarks import common
 from experiments.benchmarks.common import goal
-from experiments.benchmarks.contenders import SAC, SB3, SBX, TAAC, ours, peer
+from experiments.benchmarks.contenders import COMPILED, SAC, SB3, SBX, TAAC, ours, peer
 
 
 def parser() -> argparse.ArgumentParser:
@@ -24,7 +25,8 @@ def parser() -> argparse.ArgumentParser:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     common.say("seconds to the first step and the first update")
     sent = {"task": "startup"}
-    contenders = [ours(SAC, **sent), ours(TAAC, **sent), peer(SB3, **sent), peer(SBX, **sent)]
+    contenders = [ours(SAC, **sent), ours(TAAC, **sent), ours(TAAC + COMPILED, **sent)]
+    contenders += [peer(SB3, **sent), peer(SBX, **sent)]
     first_steps: dict[str, list[float]] = {c.name: [] for c in contenders}
     first_updates: dict[str, list[float]] = {c.name: [] for c in contenders}
     problems: dict[str, str] = {}
@@ -47,7 +49,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             continue
         figures.append(common.figure(f"{name}, first environment step", first_steps[name], "s"))
         figures.append(common.figure(f"{name}, first update", first_updates[name], "s"))
-        if contender.module == common.OURS:
+        if contender.module == common.OURS and not name.endswith(COMPILED):  # which waits, as was asked for
             waits = [update - step for step, update in zip(first_steps[name], first_updates[name])]
             goals.append(
                 goal(f"{name}: start to first environment step", "<= 3 s", first_steps[name], lambda x: x <= 3, "s")

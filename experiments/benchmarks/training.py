@@ -13,7 +13,20 @@ from typing import Any
 
 from experiments.benchmarks import common
 from experiments.benchmarks.common import ratio_goal
-from experiments.benchmarks.contenders import SAC, SAC_S, SB3, SBX, TAAC, add_variant_flag, ours, peer, variants
+from experiments.benchmarks.contenders import (
+    BFLOAT16,
+    COMPILED,
+    OURS_OPTIONS,
+    PRIORITIZED,
+    SAC,
+    SAC_S,
+    SB3,
+    SBX,
+    add_variant_flag,
+    ours,
+    peer,
+    variants,
+)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -28,7 +41,8 @@ def parser() -> argparse.ArgumentParser:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     common.say("whole training, environment steps a second")
     sent = {"task": "training", "env": options.env, "collect": options.collect, "warmup": options.warmup}
-    contenders = [ours(SAC, **sent), ours(SAC_S, **sent), ours(TAAC, **sent), peer(SB3, **sent), peer(SBX, **sent)]
+    contenders = [ours(name, **sent) for name in OURS_OPTIONS if name != PRIORITIZED]
+    contenders += [peer(SB3, **sent), peer(SBX, **sent)]
     contenders += variants(options.variant, **sent)
     rates, about, problems = common.interleaved(contenders, options)
     figures = []
@@ -40,7 +54,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             figures.append(common.missing_figure(name, problems[name]))
     goals = [
         ratio_goal(f"{name}: whole training over {theirs}, {options.env}", rates, name, theirs, at_least, problems)
-        for name in (SAC_S, SAC)
+        for name in (SAC_S, SAC_S + COMPILED, SAC_S + BFLOAT16, SAC)
         for theirs, at_least in ((SB3, 3.0), (SBX, 1.5))
     ]
     return {"title": f"Whole training, {options.env}", "figures": figures, "goals": goals}
