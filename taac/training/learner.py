@@ -19,6 +19,15 @@ from taac.training.agent import Agent
 from taac.training.guard import GradientStep, GrowthWatch, Guard, sum_of_all
 
 
+class _Moved(NamedTuple):
+    """What a step of a group of parameters moves, in lists of one length."""
+
+    parameters: list[torch.Tensor]
+    exp_avgs: list[torch.Tensor]
+    exp_avg_sqs: list[torch.Tensor]
+    counts: list[torch.Tensor]  # one counter, over and over: to count for each takes as long as to move a small one
+
+
 class TensorFlowAdam(torch.optim.Adam):
     """Adam with epsilon added as TensorFlow does: step `lr sqrt(1-b2^t)/(1-b1^t) m / (sqrt(v) + eps)`.
 
@@ -29,6 +38,7 @@ class TensorFlowAdam(torch.optim.Adam):
 
     def __init__(self, params: Any, lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-7):
         super().__init__(params, lr=lr, betas=betas, eps=eps, fused=True)
+        self._moved: dict[int, _Moved] = {}  # by number of the group
         for group in self.param_groups:
             group["epsilon_hat"], group["num_steps"] = eps, 0
 
@@ -44,29 +54,47 @@ class TensorFlowAdam(torch.optim.Adam):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for group in self.param_groups:
-            parameters = [p for p in group["params"] if p.grad is not None]
-            if not parameters:
+        self.take(found_inf)
+        return loss
+
+    def take(self, found_inf: torch.Tensor | None = None) -> None:
+        """`step` as learners call it, under `no_grad` already: without what torch puts around a `step`, which takes as long."""
+        for number, group in enumerate(self.param_groups):
+            gradients = [p.grad for p in group["params"] if p.grad is not None]
+            if not gradients:
                 continue  # a group that this update does not move
+            moved = self._moved.get(number)
+            if (
+                moved is None
+                or len(moved.parameters) != len(gradients)
+                or any(p.grad is None for p in moved.parameters)
+            ):
+                moved = self._moved[number] = self._moments(group)
             group["num_steps"] += 1
             beta1, beta2 = group["betas"]
             group["eps"] = group["epsilon_hat"] / (1.0 - beta2 ** group["num_steps"]) ** 0.5
-            # One counter for all of a group: to count on one of its own takes as long as to move a small parameter.
-            count = torch.tensor(float(group["num_steps"]), device=parameters[0].device)
-            states = [self._state(p, count) for p in parameters]
+            moved.counts[0].fill_(group["num_steps"])
             torch._fused_adam_(
-                parameters, [p.grad for p in parameters], [state["exp_avg"] for state in states],
-                [state["exp_avg_sq"] for state in states], [], [count] * len(parameters), lr=group["lr"], beta1=beta1,
+                moved.parameters, gradients, moved.exp_avgs, moved.exp_avg_sqs, [], moved.counts, lr=group["lr"], beta1=beta1,
                 beta2=beta2, weight_decay=0.0, eps=group["eps"], amsgrad=False, maximize=False, found_inf=found_inf,
             )  # fmt: skip
-        return loss
 
-    def _state(self, parameter: torch.Tensor, count: torch.Tensor) -> dict[str, torch.Tensor]:
-        state = self.state[parameter]
-        if not state:
-            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
-        state["step"] = count
-        return state
+    def _moments(self, group: dict[str, Any]) -> _Moved:
+        parameters = [p for p in group["params"] if p.grad is not None]
+        count = torch.zeros((), device=parameters[0].device)
+        for parameter in parameters:
+            state = self.state[parameter]
+            if "exp_avg" not in state:
+                state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+            state["step"] = count
+        states = [self.state[p] for p in parameters]
+        return _Moved(
+            parameters, [s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states], [count] * len(parameters)
+        )
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self._moved.clear()
 
 
 @gin.configurable
@@ -279,7 +307,8 @@ class Learner:
         found_inf = self.guard.look(step)
         if self.max_grad_norm is not None:
             torch.nn.utils.clip_grad_norm_(self._differentiated, self.max_grad_norm)
-        self.optimizer.step(found_inf=found_inf)
+        with torch.no_grad():
+            self.optimizer.take(found_inf)
         self.num_updates += 1
         self.agent.algorithm.after_update(self.num_updates)
         return LossInfo(frames, extra, segment_error)
