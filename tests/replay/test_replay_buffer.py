@@ -133,6 +133,19 @@ def test_segments_are_consecutive_frames_that_are_held(s):
 
 @SETTINGS
 @given(situations())
+def test_what_numpy_does_on_the_cpu_torch_does_elsewhere(s):
+    ours, elsewhere = (ReplayBuffer(SPEC, s["num_envs"], s["length"]) for _ in range(2))
+    elsewhere._rows, elsewhere._gather_numpy = [], elsewhere._gather  # as on a GPU
+    samples = []
+    for buffer in (ours, elsewhere):
+        add(buffer, 0, s["added"], s["lengths"])
+        torch.manual_seed(s["seed"])
+        samples.append(buffer.sample(s["batch"], s["segment"]))
+    assert_equal(*samples)
+
+
+@SETTINGS
+@given(situations())
 def test_environments_give_equally_many_segments(s):
     buffer = filled(s["num_envs"], s["length"], s["added"])
     torch.manual_seed(s["seed"])
