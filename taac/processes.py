@@ -27,6 +27,22 @@ def settled_heap() -> Iterator[None]:
         gc.unfreeze()
 
 
+@contextlib.contextmanager
+def interruptions_held() -> Iterator[None]:
+    """Within it, signals that ask to stop wait, for this process and for programs that it starts, as a compiler.
+
+    Ctrl-C goes to a terminal's whole group: a compiler that it ended would look like one that failed.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTIONS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def die_with_parent(number: signal.Signals) -> None:
     """Has Linux send this process a signal when the thread that started it ends; elsewhere, does nothing."""
     if sys.platform == "linux":

@@ -17,6 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from taac import nest
 from taac.data_structures import Nest
 from taac.errors import TaacError
+from taac.processes import interruptions_held
 
 _aten = torch.ops.aten
 ADVICE = "Bind create_agent.compile = False to run without"
@@ -87,7 +88,7 @@ def _compiled(graph: Any, leaves: list[torch.Tensor]) -> Callable[..., list[Any]
         "fallback_random": True,  # torch's own random numbers
         "cpp_wrapper": all(leaf.device.type == "cpu" for leaf in leaves),  # no Python between its kernels
     }
-    with warnings.catch_warnings(), torch.no_grad():
+    with warnings.catch_warnings(), torch.no_grad(), interruptions_held():
         warnings.simplefilter("ignore")  # of torch's own code
         return torch._inductor.compile(graph, [*leaves], options=options)
 
