@@ -52,7 +52,8 @@ class CompiledFunction:
             return self._first_call(key, args, leaves)
         program, structure = known
         with torch.no_grad():
-            return nest.pack_like(structure, program(*leaves))
+            results = iter(program(*leaves))
+        return nest.map_structure(lambda _: next(results), structure)
 
     def _first_call(self, key: Any, args: tuple[Nest, ...], leaves: list[torch.Tensor]) -> Nest:
         structure: Nest = None
@@ -90,7 +91,9 @@ def _compiled(graph: Any, leaves: list[torch.Tensor]) -> Callable[..., list[Any]
     }
     with warnings.catch_warnings(), torch.no_grad(), interruptions_held():
         warnings.simplefilter("ignore")  # of torch's own code
-        return torch._inductor.compile(graph, [*leaves], options=options)
+        program = torch._inductor.compile(graph, [*leaves], options=options)
+    # Without the wrapper that keeps torch.compile from compiling it again, which nobody asks for here.
+    return getattr(program, "_torchdynamo_orig_callable", program)
 
 
 def check_compiler() -> None:

@@ -21,12 +21,13 @@ from taac.errors import TaacError
 Products = Literal["auto", "plain", "onednn", "bfloat16"]
 
 
-@contextlib.contextmanager
-def using(kind: str) -> Iterator[None]:
+def using(kind: str) -> contextlib.AbstractContextManager[None]:
     """Inside, products of float32 tensors on the CPU are torch's own ("plain"), or oneDNN's in full float32 ("onednn")."""
-    if kind != "onednn":
-        yield
-        return
+    return _using_onednn() if kind == "onednn" else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _using_onednn() -> Iterator[None]:
     setting: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before, setting.fp32_precision = setting.fp32_precision, "bf16"
     try:

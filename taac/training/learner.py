@@ -191,6 +191,7 @@ class Learner:
         self._differentiated: list[torch.nn.Parameter] = [
             p for group in groups for p in group["params"]
         ]  # by the algorithm's loss
+        self._of_signals = self._parameters[len(self._differentiated) :]
         self.guard = Guard(agent, self._parameters)
         self.growth = GrowthWatch(_gamma(agent))
         self.num_updates = 0
@@ -295,7 +296,7 @@ class Learner:
         with using(self.products):
             given = () if weights is None else weights.to(self.agent.device)
             loss, total, frames, extra, segment_error, gradients = self._loss_and_gradients(experience, given)
-            for parameter in self._parameters:
+            for parameter in self._of_signals:
                 parameter.grad = None
             for parameter, gradient in zip(self._differentiated, gradients):
                 parameter.grad = gradient
