@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -39,8 +41,11 @@ def test_adam_goes_on_after_its_state_was_saved():
     part = torch.nn.Parameter(torch.ones(2))
     first = TensorFlowAdam([part], lr=0.1, eps=0.5)
     steps(part, first, range(3))
-    second = TensorFlowAdam([part], lr=0.7, eps=0.1)
-    second.load_state_dict(first.state_dict())
+    second, state = TensorFlowAdam([part], lr=0.7, eps=0.1), copy.deepcopy(first.state_dict())
+    before = part.detach().clone()
+    steps(part, second, [7, 8])  # which the state knows nothing of
+    part.data.copy_(before)
+    second.load_state_dict(state)
     steps(part, second, range(3, 6))
     assert torch.equal(whole, part)
 
@@ -58,6 +63,18 @@ def test_adam_leaves_alone_what_has_no_gradient():
     # A constant gradient moves by the learning rate at each step.
     torch.testing.assert_close(moved.detach(), torch.tensor([0.6, 1.4]))
     torch.testing.assert_close(sometimes.detach(), torch.tensor([0.8, 1.2]))
+
+
+def test_adam_moves_what_has_a_gradient_this_time():
+    first, second = (torch.nn.Parameter(torch.ones(1)) for _ in range(2))
+    optimizer = TensorFlowAdam([first, second], lr=0.1, eps=1e-7)
+    for moved, idle in ((first, second), (second, first), (second, first)):
+        moved.grad, idle.grad = torch.ones(1), None
+        before = idle.item()
+        optimizer.step()
+        assert idle.item() == before
+    assert first.item() == pytest.approx(0.9)
+    assert second.item() < 0.9 and optimizer.state[second]["exp_avg"].item() == pytest.approx(0.19)
 
 
 def test_adam_takes_a_closure_and_skips_what_is_not_finite():
