@@ -11,7 +11,7 @@ import tests.toy_tasks  # noqa: F401
 from taac import nest
 from taac.data_structures import Experience
 from taac.environments.vector_environment import create_environment
-from taac.errors import TaacError
+from taac.errors import DivergedError, TaacError
 from taac.replay.episodes import EpisodeWriter
 from taac.training import checkpoint, config, experiment
 from taac.training.evaluation import evaluate
@@ -134,6 +134,24 @@ def test_a_signal_learns_in_its_own_time():
     assert (of_rnd["num_steps"], of_icm["num_steps"]) == (3, 7)
     state = trainer.learner.optimizer.state
     assert {int(state[p]["step"]) for p in rnd.parameters() if p.requires_grad} == {3}
+
+
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+def test_a_signal_that_diverges_alone_is_found(monkeypatch, where):
+    """The algorithm's own loss and gradients are finite."""
+    trainer = trained(build(SIGNALS), 2)
+    rnd, before = trainer.agent.signals[1], clones(trainer.agent)
+    learnt = [p for p in rnd.parameters() if p.requires_grad]
+
+    def loss(*_):
+        finite = learnt[0].sum() * 0.0
+        return finite + float("nan") if where == "loss" else finite.sqrt()  # whose slope at 0 is infinite
+
+    monkeypatch.setattr(rnd, "loss", loss)
+    with pytest.raises(DivergedError, match="update 3 was not taken"):
+        trainer.learner.update(trainer.replay_buffer.sample(trainer.batch_size, trainer.segment_length))
+    for name, value in clones(trainer.agent.algorithm).items():
+        assert torch.equal(value, before[f"algorithm.{name}"]), name
 
 
 def test_each_signals_own_reward_is_summarised(monkeypatch):
