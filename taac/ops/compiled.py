@@ -93,7 +93,8 @@ def _compiled(graph: Any, leaves: list[torch.Tensor]) -> Callable[..., list[Any]
         warnings.simplefilter("ignore")  # of torch's own code
         program = torch._inductor.compile(graph, [*leaves], options=options)
     # Without the wrapper that keeps torch.compile from compiling it again, which nobody asks for here.
-    return getattr(program, "_torchdynamo_orig_callable", program)
+    wrapped = getattr(program, "_torchdynamo_disable", False)
+    return getattr(program, "_torchdynamo_orig_callable", program) if wrapped else program
 
 
 def check_compiler() -> None:
