@@ -40,7 +40,7 @@ def peer(name: str, label: str | None = None, **options: Any) -> Contender:
 
 
 def variants(given: list[str], **options: Any) -> list[Contender]:
-    """From `NAME:METHOD:GIN_PARAM[;GIN_PARAM...]`, such as `bf16:taac:Learner.precision='bfloat16'`."""
+    """From `NAME:METHOD:GIN_PARAM[;GIN_PARAM...]`, such as `bf16:taac:Learner.products='bfloat16'`."""
     found = []
     for text in given:
         parts = text.split(":", 2)

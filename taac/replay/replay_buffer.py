@@ -46,9 +46,6 @@ class ReplayBuffer:
             )
         self._storage = nest.map_structure(lambda s: s.zeros(length, num_envs, device=self.device), experience_spec)
         self._leaves: list[torch.Tensor] = nest.flatten(self._storage)
-        self._flat = [
-            leaf.flatten(0, 1) for leaf in self._leaves
-        ]  # views: the frame of environment e at place p is p B + e
         # The same memory as numpy sees it, which writes a frame in a quarter of the time; none on a GPU.
         self._rows = [leaf.numpy() for leaf in self._leaves] if self.device.type == "cpu" else []
         self._strata: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None  # of the batch size sampled last
@@ -101,7 +98,7 @@ class ReplayBuffer:
                 "raise Trainer.initial_collect_steps or ReplayBuffer.length"
             )
         environment, start = self._draw(batch_size, starts)
-        gather = self._gather_numpy if self.device.type == "cpu" else self._gather
+        gather = self._gather_numpy if self._rows else self._gather
         return nest.pack_like(self._storage, gather(environment, start, length))
 
     def _gather(self, environment: torch.Tensor, start: torch.Tensor, length: int) -> list[torch.Tensor]:
@@ -112,7 +109,7 @@ class ReplayBuffer:
         return [leaf.view(length, len(start), *leaf.shape[1:]) for leaf in taken]
 
     def _gather_numpy(self, environment: torch.Tensor, start: torch.Tensor, length: int) -> list[torch.Tensor]:
-        """`_gather` by numpy, in half the time."""
+        """`_gather` by numpy on `_rows`, in half the time."""
         place = start.numpy() + np.arange(length)[:, None]
         index = (self._next - self._size + place) % self.length * self.num_envs + environment.numpy()
         return [torch.from_numpy(rows.reshape(-1, *rows.shape[2:]).take(index, axis=0)) for rows in self._rows]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ import torch
 
 from taac.errors import TaacError
 from taac.ops.compiled import CompiledFunction, check_compiler
+from taac.processes import INTERRUPTIONS
 
 # "none" runs what was traced as it is; "inductor" is what compiles. Both are tested, the first with more.
 needs_compiler = pytest.mark.skipif(
@@ -112,6 +114,21 @@ def test_a_product_keeps_factors_of_its_bias():
     x = torch.randn(3, 3)
     found = CompiledFunction(scaled, torch.nn.Module(), compiler="none")(x)
     torch.testing.assert_close(found, (2 * x + 3 * x @ x, (0.5 * x - x @ x)[None]))
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="signals cannot be blocked here")
+def test_interruptions_wait_while_it_compiles(monkeypatch):
+    held = []
+
+    def compiling(graph, *_, **__):
+        held.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+        return graph
+
+    import torch._inductor
+
+    monkeypatch.setattr(torch._inductor, "compile", compiling)
+    CompiledFunction(lambda x: x + 1, torch.nn.Module())(torch.ones(2))
+    assert held == [set(INTERRUPTIONS)] and not signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 @needs_compiler

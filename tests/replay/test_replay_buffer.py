@@ -135,13 +135,14 @@ def test_segments_are_consecutive_frames_that_are_held(s):
 @given(situations())
 def test_what_numpy_does_on_the_cpu_torch_does_elsewhere(s):
     ours, elsewhere = (ReplayBuffer(SPEC, s["num_envs"], s["length"]) for _ in range(2))
-    elsewhere._rows, elsewhere._gather_numpy = [], elsewhere._gather  # as on a GPU
+    elsewhere._rows = []  # as on a GPU
     samples = []
     for buffer in (ours, elsewhere):
         add(buffer, 0, s["added"], s["lengths"])
         torch.manual_seed(s["seed"])
-        samples.append(buffer.sample(s["batch"], s["segment"]))
+        samples.append([buffer.sample(batch, s["segment"]) for batch in (s["batch"], 3, s["batch"])])
     assert_equal(*samples)
+    assert [who(sample)[0].shape[1] for sample in samples[0]] == [s["batch"], 3, s["batch"]]
 
 
 @SETTINGS

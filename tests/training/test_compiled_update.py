@@ -80,11 +80,13 @@ def test_with_the_compiler(method):
 
 @needs_compiler
 def test_with_bfloat16_products():
-    """Roundings to bfloat16 fall otherwise where what is rounded was summed otherwise: 2^-8 relative each."""
+    """As the plain path with them: nearer to it by far than that is to float32."""
     bfloat16 = "Learner.products = 'bfloat16'"
-    found, expected = updated("taac", COMPILE, bfloat16, updates=1), updated("taac", bfloat16, updates=1)
-    for one, other in zip(found[1], expected[1], strict=True):
-        torch.testing.assert_close(one.loss, other.loss, rtol=0.05, atol=0.05)
+    found, plain, exact = (
+        updated("taac", *params, updates=1)[1][0].loss for params in ((COMPILE, bfloat16), (bfloat16,), ())
+    )
+    assert 0 < (plain - exact).norm() < 0.05 * exact.norm()
+    assert (found - plain).norm() < 0.3 * (plain - exact).norm()
 
 
 @needs_compiler
