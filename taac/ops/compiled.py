@@ -17,6 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from taac import nest
 from taac.data_structures import Nest
 from taac.errors import TaacError
+from taac.ops import amx
 from taac.processes import interruptions_held
 
 _aten = torch.ops.aten
@@ -32,6 +33,7 @@ class CompiledFunction:
         fn: called with nests of tensors, gives a nest of tensors (or None) without gradients. Python values that it reads
             are those of the trace for ever.
         module: whose parameters and buffers it reads, which may change between calls, but in place; it may move buffers.
+        parts: bfloat16 numbers that stand for each float32 factor of a matrix product, see `amx`; None: torch's own products.
         compiler: "inductor", torch's, or "none", which runs what was traced as it is.
 
     Raises:
@@ -39,9 +41,14 @@ class CompiledFunction:
     """
 
     def __init__(
-        self, fn: Callable[..., Nest], module: torch.nn.Module, compiler: Literal["inductor", "none"] = "inductor"
+        self,
+        fn: Callable[..., Nest],
+        module: torch.nn.Module,
+        parts: int | None = None,
+        compiler: Literal["inductor", "none"] = "inductor",
     ):
         self._fn, self._module, self._compiler = fn, module, compiler
+        self._parts = parts
         self._programs: dict[Any, tuple[Callable[..., list[Any]], Nest]] = {}
 
     def __call__(self, *args: Nest) -> Nest:
@@ -64,15 +71,17 @@ class CompiledFunction:
             return nest.flatten(structure)
 
         buffers = [(buffer, buffer.clone()) for buffer in self._module.buffers()]
+        decompositions = _UNFUSED if self._parts is None else {**_UNFUSED, **amx.decompositions(self._parts)}
         try:  # on shapes alone: nothing is drawn, and no number computed but from scalars
-            graph = make_fx(flat, _UNFUSED, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
+            graph = make_fx(flat, decompositions, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
         except Exception as error:
             raise TaacError(f"{_name(self._fn)} cannot be traced as a whole: {_first_line(error)}. {ADVICE}") from error
         for buffer, before in buffers:
             buffer.copy_(before)
         structure = nest.map_structure(lambda _: None, structure)
         try:
-            program = graph if self._compiler == "none" else _compiled(graph, leaves)
+            options = {} if self._parts is None else amx.compiler_options()
+            program = graph if self._compiler == "none" else _compiled(graph, leaves, options)
             with torch.no_grad():
                 results = program(*leaves)
         except Exception as error:
@@ -81,13 +90,14 @@ class CompiledFunction:
         return nest.pack_like(structure, results)
 
 
-def _compiled(graph: Any, leaves: list[torch.Tensor]) -> Callable[..., list[Any]]:
+def _compiled(graph: Any, leaves: list[torch.Tensor], more_options: dict[str, Any]) -> Callable[..., list[Any]]:
     """The graph for tensors like these, without the checks at each call that `torch.compile` would put around it."""
     import torch._inductor  # takes a second, which runs that compile nothing are spared
 
     options = {
         "fallback_random": True,  # torch's own random numbers
         "cpp_wrapper": all(leaf.device.type == "cpu" for leaf in leaves),  # no Python between its kernels
+        **more_options,
     }
     with warnings.catch_warnings(), torch.no_grad(), interruptions_held():
         warnings.simplefilter("ignore")  # of torch's own code

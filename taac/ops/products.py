@@ -1,8 +1,9 @@
-"""Which matrix product torch calls on the CPU.
+"""Which matrix product is called on the CPU.
 
 torch's float32 products go to MKL, which takes a slow path on AMD processors; the oneDNN in torch does not. torch offers
 oneDNN for float32 products under the name of a precision, `fp32_precision = "bf16"`: a processor that has no units for that
-(AMX) computes them in full float32. So it is taken only where that was checked, and where it was measured to be faster.
+(AMX) computes them in full float32. So it is taken only where that was checked, and where it was measured to be faster. A
+processor that has such units can sum float32 products of theirs (see `amx`), in programs that are compiled.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ import contextlib
 import functools
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Literal, get_args
 
 import torch
 
 from taac.errors import TaacError
+from taac.ops import amx
 
-Products = Literal["auto", "plain", "onednn", "bfloat16"]
+Products = Literal["auto", "plain", "onednn", "bfloat16x6", "bfloat16x3", "bfloat16"]
 
 
 def using(kind: str) -> contextlib.AbstractContextManager[None]:
@@ -36,27 +38,46 @@ def _using_onednn() -> Iterator[None]:
         setting.fp32_precision = before
 
 
-def resolve(kind: Products, device: torch.device) -> str:
-    """What "auto" stands for on a device and this processor: "onednn" where it is exact and faster, else "plain".
+def resolve(kind: Products, device: torch.device, compiled: bool = False) -> str:
+    """What "auto" stands for on a device and this processor: the fastest of those that are as exact as float32 is.
+
+    Args:
+        compiled: whether the update is, as "bfloat16x6" and "bfloat16x3" need.
 
     Raises:
-        TaacError: an unknown name; oneDNN where it is missing or not exact.
+        TaacError: an unknown name, or a product that is not there or, "onednn", not exact.
     """
     if kind not in get_args(Products):
         raise TaacError(f"Learner.products must be one of {', '.join(map(repr, get_args(Products)))}, got '{kind}'")
     if kind == "auto":
-        return "onednn" if available("onednn", device) and onednn_speed() > 1.03 else "plain"
-    if not available(kind, device):
-        raise TaacError(
-            f"products 'onednn' was asked for on {device}, where torch {torch.__version__} has no exact float32 product "
-            "of oneDNN's; use 'auto' or 'plain'"
+        speeds = {other: speed(other) for other in ("onednn", "bfloat16x6") if available(other, device, compiled)}
+        return max(
+            ["plain", *(other for other in speeds if speeds[other] > 1.03)], key=lambda other: speeds.get(other, 1.0)
         )
+    why = _missing(kind, device, compiled)
+    if why is not None:
+        raise TaacError(f"products '{kind}' were asked for, but {why}; use 'auto' or 'plain'")
     return kind
 
 
-def available(kind: str, device: torch.device) -> bool:
-    """Whether a device has such a product."""
-    return kind != "onednn" or (device.type == "cpu" and onednn_is_exact())
+def available(kind: str, device: torch.device, compiled: bool = False) -> bool:
+    """Whether there is such a product."""
+    return _missing(kind, device, compiled) is None
+
+
+def _missing(kind: str, device: torch.device, compiled: bool) -> str | None:
+    if kind in ("onednn", "bfloat16x6", "bfloat16x3") and device.type != "cpu":
+        return f"they are for the CPU, and the agent is on {device}"
+    if kind == "onednn" and not onednn_is_exact():
+        return f"torch {torch.__version__} has no exact float32 product of oneDNN's here"
+    if kind in ("bfloat16x6", "bfloat16x3"):
+        return amx.missing() if compiled else "they need create_agent.compile = True"
+    return None
+
+
+def parts(kind: str, device: torch.device) -> int | None:
+    """Into how many bfloat16 numbers a compiled update splits a factor for `amx`'s products; None if it has torch's own."""
+    return amx.PARTS[kind] if kind in amx.PARTS and device.type == "cpu" and amx.missing() is None else None
 
 
 @functools.cache
@@ -76,15 +97,15 @@ def onednn_is_exact() -> bool:
 
 
 @functools.cache
-def onednn_speed() -> float:
-    """How many times as fast as torch's own product oneDNN's is, on a layer of two critics; measured once, in some 60 ms."""
+def speed(kind: str) -> float:
+    """How many times as fast as torch's own product another is, on a layer of two critics; measured once, in some 60 ms."""
     left, right = _operands()
-    best = {kind: float("inf") for kind in ("plain", "onednn")}
+    best = {"plain": float("inf"), kind: float("inf")}
     for _ in range(8):  # in turn, so that a busy moment hits both
-        for kind in best:
-            with using(kind):
-                best[kind] = min(best[kind], _seconds(lambda: torch.bmm(left.transpose(1, 2), torch.bmm(left, right))))
-    return best["plain"] / best["onednn"]
+        for name in best:
+            with using(name):
+                best[name] = min(best[name], _layer_seconds(name, left, right))
+    return best["plain"] / best[kind]
 
 
 def _operands() -> tuple[torch.Tensor, torch.Tensor]:
@@ -92,7 +113,8 @@ def _operands() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(2, 512, 256, generator=generator), torch.randn(2, 256, 256, generator=generator)
 
 
-def _seconds(fn: Callable[[], object]) -> float:
+def _layer_seconds(kind: str, left: torch.Tensor, right: torch.Tensor) -> float:
+    product = functools.partial(amx.amx_product, parts=amx.PARTS[kind]) if kind in amx.PARTS else torch.bmm
     start = time.perf_counter()
-    fn()
+    product(left.transpose(1, 2), product(left, right))
     return time.perf_counter() - start

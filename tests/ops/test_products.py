@@ -11,6 +11,7 @@ from taac.errors import TaacError
 from taac.ops import products
 from taac.training import config, experiment, trainer_state
 from taac.training import learner as learner_module
+from tests.ops.test_amx import needs_amx
 
 needs_onednn = pytest.mark.skipif(not products.onednn_is_exact(), reason="no exact float32 product of oneDNN's here")
 
@@ -51,19 +52,57 @@ def test_what_was_in_force_before_is_in_force_again():
         assert precision() == before
 
 
-def test_auto_is_the_faster_exact_one(monkeypatch):
-    cpu = torch.device("cpu")
+CPU = torch.device("cpu")
+
+
+def test_auto_is_the_fastest_exact_one(monkeypatch):
+    speeds = {"onednn": 2.0, "bfloat16x6": 1.5}
     monkeypatch.setattr(products, "onednn_is_exact", lambda: True)
-    monkeypatch.setattr(products, "onednn_speed", lambda: 2.0)
-    assert products.resolve("auto", cpu) == "onednn"
-    assert products.resolve("auto", torch.device("cuda")) == "plain"
-    monkeypatch.setattr(products, "onednn_speed", lambda: 1.01)
-    assert products.resolve("auto", cpu) == "plain"
-    monkeypatch.setattr(products, "onednn_speed", lambda: 2.0)
+    monkeypatch.setattr(products.amx, "missing", lambda: None)
+    monkeypatch.setattr(products, "speed", speeds.__getitem__)
+    assert products.resolve("auto", CPU) == products.resolve("auto", CPU, compiled=True) == "onednn"
+    assert products.resolve("auto", torch.device("cuda"), compiled=True) == "plain"
+    speeds["bfloat16x6"] = 2.5
+    assert products.resolve("auto", CPU) == "onednn" and products.resolve("auto", CPU, compiled=True) == "bfloat16x6"
+    speeds.update(onednn=1.01, bfloat16x6=1.02)
+    assert products.resolve("auto", CPU, compiled=True) == "plain"
+    speeds.update(onednn=2.0, bfloat16x6=3.0)
     monkeypatch.setattr(products, "onednn_is_exact", lambda: False)
-    assert products.resolve("auto", cpu) == "plain"
-    with pytest.raises(TaacError, match=r"'onednn' .* use 'auto' or 'plain'"):
-        products.resolve("onednn", cpu)
+    monkeypatch.setattr(products.amx, "missing", lambda: "there is none")
+    assert products.resolve("auto", CPU, compiled=True) == "plain"
+
+
+def test_what_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setattr(products, "onednn_is_exact", lambda: False)
+    with pytest.raises(
+        TaacError, match=r"'onednn' were asked for, but .* no exact float32 product.*use 'auto' or 'plain'"
+    ):
+        products.resolve("onednn", CPU)
+    with pytest.raises(TaacError, match=r"'bfloat16x6' were asked for, but they need create_agent.compile = True"):
+        products.resolve("bfloat16x6", CPU)
+    with pytest.raises(TaacError, match=r"they are for the CPU, and the agent is on cuda"):
+        products.resolve("bfloat16x3", torch.device("cuda"), compiled=True)
+    monkeypatch.setattr(products.amx, "missing", lambda: "this processor has no amx_tile")
+    with pytest.raises(TaacError, match=r"'bfloat16x3' were asked for, but this processor has no amx_tile"):
+        products.resolve("bfloat16x3", CPU, compiled=True)
+    assert products.resolve("bfloat16", CPU, compiled=True) == "bfloat16"  # which torch has itself
+
+
+def test_parts_of_compiled_products(monkeypatch):
+    asked = []
+    monkeypatch.setattr(products.amx, "missing", lambda: asked.append(1))
+    assert [products.parts(kind, CPU) for kind in ("plain", "onednn")] == [None, None] and not asked
+    assert [products.parts(kind, CPU) for kind in ("bfloat16", "bfloat16x3", "bfloat16x6")] == [1, 2, 3]
+    assert products.parts("bfloat16", torch.device("cuda")) is None
+    monkeypatch.setattr(products.amx, "missing", lambda: "there is none")
+    assert products.parts("bfloat16", CPU) is None
+
+
+@needs_amx
+def test_speeds_are_measured():
+    products.speed.cache_clear()
+    assert 0.01 < products.speed("bfloat16x6") < 100
+    assert 0.01 < products.speed("bfloat16x3") < 100
 
 
 def test_products_that_round_are_not_taken_for_exact(monkeypatch):
@@ -122,7 +161,7 @@ def test_a_resumed_run_keeps_its_product(monkeypatch):
     kept = trainer_state.state_dict(tested)["products"]
     other.learner.keep_products(kept)
     assert other.learner.products == kept == "plain"
-    monkeypatch.setattr(learner_module, "available", lambda kind, device: False)
+    monkeypatch.setattr(learner_module, "available", lambda kind, device, compiled: False)
     third = trainer("Learner.products = 'bfloat16'")
     third.learner.keep_products(kept)
     assert third.learner.products == "bfloat16", "a machine that has it not goes on with its own"

@@ -10,6 +10,7 @@ from taac.ops.compiled import CompiledFunction
 from taac.training import agent as agent_module
 from taac.training import learner as learner_module
 from tests.methods import METHODS, fitting
+from tests.ops.test_amx import needs_amx
 from tests.ops.test_compiled import needs_compiler
 from tests.training.test_trainer import assert_same_parameters, build, rows, run
 
@@ -87,6 +88,36 @@ def test_with_bfloat16_products():
     )
     assert 0 < (plain - exact).norm() < 0.05 * exact.norm()
     assert (found - plain).norm() < 0.3 * (plain - exact).norm()
+
+
+@needs_amx
+@pytest.mark.parametrize("method", ["sac", "taac"])
+def test_with_six_products_of_parts(method, traced_only):
+    """As exact as float32, which three are not."""
+    products = "Learner.products = 'bfloat16x{}'"
+    six, three, plain = (
+        updated(method, COMPILE, products.format(6)), updated(method, COMPILE, products.format(3)), updated(method)
+    )  # fmt: skip
+    assert_close(six, plain, rtol=1e-4, atol=1e-5)
+    losses = [torch.stack([one.loss for one in told]) for _, told in (six, three, plain)]
+    assert 1e-7 < (losses[1] - losses[2]).norm() / losses[2].norm() < 1e-3
+    assert 10 * (losses[0] - losses[2]).norm() < (losses[1] - losses[2]).norm()
+
+
+@needs_amx
+@pytest.mark.parametrize("products", ["bfloat16x6", "bfloat16x3", "bfloat16"])
+def test_resumed_with_other_products_the_program_is_another(products, traced_only):
+    trainer, _ = updated("sac", COMPILE, "Learner.products = 'plain'", updates=1)
+    before = trainer.learner._loss_and_gradients
+    trainer.learner.keep_products(products)
+    after = trainer.learner._loss_and_gradients
+    assert trainer.learner.products == products and after is not before
+    sampled = trainer.agent.prepare(trainer.replay_buffer.sample(trainer.batch_size, trainer.segment_length))
+    results = []
+    for program in (before, after):
+        torch.manual_seed(0)
+        results.append(program(sampled, ()).loss)
+    assert 0 < (results[0] - results[1]).abs() < 0.05 * results[0].abs() + 0.01
 
 
 @needs_compiler
