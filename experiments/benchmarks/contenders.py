@@ -12,7 +12,7 @@ from experiments.benchmarks.common import OURS, PEERS, Contender
 ON_S_ALONE = "SacAlgorithm.actor_on_last_frame = False"
 SAC, SAC_S, TAAC = "SAC", "SAC, actor on s alone", "TAAC, T = 4"
 PRIORITIZED = "SAC, prioritised replay"
-COMPILED, BFLOAT16 = ", compiled", ", compiled, bfloat16"  # after a name
+COMPILED, THREE, BFLOAT16 = ", compiled", ", compiled, bfloat16x3", ", compiled, bfloat16"  # after a name
 SB3, SBX = "SB3", "SBX"
 OURS_OPTIONS: dict[str, dict[str, Any]] = {
     SAC: {"method": "sac"},
@@ -23,11 +23,12 @@ OURS_OPTIONS: dict[str, dict[str, Any]] = {
         "gin_params": ["create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer"],
     },
 }
-_COMPILE, _BFLOAT16 = "create_agent.compile = True", "Learner.products = 'bfloat16'"
+_PRODUCTS = {COMPILED: [], THREE: ["Learner.products = 'bfloat16x3'"], BFLOAT16: ["Learner.products = 'bfloat16'"]}
 for _name in (SAC_S, TAAC):
     _options = OURS_OPTIONS[_name]
-    for _more, _params in ((COMPILED, [_COMPILE]), (BFLOAT16, [_COMPILE, _BFLOAT16])):
-        OURS_OPTIONS[_name + _more] = {**_options, "gin_params": [*_options.get("gin_params", []), *_params]}
+    for _more, _params in _PRODUCTS.items():
+        _params = [*_options.get("gin_params", []), "create_agent.compile = True", *_params]
+        OURS_OPTIONS[_name + _more] = {**_options, "gin_params": _params}
 PEERS_OPTIONS: dict[str, dict[str, Any]] = {SB3: {"peer": "sb3"}, SBX: {"peer": "sbx"}}
 
 

@@ -22,6 +22,7 @@ from experiments.benchmarks.contenders import (
     SAC_S,
     SB3,
     SBX,
+    THREE,
     add_variant_flag,
     ours,
     peer,
@@ -54,7 +55,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             figures.append(common.missing_figure(name, problems[name]))
     goals = [
         ratio_goal(f"{name}: whole training over {theirs}, {options.env}", rates, name, theirs, at_least, problems)
-        for name in (SAC_S, SAC_S + COMPILED, SAC_S + BFLOAT16, SAC)
+        for name in (SAC_S, SAC_S + COMPILED, SAC_S + THREE, SAC_S + BFLOAT16, SAC)
         for theirs, at_least in ((SB3, 3.0), (SBX, 1.5))
     ]
     return {"title": f"Whole training, {options.env}", "figures": figures, "goals": goals}

@@ -24,6 +24,7 @@ from experiments.benchmarks.contenders import (
     SB3,
     SBX,
     TAAC,
+    THREE,
     add_variant_flag,
     ours,
     peer,
@@ -115,17 +116,17 @@ def _share_goal(name: str, rates: dict[str, list[float]], problems: dict[str, st
 
 def _goals(rates: dict[str, list[float]], problems: dict[str, str], options: Any) -> list[dict[str, Any]]:
     goals = []
-    for name in (SAC_S, SAC_S + COMPILED, SAC_S + BFLOAT16, SAC):
+    for name in (SAC_S, SAC_S + COMPILED, SAC_S + THREE, SAC_S + BFLOAT16, SAC):
         goals.append(ratio_goal(f"{name}: updates/s over SB3", rates, name, SB3, 4.0, problems))
         goals.append(ratio_goal(f"{name}: updates/s over SBX", rates, name, SBX, 1.4, problems))
         goals.append(
             ratio_goal(f"{name}: updates/s over SBX{MANY_A_CALL}", rates, name, SBX + MANY_A_CALL, 1.0, problems)
         )
-        if not name.endswith(BFLOAT16):  # whose products are not what the peak rate is of
+        if not name.endswith((THREE, BFLOAT16)):  # whose products are not as exact as those that the peak rate is of
             goals.append(_share_goal(name, rates, problems, options))
-    for name in (TAAC, TAAC + COMPILED, TAAC + BFLOAT16):
+    for name in (TAAC, TAAC + COMPILED, TAAC + THREE, TAAC + BFLOAT16):
         goals.append(_original_goal(name, rates, problems))
-        if not name.endswith(BFLOAT16):
+        if not name.endswith((THREE, BFLOAT16)):
             goals.append(_share_goal(name, rates, problems, options))
     for name in (SAC_S, TAAC):
         goals.append(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pathlib
 import subprocess
+import sys
 
 import pytest
 import torch
@@ -135,6 +137,13 @@ def test_what_is_missing_is_said(monkeypatch, tmp_path):
 
     monkeypatch.setattr(subprocess, "run", no_compiler)
     assert missing() == "the kernel could not be compiled and loaded: no g++"
+
+
+def test_an_installed_package_has_the_kernel(tmp_path):
+    root = pathlib.Path(__file__).parents[2]
+    build = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", str(tmp_path)]
+    subprocess.run(build, cwd=root, check=True, capture_output=True)
+    assert (tmp_path / "taac" / "ops" / amx._SOURCE.name).read_bytes() == amx._SOURCE.read_bytes()
 
 
 # In programs ---------------------------------------------------------------------------------------------------------
