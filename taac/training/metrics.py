@@ -12,6 +12,7 @@ from taac import nest
 from taac.data_structures import AlgStep, Nest, StepType, TimeStep
 
 _FIRST, _LAST = int(StepType.FIRST), int(StepType.LAST)  # plain numbers: numpy compares with them five times as fast
+_AT_ONCE = 64  # frames
 
 
 class Episode(NamedTuple):
@@ -42,10 +43,22 @@ class EpisodeSummary(NamedTuple):
     fraction_same: float  # of all transitions, measured on the actions alone, whatever the method says it did
 
 
+class _Frame(NamedTuple):
+    """What `EpisodeRecorder.add` was given, in arrays of its own."""
+
+    first: np.ndarray  # [B]
+    last: np.ndarray  # [B]
+    reward: np.ndarray  # [B] or [B, D]
+    action: np.ndarray  # [B, A]
+    decided: np.ndarray  # [B, parts]
+    lasts: np.ndarray  # [B], transitions that the action takes; 0 at LAST
+
+
 class EpisodeRecorder:
     """Follows the environments of a rollout and hands out episodes as they end.
 
-    `add` takes the frames in order. What an episode needs of the past is kept for each environment.
+    `add` takes the frames in order. What an episode needs of the past is kept for each environment. Frames are worked on
+    some at a time: one by one, between a policy and a simulator, each operation takes several times as long.
 
     Attributes:
         steps, decisions: environment steps, and new actions chosen, in the frame added last, over all environments.
@@ -56,6 +69,7 @@ class EpisodeRecorder:
     def __init__(self, num_envs: int):
         self._num_envs = num_envs
         self._rows: _Rows | None = None
+        self._waiting: list[_Frame] = []  # not yet in the rows; of an episode's end only the last can be
 
     def add(
         self,
@@ -70,31 +84,41 @@ class EpisodeRecorder:
             raw_reward: `[B]` or `[B, D]`, undiscounted, received on arriving here; None: it is `time_step.reward`.
             duration: `[B]`, how many environment steps the action taken here lasts; None: 1.
         """
-        reward = time_step.reward.cpu().numpy() if raw_reward is None else raw_reward
-        action = _vector(alg_step.output)
-        decided = alg_step.decided.cpu().numpy().reshape(self._num_envs, -1)
-        lasts = np.ones(self._num_envs, dtype=np.int64) if duration is None else duration.cpu().numpy()
-        if self._rows is None:
-            self._rows = _Rows(self._num_envs, reward.shape[1:], action.shape[1], decided.shape[1])
-        rows, step_type = self._rows, time_step.step_type.cpu().numpy()
-        first, last = step_type == _FIRST, step_type == _LAST
-        rows.clear(first)
-        rows.ret[~first] += reward[~first]
-        ended = [(i, rows.episode(i)) for i in np.flatnonzero(last).tolist()]
-        lasts = np.where(last, 0, lasts)
+        reward = np.array(time_step.reward.cpu().numpy() if raw_reward is None else raw_reward)
+        decided = np.array(alg_step.decided.cpu().numpy()).reshape(self._num_envs, -1)
+        step_type = time_step.step_type.cpu().numpy()
+        last = step_type == _LAST
+        lasts = np.where(last, 0, 1 if duration is None else duration.cpu().numpy())
+        self._waiting.append(_Frame(step_type == _FIRST, last, reward, _vector(alg_step.output), decided, lasts))
         self.steps, self.decisions = int(lasts.sum()), int((decided.any(1) & ~last).sum())
-        for step in range(lasts.max()):  # an action repeated inside the environment is repeated all the same
-            rows.act(lasts > step, action, decided if step == 0 else np.zeros_like(decided))
+        return self._work() if len(self._waiting) == _AT_ONCE or last.any() else []
+
+    def _work(self) -> list[tuple[int, Episode]]:
+        """Takes the frames that wait into the rows; gives the episodes that end with the last of them."""
+        ended: list[tuple[int, Episode]] = []
+        for frame in self._waiting:
+            if self._rows is None:
+                sizes = frame.reward.shape[1:], frame.action.shape[1], frame.decided.shape[1]
+                self._rows = _Rows(self._num_envs, *sizes)
+            rows = self._rows
+            rows.clear(frame.first)
+            rows.ret[~frame.first] += frame.reward[~frame.first]
+            ended += [(i, rows.episode(i)) for i in np.flatnonzero(frame.last).tolist()]
+            for step in range(frame.lasts.max()):  # an action repeated inside the environment is repeated all the same
+                rows.act(frame.lasts > step, frame.action, frame.decided if step == 0 else np.zeros_like(frame.decided))
+        self._waiting.clear()
         return ended
 
     def state_dict(self) -> dict[str, torch.Tensor] | None:
         """The episodes under way; None before the first frame."""
+        self._work()  # in which no episode ends: those were handed out with their frame
         return (
             None if self._rows is None else {name: torch.from_numpy(v.copy()) for name, v in vars(self._rows).items()}
         )
 
     def load_state_dict(self, state: dict[str, torch.Tensor] | None) -> None:
         self._rows = None
+        self._waiting.clear()
         if state is not None:
             rewards, actions, parts = (state[name].shape[1:] for name in ("ret", "last", "run"))
             self._rows = _Rows(self._num_envs, tuple(rewards), *actions, *parts)

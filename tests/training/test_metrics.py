@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 
 from taac.data_structures import AlgStep, StepType, TimeStep
+from taac.training import metrics
 from taac.training.metrics import Episode, EpisodeRecorder, summarize
 
 FIRST, MID, LAST = (int(t) for t in StepType)
@@ -340,3 +341,38 @@ def test_averages_of_always_and_never_repeating():
     rows = [(F if i == 0 else M, 0.0, True, 0.0) for i in range(4)]
     summary = summarize([one([*rows, (L, 0.0, True, 0.0)])])
     assert (summary.mean_run, summary.max_run, summary.fraction_repeated) == (1.0, 1, 0.0)
+
+
+# Some frames at a time ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at_once", [2, 7, 64])
+def test_frames_worked_on_together_count_as_one_by_one(at_once, monkeypatch):
+    """Whose arrays may be written over as soon as they were given; asked for its state, it knows of every frame."""
+
+    def recorded(at_once):
+        monkeypatch.setattr(metrics, "_AT_ONCE", at_once)
+        recorder, ended, states = EpisodeRecorder(2), [], []
+        rng = np.random.default_rng(0)
+        step_type, action, decided = torch.full((2,), L, dtype=torch.uint8), torch.zeros(2, 3), torch.zeros(2, 2).bool()
+        reward, duration = np.zeros(2), torch.zeros(2, dtype=torch.int16)
+        for number in range(1500):
+            ends = torch.from_numpy(rng.random(2) < 0.01)
+            step_type[:] = torch.where(step_type == L, F, torch.where(ends, L, M))
+            action[:] = torch.from_numpy(rng.integers(0, 2, (2, 3)))
+            decided[:] = torch.from_numpy(rng.random((2, 2)) < 0.4)
+            reward[:], duration[:] = rng.normal(size=2), torch.from_numpy(rng.integers(1, 3, 2))
+            frame = TimeStep(step_type, torch.zeros(2), torch.ones(2), torch.zeros(2), action, duration)
+            ended += recorder.add(frame, AlgStep(action, (), (), decided), reward, duration)
+            if number % 45 == 44:
+                states.append(recorder.state_dict())
+                resumed = EpisodeRecorder(2)
+                resumed.load_state_dict(states[-1])
+                recorder = resumed if number % 2 else recorder
+        return ended, states
+
+    (ended, states), (expected, also) = recorded(at_once), recorded(1)
+    assert len(expected) > 10 and max(episode.length for _, episode in expected) > 100
+    assert ended == expected
+    for one_, other in zip(states, also, strict=True):
+        assert all(torch.equal(one_[name], other[name]) for name in other)
