@@ -234,26 +234,28 @@ char* scratch(size_t size) {  // of this thread, aligned to tiles' rows
 
 template <int kParts, typename T>
 bool product(const Factor<T>& left, const Factor<T>& right, T* c) {
-  const int64_t steps = (left.inner + kInner - 1) / kInner, columns = right.outer, next = steps * kTile * kParts;
+  const int64_t steps = (left.inner + kInner - 1) / kInner, columns = right.outer;
   const int64_t row_tiles = (left.outer + kEdge - 1) / kEdge, column_tiles = (columns + kEdge - 1) / kEdge;
-  // So many steps along the inner dimension at a time that two rows of the left factor's tiles stay in the first cache.
+  // So many steps along the inner dimension at a time that what is packed stays in the caches: two rows of the left factor's tiles in the
+  // first, all of the right one's in the second.
   const int64_t most = sizeof(T) == 2 ? steps : kParts == 3 ? 4 : 8;
-  char* a = scratch((2 + column_tiles) * next);
+  char* a = scratch((2 + column_tiles) * std::min(most, steps) * kTile * kParts);
   if (!a) return false;
-  char* b = a + 2 * next;
-  pack<kParts>(right, false, b);
-  for (int64_t i = 0; i < row_tiles; i += 2) {
-    const int64_t rows = left.outer - i * kEdge;
-    const T* from = left.data + i * kEdge * left.outer_stride;
-    pack<kParts>(Factor<T>{from, std::min(rows, 2 * kEdge), left.inner, left.outer_stride, left.inner_stride}, true, a);
-    for (int64_t k = 0; k < steps; k += most)
+  for (int64_t k = 0; k < steps; k += most) {
+    const int64_t taken = std::min(most, steps - k), next = taken * kTile * kParts, inner = std::min(left.inner - k * kInner, taken * kInner);
+    char* b = a + 2 * next;
+    pack<kParts>(Factor<T>{right.data + k * kInner * right.inner_stride, columns, inner, right.outer_stride, right.inner_stride}, false, b);
+    for (int64_t i = 0; i < row_tiles; i += 2) {
+      const int64_t rows = left.outer - i * kEdge;
+      const T* from = left.data + i * kEdge * left.outer_stride + k * kInner * left.inner_stride;
+      pack<kParts>(Factor<T>{from, std::min(rows, 2 * kEdge), inner, left.outer_stride, left.inner_stride}, true, a);
       for (int64_t j = 0; j < column_tiles; j += 2) {
         const bool two_rows = i + 1 < row_tiles, two_columns = j + 1 < column_tiles;
         const auto of = two_rows ? (two_columns ? block<kParts, 2, 2, T> : block<kParts, 2, 1, T>)
                                  : (two_columns ? block<kParts, 1, 2, T> : block<kParts, 1, 1, T>);
-        of(a + k * kTile * kParts, b + j * next + k * kTile * kParts, std::min(most, steps - k), next, k > 0,
-           c + i * kEdge * columns + j * kEdge, columns, rows, columns - j * kEdge);
+        of(a, b + j * next, taken, next, k > 0, c + i * kEdge * columns + j * kEdge, columns, rows, columns - j * kEdge);
       }
+    }
   }
   return true;
 }
