@@ -8,7 +8,8 @@ nothing is lost, and the result is as near to the exact one as that of a product
 Source: Henry, Tang and Heinecke, Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision Computations
 (arXiv:1904.06376).
 
-The kernel is `amx_product.cpp`, compiled when it is first needed, and kept where torch keeps what it compiled.
+The kernel is `amx_product.cpp`, compiled when it is first needed, and kept where torch keeps what it compiled. It runs on one
+thread.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def missing() -> str | None:
         return f"this processor has no {', '.join(sorted(lacking))}"
     try:
         _library()
-    except (OSError, subprocess.SubprocessError, ImportError) as error:
+    except (OSError, RuntimeError, subprocess.SubprocessError, ImportError) as error:
         return f"the kernel could not be compiled and loaded: {_reason(error)}"
     return None
 
@@ -166,5 +167,5 @@ def _library() -> ctypes.CDLL:
 
 
 def _reason(error: Exception) -> str:
-    lines = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    lines = (getattr(error, "stderr", None) or str(error)).strip().splitlines() or [type(error).__name__]
+    return next((line for line in lines if "error" in line), lines[0])

@@ -77,7 +77,10 @@ def _missing(kind: str, device: torch.device, compiled: bool) -> str | None:
 
 def parts(kind: str, device: torch.device) -> int | None:
     """Into how many bfloat16 numbers a compiled update splits a factor for `amx`'s products; None if it has torch's own."""
-    return amx.PARTS[kind] if kind in amx.PARTS and device.type == "cpu" and amx.missing() is None else None
+    if kind not in amx.PARTS or device.type != "cpu" or amx.missing() is not None:
+        return None
+    # torch has bfloat16 products, too, and on several threads.
+    return None if kind == "bfloat16" and torch.get_num_threads() > 1 else amx.PARTS[kind]
 
 
 @functools.cache

@@ -275,9 +275,7 @@ class Learner:
     def keep_products(self, products: str | None) -> None:
         """Goes on with the matrix products that a run began with, whatever "auto" would be now: others round differently."""
         agent = self.agent
-        if products is not None and available(
-            products, agent.device, agent.compiled
-        ):  # on another machine it may not be
+        if products is not None and available(products, agent.device, agent.compiled):  # elsewhere it may not be
             self._take_products(products)
 
     def _take_products(self, products: str) -> None:

@@ -90,10 +90,14 @@ def test_what_is_not_there_is_refused(monkeypatch):
 
 def test_parts_of_compiled_products(monkeypatch):
     asked = []
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     monkeypatch.setattr(products.amx, "missing", lambda: asked.append(1))
     assert [products.parts(kind, CPU) for kind in ("plain", "onednn")] == [None, None] and not asked
     assert [products.parts(kind, CPU) for kind in ("bfloat16", "bfloat16x3", "bfloat16x6")] == [1, 2, 3]
     assert products.parts("bfloat16", torch.device("cuda")) is None
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert [products.parts(kind, CPU) for kind in ("bfloat16", "bfloat16x3", "bfloat16x6")] == [None, 2, 3]
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     monkeypatch.setattr(products.amx, "missing", lambda: "there is none")
     assert products.parts("bfloat16", CPU) is None
 
