@@ -376,3 +376,21 @@ def test_frames_worked_on_together_count_as_one_by_one(at_once, monkeypatch):
     assert ended == expected
     for one_, other in zip(states, also, strict=True):
         assert all(torch.equal(one_[name], other[name]) for name in other)
+
+
+def test_a_state_taken_up_leaves_nothing_of_before():
+    def add(recorder, action):
+        frame = TimeStep(
+            torch.tensor([M]), torch.ones(1), torch.ones(1), torch.zeros(1), torch.zeros(1, 1), torch.ones(1)
+        )
+        recorder.add(frame, AlgStep(torch.tensor([[action]]), (), (), torch.tensor([True])))
+
+    saved, other = EpisodeRecorder(1), EpisodeRecorder(1)
+    add(saved, 1.0)
+    for action in (3.0, 4.0):  # which still wait
+        add(other, action)
+    other.load_state_dict(saved.state_dict())
+    found = other.state_dict()
+    assert all(torch.equal(found[name], value) for name, value in saved.state_dict().items())
+    other.load_state_dict(None)
+    assert other.state_dict() is None
