@@ -205,6 +205,18 @@ def test_products_of_a_program_and_of_its_gradients_are_these(parts, monkeypatch
 
 
 @needs_amx
+def test_a_torch_that_cannot_call_the_kernel_has_python_call_it(monkeypatch):
+    monkeypatch.setattr(amx, "compiler_options", lambda: {})
+    torch.manual_seed(0)
+    network, x = Network(), torch.randn(64, 20)
+    calls = counted(monkeypatch)
+    found = CompiledFunction(network.differentiate, network, 3)(x)
+    assert len(calls) == 5
+    for one, other in zip(found, network.differentiate(x), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@needs_amx
 def test_products_that_it_does_not_take_are_left_to_torch(monkeypatch):
     calls = counted(monkeypatch)
     x, y = torch.randn(6, 8), torch.randn(8, 3)
