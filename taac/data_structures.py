@@ -24,7 +24,8 @@ class StepType(enum.IntEnum):
     LAST = 2
 
 
-_FIRST, _LAST = int(StepType.FIRST), int(StepType.LAST)  # comparing a tensor with an enum's member takes 10 us more
+# Plain numbers, for comparing: with an enum's member it takes 10 us more for a tensor, and five times as long for an array.
+FIRST, LAST = int(StepType.FIRST), int(StepType.LAST)
 
 
 class TimeStep(NamedTuple):
@@ -40,10 +41,10 @@ class TimeStep(NamedTuple):
     )  # [B] int16, environment steps from the frame before to here: k if repeated k times; 0 at FIRST
 
     def is_first(self) -> torch.Tensor:
-        return self.step_type == _FIRST
+        return self.step_type == FIRST
 
     def is_last(self) -> torch.Tensor:
-        return self.step_type == _LAST
+        return self.step_type == LAST
 
 
 class AlgStep(NamedTuple):

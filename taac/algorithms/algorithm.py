@@ -17,10 +17,8 @@ import torch
 import torch.nn as nn
 
 from taac import nest
-from taac.data_structures import AlgStep, Experience, LossInfo, Nest, StepType, TimeStep
+from taac.data_structures import FIRST, AlgStep, Experience, LossInfo, Nest, TimeStep
 from taac.errors import TaacError
-
-_FIRST = int(StepType.FIRST)  # a plain number: numpy compares with it five times as fast
 
 
 class Algorithm(nn.Module):
@@ -92,7 +90,7 @@ class Algorithm(nn.Module):
 def reset_where_first(state: Nest, initial: Nest, time_step: TimeStep) -> Nest:
     """The state with the rows that begin an episode set to the initial one. Leaves `[B, ...]`."""
     step_type = time_step.step_type
-    if step_type.device.type == "cpu" and _FIRST not in step_type.numpy():  # nearly always; a GPU would be waited for
+    if step_type.device.type == "cpu" and FIRST not in step_type.numpy():  # nearly always; a GPU would be waited for
         return state
     first = time_step.is_first()
     return nest.map_structure(lambda s, i: torch.where(first.reshape(-1, *(1,) * (s.dim() - 1)), i, s), state, initial)
