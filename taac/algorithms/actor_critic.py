@@ -14,7 +14,6 @@ from taac.algorithms.algorithm import Algorithm
 from taac.algorithms.temperature import Temperature
 from taac.data_structures import Experience, Nest
 from taac.errors import TaacError
-from taac.ops import distributions
 from taac.specs import TensorSpec
 
 
@@ -210,24 +209,6 @@ class ActorCriticAlgorithm(Algorithm):
 
 def _weighted_mean(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return (x * weight).sum() / weight.sum().clamp(min=1.0)
-
-
-def action_target_entropy(action_spec: TensorSpec, min_prob: float, target_entropy: float | None) -> float:
-    """The target entropy of a policy over a bounded action vector, in nats: as given, or from `min_prob`.
-
-    Raises:
-        TaacError: it is above the greatest entropy possible.
-    """
-    assert action_spec.minimum is not None and action_spec.maximum is not None
-    if target_entropy is None:
-        return distributions.continuous_target_entropy(action_spec.minimum, action_spec.maximum, min_prob)
-    greatest = distributions.continuous_target_entropy(action_spec.minimum, action_spec.maximum, 1.0)
-    if target_entropy > greatest:
-        raise TaacError(
-            f"target_entropy {target_entropy} nats cannot be reached: the uniform policy over {action_spec} has the "
-            f"greatest entropy, {greatest:.4f} nats = sum_i log(max_i - min_i)"
-        )
-    return float(target_entropy)
 
 
 def _check_reward_weights(weights: Sequence[float] | None, reward_dim: int | None) -> tuple[float, ...] | None:

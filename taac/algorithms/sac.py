@@ -15,7 +15,8 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from taac import nest
-from taac.algorithms.actor_critic import ActorCriticAlgorithm, action_target_entropy
+from taac.algorithms import target_entropies
+from taac.algorithms.actor_critic import ActorCriticAlgorithm
 from taac.algorithms.td_losses import BaseTDLoss, OneStepTDLoss
 from taac.algorithms.temperature import Temperature
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
@@ -93,12 +94,11 @@ class SacAlgorithm(ActorCriticAlgorithm):
             target_update_tau, target_update_period, dqda_clipping,
         )  # fmt: skip
         self.actor = self._build_actor(actor_ctor)
-        self._target_formula = (
-            f"sum over {self.action_size} dimensions of log((max - min) * {action_min_prob:g})"
-            if target_entropy is None
-            else "SacAlgorithm.target_entropy"
+        target = target_entropies.of_actions(
+            action_spec, action_min_prob, target_entropy, "SacAlgorithm.target_entropy"
         )
-        self.temperature = temperature_ctor(action_target_entropy(action_spec, action_min_prob, target_entropy))
+        self._target_formula = target.formula
+        self.temperature = temperature_ctor(target.nats)
         self.td_loss = td_loss or OneStepTDLoss()
         self.td_loss.check(reward_dim, type(self).__name__, self.stores_probabilities)
         self.entropy_in_target = entropy_in_target

@@ -16,6 +16,7 @@ import torch
 import torch.nn as nn
 
 from taac import nest
+from taac.algorithms import target_entropies
 from taac.algorithms.actor_critic import ActorCriticAlgorithm
 from taac.algorithms.td_losses import BaseTDLoss, OneStepTDLoss
 from taac.algorithms.temperature import Temperature
@@ -94,12 +95,13 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
         )  # fmt: skip
         self.discrete = discrete
         self.actor = actor_ctor(self.feature_size, choices)
-        self._target_formula = (
-            f"p (log(C-1) - log p) - (1-p) log(1-p) at C = {choices}, p = {action_min_prob:g}"
-            if target_entropy is None
-            else "DiscreteSacAlgorithm.target_entropy"
-        ) + (", times log n / log C where n choices are valid" if discrete.masked else "")
-        self.temperature = temperature_ctor(_target_entropy(choices, action_min_prob, target_entropy))
+        target = target_entropies.of_choices(
+            choices, action_min_prob, target_entropy, "DiscreteSacAlgorithm.target_entropy"
+        )
+        self._target_formula = target.formula + (
+            ", times log n / log C where n choices are valid" if discrete.masked else ""
+        )
+        self.temperature = temperature_ctor(target.nats)
         self.td_loss = td_loss or OneStepTDLoss()
         self.td_loss.check(reward_dim, type(self).__name__)
         self.entropy_in_target = entropy_in_target
@@ -212,20 +214,3 @@ def _at(q: torch.Tensor, choice: torch.Tensor) -> torch.Tensor:
     """Values `[N, ..., C(, D)]` at choices `[...]`."""
     index = choice.reshape(1, *choice.shape, *(1,) * (q.dim() - choice.dim() - 1))
     return q.take_along_dim(index, dim=choice.dim() + 1).squeeze(choice.dim() + 1)
-
-
-def _target_entropy(choices: int, min_prob: float, target_entropy: float | None) -> float:
-    if target_entropy is None:
-        return distributions.discrete_target_entropy(choices, min_prob)
-    greatest = math.log(choices)
-    if target_entropy < 0:
-        raise TaacError(
-            f"target_entropy {target_entropy} nats is one for continuous actions: the entropy of a choice is never "
-            f"negative; of {choices} choices it is in [0, {greatest:.4f}]"
-        )
-    if not target_entropy <= greatest:
-        raise TaacError(
-            f"target_entropy {target_entropy} nats cannot be reached: the uniform policy over {choices} choices has the "
-            f"greatest entropy, {greatest:.4f} nats = log({choices})"
-        )
-    return float(target_entropy)

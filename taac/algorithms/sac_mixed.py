@@ -19,7 +19,9 @@ import torch
 import torch.nn as nn
 
 from taac import nest
+from taac.algorithms import target_entropies
 from taac.algorithms.sac import SacAlgorithm
+from taac.algorithms.target_entropies import TargetEntropy
 from taac.algorithms.temperature import Temperature
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
 from taac.errors import TaacError
@@ -47,7 +49,8 @@ class MixedSacAlgorithm(SacAlgorithm):
         action_spec: a nest with one discrete leaf of C choices, and continuous leaves.
         critic_ctor: called with input size, `reward_dim` and `num_choices`; see `CriticEnsemble`.
         temperature_ctor: called with a target entropy, for both temperatures; see `Temperature`.
-        choice_min_prob: target entropy of the choice, `p (log(C-1) - log p) - (1-p) log(1-p)`.
+        choice_min_prob: gives the target entropy of the choice, `p (log(C-1) - log p) - (1-p) log(1-p)`; of one choice it is 0.
+        choice_target_entropy: that target entropy itself, in nats, instead; in [0, log C].
         sac_arguments: everything else of `SacAlgorithm`, which is also where gin binds it.
 
     Raises:
@@ -64,6 +67,7 @@ class MixedSacAlgorithm(SacAlgorithm):
         critic_ctor: Callable[..., nn.Module] = CriticEnsemble,
         temperature_ctor: Callable[..., Temperature] = Temperature,
         choice_min_prob: float = 0.2,
+        choice_target_entropy: float | None = None,
         **sac_arguments: Any,
     ):
         mixed = MixedActionSpec(action_spec, type(self).__name__)
@@ -80,14 +84,12 @@ class MixedSacAlgorithm(SacAlgorithm):
             **sac_arguments,
         )
         self.mixed = mixed
-        choices = mixed.num_choices
-        target = distributions.discrete_target_entropy(choices, choice_min_prob) if choices > 1 else 0.0
-        self.choice_temperature = temperature_ctor(target)
-        self._choice_formula = (
-            f"p (log(C-1) - log p) - (1-p) log(1-p) at C = {choices}, p = {choice_min_prob:g}"
-            if choices > 1
-            else "one choice"
-        )
+        target = TargetEntropy(0.0, "one choice")
+        if mixed.num_choices > 1 or choice_target_entropy is not None:
+            name = "MixedSacAlgorithm.choice_target_entropy"
+            target = target_entropies.of_choices(mixed.num_choices, choice_min_prob, choice_target_entropy, name)
+        self.choice_temperature = temperature_ctor(target.nats)
+        self._choice_formula = target.formula
 
     # Acting ----------------------------------------------------------------------------------------------------------
 

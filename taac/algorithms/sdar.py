@@ -17,6 +17,7 @@ import torch
 import torch.nn as nn
 
 from taac import nest
+from taac.algorithms import target_entropies
 from taac.algorithms.sac import SacAlgorithm
 from taac.algorithms.temperature import Temperature
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
@@ -44,7 +45,8 @@ class SdarAlgorithm(SacAlgorithm):
     `Q(s, a) - alpha sum_i b_i log pi_i - alpha_b sum_i log beta_i(b_i)`.
 
     Args:
-        beta_min_prob: target entropy of the selection, `-p log p - (1-p) log(1-p)` for each dimension.
+        beta_min_prob: gives the target entropy of the selection, `-p log p - (1-p) log(1-p)` for each dimension.
+        beta_target_entropy: that target entropy itself, in nats, of all dimensions together, instead; in [0, A log 2].
         selection_hidden_layers: widths of the selection policy's network.
         sac_arguments: everything else of `SacAlgorithm`, which is also where gin binds it; `actor_ctor` builds the action
             policy, whose target entropy counts for the dimensions that act.
@@ -66,15 +68,18 @@ class SdarAlgorithm(SacAlgorithm):
         action_spec: Any,
         temperature_ctor: Callable[..., Temperature] = Temperature,
         beta_min_prob: float = 0.05,
+        beta_target_entropy: float | None = None,
         selection_hidden_layers: Sequence[int] = (256, 256),
         **sac_arguments: Any,
     ):
         super().__init__(observation_spec, action_spec, temperature_ctor=temperature_ctor, **sac_arguments)
         self.selection_embedding = TrajectoryEmbedding(self.feature_size, self.action_size, 1)
         self.selection = SwitchNetwork(self.selection_embedding.output_size, selection_hidden_layers, self.action_size)
-        each = distributions.discrete_target_entropy(2, beta_min_prob)
-        self.beta_temperature = temperature_ctor(self.action_size * each)
-        self._beta_formula = f"{self.action_size} x (-p log p - (1 - p) log(1 - p)) at p = {beta_min_prob:g}"
+        target = target_entropies.of_choices(
+            2, beta_min_prob, beta_target_entropy, "SdarAlgorithm.beta_target_entropy", times=self.action_size
+        )
+        self.beta_temperature = temperature_ctor(target.nats)
+        self._beta_formula = target.formula
 
     def _build_actor(self, actor_ctor: Callable[..., nn.Module]) -> nn.Module:
         self.actor_embedding = TrajectoryEmbedding(self.feature_size, self.action_size, 2)

@@ -17,7 +17,8 @@ import torch
 import torch.nn as nn
 
 from taac import nest
-from taac.algorithms.actor_critic import ActorCriticAlgorithm, action_target_entropy
+from taac.algorithms import target_entropies
+from taac.algorithms.actor_critic import ActorCriticAlgorithm
 from taac.algorithms.td_losses import BaseTDLoss, TAACTDLoss
 from taac.algorithms.temperature import Temperature
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
@@ -67,15 +68,17 @@ class TaacAlgorithm(ActorCriticAlgorithm):
             `ActorCriticAlgorithm`.
         actor_ctor: called with input and action size; see `ActorNetwork`.
         td_loss: how targets are made; `TAACTDLoss` is TAAC, `OneStepTDLoss` TAAC-1td, `TDLoss` TAAC-Ntd.
-        action_min_prob: target entropy of the actor, `sum_i log((max_i - min_i) * action_min_prob)`.
-        beta_min_prob: target entropy of the switch, `-p log p - (1-p) log(1-p)`.
+        action_min_prob: gives the target entropy of the actor, `sum_i log((max_i - min_i) * action_min_prob)`.
+        action_target_entropy: that target entropy itself, in nats, instead.
+        beta_min_prob: gives the target entropy of the switch, `-p log p - (1-p) log(1-p)`.
+        beta_target_entropy: that target entropy itself, in nats, instead; in [0, log 2].
         temperature_ctor: called with a target entropy, for actor and switch alike; see `Temperature`.
         b1_advantage_clipping: `(low, high)`, either may be None: clips the advantage `q_1 - q_0` of switching.
         max_repeat_steps: a trajectory that has run so long is ended by a forced switch, in rollout and evaluation.
         randomize_first_state_tau: rollouts begin each episode on a random trajectory instead of at rest.
 
     Raises:
-        TaacError: a discrete, nested or unscaled action space; settings out of range.
+        TaacError: a discrete, nested or unscaled action space; settings out of range; a target entropy that cannot be reached.
     """
 
     def __init__(
@@ -90,7 +93,9 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         critic_ctor: Callable[..., nn.Module] = CriticEnsemble,
         td_loss: BaseTDLoss | None = None,
         action_min_prob: float = 0.1,
+        action_target_entropy: float | None = None,
         beta_min_prob: float = 0.05,
+        beta_target_entropy: float | None = None,
         temperature_ctor: Callable[..., Temperature] = Temperature,
         b1_advantage_clipping: tuple[float | None, float | None] | None = None,
         max_repeat_steps: int | None = None,
@@ -111,12 +116,15 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         self.trajectory = trajectory
         self.tau_embedding = TrajectoryEmbedding(self.feature_size, self.action_size, num_parts)
         self.actor = actor_ctor(self.tau_embedding.output_size, self.action_size)
-        self._target_formulas = {
-            "action": f"sum over {self.action_size} dimensions of log((max - min) * {action_min_prob:g})",
-            "beta": f"-p log p - (1 - p) log(1 - p) at p = {beta_min_prob:g}",
-        }
-        self.action_temperature = temperature_ctor(action_target_entropy(action_spec, action_min_prob, None))
-        self.beta_temperature = temperature_ctor(distributions.discrete_target_entropy(2, beta_min_prob))
+        action_target = target_entropies.of_actions(
+            action_spec, action_min_prob, action_target_entropy, "TaacAlgorithm.action_target_entropy"
+        )
+        beta_target = target_entropies.of_choices(
+            2, beta_min_prob, beta_target_entropy, "TaacAlgorithm.beta_target_entropy"
+        )
+        self._target_formulas = {"action": action_target.formula, "beta": beta_target.formula}
+        self.action_temperature = temperature_ctor(action_target.nats)
+        self.beta_temperature = temperature_ctor(beta_target.nats)
         self.td_loss = td_loss or TAACTDLoss()
         self.td_loss.check(reward_dim, type(self).__name__)
         self.b1_advantage_clipping = b1_advantage_clipping

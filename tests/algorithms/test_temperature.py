@@ -5,7 +5,15 @@ import math
 import pytest
 import torch
 
-from taac.algorithms import TaacAlgorithm, Temperature
+from taac.algorithms import (
+    DiscreteSacAlgorithm,
+    MixedSacAlgorithm,
+    SacAlgorithm,
+    SacHybridAlgorithm,
+    SdarAlgorithm,
+    TaacAlgorithm,
+    Temperature,
+)
 from taac.errors import TaacError
 from taac.specs import bounded
 
@@ -132,3 +140,50 @@ def test_the_target_of_beta_is_the_entropy_of_a_coin(p):
 def test_a_target_above_the_greatest_entropy_is_refused(settings):
     with pytest.raises(TaacError, match="min_prob"):
         TaacAlgorithm(bounded((3,), -1.0, 1.0), bounded((2,), -1.0, 1.0), **settings)
+
+
+# Each target in nats: the algorithm, the parameter, which temperature it is of, and the greatest entropy possible of two
+# dimensions in [-1, 1] (2 log 2), of a coin (log 2), of a coin a dimension (2 log 2), of three choices (log 3).
+PLANE, CHOICE = bounded((2,), -1.0, 1.0), bounded((), 0, 2, torch.int64)
+ONE = bounded((), 0, 0, torch.int64)
+TARGETS = [
+    (SacAlgorithm, PLANE, "target_entropy", "action", 2 * math.log(2)),
+    (TaacAlgorithm, PLANE, "action_target_entropy", "action", 2 * math.log(2)),
+    (TaacAlgorithm, PLANE, "beta_target_entropy", "beta", math.log(2)),
+    (SacHybridAlgorithm, PLANE, "beta_target_entropy", "beta", math.log(2)),
+    (SdarAlgorithm, PLANE, "target_entropy", "action", 2 * math.log(2)),
+    (SdarAlgorithm, PLANE, "beta_target_entropy", "beta", 2 * math.log(2)),
+    (MixedSacAlgorithm, (CHOICE, PLANE), "target_entropy", "action", 2 * math.log(2)),
+    (MixedSacAlgorithm, (CHOICE, PLANE), "choice_target_entropy", "choice", math.log(3)),
+    (DiscreteSacAlgorithm, CHOICE, "target_entropy", "action", math.log(3)),
+]
+
+
+@pytest.mark.parametrize("algorithm, actions, name, which, greatest", TARGETS)
+def test_a_target_entropy_may_be_given_in_nats(algorithm, actions, name, which, greatest):
+    def described(**settings):
+        made = algorithm(bounded((3,), -1.0, 1.0), actions, **settings)
+        lines = dict(zip(made.temperatures(), made.describe(), strict=True))
+        return {key: t.target_entropy for key, t in made.temperatures().items()}, lines
+
+    by_default, _ = described()
+    for nats in (0.3, greatest):
+        targets, lines = described(**{name: nats})
+        assert targets == {**by_default, which: nats}, "the others stay as they are"
+        assert f"target entropy {nats:.4f} nats = " in lines[which] and f".{name}" in lines[which]
+    for nats in (greatest + 1e-4, float("nan"), float("-inf"), float("inf")):
+        with pytest.raises(TaacError, match=rf"\.{name} {nats} nats (cannot be reached|is one for continuous)"):
+            described(**{name: nats})
+
+
+@pytest.mark.parametrize("algorithm, actions, name, which, greatest", [t for t in TARGETS if t[3] != "action"])
+def test_a_negative_target_is_for_continuous_actions_alone(algorithm, actions, name, which, greatest):
+    with pytest.raises(TaacError, match=rf"{name} -0.5 nats is one for continuous actions.*\[0, {greatest:.4f}\]"):
+        algorithm(bounded((3,), -1.0, 1.0), actions, **{name: -0.5})
+
+
+def test_one_choice_has_no_entropy():
+    one = MixedSacAlgorithm(bounded((3,), -1.0, 1.0), (ONE, PLANE), choice_target_entropy=0.0)
+    assert one.choice_temperature.target_entropy == 0.0
+    with pytest.raises(TaacError, match="choice_target_entropy 0.1 nats cannot be reached"):
+        MixedSacAlgorithm(bounded((3,), -1.0, 1.0), (ONE, PLANE), choice_target_entropy=0.1)
