@@ -21,7 +21,6 @@ from taac.algorithms.temperature import Temperature
 from taac.data_structures import Experience, LossInfo, Nest
 from taac.errors import TaacError
 from taac.networks import CriticEnsemble
-from taac.ops import losses
 from taac.specs import TensorSpec
 
 ALPHA_1 = functools.partial(Temperature, tuning="fixed")
@@ -87,7 +86,7 @@ class SacValueAlgorithm(SacAlgorithm):
         target = info.sac.q_pi
         if self.entropy_in_target:
             target = target + self._share_out(-self.temperature.alpha() * info.sac.log_pi)
-        value_loss = losses.squared_td_error(info.v, target)  # equation 5
+        value_loss = self.td_loss.error(info.v, target)  # equation 5
         value_loss = self.masked(experience, F.pad(value_loss, (0, 0, 0, len(loss_info.loss) - len(value_loss))))
         extra = {**loss_info.extra, "loss/value": value_loss.detach().mean()}
         return loss_info._replace(loss=loss_info.loss + value_loss, extra=extra)
@@ -100,4 +99,4 @@ class SacValueAlgorithm(SacAlgorithm):
         return {**groups, "critic": [*groups["critic"], *self.value.parameters()]}
 
     def summary_tags(self) -> dict[str, str]:
-        return {"loss/value": "squared error of V(s), mean over all T*B frames, 0 at LAST"}
+        return {"loss/value": "error (squared, or Huber's) of V(s), mean over all T*B frames, 0 at LAST"}

@@ -6,6 +6,7 @@ the loss of each frame. They differ in their return alone; `RetraceTDLoss` needs
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import gin
@@ -18,21 +19,28 @@ from taac.ops import losses, value_ops
 
 
 class BaseTDLoss:
-    """Squared error between Q and a return; subclasses give the return.
+    """Squared or Huber's error between Q and a return; subclasses give the return.
 
     Args:
         gamma: discount of a step, in [0, 1]; a sequence gives each part of a vector reward its own.
         ignore_done: treat terminations as if the episode went on (the return bootstraps from the last state).
+        huber_delta: errors beyond +- this, in units of Q, count linearly (`losses.huber_td_error`); None: all are squared.
+            It holds for everything that the algorithm regresses on values: V and Q of SAC with a value network, TempoRL's
+            durations.
 
     Raises:
-        TaacError: gamma outside [0, 1].
+        TaacError: gamma outside [0, 1], a delta that is not above 0.
     """
 
-    def __init__(self, gamma: float | Sequence[float] = 0.99, ignore_done: bool = False):
+    def __init__(
+        self, gamma: float | Sequence[float] = 0.99, ignore_done: bool = False, huber_delta: float | None = None
+    ):
         self.gamma = torch.as_tensor(gamma, dtype=torch.float32)
         if self.gamma.dim() > 1 or not bool(((self.gamma >= 0) & (self.gamma <= 1)).all()):
             raise TaacError(f"gamma must be a number in [0, 1], or a sequence of them, got {gamma}")
-        self.ignore_done = ignore_done
+        if huber_delta is not None and not 0 < huber_delta < math.inf:
+            raise TaacError(f"{type(self).__name__}.huber_delta must be above 0, or None, got {huber_delta}")
+        self.ignore_done, self.huber_delta = ignore_done, huber_delta
         self.repeat_gamma = 1.0  # of a step inside a repeated action, as the environment has it
 
     needs_probabilities = False  # of the rollout's actions, which not every algorithm stores
@@ -90,21 +98,26 @@ class BaseTDLoss:
             q: `[N, T-1, B]` or `[N, T-1, B, D]`, each critic at the executed actions of frames 0..T-2.
 
         Returns:
-            Squared errors summed over critics `[T, B]`, 0 at the segment's last frame, and the targets.
+            Errors of `error` `[T, B]`, 0 at the segment's last frame, and the targets.
         """
         return self.loss(q, self.returns(time_step, value, switch))
 
-    @staticmethod
-    def loss(q: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def loss(self, q: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The loss of frames 0..T-2 against their targets as `[T, B]`, and the targets."""
-        return F.pad(losses.squared_td_error(q, target), (0, 0, 0, 1)), target
+        return F.pad(self.error(q, target), (0, 0, 0, 1)), target
+
+    def error(self, q: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Values `[N, T, B(, D)]` against a target `[T, B(, D)]`: squared or Huber's, summed over N, mean over D: `[T, B]`."""
+        if self.huber_delta is None:
+            return losses.squared_td_error(q, target)
+        return losses.huber_td_error(q, target, self.huber_delta)
 
 
 @gin.configurable
 class OneStepTDLoss(BaseTDLoss):
-    """One-step TD: squared error against `value_ops.one_step_return`.
+    """One-step TD: the error against `value_ops.one_step_return`.
 
-    Args, errors: `gamma` in [0, 1] and `ignore_done`, as `BaseTDLoss`.
+    Args, errors: `gamma` in [0, 1], `ignore_done` and `huber_delta`, as `BaseTDLoss`.
 
     Source: Sutton and Barto (2nd edition), equation 6.1; the critic's loss of SAC (arXiv:1812.05905), equation 5.
     """
@@ -115,9 +128,9 @@ class OneStepTDLoss(BaseTDLoss):
 
 @gin.configurable
 class TDLoss(BaseTDLoss):
-    """N-step TD over the whole segment, uncorrected: squared error against `value_ops.n_step_return`.
+    """N-step TD over the whole segment, uncorrected: the error against `value_ops.n_step_return`.
 
-    Args, errors: `gamma` in [0, 1] and `ignore_done`, as `BaseTDLoss`.
+    Args, errors: `gamma` in [0, 1], `ignore_done` and `huber_delta`, as `BaseTDLoss`.
 
     Source: Sutton and Barto (2nd edition), equation 7.1; TAAC-Ntd of TAAC (arXiv:2104.06521), section 5.
     """
@@ -128,9 +141,9 @@ class TDLoss(BaseTDLoss):
 
 @gin.configurable
 class TAACTDLoss(BaseTDLoss):
-    """TAAC's compare-through TD: squared error against `value_ops.compare_through_return`.
+    """TAAC's compare-through TD: the error against `value_ops.compare_through_return`.
 
-    Args, errors: `gamma` in [0, 1] and `ignore_done`, as `BaseTDLoss`.
+    Args, errors: `gamma` in [0, 1], `ignore_done` and `huber_delta`, as `BaseTDLoss`.
 
     Source: Yu, Xu and Zhang, TAAC (arXiv:2104.06521), section 4.3.
     """
@@ -146,14 +159,20 @@ class RetraceTDLoss(BaseTDLoss):
     """Retrace over the whole segment: `value_ops.retrace_return`. For algorithms that store the rollout's probabilities.
 
     Args:
-        gamma, ignore_done: as every TD loss.
+        gamma, ignore_done, huber_delta: as every TD loss.
         lambda_: in [0, 1], `c = lambda min(1, pi / mu)`.
     """
 
     needs_probabilities = True
 
-    def __init__(self, gamma: float | Sequence[float] = 0.99, ignore_done: bool = False, lambda_: float = 1.0):
-        super().__init__(gamma, ignore_done)
+    def __init__(
+        self,
+        gamma: float | Sequence[float] = 0.99,
+        ignore_done: bool = False,
+        lambda_: float = 1.0,
+        huber_delta: float | None = None,
+    ):
+        super().__init__(gamma, ignore_done, huber_delta)
         if not 0 <= lambda_ <= 1:
             raise TaacError(f"RetraceTDLoss.lambda_ must be in [0, 1], got {lambda_}")
         self.lambda_ = lambda_

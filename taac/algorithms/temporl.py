@@ -20,7 +20,7 @@ from taac.algorithms.sac import SacAlgorithm, SacTrainInfo
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
 from taac.errors import TaacError
 from taac.networks import CriticEnsemble
-from taac.ops import distributions, losses, value_ops
+from taac.ops import distributions, value_ops
 
 
 class TempoRLState(NamedTuple):
@@ -143,9 +143,7 @@ class TempoRLAlgorithm(SacAlgorithm):
             self.max_skip,
         )
         # [J, T-1, B]: the error of each duration, then the mean over those that happened
-        skip_error = torch.stack(
-            [losses.squared_td_error(q.unsqueeze(0), g) for q, g in zip(info.skip_q.unbind(2), target)]
-        )
+        skip_error = torch.stack([self.td_loss.error(q.unsqueeze(0), g) for q, g in zip(info.skip_q.unbind(2), target)])
         skip_loss = (skip_error * happened).sum(0) / happened.sum(0).clamp(min=1)
         own = {"loss/skip": skip_loss.detach().mean(), "skip/observed": happened.float().sum(0).mean()}
         return LossInfo(loss + nn.functional.pad(skip_loss, (0, 0, 0, 1)), {**extra, **own}, error)
@@ -159,6 +157,6 @@ class TempoRLAlgorithm(SacAlgorithm):
 
     def summary_tags(self) -> dict[str, str]:
         return {
-            "loss/skip": "squared TD error of the durations' values, mean over the durations of a frame, then over frames",
+            "loss/skip": "error (squared or Huber's) of the durations' values, mean over a frame's durations, then over frames",
             "skip/observed": "durations that a replayed frame is an example of, mean",
         }

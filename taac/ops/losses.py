@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 
 from taac.errors import TaacError
 
@@ -52,7 +53,27 @@ def squared_td_error(q: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     Raises:
         TaacError: shapes that do not fit.
     """
-    if q.shape[1:] != target.shape:
-        raise TaacError(f"q must be [N, *target.shape], got {list(q.shape)} and a target of {list(target.shape)}")
+    _check_shapes(q, target)
     loss = (q - target.detach()).square().sum(0)
     return loss.mean(-1) if loss.dim() == 3 else loss
+
+
+def huber_td_error(q: torch.Tensor, target: torch.Tensor, delta: float) -> torch.Tensor:
+    """The squared TD error e^2 where |e| <= delta, and the line `delta (2 |e| - delta)` that goes on from there beyond it.
+
+    So no error pulls harder than one of delta does. It is twice Huber's function, as `squared_td_error` is without 1/2:
+    with delta above all errors the two are the same.
+
+    Args, returns, errors: as `squared_td_error`.
+        delta: above 0, in units of Q.
+
+    Source: Huber (1964), Robust Estimation of a Location Parameter; on TD errors Mnih et al. (Nature 2015), methods.
+    """
+    _check_shapes(q, target)
+    loss = 2.0 * F.huber_loss(q, target.detach().expand_as(q), reduction="none", delta=delta).sum(0)
+    return loss.mean(-1) if loss.dim() == 3 else loss
+
+
+def _check_shapes(q: torch.Tensor, target: torch.Tensor) -> None:
+    if q.shape[1:] != target.shape:
+        raise TaacError(f"q must be [N, *target.shape], got {list(q.shape)} and a target of {list(target.shape)}")

@@ -24,7 +24,7 @@ TAGS: dict[str, str] = {
     "{phase}/jerk": "mean squared second difference of the action in [-1, 1] (of a choice, its number)",
     "{phase}/fraction_same": "components of the action that equal the ones before / all, measured on the actions alone",
     "loss/total": "mean over all T*B frames of actor + temperature + critic losses, 0 at LAST: what is minimised",
-    "loss/critic": "sum over critics of (Q_i - G)^2, mean over the frames that are learnt from",
+    "loss/critic": "sum over critics of (Q_i - G)^2 (or Huber's, see `huber_delta`), mean over the frames that are learnt from",
     "loss/actor": "half the squared length of beta_1 dQ/da, + alpha log pi (beta_1 = 1 for SAC), mean over frames; "
     "of discrete SAC, sum_a pi(a) (alpha log pi(a) - min Q(a))",
     "critic/q": "Q_i(s, tau) at the executed trajectories, mean over critics and frames",

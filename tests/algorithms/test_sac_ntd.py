@@ -69,7 +69,7 @@ def test_uniform_collection_stores_the_uniform_density():
 def targets(tested, experience):
     """What the critics regress on, by catching the loss's arguments."""
     caught = {}
-    tested.td_loss.loss = lambda q, target: caught.setdefault("result", (RetraceTDLoss.loss(q, target)[0], target))
+    tested.td_loss.loss = lambda q, target: caught.setdefault("result", (RetraceTDLoss().loss(q, target)[0], target))
     info = tested.train_step(experience)
     tested.calc_loss(experience, info)
     return caught["result"][1], info

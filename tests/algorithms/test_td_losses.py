@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from taac.algorithms.td_losses import OneStepTDLoss, TAACTDLoss, TDLoss
+from taac.algorithms.td_losses import OneStepTDLoss, RetraceTDLoss, TAACTDLoss, TDLoss
 from taac.data_structures import StepType, TimeStep
 from taac.errors import TaacError
 
@@ -165,3 +165,21 @@ def test_q_of_another_shape_than_the_targets_is_refused():
     q, time_step, value = random_segment()
     with pytest.raises(TaacError, match="q must be"):
         OneStepTDLoss()(torch.cat([q, q[:, :1]], 1), time_step, value, switches(0.5, time_step))
+
+
+def test_a_table_of_hubers_error():
+    """The targets of `test_a_table`, 6, 12, 4, -, 48, from q of 1, 2, 3, 4, 5 and of 0, with delta 2:
+    2 (2 5 - 2) + 2 (2 6 - 2) = 36,  2 (2 10 - 2) + 2 (2 12 - 2) = 80,  1 + 2 (2 4 - 2) = 13,  2 (2 43 - 2) + 2 (2 48 - 2) = 356
+    """
+    q = torch.tensor([[1.0, 2, 3, 4, 5], [0.0, 0, 0, 0, 0]]).unsqueeze(-1)
+    loss, target = OneStepTDLoss(0.5, huber_delta=2.0)(q, time_steps(STEP_TYPE, REWARD, DISCOUNT), VALUE, SWITCH)
+    assert [loss[t, 0].item() for t in (0, 1, 2, 4, 5)] == [36, 80, 13, 356, 0]
+    assert target[0, 0] == 6
+
+
+@pytest.mark.parametrize("td_loss", [*ALL, RetraceTDLoss])
+@pytest.mark.parametrize("delta", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_delta_must_be_above_0(td_loss, delta):
+    assert td_loss(huber_delta=0.5).huber_delta == 0.5 and td_loss().huber_delta is None
+    with pytest.raises(TaacError, match=rf"{td_loss.__name__}.huber_delta must be above 0, or None, got {delta}"):
+        td_loss(huber_delta=delta)

@@ -185,5 +185,5 @@ def test_a_negative_target_is_for_continuous_actions_alone(algorithm, actions, n
 def test_one_choice_has_no_entropy():
     one = MixedSacAlgorithm(bounded((3,), -1.0, 1.0), (ONE, PLANE), choice_target_entropy=0.0)
     assert one.choice_temperature.target_entropy == 0.0
-    with pytest.raises(TaacError, match="choice_target_entropy 0.1 nats cannot be reached"):
+    with pytest.raises(TaacError, match=r"choice_target_entropy 0\.1 nats cannot be reached"):
         MixedSacAlgorithm(bounded((3,), -1.0, 1.0), (ONE, PLANE), choice_target_entropy=0.1)

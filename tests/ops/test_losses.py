@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from taac.ops.losses import action_gradient_loss, squared_td_error, temperature_loss
+from taac.errors import TaacError
+from taac.ops.losses import action_gradient_loss, huber_td_error, squared_td_error, temperature_loss
 
 
 # --- Deterministic policy gradient ----------------------------------------------------------------
@@ -124,3 +125,26 @@ def test_squared_td_error_trains_the_critics_and_not_their_target():
     q = torch.tensor([[[[1.0, 2.0]]]], requires_grad=True)
     squared_td_error(q, torch.tensor([[[3.0, 0.0]]])).sum().backward()
     assert q.grad.flatten().tolist() == [-2.0, 2.0]
+
+
+def test_huber_td_error_by_hand():
+    """delta 2: e^2 up to 2, then 2 (2 |e| - 2); the gradient is 2 e, kept within +-4."""
+    # errors                0  1   -2  3   -5
+    q = torch.tensor([[[10.0, 11, 8, 13, 5]]], requires_grad=True)
+    target = torch.full((1, 5), 10.0, requires_grad=True)
+    loss = huber_td_error(q, target, 2.0)
+    assert loss.tolist() == [[0, 1, 4, 8, 16]]
+    loss.sum().backward()
+    assert q.grad.flatten().tolist() == [0, 2, -4, 4, -4] and target.grad is None
+    # Two critics and two parts of the reward: the sum over critics of the mean over parts, (1 + 8) / 2 + (0 + 16) / 2.
+    q = torch.tensor([[[[11.0, 3.0]]], [[[10.0, -5.0]]]])
+    assert huber_td_error(q, torch.tensor([[[10.0, 0.0]]]), 2.0).tolist() == [[12.5]]
+    with pytest.raises(TaacError, match="q must be"):
+        huber_td_error(q, torch.zeros(1, 1), 2.0)
+
+
+@pytest.mark.parametrize("dims", [(), (2,)])
+def test_huber_with_a_delta_above_all_errors_is_squared(dims):
+    q, target = torch.randn(2, 3, 4, *dims, dtype=torch.float64), torch.randn(3, 4, *dims, dtype=torch.float64)
+    torch.testing.assert_close(huber_td_error(q, target, 100.0), squared_td_error(q, target), rtol=1e-14, atol=0)
+    assert (huber_td_error(q, target, 0.1) < squared_td_error(q, target)).all()
