@@ -193,11 +193,11 @@ class ActorCriticAlgorithm(Algorithm):
                     [p for target, _ in pairs for p in target.parameters()],
                     [p for _, network in pairs for p in network.parameters()],
                 )
-                self._encoder_has_buffers = any(True for _ in self.encoder.buffers())
+                self._pairs_with_buffers = [pair for pair in pairs if next(pair[1].buffers(), None) is not None]
             torch._foreach_lerp_(*self._slow_and_followed, self.target_update_tau)
-            if self._encoder_has_buffers:  # statistics of a custom encoder
-                for target, buffer in zip(self.target_encoder.buffers(), self.encoder.buffers()):
-                    target.copy_(buffer)
+            for target, network in self._pairs_with_buffers:  # running statistics, which no gradient moves
+                for slow, buffer in zip(target.buffers(), network.buffers()):
+                    slow.copy_(buffer)
 
     def describe(self) -> list[str]:
         return [

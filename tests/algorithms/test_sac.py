@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch.nn as nn
 
-from taac.algorithms import OneStepTDLoss, SacAlgorithm, Temperature
+from taac.algorithms import OneStepTDLoss, SacAlgorithm, SacValueAlgorithm, Temperature
 from taac.algorithms.algorithm import reset_where_first
 from taac.data_structures import Experience, StepType, TimeStep
 from taac.errors import TaacError
@@ -527,6 +527,48 @@ def test_targets_move_softly_and_on_time(tau, period):
         SacAlgorithm(IMAGE_SPEC, ACTION_SPEC, target_update_tau=tau, target_update_period=period, **networks()),
         tau, period,
     )  # fmt: skip
+
+
+class Standardised(nn.Module):
+    """Running statistics of its input, as a batch norm keeps them, before another network."""
+
+    def __init__(self, inner, width):
+        super().__init__()
+        self.inner = inner
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.output_size = getattr(inner, "output_size", None)
+
+    def forward(self, x, *action):
+        with torch.no_grad():
+            self.count += 1
+            self.mean.lerp_(torch.cat([x, *action], -1).mean(tuple(range(x.dim() - 1))), 0.1)
+        return self.inner(x - self.mean[: x.shape[-1]], *action)
+
+
+@pytest.mark.parametrize(
+    "kind, network", [(SacAlgorithm, "encoder"), (SacAlgorithm, "critics"), (SacValueAlgorithm, "value")]
+)
+def test_buffers_are_copied_to_the_target_when_it_moves(kind, network):
+    """Statistics that a network keeps are moved by no gradient: its target takes them over as they are."""
+    width = 3 + NUM_ACTIONS * (network == "critics")
+    name = {"encoder": "encoder_ctor", "critics": "critic_ctor", "value": "value_ctor"}[network]
+    inner = ObservationEncoder if network == "encoder" else functools.partial(CriticEnsemble, hidden_layers=(6,))
+    algorithm = kind(
+        VECTOR_SPEC, ACTION_SPEC, target_update_period=2,
+        **{name: lambda *args, **options: Standardised(inner(*args, **options), width)},
+    )  # fmt: skip
+    followed, slow = getattr(algorithm, network), getattr(algorithm, f"target_{network}")
+    followed.mean.normal_()
+    followed.count.fill_(7)
+    algorithm.after_update(1)
+    assert not slow.mean.any() and slow.count == 0
+    algorithm.after_update(2)
+    assert torch.equal(slow.mean, followed.mean) and slow.count == 7
+    assert slow.mean is not followed.mean
+    followed(torch.ones(4, 3), *([torch.ones(4, NUM_ACTIONS)] if network == "critics" else []))
+    algorithm.after_update(4)  # not the buffers of the first time alone
+    assert torch.equal(slow.mean, followed.mean) and slow.count == 8
 
 
 @pytest.mark.parametrize("tuning, temperatures", [("log", 1), ("direct", 1), ("fixed", 0)])
