@@ -34,6 +34,7 @@ class SacTrainInfo(NamedTuple):
     q_pi: torch.Tensor  # [T or T-1, B(, D)], min_i Q_i(s, a~), detached
     q: torch.Tensor  # [N, T-1, B(, D)], at the executed actions
     value: torch.Tensor  # [T, B(, D)], target values; 0 at frame 0, where they are never read
+    bonus: torch.Tensor | None  # [T, B(, D)], the entropy bonus in `value`; None if targets pay none
     mean: torch.Tensor  # [T or T-1, B, A], the policy's, before tanh
     log_std: torch.Tensor  # [T or T-1, B, A]
     features: torch.Tensor  # [T, B, F], encoded observations, detached
@@ -54,7 +55,8 @@ class SacAlgorithm(ActorCriticAlgorithm):
         action_min_prob: gives the target entropy, `sum_i log((max_i - min_i) * action_min_prob)`.
         target_entropy: the target entropy itself, in nats, instead.
         temperature_ctor: called with the target entropy; see `Temperature`.
-        entropy_in_target: whether targets pay the next step's entropy, `- alpha log pi(a'|s')`, discounted as the value.
+        entropy_in_target: whether targets pay the entropy of every step that they go through, `- alpha log pi(a'|s')`,
+            discounted as the value: of the next step with a one-step `td_loss`, of all further ones too with `TDLoss`.
         actor_on_last_frame: whether actor and temperature learn on all T frames, as published with TAAC, or on frames
             0..T-2, of which the actions were taken, as in algorithm 1 (and other implementations): less work.
 
@@ -157,13 +159,14 @@ class SacAlgorithm(ActorCriticAlgorithm):
         actor_loss = losses.action_gradient_loss(action, dq_da) + self.temperature.alpha() * log_pi
 
         with torch.no_grad():
-            value = self._next_value(target_features, seen[1:], action, log_pi)
+            value, bonus = self._next_value(target_features, seen[1:], action, log_pi)
         return SacTrainInfo(
             actor_loss=actor_loss,
             log_pi=log_pi.detach(),
             q_pi=q_pi.detach(),
             q=self.critics(features[:-1], executed),
             value=self.pad_front(value),
+            bonus=None if bonus is None else self.pad_front(bonus),
             mean=mean.detach(),
             log_std=log_std.detach(),
             features=frozen,
@@ -172,8 +175,8 @@ class SacAlgorithm(ActorCriticAlgorithm):
 
     def _next_value(
         self, target_features: torch.Tensor, seen: torch.Tensor, action: torch.Tensor, log_pi: torch.Tensor
-    ) -> torch.Tensor:
-        """`V(s') = min_i Q'_i(s', a~') - alpha log pi(a~'|s')` (equation 3), `[T-1, B(, D)]`.
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """`V(s') = min_i Q'_i(s', a~') - alpha log pi(a~'|s')` (equation 3), and its last term: `[T-1, B(, D)]` both.
 
         Args:
             target_features, seen: of frames 1..T-1, the target critics' and the actor's.
@@ -183,9 +186,10 @@ class SacAlgorithm(ActorCriticAlgorithm):
         if not self.actor_on_last_frame:
             next_action, next_log_pi = distributions.squashed_normal_sample(*self.actor(seen))
         value = self.min_over_critics(self.target_critics(target_features, next_action))
-        if self.entropy_in_target:
-            value = value + self._share_out(-self.temperature.alpha() * next_log_pi)
-        return value
+        if not self.entropy_in_target:
+            return value, None
+        bonus = self._share_out(-self.temperature.alpha() * next_log_pi)
+        return value + bonus, bonus
 
     def calc_loss(self, experience: Experience, info: SacTrainInfo) -> LossInfo:
         critic_loss, target = self.critic_loss(experience, info)
@@ -204,7 +208,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
     def critic_loss(self, experience: Experience, info: SacTrainInfo) -> tuple[torch.Tensor, torch.Tensor]:
         """Squared TD errors `[T, B]` (equation 5), and their targets."""
         switch = torch.ones_like(experience.time_step.step_type, dtype=torch.bool)
-        return self.td_loss(info.q, experience.time_step, info.value, switch)
+        return self.td_loss(info.q, experience.time_step, info.value, switch, info.bonus)
 
     def temperatures(self) -> dict[str, Temperature]:
         return {"action": self.temperature}

@@ -35,6 +35,7 @@ class DiscreteSacTrainInfo(NamedTuple):
     log_pi: torch.Tensor  # [T, B], sum_a pi(a|s) log pi(a|s), mean over agents, detached
     q: torch.Tensor  # [N, T-1, B(, G or D)], at the executed choices
     value: torch.Tensor  # [T, B(, G or D)], target values; 0 at frame 0, where they are never read
+    bonus: torch.Tensor | None  # [T, B(, G or D)], the entropy bonus in `value`; None if targets pay none
 
 
 @gin.configurable
@@ -58,7 +59,7 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
         action_min_prob: gives the target entropy, `p (log(C-1) - log p) - (1-p) log(1-p)`.
         target_entropy: the target entropy itself, in nats, instead; in [0, log C].
         temperature_ctor: called with the target entropy; see `Temperature`.
-        entropy_in_target: whether targets pay the next step's entropy, discounted as the value.
+        entropy_in_target: whether targets pay the entropy of every step that they go through, discounted as the value.
 
     Raises:
         TaacError: actions that are not discrete, a mask that does not fit, a target entropy that cannot be reached.
@@ -164,14 +165,16 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
             target_features = self.target_encoder(nest.index(observation, slice(1, None)))
             target_q = self.min_over_critics(self.target_critics(target_features))
             value = (_like(probs[1:], target_q) * target_q).sum(probs.dim() - 1)
-            if self.entropy_in_target:
-                value = value + self._share_out(alpha * entropy[1:])
+            bonus = self._share_out(alpha * entropy[1:]) if self.entropy_in_target else None
+            if bonus is not None:
+                value = value + bonus
         return DiscreteSacTrainInfo(
             actor_loss=self._over_agents(actor_loss),
             temperature_loss=self._over_agents(temperature_loss),
             log_pi=self._over_agents(-entropy),
             q=_at(q[:, :-1], time_step.prev_action[1:]),
             value=self.pad_front(value),
+            bonus=None if bonus is None else self.pad_front(bonus),
         )
 
     def calc_loss(self, experience: Experience, info: DiscreteSacTrainInfo) -> LossInfo:
@@ -179,7 +182,7 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
         if time_step.reward.dim() < info.value.dim():  # every agent has the one reward
             time_step = time_step._replace(reward=time_step.reward.unsqueeze(-1).expand_as(info.value))
         switch = torch.ones_like(time_step.step_type, dtype=torch.bool)
-        critic_loss, target = self.td_loss(info.q, time_step, info.value, switch)
+        critic_loss, target = self.td_loss(info.q, time_step, info.value, switch, info.bonus)
         loss = self.masked(experience, info.actor_loss + info.temperature_loss + critic_loss)
         summaries = self.common_summaries(experience, info, critic_loss, target, self.temperature)
         return LossInfo(loss, summaries, self.segment_error(experience, info.q, target))

@@ -38,6 +38,7 @@ class MixedSacTrainInfo(NamedTuple):
     probs: torch.Tensor  # [T, B, C], p(d | s, a~), detached
     q: torch.Tensor  # [N, T-1, B(, D)], at the executed actions
     value: torch.Tensor  # [T, B(, D)], target values; 0 at frame 0, where they are never read
+    bonus: torch.Tensor | None  # [T, B(, D)], the entropy bonus in `value`; None if targets pay none
 
 
 @gin.configurable
@@ -142,15 +143,18 @@ class MixedSacAlgorithm(SacAlgorithm):
             target_q = self.min_over_critics(self.target_critics(target_features, action[1:]))
             weights = probs[1:].reshape(*probs[1:].shape, *(1,) * (target_q.dim() - probs.dim()))
             value = (weights * target_q).sum(probs.dim() - 1)
+            bonus = None
             if self.entropy_in_target:
                 choice_bonus = self.choice_temperature.alpha() * distributions.categorical_entropy(probs[1:])
-                value = value + self._share_out(choice_bonus - self.temperature.alpha() * log_pi[1:])
+                bonus = self._share_out(choice_bonus - self.temperature.alpha() * log_pi[1:])
+                value = value + bonus
         return MixedSacTrainInfo(
             actor_loss=actor_loss,
             log_pi=log_pi.detach(),
             probs=probs,
             q=self._at(self.critics(features[:-1], executed), choice),
             value=self.pad_front(value),
+            bonus=None if bonus is None else self.pad_front(bonus),
         )
 
     def calc_loss(self, experience: Experience, info: MixedSacTrainInfo) -> LossInfo:  # type: ignore[override]

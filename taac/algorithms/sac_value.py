@@ -41,7 +41,7 @@ class SacValueAlgorithm(SacAlgorithm):
 
     Args:
         observation_spec, action_spec, sac_arguments: see `SacAlgorithm`. `entropy_in_target` says whether V holds the
-            entropy bonus.
+            entropy bonus, which targets of several steps then pay at each of them.
         value_ctor: called with the feature size, `reward_dim` and `num_critics=1`; see `CriticEnsemble`.
         reward_scale: rewards are multiplied by it: the inverse of a temperature. The paper uses 5, and 20 for Humanoid.
         temperature_ctor: as of `SacAlgorithm`; by default alpha is 1, and stays so.
@@ -76,9 +76,14 @@ class SacValueAlgorithm(SacAlgorithm):
 
     def _next_value(
         self, target_features: torch.Tensor, seen: torch.Tensor, action: torch.Tensor, log_pi: torch.Tensor
-    ) -> torch.Tensor:
-        """`V'(s')`, `[T-1, B(, D)]` (equation 8)."""
-        return self.target_value(target_features)[0]
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """`V'(s')` (equation 8), and the entropy bonus of each step, which V' contains: `[T-1, B(, D)]` both."""
+        value = self.target_value(target_features)[0]
+        if not self.entropy_in_target:
+            return value, None
+        bonus = self._share_out(-self.temperature.alpha() * log_pi[1:])
+        # That of the segment's last frame is never read; the actor may not have been asked there.
+        return value, torch.cat([bonus, torch.zeros_like(value[len(bonus) :])])
 
     def calc_loss(self, experience: Experience, info: SacValueTrainInfo) -> LossInfo:  # type: ignore[override]
         scaled = experience.time_step._replace(reward=self.reward_scale * experience.time_step.reward)

@@ -34,6 +34,7 @@ class SdarTrainInfo(NamedTuple):
     entropy: torch.Tensor  # [T, B], of the selection, detached
     q: torch.Tensor  # [N, T-1, B(, D)], at the executed actions
     value: torch.Tensor  # [T, B(, D)], target values; 0 at frame 0, where they are never read
+    bonus: torch.Tensor | None  # [T, B(, D)], the entropy bonus in `value`; None if targets pay none
 
 
 @gin.configurable
@@ -154,9 +155,11 @@ class SdarAlgorithm(SacAlgorithm):
         with torch.no_grad():
             target_features = self.target_encoder(nest.index(time_step.observation, slice(1, None)))
             value = self.min_over_critics(self.target_critics(target_features, action[1:]))
+            bonus = None
             if self.entropy_in_target:
-                bonus = self.beta_temperature.alpha() * entropy - self.temperature.alpha() * log_pi
-                value = value + self._share_out(bonus[1:])
+                both = self.beta_temperature.alpha() * entropy - self.temperature.alpha() * log_pi
+                bonus = self._share_out(both[1:])
+                value = value + bonus
         return SdarTrainInfo(
             actor_loss=actor_loss,
             log_pi=log_pi.detach(),
@@ -164,6 +167,7 @@ class SdarAlgorithm(SacAlgorithm):
             entropy=entropy.detach(),
             q=self.critics(features[:-1], before[1:]),
             value=self.pad_front(value),
+            bonus=None if bonus is None else self.pad_front(bonus),
         )
 
     def calc_loss(self, experience: Experience, info: SdarTrainInfo) -> LossInfo:  # type: ignore[override]

@@ -79,28 +79,38 @@ class BaseTDLoss:
             return discount * self.gamma.item()
         return discount.unsqueeze(-1) * self.gamma.to(discount.device)
 
-    def returns(self, time_step: TimeStep, value: torch.Tensor, switch: torch.Tensor) -> torch.Tensor:
+    def returns(
+        self, time_step: TimeStep, value: torch.Tensor, switch: torch.Tensor, bonus: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """The critics' targets `[T-1, B]` or `[T-1, B, D]`, detached.
 
         Args:
             time_step: the replayed frames, `[T, B]`.
             value: target values, `[T, B]` or `[T, B, D]`; those of frame 0 are never read.
             switch: `[T, B]` bool, whether the trajectory followed is broken at a frame, executed or newly sampled.
+            bonus: of value's shape, the entropy bonus that `value` contains, which a return of several steps pays at each
+                of them; None: targets pay no entropy.
         """
         raise NotImplementedError
 
     def __call__(
-        self, q: torch.Tensor, time_step: TimeStep, value: torch.Tensor, switch: torch.Tensor
+        self,
+        q: torch.Tensor,
+        time_step: TimeStep,
+        value: torch.Tensor,
+        switch: torch.Tensor,
+        bonus: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The loss of each frame, and the targets.
 
         Args:
             q: `[N, T-1, B]` or `[N, T-1, B, D]`, each critic at the executed actions of frames 0..T-2.
+            time_step, value, switch, bonus: as `returns`.
 
         Returns:
             Errors of `error` `[T, B]`, 0 at the segment's last frame, and the targets.
         """
-        return self.loss(q, self.returns(time_step, value, switch))
+        return self.loss(q, self.returns(time_step, value, switch, bonus))
 
     def loss(self, q: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The loss of frames 0..T-2 against their targets as `[T, B]`, and the targets."""
@@ -122,7 +132,9 @@ class OneStepTDLoss(BaseTDLoss):
     Source: Sutton and Barto (2nd edition), equation 6.1; the critic's loss of SAC (arXiv:1812.05905), equation 5.
     """
 
-    def returns(self, time_step: TimeStep, value: torch.Tensor, switch: torch.Tensor) -> torch.Tensor:
+    def returns(
+        self, time_step: TimeStep, value: torch.Tensor, switch: torch.Tensor, bonus: torch.Tensor | None = None
+    ) -> torch.Tensor:
         return value_ops.one_step_return(time_step.reward, value, time_step.step_type, self.discount(time_step))
 
 
@@ -135,8 +147,10 @@ class TDLoss(BaseTDLoss):
     Source: Sutton and Barto (2nd edition), equation 7.1; TAAC-Ntd of TAAC (arXiv:2104.06521), section 5.
     """
 
-    def returns(self, time_step: TimeStep, value: torch.Tensor, switch: torch.Tensor) -> torch.Tensor:
-        return value_ops.n_step_return(time_step.reward, value, time_step.step_type, self.discount(time_step))
+    def returns(
+        self, time_step: TimeStep, value: torch.Tensor, switch: torch.Tensor, bonus: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        return value_ops.n_step_return(time_step.reward, value, time_step.step_type, self.discount(time_step), bonus)
 
 
 @gin.configurable
@@ -148,9 +162,11 @@ class TAACTDLoss(BaseTDLoss):
     Source: Yu, Xu and Zhang, TAAC (arXiv:2104.06521), section 4.3.
     """
 
-    def returns(self, time_step: TimeStep, value: torch.Tensor, switch: torch.Tensor) -> torch.Tensor:
+    def returns(
+        self, time_step: TimeStep, value: torch.Tensor, switch: torch.Tensor, bonus: torch.Tensor | None = None
+    ) -> torch.Tensor:
         return value_ops.compare_through_return(
-            time_step.reward, value, time_step.step_type, self.discount(time_step), switch
+            time_step.reward, value, time_step.step_type, self.discount(time_step), switch, bonus
         )
 
 

@@ -2,11 +2,13 @@
 
 All share one recursion, backwards from `G[T-1] = value[T-1]`:
 
-    G[t] = reward[t+1] + discount[t+1] * A[t+1],    A[t] = value[t] where stop[t], else G[t],
+    G[t] = reward[t+1] + discount[t+1] * A[t+1],    A[t] = value[t] where stop[t], else bonus[t] + G[t],
 
-and differ in `stop` alone, which always holds at LAST. `reward[t]` and `discount[t]` are those received on arriving at
-step `t`; `discount` already includes gamma: `gamma * TimeStep.discount`. What is computed *at* a LAST frame belongs to no
-action and must be masked by the caller. No gradient flows through any argument.
+and differ in `stop` alone, which always holds at LAST. `bonus[t]` is the entropy bonus of acting at step t, for soft
+values: `value[t]` is soft too, so that it already contains `bonus[t]`. Without entropy in the targets it is 0.
+`reward[t]` and `discount[t]` are those received on arriving at step `t`; `discount` already includes gamma:
+`gamma * TimeStep.discount`. What is computed *at* a LAST frame belongs to no action and must be masked by the caller. No
+gradient flows through any argument.
 """
 
 from __future__ import annotations
@@ -42,20 +44,32 @@ def one_step_return(
 
 
 def n_step_return(
-    reward: torch.Tensor, value: torch.Tensor, step_type: torch.Tensor, discount: torch.Tensor
+    reward: torch.Tensor,
+    value: torch.Tensor,
+    step_type: torch.Tensor,
+    discount: torch.Tensor,
+    bonus: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """N-step return to the end of the segment or of the episode, whichever comes first.
 
-    `G[t] = reward[t+1] + discount[t+1] * A[t+1]`, `A[t] = value[t]` where step t is LAST, else `G[t]`; so
-    `G[0] = r[1] + d[1] r[2] + ... + d[1]...d[T-1] value[T-1]` inside an episode. It is not corrected for the policy that
-    chose the actions.
+    `G[t] = reward[t+1] + discount[t+1] * A[t+1]`, `A[t] = value[t]` where step t is LAST, else `bonus[t] + G[t]`; so
+    `G[0] = r[1] + d[1] r[2] + ... + d[1]...d[T-1] value[T-1]` inside an episode without a bonus. It is not corrected for
+    the policy that chose the actions.
 
-    Args, returns, errors: as `one_step_return`.
+    The soft return is the same as the hard one (a value without entropy) of the rewards
+    `reward[t] + discount[t] * bonus[t]`: each step pays its entropy, and none is paid after a termination.
 
-    Source: Sutton and Barto (2nd edition), equation 7.1.
+    Args:
+        reward, value, step_type, discount: as `one_step_return`.
+        bonus: of reward's shape, the entropy bonus at step t, which `value` contains; None: `value` contains none. That of
+            steps 0 and T-1 is never read.
+
+    Returns, errors: as `one_step_return`.
+
+    Source: Sutton and Barto (2nd edition), equation 7.1; with entropy, Haarnoja et al. (arXiv:1812.05905), equation 2.
     """
-    discount = _check(reward, value, step_type, discount)
-    return _backward(reward, value, step_type == StepType.LAST, discount)
+    discount = _check(reward, value, step_type, discount, bonus)
+    return _backward(reward, value, step_type == StepType.LAST, discount, bonus)
 
 
 def compare_through_return(
@@ -64,10 +78,12 @@ def compare_through_return(
     step_type: torch.Tensor,
     discount: torch.Tensor,
     switch: torch.Tensor,
+    bonus: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The compare-through return of TAAC: multi-step through the steps at which nobody switches.
 
-    `G[t] = reward[t+1] + discount[t+1] * A[t+1]`, `A[t] = value[t]` where step t is LAST or `switch[t]`, else `G[t]`.
+    `G[t] = reward[t+1] + discount[t+1] * A[t+1]`, `A[t] = value[t]` where step t is LAST or `switch[t]`, else
+    `bonus[t] + G[t]`.
     With `switch[t] = b[t] | b~[t]` (the switch that was executed, and one newly sampled from the current policy at the
     replayed state), a target reaches on through step t only where both went on with the same trajectory: there the
     executed action is the one that the current policy takes, so the return needs no importance weights.
@@ -78,6 +94,7 @@ def compare_through_return(
     Args:
         reward, value, step_type, discount: as `one_step_return`.
         switch: `[T, B]` bool.
+        bonus: as `n_step_return`. TAAC's own targets have none.
 
     Returns:
         `[T-1, B]` or `[T-1, B, D]`, detached.
@@ -87,13 +104,13 @@ def compare_through_return(
 
     Source: Yu, Xu and Zhang, TAAC (NeurIPS 2021, arXiv:2104.06521), section 4.3 and algorithm 2.
     """
-    discount = _check(reward, value, step_type, discount)
+    discount = _check(reward, value, step_type, discount, bonus)
     if switch.shape != step_type.shape or switch.dtype != torch.bool:
         raise TaacError(
             f"switch must be bool of step_type's shape {list(step_type.shape)}, "
             f"got {switch.dtype} of shape {list(switch.shape)}"
         )
-    return _backward(reward, value, (step_type == StepType.LAST) | switch, discount)
+    return _backward(reward, value, (step_type == StepType.LAST) | switch, discount, bonus)
 
 
 def retrace_return(
@@ -113,7 +130,8 @@ def retrace_return(
     is LAST or the segment's last.
 
     With c = 0 everywhere it is `one_step_return`. With c = 1, and `value` the Q of the executed actions, it is
-    `n_step_return`.
+    `n_step_return`. With a soft value, and Q as SAC's (without the entropy of its own action), it is the soft return as it
+    stands: `value - Q` contains the bonus of each step that it goes through.
 
     Args:
         reward, value, step_type, discount: as `one_step_return`; `value` is the policy's expected Q.
@@ -197,7 +215,9 @@ def skip_returns(
 
 
 @torch.no_grad()
-def _backward(reward: torch.Tensor, value: torch.Tensor, stop: torch.Tensor, discount: torch.Tensor) -> torch.Tensor:
+def _backward(
+    reward: torch.Tensor, value: torch.Tensor, stop: torch.Tensor, discount: torch.Tensor, bonus: torch.Tensor | None
+) -> torch.Tensor:
     """The recursion of the module's docstring. `discount` is already broadcast."""
     if reward.dim() == 3:
         stop = stop.unsqueeze(-1)
@@ -206,18 +226,27 @@ def _backward(reward: torch.Tensor, value: torch.Tensor, stop: torch.Tensor, dis
     target = value[-1]
     for t in range(steps - 2, -1, -1):
         if t < steps - 2:
-            target = torch.where(stop[t + 1], value[t + 1], target)
+            further = target if bonus is None else bonus[t + 1] + target
+            target = torch.where(stop[t + 1], value[t + 1], further)
         target = reward[t + 1] + discount[t + 1] * target
         returns[t] = target
     return returns
 
 
-def _check(reward: torch.Tensor, value: torch.Tensor, step_type: torch.Tensor, discount: torch.Tensor) -> torch.Tensor:
+def _check(
+    reward: torch.Tensor,
+    value: torch.Tensor,
+    step_type: torch.Tensor,
+    discount: torch.Tensor,
+    bonus: torch.Tensor | None = None,
+) -> torch.Tensor:
     """Checks the shapes that all returns share; gives the discount with the reward's rank."""
     if reward.dim() not in (2, 3):
         raise TaacError(f"reward must be [T, B] or [T, B, D], got shape {list(reward.shape)}")
     if value.shape != reward.shape:
         raise TaacError(f"value must have reward's shape {list(reward.shape)}, got {list(value.shape)}")
+    if bonus is not None and bonus.shape != reward.shape:
+        raise TaacError(f"bonus must have reward's shape {list(reward.shape)}, got {list(bonus.shape)}")
     time_batch = reward.shape[:2]
     if step_type.shape != time_batch:
         raise TaacError(f"step_type must have shape {list(time_batch)}, got {list(step_type.shape)}")

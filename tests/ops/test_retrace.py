@@ -95,6 +95,17 @@ def test_on_policy_with_lambda_one_it_is_the_n_step_return():
     torch.testing.assert_close(on_policy, n_step_return(reward, value, step_type, discount))
 
 
+@pytest.mark.parametrize("parts", [(), (3,)])
+def test_on_policy_with_a_soft_value_it_is_the_soft_n_step_return(parts):
+    """V = Q + bonus: what the trace passes on is `V - Q`, the entropy of each step, beside the TD errors."""
+    reward, q, step_type, discount, _, trace = random_segment(8, parts)
+    bonus = torch.randn_like(q)
+    on_policy = retrace_return(reward, q + bonus, step_type, discount, q[:-1], torch.ones_like(trace))
+    expected = n_step_return(reward, q + bonus, step_type, discount, bonus)
+    torch.testing.assert_close(on_policy, expected)
+    assert not torch.allclose(expected, n_step_return(reward, q + bonus, step_type, discount))
+
+
 def test_nothing_flows_back_and_shapes_are_checked():
     reward, value, step_type, discount, q, trace = random_segment(9)
     value.requires_grad_(), q.requires_grad_()

@@ -203,6 +203,58 @@ def test_square_shapes_are_not_confused():
     check_against_reference(data)
 
 
+# --- Soft returns -------------------------------------------------------------------------------------------------------
+# INSIDE with a bonus of (-, 2, 4, -), which `value` contains: n-step G2 = 4 + 8/2 = 8, G1 = 2 + (4 + G2)/2 = 8,
+# G0 = 1 + (2 + G1)/2 = 6. With a switch at 2: G1 = 2 + 20/2 = 12, G0 = 1 + (2 + 12)/2 = 8. At 1: G0 = 1 + 10/2 = 6.
+BONUS = column(NAN, 2, 4, NAN)
+
+
+def test_a_soft_return_pays_the_entropy_of_every_step_that_it_goes_through():
+    assert n_step_return(**INSIDE, bonus=BONUS).flatten().tolist() == [6, 8, 8]
+    for at, expected in [((), [6, 8, 8]), ((2,), [8, 12, 8]), ((1,), [6, 8, 8]), ((1, 2), [6, 12, 8])]:
+        assert compare_through_return(**INSIDE, switch=switches(4, *at), bonus=BONUS).flatten().tolist() == expected
+
+
+def test_no_entropy_is_paid_after_a_termination_and_a_truncation_pays_it_in_its_value():
+    # Bonus 2 everywhere. Terminated: G1 = 2, G0 = 1 + (2 + 2)/2 = 3. Truncated: G1 = 2 + 20/2 = 12, G0 = 1 + (2 + 12)/2 = 8.
+    # The next episode: G4 = 6 + 8/2 = 10, G3 = 4 + (2 + 10)/2 = 10.
+    bonus = column(NAN, 2, 2, 2, 2, NAN)
+    assert without_last(n_step_return(**across(0.0), bonus=bonus)) == [3, 2, 10, 10]
+    assert without_last(n_step_return(**across(0.5), bonus=bonus)) == [8, 12, 10, 10]
+
+
+@pytest.mark.parametrize("dims, vector_discount", [(None, False), (3, False), (3, True)])
+@pytest.mark.parametrize("seed", range(8))
+def test_a_soft_return_is_the_hard_one_of_rewards_with_their_discounted_entropy(seed, dims, vector_discount):
+    """reward[t] + discount[t] * bonus[t] with the value less its bonus: `forward_sum` of the slow reference, one stream each."""
+    generator = np.random.default_rng(seed)
+    data = random_batch(generator, generator.integers(2, 8), 4, dims, vector_discount)
+    bonus = generator.normal(size=data["reward"].shape)
+    discount = np.broadcast_to(
+        data["discount"] if dims is None or vector_discount else data["discount"][..., None], bonus.shape
+    )
+    paid, hard = data["reward"] + discount * bonus, data["value"] - bonus
+    bonus[0] = bonus[-1] = NAN  # never read
+    bonus = torch.from_numpy(bonus)
+    results = [
+        (n_step_return(**tensors(data, "switch"), bonus=bonus), data["step_type"] == L),
+        (compare_through_return(**tensors(data), bonus=bonus), (data["step_type"] == L) | data["switch"]),
+    ]
+    for returns, stop in results:
+        for index in np.ndindex(*data["reward"].shape[1:]):
+            stream = (slice(None), *index)
+            expected = forward_sum(paid[stream], hard[stream], discount[stream], stop[:, index[0]])
+            acted = data["step_type"][:-1, index[0]] != L
+            np.testing.assert_allclose(returns[stream].numpy()[acted], np.array(expected)[acted], atol=1e-12)
+
+
+def test_a_bonus_of_another_shape_is_refused():
+    with pytest.raises(TaacError, match=r"bonus must have reward's shape \[4, 1\], got \[3, 1\]"):
+        n_step_return(**INSIDE, bonus=BONUS[1:])
+    with pytest.raises(TaacError, match=r"bonus must have reward's shape \[4, 1\], got \[4, 1, 1\]"):
+        compare_through_return(**INSIDE, switch=switches(4), bonus=BONUS.unsqueeze(-1))
+
+
 # --- Slow reference -------------------------------------------------------------------------------
 def forward_sum(reward, value, discount, stop):
     """One stream's `G[t]`, by walking forward from t to a step that stops, or the segment's end; floats."""
