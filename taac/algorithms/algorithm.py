@@ -25,6 +25,8 @@ class Algorithm(nn.Module):
     """The interface. Everything in a `TimeStep` is batched: `[B, ...]` in the acting steps, `[T, B, ...]` in training."""
 
     min_segment_length = 2  # frames T that `train_step` needs at least
+    agent_dims = 0  # leading dimensions of observation leaves, and of the reward, that are agents with shared networks
+    reward_scale = 1.0  # rewards are multiplied by it where they are learnt from
     info_tells_action = True  # whether `info` depends on the action chosen: then no explorer may execute another
 
     def initial_state(self, batch_size: int) -> Nest:

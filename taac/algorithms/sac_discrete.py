@@ -94,7 +94,7 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
             discrete.observation, action_spec, 0, None if agents else reward_dim, reward_weights, encoder_ctor,
             functools.partial(critic_ctor, num_choices=choices), target_update_tau, target_update_period, None,
         )  # fmt: skip
-        self.discrete = discrete
+        self.discrete, self.agent_dims = discrete, len(agents)
         self.actor = actor_ctor(self.feature_size, choices)
         target = target_entropies.of_choices(
             choices, action_min_prob, target_entropy, "DiscreteSacAlgorithm.target_entropy"

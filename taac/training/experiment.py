@@ -73,10 +73,12 @@ def create_agent(
         td_loss.repeat_gamma = environment.repeat_gamma
     if any(signal.gamma is not None for signal in signals):
         td_loss.extend_gamma([signal.gamma for signal in signals], reward_dim)
+    agent_dims = algorithm.agent_dims  # those agents share the statistics, too
+    normalized_parts = None if agent_dims else environment.reward_dim
     return Agent(
         algorithm,
-        ObservationNormalizer(spec) if normalize_observations else None,
-        RewardNormalizer(environment.reward_dim, reward_clip) if normalize_rewards else None,
+        ObservationNormalizer(spec, agent_dims=agent_dims) if normalize_observations else None,
+        RewardNormalizer(normalized_parts, reward_clip) if normalize_rewards else None,
         role,
         signals,
         compile,

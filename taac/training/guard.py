@@ -152,14 +152,15 @@ class GrowthWatch:
 
     Args:
         gamma: discount of a step; with 1, or None where an algorithm has none of the kind, values are not judged.
+        reward_scale: by which the algorithm multiplies the rewards that `see` takes; r above is the product.
     """
 
     FACTOR = 3.0
     ALPHA_FACTOR = 100.0
     PATIENCE = 1000  # updates until rare rewards should have been seen
 
-    def __init__(self, gamma: float | None):
-        self.gamma = gamma
+    def __init__(self, gamma: float | None, reward_scale: float = 1.0):
+        self.gamma, self.reward_scale = gamma, reward_scale
         self.num_seen = 0
         self._greatest: torch.Tensor | None = None
         self._bound = 0.0
@@ -167,9 +168,9 @@ class GrowthWatch:
         self._warned: set[str] = set()
 
     def see(self, reward: torch.Tensor) -> None:
-        """Takes the rewards `[T, B(, D)]` of a batch, as they are learnt from."""
+        """Takes the rewards `[T, B(, D)]` of a batch, as the algorithm receives them."""
         self.num_seen += 1
-        greatest = reward.abs().amax()
+        greatest = self.reward_scale * reward.abs().amax()
         before = greatest if self._greatest is None else self._greatest.to(greatest.device)
         self._greatest = torch.maximum(before, greatest)
 

@@ -194,7 +194,7 @@ class Learner:
         ]  # by the algorithm's loss
         self._of_signals = self._parameters[len(self._differentiated) :]
         self.guard = Guard(agent, self._parameters)
-        self.growth = GrowthWatch(_gamma(agent))
+        self.growth = GrowthWatch(_gamma(agent), agent.algorithm.reward_scale)
         self.num_updates = 0
         self.cloning = cloning
         self.demonstrations: Demonstrations | None = None

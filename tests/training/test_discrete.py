@@ -98,6 +98,21 @@ def test_the_toy_tells_mistakes():
     assert Masked.mistakes > 20
 
 
+def test_agents_share_all_statistics():
+    """What one agent observes, and is rewarded with, reaches the networks as the same number whichever agent it is."""
+    kwargs, params = TOYS["agents, own rewards"]
+    trainer = toy(*params, *TOYS["normalised"][1], **kwargs)
+    trainer.close()
+    agent, batch = trainer.agent, 4
+    shape = trainer.environment.observation_spec["numbers"].shape
+    seen = torch.arange(batch * 3.0).reshape(batch, 3, *(1,) * (len(shape) - 1)).expand(batch, *shape)
+    agent.observe({"numbers": seen, ACTION_MASK: torch.ones(batch, 3, 5, dtype=torch.bool)})
+    normalized = agent.observation_normalizer({"numbers": torch.full(shape, 4.0), ACTION_MASK: None})["numbers"]
+    assert normalized.std() == 0 and normalized.mean() != 0
+    agent.reward_normalizer.update(torch.arange(batch * 3.0).reshape(1, batch, 3))
+    assert agent.reward_normalizer(torch.full((1, 1, 3), 4.0)).std() == 0
+
+
 class Explored:
     """An `EpsilonGreedyExplorer` at a policy that always says 9, where `uniform` says 0 or 1."""
 

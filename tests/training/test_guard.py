@@ -260,6 +260,21 @@ def test_values_beyond_what_rewards_can_sum_to_are_warned_of_once():
     assert "critic/q is -91" in told[2][0] and "cannot sum to more than 30" in told[2][0]
 
 
+def test_the_bound_is_of_the_rewards_that_critics_learn():
+    """`SacValueAlgorithm` multiplies rewards by 5: rewards of 1 at gamma 0.9 sum to 50, and 3 x 50 is what warns."""
+    trainer = build(
+        "gamma = 0.9", "SacValueAlgorithm.reward_scale = 5.0", "normalize_rewards = False", method="sac_value"
+    )
+    trainer.close()
+    growth = trainer.learner.growth
+    for _ in range(GrowthWatch.PATIENCE):
+        growth.see(torch.tensor([[1.0]]))
+    summaries = {"policy/alpha": 0.0, "policy/entropy": 0.0}
+    assert growth.judge({"critic/q": 149.0, **summaries}) == []
+    (told,) = growth.judge({"critic/q": 151.0, **summaries})
+    assert "rewards of at most 5 a step" in told
+
+
 def test_a_bound_once_reached_stays():
     quiet = {"policy/alpha": 0.0, "policy/entropy": 1.0}
     told = watched(
