@@ -83,7 +83,7 @@ class ActorCriticAlgorithm(Algorithm):
         """Sum over reward parts with their weights, `[..., D]` to `[...]`; a scalar reward's value as it is."""
         if self.reward_weights is None:
             return q
-        return q @ self.weights
+        return (q * self.weights).sum(-1)  # not a product of matrices, which may be of another precision
 
     def action_gradient(self, q: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
         """dQ/da of `q` `[...]` at `action` `[..., A]`; the critics' own parameters get no gradient."""

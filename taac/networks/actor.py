@@ -11,7 +11,7 @@ import torch.nn as nn
 from taac import nest
 from taac.data_structures import Nest
 from taac.errors import TaacError
-from taac.networks.layers import Mlp, full_precision, scaled_linear
+from taac.networks.layers import Mlp, in_full_precision, scaled_linear
 
 
 @gin.configurable
@@ -48,7 +48,7 @@ class ActorNetwork(nn.Module):
 
     def forward(self, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """`[..., input_size]` to mean and log standard deviation, `[..., A]` each."""
-        mean, log_std = full_precision(self.head(self.hidden(features))).chunk(2, dim=-1)
+        mean, log_std = in_full_precision(self.head, self.hidden(features)).chunk(2, dim=-1)
         return mean, log_std.clamp(self.log_std_min, self.log_std_max)
 
 
@@ -70,7 +70,7 @@ class CategoricalActorNetwork(nn.Module):
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """`[..., input_size]` to logits `[..., C]`."""
-        return full_precision(self.head(self.hidden(features)))
+        return in_full_precision(self.head, self.hidden(features))
 
 
 class SwitchNetwork(nn.Module):
@@ -90,7 +90,7 @@ class SwitchNetwork(nn.Module):
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """`[..., input_size]` to `[..., num_switches]`."""
-        return full_precision(self.head(self.hidden(features)))
+        return in_full_precision(self.head, self.hidden(features))
 
 
 class TrajectoryEmbedding(nn.Module):

@@ -12,7 +12,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from taac.errors import TaacError
-from taac.networks.layers import EnsembleLinear, full_precision
+from taac.networks.layers import EnsembleLinear, in_full_precision
 
 
 @gin.configurable
@@ -55,5 +55,5 @@ class CriticEnsemble(nn.Module):
         x = x.reshape(1, -1, x.shape[-1]).expand(self.num_critics, -1, -1)
         for layer in self.hidden:
             x = F.relu_(layer(x))
-        q = full_precision(self.last(x))
+        q = in_full_precision(self.last, x)
         return q.reshape(self.num_critics, *batch, *self.output_shape)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn as nn
+
+from taac import nest
+from taac.data_structures import Nest
 
 _TRUNCATED_STD = 0.87962566103423978  # of a standard normal that is cut at two standard deviations
 
@@ -29,8 +33,20 @@ class EnsembleLinear(nn.Module):
         return torch.baddbmm(self.bias, x, self.weight)
 
 
-def full_precision(x: torch.Tensor) -> torch.Tensor:
-    """What a layer gave under automatic mixed precision as float32; anything else as it is."""
+def in_full_precision(layer: Callable[..., Any], x: torch.Tensor, *inputs: Nest) -> Any:
+    """`layer(x, *inputs)`, in float32 under automatic mixed precision too.
+
+    For layers whose result is not the input of another one: values, means, logits, memories. bfloat16 has 8 bits, so that a
+    value of 100 would be rounded to a multiple of 0.5, and the switching probability, which follows from a difference of two
+    values, would change by more than 0.1.
+    """
+    if not torch.is_autocast_enabled(x.device.type):
+        return layer(x, *inputs)
+    with torch.autocast(x.device.type, enabled=False):
+        return layer(*nest.map_structure(_full_precision, (x, *inputs)))
+
+
+def _full_precision(x: torch.Tensor) -> torch.Tensor:
     return x.float() if x.dtype == torch.bfloat16 else x
 
 

@@ -12,7 +12,7 @@ import torch.nn as nn
 from taac import nest
 from taac.data_structures import Nest, TimeStep
 from taac.networks.encoders import ObservationEncoder
-from taac.networks.layers import full_precision
+from taac.networks.layers import in_full_precision
 
 
 @gin.configurable
@@ -34,7 +34,7 @@ class GRUMemory(nn.GRUCell):
 
     def forward(self, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
         """`[B, input_size]` and the state to the output `[B, output_size]` and the next state."""
-        hidden = full_precision(super().forward(x, state))
+        hidden = in_full_precision(super().forward, x, state)
         return hidden, hidden
 
 
@@ -58,7 +58,7 @@ class LSTMMemory(nn.LSTMCell):
 
     def forward(self, x: torch.Tensor, state: Nest) -> tuple[torch.Tensor, Nest]:  # type: ignore[override]
         """`[B, input_size]` and the state to the output `[B, output_size]` and the next state."""
-        hidden, cell = map(full_precision, super().forward(x, state))
+        hidden, cell = in_full_precision(super().forward, x, state)
         return hidden, (hidden, cell)
 
 

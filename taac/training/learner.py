@@ -143,7 +143,8 @@ class Learner:
         products: which matrix products: "plain" are torch's own, "onednn" are oneDNN's in full float32, "bfloat16x6" sum six
             products of bfloat16 parts of the factors, as exact as float32, for compiled updates where the processor has AMX,
             "auto" is the fastest of these on this processor. "bfloat16x3" sum three (relative error 4e-6 instead of 3e-7), and
-            "bfloat16" round the factors to bfloat16 (2e-3), about twice as fast where the processor has units for it.
+            "bfloat16" round the factors to bfloat16 (2e-3), about twice as fast where the processor has units for it: those of
+            hidden layers alone. Last layers, memories, and all that follows from them (beta, targets, losses) are in float32.
         cloning: behaviour cloning of demonstrations, before training or beside it; see `Cloning`.
 
     Attributes:
