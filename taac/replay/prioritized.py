@@ -11,7 +11,7 @@ from typing import Any
 import gin
 import torch
 
-from taac.data_structures import Nest
+from taac.data_structures import LAST, Nest
 from taac.errors import TaacError
 from taac.replay.replay_buffer import ReplayBuffer
 from taac.replay.sum_tree import SumTree
@@ -26,14 +26,18 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     as soon as its first frame is overwritten, it has none: no segment ever crosses the write pointer. A batch of k is
     drawn from k equal parts of the sum of priorities, environment after environment and in each along the ring.
 
-    With all priorities equal, or `alpha = 0`, each draw is uniform over segments as `ReplayBuffer`'s, with all weights 1.
-    Also alike: the parts, so that each environment gives equally many where their number divides the batch. Not alike:
-    the random numbers, and what does not divide, which here goes to environments by chance.
+    A segment whose first T-1 frames are all LAST has no critic loss. Its probability is 0 (T being the length asked for when it
+    became whole): it is never drawn, and has no part in the weights. At T = 2 these are the segments that begin at LAST.
+
+    With all priorities equal, or `alpha = 0`, each draw is uniform over the other segments, with all weights 1. As in
+    `ReplayBuffer`, the parts make each environment give equally many where their number divides the batch and each has as many
+    segments. Not alike: the random numbers, and what does not divide, which here goes to environments by chance.
 
     Args:
         experience_spec, num_envs: as `ReplayBuffer`.
         alpha: how much priorities count, in [0, 1]; 0 is uniform.
-        beta: of the weights at the beginning of the run, in [0, 1]; rises to 1 in a straight line over the run.
+        beta: of the weights at the beginning of the run, in (0, 1]; rises to 1 in a straight line over the run. 0: no weights,
+            which are then 1 throughout.
         epsilon: keeps segments without error from never being seen again; > 0, in the units of Q. The paper gives none.
         buffer_arguments: everything else of `ReplayBuffer`, which is also where gin binds it.
 
@@ -69,6 +73,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def _draw(self, batch_size: int, starts: int) -> tuple[torch.Tensor, torch.Tensor]:
         self._open(self._size - starts)
+        if self.device.type == "cpu" and not self._tree.total > 0:  # a GPU would be waited for
+            raise TaacError(
+                f"none of the {self.num_envs * starts} segments held has a frame to learn from: all but their last frames are "
+                "LAST; raise ReplayBuffer.length"
+            )
         uniform = torch.rand(batch_size, device=self.device, dtype=torch.float64)
         part = torch.arange(batch_size, device=self.device)
         self._drawn = self._tree.find((part + uniform) / batch_size * self._tree.total)
@@ -77,21 +86,27 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         return environment, (place - self._next + self._size) % self.length
 
     def _open(self, unfinished: int) -> None:
-        """Gives segments that are whole by now their first priority, and none to those at the `unfinished` newest frames."""
+        """Gives segments that are whole by now their first priority; those of the `unfinished` newest frames are not yet.
+
+        Segments that the critics cannot learn from stay without one.
+        """
         newness = torch.arange(max(self._unopened, unfinished), device=self.device)
         place = (self._next - 1 - newness) % self.length
-        mass = torch.where(newness < unfinished, 0.0, self._greatest**self.alpha)
-        environment = torch.arange(self.num_envs, device=self.device).unsqueeze(1)
-        self._tree.set((environment * self.length + place).flatten(), mass.repeat(self.num_envs))
+        learnt_from = torch.arange(max(1, unfinished), device=self.device).unsqueeze(1)  # frames 0..T-2 of a segment
+        step_type = self._storage.time_step.step_type[(place + learnt_from) % self.length]  # [T-1, frames, B]
+        opens = (step_type != LAST).any(0) & (newness >= unfinished).unsqueeze(1)
+        mass = torch.where(opens, self._greatest**self.alpha, 0.0)
+        environment = torch.arange(self.num_envs, device=self.device)
+        self._tree.set((environment * self.length + place.unsqueeze(1)).flatten(), mass.flatten())
         self._unopened = unfinished
 
     def importance_weights(self, progress: float) -> torch.Tensor:
         """`w_i = (N P(i))^-beta / max_j w_j` of the batch drawn last, `[B']` float32 (section 3.4); the maximum is over it.
 
         Args:
-            progress: how much of the run is over, in [0, 1]; beta is `beta + progress * (1 - beta)`.
+            progress: how much of the run is over, in [0, 1]; beta is `beta + progress * (1 - beta)`, or 0 if it began with 0.
         """
-        beta = self.beta + min(1.0, progress) * (1.0 - self.beta)
+        beta = self.beta + min(1.0, progress) * (1.0 - self.beta) if self.beta else 0.0
         mass = self._tree.masses[self._drawn]
         return (mass / mass.min()).pow(-beta).float()  # N and the sum of priorities cancel
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import gin
 import torch
@@ -146,6 +146,8 @@ class Learner:
             "bfloat16" round the factors to bfloat16 (2e-3), about twice as fast where the processor has units for it: those of
             hidden layers alone. Last layers, memories, and all that follows from them (beta, targets, losses) are in float32.
         cloning: behaviour cloning of demonstrations, before training or beside it; see `Cloning`.
+        importance_weights: what the weights of prioritised replay multiply: "all", the loss of actor, critics and temperatures;
+            or "critics", the gradients of the parameter group "critic" alone, as where only Q is learnt (arXiv:1511.05952).
 
     Attributes:
         demonstrations: what reward signals and cloning that need any sample from.
@@ -162,6 +164,7 @@ class Learner:
         max_grad_norm: float | None = None,
         products: Products = "auto",
         cloning: Cloning | None = None,
+        importance_weights: Literal["all", "critics"] = "all",
     ):
         if agent.role != "learn":
             raise TaacError(f"an agent whose role is '{agent.role}' holds no networks to learn with; build it to learn")
@@ -177,7 +180,10 @@ class Learner:
             raise TaacError(f"Learner.max_grad_norm must be above 0, or None, got {max_grad_norm}")
         if not epsilon > 0:
             raise TaacError(f"Learner.epsilon must be above 0, got {epsilon}")
+        if importance_weights not in ("all", "critics"):
+            raise TaacError(f"Learner.importance_weights must be 'all' or 'critics', got '{importance_weights}'")
         self.agent, self.max_grad_norm = agent, max_grad_norm
+        self.importance_weights = importance_weights
         self._take_products(resolve(products, agent.device, agent.compiled))
         groups: list[dict[str, Any]] = [
             {"params": parameters, "lr": own.get(name) or learning_rate}
@@ -293,7 +299,8 @@ class Learner:
         Args:
             weights: `[B]`, importance weights of prioritised replay; the whole loss of a segment's frames is multiplied by
                 its weight, actor and temperatures included, so that all of it estimates (up to a scale) what uniform
-                replay's mean does. None: all count alike.
+                replay's mean does. With `importance_weights = "critics"` only what the critics learn is multiplied, and
+                "loss/total" is the plain mean. None: all count alike.
 
         Raises:
             TaacError: weights were given, but the algorithm tells no errors that priorities could be updated from.
@@ -330,17 +337,31 @@ class Learner:
         frames, extra, segment_error = algorithm.calc_loss(experience, info)
         if isinstance(weights, tuple):
             loss = frames.mean()
+            gradients = torch.autograd.grad(loss, self._differentiated, allow_unused=True)
         elif segment_error is None:
             raise TaacError(
                 f"prioritised replay needs errors of the critics, which {type(algorithm).__name__} does not tell "
                 "(LossInfo.segment_error); bind create_experiment.replay_buffer_ctor = @ReplayBuffer"
             )
         else:
-            loss = (frames * weights).mean()
+            loss, gradients = self._weighted_gradients(frames, weights)
             extra = {**extra, "replay/weight": weights.mean(), "replay/segment_error": segment_error.mean()}
-        gradients = torch.autograd.grad(loss, self._differentiated, allow_unused=True)
         loss = loss.detach()
         return Differentiated(loss, sum_of_all(loss, gradients), frames.detach(), extra, segment_error, list(gradients))
+
+    def _weighted_gradients(
+        self, frames: torch.Tensor, weights: torch.Tensor
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor | None, ...]]:
+        """The loss of frames `[T, B]` and its gradients, with weights `[B]`."""
+        weighted = (frames * weights).mean()
+        if self.importance_weights == "all":
+            return weighted, torch.autograd.grad(weighted, self._differentiated, allow_unused=True)
+        plain, critics = frames.mean(), self.agent.algorithm.parameter_groups()["critic"]
+        others = [p for p in self._differentiated if all(p is not critic for critic in critics)]
+        of_others = torch.autograd.grad(plain, others, retain_graph=True, allow_unused=True)
+        of_critics = torch.autograd.grad(weighted, critics, allow_unused=True)
+        found = {id(p): gradient for p, gradient in zip([*others, *critics], [*of_others, *of_critics])}
+        return plain, tuple(found[id(p)] for p in self._differentiated)
 
 
 def _gamma(agent: Agent) -> float | None:

@@ -18,6 +18,9 @@ from tests.replay.test_replay_buffer import SPEC, add, assert_equal, frames_of, 
 CHI_SQUARE = {6: 27.86, 13: 42.01}
 
 
+ENDLESS = [1_000]  # frames of an episode: none is LAST
+
+
 def filled(num_envs, length, added, lengths=None, **options):
     buffer = PrioritizedReplayBuffer(SPEC, num_envs, length=length, **options)
     add(buffer, 0, added, lengths)
@@ -75,7 +78,7 @@ def test_equal_priorities_are_uniform_replay(options, batch):
 @given(situations())
 def test_with_equal_priorities_environments_give_equally_many_segments(s):
     """As of `ReplayBuffer`, where their number divides the batch; and each part of an environment's ring gives one."""
-    buffer = filled(s["num_envs"], s["length"], s["added"])
+    buffer = filled(s["num_envs"], s["length"], s["added"], ENDLESS * s["num_envs"])
     torch.manual_seed(s["seed"])
     environment, _ = who(buffer.sample(s["num_envs"] * s["batch"], s["segment"]))
     assert torch.bincount(environment[0], minlength=s["num_envs"]).tolist() == [s["batch"]] * s["num_envs"]
@@ -114,10 +117,11 @@ def test_weights_by_hand():
     numbers = [n for _, n in items(buffer.sample(64, 2))]
     assert set(numbers) == {0, 1, 2}
     table = torch.tensor([1.0, 1 / 2, 1 / 5])
-    for progress, power in [(0.0, 0.0), (0.5, 0.5), (1.0, 1.0), (1.5, 1.0)]:
+    for progress in (0.0, 0.5, 1.0):  # beta = 0: none
+        assert buffer.importance_weights(progress).tolist() == [1.0] * 64
+    buffer.beta = 0.4  # at progress p it is 0.4 + p (1 - 0.4)
+    for progress, power in [(0.0, 0.4), (0.25, 0.55), (0.5, 0.7), (1.0, 1.0), (1.5, 1.0)]:
         torch.testing.assert_close(buffer.importance_weights(progress), table[numbers] ** power)
-    buffer.beta = 0.4
-    torch.testing.assert_close(buffer.importance_weights(0.25), table[numbers] ** 0.55)  # 0.4 + 0.25 (1 - 0.4)
     # The greatest weight is that of the batch.
     while 0 in (numbers := [n for _, n in items(buffer.sample(3, 2))]):
         pass
@@ -172,14 +176,46 @@ def test_an_error_that_is_no_number_counts_as_the_greatest(bad):
     assert set(items(buffer.sample(8, 2))) == {(0, 0), (0, 1)}
 
 
+# Segments without a frame to learn from --------------------------------------------------------------------------------
+
+
+def test_segments_that_begin_at_last_are_never_drawn():
+    """T = 2, episodes of 5 frames: frames 4 and 9 are LAST. Nobody's weight depends on the segments there."""
+    buffer = filled(1, 12, 12, alpha=1.0, beta=1.0, epsilon=0.25)
+    assert {n for _, n in items(buffer.sample(200, 2))} == {0, 1, 2, 3, 5, 6, 7, 8, 10}
+    teach(buffer, 2, lambda e, n: 0.25 if n == 0 else 0.75)  # masses 0.5 and eight times 1
+    numbers = [n for _, n in items(buffer.sample(850, 2))]
+    assert numbers.count(0) == pytest.approx(50, abs=1), "1/17 of all"
+    expected = [1.0 if n == 0 else 0.5 for n in numbers]
+    assert buffer.importance_weights(1.0).tolist() == expected
+
+
+@pytest.mark.parametrize("segment, without", [(2, {2, 3, 6}), (3, {2}), (4, set())])
+def test_only_segments_whose_first_frames_are_all_last_go(segment, without):
+    """FIRST MID LAST LAST MID MID LAST FIRST MID MID: an episode cut off at its FIRST leaves two LAST in a row."""
+    kinds = [0, 1, 2, 2, 1, 1, 2, 0, 1, 1]
+    buffer = PrioritizedReplayBuffer(SPEC, 1, length=20)
+    for number, kind in enumerate(kinds):
+        frame = frames_of(torch.tensor([0]), torch.tensor([number]), ENDLESS)
+        step_type = torch.tensor([kind], dtype=torch.uint8)
+        buffer.add(frame._replace(time_step=frame.time_step._replace(step_type=step_type)))
+    drawn = {n for _, n in items(buffer.sample(300, segment))}
+    assert drawn == set(range(10 - segment + 1)) - without
+
+
+def test_with_nothing_to_learn_from_nothing_can_be_drawn():
+    with pytest.raises(TaacError, match="none of the 1 segments held has a frame to learn from"):
+        filled(1, 2, 6).sample(3, 2)  # frames 4, which is LAST, and 5
+
+
 # The ring ------------------------------------------------------------------------------------------------------------
 
 
 class SlowPriorities:
     """What each segment's priority should be, frame by frame."""
 
-    def __init__(self, num_envs, length, epsilon):
-        self.num_envs, self.length, self.epsilon = num_envs, length, epsilon
+    def __init__(self, num_envs, length, epsilon, lengths):
+        self.num_envs, self.length, self.epsilon, self.lengths = num_envs, length, epsilon, lengths
         self.added, self.greatest, self.priority = 0, 1.0, {}
 
     def add(self):
@@ -188,7 +224,13 @@ class SlowPriorities:
     def sample(self, segment):
         oldest = max(0, self.added - self.length)
         whole = {(e, n) for e in range(self.num_envs) for n in range(oldest, self.added - segment + 1)}
-        self.priority = {item: self.priority.get(item, self.greatest) for item in whole}
+        fresh = {item: self.greatest if self.learns(*item, segment) else 0.0 for item in whole}
+        self.priority = {item: self.priority.get(item, fresh[item]) for item in whole}
+
+    def learns(self, environment, number, segment):
+        """Whether one of the first T-1 frames is not the last of its episode (`frames_of`); of a single frame, that one."""
+        ends = self.lengths[environment]
+        return any((number + environment + k) % ends != ends - 1 for k in range(max(1, segment - 1)))
 
     def update(self, drawn, errors):
         for item in set(drawn):
@@ -203,20 +245,24 @@ def test_priorities_are_those_of_the_segments_that_are_held(s, rounds, lengths_v
     random = np.random.default_rng(s["seed"])
     torch.manual_seed(s["seed"])
     buffer = filled(s["num_envs"], s["length"], s["added"], s["lengths"], alpha=1.0, epsilon=0.25)
-    slow = SlowPriorities(s["num_envs"], s["length"], 0.25)
+    slow = SlowPriorities(s["num_envs"], s["length"], 0.25, s["lengths"])
     for _ in range(s["added"]):
         slow.add()
     for _ in range(rounds):
         segment = int(random.integers(1, buffer.size + 1)) if lengths_vary else s["segment"]
-        sample = buffer.sample(s["batch"], segment)
         slow.sample(segment)
+        if not any(slow.priority.values()):
+            with pytest.raises(TaacError, match="has a frame to learn from"):
+                buffer.sample(s["batch"], segment)
+            return
+        sample = buffer.sample(s["batch"], segment)
         environment, number = who(sample)
         assert (environment == environment[0]).all()
         assert (number == number[0] + torch.arange(segment)[:, None]).all(), "consecutive: not across the write pointer"
         assert number.min() >= slow.added - buffer.size and number.max() < slow.added, "only frames still held"
         assert_equal(sample, frames_of(environment, number, s["lengths"]))
         buffer.newest = slow.added - 1
-        assert masses(buffer) == slow.priority
+        assert masses(buffer) == {item: p for item, p in slow.priority.items() if p > 0}
         drawn, errors = items(sample), random.integers(0, 30, size=s["batch"]) / 8
         for _ in range(int(random.integers(0, 4))):  # the errors may come late
             add(buffer, slow.added, slow.added + 1, s["lengths"])
@@ -234,9 +280,10 @@ def test_priorities_are_those_of_the_segments_that_are_held(s, rounds, lengths_v
 @settings(max_examples=40)
 @given(situations(), st.integers(0, 8))
 def test_a_restored_buffer_goes_on_identically(s, between):
-    buffer = filled(s["num_envs"], s["length"], s["added"])
+    lengths = ENDLESS * s["num_envs"]
+    buffer = filled(s["num_envs"], s["length"], s["added"], lengths)
     teach(buffer, s["segment"], lambda e, n: (3 * n + e) % 7 / 3, times=5)
-    add(buffer, s["added"], s["added"] + between)  # not drawn from since
+    add(buffer, s["added"], s["added"] + between, lengths)  # not drawn from since
     file = io.BytesIO()  # through a file, as checkpoints do
     torch.save(buffer.state_dict(), file)
     file.seek(0)
@@ -250,7 +297,7 @@ def test_a_restored_buffer_goes_on_identically(s, between):
             samples.append(each.sample(9, s["segment"]))
             weights.append(each.importance_weights(0.3))
             each.update_priorities(torch.rand(9))
-            add(each, number, number + 1)
+            add(each, number, number + 1, lengths)
         assert_equal(*samples)
         assert torch.equal(*weights)
     assert torch.equal(buffer._tree.masses, restored._tree.masses)

@@ -141,6 +141,44 @@ def test_weights_multiply_the_whole_loss_of_a_segment(weights):
     torch.testing.assert_close(told.loss, loss.detach())
 
 
+def test_weights_of_the_critics_alone():
+    """Gradients of critics are those of the weighted loss; those of actor and temperature, of the plain one."""
+    sampled, weights = experience([[1, 0, 2], [1, 1, 0], [2, 1, 1]]), torch.tensor([0.5, 0.25, 1.0])
+    found = {}
+    for name, given, on in (("plain", None, "all"), ("all", weights, "all"), ("critics", weights, "critics")):
+        learner = Learner(Agent(sac()), products="plain", importance_weights=on)
+        torch.manual_seed(5)
+        told = learner.update(sampled, given)
+        groups = learner.agent.algorithm.parameter_groups()
+        found[name] = {g: torch.cat([p.grad.flatten() for p in parameters]) for g, parameters in groups.items()}
+        found[name]["loss"] = told.extra["loss/total"]
+    assert {"replay/weight", "replay/segment_error"} <= set(told.extra)
+    for group, expected in (("critic", "all"), ("actor", "plain"), ("temperature", "plain"), ("loss", "plain")):
+        torch.testing.assert_close(found["critics"][group], found[expected][group])
+        assert not torch.allclose(found["all"][group], found["plain"][group], rtol=1e-3)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_critics_learn_from_no_other_loss(method):
+    """With weights of 0 the critics' parameters stand still, whatever actor and temperatures learn."""
+    trainer = build(PRIORITIZED, "Learner.importance_weights = 'critics'", *fitting(method), method=method)
+    trainer.replay_buffer.importance_weights = lambda progress: torch.zeros(32)
+    critics = trainer.agent.algorithm.parameter_groups()["critic"]
+    before = [p.clone() for p in critics]
+    actor = [p.clone() for p in trainer.agent.algorithm.parameter_groups()["actor"]]
+    while trainer.learner.num_updates < 2:
+        trainer.collect()
+        trainer.learn()
+    trainer.close()
+    assert all(torch.equal(p, b) for p, b in zip(critics, before))
+    assert not all(torch.equal(p, b) for p, b in zip(trainer.agent.algorithm.parameter_groups()["actor"], actor))
+
+
+def test_what_weights_multiply_is_checked():
+    with pytest.raises(TaacError, match=r"importance_weights must be 'all' or 'critics', got 'critic'"):
+        Learner(Agent(sac()), importance_weights="critic")
+
+
 def test_weights_of_1_change_no_bit():
     results = []
     for weights in (None, torch.ones(3)):
