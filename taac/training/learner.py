@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import gin
@@ -337,7 +337,9 @@ class Learner:
         frames, extra, segment_error = algorithm.calc_loss(experience, info)
         if isinstance(weights, tuple):
             loss = frames.mean()
-            gradients = torch.autograd.grad(loss, self._differentiated, allow_unused=True)
+            gradients: Sequence[torch.Tensor | None] = torch.autograd.grad(
+                loss, self._differentiated, allow_unused=True
+            )
         elif segment_error is None:
             raise TaacError(
                 f"prioritised replay needs errors of the critics, which {type(algorithm).__name__} does not tell "
