@@ -26,6 +26,9 @@ class ImageEncoder(nn.Module):
         spec: the image's spec.
         channels, kernels, strides: of the convolutions, in order (default: those of Mnih et al., Nature 2015).
         output_size: width of the features.
+
+    Raises:
+        TaacError: lists of different lengths; an image that is too small, or that has its channels first.
     """
 
     def __init__(
@@ -42,6 +45,13 @@ class ImageEncoder(nn.Module):
                 f"ImageEncoder needs as many channels as kernels and strides, got {channels}, {kernels}, {strides}"
             )
         height, width, depth = spec.shape
+        if height < min(width, depth):  # of [84, 84, 3] the last is the least; a board may have more planes than rows
+            raise TaacError(
+                f"an image of shape {list(spec.shape)} seems to have its channels first, or to be a stack of frames: the first "
+                "dimension is the least. ImageEncoder reads [height, width, channels]: move the first dimension to the end with "
+                "gymnasium.wrappers.TransformObservation(env, lambda image: numpy.moveaxis(image, 0, -1), space), where space "
+                f"is a Box of shape {[width, depth, height]}; if it is no picture, flatten it with FlattenObservation(env)"
+            )
         layers: list[nn.Module] = []
         for number, (channel, kernel, stride) in enumerate(zip(channels, kernels, strides)):
             if min(height, width) < kernel:
@@ -85,14 +95,22 @@ class ObservationEncoder(nn.Module):
     Without images there are no parameters. An image has rank 3, and is uint8 or bounded; a grid of floats without
     bounds is no picture (highway-env's occupancy grids `[features, 12, 12]` do not even have channels last).
 
+    A vector of bytes (uint8 of rank 1 or 0, such as the memory of a console) is divided by its space's upper bounds, 255 if
+    there are none, so it lies in [0, 1]. Bytes of rank 2, or 4 and more, are refused: they may be pictures.
+
     Args:
         observation_spec: nest of `TensorSpec`.
         image_encoder_ctor: called with an image's spec; gives a module with `output_size`, from `[M, H, W, C]` to
             `[M, output_size]`.
+
+    Raises:
+        TaacError: bytes that are neither a picture nor a vector.
     """
 
     def __init__(self, observation_spec: Nest, image_encoder_ctor: Callable[..., nn.Module] = ImageEncoder):
         super().__init__()
+        for path, spec in nest.flatten_with_path(observation_spec):
+            _check_bytes(path, spec)
         self._specs: list[tuple[str, TensorSpec]] = list(nest.flatten_with_path(observation_spec))
         self.images = nn.ModuleDict()
         self.output_size = 0
@@ -105,6 +123,10 @@ class ObservationEncoder(nn.Module):
                 self.output_size += int(spec.num_choices.sum())
             else:
                 self.output_size += spec.numel
+                if spec.dtype == torch.uint8:
+                    greatest = 255.0 if spec.maximum is None else np.broadcast_to(spec.maximum, spec.shape).reshape(-1)
+                    scale = torch.as_tensor(1.0 / np.maximum(greatest, 1.0), dtype=torch.float32)
+                    self.register_buffer(f"scale_{number}", scale, persistent=False)
 
     def forward(self, observation: Nest) -> torch.Tensor:
         """Leaves `[..., *shape]` to `[..., output_size]`, float32."""
@@ -123,4 +145,22 @@ class ObservationEncoder(nn.Module):
             return torch.cat(hot, dim=-1).to(torch.float32)
         if len(spec.shape) == 1 and leaf.dtype == torch.float32:
             return leaf
-        return leaf.reshape(*batch, spec.numel).to(torch.float32)
+        flat = leaf.reshape(*batch, spec.numel).to(torch.float32)
+        return flat * getattr(self, f"scale_{number}") if spec.dtype == torch.uint8 else flat
+
+
+def _check_bytes(path: str, spec: TensorSpec) -> None:
+    """Refuses uint8 leaves that are neither images `[H, W, C]` nor vectors."""
+    if spec.dtype != torch.uint8 or len(spec.shape) in (0, 1, 3):
+        return
+    name, shape = f"the observation '{path}'" if path else "the observation", list(spec.shape)
+    mend = (
+        f"for a grey picture add a dimension with gymnasium.wrappers.ReshapeObservation(env, {(*spec.shape, 1)}), or make it "
+        "with GrayscaleObservation(env, keep_dim=True)"
+        if len(shape) == 2
+        else "for a stack of frames put them into the channels with gymnasium.wrappers.TransformObservation"
+    )
+    raise TaacError(
+        f"{name} is uint8 of shape {shape}; expected a picture [height, width, channels] or a vector: {mend}; if it is no "
+        "picture, make a vector of it with gymnasium.wrappers.FlattenObservation(env), which is scaled to [0, 1]"
+    )

@@ -5,14 +5,18 @@ from __future__ import annotations
 import functools
 import math
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium import wrappers
 
 from taac import nest
+from taac.environments import spaces
 from taac.errors import TaacError
 from taac.networks import ImageEncoder, ObservationEncoder
 from taac.specs import TensorSpec, bounded
+from tests.environments.toys import Probe
 
 SMALL = {"channels": (3, 4), "kernels": (3, 2), "strides": (2, 1), "output_size": 5}
 small_images = functools.partial(ObservationEncoder, image_encoder_ctor=functools.partial(ImageEncoder, **SMALL))
@@ -40,11 +44,84 @@ def test_matrices_and_scalars_are_flattened():
     assert encoder(x).tolist() == [[0, 1, 2, 3, 4, 5, -1], [6, 7, 8, 9, 10, 11, -2]]
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.uint8, torch.int32])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int32])
 def test_other_numbers_become_float32(dtype):
     encoder = ObservationEncoder(TensorSpec((2,), dtype))
     out = encoder(torch.tensor([[1, 200]]).to(dtype))
     assert out.dtype == torch.float32 and out.tolist() == [[1.0, 200.0]]
+
+
+@pytest.mark.parametrize(
+    "spec, expected",
+    [
+        (bounded((2,), 0, 255, torch.uint8), [0.2, 1.0]),
+        (TensorSpec((2,), torch.uint8), [0.2, 1.0]),  # bounds unknown: those of a byte
+        (
+            TensorSpec((2,), torch.uint8, np.array([0, 0]), np.array([51, 0])),
+            [1.0, 255.0],
+        ),  # each by its own; 0 is no divisor
+    ],
+)
+def test_bytes_are_scaled_by_their_upper_bounds(spec, expected):
+    encoder = ObservationEncoder({"ram": spec})
+    assert encoder.output_size == 2 and encoder.state_dict() == {}
+    for batch in ((), (3, 4)):
+        out = encoder({"ram": torch.tensor([51, 255], dtype=torch.uint8).expand(*batch, 2)})
+        assert out.dtype == torch.float32
+        torch.testing.assert_close(out, torch.tensor(expected).expand(*batch, 2))
+    one = ObservationEncoder(bounded((), 0, 255, torch.uint8))
+    assert one(torch.tensor([255], dtype=torch.uint8)).tolist() == [[1.0]]
+
+
+@pytest.mark.parametrize(
+    "shape, told",
+    [
+        ((84, 84), r"ReshapeObservation\(env, \(84, 84, 1\)\).*FlattenObservation"),
+        ((4, 84, 84, 3), "TransformObservation.*FlattenObservation"),
+    ],
+)
+def test_bytes_that_may_be_pictures_are_refused(shape, told):
+    with pytest.raises(TaacError, match=rf"the observation 'eye' is uint8 of shape \[{shape[0]}, .*{told}"):
+        ObservationEncoder({"eye": bounded(shape, 0, 255, torch.uint8), "arm": TensorSpec((2,))})
+    ObservationEncoder(bounded(shape, 0, 1))  # floats are taken as numbers
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+@pytest.mark.parametrize("shape, last", [((3, 84, 96), r"\[84, 96, 3\]"), ((4, 84, 84), r"\[84, 84, 4\]")])
+def test_channels_first_are_refused(shape, last, dtype):
+    with pytest.raises(
+        TaacError, match=rf"channels first.*TransformObservation.*Box of shape {last}.*FlattenObservation"
+    ):
+        ObservationEncoder(bounded(shape, 0, 255, dtype))
+
+
+WRAPPED = {
+    "grey": ((8, 6), lambda env: wrappers.ReshapeObservation(env, (8, 6, 1)), 5),
+    "colours": ((8, 6, 3), lambda env: wrappers.GrayscaleObservation(env, keep_dim=True), 5),
+    "channels first": (
+        (3, 8, 6),
+        lambda env: wrappers.TransformObservation(
+            env, lambda x: np.moveaxis(x, 0, -1), gymnasium.spaces.Box(0, 255, (8, 6, 3), np.uint8)
+        ),
+        5,
+    ),
+    "no picture": ((8, 6), wrappers.FlattenObservation, 48),
+}
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_the_wrappers_that_are_named_mend_it(name):
+    shape, wrapper, size = WRAPPED[name]
+    env = wrapper(Probe(gymnasium.spaces.Box(0, 255, shape, np.uint8)))
+    spec = spaces.observation_spec(env.observation_space)
+    encoder = small_images(spec)
+    seen = encoder(spaces.to_tensors(spec, np.stack([env.reset(seed=0)[0]])))
+    assert seen.shape == (1, size) and bool(encoder.images) == (size == 5) and seen.min() >= 0 and seen.max() <= 5
+
+
+@pytest.mark.parametrize("shape", [(84, 96, 3), (8, 8, 111), (9, 12, 9)])
+def test_channels_last_are_taken(shape):
+    assert ObservationEncoder(bounded(shape, 0, 255, torch.uint8), functools.partial(ImageEncoder, **SMALL)).images
 
 
 @pytest.mark.parametrize("start", [0, 5, -2])
@@ -162,7 +239,7 @@ def test_an_image_against_loops(dtype, scale):
         (bounded((8, 6, 3), -np.inf, np.inf), False),
         (bounded((8, 6, 3), 0.0, np.inf), False),
         (TensorSpec((8, 6, 3)), False),
-        (bounded((8, 6), 0, 255, torch.uint8), False),
+        (bounded((8, 6), 0.0, 1.0), False),
         (choices(np.zeros((8, 6, 3)), np.ones((8, 6, 3))), False),
     ],
 )
