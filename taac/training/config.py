@@ -460,6 +460,8 @@ def _register() -> None:
     global _REGISTERED
     if _REGISTERED:
         return
+    import torch
+
     import taac.algorithms
     import taac.environments.vector_environment
     import taac.environments.wrappers
@@ -475,6 +477,19 @@ def _register() -> None:
         trajectories.QuadraticTrajectory,
     ):
         gin.external_configurable(trajectory, module="taac.ops.trajectories")
+    for name in (
+        "Adam",
+        "AdamW",
+        "SGD",
+        "RMSprop",
+        "Adagrad",
+        "NAdam",
+    ):  # gin's own `gin.torch` is broken on Python 3.12
+        gin.external_configurable(
+            getattr(torch.optim, name),
+            module="torch.optim",
+            denylist=["params", "lr", "maximize", "differentiable"],
+        )
     gin.external_configurable(schedules.LinearSchedule, module="taac.ops.schedules")
     _REGISTERED = True
 

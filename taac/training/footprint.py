@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import psutil
+import torch
 
 from taac import nest, specs
+from taac.training.optimizers import TensorFlowAdam, state_after_a_step
 from taac.training.trainer import Trainer
 
 
@@ -31,7 +33,7 @@ def shares(trainer: Trainer) -> list[Share]:
     found = [
         Share("replay buffer", replay.num_bytes),
         Share("networks, targets and normalisers", sum(v.nbytes for v in trainer.agent.state_dict().values())),
-        Share("gradients and Adam's two moments", 3 * trained),
+        _learning(trainer, trained),
         Share("a batch, as sampled", round(frame * trainer.batch_size * trainer.segment_length)),
         Share("actions since a checkpoint", a_step * trainer.checkpoint_interval // trainer.environment.num_envs),
         Share(
@@ -42,3 +44,11 @@ def shares(trainer: Trainer) -> list[Share]:
         taken = sum(psutil.Process(pid).memory_info().rss for pid in workers)
         found.append(Share(f"{len(workers)} processes of environments, as they are now", taken))
     return found
+
+
+def _learning(trainer: Trainer, trained: int) -> Share:
+    optimizer = trainer.learner.optimizer
+    if isinstance(optimizer, TensorFlowAdam):
+        return Share("gradients and Adam's two moments", 3 * trained)
+    kept = [v for of in state_after_a_step(optimizer).values() for v in of.values() if isinstance(v, torch.Tensor)]
+    return Share(f"gradients and what {type(optimizer).__name__} keeps", trained + sum(v.nbytes for v in kept))

@@ -53,18 +53,19 @@ class Guard:
     Args:
         agent: whose parameters they are, for their names.
         parameters: that have gradients.
+        every_step: the host looks at every step on a GPU too, for optimizers that cannot be told to skip one.
     """
 
-    def __init__(self, agent: Agent, parameters: Sequence[nn.Parameter]):
+    def __init__(self, agent: Agent, parameters: Sequence[nn.Parameter], every_step: bool = False):
         names = {id(p): name for name, p in agent.named_parameters()}
         self._agent, self._parameters = agent, parameters
         self._names = [names[id(p)] for p in parameters]
-        self.interval = CUDA_INTERVAL if agent.device.type == "cuda" else 1
+        self.interval = CUDA_INTERVAL if agent.device.type == "cuda" and not every_step else 1
         self._waiting: list[tuple[GradientStep, torch.Tensor]] = []  # not looked at yet, with sums [1 + parameters]
         self._found: torch.Tensor | None = None
 
     def look(self, step: GradientStep) -> torch.Tensor | None:
-        """Looks at `step.loss` and the gradients; gives what `TensorFlowAdam.step` takes as `found_inf`.
+        """Looks at `step.loss` and the gradients; returns what `take_step` takes as `found_inf`.
 
         Raises:
             DivergedError: one is not finite, in this step or, on a GPU, one of the last.

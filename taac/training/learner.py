@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -17,84 +18,9 @@ from taac.ops.schedules import LinearSchedule
 from taac.replay import Demonstrations
 from taac.training.agent import Agent
 from taac.training.guard import GradientStep, GrowthWatch, Guard, sum_of_all
+from taac.training.optimizers import TensorFlowAdam, decay_weights, skips_on_device, take_step
 
-
-class _Moved(NamedTuple):
-    """What a step of a group of parameters moves, in lists of one length."""
-
-    parameters: list[torch.Tensor]
-    exp_avgs: list[torch.Tensor]
-    exp_avg_sqs: list[torch.Tensor]
-    counts: list[torch.Tensor]  # one counter, over and over: to count for each takes as long as to move a small one
-
-
-class TensorFlowAdam(torch.optim.Adam):
-    """Adam with epsilon added as TensorFlow does: step `lr sqrt(1-b2^t)/(1-b1^t) m / (sqrt(v) + eps)`.
-
-    PyTorch divides by `sqrt(v)/sqrt(1-b2^t) + eps`, which is the same step with `eps / sqrt(1-b2^t)` for eps.
-
-    Source: Kingma and Ba (arXiv:1412.6980), the end of section 2 ("epsilon hat").
-    """
-
-    def __init__(self, params: Any, lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-7):
-        super().__init__(params, lr=lr, betas=betas, eps=eps, fused=True)
-        self._moved: dict[int, _Moved] = {}  # by number of the group
-        for group in self.param_groups:
-            group["epsilon_hat"], group["num_steps"] = eps, 0
-
-    @torch.no_grad()
-    def step(self, closure: Any = None, found_inf: torch.Tensor | None = None) -> Any:
-        """One step of every group that has gradients, which counts t by itself.
-
-        Args:
-            closure: computes the loss and its gradients, and returns it.
-            found_inf: a scalar; where it is 1, parameters and moments are left as they are.
-        """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        self.take(found_inf)
-        return loss
-
-    def take(self, found_inf: torch.Tensor | None = None) -> None:
-        """`step` as learners call it, under `no_grad` already: without what torch puts around a `step`, which takes as long."""
-        for number, group in enumerate(self.param_groups):
-            gradients = [p.grad for p in group["params"] if p.grad is not None]
-            if not gradients:
-                continue  # a group that this update does not move
-            moved = self._moved.get(number)
-            if (
-                moved is None
-                or len(moved.parameters) != len(gradients)
-                or any(p.grad is None for p in moved.parameters)
-            ):
-                moved = self._moved[number] = self._moments(group)
-            group["num_steps"] += 1
-            beta1, beta2 = group["betas"]
-            group["eps"] = group["epsilon_hat"] / (1.0 - beta2 ** group["num_steps"]) ** 0.5
-            moved.counts[0].fill_(group["num_steps"])
-            torch._fused_adam_(
-                moved.parameters, gradients, moved.exp_avgs, moved.exp_avg_sqs, [], moved.counts, lr=group["lr"], beta1=beta1,
-                beta2=beta2, weight_decay=0.0, eps=group["eps"], amsgrad=False, maximize=False, found_inf=found_inf,
-            )  # fmt: skip
-
-    def _moments(self, group: dict[str, Any]) -> _Moved:
-        parameters = [p for p in group["params"] if p.grad is not None]
-        count = torch.zeros((), device=parameters[0].device)
-        for parameter in parameters:
-            state = self.state[parameter]
-            if "exp_avg" not in state:
-                state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
-            state["step"] = count
-        states = [self.state[p] for p in parameters]
-        return _Moved(
-            parameters, [s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states], [count] * len(parameters)
-        )
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        super().load_state_dict(state_dict)
-        self._moved.clear()
+EPSILON = 1e-7  # of TensorFlow's Adam
 
 
 @gin.configurable
@@ -138,7 +64,15 @@ class Learner:
         agent: what is trained.
         learning_rate: of every parameter, temperatures included.
         actor_learning_rate, critic_learning_rate, temperature_learning_rate: instead, for that group.
-        epsilon: Adam's, added as TensorFlow does.
+        epsilon: Adam's, added as TensorFlow does, without `optimizer_ctor`.
+        optimizer_ctor: called with groups of parameters, which have learning rates of their own, and `lr`: `@Adam`, `@AdamW`,
+            `@SGD`, `@RMSprop`, `@Adagrad` or `@NAdam` of torch.optim, whose settings are bound by that name, or one of your
+            own. None: Adam as TensorFlow has it, see `TensorFlowAdam`. On a GPU an update waits for it with any other, to see
+            that all gradients are finite before it is taken.
+        weight_decay: by group of parameters ("actor", "critic", or a reward signal's name), `{'critic': 1e-4}`: the gradient of
+            `weight_decay / 2 * |w|^2`, L2 regularisation, is added to that of the loss; with `@AdamW` the parameters shrink by
+            `lr * weight_decay` instead. Biases count as weights. A group that is not named has the optimizer's own (of AdamW
+            0.01, of the others 0); temperatures have none.
         max_grad_norm: the gradient's norm over all the algorithm's parameters is clipped to it; None does not clip.
         products: which matrix products: "plain" are torch's own, "onednn" are oneDNN's in full float32, "bfloat16x6" sum six
             products of bfloat16 parts of the factors, as exact as float32, for compiled updates where the processor has AMX,
@@ -160,11 +94,13 @@ class Learner:
         actor_learning_rate: float | None = None,
         critic_learning_rate: float | None = None,
         temperature_learning_rate: float | None = None,
-        epsilon: float = 1e-7,
+        epsilon: float = EPSILON,
         max_grad_norm: float | None = None,
         products: Products = "auto",
         cloning: Cloning | None = None,
         importance_weights: Literal["all", "critics"] = "all",
+        optimizer_ctor: Callable[..., torch.optim.Optimizer] | None = None,
+        weight_decay: dict[str, float] | None = None,
     ):
         if agent.role != "learn":
             raise TaacError(f"an agent whose role is '{agent.role}' holds no networks to learn with; build it to learn")
@@ -182,25 +118,33 @@ class Learner:
             raise TaacError(f"Learner.epsilon must be above 0, got {epsilon}")
         if importance_weights not in ("all", "critics"):
             raise TaacError(f"Learner.importance_weights must be 'all' or 'critics', got '{importance_weights}'")
+        if optimizer_ctor is not None and epsilon != EPSILON:
+            raise TaacError(
+                f"Learner.epsilon {epsilon} is of the optimizer that Learner.optimizer_ctor takes the place of: bind that one's "
+                "own, as Adam.eps"
+            )
         self.agent, self.max_grad_norm = agent, max_grad_norm
         self.importance_weights = importance_weights
         self._take_products(resolve(products, agent.device, agent.compiled))
+        of_algorithm = {name: group for name, group in agent.algorithm.parameter_groups().items() if group}
         groups: list[dict[str, Any]] = [
-            {"params": parameters, "lr": own.get(name) or learning_rate}
-            for name, parameters in agent.algorithm.parameter_groups().items()
-            if parameters
+            {"params": parameters, "lr": own.get(name) or learning_rate} for name, parameters in of_algorithm.items()
         ]
         of_signals = [
             {"params": [p for p in signal.parameters() if p.requires_grad], "lr": signal.learning_rate}
             for signal in agent.signals
         ]
-        self.optimizer = TensorFlowAdam([*groups, *of_signals], lr=learning_rate, eps=epsilon)
+        self.optimizer = (optimizer_ctor or functools.partial(TensorFlowAdam, eps=epsilon))(
+            [*groups, *of_signals], lr=learning_rate
+        )
+        names = [*of_algorithm, *(signal.name for signal in agent.signals)]
+        decay_weights(self.optimizer, names, weight_decay or {}, undecayed="temperature")
         self._parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         self._differentiated: list[torch.nn.Parameter] = [
             p for group in groups for p in group["params"]
         ]  # by the algorithm's loss
         self._of_signals = self._parameters[len(self._differentiated) :]
-        self.guard = Guard(agent, self._parameters)
+        self.guard = Guard(agent, self._parameters, every_step=not skips_on_device(self.optimizer))
         self.growth = GrowthWatch(_gamma(agent), agent.algorithm.reward_scale)
         self.num_updates = 0
         self.cloning = cloning
@@ -234,7 +178,7 @@ class Learner:
             loss = loss.detach()
             total, taught = sum_of_all(loss, gradients), {"cloning/loss": loss}
             step = GradientStep(number, demonstrated, demonstrated, loss, total, loss.reshape(1, 1), taught)
-            self.optimizer.step(found_inf=self.guard.look(step))
+            take_step(self.optimizer, self.guard.look(step))
 
     def _demonstrated(self, batch_size: int, length: int) -> Experience:
         assert self.demonstrations is not None
@@ -323,8 +267,7 @@ class Learner:
         found_inf = self.guard.look(step)
         if self.max_grad_norm is not None:
             torch.nn.utils.clip_grad_norm_(self._differentiated, self.max_grad_norm)
-        with torch.no_grad():
-            self.optimizer.take(found_inf)
+        take_step(self.optimizer, found_inf)
         self.num_updates += 1
         self.agent.algorithm.after_update(self.num_updates)
         return LossInfo(frames, extra, segment_error)

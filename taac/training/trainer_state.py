@@ -13,6 +13,7 @@ from taac.files import Damaged
 from taac.training import checkpoint
 from taac.training.checkpoint import Checkpoint
 from taac.training.metrics import Episode, EpisodeSummary
+from taac.training.optimizers import state_after_a_step
 from taac.training.position import Elsewhere, numpy_state, set_numpy_state
 
 if TYPE_CHECKING:
@@ -110,20 +111,24 @@ def _set_random(trainer: Trainer, state: dict[str, Any]) -> None:
 
 def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any], found: Checkpoint) -> None:
     """Loads it, after checking what torch does not: shapes that differ would be read past their end."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    expected = state_after_a_step(optimizer)
     for index, values in state["state"].items():
-        for name, value in values.items():
-            shape = [] if name == "step" else list(parameters[index].shape)
-            if value.dtype != parameters[index].dtype or list(value.shape) != shape:
-                raise TaacError(
-                    f"the checkpoint {found.path} is of another optimizer: '{name}' of parameter {index} is {value.dtype} "
-                    f"{list(value.shape)}, expected {parameters[index].dtype} {shape}"
-                )
+        given, right = ({name: _tensor_kind(v) for name, v in of.items()} for of in (values, expected[index]))
+        if given != right:
+            name = next(name for name in (*given, *right) if given.get(name) != right.get(name))
+            raise TaacError(
+                f"the checkpoint {found.path} is of another optimizer: '{name}' of parameter {index} is "
+                f"{given.get(name, 'missing')}, expected {right.get(name, 'nothing of that name')}"
+            )
     for ours, theirs in zip(optimizer.state_dict()["param_groups"], state["param_groups"], strict=True):
-        kinds, expected = ({k: _kind(v) for k, v in group.items()} for group in (theirs, ours))
-        if kinds != expected:
-            raise TaacError(f"the checkpoint {found.path} is of another optimizer: {kinds}, expected {expected}")
+        kinds, ours_kinds = ({k: _kind(v) for k, v in group.items()} for group in (theirs, ours))
+        if kinds != ours_kinds:
+            raise TaacError(f"the checkpoint {found.path} is of another optimizer: {kinds}, expected {ours_kinds}")
     optimizer.load_state_dict(state)
+
+
+def _tensor_kind(value: Any) -> str:
+    return f"{value.dtype} {list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
 
 
 def _kind(value: Any) -> Any:

@@ -67,8 +67,9 @@ def test_every_method(method, traced_only):
         ["Learner.max_grad_norm = 0.5", "create_agent.normalize_rewards = True"],
         ["create_agent.reward_signals = (@RND,)"],
         ["TAACTDLoss.huber_delta = 0.5"],
+        ["Learner.optimizer_ctor = @AdamW", "AdamW.eps = 1e-4"],
     ],
-    ids=["prioritised", "clipped", "with a reward signal", "Huber's error"],
+    ids=["prioritised", "clipped", "with a reward signal", "Huber's error", "another optimizer"],
 )
 def test_what_stands_around_the_loss(params, traced_only):
     assert_close(updated("taac", COMPILE, *params), updated("taac", *params), rtol=1e-4, atol=1e-5)

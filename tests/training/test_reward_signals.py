@@ -15,8 +15,8 @@ from taac.errors import DivergedError, TaacError
 from taac.replay.episodes import EpisodeWriter
 from taac.training import checkpoint, config, experiment
 from taac.training.evaluation import evaluate
-from taac.training.learner import TensorFlowAdam
 from taac.training.metrics import summarize
+from taac.training.optimizers import TensorFlowAdam
 from taac.training.run_folder import RunFolder
 from tests.methods import METHODS, fitting
 from tests.training.test_imitation import POINT, SMALL, binding, build, drive
