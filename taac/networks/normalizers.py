@@ -22,8 +22,17 @@ class RewardNormalizer(nn.Module):
     `8 / (8 + k)`; then `(r - mean) / sqrt(var + 1e-10)`, clipped to +-clip. Each part of a vector reward has its own statistics.
     Rewards of agents that share a policy, one number an agent, share one mean and one second moment (`reward_dim = None`).
 
-    A reward of several environment steps, an action having been repeated, is normalised as their sum: the statistics are
-    of a single step, taken as `r / duration`, and mean and clip count `duration` times.
+    A reward r of k environment steps, an action having been repeated, is normalised as their sum. The statistics are those of
+    `x = r / k`, each sampled frame counting once, whatever its k: with their mean m and second moment s,
+
+        r' = k * clip((r / k - m) / sqrt(s - m^2 + 1e-10))
+
+    They are not the moments of single-step rewards, which only a wrapper inside the repeat sees. With plain sums of k steps
+    each, m is the same, but `Var(x) = Var(r_i) - E[variance of r_i within a repeat]`: as large where rewards are constant
+    within a repeat, k times smaller where they are independent. Then r' is up to sqrt(k) times larger than with single-step
+    moments, and a clip of c cuts at c deviations of x. With discounted sums, `r = sum_i gamma^i r_i`, x of a constant reward is
+    smaller by the factor `(1 - gamma^k) / (k (1 - gamma))`. A repeat that an episode's end cuts short counts as much as a whole
+    one, and FIRST, to which no action led, as one step with reward 0.
 
     Args:
         reward_dim: D, or None for a scalar reward, of one agent or of each of several.

@@ -1,11 +1,13 @@
 """Normalizers of rewards and observations, against plain numpy."""
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from taac.environments.single import ActionRepeat
 from taac.errors import TaacError
 from taac.networks import ObservationNormalizer, RewardNormalizer
 from taac.specs import TensorSpec, bounded
@@ -152,6 +154,49 @@ def test_the_sum_of_steps_is_normalised_as_the_sum_of_normalised_steps():
     for k in (2, 5):
         duration = torch.full((1, 3), k, dtype=torch.int16)
         torch.testing.assert_close(normalizer(torch.tensor([[1.0, 3.0, 2.5]]) * k, duration), one * k)
+
+
+class Scripted(gymnasium.Env):
+    """Gives these rewards, one a step, and ends with the last."""
+
+    observation_space = action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+
+    def __init__(self, rewards):
+        self.rewards = list(rewards)
+
+    def step(self, action):
+        return np.zeros(1), self.rewards.pop(0), not self.rewards, False, {}
+
+
+def repeated(rewards, num_steps, gamma=1.0):
+    """Rewards and durations `[1, decisions]` of an action repeat."""
+    env, taken = ActionRepeat(Scripted(rewards), num_steps, gamma), []
+    while not taken or not taken[-1][2]:
+        taken.append(env.step(np.zeros(1)))
+    reward = torch.tensor([[float(step[1]) for step in taken]], dtype=torch.float64)
+    return reward, torch.tensor([[step[4]["taac_duration"] for step in taken]])
+
+
+def test_moments_of_repeated_actions_are_those_of_the_mean_within_a_repeat():
+    """The law of total variance: what single steps vary by within a repeat is missing, and nothing else."""
+    steps = np.random.default_rng(0).normal(2.0, 3.0, (50, 4)).cumsum(1)
+    normalizer = RewardNormalizer()
+    normalizer.update(*repeated(steps.flatten(), 4))
+    variance = float(normalizer.second_moment - normalizer.mean**2)
+    assert float(normalizer.mean) == pytest.approx(steps.mean())
+    assert variance == pytest.approx(steps.var() - steps.var(1).mean())
+    assert variance < 0.8 * steps.var()
+
+
+def test_moments_of_discounted_repeats_and_of_one_that_is_cut_short():
+    """By hand, gamma 1/2: (1 + 3/2 + 5/4) / 3 = 5/4, and (4 + 2/2) / 2 = 5/2 of the two steps left, which count as much."""
+    reward, duration = repeated([1.0, 3.0, 5.0, 4.0, 2.0], 3, gamma=0.5)
+    assert duration.tolist() == [[3, 2]]
+    normalizer = RewardNormalizer()
+    normalizer.update(reward, duration)
+    assert normalizer.mean == (1.25 + 2.5) / 2 and normalizer.second_moment == (1.25**2 + 2.5**2) / 2
+    # m = 15/8, deviation 5/8: 3 (5/4 - 15/8) / (5/8) = -3, and 2 (5/2 - 15/8) / (5/8) = 2.
+    torch.testing.assert_close(normalizer(reward, duration), torch.tensor([[-3.0, 2.0]], dtype=torch.float64))
 
 
 def test_agents_share_the_statistics_of_their_rewards():
