@@ -9,7 +9,7 @@ Cases elsewhere, each with its message asserted, as `pytest --collect-only` coun
     environments that misbehave    20   tests/environments/test_examine.py (test_what_is_wrong...)
     environments that fail         10   tests/environments/test_failures.py
     damaged and forged files       53   tests/test_files.py, tests/training/test_checkpoint.py
-Here: 32, and the fuzz test.
+Here: 34, and the fuzz test.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from taac.training.run_folder import RunFolder
 TASK, METHOD = "gin/tasks/simple_control.gin", "gin/methods/sac.gin"
 
 
-def built(*params):
+def built(*params, method=METHOD):
     loaded = config.load(
-        [TASK, METHOD], ["create_environment.env_name = 'Pendulum-v1'", "hidden_layers = (8,)", *params]
+        [TASK, method], ["create_environment.env_name = 'Pendulum-v1'", "hidden_layers = (8,)", *params]
     )
     config.build(experiment.create_experiment).close()
     loaded.check_used()
@@ -73,6 +73,27 @@ def test_values_that_are_refused(param, message):
         finally:
             trainer.close()
     assert re.search(message, str(error.value)), error.value
+
+
+@pytest.mark.parametrize(
+    "method, params, message",
+    [
+        (
+            "temporl",
+            ["TempoRLAlgorithm.max_skip = 4"],
+            r"segment_length must be 5 or more frames \(.*TempoRLAlgorithm.max_skip = 4 steps\), got 4",
+        ),
+        (
+            "sac_recurrent",
+            ["RecurrentSacAlgorithm.burn_in = 3", "Trainer.segment_length = 4"],
+            r"segment_length must be 5 or more frames \(RecurrentSacAlgorithm.burn_in = 3, .*\), got 4",
+        ),
+    ],
+)
+def test_segments_that_are_too_short_for_a_method(method, params, message):
+    """Durations beyond the segment's end would be acted on, and never be trained."""
+    with pytest.raises(TaacError, match=message):
+        built(*params, method=f"gin/methods/{method}.gin")
 
 
 @pytest.mark.parametrize("code, message", [("1 / 0", "ZeroDivisionError: division by zero"), ("def", "SyntaxError")])

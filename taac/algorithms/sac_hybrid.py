@@ -38,6 +38,9 @@ class SacHybridAlgorithm(TaacAlgorithm):
     Raises:
         TaacError: as `TaacAlgorithm`; advantage clipping, which has no meaning here.
 
+    Targets contain no entropy, neither the action's nor the switch's, as TAAC's: they are `r + gamma V'(s')` with
+    `V'(s) = sum_b pi_b(b) min_i Q'_i(s, tau_b)`. The source's policy evaluation has none either.
+
     Assumed: one-step targets, and a target entropy of pi_b as of TAAC's beta; neither is published.
     """
 

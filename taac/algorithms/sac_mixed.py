@@ -45,6 +45,11 @@ class MixedSacTrainInfo(NamedTuple):
 class MixedSacAlgorithm(SacAlgorithm):
     """SAC over `(discrete, continuous)` actions, with a temperature for each.
 
+    Where choices are durations (SAC-Krep), a decision pays its entropy bonus once, however long it lasts, as in its source. So
+    the bonus tilts durations: a negative one (continuous target entropies are usually below 0) favours long durations, a
+    positive one short ones. `SacAlgorithm.entropy_in_target = False` values durations by their rewards alone; the actor and
+    the choice still go for their target entropies.
+
     Args:
         observation_spec: of the environment.
         action_spec: a nest with one discrete leaf of C choices, and continuous leaves.

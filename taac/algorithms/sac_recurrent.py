@@ -68,6 +68,7 @@ class RecurrentSacAlgorithm(SacAlgorithm):
         super().__init__(observation_spec, action_spec, encoder_ctor=build, **sac_arguments)
         self.actor_encoder = build(observation_spec)
         self.burn_in, self.min_segment_length = burn_in, burn_in + 2
+        self.min_segment_reason = f"RecurrentSacAlgorithm.burn_in = {burn_in}, and one transition that is learnt from"
 
     # Acting ----------------------------------------------------------------------------------------------------------
 

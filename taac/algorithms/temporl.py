@@ -48,11 +48,13 @@ class TempoRLAlgorithm(SacAlgorithm):
     """SAC whose actions are held for `argmax_j Q_skip(s, a, j)` steps, epsilon-greedily while exploring.
 
     SAC itself learns from every environment step. `Q_skip(s_t, a_t, j)` regresses on the j rewards that followed and SAC's
-    target value of the state then: `sum_{i<j} gamma^i r_{t+1+i} + gamma^j V(s_{t+j})`, for every duration that the
-    replayed segment holds (mean over the durations of a frame).
+    target value of the state then: `sum_{i<j} gamma^i r_{t+1+i} + sum_{0<i<j} gamma^i h(s_{t+i}) + gamma^j V(s_{t+j})`, for
+    every duration that the replayed segment holds (mean over the durations of a frame). `h(s) = -alpha log pi(a~|s)` is the
+    entropy bonus that V contains, 0 without `entropy_in_target`: every duration contains that of the same steps, so that
+    durations compare by their rewards (see `value_ops.skip_returns`).
 
     Args:
-        max_skip: J, the longest duration. Durations above the segment length less one cannot be learnt from segments.
+        max_skip: J, the longest duration; at most the segment length less one, beyond which segments hold no example.
         skip_epsilon: probability of a uniformly random duration while exploring.
         skip_critic_ctor: called with input size, `reward_dim`, `num_choices` and `num_critics=1`; see `CriticEnsemble`.
         sac_arguments: everything else of `SacAlgorithm`, which is also where gin binds it.
@@ -79,6 +81,8 @@ class TempoRLAlgorithm(SacAlgorithm):
         if not 0 <= skip_epsilon <= 1:
             raise TaacError(f"TempoRLAlgorithm.skip_epsilon must be in [0, 1], got {skip_epsilon}")
         self.max_skip, self.skip_epsilon = max_skip, skip_epsilon
+        self.min_segment_length = max_skip + 1
+        self.min_segment_reason = f"so that it holds an action held for TempoRLAlgorithm.max_skip = {max_skip} steps"
         reward_dim = None if self.reward_weights is None else len(self.reward_weights)
         self.skip_critic = skip_critic_ctor(
             self.feature_size + self.action_size, reward_dim, num_choices=max_skip, num_critics=1
@@ -141,6 +145,7 @@ class TempoRLAlgorithm(SacAlgorithm):
             self.td_loss.discount(time_step),
             experience.rollout_info.decided,
             self.max_skip,
+            info.sac.bonus,
         )
         # [J, T-1, B]: the error of each duration, then the mean over those that happened
         skip_error = torch.stack([self.td_loss.error(q.unsqueeze(0), g) for q, g in zip(info.skip_q.unbind(2), target)])

@@ -171,16 +171,24 @@ def skip_returns(
     discount: torch.Tensor,
     decided: torch.Tensor,
     max_skip: int,
+    bonus: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The return of every skip that a segment holds: of an action taken at step t and held until step t+j.
 
-    `G_j[t] = reward[t+1] + discount[t+1] * G_{j-1}[t+1]`, `G_0 = value`: j rewards, then the value of the state arrived at.
-    It is one that happened where no new action was chosen at steps t+1..t+j-1, and the episode did not end before t+j.
+    `G_1[t] = reward[t+1] + discount[t+1] * value[t+1]`, and `G_j[t] = reward[t+1] + discount[t+1] * (bonus[t+1] + G_{j-1}[t+1])`:
+    j rewards, then the value of the state arrived at. It is one that happened where no new action was chosen at steps
+    t+1..t+j-1, and the episode did not end before t+j.
+
+    A soft value contains the entropy of every step from the state arrived at on. `bonus` adds that of the steps in between,
+    so that long skips and short ones contain the entropy of the same steps, and compare by their rewards. Without it,
+    `G_1 - G_2` would contain the entropy of one step: a negative one would favour holding, a positive one deciding.
 
     Args:
         reward, value, step_type, discount: as `one_step_return`; the value of step 0 is never read.
         decided: `[T, B]` bool, whether a new action was chosen at a step.
         max_skip: J.
+        bonus: of reward's shape, the entropy bonus at step t, which `value` contains; None: `value` contains none. That of
+            steps 0 and T-1 is never read.
 
     Returns:
         `G` `[J, T-1, B]` or `[J, T-1, B, D]`, detached, row j-1 of skips of length j, and whether the skip happened,
@@ -190,9 +198,9 @@ def skip_returns(
         TaacError: shapes that do not fit, T < 2, or J < 1.
 
     Source: Biedenkapp et al., TempoRL (ICML 2021, arXiv:2106.05262), section 4: the n-step update of the skip policy, and
-    the connectedness graph of a skip's states.
+    the connectedness graph of a skip's states. The bonus is ours: the paper's values have no entropy.
     """
-    discount = _check(reward, value, step_type, discount)
+    discount = _check(reward, value, step_type, discount, bonus)
     if decided.shape != step_type.shape or decided.dtype != torch.bool:
         raise TaacError(
             f"decided must be bool of step_type's shape {list(step_type.shape)}, "
@@ -207,7 +215,8 @@ def skip_returns(
         acts = step_type[:-1] != StepType.LAST
         arrived, until = value, torch.ones_like(decided)
         for j in range(1, min(max_skip, steps - 1) + 1):
-            arrived = reward[1 : steps - j + 1] + discount[1 : steps - j + 1] * arrived[1:]
+            further = arrived[1:] if j == 1 or bonus is None else bonus[1 : steps - j + 1] + arrived[1:]
+            arrived = reward[1 : steps - j + 1] + discount[1 : steps - j + 1] * further
             held = until[1:] if j == 1 else until[1:] & ~decided[1 : steps - j + 1]
             until = acts[: steps - j] & held
             returns[j - 1, : steps - j], happened[j - 1, : steps - j] = arrived, until

@@ -121,7 +121,7 @@ class Trainer:
         shortest = learner.agent.algorithm.min_segment_length
         if segment_length < shortest:
             raise TaacError(
-                f"Trainer.segment_length must be {shortest} or more frames (one transition that is learnt from), "
+                f"Trainer.segment_length must be {shortest} or more frames ({learner.agent.algorithm.min_segment_reason}), "
                 f"got {segment_length}"
             )
         if initial_collect_steps < segment_length * environment.num_envs:

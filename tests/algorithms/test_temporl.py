@@ -8,12 +8,13 @@ import math
 import pytest
 import torch
 
-from taac.algorithms import OneStepTDLoss, RetraceTDLoss, SacAlgorithm, TempoRLAlgorithm
+from taac.algorithms import OneStepTDLoss, RetraceTDLoss, SacAlgorithm, Temperature, TempoRLAlgorithm
 from taac.algorithms.algorithm import reset_where_first
 from taac.algorithms.temporl import TempoRLInfo, TempoRLState
 from taac.data_structures import Experience
 from taac.errors import TaacError
 from taac.networks import ActorNetwork, CriticEnsemble
+from taac.ops import distributions
 from tests.algorithms.test_sac import (
     ACTION_SPEC,
     BATCH,
@@ -222,8 +223,11 @@ def losses_of(algorithm, experience, seed=3):
     return algorithm.calc_loss(experience, info), info
 
 
-def skip_reference(w, experience, value, max_skip, gamma, spec_name="encoder"):
-    """The skip loss of each frame `[T][B]`: mean over the durations it is an example of, mean over the reward's parts."""
+def skip_reference(w, experience, value, bonus, max_skip, gamma, spec_name="encoder"):
+    """The skip loss of each frame `[T][B]`: mean over the durations it is an example of, mean over the reward's parts.
+
+    The entropy `bonus` of the frames that are passed through is paid; that of the frame arrived at is in its `value`.
+    """
     time_step, decided = experience.time_step, experience.rollout_info.decided
     loss = [[torch.zeros((), dtype=torch.float64) for _ in range(BATCH)] for _ in range(STEPS)]
     for t in range(STEPS - 1):
@@ -238,6 +242,8 @@ def skip_reference(w, experience, value, max_skip, gamma, spec_name="encoder"):
                 # the action of t goes on through t+j-1: there is one, and no new one was chosen after t
                 if end >= STEPS or IS_LAST[end - 1, b] or (j > 1 and decided[end - 1, b]):
                     break
+                if j > 1:
+                    target = target + factor * bonus[end - 1, b].reshape(-1)
                 target = target + factor * time_step.reward[end, b].reshape(-1)
                 factor = factor * torch.tensor(gamma, dtype=torch.float64) * time_step.discount[end, b]
                 errors.append(((q[j - 1] - target - factor * value[end, b].reshape(-1)) ** 2).mean())
@@ -265,7 +271,11 @@ def test_a_loss_is_sacs_and_that_of_the_skip_values(settings, probability):
     loss, _ = losses_of(tested, experience)
     expected, info = losses_of(plain, Experience(experience.time_step, ()))
     w = weights_of(tested)
-    skip = skip_reference(w, experience, info.value.detach(), settings.get("max_skip", 3), gamma if parts else (gamma,))
+    # What the value contains of entropy: the same draws without it in the target.
+    plain.entropy_in_target = False
+    bonus = info.value - losses_of(plain, Experience(experience.time_step, ()))[1].value
+    gammas = gamma if parts else (gamma,)
+    skip = skip_reference(w, experience, info.value, bonus, settings.get("max_skip", 3), gammas)
     skip = torch.stack([torch.stack(row) for row in skip])
     assert (skip > 0).sum() > STEPS * BATCH / 3 and not skip[IS_LAST].any() and not skip[-1].any()
     torch.testing.assert_close(loss.loss, expected.loss + skip, rtol=1e-5, atol=1e-7)
@@ -357,6 +367,44 @@ def test_skip_values_learn_a_known_return():
         optimizer.step()
     q = tested.train_step(experience).skip_q.mean((0, 1))
     torch.testing.assert_close(q, torch.tensor([1.0, 1.5, 1.75]), atol=0.03, rtol=0)
+
+
+@pytest.mark.parametrize("log_std", [-1.5, 0.0])
+def test_the_entropy_bonus_favours_no_duration(log_std):
+    """One state that goes on for ever with reward 1, and critics at the soft fixed point: holding changes nothing.
+
+    With gamma = 1/2 and E[h] the mean entropy bonus of the policy, which is below 0 at log_std -1.5 and above it at 0:
+    Q = (1 + E[h] / 2) / (1 - 1/2). Durations that missed the entropy of the held steps would differ by E[h] / 2.
+    """
+    temperature = functools.partial(Temperature, tuning="fixed", initial_value=0.5)
+    tested = temporl(max_skip=3, td_loss=OneStepTDLoss(0.5), temperature_ctor=temperature)
+    shape = (5, 200)
+    with torch.no_grad():
+        for p in [*tested.target_critics.parameters(), *tested.actor.parameters()]:
+            p.zero_()
+        tested.actor.head.bias[NUM_ACTIONS:] = log_std
+        mean, log_stds = tested.actor(torch.randn(100_000, 3))
+        h = -0.5 * distributions.squashed_normal_sample(mean, log_stds)[1].mean().item()
+        assert h > 0.3 if log_std == 0.0 else h < -0.3
+        q = (1.0 + 0.5 * h) / 0.5
+        tested.target_critics.last.bias.fill_(q)
+    time_step = type(frame(1))(
+        torch.full(shape, int(M), dtype=torch.uint8), torch.ones(shape), torch.ones(shape), torch.randn(*shape, 3),
+        torch.rand(*shape, NUM_ACTIONS) * 2 - 1, torch.ones(shape),
+    )  # fmt: skip
+    experience = Experience(time_step, TempoRLInfo(torch.zeros(shape, dtype=torch.bool)))
+    optimizer = torch.optim.Adam(tested.skip_critic.parameters(), 0.05)
+    for number in range(200):
+        optimizer.param_groups[0]["lr"] = 0.05 * (1 - number / 200)
+        optimizer.zero_grad()
+        losses_of(tested, experience, number)[0].loss.mean().backward()
+        optimizer.step()
+    learnt = tested.train_step(experience).skip_q.mean((0, 1))
+    torch.testing.assert_close(learnt, torch.full((3,), q), atol=0.04, rtol=0)
+
+
+def test_the_shortest_segment_holds_the_longest_duration():
+    assert temporl(max_skip=4).min_segment_length == 5 and temporl(max_skip=1).min_segment_length == 2
 
 
 def test_groups_hold_every_trainable_parameter_once():

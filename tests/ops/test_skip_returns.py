@@ -106,6 +106,27 @@ def test_a_vector_reward_with_a_discount_for_each_part():
     assert table(returns[..., 1]) == [[11, 22, 12], [23, 14, 0], [15, 0, 0]]
 
 
+# A bonus of (-, 2, 4, -), which `value` contains: G_1 as above; G_2 = 1 + (2 + 12)/2 = 8 and 2 + (4 + 8)/2 = 8;
+# G_3 = 1 + (2 + 2 + (4 + 8)/2)/2 = 6.
+def test_the_steps_in_between_pay_their_entropy():
+    returns, _ = skip_returns(**INSIDE, decided=decisions(4), max_skip=3, bonus=column(NAN, 2, 4, NAN))
+    assert table(returns) == [[6, 12, 8], [8, 8, 0], [6, 0, 0]]
+
+
+@pytest.mark.parametrize("bonus", [-1.5, 0.0, 3.0])
+def test_where_holding_costs_nothing_all_durations_are_worth_the_same(bonus):
+    """Reward 1 and entropy h at every state, whatever is done: Q = (1 + gamma h) / (1 - gamma), V = Q + h. If long skips missed
+    the entropy of a step, one duration would be worth more than another by it."""
+    q = (1.0 + 0.5 * bonus) / (1 - 0.5)
+    everywhere = torch.full((6, 2), 1.0)
+    returns, happened = skip_returns(
+        everywhere, everywhere * (q + bonus), torch.full((6, 2), int(M), dtype=torch.uint8), everywhere * 0.5,
+        torch.zeros(6, 2, dtype=torch.bool), 5, everywhere * bonus,
+    )  # fmt: skip
+    assert happened.sum() == 2 * (5 + 4 + 3 + 2 + 1)
+    torch.testing.assert_close(returns[happened], torch.full((30,), q))
+
+
 # --- Against a slow reference -----------------------------------------------------------------------------------------
 
 
@@ -138,7 +159,10 @@ def test_against_a_forward_sum(segment):
     data = {name: x.clone() for name, x in data.items()}
     for name in ("reward", "value", "discount"):
         data[name][0] = NAN
-    returns, happened = skip_returns(**data, max_skip=max_skip)
+    bonus = torch.randn_like(data["reward"])
+    returns, happened = skip_returns(**data, max_skip=max_skip, bonus=bonus)
+    without, _ = skip_returns(**data, max_skip=max_skip)
+    torch.testing.assert_close(without, skip_returns(**data, max_skip=max_skip, bonus=0 * bonus)[0])
     length, batch = data["step_type"].shape
     assert returns.shape == (max_skip, *data["reward"][1:].shape) and not returns.requires_grad
     assert happened.shape == (max_skip, length - 1, batch)
@@ -156,6 +180,7 @@ def test_against_a_forward_sum(segment):
                     for k in range(t + 1, t + j + 1):
                         total = total + factor * data["reward"][k, b]
                         factor = factor * discount[k, b]
+                        total = total + factor * bonus[k, b] if k < t + j else total
                     total = total + factor * data["value"][t + j, b]
                 torch.testing.assert_close(returns[j - 1, t, b], torch.zeros_like(data["reward"][1, b]) + total)
 
@@ -207,6 +232,7 @@ def test_no_gradient_flows():
         ({"value": column(1, 2, 3)}, "value must have"),
         ({"step_type": column(F, M, M, dtype=torch.uint8)}, "step_type"),
         ({"discount": column(1, 1)}, "discount"),
+        ({"bonus": column(1, 1, 1)}, r"bonus must have reward's shape \[4, 1\], got \[3, 1\]"),
     ],
 )
 def test_what_does_not_fit_is_refused(changes, message):
