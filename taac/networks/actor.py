@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import gin
 import torch
@@ -11,12 +11,12 @@ import torch.nn as nn
 from taac import nest
 from taac.data_structures import Nest
 from taac.errors import TaacError
-from taac.networks.layers import Mlp, in_full_precision, scaled_linear
+from taac.networks.layers import Mlp, head_linear, in_full_precision, scaled_linear
 
 
 @gin.configurable
 class ActorNetwork(nn.Module):
-    """ReLU layers, then mean and state-dependent log standard deviation (of the normal before tanh).
+    """Layers, then mean and state-dependent log standard deviation (of the normal before tanh).
 
     Args:
         input_size: width of the features.
@@ -24,6 +24,9 @@ class ActorNetwork(nn.Module):
         hidden_layers: widths.
         log_std_min, log_std_max: the log standard deviation is clipped to these.
         head_init_range: if given, the head's weights are uniform in [-w, w] instead of truncated normal with gain 0.3.
+        head_bias_init_range: the head's biases are uniform in [-w, w]; 0: they begin at 0.
+        activation: called without arguments, once for each layer: `@ReLU`, `@ELU`, `@LeakyReLU`, `@Tanh`, `@GELU` or `@SiLU` of
+            torch.nn, or one of your own.
     """
 
     def __init__(
@@ -34,16 +37,15 @@ class ActorNetwork(nn.Module):
         log_std_min: float = -20.0,
         log_std_max: float = 2.0,
         head_init_range: float | None = None,
+        head_bias_init_range: float = 0.0,
+        activation: Callable[..., nn.Module] = nn.ReLU,
     ):
         super().__init__()
         if log_std_min >= log_std_max:
             raise TaacError(f"ActorNetwork: log_std_min {log_std_min} must be below log_std_max {log_std_max}")
-        self.hidden = Mlp(input_size, hidden_layers)
-        self.head = scaled_linear(
-            hidden_layers[-1] if hidden_layers else input_size, 2 * action_size, 0.3, "truncated_normal"
-        )
-        if head_init_range is not None:
-            nn.init.uniform_(self.head.weight, -head_init_range, head_init_range)
+        self.hidden = Mlp(input_size, hidden_layers, activation)
+        fan_in = hidden_layers[-1] if hidden_layers else input_size
+        self.head = head_linear(fan_in, 2 * action_size, head_init_range, head_bias_init_range)
         self.log_std_min, self.log_std_max = log_std_min, log_std_max
 
     def forward(self, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -54,39 +56,58 @@ class ActorNetwork(nn.Module):
 
 @gin.configurable
 class CategoricalActorNetwork(nn.Module):
-    """ReLU layers, then a logit for each choice of a discrete action.
+    """Layers, then a logit for each choice of a discrete action.
 
     Args:
         input_size: width of the features.
         num_choices: C.
         hidden_layers: widths.
+        head_init_range, head_bias_init_range, activation: as of `ActorNetwork`.
     """
 
-    def __init__(self, input_size: int, num_choices: int, hidden_layers: Sequence[int] = (256, 256)):
+    def __init__(
+        self,
+        input_size: int,
+        num_choices: int,
+        hidden_layers: Sequence[int] = (256, 256),
+        head_init_range: float | None = None,
+        head_bias_init_range: float = 0.0,
+        activation: Callable[..., nn.Module] = nn.ReLU,
+    ):
         super().__init__()
-        self.hidden = Mlp(input_size, hidden_layers)
+        self.hidden = Mlp(input_size, hidden_layers, activation)
         fan_in = hidden_layers[-1] if hidden_layers else input_size
-        self.head = scaled_linear(fan_in, num_choices, 0.3, "truncated_normal")
+        self.head = head_linear(fan_in, num_choices, head_init_range, head_bias_init_range)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """`[..., input_size]` to logits `[..., C]`."""
         return in_full_precision(self.head, self.hidden(features))
 
 
+@gin.configurable(denylist=["input_size", "hidden_layers", "num_switches"])
 class SwitchNetwork(nn.Module):
-    """ReLU layers, then the logits of switching.
+    """Layers, then the logits of switching.
 
     Args:
         input_size: width of the features.
         hidden_layers: widths.
         num_switches: how many there are, each independent of the others given the features.
+        head_init_range, head_bias_init_range, activation: as of `ActorNetwork`.
     """
 
-    def __init__(self, input_size: int, hidden_layers: Sequence[int], num_switches: int = 1):
+    def __init__(
+        self,
+        input_size: int,
+        hidden_layers: Sequence[int],
+        num_switches: int = 1,
+        head_init_range: float | None = None,
+        head_bias_init_range: float = 0.0,
+        activation: Callable[..., nn.Module] = nn.ReLU,
+    ):
         super().__init__()
-        self.hidden = Mlp(input_size, hidden_layers)
+        self.hidden = Mlp(input_size, hidden_layers, activation)
         fan_in = hidden_layers[-1] if hidden_layers else input_size
-        self.head = scaled_linear(fan_in, num_switches, 0.3, "truncated_normal")
+        self.head = head_linear(fan_in, num_switches, head_init_range, head_bias_init_range)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """`[..., input_size]` to `[..., num_switches]`."""

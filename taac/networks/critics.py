@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import gin
 import torch
 import torch.nn as nn
-import torch.nn.functional as F
 
 from taac.errors import TaacError
-from taac.networks.layers import EnsembleLinear, in_full_precision
+from taac.networks.layers import EnsembleLinear, activation_module, check_ranges, in_full_precision
 
 
 @gin.configurable
@@ -26,6 +25,8 @@ class CriticEnsemble(nn.Module):
         num_critics: N, 1 or more.
         hidden_layers: widths.
         last_init_range: the last layer's weights are uniform in +- this.
+        last_bias_init_range: the last layer's biases are uniform in +- this.
+        activation: called without arguments; see `ActorNetwork`.
     """
 
     def __init__(
@@ -36,17 +37,23 @@ class CriticEnsemble(nn.Module):
         hidden_layers: Sequence[int] = (256, 256),
         last_init_range: float = 0.003,
         num_choices: int | None = None,
+        last_bias_init_range: float = 0.0,
+        activation: Callable[..., nn.Module] = nn.ReLU,
     ):
         super().__init__()
         if num_critics < 1:
             raise TaacError(f"CriticEnsemble.num_critics must be 1 or more, got {num_critics}")
+        check_ranges(last_init_range, last_bias_init_range)
         sizes = [input_size, *hidden_layers]
         self.hidden = nn.ModuleList(
             EnsembleLinear(num_critics, fan_in, fan_out) for fan_in, fan_out in itertools.pairwise(sizes)
         )
         self.output_shape = tuple(size for size in (num_choices, reward_dim) if size is not None)
-        self.last = EnsembleLinear(num_critics, sizes[-1], math.prod(self.output_shape), last_init_range)
+        self.last = EnsembleLinear(
+            num_critics, sizes[-1], math.prod(self.output_shape), last_init_range, last_bias_init_range
+        )
         self.num_critics = num_critics
+        self.activation = activation_module(activation)
 
     def forward(self, features: torch.Tensor, *action: torch.Tensor) -> torch.Tensor:
         """Features `[..., F]` and action parts `[..., A]` to `[N, ...(, C)(, D)]`: choices and reward parts if there are any."""
@@ -54,6 +61,6 @@ class CriticEnsemble(nn.Module):
         batch = x.shape[:-1]
         x = x.reshape(1, -1, x.shape[-1]).expand(self.num_critics, -1, -1)
         for layer in self.hidden:
-            x = F.relu_(layer(x))
+            x = self.activation(layer(x))
         q = in_full_precision(self.last, x)
         return q.reshape(self.num_critics, *batch, *self.output_shape)

@@ -13,12 +13,13 @@ import torch.nn.functional as F
 from taac import nest
 from taac.data_structures import Nest
 from taac.errors import TaacError
+from taac.networks.layers import activation_module
 from taac.specs import TensorSpec
 
 
 @gin.configurable
 class ImageEncoder(nn.Module):
-    """Convolutions, ReLUs and one linear layer over an image of shape `[H, W, C]`.
+    """Convolutions and one linear layer, each followed by an activation, over an image of shape `[H, W, C]`.
 
     uint8 images are scaled to [0, 1]; float images are taken as they are.
 
@@ -26,6 +27,7 @@ class ImageEncoder(nn.Module):
         spec: the image's spec.
         channels, kernels, strides: of the convolutions, in order (default: those of Mnih et al., Nature 2015).
         output_size: width of the features.
+        activation: called without arguments, once for each layer; see `ActorNetwork`.
 
     Raises:
         TaacError: lists of different lengths; an image that is too small, or that has its channels first.
@@ -38,6 +40,7 @@ class ImageEncoder(nn.Module):
         kernels: Sequence[int] = (8, 4, 3),
         strides: Sequence[int] = (4, 2, 1),
         output_size: int = 256,
+        activation: Callable[..., nn.Module] = nn.ReLU,
     ):
         super().__init__()
         if not len(channels) == len(kernels) == len(strides):
@@ -60,7 +63,7 @@ class ImageEncoder(nn.Module):
                     f"{height}x{width} before convolution {number}, of kernel {kernel}; bind fewer or smaller "
                     "ImageEncoder.kernels, ImageEncoder.strides and ImageEncoder.channels"
                 )
-            layers += [nn.Conv2d(depth, channel, kernel, stride), nn.ReLU()]
+            layers += [nn.Conv2d(depth, channel, kernel, stride), activation_module(activation)]
             height, width, depth = (height - kernel) // stride + 1, (width - kernel) // stride + 1, channel
         for layer in layers:
             if isinstance(layer, nn.Conv2d):
@@ -71,12 +74,13 @@ class ImageEncoder(nn.Module):
         self.projection = nn.Linear(height * width * depth, output_size)
         nn.init.xavier_uniform_(self.projection.weight)
         nn.init.zeros_(self.projection.bias)
+        self.activation = activation_module(activation)
         self.output_size = output_size
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
         """`[M, H, W, C]` to `[M, output_size]`."""
         x = image.movedim(-1, -3).to(torch.float32) * self.scale
-        return F.relu(self.projection(self.convolutions(x).flatten(1)))
+        return self.activation(self.projection(self.convolutions(x).flatten(1)))
 
 
 def is_image(spec: TensorSpec) -> bool:

@@ -12,6 +12,7 @@ import torch.nn as nn
 
 from taac import nest
 from taac.data_structures import Nest
+from taac.errors import TaacError
 
 _TRUNCATED_STD = 0.87962566103423978  # of a standard normal that is cut at two standard deviations
 
@@ -22,12 +23,21 @@ class EnsembleLinear(nn.Module):
     Args of `forward`: x `[N, M, I]`. Returns `[N, M, O]`.
     """
 
-    def __init__(self, ensemble_size: int, input_size: int, output_size: int, weight_range: float | None = None):
-        """Weights are uniform in +-weight_range (default: +-1/sqrt(input_size)), biases 0."""
+    def __init__(
+        self,
+        ensemble_size: int,
+        input_size: int,
+        output_size: int,
+        weight_range: float | None = None,
+        bias_range: float = 0.0,
+    ):
+        """Weights are uniform in +-weight_range (default: +-1/sqrt(input_size)), biases in +-bias_range."""
         super().__init__()
         bound = 1.0 / math.sqrt(input_size) if weight_range is None else weight_range
         self.weight = nn.Parameter(torch.empty(ensemble_size, input_size, output_size).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.zeros(ensemble_size, 1, output_size))
+        if bias_range:
+            nn.init.uniform_(self.bias, -bias_range, bias_range)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.baddbmm(self.bias, x, self.weight)
@@ -77,13 +87,52 @@ def scaled_linear(input_size: int, output_size: int, gain: float, distribution: 
     return layer
 
 
-class Mlp(nn.Sequential):
-    """Xavier-uniform linear layers, each followed by a ReLU: `[..., I]` to `[..., O]`."""
+def head_linear(
+    input_size: int, output_size: int, init_range: float | None = None, bias_init_range: float = 0.0
+) -> nn.Linear:
+    """A policy's last layer: weights truncated normal with gain 0.3, biases 0, unless ranges are given.
 
-    def __init__(self, input_size: int, hidden_layers: Sequence[int]):
+    Args:
+        init_range, bias_init_range: weights, biases uniform in +- this.
+    """
+    check_ranges(init_range or 0.0, bias_init_range)
+    layer = scaled_linear(input_size, output_size, 0.3, "truncated_normal")
+    if init_range is not None:
+        nn.init.uniform_(layer.weight, -init_range, init_range)
+    if bias_init_range:
+        nn.init.uniform_(layer.bias, -bias_init_range, bias_init_range)
+    return layer
+
+
+def check_ranges(*ranges: float) -> None:
+    """Raises TaacError unless each is 0 or more."""
+    for value in ranges:
+        if not 0 <= value < math.inf:
+            raise TaacError(f"the range of a last layer's first weights or biases must be 0 or more, got {value}")
+
+
+def activation_module(activation: Callable[..., nn.Module]) -> nn.Module:
+    """A module of its own; of ReLU one that works in place, which leaves the numbers as they are.
+
+    Raises:
+        TaacError: a module that is made already.
+    """
+    if isinstance(activation, nn.Module):
+        name = type(activation).__name__
+        raise TaacError(f"an activation is given as what makes it: bind @{name}, not @{name}()")
+    made = activation()
+    if isinstance(made, nn.ReLU):
+        made.inplace = True
+    return made
+
+
+class Mlp(nn.Sequential):
+    """Xavier-uniform linear layers, each followed by an activation: `[..., I]` to `[..., O]`."""
+
+    def __init__(self, input_size: int, hidden_layers: Sequence[int], activation: Callable[..., nn.Module] = nn.ReLU):
         layers: list[nn.Module] = []
         for fan_in, fan_out in itertools.pairwise([input_size, *hidden_layers]):
-            layers += [xavier_linear(fan_in, fan_out), nn.ReLU(inplace=True)]
+            layers += [xavier_linear(fan_in, fan_out), activation_module(activation)]
         super().__init__(*layers)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -460,8 +460,6 @@ def _register() -> None:
     global _REGISTERED
     if _REGISTERED:
         return
-    import torch
-
     import taac.algorithms
     import taac.environments.vector_environment
     import taac.environments.wrappers
@@ -477,21 +475,22 @@ def _register() -> None:
         trajectories.QuadraticTrajectory,
     ):
         gin.external_configurable(trajectory, module="taac.ops.trajectories")
-    for name in (
-        "Adam",
-        "AdamW",
-        "SGD",
-        "RMSprop",
-        "Adagrad",
-        "NAdam",
-    ):  # gin's own `gin.torch` is broken on Python 3.12
-        gin.external_configurable(
-            getattr(torch.optim, name),
-            module="torch.optim",
-            denylist=["params", "lr", "maximize", "differentiable"],
-        )
+    _register_torch()
     gin.external_configurable(schedules.LinearSchedule, module="taac.ops.schedules")
     _REGISTERED = True
+
+
+def _register_torch() -> None:
+    """What gin's own `gin.torch` would, which cannot be imported on Python 3.12."""
+    import torch
+
+    for name in ("ReLU", "ELU", "LeakyReLU", "Tanh", "GELU", "SiLU"):
+        activation = getattr(torch.nn, name)
+        kept_back = [p for p in inspect.signature(activation).parameters if p == "inplace"]
+        gin.external_configurable(activation, module="torch.nn", denylist=kept_back or None)
+    for name in ("Adam", "AdamW", "SGD", "RMSprop", "Adagrad", "NAdam"):
+        kept_back = ["params", "lr", "maximize", "differentiable"]  # the learner's to say
+        gin.external_configurable(getattr(torch.optim, name), module="torch.optim", denylist=kept_back)
 
 
 def build(create: Any) -> Any:

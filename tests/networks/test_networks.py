@@ -6,9 +6,17 @@ import pytest
 import torch
 
 from taac.errors import TaacError
-from taac.networks import ActorNetwork, CriticEnsemble, SwitchNetwork, TrajectoryEmbedding
+from taac.networks import (
+    ActorNetwork,
+    CategoricalActorNetwork,
+    CriticEnsemble,
+    ImageEncoder,
+    SwitchNetwork,
+    TrajectoryEmbedding,
+)
 from taac.networks.layers import Mlp, scaled_linear
 from taac.ops.trajectories import Tau
+from taac.specs import bounded
 
 BATCHES = [(), (5,), (3, 5), (2, 3, 5)]
 
@@ -282,3 +290,80 @@ def test_layers_take_any_batch_and_copy_no_gradients_of_views():
             waiting += [parent for parent, _ in node.next_functions if parent is not None]
         assert not any("CopySlices" in name or "AsStrided" in name for name in names), names
     assert Mlp(3, ())(x) is not None and Mlp(3, ())(x).shape == x.shape
+
+
+# --- Activations and the first weights of last layers ----------------------------------------------------------------
+
+ACTIVATIONS = {
+    "ReLU": lambda x: x.clamp(min=0), "ELU": lambda x: torch.where(x > 0, x, x.exp() - 1),
+    "LeakyReLU": lambda x: torch.where(x > 0, x, 0.01 * x), "Tanh": torch.tanh,
+    "GELU": lambda x: 0.5 * x * (1 + torch.erf(x / math.sqrt(2))), "SiLU": lambda x: x * torch.sigmoid(x),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_every_network_takes_an_activation(name):
+    """By its formula; and ReLU where none is given."""
+    activation, f = getattr(torch.nn, name), ACTIVATIONS[name]
+    given = {"activation": activation}
+    x, image = torch.randn(40, 5), torch.randn(6, 4, 4, 2)
+    spec = bounded((4, 4, 2), -9.0, 9.0)
+    for settings, fn in [(given, f)] + [({}, ACTIVATIONS["ReLU"])] * (name == "ReLU"):
+        heads = [
+            (ActorNetwork(5, 2, (7, 6), -99.0, 99.0, **settings), lambda y: torch.cat(y, -1)),
+            (CategoricalActorNetwork(5, 3, (7, 6), **settings), lambda y: y),
+            (SwitchNetwork(5, (7, 6), 2, **settings), lambda y: y),
+        ]
+        for network, flat in heads:
+            h = x
+            for layer in [module for module in scramble(network).hidden if isinstance(module, torch.nn.Linear)]:
+                h = fn(h @ layer.weight.T + layer.bias)
+            torch.testing.assert_close(flat(network(x)), h @ network.head.weight.T + network.head.bias)
+        critics = scramble(CriticEnsemble(5, hidden_layers=(7, 6), **settings))
+        for n in range(2):
+            h = x
+            for layer in critics.hidden:
+                h = fn(h @ layer.weight[n] + layer.bias[n])
+            torch.testing.assert_close(critics(x)[n], (h @ critics.last.weight[n] + critics.last.bias[n]).squeeze(-1))
+        encoder = scramble(ImageEncoder(spec, (3,), (2,), (1,), output_size=5, **settings))
+        h = fn(
+            torch.nn.functional.conv2d(
+                image.movedim(-1, 1), encoder.convolutions[0].weight, encoder.convolutions[0].bias
+            )
+        )
+        h = fn(h.flatten(1) @ encoder.projection.weight.T + encoder.projection.bias)
+        torch.testing.assert_close(encoder(image), h)
+
+
+def test_an_activation_that_is_made_already_is_refused():
+    for network in (ActorNetwork, CategoricalActorNetwork):
+        with pytest.raises(TaacError, match=r"bind @Tanh, not @Tanh\(\)"):
+            network(3, 2, activation=torch.nn.Tanh())
+    with pytest.raises(TaacError, match=r"bind @ELU, not @ELU\(\)"):
+        CriticEnsemble(3, activation=torch.nn.ELU())
+
+
+HEADS = [
+    (lambda **ranges: ActorNetwork(20, 40, (50,), **ranges).head, "head"),
+    (lambda **ranges: CategoricalActorNetwork(20, 80, (50,), **ranges).head, "head"),
+    (lambda **ranges: SwitchNetwork(20, (50,), 80, **ranges).head, "head"),
+    (lambda **ranges: CriticEnsemble(20, hidden_layers=(50,), num_choices=80, **ranges).last, "last"),
+]
+
+
+@pytest.mark.parametrize("make, name", HEADS)
+def test_weights_and_biases_of_last_layers_have_ranges_of_their_own(make, name):
+    plain = make()
+    assert not plain.bias.any()
+    layer = make(**{f"{name}_init_range": 0.02, f"{name}_bias_init_range": 0.5})
+    assert_uniform(layer.weight, 0.02)
+    assert 0.4 < layer.bias.abs().max() <= 0.5 and (layer.bias > 0).any() and (layer.bias < 0).any()
+    torch.manual_seed(0)
+    weights = make(**{f"{name}_init_range": 0.02}).weight
+    torch.manual_seed(0)
+    biased = make(**{f"{name}_init_range": 0.02, f"{name}_bias_init_range": 0.5})
+    assert torch.equal(biased.weight, weights), "the biases are drawn after the weights"
+    for which in (f"{name}_init_range", f"{name}_bias_init_range"):
+        for value in (-0.1, float("nan"), float("inf")):
+            with pytest.raises(TaacError, match="must be 0 or more, got"):
+                make(**{which: value})

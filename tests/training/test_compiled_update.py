@@ -75,6 +75,21 @@ def test_what_stands_around_the_loss(params, traced_only):
     assert_close(updated("taac", COMPILE, *params), updated("taac", *params), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "method, params",
+    [
+        ("sac_hybrid", ["ActorNetwork.activation = @ELU", "SwitchNetwork.activation = @GELU", "ELU.alpha = 0.5"]),
+        ("sac_value", ["CriticEnsemble.activation = @Tanh", "CriticEnsemble.last_bias_init_range = 0.1"]),
+        (
+            "sac_discrete",
+            ["CategoricalActorNetwork.activation = @SiLU", "CategoricalActorNetwork.head_bias_init_range = 0.1"],
+        ),
+    ],
+)
+def test_activations_by_gin(method, params, traced_only):
+    assert_close(updated(method, COMPILE, *params), updated(method, *params), rtol=1e-4, atol=1e-5)
+
+
 @needs_compiler
 @pytest.mark.parametrize("method", ["sac", "taac"])
 def test_with_the_compiler(method):
