@@ -265,7 +265,11 @@ def _seeding(make: Any) -> Finding:
             return Finding(False, f"the same seed and actions lead elsewhere, at step {at}", mend)
         if play(first, 5) != one:
             about = "the same seed gives the same episode in a new environment, but not in one that was used before"
-            return Finding(True, about, "taac makes environments anew where it seeds them, so this is no harm")
+            mend = (
+                "bind create_environment.remake = True, so that it is made anew for every episode: a run that was stopped could "
+                "otherwise not go on bit for bit. Those of Box2D are made anew without that"
+            )
+            return Finding(True, about, mend)
         return Finding(True, "the same seed and actions give the same episode")
     finally:
         first.close()

@@ -14,8 +14,9 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
+from taac.environments.seeded_episodes import SeededEpisodes
 from taac.environments.step_recorder import StepRecorder
-from taac.errors import EnvironmentFailed, TaacError
+from taac.errors import TaacError
 from taac.processes import INTERRUPTIONS, die_with_parent
 
 
@@ -126,82 +127,28 @@ def reward_dim(env: gymnasium.Env) -> int | None:
     return int(shape[0])
 
 
-class Anew(gymnasium.Wrapper):
-    """An environment whose every reset with a seed, but for the first, is one of a newly made environment.
-
-    So what follows depends on the seed alone. Some simulators keep something of earlier episodes: the Box2D world of
-    `BipedalWalker-v3`, seeded alike, goes other ways after an episode than before any.
-
-    What it raises becomes an `EnvironmentFailed` that says where: its number among how many, `number`, its seed, how many
-    episodes and steps after it, and the last action.
-    """
-
-    env: gymnasium.Env
-
-    def __init__(self, make: Callable[[], gymnasium.Env], number: tuple[int, int] = (0, 1)):
-        super().__init__(make())
-        self._make, self._used, self._number = make, False, number
-        self._seed: int | None = None
-        self._episode, self._step = 0, 0
-        self._attributes: dict[str, Any] = {}  # set from outside, such as what a recorder is to film
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        self._episode, self._step = (self._episode + 1, 0) if seed is None else (1, 0)
-        self._seed = self._seed if seed is None else seed
-        try:
-            if seed is not None and self._used:
-                self.env.close()
-                self.env = self._make()
-                for name, value in self._attributes.items():
-                    self.env.set_wrapper_attr(name, value)
-            self._used = True
-            return self.env.reset(seed=seed, options=options)
-        except TaacError:
-            raise
-        except Exception as error:
-            raise EnvironmentFailed(f"{self._place()} failed at reset: {type(error).__name__}: {error}") from error
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        self._step += 1
-        try:
-            return self.env.step(action)
-        except TaacError:
-            raise
-        except Exception as error:
-            raise EnvironmentFailed(
-                f"{self._place()} failed at step {self._step}: {type(error).__name__}: {error}; its last action, in its own "
-                f"scale, was {_shown(action)}"
-            ) from error
-
-    def _place(self) -> str:
-        number, count = self._number
-        return f"(number {number} of {count}, seed {self._seed}, episode {self._episode} since it was seeded)"
-
-    def set_wrapper_attr(self, name: str, value: Any, **more: Any) -> bool:
-        self._attributes[name] = value
-        return self.env.set_wrapper_attr(name, value, **more)
+def remembers(spec: EnvSpec) -> bool:
+    """Whether an environment's simulator is known to keep something of earlier episodes, however it is seeded."""
+    return str(spec.entry_point).startswith("gymnasium.envs.box2d")
 
 
-def _shown(action: Any) -> str:
-    return str(action.tolist()) if isinstance(action, np.ndarray) else str(action)
+def make_seeded(number: tuple[int, int], remake: bool, *args: Any, own_process: bool = False) -> gymnasium.Env:
+    """`make_single` of the arguments after the first two, in `SeededEpisodes`."""
+    return SeededEpisodes(functools.partial(make_single, *args), number, remake, own_process)
 
 
-def make_anew(number: tuple[int, int], *args: Any) -> gymnasium.Env:
-    """`make_single` of the arguments after the number, in `Anew`."""
-    return Anew(functools.partial(make_single, *args), number)
-
-
-def make_in_worker(owner: int, number: tuple[int, int], *args: Any) -> gymnasium.Env:
-    """`make_anew` in a worker process, which leaves signals to the process that it works for, the `owner`, and ends with it.
+def make_in_worker(owner: int, *args: Any) -> gymnasium.Env:
+    """`make_seeded` in a worker process, which leaves signals to the process that it works for, the `owner`, and ends with it.
 
     A stop is often sent to all processes of a run at once, and the owner needs its environments to stop in order.
     `AsyncVectorEnv` makes one in the owner as well, to look at its spaces: there signals stay as they are.
     """
-    if os.getpid() != owner:
+    own_process = os.getpid() != owner
+    if own_process:
         for signal_number in INTERRUPTIONS:
             signal.signal(signal_number, signal.SIG_IGN)
         die_with_parent(signal.SIGKILL)
-    return make_anew(number, *args)
+    return make_seeded(*args, own_process=own_process)
 
 
 class ActionRepeat(gymnasium.Wrapper):

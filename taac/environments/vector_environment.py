@@ -12,10 +12,12 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector.utils import iterate
 
 from taac import nest, specs
 from taac.data_structures import Nest, StepType, TimeStep
 from taac.environments import offscreen, single, spaces
+from taac.environments.seeded_episodes import REPLAY, Replay
 from taac.environments.step_recorder import RecordedStep
 from taac.environments.workers import Workers
 from taac.errors import DivergedError, EnvironmentFailed, NotFiniteError, TaacError
@@ -33,6 +35,7 @@ class VectorEnvironment:
         observation_spec, action_spec: nests of specs, one environment's; float actions are in [-1, 1].
         reward_dim: D if the reward is a vector, else None.
         num_envs: B.
+        episodes: `[B]`, numbers of the running episodes since the environments were seeded, from 0.
         recorded: whether `film` and `take_steps` can be used.
         observation_space, action_space: Gymnasium's, of one environment.
         durations: the least and the greatest number of environment steps that an action takes, if the episode goes on.
@@ -85,6 +88,7 @@ class VectorEnvironment:
         }
         self._masked = isinstance(self.observation_spec, dict) and specs.ACTION_MASK in self.observation_spec
         self._done = np.zeros(self.num_envs, dtype=bool)
+        self.episodes = np.zeros(self.num_envs, dtype=np.int64)
         self._zero_action = specs.zeros(self.action_spec, self.num_envs)
         self._steps = 0
         self._seed: int | None = None
@@ -110,18 +114,45 @@ class VectorEnvironment:
         }
 
     def reset(self, seed: int) -> TimeStep:
-        """Begins an episode in every environment; environment i is seeded with `seed + i`."""
+        """Begins an episode in every environment; environment i is seeded with `seed + i`.
+
+        Every later episode begins with a seed of its own, which follows from that and its number; see `SeededEpisodes`.
+        """
+        blank = [nest.map_structure(lambda a: a[:0], self._zero_action)] * self.num_envs
+        return self.replay(seed, np.zeros(self.num_envs, dtype=np.int64), blank)
+
+    def replay(self, seed: int, episodes: np.ndarray, actions: Sequence[Nest]) -> TimeStep:
+        """Begins given episodes and takes given actions in them.
+
+        Args:
+            seed: as that of `reset`.
+            episodes: `[B]`, their numbers.
+            actions: those of each environment since its episode began, leaves `[n_i, ...]`.
+
+        Returns:
+            the time steps that they lead to; at an episode of which there are no actions yet, its FIRST.
+        """
         self._seed, self._steps = seed, 0
-        observation, _ = self._guarded("reset", lambda: self._env.reset(seed=seed))
-        self._done[:] = False
-        self.raw_reward = np.zeros(self._reward_shape)
-        return TimeStep(
-            step_type=torch.full((self.num_envs,), int(StepType.FIRST), dtype=torch.uint8),
-            reward=torch.zeros(self._reward_shape),
-            discount=torch.ones(self.num_envs),
-            observation=self._checked(self._tensors(observation), self._zero_action, self._done),
-            prev_action=self._zero_action,
-            duration=torch.zeros(self.num_envs, dtype=torch.int16),
+        counts = np.array([len(nest.flatten(of_one)[0]) for of_one in actions])
+        options = None
+        if counts.any() or episodes.any():
+            in_own_scale = [list(iterate(self._env.action_space, self._to_env_action(of_one))) for of_one in actions]
+            options = {REPLAY: [Replay(int(n), taken) for n, taken in zip(episodes, in_own_scale)]}
+        observation, info = self._guarded("reset", lambda: self._env.reset(seed=seed, options=options))
+        first = counts == 0
+        last = [
+            nest.index(self._zero_action, i) if first[i] else nest.index(of_one, -1) for i, of_one in enumerate(actions)
+        ]
+        none = np.zeros(self.num_envs)
+        self.episodes, self._done = np.array(episodes, dtype=np.int64), none.astype(bool)
+        return self._arrived(
+            observation,
+            info.get("taac_reward", none),
+            info.get("taac_terminated", none).astype(bool),
+            info.get("taac_truncated", none).astype(bool),
+            info,
+            nest.map_structure(lambda *leaves: torch.stack(leaves), *last),
+            first,
         )
 
     def step(self, action: Nest) -> TimeStep:
@@ -135,8 +166,22 @@ class VectorEnvironment:
             f"step {self._steps + 1} after reset", lambda: self._env.step(self._to_env_action(action)), action
         )
         first = self._done
-        self._done = terminated | truncated
         self._steps += 1
+        self.episodes += first
+        return self._arrived(observation, reward, terminated, truncated, info, action, first)
+
+    def _arrived(
+        self,
+        observation: Any,
+        reward: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        info: dict[str, Any],
+        action: Nest,
+        first: np.ndarray,
+    ) -> TimeStep:
+        """The time step of what the vector environment returned; `first` `[B]`: where an episode begins."""
+        self._done = terminated | truncated
         if self.reward_dim is not None:  # absent when every environment has just begun an episode
             reward = info.get("taac_vector_reward", np.zeros(self._reward_shape))
         fits = np.abs(reward) <= _GREATEST  # False of NaN, too
@@ -304,6 +349,7 @@ def create_environment(
     action_repeat_chosen: bool = False,
     step_timeout: float | None = None,
     max_restarts: int = 3,
+    remake: bool | None = None,
     recorded: bool = False,
 ) -> VectorEnvironment:
     """Makes `num_envs` copies of a registered Gymnasium environment.
@@ -315,8 +361,8 @@ def create_environment(
         num_envs: environments stepped together.
         asynchronous: each in a process of its own (for slow environments), instead of one after another in this one.
         max_episode_steps: time limit, instead of the registered one.
-        wrappers: called with each environment, the first innermost. Every evaluation and every checkpoint makes the
-            environments anew, so a wrapper that keeps something from episode to episode begins again there.
+        wrappers: called with each environment, the first innermost. A wrapper that keeps something from episode to episode
+            begins again in every evaluation, and when a stopped run goes on, which then may not be the same run.
         env_kwargs: passed to `gymnasium.make`.
         render_mode: passed to `gymnasium.make`; without a screen, see `offscreen.prepare`.
         action_repeat: every action is taken so many times (a frame skip).
@@ -328,6 +374,8 @@ def create_environment(
         max_restarts: how often asynchronous environments are made anew in training when one has failed: raised an exception,
             taken too long, or died as a process. All running episodes then end as truncations. After that the run stops,
             with a checkpoint.
+        remake: makes environments anew for every episode: for simulators that keep something of earlier episodes, without
+            which a resumed run would be another run. None: those of Box2D, which are known to. `taac check --env_name` tries it.
         recorded: environment steps can be taken from `VectorEnvironment.take_steps`, and filmed.
 
     Raises:
@@ -345,6 +393,7 @@ def create_environment(
         kwargs["render_mode"] = render_mode
     repeated = repeat if action_repeat > 1 or action_repeat_chosen else None
     spec, limit = single.find_spec(env_name), max_episode_steps
+    remakes = single.remembers(spec) if remake is None else remake
     if render_mode is not None:
         offscreen.prepare(spec)
     if step_timeout is not None and not step_timeout > 0:
@@ -353,7 +402,7 @@ def create_environment(
         raise TaacError(f"create_environment.max_restarts must be 0 or more, got {max_restarts}")
 
     def makes(make: Callable[..., gymnasium.Env], inside: tuple[Any, ...]) -> list[Callable[[], gymnasium.Env]]:
-        args = (spec, kwargs, inside, limit, repeated, recorded)
+        args = (remakes, spec, kwargs, inside, limit, repeated, recorded)
         return [functools.partial(make, (number, num_envs), *args) for number in range(num_envs)]
 
     if max_episode_steps is not None and max_episode_steps < 1:
@@ -362,12 +411,12 @@ def create_environment(
     inside = 1.0 if repeated is None or action_repeat_plain_sum else action_repeat_gamma
     longest = limit or spec.max_episode_steps
     if not asynchronous:
-        several = makes(single.make_anew, tuple(wrappers))
+        several = makes(single.make_seeded, tuple(wrappers))
         env = SyncVectorEnv(several, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
         return VectorEnvironment(
             env, env_name, single.reward_dim(env.envs[0]), recorded, durations, None, 0, longest, inside
         )
-    probe = single.make_anew((0, 1), spec, kwargs, tuple(wrappers), limit, repeated, recorded)
+    probe = single.make_seeded((0, 1), False, spec, kwargs, tuple(wrappers), limit, repeated, recorded)
     reward_dim = single.reward_dim(probe)  # an error here is this process's own, with its own message
     probe.close()
     in_worker = functools.partial(single.make_in_worker, os.getpid())

@@ -14,6 +14,8 @@ import gymnasium
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState
 
+from taac.environments.seeded_episodes import REPLAY, Replay
+
 
 class Workers(AsyncVectorEnv):
     """An `AsyncVectorEnv` whose calls have a time limit, and that can be ended when a process of it hangs or is gone.
@@ -41,8 +43,10 @@ class Workers(AsyncVectorEnv):
             atexit.unregister(self._at_exit)
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        replays: Sequence[Replay] = (options or {}).get(REPLAY, ())
+        steps = 1 + max((len(replay.actions) for replay in replays), default=0)
         self.reset_async(seed, options)
-        return self.reset_wait(self.step_timeout)
+        return self.reset_wait(None if self.step_timeout is None else self.step_timeout * steps)
 
     def step(self, actions: Any) -> Any:
         self.step_async(actions)

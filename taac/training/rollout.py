@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 
 from taac import nest
@@ -55,9 +56,9 @@ class Rollout:
         """What the policy does at `self.time_step`, without doing it."""
         return policy(self.time_step, reset_where_first(self.state, self._initial_state, self.time_step))
 
-    def retrace(self, log: ActionLog, actions: list[torch.Tensor], reached: list[torch.Tensor]) -> None:
-        """Goes on from a reset to where saved actions led; see `ActionLog.retrace`. The agent's state is left alone."""
-        self.time_step = self._to_device(log.retrace(self.environment, self.time_step, actions, reached))
+    def replay(self, log: ActionLog, seed: int, episodes: np.ndarray, reached: list[torch.Tensor]) -> None:
+        """Goes to where logged actions led; see `ActionLog.replay`. The agent's state is left alone."""
+        self.time_step = self._to_device(log.replay(self.environment, seed, episodes, reached))
 
     def stand_at(self, leaves: list[torch.Tensor]) -> None:
         """Takes saved leaves for the frame at hand, wherever the environment is."""

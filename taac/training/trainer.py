@@ -11,7 +11,7 @@ import gin
 import numpy as np
 import torch
 
-from taac.data_structures import AlgStep, Experience, Nest, TimeStep
+from taac.data_structures import LAST, AlgStep, Experience, Nest, TimeStep
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import EnvironmentFailed, NotFiniteError, TaacError
 from taac.files import Damaged
@@ -72,8 +72,7 @@ class Trainer:
             may have no end.
         summary_interval: environment steps between summaries of training.
         monitor: adds to those summaries; see `SqilMonitor`.
-        checkpoint_interval: environment steps between checkpoints. A checkpoint ends the running
-            episodes as truncations and reseeds the environments, in every run, so that a resumed run is the same run.
+        checkpoint_interval: environment steps between checkpoints. A checkpoint changes nothing in the run.
         save_replay: checkpoints hold the replay buffer. Without it a resumed run is another run: it takes
             `initial_collect_steps` steps to fill the buffer again before updates go on.
 
@@ -164,7 +163,7 @@ class Trainer:
         self.checkpoint_interval = checkpoint_interval
 
         self.rollout = Rollout(environment, self.agent)
-        self.env_steps = self.decisions = self.episodes = self.num_checkpoints = self.num_restarts = 0
+        self.env_steps = self.decisions = self.episodes = self.num_restarts = 0
         self.seconds = 0.0
         self._clock = time.perf_counter()
         self.evaluation: EpisodeSummary | None = None
@@ -231,12 +230,10 @@ class Trainer:
                     self._summarize(writer)
                 if self._passed(self.evaluation_interval, before) or self._done():
                     self._evaluate(folder, writer)
-                if self._passed(self.checkpoint_interval, before) or self._done():
+                scheduled = self._passed(self.checkpoint_interval, before) or self._done()
+                if scheduled or stop():
                     writer.flush()
-                    self.save(folder)
-                elif stop():
-                    writer.flush()
-                    self.save_position(folder)
+                    self.save(folder, scheduled)
                 elif self.frame_chunks is not None and self.frame_chunks.moved_on():
                     folder.checkpoints.follow(self.frame_chunks)
                 if stop():
@@ -255,6 +252,9 @@ class Trainer:
     def collect(self) -> None:
         """Takes `unroll_length` steps in each environment."""
         for _ in range(self.unroll_length):
+            last = self.rollout.time_step.step_type.cpu().numpy() == LAST
+            if last.any():
+                self.numpy_at_start = numpy_state()
             uniform = self.uniform_initial_collect and self.env_steps < self.initial_collect_steps
             try:
                 time_step, alg_step = self.rollout.step(self.agent.random_step if uniform else self._explore)
@@ -268,14 +268,13 @@ class Trainer:
             self.decisions += self.recorder.decisions
             self.episodes += len(ended)
             self.recent += [episode for _, episode in ended]
-            self.actions.append(alg_step.output)
+            self.actions.append(alg_step.output, last)
 
     def restart(self, failure: EnvironmentFailed) -> None:
         """Goes on after an environment has failed: ends all running episodes as truncations, and begins new ones.
 
-        An episode ends with the last frame that was seen, which becomes its LAST, as it does at a checkpoint. The action
-        that was taken there led nowhere and is ignored, as all actions at LAST are: no frame is made up, and the step does
-        not count.
+        An episode ends with the last frame that was seen, which becomes its LAST. The action that was taken there led nowhere
+        and is ignored, as all actions at LAST are: no frame is made up, and the step does not count.
 
         Raises:
             EnvironmentFailed: the environments cannot be restarted, or have been too often.
@@ -381,15 +380,9 @@ class Trainer:
 
     # Saving ----------------------------------------------------------------------------------------------------------
 
-    def save(self, folder: RunFolder) -> None:
-        """Ends the running episodes as truncations, writes a checkpoint, and begins new episodes."""
-        self._cut()
-        self.num_checkpoints += 1
-        self._write(folder, scheduled=True)
-        try:
-            self.start_episodes()
-        except EnvironmentFailed as failure:
-            self.restart(failure)
+    def save(self, folder: RunFolder, scheduled: bool = True) -> None:
+        """Writes a checkpoint and changes nothing in the run: where the episodes are is saved with it."""
+        self._write(folder, scheduled, under_way=True)
 
     def cut_off_at(self, leaves: list[torch.Tensor]) -> None:
         """Ends the episodes at a saved time step as truncations, and begins new ones."""
@@ -405,17 +398,22 @@ class Trainer:
         self._cut_off = True
 
     def _save_after(self, folder: RunFolder, writer: SummaryWriter) -> str:
-        """Saves when environments have failed for good, and tells so: a run that goes on from there begins new episodes."""
+        """Saves when environments have failed for good; returns what a run that goes on from there will do.
+
+        The episodes of training are ended, unless it was an evaluation that failed.
+        """
         if self.env_steps == 0:
             return "Nothing had been learnt yet"
-        if not self._cut_off:
-            self._cut()
+        if not self.evaluation_due:
+            if not self._cut_off:
+                self._cut()
+            self.num_restarts += 1
         writer.flush()
-        self.num_checkpoints += 1
-        self._write(folder, scheduled=True)
+        self._write(folder, scheduled=True, under_way=self.evaluation_due)
+        then = "with the evaluation" if self.evaluation_due else "with new episodes"
         return (
             f"A checkpoint is written at {self.env_steps} environment steps: when the environment is mended, the same command "
-            "goes on from there with new episodes"
+            f"goes on from there {then}"
         )
 
     def _inspectable(self, folder: RunFolder, error: NotFiniteError) -> str:
@@ -425,15 +423,11 @@ class Trainer:
         except OSError as failure:
             return f"What it was found among could not be saved: {failure}"
 
-    def save_position(self, folder: RunFolder) -> None:
-        """Writes a checkpoint and changes nothing in the run: where the episodes are is saved with it."""
-        self._write(folder, scheduled=False)
-
-    def _write(self, folder: RunFolder, scheduled: bool) -> None:
+    def _write(self, folder: RunFolder, scheduled: bool, under_way: bool) -> None:
         self.learner.guard.check_parameters()
         self._elapsed()
         records = {"config": folder.config.read_text(encoding="utf-8"), **folder.records()}
-        state = {**records, **trainer_state.state_dict(self, scheduled)}
+        state = {**records, **trainer_state.state_dict(self, under_way)}
         folder.checkpoints.save(self.env_steps, state, self.frame_chunks, scheduled)
 
     def checkpoint_bytes(self) -> int:
@@ -466,20 +460,23 @@ class Trainer:
         raise folder.checkpoints.nothing_left()
 
     def start_episodes(self) -> None:
-        """Begins episodes that depend on the run's seed and the numbers of checkpoints and restarts before them alone."""
+        """Begins episodes whose seeds depend on the run's seed and the number of restarts before them alone."""
         self.numpy_at_start = numpy_state()
-        self.rollout.reset(derived_seed(self.seed, 0, self.num_checkpoints, self.num_restarts))
+        self.rollout.reset(self.environment_seed())
         self._cut_off = False
         self.explorer_state = None
         self.recorder = EpisodeRecorder(self.environment.num_envs)
         self.actions = ActionLog(self.environment)
+
+    def environment_seed(self) -> int:
+        """What the environments of training are seeded with."""
+        return derived_seed(self.seed, 0, self.num_restarts)
 
     def close(self) -> None:
         self.environment.close()
         self.evaluation_environment.close()
 
 
-def derived_seed(seed: int, stream: int, number: int, restarts: int = 0) -> int:
-    """A seed for environments, independent for each stream (0 training, 1 evaluation), number and number of restarts."""
-    more = [restarts] if restarts else []
-    return int(np.random.SeedSequence([seed, stream, number, *more]).generate_state(1)[0] % 2**31)
+def derived_seed(seed: int, stream: int, number: int) -> int:
+    """A seed for environments, independent for each stream (0 training, 1 evaluation) and number."""
+    return int(np.random.SeedSequence([seed, stream, number]).generate_state(1)[0] % 2**31)

@@ -20,16 +20,15 @@ if TYPE_CHECKING:
     from taac.training.trainer import Trainer
 
 COUNTERS = (
-    "env_steps", "decisions", "episodes", "num_checkpoints", "num_restarts", "seconds", "unearned_steps",
-    "evaluation_due",
+    "env_steps", "decisions", "episodes", "num_restarts", "seconds", "unearned_steps", "evaluation_due",
 )  # fmt: skip
 
 
-def state_dict(trainer: Trainer, scheduled: bool = True) -> dict[str, Any]:
+def state_dict(trainer: Trainer, under_way: bool = True) -> dict[str, Any]:
     """Everything that a resumed run needs to be the same run, but for the replay buffer's frames.
 
     Args:
-        scheduled: no episode is under way; otherwise, where each is goes with it.
+        under_way: whether episodes are, whose places are then part of it; otherwise a resumed run begins new ones.
     """
     cuda = trainer.agent.device.type == "cuda"
     return {
@@ -48,7 +47,7 @@ def state_dict(trainer: Trainer, scheduled: bool = True) -> dict[str, Any]:
             "cpu": torch.get_rng_state(),
             "cuda": torch.cuda.get_rng_state() if cuda else None,
         },
-        "under_way": None if scheduled else _under_way(trainer),
+        "under_way": _under_way(trainer) if under_way else None,
     }
 
 
@@ -56,7 +55,7 @@ def restore(trainer: Trainer, found: Checkpoint) -> None:
     """Makes a trainer what it was when the checkpoint was written.
 
     Raises:
-        Damaged: frames, or the actions since the last scheduled checkpoint, are not as they were written.
+        Damaged: frames, or the actions of the running episodes, are not as they were written.
         TaacError: the checkpoint is of another network or replay buffer, or holds something else.
     """
     try:
@@ -68,6 +67,11 @@ def restore(trainer: Trainer, found: Checkpoint) -> None:
 
 
 def _restore(trainer: Trainer, state: dict[str, Any], found: Checkpoint) -> None:
+    if "num_checkpoints" in state["counters"]:
+        raise TaacError(
+            f"the checkpoint {found.path} was written by an earlier version, in which checkpoints ended the running episodes: "
+            "this run can go on with that version only. taac play and create_experiment.load_from still read it"
+        )
     if trainer.learner.demonstrations is not None and state.get("demonstrations") is not None:
         trainer.learner.demonstrations.check(state["demonstrations"])
     if state["replay"] is not None and trainer.frame_chunks is not None:
@@ -85,8 +89,8 @@ def _restore(trainer: Trainer, state: dict[str, Any], found: Checkpoint) -> None
     trainer.recent = [Episode(**{**kept, "ret": np.array(kept["ret"])}) for kept in state["recent"]]
     trainer.losses = dict(state["losses"])
     if state["under_way"] is not None:
-        set_numpy_state(state["under_way"]["numpy"])
         trainer.start_episodes()
+        set_numpy_state(state["under_way"]["numpy"])
         try:
             _go_back(trainer, state["under_way"])
             _set_random(trainer, state["random"])
@@ -135,12 +139,13 @@ def _kind(value: Any) -> Any:
     return [_kind(v) for v in value] if isinstance(value, (list, tuple)) else type(value).__name__
 
 
-# Between two scheduled checkpoints -----------------------------------------------------------------------------------
+# The running episodes ------------------------------------------------------------------------------------------------
 
 
 def _under_way(trainer: Trainer) -> dict[str, Any]:
     return {
         "numpy": trainer.numpy_at_start,
+        "numbers": trainer.environment.episodes.tolist(),
         "actions": trainer.actions.state_dict(),
         "time_step": [leaf.cpu() for leaf in nest.flatten(trainer.rollout.time_step)],
         "policy": nest.flatten(trainer.rollout.state),
@@ -151,7 +156,11 @@ def _under_way(trainer: Trainer) -> dict[str, Any]:
 
 def _go_back(trainer: Trainer, state: dict[str, Any]) -> None:
     device = trainer.agent.device
-    trainer.rollout.retrace(trainer.actions, state["actions"], state["time_step"])
+    numbers = np.array(state["numbers"], dtype=np.int64)
+    if numbers.shape != trainer.environment.episodes.shape or (numbers < 0).any():
+        raise Damaged(f"it holds no numbers of {trainer.environment.num_envs} episodes: {state['numbers']}")
+    trainer.actions.load_state_dict(state["actions"])
+    trainer.rollout.replay(trainer.actions, trainer.environment_seed(), numbers, state["time_step"])
     trainer.rollout.state = _packed(trainer.rollout.state, state["policy"], device)
     if state["explorer"] is not None and trainer.explorer is not None:
         blank = specs.zeros(trainer.environment.action_spec, trainer.environment.num_envs, device=device)

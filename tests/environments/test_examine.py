@@ -236,6 +236,7 @@ def test_what_may_be_wrong_is_a_hint():
     assert hint.fine and "All of one length" in hint.about and "truncated=True instead" in hint.mend
     (hint,) = [finding for finding in examine(named(Remembers)) if finding.mend]
     assert hint.fine and "not in one that was used before" in hint.about
+    assert "create_environment.remake = True" in hint.mend
 
 
 @pytest.mark.parametrize("name", ["Goal", "Noise", "Masked", "TwoOfThree", "Ledger"])

@@ -24,8 +24,9 @@ class Counter(gymnasium.Env):
     """Episodes that follow a script; it observes (episode, step, action[0], action[1]), all 0-based.
 
     A script is a sequence of episodes, taken in turn: the number of transitions, and how they end: `t` by termination,
-    `u` by truncation, `b` by both at once, `n` not at all. An environment seeded with `s` follows script
-    `s mod number of scripts`. The reward on arriving at step k of episode e is `10 e + k`.
+    `u` by truncation, `b` by both at once, `n` not at all. An environment seeded with `s` at first follows script
+    `s mod number of scripts`; it remembers how many episodes there were, whatever later seeds are. The reward on arriving
+    at step k of episode e is `10 e + k`.
     """
 
     metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 12}
@@ -39,8 +40,8 @@ class Counter(gymnasium.Env):
 
     def reset(self, *, seed: int | None = None, options: Any = None):
         super().reset(seed=seed)
-        if seed is not None:
-            self._episode, self._script = -1, self._scripts[seed % len(self._scripts)]
+        if seed is not None and self._episode < 0:
+            self._script = self._scripts[seed % len(self._scripts)]
         self._episode, self._step, self._over = self._episode + 1, 0, False
         return self._observe(np.zeros(2)), {}
 
@@ -97,6 +98,42 @@ class Noise(gymnasium.Env):
     def step(self, action):
         reward = float(self.np_random.normal()) + float(action[0])
         return self.np_random.random(1), reward, bool(self.np_random.random() < 0.2), False, {}
+
+
+class GlobalNoise(Noise):
+    """Draws from numpy's global random numbers, as no environment should."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None):
+        super().reset(seed=seed)
+        return np.random.random(1), {}
+
+    def step(self, action):
+        _, reward, terminated, truncated, info = super().step(action)
+        return np.random.random(1), reward, terminated, truncated, info
+
+
+class Remembering(Noise):
+    """A Noise whose observations shrink with every episode, however it is seeded."""
+
+    resets = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None):
+        self.resets += 1
+        observation, info = super().reset(seed=seed)
+        return observation * 0.9**self.resets, info
+
+    def step(self, action):
+        observation, *rest = super().step(action)
+        return observation * 0.9**self.resets, *rest
+
+
+class Sluggish(Noise):
+    """A Noise whose steps take a twentieth of a second, and whose episodes do not end."""
+
+    def step(self, action):
+        time.sleep(0.05)
+        observation, reward, *_, info = super().step(action)
+        return observation, reward, False, False, info
 
 
 class Probe(gymnasium.Env):
@@ -311,7 +348,21 @@ class Offset(gymnasium.Wrapper):
 
 def register() -> None:
     """Registers every environment as `taac-test/<class>-v0`, once."""
-    for cls in (Counter, Pair, Goal, Noise, Probe, Masked, TwoOfThree, Faulty, Fragile, Ledger):
+    for cls in (
+        Counter,
+        Pair,
+        Goal,
+        Noise,
+        GlobalNoise,
+        Remembering,
+        Sluggish,
+        Probe,
+        Masked,
+        TwoOfThree,
+        Faulty,
+        Fragile,
+        Ledger,
+    ):
         name = f"taac-test/{cls.__name__}-v0"
         if name not in gymnasium.registry:
             gymnasium.register(name, entry_point=f"{MODULE}:{cls.__name__}")

@@ -34,7 +34,8 @@ def test_an_episode_ends_with_the_last_frame_that_was_seen(tmp_path):
     assert trainer.env_steps >= 80 and trainer.num_restarts == 1
     held = frames(trainer)
     step_type, seed, step = held["step_type"], held["observation"][..., 0], held["observation"][..., 1]
-    assert np.flatnonzero((np.diff(seed, axis=0) != 0).all(1)).tolist() == [5]  # no checkpoint, one restart: two seeds
+    # Each episode has a seed of its own: that which was cut off, then episodes of 10 transitions.
+    assert np.flatnonzero((np.diff(seed, axis=0) != 0).all(1)).tolist() == [5, 16, 27, 38]
     # Steps 0 to 5 were seen; the action at 5 led nowhere. Nothing is known of its transition, and nothing is made up.
     assert step[:6].T.tolist() == [[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]] * 2 and (step[6] == 0).all()
     assert step_type[:7].T.tolist() == [[StepType.FIRST, *[StepType.MID] * 4, StepType.LAST, StepType.FIRST]] * 2
@@ -54,14 +55,15 @@ def test_a_stop_leaves_a_checkpoint_with_new_episodes_to_go_on_with(tmp_path):
         error.value
     )
     found = RunFolder(tmp_path / "run").checkpoints.newest()
-    assert found.env_steps == 32 and found.scheduled and found.state["counters"]["num_restarts"] == 1
+    assert found.env_steps == 32 and found.scheduled and found.state["counters"]["num_restarts"] == 2
     (tmp_path / "log").write_text("xxx")  # mended
     trainer = run(tmp_path / "run", *settings, method="sac")
-    assert trainer.env_steps >= 80 and trainer.num_restarts == 1
+    assert trainer.env_steps >= 80 and trainer.num_restarts == 2
     held = frames(trainer)
     cut = np.flatnonzero(held["step_type"][:-1, 0] == StepType.LAST)[:2]
     assert held["observation"][cut, 0, 1].tolist() == [8.0, 8.0]
-    assert [len(np.unique(held["observation"][:, i, 0])) for i in range(2)] == [3, 3]  # seeds
+    # Seeds: of two episodes that were cut off, and of the three that the remaining steps take.
+    assert [len(np.unique(held["observation"][:, i, 0])) for i in range(2)] == [5, 5]
 
 
 def test_environments_of_this_process_stop_the_run_with_a_checkpoint(tmp_path):
@@ -90,8 +92,8 @@ def test_an_evaluation_that_fails_leaves_a_checkpoint(tmp_path):
     again.close()
 
 
-def test_episodes_that_cannot_begin_after_a_checkpoint_are_begun_again(tmp_path):
-    trainer = build(*fragile(tmp_path, "raise", at=9, times=0), "checkpoint_interval = 30", method="sac")
+def test_episodes_that_cannot_begin_after_a_restart_are_begun_again(tmp_path):
+    trainer = build(*fragile(tmp_path, "raise", at=9, times=1), method="sac")
     folder, reset, calls = RunFolder(tmp_path / "run"), trainer.environment.reset, []
     folder.begin("x", {})
 
@@ -103,8 +105,8 @@ def test_episodes_that_cannot_begin_after_a_checkpoint_are_begun_again(tmp_path)
 
     trainer.environment.reset = fails_once
     trainer.train(folder)
-    assert trainer.env_steps >= 80 and trainer.num_restarts == trainer.environment.restarts == 1
-    assert len(calls) == 4 and len(set(calls)) == 4  # seeds: of three checkpoints, and of the restart
+    assert trainer.env_steps >= 80 and trainer.num_restarts == trainer.environment.restarts == 2
+    assert len(calls) == 2 and len(set(calls)) == 2
     trainer.close()
 
 

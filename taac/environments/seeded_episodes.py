@@ -1,0 +1,132 @@
+"""Episodes that depend on their seed and their actions alone. Worker processes import this module: keep torch out of it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+
+from taac.errors import EnvironmentFailed, TaacError
+
+REPLAY = "taac_replay"  # the key of reset's options
+
+
+class Replay(NamedTuple):
+    """A running episode to be reached again."""
+
+    episode: int  # its number since the environment was seeded
+    actions: Sequence[Any]  # taken since it began, as the environment takes them
+
+
+def episode_seed(seed: int, episode: int) -> int:
+    """The seed of an episode: that of the environment for the first, number 0; for each later one its own."""
+    return seed if episode == 0 else int(np.random.SeedSequence([seed, episode]).generate_state(1)[0] % 2**31)
+
+
+class SeededEpisodes(gymnasium.Wrapper):
+    """Begins every episode with a seed of its own: that of the environment and the episode's number decide it.
+
+    So the state of a simulator, which cannot be saved, is that seed and the actions since. A reset with a seed begins
+    episode 0 in an environment made anew, unless none was used yet; a reset without one begins the next episode.
+
+    `reset(seed=s, options={REPLAY: replays})`, with a `Replay` for each of several environments, begins the given episode and
+    takes its actions. The info then has, as `taac_reward`, `taac_terminated` and `taac_truncated`, what the last action
+    returned. If it ended the episode, the next step begins another, as `AutoresetMode.NEXT_STEP` does.
+
+    What the environment raises becomes an `EnvironmentFailed` that says where.
+
+    Args:
+        make: makes the environment.
+        number: this environment's, and how many there are.
+        remake: makes the environment anew for every episode. Some simulators keep something of earlier episodes: the Box2D
+            world of `BipedalWalker-v3`, seeded alike, goes other ways after an episode than before any.
+        own_process: the process does nothing else, so Python's and numpy's global random numbers are seeded as well.
+    """
+
+    env: gymnasium.Env
+
+    def __init__(
+        self,
+        make: Callable[[], gymnasium.Env],
+        number: tuple[int, int] = (0, 1),
+        remake: bool = False,
+        own_process: bool = False,
+    ):
+        super().__init__(make())
+        self._make, self._number, self._remake, self._own_process = make, number, remake, own_process
+        self._used = self._over = False
+        self._seed: int | None = None
+        self._episode, self._step = 0, 0
+        self._attributes: dict[str, Any] = {}  # set from outside, such as what a recorder is to film
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if seed is None:
+            self._episode += 1
+            return self._begin(options, self._remake)
+        self._seed, self._episode = seed, 0
+        if options is None or REPLAY not in options:
+            return self._begin(options, True)
+        replay: Replay = options[REPLAY][self._number[0]]
+        self._episode = replay.episode
+        observation, info = self._begin({k: v for k, v in options.items() if k != REPLAY} or None, True)
+        for action in replay.actions:
+            if self._over:
+                break  # a simulator that is not deterministic: what is returned is not what was expected
+            observation, reward, terminated, truncated, info = self.step(action)
+            self._over = bool(terminated or truncated)
+            last = {
+                "taac_reward": float(reward),
+                "taac_terminated": bool(terminated),
+                "taac_truncated": bool(truncated),
+            }
+            info = {**info, **last}
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        if self._over:
+            observation, info = self.reset()
+            return observation, 0.0, False, False, info
+        self._step += 1
+        try:
+            return self.env.step(action)
+        except TaacError:
+            raise
+        except Exception as error:
+            raise EnvironmentFailed(
+                f"{self._place()} failed at step {self._step}: {type(error).__name__}: {error}; its last action, in its own "
+                f"scale, was {_shown(action)}"
+            ) from error
+
+    def _begin(self, options: dict[str, Any] | None, anew: bool) -> tuple[Any, dict[str, Any]]:
+        self._step, self._over = 0, False
+        seed = None if self._seed is None else episode_seed(self._seed, self._episode)
+        if self._own_process and seed is not None:
+            random.seed(seed)
+            np.random.seed(seed)
+        try:
+            if anew and self._used:
+                self.env.close()
+                self.env = self._make()
+                for name, value in self._attributes.items():
+                    self.env.set_wrapper_attr(name, value)
+            self._used = True
+            return self.env.reset(seed=seed, options=options)
+        except TaacError:
+            raise
+        except Exception as error:
+            raise EnvironmentFailed(f"{self._place()} failed at reset: {type(error).__name__}: {error}") from error
+
+    def _place(self) -> str:
+        number, count = self._number
+        return f"(number {number} of {count}, seed {self._seed}, episode {self._episode + 1} since it was seeded)"
+
+    def set_wrapper_attr(self, name: str, value: Any, **more: Any) -> bool:
+        self._attributes[name] = value
+        return self.env.set_wrapper_attr(name, value, **more)
+
+
+def _shown(action: Any) -> str:
+    return str(action.tolist()) if isinstance(action, np.ndarray) else str(action)
