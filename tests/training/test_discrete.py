@@ -218,7 +218,7 @@ def test_the_best_valid_choice_is_learnt(name):
         "learning_rate = 3e-3", "hidden_layers = (64,)", "batch_size = 128", "gamma = 0.0", "target_tau = 1.0",
         "Temperature.initial_value = 0.1", *params, **kwargs,
     )  # fmt: skip
-    evaluated = evaluate(train(trainer, 600).agent, trainer.evaluation_environment, 20, seed=1)
+    evaluated = evaluate(train(trainer, 800).agent, trainer.evaluation_environment, 20, seed=1)
     agents = 3 if "own" in name else 1  # the sum over parts
     assert summarize(evaluated).return_mean / agents > 17.5
     assert np.mean([e.length for e in evaluated]) == 20
