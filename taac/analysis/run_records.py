@@ -200,7 +200,9 @@ def _budget(about: Mapping[str, Any], settings: Mapping[str, str]) -> int | None
 
 
 def _update_ratio(settings: Mapping[str, str]) -> float | None:
-    """`updates_per_env_step`, or without it `updates_per_iteration / (unroll_length * num_envs)`."""
+    """`updates_per_env_step`, or without it `updates_per_iteration / (unroll_length * num_envs)`; None of another clock."""
+    if _value(settings, "Trainer.update_clock") not in (None, "env_steps"):
+        return None
     told = _value(settings, "Trainer.updates_per_env_step")
     if isinstance(told, (int, float)):
         return told

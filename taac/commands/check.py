@@ -108,9 +108,10 @@ def _numbers(trainer: Trainer, loaded: Config, memory: list) -> None:
         f"{replay.num_envs} environments on {replay.device}"
     )
     updates = int((trainer.num_env_steps - trainer.initial_collect_steps) * trainer.update_ratio)
-    print(f"updates per environment step: {ratio:g}, after {trainer.initial_collect_steps} steps of collection")
+    of, most = ("environment step", "") if trainer.update_clock == "env_steps" else ("transition", "at most ")
+    print(f"updates per {of}: {ratio:g}, after {trainer.initial_collect_steps} steps of collection")
     print(
-        f"  {updates} updates in all, {updates / trainer.num_env_steps:.4g} a step of the whole run; "
+        f"  {most}{updates} updates in all, {updates / trainer.num_env_steps:.4g} a step of the whole run; "
         f"{ratio * trainer.batch_size * trainer.segment_length:g} frames are replayed for each that is collected"
     )
     print(f"memory: {readable_bytes(sum(share.bytes for share in memory))}, and what a gradient step needs on its way")

@@ -60,10 +60,11 @@ class EpisodeRecorder:
     some at a time: one by one, between a policy and a simulator, each operation takes several times as long.
 
     Attributes:
-        steps, decisions: environment steps, and new actions chosen, in the frame added last, over all environments.
+        steps, transitions, decisions: environment steps, actions sent to environments, and new actions chosen, in the frame added
+            last, over all environments.
     """
 
-    steps = decisions = 0
+    steps = transitions = decisions = 0
 
     def __init__(self, num_envs: int):
         self._num_envs = num_envs
@@ -89,7 +90,8 @@ class EpisodeRecorder:
         last = step_type == LAST
         lasts = np.where(last, 0, 1 if duration is None else duration.cpu().numpy())
         self._waiting.append(_Frame(step_type == FIRST, last, reward, _vector(alg_step.output), decided, lasts))
-        self.steps, self.decisions = int(lasts.sum()), int((decided.any(1) & ~last).sum())
+        self.steps, self.transitions = int(lasts.sum()), int((~last).sum())
+        self.decisions = int((decided.any(1) & ~last).sum())
         return self._work() if len(self._waiting) == _AT_ONCE or last.any() else []
 
     def _work(self) -> list[tuple[int, Episode]]:

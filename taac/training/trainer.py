@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import gin
 import numpy as np
@@ -64,6 +64,9 @@ class Trainer:
             a reset, which is no environment step, earns no update.
         updates_per_env_step: that ratio itself, above or below 1, instead of `updates_per_iteration`; what an iteration's
             steps earn is then taken at its end. None: as above.
+        update_clock: what earns updates. "env_steps": environment steps, as above; an action that is repeated k times inside the
+            environment earns what k steps earn. "transitions": transitions of the replay buffer, so that a repeated action
+            earns `updates_per_iteration / (unroll_length * num_envs)`, whatever its k, as published for SAC-Nrep and SAC-Krep.
         batch_size: segments a gradient step.
         segment_length: frames a segment, T.
         evaluation_interval, evaluation_episodes: how often, in environment steps, and how many greedy episodes.
@@ -98,6 +101,7 @@ class Trainer:
         unroll_length: int = 1,
         updates_per_iteration: int = 1,
         updates_per_env_step: float | None = None,
+        update_clock: Literal["env_steps", "transitions"] = "env_steps",
         batch_size: int = 256,
         evaluation_interval: int = 2_500,
         evaluation_episodes: int = 10,
@@ -140,6 +144,13 @@ class Trainer:
             )
         if updates_per_env_step is not None and not 0 < updates_per_env_step < float("inf"):
             raise TaacError(f"Trainer.updates_per_env_step must be above 0, or None, got {updates_per_env_step}")
+        if update_clock not in ("env_steps", "transitions"):
+            raise TaacError(f"Trainer.update_clock must be 'env_steps' or 'transitions', got '{update_clock}'")
+        if update_clock == "transitions" and updates_per_env_step is not None:
+            raise TaacError(
+                f"Trainer.updates_per_env_step {updates_per_env_step} is a ratio to environment steps, but "
+                "Trainer.update_clock is 'transitions': give updates_per_iteration and unroll_length instead"
+            )
         if not 0 <= evaluation_epsilon <= 1:
             raise TaacError(f"Trainer.evaluation_epsilon must be in [0, 1], got {evaluation_epsilon}")
         self.environment, self.evaluation_environment = environment, evaluation_environment
@@ -148,7 +159,7 @@ class Trainer:
         self.num_env_steps, self.segment_length, self.batch_size = num_env_steps, segment_length, batch_size
         self.initial_collect_steps, self.uniform_initial_collect = initial_collect_steps, uniform_initial_collect
         self.explorer = explorer
-        self.unroll_length = unroll_length
+        self.unroll_length, self.update_clock = unroll_length, update_clock
         self.update_ratio = Fraction(updates_per_iteration, unroll_length * environment.num_envs)
         if updates_per_env_step is not None:
             self.update_ratio = Fraction(str(updates_per_env_step))  # 0.1 is meant as 1/10, which no float is
@@ -169,6 +180,8 @@ class Trainer:
         self.evaluation: EpisodeSummary | None = None
         self.load_from: Sequence[str] = ()
         self.loaded: list[dict[str, Any]] | None = None
+        self.earning_transitions = 0  # taken since there has been enough in the buffer to learn from
+        self.earns_from = initial_collect_steps  # environment steps from which on transitions count among these
         self.unearned_steps = 0  # environment steps that earned no updates, because the buffer had to be filled again
         self.recent: list[Episode] = []  # ended since the last summary
         self.evaluation_due = False  # one has begun, and not ended yet
@@ -264,6 +277,8 @@ class Trainer:
             self.replay_buffer.add(Experience(time_step, alg_step.info))
             duration = self.rollout.time_step.duration
             ended = self.recorder.add(time_step, alg_step, self.rollout.raw_reward, duration)
+            if self.env_steps >= self.earns_from:
+                self.earning_transitions += self.recorder.transitions
             self.env_steps += self.recorder.steps
             self.decisions += self.recorder.decisions
             self.episodes += len(ended)
@@ -314,7 +329,9 @@ class Trainer:
             self.losses = loss_info.extra
 
     def updates_earned(self) -> int:
-        """Gradient steps due by now: the exact ratio times the environment steps after the initial collection."""
+        """Gradient steps due by now: the exact ratio times what earns them, after the initial collection."""
+        if self.update_clock == "transitions":
+            return int(self.earning_transitions * self.update_ratio)
         counted = max(0, self.env_steps - self.initial_collect_steps - self.unearned_steps)
         return int(counted * self.update_ratio)
 
@@ -456,6 +473,7 @@ class Trainer:
                 checkpoint.tell(damage)
             if found.state["replay"] is None:  # filled again before updates go on, demonstrations in it or not
                 self.unearned_steps += min(self.env_steps, self.initial_collect_steps)
+                self.earns_from = self.env_steps + self.initial_collect_steps
             return
         raise folder.checkpoints.nothing_left()
 

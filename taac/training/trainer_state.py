@@ -38,7 +38,11 @@ def state_dict(trainer: Trainer, under_way: bool = True) -> dict[str, Any]:
         "products": trainer.learner.products,  # which "auto" was: another would round differently
         "replay": trainer.replay_buffer.state_dict(frames=False) if trainer.save_replay else None,
         "demonstrations": None if trainer.learner.demonstrations is None else trainer.learner.demonstrations.digest,
-        "counters": {"updates": trainer.learner.num_updates, **{name: getattr(trainer, name) for name in COUNTERS}},
+        "counters": {
+            "updates": trainer.learner.num_updates,
+            "earning_transitions": trainer.earning_transitions,
+            **{name: getattr(trainer, name) for name in COUNTERS},
+        },
         "evaluation": None if trainer.evaluation is None else trainer.evaluation._asdict(),
         "recent": [episode._replace(ret=episode.ret.tolist())._asdict() for episode in trainer.recent],
         "losses": {tag: v.detach() if isinstance(v, torch.Tensor) else float(v) for tag, v in trainer.losses.items()},
@@ -85,6 +89,7 @@ def _restore(trainer: Trainer, state: dict[str, Any], found: Checkpoint) -> None
     trainer.learner.num_updates = int(counters["updates"])
     for name in COUNTERS:
         setattr(trainer, name, type(getattr(trainer, name))(counters[name]))
+    trainer.earning_transitions = int(counters.get("earning_transitions", 0))  # older ones have none, and need none
     trainer.evaluation = None if state["evaluation"] is None else EpisodeSummary(**state["evaluation"])
     trainer.recent = [Episode(**{**kept, "ret": np.array(kept["ret"])}) for kept in state["recent"]]
     trainer.losses = dict(state["losses"])

@@ -61,6 +61,13 @@ def test_an_update_ratio_that_was_given_counts(tmp_path):
     assert record.update_ratio == 0.25
 
 
+@pytest.mark.parametrize("clock, expected", [("env_steps", 1.5), ("transitions", None)])
+def test_a_ratio_to_transitions_is_none_to_environment_steps(tmp_path, clock, expected):
+    given = f"Trainer.update_clock = '{clock}'\n"
+    record = only(make_run(tmp_path / "run", updates_per_iteration=3, extra_gin=given).parent)
+    assert record.update_ratio == expected
+
+
 def test_task_in_run_json_wins_and_config_gin_helps_out(tmp_path):
     folder = make_run(tmp_path / "run", task="Ant-v5", seed=4)
     about = json.loads((folder / "run.json").read_text())

@@ -1,0 +1,97 @@
+"""What earns updates where an action lasts several environment steps: those steps, or the transition that it is."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from taac.errors import TaacError
+from taac.training.run_folder import RunFolder
+from tests.training.test_trainer import assert_same_parameters, build, rows, run
+
+TRANSITIONS = "Trainer.update_clock = 'transitions'"
+# Episodes of 7 steps under a repeat of 3 are transitions of 3, 3 and 1 steps, and a reset.
+SHORT = ("create_environment.max_episode_steps = 7", "initial_collect_steps = 20", "num_env_steps = 400")
+
+
+@pytest.mark.parametrize("method", ["sac_nrep", "sac_krep"])
+@pytest.mark.parametrize("num_envs, unroll, updates", [(1, 1, 1), (2, 3, 4)])
+def test_a_repeated_action_earns_as_any_transition(method, num_envs, unroll, updates):
+    params = (f"num_envs = {num_envs}", f"unroll_length = {unroll}", f"updates_per_iteration = {updates}")
+    trainer = build(*SHORT, *params, TRANSITIONS, method=method)
+    step, collected, earning = trainer.rollout.step, 0, 0
+
+    def counted(act):
+        nonlocal collected, earning
+        time_step, alg_step = step(act)
+        acted = ~time_step.is_last()
+        earning += int(acted.sum()) if collected >= 20 else 0
+        collected += int(trainer.rollout.time_step.duration[acted].sum())
+        return time_step, alg_step
+
+    trainer.rollout.step = counted
+    while trainer.env_steps < 300:
+        trainer.collect()
+        trainer.learn()
+        assert trainer.learner.num_updates == earning * updates // (unroll * num_envs)
+    trainer.close()
+    assert trainer.env_steps == collected
+    assert earning < 0.8 * (collected - 20), "fewer transitions than environment steps"
+
+
+def test_of_actions_of_one_step_both_clocks_are_one():
+    trainers = []
+    for params in ((), (TRANSITIONS,)):
+        trainer = build(*SHORT, *params, method="taac")
+        while trainer.env_steps < 150:
+            trainer.collect()
+            trainer.learn()
+        trainer.close()
+        trainers.append(trainer)
+    assert [trainer.learner.num_updates for trainer in trainers] == [130, 130]
+    assert_same_parameters(*trainers)
+
+
+def test_transitions_are_held_over_a_resume(tmp_path):
+    params = (TRANSITIONS, "Trainer.checkpoint_interval = 70", "updates_per_iteration = 2", "unroll_length = 3")
+    whole = run(tmp_path / "whole", *params, method="sac_nrep")
+    for moment in (333, 404):
+        run(tmp_path / "killed", *params, method="sac_nrep", until=moment)
+    resumed = run(tmp_path / "killed", *params, method="sac_nrep")
+    assert resumed.earning_transitions == whole.earning_transitions > 90
+    assert resumed.learner.num_updates == whole.learner.num_updates == whole.earning_transitions * 2 // 3
+    assert_same_parameters(whole, resumed)
+    assert rows(tmp_path / "whole") == rows(tmp_path / "killed")
+
+
+def test_without_the_replay_buffer_transitions_earn_when_it_is_filled_again(tmp_path):
+    params = (TRANSITIONS, "checkpoint_interval = 100", "Trainer.save_replay = False", "num_env_steps = 1000")
+    run(tmp_path / "run", *params, method="sac_nrep", until=460)
+    trainer = build(*params, method="sac_nrep")
+    trainer.resume(RunFolder(tmp_path / "run"))
+    begun, learnt, updates = trainer.env_steps, trainer.learner.num_updates, []
+    trainer.train(RunFolder(tmp_path / "run"), lambda env_steps, number, *_: updates.append((env_steps, number)))
+    trainer.close()
+    assert begun >= 400 and learnt > 20
+    assert {number for env_steps, number in updates if env_steps < begun + 300} == {learnt}
+    (filled,) = [
+        env_steps for (env_steps, number), (_, after) in itertools.pairwise(updates) if number == learnt != after
+    ]
+    assert begun + 300 <= filled < begun + 303
+    assert max(after - number for (_, number), (_, after) in itertools.pairwise(updates)) == 1, "no burst"
+
+
+@pytest.mark.parametrize(
+    "params, message",
+    [
+        (["Trainer.update_clock = 'decisions'"], r"update_clock.*'env_steps'.*'transitions'"),
+        (
+            [TRANSITIONS, "Trainer.updates_per_env_step = 0.5"],
+            r"0\.5 is a ratio to environment steps, but .* 'transitions'",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(params, message):
+    with pytest.raises(TaacError, match=message):
+        build(*params, method="sac_nrep")
