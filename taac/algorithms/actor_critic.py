@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -30,6 +31,8 @@ class ActorCriticAlgorithm(Algorithm):
         critic_ctor: called with input size and `reward_dim`; see `CriticEnsemble`.
         target_update_tau: fraction by which targets move towards the online networks, in (0, 1].
         target_update_period: in updates.
+        target_update_env_steps: the period in environment steps, instead. Times the updates for each environment step it is the
+            period in updates, which need not be whole: targets move after the first update at which another one is over.
         dqda_clipping: if given, each element of dQ/da is clipped to +- this.
     """
 
@@ -48,12 +51,15 @@ class ActorCriticAlgorithm(Algorithm):
         target_update_tau: float,
         target_update_period: int,
         dqda_clipping: float | None,
+        target_update_env_steps: int | None = None,
     ):
         super().__init__()
         if not 0 < target_update_tau <= 1:
             raise TaacError(f"target_update_tau must be in (0, 1], got {target_update_tau}")
         if target_update_period < 1:
             raise TaacError(f"target_update_period must be 1 or more updates, got {target_update_period}")
+        if target_update_env_steps is not None and target_update_env_steps < 1:
+            raise TaacError(f"target_update_env_steps must be 1 or more, or None, got {target_update_env_steps}")
         if dqda_clipping is not None and dqda_clipping <= 0:
             raise TaacError(f"dqda_clipping must be above 0, got {dqda_clipping}")
         self.action_size = action_spec.numel
@@ -67,7 +73,10 @@ class ActorCriticAlgorithm(Algorithm):
         self.target_encoder = copy.deepcopy(self.encoder).requires_grad_(False)
         self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
         self.target_update_tau = target_update_tau
-        self.target_update_period = target_update_period
+        self.target_update_period: int | Fraction | None = target_update_period  # in updates; None: not known yet
+        self.target_update_env_steps = target_update_env_steps
+        if target_update_env_steps is not None:
+            self.target_update_period = None
         self.dqda_clipping = dqda_clipping
         self._slow_and_followed: tuple[list[torch.Tensor], list[torch.Tensor]] | None = None  # parameters, in one order
 
@@ -180,11 +189,30 @@ class ActorCriticAlgorithm(Algorithm):
         }
         return {name: [p for p in parameters if p.requires_grad] for name, parameters in groups.items()}
 
+    def set_update_ratio(self, updates_per_env_step: Fraction | None) -> None:
+        if self.target_update_env_steps is None:
+            return
+        if updates_per_env_step is None:
+            raise TaacError(
+                "target_update_env_steps needs a ratio of updates to environment steps that stays the same: bind "
+                "target_update_period, or Trainer.updates_per_env_step to a number"
+            )
+        self.target_update_period = self.target_update_env_steps * updates_per_env_step
+
+    def _targets_move(self, num_updates: int) -> bool:
+        """Whether the last update was the first with which another period was over."""
+        period = self.target_update_period
+        if period is None:
+            raise TaacError(
+                "target_update_env_steps: nothing has told the algorithm the ratio of updates to environment steps"
+            )
+        return num_updates // period > (num_updates - 1) // period
+
     @torch.no_grad()
     def after_update(self, num_updates: int) -> None:
         for temperature in self.temperatures().values():
             temperature.project()
-        if num_updates % self.target_update_period == 0:
+        if self._targets_move(num_updates):
             if (
                 self._slow_and_followed is None
             ):  # at the first update: going through modules takes longer than moving targets
@@ -200,11 +228,15 @@ class ActorCriticAlgorithm(Algorithm):
                     slow.copy_(buffer)
 
     def describe(self) -> list[str]:
-        return [
+        lines = [
             f"{name}: target entropy {t.target_entropy:.4f} nats = {self.target_formulas()[name]}; "
             f"alpha {t.alpha().item():g} at the start, tuning: {t.tuning}"
             for name, t in self.temperatures().items()
         ]
+        if self.target_update_env_steps is not None and self.target_update_period is not None:
+            period = f"{self.target_update_env_steps} environment steps = {float(self.target_update_period):g} updates"
+            lines.append(f"targets: move every {period}")
+        return lines
 
 
 def _weighted_mean(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,8 @@ checkpoints, the gradient step and summaries belong to others. One iteration of 
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import torch
 import torch.nn as nn
 
@@ -72,6 +74,9 @@ class Algorithm(nn.Module):
 
     def after_update(self, num_updates: int) -> None:
         """Called after each optimizer step, with how many there have been: moves targets, projects what is bounded."""
+
+    def set_update_ratio(self, updates_per_env_step: Fraction | None) -> None:
+        """Is told, before any update, how many there are for each environment step; None: that changes over the run."""
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """Trainable parameters by role ("actor", "critic", "temperature"); every one in exactly one group."""

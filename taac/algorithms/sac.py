@@ -47,9 +47,9 @@ class SacAlgorithm(ActorCriticAlgorithm):
 
     Args:
         observation_spec, action_spec: of the environment; actions are a vector in [-1, 1].
-        reward_dim, reward_weights, encoder_ctor, critic_ctor, target_update_tau, target_update_period, dqda_clipping: see
-            `ActorCriticAlgorithm`. The entropy bonus of a vector reward is shared out so that its weighted sum is the
-            bonus itself.
+        reward_dim, reward_weights, encoder_ctor, critic_ctor, target_update_tau, target_update_period, dqda_clipping,
+            target_update_env_steps: see `ActorCriticAlgorithm`. The entropy bonus of a vector reward is shared out so that its
+            weighted sum is the bonus itself.
         actor_ctor: called with input and action size; see `ActorNetwork`.
         td_loss: how targets are made; see `td_losses`.
         action_min_prob: gives the target entropy, `sum_i log((max_i - min_i) * action_min_prob)`.
@@ -84,6 +84,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
         actor_on_last_frame: bool = True,
         target_update_tau: float = 0.005,
         target_update_period: int = 1,
+        target_update_env_steps: int | None = None,
         dqda_clipping: float | None = None,
     ):
         check_unit_box(action_spec, "SacAlgorithm")
@@ -93,7 +94,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
             )
         super().__init__(
             observation_spec, action_spec, 1, reward_dim, reward_weights, encoder_ctor, critic_ctor,
-            target_update_tau, target_update_period, dqda_clipping,
+            target_update_tau, target_update_period, dqda_clipping, target_update_env_steps,
         )  # fmt: skip
         self.actor = self._build_actor(actor_ctor)
         target = target_entropies.of_actions(

@@ -52,8 +52,8 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
     Args:
         observation_spec: of the environment.
         action_spec: a scalar of C choices; or a vector, of agents with C choices each.
-        reward_dim, reward_weights, encoder_ctor, critic_ctor, target_update_tau, target_update_period: see
-            `ActorCriticAlgorithm`; `critic_ctor` is called with `num_choices` as well.
+        reward_dim, reward_weights, encoder_ctor, critic_ctor, target_update_tau, target_update_period,
+            target_update_env_steps: see `ActorCriticAlgorithm`; `critic_ctor` is called with `num_choices` as well.
         actor_ctor: called with input size and C; see `CategoricalActorNetwork`.
         td_loss: how targets are made; see `td_losses`.
         action_min_prob: gives the target entropy, `p (log(C-1) - log p) - (1-p) log(1-p)`.
@@ -81,6 +81,7 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
         entropy_in_target: bool = True,
         target_update_tau: float = 0.005,
         target_update_period: int = 1,
+        target_update_env_steps: int | None = None,
     ):
         discrete = DiscreteActionSpec(action_spec, observation_spec, type(self).__name__)
         choices, agents = discrete.num_choices, discrete.agents
@@ -93,6 +94,7 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
         super().__init__(
             discrete.observation, action_spec, 0, None if agents else reward_dim, reward_weights, encoder_ctor,
             functools.partial(critic_ctor, num_choices=choices), target_update_tau, target_update_period, None,
+            target_update_env_steps,
         )  # fmt: skip
         self.discrete, self.agent_dims = discrete, len(agents)
         self.actor = actor_ctor(self.feature_size, choices)

@@ -64,8 +64,8 @@ class TaacAlgorithm(ActorCriticAlgorithm):
     Args:
         observation_spec, action_spec: of the environment; actions are a vector in [-1, 1].
         trajectory: `ConstantTrajectory()`, `LinearTrajectory()` or `QuadraticTrajectory()`.
-        reward_dim, reward_weights, encoder_ctor, critic_ctor, target_update_tau, target_update_period, dqda_clipping: see
-            `ActorCriticAlgorithm`.
+        reward_dim, reward_weights, encoder_ctor, critic_ctor, target_update_tau, target_update_period, dqda_clipping,
+            target_update_env_steps: see `ActorCriticAlgorithm`.
         actor_ctor: called with input and action size; see `ActorNetwork`.
         td_loss: how targets are made; `TAACTDLoss` is TAAC, `OneStepTDLoss` TAAC-1td, `TDLoss` TAAC-Ntd.
         action_min_prob: gives the target entropy of the actor, `sum_i log((max_i - min_i) * action_min_prob)`.
@@ -102,6 +102,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         randomize_first_state_tau: bool = False,
         target_update_tau: float = 0.005,
         target_update_period: int = 1,
+        target_update_env_steps: int | None = None,
         dqda_clipping: float | None = None,
     ):
         check_unit_box(action_spec, "TaacAlgorithm")
@@ -111,7 +112,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         num_parts = len(nest.flatten(trajectory.zeros(action_spec.zeros())))
         super().__init__(
             observation_spec, action_spec, num_parts, reward_dim, reward_weights, encoder_ctor, critic_ctor,
-            target_update_tau, target_update_period, dqda_clipping,
+            target_update_tau, target_update_period, dqda_clipping, target_update_env_steps,
         )  # fmt: skip
         self.trajectory = trajectory
         self.tau_embedding = TrajectoryEmbedding(self.feature_size, self.action_size, num_parts)

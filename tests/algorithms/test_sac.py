@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+from fractions import Fraction
 from types import SimpleNamespace
 
 import numpy as np
@@ -529,6 +530,46 @@ def test_targets_move_softly_and_on_time(tau, period):
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "env_steps, ratio, moves",
+    [
+        # Update n is earned at environment step 4 n: 12, 20, 32, 40 and 52 are the first at or after 10, 20, 30, 40 and 50.
+        (10, Fraction(1, 4), [3, 5, 8, 10, 13]),
+        # Three updates a step, six in two.
+        (2, Fraction(3), [6, 12]),
+        # Steps 1, 2, 3 ... earn 2/3 of an update each; the period is 4/3: 4/3, 8/3, 4, 16/3, ...
+        (2, Fraction(2, 3), [2, 3, 4, 6, 7, 8, 10, 11, 12]),
+        # A period shorter than what an update takes to earn: every update.
+        (3, Fraction(1, 5), list(range(1, 14))),
+    ],
+)
+def test_targets_move_by_environment_steps(env_steps, ratio, moves):
+    algorithm = SacAlgorithm(
+        VECTOR_SPEC,
+        ACTION_SPEC,
+        target_update_tau=1.0,
+        target_update_period=1000,
+        target_update_env_steps=env_steps,
+        **networks(),
+    )
+    with pytest.raises(TaacError, match="the ratio of updates to environment steps"):
+        algorithm.after_update(1)
+    algorithm.set_update_ratio(ratio)
+    assert (
+        algorithm.describe()[-1]
+        == f"targets: move every {env_steps} environment steps = {float(env_steps * ratio):g} updates"
+    )
+    moved, weight = [], algorithm.critics.last.bias
+    for number in range(1, 14):
+        weight.data.fill_(number)
+        algorithm.after_update(number)
+        if (algorithm.target_critics.last.bias == number).all():
+            moved.append(number)
+    assert moved == moves
+    with pytest.raises(TaacError, match=r"needs a ratio .* that stays the same"):
+        algorithm.set_update_ratio(None)
+
+
 class Standardised(nn.Module):
     """Running statistics of its input, as a batch norm keeps them, before another network."""
 
@@ -625,6 +666,7 @@ def test_actions_it_cannot_take_are_refused(spec, message):
         {"target_update_tau": 0.0},
         {"target_update_tau": 1.01},
         {"target_update_period": 0},
+        {"target_update_env_steps": 0},
         {"dqda_clipping": 0.0},
         {"reward_weights": (1.0,)},  # the reward is a scalar
         {"reward_dim": 2, "reward_weights": (1.0,)},

@@ -408,6 +408,25 @@ def test_an_update_ratio_below_1_is_held_over_a_resume_and_logged(tmp_path):
     assert logged.value[-5:] == pytest.approx(0.3)
 
 
+@pytest.mark.parametrize("method, name", [("taac", "TaacAlgorithm"), ("sac_value", "SacAlgorithm")])
+def test_targets_move_by_environment_steps(method, name):
+    """Every 20 steps, with an update every 8: with updates 3, 5, 8 and 10, at steps 24, 40, 64 and 80."""
+    trainer = build(
+        "initial_collect_steps = 20", "hidden_layers = (4,)", "Trainer.updates_per_env_step = 0.125", "target_tau = 1.0",
+        f"{name}.target_update_env_steps = 20", method=method,
+    )  # fmt: skip
+    algorithm, moved = trainer.agent.algorithm, []
+    slow, followed = algorithm.target_networks()[1]
+    while trainer.env_steps < 20 + 85:
+        trainer.collect()
+        before = trainer.learner.num_updates
+        trainer.learn()
+        if trainer.learner.num_updates > before and all(map(torch.equal, slow.parameters(), followed.parameters())):
+            moved.append((trainer.learner.num_updates, trainer.env_steps - 20))
+    trainer.close()
+    assert moved == [(3, 24), (5, 40), (8, 64), (10, 80)]
+
+
 def test_every_option_of_the_sac_family_at_once_by_gin():
     trainer = build(
         "CriticEnsemble.num_critics = 1", "CriticEnsemble.last_init_range = 0.01", "ActorNetwork.head_init_range = 0.02",
