@@ -137,6 +137,16 @@ class ActorCriticAlgorithm(Algorithm):
         return (error * learnt).sum(0) / learnt.sum(0).clamp(min=1.0)
 
     @staticmethod
+    def mean_acted(experience: Experience, x: torch.Tensor) -> torch.Tensor:
+        """Mean of `x` over the frames at which an action is taken (not LAST), a detached scalar; 0 if there is none.
+
+        Args:
+            x: `[T, B]`, or `[T-1, B]` of frames 0..T-2.
+        """
+        acted = (~experience.time_step.is_last()[: len(x)]).to(x.dtype)
+        return _weighted_mean(x.detach(), acted)
+
+    @staticmethod
     def common_summaries(
         experience: Experience,
         info: Any,

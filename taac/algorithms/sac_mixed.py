@@ -166,7 +166,7 @@ class MixedSacAlgorithm(SacAlgorithm):
         loss, extra, error = super().calc_loss(experience, info)  # type: ignore[arg-type]
         entropy = distributions.categorical_entropy(info.probs)
         loss = loss + self.masked(experience, self.choice_temperature.loss(entropy))
-        own = {"choice/entropy": entropy.mean(), "choice/alpha": self.choice_temperature.alpha()}
+        own = {"choice/entropy": self.mean_acted(experience, entropy), "choice/alpha": self.choice_temperature.alpha()}
         return LossInfo(loss, {**extra, **own}, error)
 
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
@@ -207,6 +207,6 @@ class MixedSacAlgorithm(SacAlgorithm):
 
     def summary_tags(self) -> dict[str, str]:
         return {
-            "choice/entropy": "entropy of the discrete choice given the sampled continuous action, nats, mean",
+            "choice/entropy": "entropy of the discrete choice given the sampled action, nats, mean over frames but LAST",
             "choice/alpha": "temperature of the discrete choice",
         }

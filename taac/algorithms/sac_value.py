@@ -93,7 +93,7 @@ class SacValueAlgorithm(SacAlgorithm):
             target = target + self._share_out(-self.temperature.alpha() * info.sac.log_pi)
         value_loss = self.td_loss.error(info.v, target)  # equation 5
         value_loss = self.masked(experience, F.pad(value_loss, (0, 0, 0, len(loss_info.loss) - len(value_loss))))
-        extra = {**loss_info.extra, "loss/value": value_loss.detach().mean()}
+        extra = {**loss_info.extra, "loss/value": self.mean_acted(experience, value_loss[: len(info.v[0])])}
         return loss_info._replace(loss=loss_info.loss + value_loss, extra=extra)
 
     def target_networks(self) -> list[tuple[nn.Module, nn.Module]]:
@@ -104,4 +104,6 @@ class SacValueAlgorithm(SacAlgorithm):
         return {**groups, "critic": [*groups["critic"], *self.value.parameters()]}
 
     def summary_tags(self) -> dict[str, str]:
-        return {"loss/value": "error (squared, or Huber's) of V(s), mean over all T*B frames, 0 at LAST"}
+        return {
+            "loss/value": "error (squared, or Huber's) of V(s), mean over the frames that it is learnt on (not LAST)"
+        }

@@ -20,7 +20,7 @@ from taac import nest
 from taac.algorithms import target_entropies
 from taac.algorithms.sac import SacAlgorithm
 from taac.algorithms.temperature import Temperature
-from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
+from taac.data_structures import AlgStep, Experience, LossInfo, Nest, StepType, TimeStep
 from taac.networks import SwitchNetwork, TrajectoryEmbedding
 from taac.ops import distributions, losses
 
@@ -180,8 +180,8 @@ class SdarAlgorithm(SacAlgorithm):
         )
         loss = self.masked(experience, info.actor_loss + temperature_loss + critic_loss)
         own = {
-            "beta/switch_probability": info.acting.mean(),
-            "beta/entropy": info.entropy.mean(),
+            "beta/switch_probability": _mean_selected(experience, info.acting),
+            "beta/entropy": _mean_selected(experience, info.entropy),
             "beta/alpha": self.beta_temperature.alpha(),
         }
         common = self.common_summaries(experience, info, critic_loss, target, self.temperature)
@@ -209,6 +209,12 @@ class SdarAlgorithm(SacAlgorithm):
 
     def actor_modules(self) -> list[nn.Module]:
         return [self.selection_embedding, self.selection, self.actor_embedding, self.actor]
+
+
+def _mean_selected(experience: Experience, x: torch.Tensor) -> torch.Tensor:
+    """Mean of `x` `[T, B]` over the frames at which dimensions are selected, a scalar: not FIRST, where all act, nor LAST."""
+    selected = (experience.time_step.step_type == StepType.MID).to(x.dtype)
+    return (x * selected).sum() / selected.sum().clamp(min=1.0)
 
 
 def _each_dimension(mean: torch.Tensor, log_std: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -21,7 +21,7 @@ from taac.algorithms import target_entropies
 from taac.algorithms.actor_critic import ActorCriticAlgorithm
 from taac.algorithms.td_losses import BaseTDLoss, TAACTDLoss
 from taac.algorithms.temperature import Temperature
-from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
+from taac.data_structures import AlgStep, Experience, LossInfo, Nest, StepType, TimeStep
 from taac.errors import TaacError
 from taac.networks import ActorNetwork, CriticEnsemble, ObservationEncoder, TrajectoryEmbedding
 from taac.ops import distributions, losses, trajectories
@@ -239,10 +239,10 @@ class TaacAlgorithm(ActorCriticAlgorithm):
             loss,
             {
                 **self.common_summaries(experience, info, critic_loss, target, self.action_temperature),
-                "beta/switch_probability": info.beta[..., 1].mean(),
-                "beta/entropy": beta_entropy.mean(),
+                "beta/switch_probability": self.mean_acted(experience, info.beta[..., 1]),
+                "beta/entropy": self.mean_acted(experience, beta_entropy),
                 "beta/alpha": self.beta_temperature.alpha(),
-                "beta/reach_through": (~info.switch).float().mean(),
+                "beta/reach_through": _reach_through(experience, info.switch),
             },
             self.segment_error(experience, info.q, target),
         )
@@ -290,6 +290,16 @@ class TaacAlgorithm(ActorCriticAlgorithm):
 
     def actor_modules(self) -> list[nn.Module]:
         return [self.tau_embedding, self.actor]
+
+
+def _reach_through(experience: Experience, switch: torch.Tensor) -> torch.Tensor:
+    """Of the frames at which a return may go on, the fraction at which it does, a scalar; 0 if there is none.
+
+    A return may go on at frames 1..T-2 of the episode that it began in: neither at LAST, nor at FIRST, which it never reaches.
+    """
+    step_type = experience.time_step.step_type[1:-1]
+    inside = step_type == StepType.MID
+    return (inside & ~switch[1:-1]).sum() / inside.sum().clamp(min=1)
 
 
 def _stack(tau_0: Tau, tau_1: Tau) -> Tau:

@@ -150,7 +150,10 @@ class TempoRLAlgorithm(SacAlgorithm):
         # [J, T-1, B]: the error of each duration, then the mean over those that happened
         skip_error = torch.stack([self.td_loss.error(q.unsqueeze(0), g) for q, g in zip(info.skip_q.unbind(2), target)])
         skip_loss = (skip_error * happened).sum(0) / happened.sum(0).clamp(min=1)
-        own = {"loss/skip": skip_loss.detach().mean(), "skip/observed": happened.float().sum(0).mean()}
+        own = {
+            "loss/skip": self.mean_acted(experience, skip_loss),
+            "skip/observed": self.mean_acted(experience, happened.sum(0).to(skip_loss.dtype)),
+        }
         return LossInfo(loss + nn.functional.pad(skip_loss, (0, 0, 0, 1)), {**extra, **own}, error)
 
     def acting_modules(self) -> list[str]:
@@ -162,6 +165,6 @@ class TempoRLAlgorithm(SacAlgorithm):
 
     def summary_tags(self) -> dict[str, str]:
         return {
-            "loss/skip": "error (squared or Huber's) of the durations' values, mean over a frame's durations, then over frames",
-            "skip/observed": "durations that a replayed frame is an example of, mean",
+            "loss/skip": "error (squared or Huber's) of the durations' values, mean over a frame's, then frames but LAST",
+            "skip/observed": "durations that a replayed frame is an example of, mean over frames but LAST",
         }

@@ -214,8 +214,10 @@ class Learner:
         for signal in due:
             losses.append(signal.loss(time_step, None if demonstrated is None else demonstrated.time_step))
             signal.last_loss.copy_(losses[-1].detach())
+        arrived = ~time_step.is_first()[1:]  # by an action, which is what a reward is for
+        count = arrived.sum().clamp(min=1)
         for number, signal in enumerate(self.agent.signals, start=-len(self.agent.signals)):
-            extra[f"signal/{signal.name}_reward"] = time_step.reward[1:, :, number].mean()
+            extra[f"signal/{signal.name}_reward"] = (time_step.reward[1:, :, number] * arrived).sum() / count
             extra[f"signal/{signal.name}_loss"] = signal.last_loss.clone()
         if weight > 0 and demonstrated is not None:
             cloning = self._cloning_loss(demonstrated)

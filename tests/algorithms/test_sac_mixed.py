@@ -246,8 +246,8 @@ def test_what_an_update_reports():
     extra = algorithm.calc_loss(experience, info).extra
     assert all(x.dim() == 0 and not x.requires_grad for x in extra.values())
     assert extra["choice/alpha"].item() == pytest.approx(math.exp(algorithm.choice_temperature.value.item()))
-    entropies = [entropy_of(p) for p in info.probs.reshape(-1, CHOICES).tolist()]
-    assert min(entropies) <= extra["choice/entropy"].item() <= max(entropies)
+    entropies = [entropy_of(p) for p in info.probs[~IS_LAST].tolist()]
+    assert extra["choice/entropy"].item() == pytest.approx(sum(entropies) / len(entropies))
     assert {"choice/entropy", "choice/alpha"} == set(algorithm.summary_tags())
 
 

@@ -287,8 +287,11 @@ def test_what_an_update_reports():
     extra = algorithm.calc_loss(experience, info).extra
     assert all(x.dim() == 0 and not x.requires_grad for x in extra.values())
     assert extra["beta/alpha"].item() == pytest.approx(math.exp(algorithm.beta_temperature.value.item()))
-    assert 0 < extra["beta/switch_probability"].item() < 1
     acted = ~IS_LAST
+    selected = acted & ~IS_FIRST  # at FIRST every dimension acts, and nothing is selected
+    assert info.acting[IS_FIRST].eq(1).all()
+    assert extra["beta/switch_probability"].item() == pytest.approx(info.acting[selected].mean().item())
+    assert extra["beta/entropy"].item() == pytest.approx(info.entropy[selected].mean().item())
     assert extra["policy/entropy"].item() == pytest.approx(-info.log_pi[acted].mean().item())
 
 

@@ -14,7 +14,7 @@ from taac import nest
 from taac.algorithms import OneStepTDLoss, SacAlgorithm, TaacAlgorithm, TAACTDLoss, TDLoss, Temperature
 from taac.algorithms.algorithm import reset_where_first
 from taac.algorithms.taac import TaacInfo, TaacState
-from taac.data_structures import Experience
+from taac.data_structures import Experience, TimeStep
 from taac.errors import TaacError
 from taac.networks import ActorNetwork, CriticEnsemble
 from taac.ops.trajectories import ConstantTrajectory, LinearTrajectory, QuadraticTrajectory, Tau
@@ -276,10 +276,41 @@ def test_what_an_update_reports():
     info = algorithm.train_step(experience)
     extra = algorithm.calc_loss(experience, info).extra
     assert all(x.dim() == 0 and not x.requires_grad for x in extra.values())
-    assert extra["beta/switch_probability"].item() == pytest.approx(info.beta[..., 1].mean().item())
-    assert extra["beta/reach_through"].item() == pytest.approx(1 - info.switch.float().mean().item())
+    acted = ~IS_LAST
+    assert extra["beta/switch_probability"].item() == pytest.approx(info.beta[acted][:, 1].mean().item())
+    entropy = -(info.beta * info.beta.log()).sum(-1)
+    assert extra["beta/entropy"].item() == pytest.approx(entropy[acted].mean().item())
     assert extra["policy/alpha"].item() == pytest.approx(math.exp(algorithm.action_temperature.value.item()))
     assert extra["beta/alpha"].item() == pytest.approx(math.exp(algorithm.beta_temperature.value.item()))
+
+
+@pytest.mark.parametrize(
+    "words, switches, expected",
+    [
+        # what a return may go through is the MIDs of frames 1..T-2; "b" marks a switch, executed or newly sampled
+        (["FMMMM"], ["....."], 3 / 3),
+        (["FMMMM"], ["b...b"], 3 / 3),  # at the ends nothing goes on
+        (["FMMMM"], [".b..."], 2 / 3),
+        (["MMLFM"], ["....."], 1 / 1),  # neither through LAST nor into FIRST
+        (["MMLFM"], [".b..."], 0 / 1),
+        (["MMLFM", "FMMMM"], [".....", ".bb.."], 2 / 4),
+        (["LFMML"], ["..b.."], 1 / 2),
+        (["FM"], [".."], 0.0),  # two frames: every return is of one step
+    ],
+)
+def test_reach_through_counts_the_frames_that_a_return_may_go_through(words, switches, expected):
+    algorithm, letters = small(td_loss=TAACTDLoss(0.5)), {"F": F, "M": M, "L": L}
+    step_type = torch.tensor([[letters[x] for x in word] for word in words], dtype=torch.uint8).T
+    steps, batch = step_type.shape
+    time_step = TimeStep(
+        step_type, torch.zeros(steps, batch), torch.ones(steps, batch), torch.randn(steps, batch, 3),
+        torch.zeros(steps, batch, NUM_ACTIONS), torch.ones(steps, batch),
+    )  # fmt: skip
+    tau = nest.map_structure(lambda x: x.expand(steps, *x.shape), algorithm.initial_state(batch).tau)
+    experience = Experience(time_step, TaacInfo(tau, torch.zeros(steps, batch).bool()))
+    switch = torch.tensor([[x == "b" for x in word] for word in switches]).T
+    info = algorithm.train_step(experience)._replace(switch=switch)
+    assert algorithm.calc_loss(experience, info).extra["beta/reach_through"].item() == pytest.approx(expected)
 
 
 # --- Acting: a small TAAC in float32 ----------------------------------------------------------------------------------

@@ -280,7 +280,7 @@ def test_a_loss_is_sacs_and_that_of_the_skip_values(settings, probability):
     assert (skip > 0).sum() > STEPS * BATCH / 3 and not skip[IS_LAST].any() and not skip[-1].any()
     torch.testing.assert_close(loss.loss, expected.loss + skip, rtol=1e-5, atol=1e-7)
     assert not loss.loss[IS_LAST].any()
-    assert loss.extra["loss/skip"].item() == pytest.approx(skip[:-1].mean().item(), rel=1e-6)
+    assert loss.extra["loss/skip"].item() == pytest.approx(skip[:-1][~IS_LAST[:-1]].mean().item(), rel=1e-6)
 
     # Gradients: SAC's own parameters as without skip values; theirs are the skip loss's, which trains nothing else.
     loss.loss.mean().backward()
@@ -340,9 +340,14 @@ def test_what_is_observed():
     three = type(time_step)(*[x[:3, :1] for x in time_step])._replace(
         step_type=torch.tensor([[F], [M], [M]], dtype=torch.uint8)
     )
-    for decided, expected in (([1, 0, 0], 1.5), ([1, 1, 0], 1.0), ([1, 0, 1], 1.5)):
+    # LAST is no example of any, and does not count: frame 0 of F M L alone holds 1 and 2 steps, frame 1 one; of M L F 1 and 0.
+    ends = three._replace(step_type=torch.tensor([[F], [M], [L]], dtype=torch.uint8))
+    begins = three._replace(step_type=torch.tensor([[M], [L], [F]], dtype=torch.uint8))
+    cases = [([1, 0, 0], three, 1.5), ([1, 1, 0], three, 1.0), ([1, 0, 1], three, 1.5), ([1, 0, 0], ends, 1.5),
+             ([1, 0, 1], begins, 1.0)]  # fmt: skip
+    for decided, time_step, expected in cases:
         info = TempoRLInfo(torch.tensor(decided, dtype=torch.bool).unsqueeze(1))
-        loss, _ = losses_of(tested, Experience(three, info))
+        loss, _ = losses_of(tested, Experience(time_step, info))
         assert loss.extra["skip/observed"].item() == expected
     assert set(tested.summary_tags()) == {"loss/skip", "skip/observed"}
     assert all(x.dim() == 0 and not x.requires_grad for x in loss.extra.values())

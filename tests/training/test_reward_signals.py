@@ -9,7 +9,7 @@ import torch
 
 import tests.toy_tasks  # noqa: F401
 from taac import nest
-from taac.data_structures import Experience
+from taac.data_structures import FIRST, Experience
 from taac.environments.vector_environment import create_environment
 from taac.errors import DivergedError, TaacError
 from taac.replay.episodes import EpisodeWriter
@@ -157,7 +157,16 @@ def test_a_signal_that_diverges_alone_is_found(monkeypatch, where):
 def test_each_signals_own_reward_is_summarised(monkeypatch):
     trainer = build(SIGNALS)
     for number, signal in enumerate(trainer.agent.signals):
-        monkeypatch.setattr(signal, "forward", lambda t, n=number: torch.full(t.step_type.shape, 2.0 + n))
+        # FIRST is arrived at by no action: what a signal says there is no reward
+        monkeypatch.setattr(signal, "forward", lambda t, n=number: torch.where(t.is_first(), 99.0, 2.0 + n))
+    sample = trainer.replay_buffer.sample
+
+    def with_a_first(*args):
+        experience = sample(*args)
+        experience.time_step.step_type[1, 0] = FIRST
+        return experience
+
+    monkeypatch.setattr(trainer.replay_buffer, "sample", with_a_first)
     trained(trainer, 1)
     assert [trainer.losses[f"signal/{name}_reward"].item() for name in ("icm", "rnd")] == [2.0, 3.0]
 
