@@ -1,6 +1,6 @@
 """Kills, damaged files and full disks: what must never cost a run a bit, tried many times.
 
-    python -m experiments.reliability [--parts kills,damage,disk,stall] [--kills 208] [--damages 520] [--seed 0] [--out FOLDER]
+    python -m experiments.reliability [--parts kills,damage,disk,stall] [--kills 204] [--damages 520] [--seed 0] [--out FOLDER]
 
 Prints tables and writes them as `reliability.md` and `reliability.json`; the exit code is 1 if anything failed.
 """
@@ -19,7 +19,7 @@ PARTS = ("kills", "damage", "disk", "stall")
 def main() -> None:
     flags = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     flags.add_argument("--parts", default=",".join(PARTS), help="which, by comma")
-    flags.add_argument("--kills", type=int, default=208)
+    flags.add_argument("--kills", type=int, default=204)
     flags.add_argument("--damages", type=int, default=520)
     flags.add_argument("--seed", type=int, default=0)
     flags.add_argument("--out", type=Path, default=Path("runs/reliability"))

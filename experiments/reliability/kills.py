@@ -21,13 +21,26 @@ from taac import files
 from taac.training.checkpoint import Checkpoints
 
 SETTINGS = [
-    Setting(method, env_name, num_envs)
-    for env_name, method, num_envs in itertools.product(
-        ("BipedalWalker-v3", "LunarLanderContinuous-v3", "Hopper-v5", "InvertedDoublePendulum-v5"),
-        ("taac", "sac"),
-        (1, 3),
-    )
-]
+    Setting("taac", "BipedalWalker-v3", 1),
+    Setting("taac", "InvertedDoublePendulum-v5", 3),
+    Setting("taac", "Hopper-v5", 2, "asynchronous", ("create_environment.asynchronous = True",)),
+    Setting("taac", "Pendulum-v1", 1, "compiled", ("create_agent.compile = True",)),
+    Setting("taac", "Hopper-v5", 1, "prioritised replay", (
+        "create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer", "PrioritizedReplayBuffer.length = 250",
+    )),
+    Setting("taac_l", "Hopper-v5", 3),
+    Setting("taac_q", "LunarLanderContinuous-v3", 1),
+    Setting("taac", "LunarLanderContinuous-v3", 32, "a checkpoint before any episode ends", ("checkpoint_interval = 64",)),
+    Setting("sac", "BipedalWalker-v3", 3),
+    Setting("sac", "LunarLanderContinuous-v3", 1),
+    Setting("sac", "Hopper-v5", 2, "asynchronous", ("create_environment.asynchronous = True",)),
+    Setting("sac", "InvertedDoublePendulum-v5", 1, "ICM and RND", ("create_agent.reward_signals = (@ICM, @RND)",)),
+    Setting("sac_ez", "Hopper-v5", 3),
+    Setting("sac_krep", "InvertedDoublePendulum-v5", 2),
+    Setting("sac_recurrent", "Pendulum-v1", 2),
+    Setting("temporl", "Hopper-v5", 1),
+    Setting("sdar", "LunarLanderContinuous-v3", 2),
+]  # fmt: skip
 KINDS = ("SIGKILL at a random time", "SIGKILL in a random write", "SIGTERM at a random time")
 MOST = 12  # kills of one run; then it is let go on to its end
 

@@ -48,16 +48,19 @@ class Setting(NamedTuple):
     method: str
     env_name: str
     num_envs: int
+    about: str = ""  # what else
+    params: tuple[str, ...] = ()  # bindings of it
 
     def __str__(self) -> str:
-        return f"{self.method}, {self.env_name}, {self.num_envs} env{'s' * (self.num_envs > 1)}"
+        more = f", {self.about}" if self.about else ""
+        return f"{self.method}, {self.env_name}, {self.num_envs} env{'s' * (self.num_envs > 1)}{more}"
 
     def words(self, folder: Path) -> list[str]:
         """The words of its command."""
         named = f"create_environment.env_name = '{self.env_name}'"
         words = ["taac", "train", "--root_dir", str(folder), "--gin_file", "gin/tasks/simple_control.gin"]
         words += ["--gin_file", f"gin/methods/{self.method}.gin"]
-        for param in (*SMALL, named, f"num_envs = {self.num_envs}"):
+        for param in (*SMALL, named, f"num_envs = {self.num_envs}", *self.params):
             words += ["--gin_param", param]
         return words
 

@@ -50,7 +50,7 @@ TASK_MACROS: dict[str, str] = {
     "reward_clip": "clip of normalised rewards, in standard deviations, or None",
     "evaluation_interval": "environment steps between evaluations",
     "evaluation_episodes": "episodes an evaluation",
-    "checkpoint_interval": "environment steps between checkpoints, each of which cuts the running episodes off",
+    "checkpoint_interval": "environment steps between checkpoints",
 }
 
 # Configurables of `taac compare`, not of an experiment.
