@@ -23,6 +23,7 @@ def define_flags() -> None:
     absl_flags.DEFINE_float(
         "epsilon_greedy", 0.0, "Probability with which each choice is sampled.", lower_bound=0.0, upper_bound=1.0
     )
+    absl_flags.DEFINE_bool("best", False, "Play the agent of the best evaluation, instead of the newest checkpoint's.")
     absl_flags.DEFINE_bool("trust", False, "The run is your own: its configuration may import modules.")
     absl_flags.DEFINE_string("record_file", None, "A new .gif or .mp4 file for a video.")
     absl_flags.DEFINE_string("record_demonstrations", None, "A new .npz file for the episodes, to learn from.")
@@ -49,7 +50,7 @@ def run() -> None:
         raise TaacError(
             f"{folder.path} holds no run: there is no {folder.config.name}; give --root_dir of `taac train`"
         )
-    saved = folder.checkpoints.newest()
+    saved = (folder.best if given.best else folder.checkpoints).newest()
     config.load([str(folder.config.resolve())], trusted=given.trust)
     arguments = pictures.environment_arguments
     environment = config.build(lambda: create_environment(num_envs=1, asynchronous=False, **arguments))

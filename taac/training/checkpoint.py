@@ -55,10 +55,15 @@ class Checkpoint(NamedTuple):
 
 
 class Checkpoints:
-    """The checkpoints of a run, in a folder that is made when the first is saved."""
+    """The checkpoints of a run, in a folder that is made when the first is saved.
 
-    def __init__(self, path: Path):
-        self.path = path
+    Args:
+        path: of the folder.
+        keep: how many scheduled ones are kept.
+    """
+
+    def __init__(self, path: Path, keep: int = 2):
+        self.path, self.keep = path, keep
         self._kept: dict[int, tuple[bool, set[str]]] | None = (
             None  # env_steps -> (scheduled, files); None: not looked yet
         )
@@ -73,12 +78,12 @@ class Checkpoints:
     def save(
         self, env_steps: int, state: dict[str, Any], frames: FrameChunks | None = None, scheduled: bool = True
     ) -> None:
-        """Writes a checkpoint; then forgets those before the last but one.
+        """Writes a checkpoint; then forgets those that are not to be kept.
 
         Args:
             state: nested dicts, lists and tuples of tensors, numbers and strings.
             frames: the replay buffer, of which only what has changed is written.
-            scheduled: False keeps two scheduled ones beside it, and takes the place of another that is not.
+            scheduled: False keeps the scheduled ones beside it, and takes the place of another that is not.
 
         Raises:
             TaacError: it could not be written, with the bytes that it needs; those before it are as they were.
@@ -127,10 +132,10 @@ class Checkpoints:
         return self._kept
 
     def _forget(self) -> None:
-        """Keeps the last two that were scheduled, and the last of all; of those that were not, two while there is no other."""
+        """Keeps the last scheduled ones and the last of all; while there is no scheduled one, as many of the others."""
         kept = self._remember()
-        keep = sorted(steps for steps, (scheduled, _) in kept.items() if scheduled)[-2:]
-        keep = sorted({*keep, *sorted(kept)[-1 if keep else -2 :]})
+        keep = sorted(steps for steps, (scheduled, _) in kept.items() if scheduled)[-self.keep :]
+        keep = sorted({*keep, *sorted(kept)[-1 if keep else -self.keep :]})
         for steps in [s for s in self.saved() if s not in keep]:
             with contextlib.suppress(OSError):
                 (self.path / f"{steps}.json").unlink()

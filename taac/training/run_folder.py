@@ -51,7 +51,8 @@ class RunFolder:
     """Files of a run.
 
     `config.gin` the full operative configuration, which re-runs it; `run.json` versions, seed, environment, command, start,
-    end and status; `evaluations.csv` a row an evaluation; `checkpoints`, a folder; TensorBoard's event files.
+    end and status; `evaluations.csv` a row an evaluation; `checkpoints`, a folder; `best`, a folder with the agent as it was at
+    the best evaluation; TensorBoard's event files.
     """
 
     def __init__(self, root_dir: str | Path):
@@ -60,6 +61,7 @@ class RunFolder:
         self.run = self.path / "run.json"
         self.evaluations = self.path / "evaluations.csv"
         self.checkpoints = Checkpoints(self.path / "checkpoints")
+        self.best = Checkpoints(self.path / "best", keep=1)
 
     def open(self, config: str) -> str:
         """Decides whether a run of this configuration may begin here; writes nothing.

@@ -22,6 +22,7 @@ from taac.training.agent import Agent
 from taac.training.evaluation import evaluate
 from taac.training.explorers import Explorer
 from taac.training.frame_chunks import FrameChunks
+from taac.training.hooks import Hooks
 from taac.training.learner import Learner
 from taac.training.metrics import Episode, EpisodeRecorder, EpisodeSummary, summarize
 from taac.training.position import ActionLog, numpy_state
@@ -76,6 +77,10 @@ class Trainer:
         summary_interval: environment steps between summaries of training.
         monitor: adds to those summaries; see `SqilMonitor`.
         checkpoint_interval: environment steps between checkpoints. A checkpoint changes nothing in the run.
+        keep_checkpoints: how many are kept, the newest; 1 leaves none to go on from if it is damaged.
+        save_best: keeps the agent as it was at the evaluation with the greatest return, in the folder `best` of the run.
+        hooks: functions called with the trainer, by the name of a point of the loop: `{'after_evaluation': @my_function}`; see
+            `Hooks`.
         save_replay: checkpoints hold the replay buffer. Without it a resumed run is another run: it takes
             `initial_collect_steps` steps to fill the buffer again before updates go on.
 
@@ -110,13 +115,17 @@ class Trainer:
         summary_interval: int = 1_000,
         monitor: Monitor | None = None,
         checkpoint_interval: int = 10_000,
+        keep_checkpoints: int = 2,
+        save_best: bool = True,
         save_replay: bool = True,
+        hooks: Mapping[str, Any] | None = None,
     ):
         at_least_one = {
             "num_env_steps": num_env_steps, "unroll_length": unroll_length, "batch_size": batch_size,
             "updates_per_iteration": updates_per_iteration, "evaluation_interval": evaluation_interval,
             "evaluation_episodes": evaluation_episodes, "summary_interval": summary_interval,
             "checkpoint_interval": checkpoint_interval, "max_evaluation_steps": max_evaluation_steps,
+            "keep_checkpoints": keep_checkpoints,
         }  # fmt: skip
         for name, value in at_least_one.items():
             if value < 1:
@@ -172,13 +181,19 @@ class Trainer:
         self.evaluation_interval, self.evaluation_episodes = evaluation_interval, evaluation_episodes
         self.evaluation_epsilon, self.max_evaluation_steps = evaluation_epsilon, max_evaluation_steps
         self.summary_interval, self.monitor = summary_interval, monitor
-        self.checkpoint_interval = checkpoint_interval
+        self.checkpoint_interval, self.keep_checkpoints, self.save_best = (
+            checkpoint_interval,
+            keep_checkpoints,
+            save_best,
+        )
+        self.hooks = Hooks(hooks or {})
 
         self.rollout = Rollout(environment, self.agent)
         self.env_steps = self.decisions = self.episodes = self.num_restarts = 0
         self.seconds = 0.0
         self._clock = time.perf_counter()
         self.evaluation: EpisodeSummary | None = None
+        self.best_return: float | None = None  # of the evaluations so far
         self.load_from: Sequence[str] = ()
         self.loaded: list[dict[str, Any]] | None = None
         self.earning_transitions = 0  # taken since there has been enough in the buffer to learn from
@@ -217,7 +232,7 @@ class Trainer:
 
         `hyper_parameters` are for TensorBoard's hparams view.
         """
-        self._stop = stop
+        self._stop, folder.checkpoints.keep = stop, self.keep_checkpoints
         writer = SummaryWriter(
             folder.path,
             purge_step=self.env_steps + 1 if self.env_steps else 0,
@@ -236,7 +251,9 @@ class Trainer:
                 self._evaluate(folder, writer)
             while self.env_steps < self.num_env_steps:
                 before = self.env_steps
+                self.hooks("before_collect", self)
                 self.collect()
+                self.hooks("after_collect", self)
                 self.learn()
                 if progress is not None:
                     progress(self.env_steps, self.learner.num_updates, self.evaluation, self._fraction_repeated())
@@ -323,11 +340,13 @@ class Trainer:
     def learn(self) -> None:
         """Takes the gradient steps that the environment steps so far have earned."""
         for _ in range(self.updates_earned() - self.learner.num_updates):
+            self.hooks("before_update", self)
             experience = self.replay_buffer.sample(self.batch_size, self.segment_length)
             weights = self.replay_buffer.importance_weights(self.env_steps / self.num_env_steps)
             loss_info = self.learner.update(experience, weights)
             self.replay_buffer.update_priorities(loss_info.segment_error)
             self.losses = loss_info.extra
+            self.hooks("after_update", self)
 
     def updates_earned(self) -> int:
         """Gradient steps due by now: the exact ratio times what earns them, after the initial collection."""
@@ -351,6 +370,7 @@ class Trainer:
 
     def _evaluate(self, folder: RunFolder, writer: SummaryWriter) -> None:
         self.evaluation_due = True
+        self.hooks("before_evaluation", self)
         seed = derived_seed(self.seed, 1, self.env_steps)
         video = EpisodeVideo(self.evaluation_environment) if self.evaluation_environment.recorded else None
         episodes = evaluate(
@@ -370,6 +390,12 @@ class Trainer:
         if video is not None:
             writer.gif("evaluation/video", *video.gif(), self.env_steps)
         writer.flush()
+        if self.save_best and (self.best_return is None or self.evaluation.return_mean > self.best_return):
+            self.best_return = self.evaluation.return_mean
+            folder.best.save(
+                self.env_steps, {"agent": self.agent.state_dict(), "evaluation": self.evaluation._asdict()}
+            )
+        self.hooks("after_evaluation", self)
 
     def _summarize(self, writer: SummaryWriter) -> None:
         seconds, updates = self._elapsed(), self.learner.num_updates
@@ -442,11 +468,13 @@ class Trainer:
             return f"What it was found among could not be saved: {failure}"
 
     def _write(self, folder: RunFolder, scheduled: bool, under_way: bool) -> None:
+        self.hooks("before_checkpoint", self)
         self.learner.guard.check_parameters()
         self._elapsed()
         records = {"config": folder.config.read_text(encoding="utf-8"), **folder.records()}
         state = {**records, **trainer_state.state_dict(self, under_way)}
         folder.checkpoints.save(self.env_steps, state, self.frame_chunks, scheduled)
+        self.hooks("after_checkpoint", self)
 
     def checkpoint_bytes(self) -> int:
         """About what the next checkpoint will write: changed frames, parameters and Adam's two moments."""

@@ -14,7 +14,9 @@ from taac.training.run_folder import RunFolder
 
 
 def load_parts(agent: Agent, sources: Sequence[str]) -> list[dict[str, Any]]:
-    """Takes modules over from other runs, such as `"runs/a:actor"`; gives for each where it came from, for run.json.
+    """Takes modules over from other runs, such as `"runs/a:actor"`; returns for each where it came from, for run.json.
+
+    `"runs/a/best:actor"` is the module of the best evaluation's agent, instead of the newest checkpoint's.
 
     The module is one of the algorithm's ("actor", "critics", "encoder", "actor.hidden"...), "algorithm" for all of it, or
         "observation_normalizer", "reward_normalizer" or "reward_signals". A module `x` that has a slow copy `target_x`
@@ -30,8 +32,8 @@ def load_parts(agent: Agent, sources: Sequence[str]) -> list[dict[str, Any]]:
     parsed = [_parse(agent, source) for source in sources]
     named = {name for _, name in parsed}
     records = []
-    for folder, name in parsed:
-        found = folder.checkpoints.newest()
+    for checkpoints, name in parsed:
+        found = checkpoints.newest()
         modules = found.part("agent")
         beginning = f"{name}."
         part = {key.removeprefix(beginning): v for key, v in modules.items() if key.startswith(beginning)}
@@ -49,7 +51,7 @@ def load_parts(agent: Agent, sources: Sequence[str]) -> list[dict[str, Any]]:
         target = _slow_copy(agent, name)
         if target is not None and not any(f"{target}.".startswith(f"{n}.") for n in named if ".target_" in n):
             checkpoint.load_into(agent.get_submodule(target), part, place)
-        records.append({"run": str(folder.path), "module": name, "env_steps": found.env_steps})
+        records.append({"run": str(checkpoints.path.parent), "module": name, "env_steps": found.env_steps})
     return records
 
 
@@ -60,15 +62,16 @@ def _slow_copy(agent: Agent, name: str) -> str | None:
     return next((copy for copy in copies if copy in modules), None)
 
 
-def _parse(agent: Agent, source: str) -> tuple[RunFolder, str]:
-    """The run, and the full name of the module in the agent."""
+def _parse(agent: Agent, source: str) -> tuple[checkpoint.Checkpoints, str]:
+    """The run's checkpoints, and the full name of the module in the agent."""
     path, _, short = source.rpartition(":")
     if not path or not short:
         raise TaacError(f"create_experiment.load_from must be 'FOLDER_OF_A_RUN:MODULE', got '{source}'")
     modules = [name for name, module in agent.named_modules() if name and module.state_dict()]
     for name in (f"algorithm.{short}", short):
         if name in modules:
-            return RunFolder(path), name
+            best = RunFolder(Path(path).parent).best
+            return (best if best.path == Path(path) else RunFolder(path).checkpoints), name
     known = [name.removeprefix("algorithm.") for name in modules if name.count(".") <= 1]
     near = difflib.get_close_matches(short, known, n=1)
     raise TaacError(

@@ -361,6 +361,16 @@ def test_play_prints_and_records(trained):
     assert (folder.parent / "x.gif").read_bytes() == kept
 
 
+def test_play_the_best(trained, tmp_path):
+    folder, _ = trained
+    shutil.copytree(folder, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    refused = taac("play", "--root_dir", "run", "--num_episodes", 1, cwd=tmp_path)
+    assert refused.returncode == 1 and "there is no checkpoint" in refused.stderr
+    result = taac("play", "--root_dir", "run", "--num_episodes", 1, "--best", cwd=tmp_path)
+    assert result.returncode == 0 and "1 episodes of Pendulum-v1" in result.stdout, result.stderr
+
+
 def test_play_draws_an_episode(trained):
     """Everything at once, beside what play prints without; and refused before any work where it cannot be."""
     folder, _ = trained

@@ -1,0 +1,163 @@
+"""Functions of the user's, called at points of the training loop."""
+
+from __future__ import annotations
+
+import gin
+import pytest
+import torch
+
+from taac.errors import TaacError
+from taac.training.hooks import POINTS, Hooks
+from taac.training.run_folder import RunFolder
+from taac.training.warm_start import load_parts
+from tests.training.test_trainer import assert_same_parameters, build, run
+
+SHORT = ("num_env_steps = 330", "evaluation_interval = 320", "checkpoint_interval = 310", "evaluation_episodes = 1",
+         "create_experiment.evaluation_envs = 1", "create_environment.max_episode_steps = 20")  # fmt: skip
+CALLS: list[tuple[str, int, int]] = []
+
+
+@gin.configurable(module="tests.hooks")
+class Note:
+    """Writes down where the run is whenever it is called; counts its calls, which checkpoints keep."""
+
+    def __init__(self, name: str = "note"):
+        self.name, self.count = name, 0
+
+    def __call__(self, trainer):
+        self.count += 1
+        CALLS.append((self.name, trainer.env_steps, trainer.learner.num_updates))
+
+    def state_dict(self):
+        return {"count": self.count}
+
+    def load_state_dict(self, state):
+        self.count = state["count"]
+
+
+@gin.configurable(module="tests.hooks")
+def halve_the_temperature(trainer):
+    trainer.agent.algorithm.action_temperature.value.data.sub_(0.7)
+
+
+def test_every_point_is_reached_in_its_place(tmp_path):
+    CALLS.clear()
+    trainer = build(*SHORT)
+    trainer.hooks = Hooks({point: Note(point) for point in POINTS})
+    folder = RunFolder(tmp_path)
+    folder.begin("x", {})
+    trainer.train(folder)
+    trainer.close()
+    step = [c for c in CALLS if c[1] in (301, 302) and c[0] != "before_collect"]
+    assert step == [
+        ("after_collect", 301, 0), ("before_update", 301, 0), ("after_update", 301, 1),
+        ("after_collect", 302, 1), ("before_update", 302, 1), ("after_update", 302, 2),
+    ]  # fmt: skip
+    assert ("before_collect", 301, 1) in CALLS and ("after_collect", 302, 1) in CALLS
+    assert [c[:2] for c in CALLS if "evaluation" in c[0]] == [
+        ("before_evaluation", 320), ("after_evaluation", 320), ("before_evaluation", 330), ("after_evaluation", 330),
+    ]  # fmt: skip
+    assert [c[:2] for c in CALLS if "checkpoint" in c[0]] == [
+        ("before_checkpoint", 310), ("after_checkpoint", 310), ("before_checkpoint", 330), ("after_checkpoint", 330),
+    ]  # fmt: skip
+    assert folder.checkpoints.saved() == [330, 310]
+
+
+def test_gin_binds_functions_and_objects_and_checkpoints_keep_their_state(tmp_path):
+    params = (*SHORT, "Trainer.hooks = {'before_update': (@halve_the_temperature, @Note()), 'after_collect': @Note()}")
+    without, whole = run(tmp_path / "without", *SHORT), run(tmp_path / "whole", *params)
+    assert whole.agent.algorithm.action_temperature.value < without.agent.algorithm.action_temperature.value - 10
+    run(tmp_path / "stopped", *params, stop=315)
+    resumed = run(tmp_path / "stopped", *params)
+    assert_same_parameters(whole, resumed)
+    assert whole.hooks.state_dict() == resumed.hooks.state_dict()
+    assert [state["count"] for state in whole.hooks.state_dict().values()] == [
+        whole.learner.num_updates,
+        # LAST frames are acted at, too
+        330 + whole.episodes,
+    ]
+
+
+def test_a_hook_that_looks_changes_nothing(tmp_path):
+    looked = []
+    trainer = build(*SHORT)
+    trainer.hooks = Hooks({point: lambda t: looked.append(t.env_steps) for point in POINTS})
+    folder = RunFolder(tmp_path / "looked")
+    folder.begin("x", {})
+    trainer.train(folder)
+    trainer.close()
+    assert len(looked) > 100
+    assert_same_parameters(trainer, run(tmp_path / "plain", *SHORT))
+
+
+def test_one_object_at_two_points_has_one_state():
+    note = Note()
+    hooks = Hooks({"before_update": note, "after_update": [note]})
+    assert hooks.state_dict() == {"before_update/0": {"count": 0}}
+    hooks.load_state_dict({"before_update/0": {"count": 4}, "gone/0": {}})
+    assert note.count == 4
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ({"after_updates": print}, "no point 'after_updates' .did you mean after_update.*before_collect"),
+        ({"after_update": "print"}, "must be a function of the trainer .* got 'print'"),
+        ({"after_update": (print, 3)}, "got 3; in a gin file"),
+    ],
+)
+def test_what_cannot_be_called_is_refused_before_any_work(given, message):
+    with pytest.raises(TaacError, match=message):
+        Hooks(given)
+    with pytest.raises(TaacError, match="no point 'x'"):
+        build("Trainer.hooks = {'x': @halve_the_temperature}")
+
+
+def test_so_many_checkpoints_are_kept(tmp_path):
+    run(
+        tmp_path,
+        "num_env_steps = 400",
+        "checkpoint_interval = 20",
+        "Trainer.keep_checkpoints = 4",
+        "evaluation_interval = 400",
+    )
+    assert RunFolder(tmp_path).checkpoints.saved() == [400, 380, 360, 340]
+
+
+def test_the_agent_of_the_best_evaluation_is_kept_over_a_resume(tmp_path):
+    params = ("num_env_steps = 420", "evaluation_interval = 20", "evaluation_episodes = 1", "checkpoint_interval = 30",
+              "create_environment.max_episode_steps = 20")  # fmt: skip
+    agents, folder = {}, RunFolder(tmp_path / "whole")
+    trainer = build(*params)
+    trainer.hooks = Hooks({
+        "after_evaluation": lambda t: agents.update(
+            {t.env_steps: (t.evaluation.return_mean, {k: v.clone() for k, v in t.agent.state_dict().items()})}
+        )
+    })  # fmt: skip
+    folder.begin("x", {})
+    trainer.train(folder)
+    trainer.close()
+    best = max(agents, key=lambda steps: agents[steps][0])  # the first of equals
+    assert len(agents) == 21 and best not in (20, 420)
+    found = folder.best.newest()
+    assert folder.best.saved() == [best] and found.part("evaluation")["return_mean"] == agents[best][0]
+    assert all(torch.equal(value, agents[best][1][name]) for name, value in found.part("agent").items())
+    other = build(*params)
+    (record,) = load_parts(other.agent, [f"{folder.path}/best:actor"])
+    other.close()
+    assert record == {"run": str(folder.path), "module": "algorithm.actor", "env_steps": best}
+    assert all(
+        torch.equal(v, agents[best][1][f"algorithm.actor.{k}"])
+        for k, v in other.agent.algorithm.actor.state_dict().items()
+    )
+    for moment in (best - 5, best + 5):
+        run(tmp_path / "killed", *params, until=moment)
+    run(tmp_path / "killed", *params)
+    again = RunFolder(tmp_path / "killed").best
+    assert again.saved() == [best]
+    assert all(torch.equal(value, agents[best][1][name]) for name, value in again.newest().part("agent").items())
+
+
+def test_the_best_is_not_kept_where_nobody_wants_it(tmp_path):
+    run(tmp_path, *SHORT, "Trainer.save_best = False")
+    assert not (tmp_path / "best").exists()
