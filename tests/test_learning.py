@@ -115,11 +115,11 @@ def test_learns_from_two_rewards_of_which_one_counts(method):
     """A vector reward, its weights and a vector of discounts, from the environment to the critics."""
     name, loss = ("sac", "OneStepTDLoss") if method == "SacAlgorithm" else ("taac", "TAACTDLoss")
     trainer, episodes = point_mass(
-        name, "TwoRewards-v0", f"{method}.reward_weights = (1.0, 0.0)", f"{loss}.gamma = (0.95, 0.5)"
+        name, "TwoRewards-v0", f"{method}.reward_weights = (1.0, 0.1)", f"{loss}.gamma = (0.95, 0.5)"
     )
     assert np.mean([e.ret[0] for e in episodes]) > -6.5
     assert all(e.ret[1] == 30 for e in episodes)
-    # The part that does not count is learnt all the same: 1 a step for ever at gamma 0.5.
+    # The part that changes nothing, as it is the same everywhere, has a value of its own: 1 a step for ever at gamma 0.5.
     sampled = trainer.replay_buffer.sample(200, 2).time_step
     algorithm = trainer.agent.algorithm
     with torch.no_grad():

@@ -26,7 +26,9 @@ class ActorCriticAlgorithm(Algorithm):
         action_spec: a vector in [-1, 1]; or choices, which the critics have a head for each of.
         num_action_parts: how many vectors of the action's size the critics take beside the features.
         reward_dim: D for a reward of D parts; None for a scalar reward.
-        reward_weights: D weights of the sum that actor and switch maximise; None: all 1.
+        reward_weights: D weights of the sum that actor and switch maximise; None: all 1. A part of weight 0 is not learnt:
+            critics, returns, gammas and losses are those of the other parts, which are all that `D` means below and in
+            subclasses, and in the rewards that `train_step` and `calc_loss` take (see `learnt_reward`).
         encoder_ctor: called with the observation spec; a module with `output_size`.
         critic_ctor: called with input size and `reward_dim`; see `CriticEnsemble`.
         target_update_tau: fraction by which targets move towards the online networks, in (0, 1].
@@ -36,6 +38,7 @@ class ActorCriticAlgorithm(Algorithm):
         dqda_clipping: if given, each element of dQ/da is clipped to +- this.
     """
 
+    reward_parts: torch.Tensor | None  # [D], numbers of the parts that are learnt, where there are others
     weights: torch.Tensor  # [D], or [0] for a scalar reward
     signs: torch.Tensor  # [D], of the weights
 
@@ -63,13 +66,17 @@ class ActorCriticAlgorithm(Algorithm):
         if dqda_clipping is not None and dqda_clipping <= 0:
             raise TaacError(f"dqda_clipping must be above 0, got {dqda_clipping}")
         self.action_size = action_spec.numel
-        self.reward_weights = _check_reward_weights(reward_weights, reward_dim)
+        given = _check_reward_weights(reward_weights, reward_dim)
+        self.reward_weights = None if given is None else tuple(weight for weight in given if weight != 0)
+        learnt = [part for part, weight in enumerate(given or ()) if weight != 0]
+        parts = torch.tensor(learnt) if len(learnt) < len(given or ()) else None
+        self.register_buffer("reward_parts", parts, persistent=False)
         weights = torch.tensor(self.reward_weights or ())
         self.register_buffer("weights", weights, persistent=False)
         self.register_buffer("signs", torch.where(weights < 0, -1.0, 1.0), persistent=False)
         self.encoder = encoder_ctor(observation_spec)
         self.feature_size = int(self.encoder.output_size)  # type: ignore[arg-type]
-        self.critics = critic_ctor(self.feature_size + num_action_parts * self.action_size, reward_dim)
+        self.critics = critic_ctor(self.feature_size + num_action_parts * self.action_size, self.reward_dim)
         self.target_encoder = copy.deepcopy(self.encoder).requires_grad_(False)
         self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
         self.target_update_tau = target_update_tau
@@ -79,6 +86,15 @@ class ActorCriticAlgorithm(Algorithm):
             self.target_update_period = None
         self.dqda_clipping = dqda_clipping
         self._slow_and_followed: tuple[list[torch.Tensor], list[torch.Tensor]] | None = None  # parameters, in one order
+
+    @property
+    def reward_dim(self) -> int | None:
+        """D, the parts of the reward that are learnt; None for a scalar reward."""
+        return None if self.reward_weights is None else len(self.reward_weights)
+
+    def learnt_reward(self, reward: torch.Tensor) -> torch.Tensor:
+        """The parts of weights other than 0."""
+        return reward if self.reward_parts is None else reward.index_select(-1, self.reward_parts)
 
     # Critics' values -------------------------------------------------------------------------------------------------
 

@@ -64,6 +64,13 @@ class Algorithm(nn.Module):
         """Runs the networks once, on all `T*B` replayed frames at a time; its result is handed to `calc_loss`."""
         raise NotImplementedError
 
+    def learnt_reward(self, reward: torch.Tensor) -> torch.Tensor:
+        """The parts of a replayed reward `[T, B(, D)]` that `train_step` and `calc_loss` take: all, unless said otherwise.
+
+        `Agent.prepare` calls it; the replay buffer and the records of episodes keep the whole reward.
+        """
+        return reward
+
     def calc_loss(self, experience: Experience, info: Nest) -> LossInfo:
         """The loss of each frame, `[T, B]`, 0 at LAST."""
         raise NotImplementedError

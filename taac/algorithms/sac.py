@@ -102,8 +102,9 @@ class SacAlgorithm(ActorCriticAlgorithm):
         )
         self._target_formula = target.formula
         self.temperature = temperature_ctor(target.nats)
-        self.td_loss = td_loss or OneStepTDLoss()
-        self.td_loss.check(reward_dim, type(self).__name__, self.stores_probabilities)
+        td_loss = td_loss or OneStepTDLoss()
+        td_loss.check(reward_dim, type(self).__name__, self.stores_probabilities)
+        self.td_loss = td_loss.of_parts(self.reward_parts)
         self.entropy_in_target = entropy_in_target
         self.actor_on_last_frame = actor_on_last_frame
 

@@ -105,8 +105,9 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
             ", times log n / log C where n choices are valid" if discrete.masked else ""
         )
         self.temperature = temperature_ctor(target.nats)
-        self.td_loss = td_loss or OneStepTDLoss()
-        self.td_loss.check(reward_dim, type(self).__name__)
+        td_loss = td_loss or OneStepTDLoss()
+        td_loss.check(reward_dim, type(self).__name__)
+        self.td_loss = td_loss.of_parts(self.reward_parts)
         self.entropy_in_target = entropy_in_target
 
     # Acting ----------------------------------------------------------------------------------------------------------

@@ -65,8 +65,7 @@ class SacValueAlgorithm(SacAlgorithm):
             raise TaacError(f"SacValueAlgorithm.reward_scale must be above 0, got {reward_scale}")
         super().__init__(observation_spec, action_spec, temperature_ctor=temperature_ctor, **sac_arguments)
         self.reward_scale = reward_scale
-        reward_dim = None if self.reward_weights is None else len(self.reward_weights)
-        self.value = value_ctor(self.feature_size, reward_dim, num_critics=1)
+        self.value = value_ctor(self.feature_size, self.reward_dim, num_critics=1)
         self.target_value = copy.deepcopy(self.value).requires_grad_(False)
         del self.target_critics
 

@@ -126,8 +126,9 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         self._target_formulas = {"action": action_target.formula, "beta": beta_target.formula}
         self.action_temperature = temperature_ctor(action_target.nats)
         self.beta_temperature = temperature_ctor(beta_target.nats)
-        self.td_loss = td_loss or TAACTDLoss()
-        self.td_loss.check(reward_dim, type(self).__name__)
+        td_loss = td_loss or TAACTDLoss()
+        td_loss.check(reward_dim, type(self).__name__)
+        self.td_loss = td_loss.of_parts(self.reward_parts)
         self.b1_advantage_clipping = b1_advantage_clipping
         self.max_repeat_steps = max_repeat_steps
         self.randomize_first_state_tau = randomize_first_state_tau

@@ -6,6 +6,7 @@ the loss of each frame. They differ in their return alone; `RetraceTDLoss` needs
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 
@@ -60,6 +61,14 @@ class BaseTDLoss:
                 "one number, since the reward is a scalar" if reward_dim is None else f"1 or {reward_dim} numbers"
             )
             raise TaacError(f"gamma has {self.gamma.numel()} numbers; expected {expected}")
+
+    def of_parts(self, parts: torch.Tensor | None) -> BaseTDLoss:
+        """This loss for some parts of a reward alone, `[D]` by number, which keep their own gammas; None: for all."""
+        if parts is None or self.gamma.dim() == 0:
+            return self
+        loss = copy.copy(self)
+        loss.gamma = self.gamma[parts]
+        return loss
 
     def extend_gamma(self, gammas: Sequence[float | None], reward_dim: int) -> None:
         """Gives the last parts of a reward of `reward_dim` parts discounts of their own; None: that which they have."""

@@ -83,9 +83,8 @@ class TempoRLAlgorithm(SacAlgorithm):
         self.max_skip, self.skip_epsilon = max_skip, skip_epsilon
         self.min_segment_length = max_skip + 1
         self.min_segment_reason = f"so that it holds an action held for TempoRLAlgorithm.max_skip = {max_skip} steps"
-        reward_dim = None if self.reward_weights is None else len(self.reward_weights)
         self.skip_critic = skip_critic_ctor(
-            self.feature_size + self.action_size, reward_dim, num_choices=max_skip, num_critics=1
+            self.feature_size + self.action_size, self.reward_dim, num_choices=max_skip, num_critics=1
         )
 
     # Acting ----------------------------------------------------------------------------------------------------------

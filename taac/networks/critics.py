@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import gin
 import torch
@@ -18,6 +19,9 @@ from taac.networks.layers import EnsembleLinear, activation_module, check_ranges
 class CriticEnsemble(nn.Module):
     """N critics `Q_i(s, a)` that share nothing but their input.
 
+    Of a reward of D parts, each critic is D networks that share nothing but their input, so that no part shapes what is learnt of
+    another.
+
     Args:
         input_size: width of the features and of every action part together.
         reward_dim: D for a reward of D parts; None for a scalar reward.
@@ -27,6 +31,8 @@ class CriticEnsemble(nn.Module):
         last_init_range: the last layer's weights are uniform in +- this.
         last_bias_init_range: the last layer's biases are uniform in +- this.
         activation: called without arguments; see `ActorNetwork`.
+        share_hidden_layers: whether the parts of a reward share a critic's hidden layers: 1/D of the work, but the part whose
+            errors are largest decides what these layers learn.
     """
 
     def __init__(
@@ -39,28 +45,50 @@ class CriticEnsemble(nn.Module):
         num_choices: int | None = None,
         last_bias_init_range: float = 0.0,
         activation: Callable[..., nn.Module] = nn.ReLU,
+        share_hidden_layers: bool = False,
     ):
         super().__init__()
         if num_critics < 1:
             raise TaacError(f"CriticEnsemble.num_critics must be 1 or more, got {num_critics}")
         check_ranges(last_init_range, last_bias_init_range)
         sizes = [input_size, *hidden_layers]
+        self.networks_each = 1 if share_hidden_layers else reward_dim or 1  # of a critic
+        networks = num_critics * self.networks_each
         self.hidden = nn.ModuleList(
-            EnsembleLinear(num_critics, fan_in, fan_out) for fan_in, fan_out in itertools.pairwise(sizes)
+            EnsembleLinear(networks, fan_in, fan_out) for fan_in, fan_out in itertools.pairwise(sizes)
         )
         self.output_shape = tuple(size for size in (num_choices, reward_dim) if size is not None)
-        self.last = EnsembleLinear(
-            num_critics, sizes[-1], math.prod(self.output_shape), last_init_range, last_bias_init_range
-        )
-        self.num_critics = num_critics
+        outputs_each = math.prod(self.output_shape) // self.networks_each
+        self.last = EnsembleLinear(networks, sizes[-1], outputs_each, last_init_range, last_bias_init_range)
+        self.num_critics, self.reward_dim = num_critics, reward_dim
         self.activation = activation_module(activation)
 
     def forward(self, features: torch.Tensor, *action: torch.Tensor) -> torch.Tensor:
         """Features `[..., F]` and action parts `[..., A]` to `[N, ...(, C)(, D)]`: choices and reward parts if there are any."""
         x = torch.cat([features, *action], dim=-1)
         batch = x.shape[:-1]
-        x = x.reshape(1, -1, x.shape[-1]).expand(self.num_critics, -1, -1)
+        x = x.reshape(1, -1, x.shape[-1]).expand(self.num_critics * self.networks_each, -1, -1)
         for layer in self.hidden:
             x = self.activation(layer(x))
         q = in_full_precision(self.last, x)
-        return q.reshape(self.num_critics, *batch, *self.output_shape)
+        if self.networks_each == 1:
+            return q.reshape(self.num_critics, *batch, *self.output_shape)
+        return q.reshape(self.num_critics, self.networks_each, *batch, *self.output_shape[:-1]).movedim(1, -1)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Explains the state of critics whose parts of a reward shared hidden layers, before torch lists shapes."""
+        stored, errors = state_dict.get(f"{prefix}last.weight"), args[-1]
+        if self.reward_dim is not None and stored is not None and stored.shape[0] == self.num_critics:
+            choices = math.prod(self.output_shape) // self.reward_dim
+            parts, rest = divmod(stored.shape[-1], choices)
+            if parts != self.reward_dim and rest == 0:
+                errors.append(
+                    f"{prefix}last has values of {parts} parts of a reward, and this agent learns {self.reward_dim} (parts of "
+                    "weight 0 are not learnt): train anew"
+                )
+            elif parts == self.reward_dim and self.networks_each > 1:
+                errors.append(
+                    f"{prefix}last was trained with hidden layers that the parts of the reward share: bind "
+                    "CriticEnsemble.share_hidden_layers = True to go on with it, or train anew"
+                )
+        super()._load_from_state_dict(state_dict, prefix, *args)

@@ -107,7 +107,8 @@ class Agent(nn.Module):
             task = time_step.reward if time_step.reward.dim() == 3 else time_step.reward.unsqueeze(-1)
             own = [signal(time_step).unsqueeze(-1) for signal in self.signals]
             time_step = time_step._replace(reward=torch.cat([task, *own], dim=-1))
-        return experience._replace(time_step=time_step)
+        learnt = self.algorithm.learnt_reward(time_step.reward)
+        return experience._replace(time_step=time_step._replace(reward=learnt))
 
     def prepare_demonstrations(self, experience: Experience) -> Experience:
         """Demonstrations as the algorithm is to see them, on its device: their observations; no statistics move."""

@@ -49,8 +49,7 @@ def create_agent(
         reward_signals: rewards beside the task's, `(@ICM, @RND)`: each called with observation and action spec. The
             algorithm then learns a vector reward, the task's and theirs, with their strengths as `reward_weights`. Agents
             that share a policy cannot have any.
-        task_strength: weight of the task's own reward beside them, 0: it is not maximised; or of each of its parts, if it
-            is a vector.
+        task_strength: weight of the task's own reward beside them, or of each of its parts, if it is a vector; 0: not learnt.
         compile: whether updates and the acting of rollouts are compiled, which needs a C++ compiler; see `Agent`.
         role: "learn", or "collect" or "act" for an agent that holds no more than it needs for that; see `Agent`.
 
@@ -72,7 +71,7 @@ def create_agent(
     if isinstance(td_loss, BaseTDLoss):
         td_loss.repeat_gamma = environment.repeat_gamma
     if any(signal.gamma is not None for signal in signals):
-        td_loss.extend_gamma([signal.gamma for signal in signals], reward_dim)
+        td_loss.extend_gamma([signal.gamma for signal in signals], np.count_nonzero(weighted["reward_weights"]))
     agent_dims = algorithm.agent_dims  # those agents share the statistics, too
     normalized_parts = None if agent_dims else environment.reward_dim
     return Agent(

@@ -27,7 +27,7 @@ TAGS: dict[str, str] = {
     "loss/critic": "sum over critics of (Q_i - G)^2 (or Huber's, see `huber_delta`), mean over the frames that are learnt from",
     "loss/actor": "half the squared length of beta_1 dQ/da, + alpha log pi (beta_1 = 1 for SAC), mean over frames; "
     "of discrete SAC, sum_a pi(a) (alpha log pi(a) - min Q(a))",
-    "critic/q": "Q_i(s, tau) at the executed trajectories, mean over critics and frames",
+    "critic/q": "Q_i(s, tau) at the executed trajectories, mean over critics, learnt parts of the reward, and frames",
     "critic/target": "the returns G that the critics regress on, mean",
     "policy/entropy": "-log pi of the sampled action, nats, mean over frames but LAST; of discrete SAC the exact entropy",
     "policy/alpha": "temperature of the actor",

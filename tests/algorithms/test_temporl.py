@@ -29,6 +29,7 @@ from tests.algorithms.test_sac import (
     act,
     check_actor_alone,
     check_uniform,
+    critics,
     encode,
     frame,
     networks,
@@ -55,7 +56,8 @@ def prefer(algorithm, *values):
     """Skip values that are the same everywhere."""
     with torch.no_grad():
         algorithm.skip_critic.last.weight.zero_()
-        algorithm.skip_critic.last.bias.copy_(torch.tensor(values).reshape(1, 1, -1))
+        bias = algorithm.skip_critic.last.bias  # a network for each part of the reward, a value for each duration
+        bias.copy_(torch.tensor(values).reshape(-1, len(bias)).T.reshape(bias.shape))
     return algorithm
 
 
@@ -233,9 +235,7 @@ def skip_reference(w, experience, value, bonus, max_skip, gamma, spec_name="enco
     for t in range(STEPS - 1):
         for b in range(BATCH):
             obs = encode(w, spec_name, time_step.observation, t, b).detach()
-            x = torch.cat([obs, time_step.prev_action[t + 1, b]])
-            x = torch.relu(x @ w["skip_critic.hidden.0.weight"][0] + w["skip_critic.hidden.0.bias"][0, 0])
-            q = (x @ w["skip_critic.last.weight"][0] + w["skip_critic.last.bias"][0, 0]).reshape(max_skip, -1)
+            q = critics(w, "skip_critic", obs, time_step.prev_action[t + 1, b])[0].reshape(max_skip, -1)
             errors, target, factor = [], 0.0, torch.ones(len(gamma), dtype=torch.float64)
             for j in range(1, max_skip + 1):
                 end = t + j

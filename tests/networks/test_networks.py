@@ -33,15 +33,18 @@ def assert_uniform(weights, bound):
 # --- Critics ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("reward_dim", [None, 4])
-def test_initialisation_of_critics(reward_dim):
-    critics = CriticEnsemble(100, reward_dim, num_critics=3, hidden_layers=(400, 200))
+@pytest.mark.parametrize(
+    "reward_dim, share, networks, outputs", [(None, False, 3, 1), (4, False, 12, 1), (4, True, 3, 4)]
+)
+def test_initialisation_of_critics(reward_dim, share, networks, outputs):
+    critics = CriticEnsemble(100, reward_dim, 3, hidden_layers=(400, 200), share_hidden_layers=share)
     for layer, fan_in in zip(critics.hidden, (100, 400)):
+        assert len(layer.weight) == networks
         for weights in layer.weight:
             assert_uniform(weights, 1 / math.sqrt(fan_in))
         assert not layer.bias.any()
     last = critics.last.weight
-    assert last.shape == (3, 200, reward_dim or 1) and not critics.last.bias.any()
+    assert last.shape == (networks, 200, outputs) and not critics.last.bias.any()
     assert 0.003 * 0.9 < last.abs().max() <= 0.003
     assert last.std().item() == pytest.approx(0.003 / math.sqrt(3), rel=0.1)
 
@@ -63,21 +66,28 @@ def scramble(module):
     return module
 
 
+def alone(critics, network, x):
+    """One of the networks of an ensemble, `[..., O]`."""
+    for layer in critics.hidden:
+        x = torch.relu(torch.nn.functional.linear(x, layer.weight[network].T, layer.bias[network, 0]))
+    return torch.nn.functional.linear(x, critics.last.weight[network].T, critics.last.bias[network, 0])
+
+
 @pytest.mark.parametrize("num_critics", [1, 2, 5])
-@pytest.mark.parametrize("reward_dim", [None, 1, 3])
+@pytest.mark.parametrize("reward_dim, share", [(None, False), (1, False), (3, False), (3, True)])
 @pytest.mark.parametrize("hidden_layers", [(), (7,), (7, 6, 5)], ids=str)
-def test_an_ensemble_is_critics_one_by_one(num_critics, reward_dim, hidden_layers):
-    critics = scramble(CriticEnsemble(9, reward_dim, num_critics, hidden_layers))
+def test_an_ensemble_is_critics_one_by_one(num_critics, reward_dim, share, hidden_layers):
+    """And each critic a network for each part of the reward, unless they share hidden layers."""
+    critics = scramble(CriticEnsemble(9, reward_dim, num_critics, hidden_layers, share_hidden_layers=share))
     features, a, v = torch.randn(3, 5, 5), torch.randn(3, 5, 2), torch.randn(3, 5, 2)
-    together = critics(features, a, v)
+    together, x = critics(features, a, v), torch.cat([features, a, v], -1)
     for i in range(num_critics):
-        x = torch.cat([features, a, v], -1)
-        for layer in critics.hidden:
-            x = torch.relu(torch.nn.functional.linear(x, layer.weight[i].T, layer.bias[i, 0]))
-        alone = torch.nn.functional.linear(x, critics.last.weight[i].T, critics.last.bias[i, 0])
-        if reward_dim is None:
-            alone = alone.squeeze(-1)
-        torch.testing.assert_close(together[i], alone, rtol=1e-4, atol=1e-5)
+        if share or reward_dim is None:
+            expected = alone(critics, i, x)
+        else:
+            expected = torch.cat([alone(critics, i * reward_dim + d, x) for d in range(reward_dim)], -1)
+        expected = expected.squeeze(-1) if reward_dim is None else expected
+        torch.testing.assert_close(together[i], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_critics_share_nothing():
@@ -87,6 +97,15 @@ def test_critics_share_nothing():
         assert parameter.shape[0] == 3
         assert not parameter.grad[0].any() and not parameter.grad[2].any(), name
         assert parameter.grad[1].any(), name
+
+
+@pytest.mark.parametrize("num_choices", [None, 4])
+def test_parts_of_a_reward_share_nothing(num_choices):
+    """The gradient of part 2 of critic 1 is that of one network: none of another part's, or critic's."""
+    critics = scramble(CriticEnsemble(6, 3, num_critics=2, hidden_layers=(7,), num_choices=num_choices))
+    critics(torch.randn(9, 4), torch.randn(9, 2))[1, ..., 2].sum().backward()
+    for name, parameter in critics.named_parameters():
+        assert [bool(gradient.any()) for gradient in parameter.grad] == [False] * 5 + [True], name
 
 
 @pytest.mark.parametrize("batch", BATCHES, ids=str)
@@ -100,22 +119,24 @@ def test_critics_take_any_batch(batch, reward_dim, rest):
     torch.testing.assert_close(q.reshape(2, -1, *rest), flat.reshape(2, -1, *rest), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("share", [False, True])
 @pytest.mark.parametrize("num_critics", [1, 3])
 @pytest.mark.parametrize("num_choices, reward_dim", [(1, None), (4, None), (4, 1), (4, 3), (1, 3)])
-def test_a_head_for_each_choice_and_part_of_the_reward(num_critics, num_choices, reward_dim):
-    """`[N, ..., C, D]`: of each critic, choice c's part d is a linear function of its own of the shared last layer."""
-    critics = scramble(CriticEnsemble(9, reward_dim, num_critics, (7, 6), num_choices=num_choices))
+def test_a_head_for_each_choice_and_part_of_the_reward(num_critics, num_choices, reward_dim, share):
+    """`[N, ..., C, D]`: of each network, a choice's value is a linear function of its own of the last hidden layer."""
+    critics = scramble(
+        CriticEnsemble(9, reward_dim, num_critics, (7, 6), num_choices=num_choices, share_hidden_layers=share)
+    )
     features, action = torch.randn(3, 5, 7), torch.randn(3, 5, 2)
     q = critics(features, action)
     assert q.shape == (num_critics, 3, 5, num_choices, *([reward_dim] if reward_dim else []))
     parts = reward_dim or 1
+    x = torch.cat([features, action], -1)
     for i in range(num_critics):
-        x = torch.cat([features, action], -1)
-        for layer in critics.hidden:
-            x = torch.relu(x @ layer.weight[i] + layer.bias[i, 0])
         for c in range(num_choices):
             for d in range(parts):
-                expected = x @ critics.last.weight[i, :, c * parts + d] + critics.last.bias[i, 0, c * parts + d]
+                network, output = (i, c * parts + d) if share else (i * parts + d, c)
+                expected = alone(critics, network, x)[..., output]
                 found = q[i, ..., c, d] if reward_dim else q[i, ..., c]
                 torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
@@ -131,7 +152,7 @@ def test_choices_do_not_change_the_other_layers_initialisation():
     x = torch.randn(5, 6)
     assert torch.equal(plain(x), one(x).squeeze(2))
     many = CriticEnsemble(6, 2, hidden_layers=(400,), num_choices=5, last_init_range=0.02)
-    assert many.last.weight.shape == (2, 400, 10) and not many.last.bias.any()
+    assert many.last.weight.shape == (4, 400, 5) and not many.last.bias.any()
     assert 0.02 * 0.9 < many.last.weight.abs().max() <= 0.02
 
 

@@ -496,7 +496,7 @@ def test_gail_imitates_without_the_tasks_reward(demonstrations):
     """To drive to 0 returns about -4, standing still about -25. A discriminator that learns fast, as updates are few."""
     more = ["GAIL.gradient_penalty = 1.0", "GAIL.learning_rate = 3e-3"]
     trainer = build(binding(demonstrations), *LEARNING, *more, files=["gin/gail.gin"])
-    assert trainer.agent.algorithm.reward_weights == (0.0, 1.0)
+    assert trainer.agent.algorithm.reward_weights == (1.0,)
     trained(trainer, 1200)
     result = mean_return(trainer)
     assert result > -10, result
