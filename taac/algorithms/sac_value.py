@@ -43,7 +43,8 @@ class SacValueAlgorithm(SacAlgorithm):
         observation_spec, action_spec, sac_arguments: see `SacAlgorithm`. `entropy_in_target` says whether V holds the
             entropy bonus, which targets of several steps then pay at each of them.
         value_ctor: called with the feature size, `reward_dim` and `num_critics=1`; see `CriticEnsemble`.
-        reward_scale: rewards are multiplied by it: the inverse of a temperature. The paper uses 5, and 20 for Humanoid.
+        reward_scale: raw rewards are multiplied by it: the inverse of a temperature. The paper uses 5, and 20 for Humanoid.
+            Normalised rewards (`create_agent.normalize_rewards`) have a scale already, so `create_agent` makes this 1 for them.
         temperature_ctor: as of `SacAlgorithm`; by default alpha is 1, and stays so.
 
     Raises:
@@ -94,6 +95,9 @@ class SacValueAlgorithm(SacAlgorithm):
         value_loss = self.masked(experience, F.pad(value_loss, (0, 0, 0, len(loss_info.loss) - len(value_loss))))
         extra = {**loss_info.extra, "loss/value": self.mean_acted(experience, value_loss[: len(info.v[0])])}
         return loss_info._replace(loss=loss_info.loss + value_loss, extra=extra)
+
+    def describe(self) -> list[str]:
+        return [*super().describe(), f"rewards are multiplied by {self.reward_scale:g} where they are learnt from"]
 
     def target_networks(self) -> list[tuple[nn.Module, nn.Module]]:
         return [(self.target_encoder, self.encoder), (self.target_value, self.value)]

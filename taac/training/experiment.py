@@ -44,7 +44,8 @@ def create_agent(
     Args:
         algorithm_ctor: called with observation spec, action spec and `reward_dim`.
         normalize_observations: by running statistics of what rollouts see; see `ObservationNormalizer`.
-        normalize_rewards: by running statistics of sampled rewards; see `RewardNormalizer`.
+        normalize_rewards: by running statistics of sampled rewards; see `RewardNormalizer`. An algorithm's own `reward_scale` is
+            1 then.
         reward_clip: normalised rewards are clipped to +- this; None does not clip.
         reward_signals: rewards beside the task's, `(@ICM, @RND)`: each called with observation and action spec. The
             algorithm then learns a vector reward, the task's and theirs, with their strengths as `reward_weights`. Agents
@@ -70,6 +71,8 @@ def create_agent(
     td_loss: Any = getattr(algorithm, "td_loss", None)
     if isinstance(td_loss, BaseTDLoss):
         td_loss.repeat_gamma = environment.repeat_gamma
+    if normalize_rewards:
+        algorithm.reward_scale = 1.0  # one that is meant for raw rewards would scale them twice
     if any(signal.gamma is not None for signal in signals):
         td_loss.extend_gamma([signal.gamma for signal in signals], np.count_nonzero(weighted["reward_weights"]))
     agent_dims = algorithm.agent_dims  # those agents share the statistics, too

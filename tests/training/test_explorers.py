@@ -170,6 +170,23 @@ def test_settings_out_of_range(settings):
         ZetaExplorer(**settings)
 
 
+@pytest.mark.parametrize("params, last", [([], 0.01), (["exploration/LinearSchedule.end = 0.1"], 0.1)])
+def test_epsilon_of_sac_ez_falls_over_the_run_unless_it_is_constant(params, last):
+    loaded = config.load(
+        ["gin/tasks/simple_control.gin", "gin/methods/sac_ez.gin"],
+        ["create_environment.env_name = 'Pendulum-v1'", "num_env_steps = 20000", *params],
+    )
+    trainer = config.build(experiment.create_experiment)
+    loaded.check_used()
+    trainer.close()
+    explorer, asked = trainer.explorer, torch.ones(4000, dtype=torch.uint8)
+    policy = AlgStep(torch.full((4000, 1), 9.0), (), (), torch.ones(4000, dtype=torch.bool))
+    for env_steps, epsilon in ((0, 0.1), (10_000, (0.1 + last) / 2), (20_000, last), (30_000, last)):
+        state = explorer.initial_state(policy.output)
+        step, _ = explorer.step(TimeStep(asked, *[()] * 5), policy, state, env_steps, lambda: torch.zeros(4000, 1))
+        assert (step.output != 9).double().mean().item() == pytest.approx(epsilon, abs=4 * (epsilon / 4000) ** 0.5)
+
+
 def test_what_is_replayed_is_what_was_executed():
     """The whole way: while an action is held, the replayed prev_action stays the same, and the record says repeated."""
     config.load(

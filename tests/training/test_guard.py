@@ -275,6 +275,19 @@ def test_the_bound_is_of_the_rewards_that_critics_learn():
     assert "rewards of at most 5 a step" in told
 
 
+@pytest.mark.parametrize(
+    "params, scale",
+    [([], 1.0), (["normalize_rewards = False"], 5.0), (["create_agent.normalize_rewards = False"], 5.0)],
+)
+def test_normalised_rewards_are_not_scaled_again(params, scale):
+    """`gin/tasks/simple_control.gin` normalises."""
+    trainer = build(*params, method="sac_value")
+    trainer.close()
+    algorithm, learner = trainer.agent.algorithm, trainer.learner
+    assert algorithm.reward_scale == learner.growth.reward_scale == scale
+    assert f"rewards are multiplied by {scale:g} " in algorithm.describe()[-1]
+
+
 def test_a_bound_once_reached_stays():
     quiet = {"policy/alpha": 0.0, "policy/entropy": 1.0}
     told = watched(
