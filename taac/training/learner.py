@@ -17,6 +17,7 @@ from taac.ops.products import Products, available, parts, resolve, using
 from taac.ops.schedules import LinearSchedule
 from taac.replay import Demonstrations
 from taac.training.agent import Agent
+from taac.training.diagnostics import RunningMeans
 from taac.training.guard import GradientStep, GrowthWatch, Guard, sum_of_all
 from taac.training.optimizers import TensorFlowAdam, decay_weights, skips_on_device, take_step
 
@@ -85,6 +86,7 @@ class Learner:
 
     Attributes:
         demonstrations: what reward signals and cloning that need any sample from.
+        means: of what updates report, since the last summary.
     """
 
     def __init__(
@@ -146,6 +148,7 @@ class Learner:
         self._of_signals = self._parameters[len(self._differentiated) :]
         self.guard = Guard(agent, self._parameters, every_step=not skips_on_device(self.optimizer))
         self.growth = GrowthWatch(_gamma(agent), agent.algorithm.reward_scale)
+        self.means = RunningMeans()
         self.num_updates = 0
         self.cloning = cloning
         self.demonstrations: Demonstrations | None = None
@@ -270,6 +273,7 @@ class Learner:
         if self.max_grad_norm is not None:
             torch.nn.utils.clip_grad_norm_(self._differentiated, self.max_grad_norm)
         take_step(self.optimizer, found_inf)
+        self.means.add(extra)
         self.num_updates += 1
         self.agent.algorithm.after_update(self.num_updates)
         return LossInfo(frames, extra, segment_error)

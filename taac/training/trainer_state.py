@@ -35,6 +35,7 @@ def state_dict(trainer: Trainer, under_way: bool = True) -> dict[str, Any]:
         "agent": trainer.agent.state_dict(),
         "optimizer": trainer.learner.optimizer.state_dict(),
         "growth": trainer.learner.growth.state_dict(),
+        "means": trainer.learner.means.state_dict(),
         "products": trainer.learner.products,  # which "auto" was: another would round differently
         "replay": trainer.replay_buffer.state_dict(frames=False) if trainer.save_replay else None,
         "demonstrations": None if trainer.learner.demonstrations is None else trainer.learner.demonstrations.digest,
@@ -86,6 +87,7 @@ def _restore(trainer: Trainer, state: dict[str, Any], found: Checkpoint) -> None
     checkpoint.load_into(trainer.agent, state["agent"], found.path)
     _load_optimizer(trainer.learner.optimizer, state["optimizer"], found)
     trainer.learner.growth.load_state_dict(state["growth"])
+    trainer.learner.means.load_state_dict(state.get("means", []), trainer.agent.device)  # older ones have none
     trainer.learner.keep_products(state["products"])
     counters = state["counters"]
     trainer.learner.num_updates = int(counters["updates"])

@@ -546,9 +546,10 @@ def test_a_resumed_run_reports_what_the_whole_run_reports(tmp_path):
     run(tmp_path / "whole", *params)
     run(tmp_path / "killed", *params, until=390)
     run(tmp_path / "killed", *params)
-    whole, killed = (events.read(tmp_path / name).scalars["rollout/return"] for name in ("whole", "killed"))
-    assert killed.env_steps.tolist() == whole.env_steps.tolist()
-    assert killed.value.tolist() == whole.value.tolist()
+    whole, killed = (events.read(tmp_path / name).scalars for name in ("whole", "killed"))
+    for tag in ("rollout/return", "loss/critic"):
+        assert killed[tag].env_steps.tolist() == whole[tag].env_steps.tolist()
+        assert killed[tag].value.tolist() == whole[tag].value.tolist()
 
 
 def test_both_global_random_streams_go_on_where_they_were(tmp_path):
