@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
@@ -12,9 +14,11 @@ import torch
 import torch.nn as nn
 
 from taac.algorithms.algorithm import Algorithm
+from taac.algorithms.target_entropies import TargetEntropy
 from taac.algorithms.temperature import Temperature
 from taac.data_structures import Experience, Nest
 from taac.errors import TaacError
+from taac.ops.schedules import Schedule, Scheduled, at_start, bounds
 from taac.specs import TensorSpec
 
 
@@ -26,9 +30,10 @@ class ActorCriticAlgorithm(Algorithm):
         action_spec: a vector in [-1, 1]; or choices, which the critics have a head for each of.
         num_action_parts: how many vectors of the action's size the critics take beside the features.
         reward_dim: D for a reward of D parts; None for a scalar reward.
-        reward_weights: D weights of the sum that actor and switch maximise; None: all 1. A part of weight 0 is not learnt:
-            critics, returns, gammas and losses are those of the other parts, which are all that `D` means below and in
-            subclasses, and in the rewards that `train_step` and `calc_loss` take (see `learnt_reward`).
+        reward_weights: D weights of the sum that actor and switch maximise, each a number or a schedule of it; None: all 1. A
+            part of weight 0, for the whole run, is not learnt: critics, returns, gammas and losses are those of the other
+            parts, which are all that `D` means below and in subclasses, and in the rewards that `train_step` and `calc_loss`
+            take (see `learnt_reward`).
         encoder_ctor: called with the observation spec; a module with `output_size`.
         critic_ctor: called with input size and `reward_dim`; see `CriticEnsemble`.
         target_update_tau: fraction by which targets move towards the online networks, in (0, 1].
@@ -48,7 +53,7 @@ class ActorCriticAlgorithm(Algorithm):
         action_spec: TensorSpec,
         num_action_parts: int,
         reward_dim: int | None,
-        reward_weights: Sequence[float] | None,
+        reward_weights: Sequence[float | Schedule] | None,
         encoder_ctor: Callable[..., nn.Module],
         critic_ctor: Callable[..., nn.Module],
         target_update_tau: float,
@@ -67,10 +72,16 @@ class ActorCriticAlgorithm(Algorithm):
             raise TaacError(f"dqda_clipping must be above 0, got {dqda_clipping}")
         self.action_size = action_spec.numel
         given = _check_reward_weights(reward_weights, reward_dim)
-        self.reward_weights = None if given is None else tuple(weight for weight in given if weight != 0)
-        learnt = [part for part, weight in enumerate(given or ()) if weight != 0]
-        parts = torch.tensor(learnt) if len(learnt) < len(given or ()) else None
+        kept = [(part, weight) for part, weight in enumerate(given or ()) if isinstance(weight, Schedule) or weight != 0]
+        self.reward_weights = None if given is None else tuple(float(at_start(weight)) for _, weight in kept)
+        parts = torch.tensor([part for part, _ in kept]) if len(kept) < len(given or ()) else None
         self.register_buffer("reward_parts", parts, persistent=False)
+        self._none_negative = all(bounds(weight)[0] >= 0 for _, weight in kept)  # at any time: compiled programs go by it
+        self.scheduled = [
+            Scheduled(f"reward_weights[{part}]", weight, functools.partial(self._set_weight, place))
+            for place, (part, weight) in enumerate(kept)
+            if isinstance(weight, Schedule)
+        ]
         weights = torch.tensor(self.reward_weights or ())
         self.register_buffer("weights", weights, persistent=False)
         self.register_buffer("signs", torch.where(weights < 0, -1.0, 1.0), persistent=False)
@@ -100,7 +111,7 @@ class ActorCriticAlgorithm(Algorithm):
 
     def min_over_critics(self, q: torch.Tensor) -> torch.Tensor:
         """`[N, ...]` to `[...]`: the least favourable critic, so the greatest where a reward's weight is negative."""
-        if self.reward_weights is None or min(self.reward_weights) >= 0:
+        if self.reward_weights is None or self._none_negative:
             return q.amin(0)
         return (q * self.signs).amin(0) * self.signs
 
@@ -186,6 +197,19 @@ class ActorCriticAlgorithm(Algorithm):
             "policy/alpha": temperature.alpha(),
         }
 
+    # Schedules -------------------------------------------------------------------------------------------------------
+
+    def build_temperature(self, ctor: Callable[..., Temperature], target: TargetEntropy) -> Temperature:
+        """A temperature of this target; if that is a schedule, it is listed in `scheduled`."""
+        temperature = ctor(target.nats)
+        if isinstance(target.nats, Schedule):
+            self.scheduled.append(Scheduled(target.formula, target.nats, temperature.set_target_entropy))
+        return temperature
+
+    def _set_weight(self, number: int, weight: float) -> None:
+        self.weights[number] = weight
+        self.signs[number] = -1.0 if weight < 0 else 1.0
+
     # Updates ---------------------------------------------------------------------------------------------------------
 
     def temperatures(self) -> dict[str, Temperature]:
@@ -269,16 +293,32 @@ def _weighted_mean(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return (x * weight).sum() / weight.sum().clamp(min=1.0)
 
 
-def _check_reward_weights(weights: Sequence[float] | None, reward_dim: int | None) -> tuple[float, ...] | None:
+def _check_reward_weights(
+    weights: Sequence[float | Schedule] | None, reward_dim: int | None
+) -> tuple[float | Schedule, ...] | None:
     if reward_dim is None:
         if weights is not None:
-            raise TaacError(f"reward_weights {tuple(weights)} were given, but the environment's reward is a scalar")
+            raise TaacError(f"reward_weights {_shown(weights)} were given, but the environment's reward is a scalar")
         return None
     if weights is None:
         return (1.0,) * reward_dim
-    if len(weights) != reward_dim or not any(weights) or not all(map(math.isfinite, weights)):
+    if len(weights) != reward_dim or _all_zero(weights) or not all(math.isfinite(x) for w in weights for x in bounds(w)):
         raise TaacError(
-            f"reward_weights must be {reward_dim} numbers, one for each part of the reward, finite and not all 0, "
-            f"got {tuple(weights)}"
+            f"reward_weights must be {reward_dim} numbers, one for each part of the reward, finite and not all 0 (at no count, "
+            f"where they follow schedules), got {_shown(weights)}"
         )
-    return tuple(float(w) for w in weights)
+    return tuple(weights)
+
+
+def _all_zero(weights: Sequence[float | Schedule]) -> bool:
+    """Whether all are 0 at some pair of counts at which pieces of their schedules begin or end."""
+    moving = [weight for weight in weights if isinstance(weight, Schedule)]
+    counts = [{0}.union(*(w.knots for w in moving if w.unit == unit)) for unit in ("env_steps", "updates")]
+    return any(
+        not any(weight.at(*pair) if isinstance(weight, Schedule) else weight for weight in weights)
+        for pair in itertools.product(*counts)
+    )
+
+
+def _shown(weights: Sequence[float | Schedule]) -> str:
+    return f"({', '.join(map(str, weights))})"

@@ -20,15 +20,16 @@ from taac.data_structures import Nest, TimeStep
 from taac.errors import TaacError
 from taac.networks import ObservationEncoder
 from taac.networks.layers import Mlp
+from taac.ops.schedules import Schedule, bounds
 
 
 class RewardSignal(nn.Module):
     """A reward of its own.
 
     Args:
-        strength: its weight in the sum that the policy maximises.
+        strength: its weight in the sum that the policy maximises; a number, or a schedule of it.
         gamma: its discount; None: what the TD loss's gamma gives it, which is the task's where that is one number.
-        learning_rate: of its model.
+        learning_rate: of its model; a number, or a schedule of it.
         update_period: updates of the algorithm for each of its model.
         normalize: whether rewards are divided by their running standard deviation (about 0), so that strengths mean the
             same in every task.
@@ -40,14 +41,21 @@ class RewardSignal(nn.Module):
     mean_square: torch.Tensor
     last_loss: torch.Tensor  # of the last update of its model, for summaries
 
-    def __init__(self, strength: float, gamma: float | None, learning_rate: float, update_period: int, normalize: bool):
+    def __init__(
+        self,
+        strength: float | Schedule,
+        gamma: float | None,
+        learning_rate: float | Schedule,
+        update_period: int,
+        normalize: bool,
+    ):
         super().__init__()
         kind = type(self).__name__
-        if not math.isfinite(strength) or strength == 0:
+        if not all(map(math.isfinite, bounds(strength))) or not any(bounds(strength)):
             raise TaacError(f"{kind}.strength must be a number other than 0, got {strength}")
         if gamma is not None and not 0 <= gamma <= 1:
             raise TaacError(f"{kind}.gamma must be in [0, 1], or None, got {gamma}")
-        if not 0 < learning_rate < math.inf:
+        if not (bounds(learning_rate)[0] >= 0 and 0 < bounds(learning_rate)[1] < math.inf):
             raise TaacError(f"{kind}.learning_rate must be above 0, got {learning_rate}")
         if update_period < 1:
             raise TaacError(f"{kind}.update_period must be 1 or more updates, got {update_period}")
@@ -126,9 +134,9 @@ class ICM(RewardSignal):
         self,
         observation_spec: Nest,
         action_spec: Nest,
-        strength: float = 0.1,
+        strength: float | Schedule = 0.1,
         gamma: float | None = None,
-        learning_rate: float = 3e-4,
+        learning_rate: float | Schedule = 3e-4,
         update_period: int = 1,
         normalize: bool = True,
         feature_size: int = 64,
@@ -195,9 +203,9 @@ class RND(RewardSignal):
         self,
         observation_spec: Nest,
         action_spec: Nest,
-        strength: float = 0.1,
+        strength: float | Schedule = 0.1,
         gamma: float | None = None,
-        learning_rate: float = 3e-4,
+        learning_rate: float | Schedule = 3e-4,
         update_period: int = 1,
         normalize: bool = True,
         feature_size: int = 64,
@@ -247,9 +255,9 @@ class GAIL(RewardSignal):
         self,
         observation_spec: Nest,
         action_spec: Nest,
-        strength: float = 1.0,
+        strength: float | Schedule = 1.0,
         gamma: float | None = None,
-        learning_rate: float = 1e-3,
+        learning_rate: float | Schedule = 1e-3,
         update_period: int = 1,
         normalize: bool = False,
         hidden_layers: Sequence[int] = (128, 128),

@@ -23,6 +23,7 @@ from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
 from taac.errors import TaacError
 from taac.networks import ActorNetwork, CriticEnsemble, ObservationEncoder
 from taac.ops import distributions, losses
+from taac.ops.schedules import Schedule
 from taac.specs import TensorSpec, check_unit_box
 
 
@@ -72,13 +73,13 @@ class SacAlgorithm(ActorCriticAlgorithm):
         observation_spec: Nest,
         action_spec: TensorSpec,
         reward_dim: int | None = None,
-        reward_weights: Sequence[float] | None = None,
+        reward_weights: Sequence[float | Schedule] | None = None,
         encoder_ctor: Callable[..., nn.Module] = ObservationEncoder,
         actor_ctor: Callable[..., nn.Module] = ActorNetwork,
         critic_ctor: Callable[..., nn.Module] = CriticEnsemble,
         td_loss: BaseTDLoss | None = None,
         action_min_prob: float = 0.1,
-        target_entropy: float | None = None,
+        target_entropy: float | Schedule | None = None,
         temperature_ctor: Callable[..., Temperature] = Temperature,
         entropy_in_target: bool = True,
         actor_on_last_frame: bool = True,
@@ -101,7 +102,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
             action_spec, action_min_prob, target_entropy, "SacAlgorithm.target_entropy"
         )
         self._target_formula = target.formula
-        self.temperature = temperature_ctor(target.nats)
+        self.temperature = self.build_temperature(temperature_ctor, target)
         td_loss = td_loss or OneStepTDLoss()
         td_loss.check(reward_dim, type(self).__name__, self.stores_probabilities)
         self.td_loss = td_loss.of_parts(self.reward_parts)

@@ -24,6 +24,7 @@ from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
 from taac.errors import TaacError
 from taac.networks import CategoricalActorNetwork, CriticEnsemble, ObservationEncoder
 from taac.ops import distributions
+from taac.ops.schedules import Schedule
 from taac.specs import DiscreteActionSpec
 
 
@@ -70,13 +71,13 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
         observation_spec: Nest,
         action_spec: Nest,
         reward_dim: int | None = None,
-        reward_weights: Sequence[float] | None = None,
+        reward_weights: Sequence[float | Schedule] | None = None,
         encoder_ctor: Callable[..., nn.Module] = ObservationEncoder,
         actor_ctor: Callable[..., nn.Module] = CategoricalActorNetwork,
         critic_ctor: Callable[..., nn.Module] = CriticEnsemble,
         td_loss: BaseTDLoss | None = None,
         action_min_prob: float = 0.1,
-        target_entropy: float | None = None,
+        target_entropy: float | Schedule | None = None,
         temperature_ctor: Callable[..., Temperature] = Temperature,
         entropy_in_target: bool = True,
         target_update_tau: float = 0.005,
@@ -104,7 +105,7 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
         self._target_formula = target.formula + (
             ", times log n / log C where n choices are valid" if discrete.masked else ""
         )
-        self.temperature = temperature_ctor(target.nats)
+        self.temperature = self.build_temperature(temperature_ctor, target)
         td_loss = td_loss or OneStepTDLoss()
         td_loss.check(reward_dim, type(self).__name__)
         self.td_loss = td_loss.of_parts(self.reward_parts)

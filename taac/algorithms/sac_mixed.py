@@ -27,6 +27,7 @@ from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
 from taac.errors import TaacError
 from taac.networks import CriticEnsemble
 from taac.ops import distributions, losses
+from taac.ops.schedules import Schedule
 from taac.specs import ACTION_MASK, MixedActionSpec
 
 
@@ -73,7 +74,7 @@ class MixedSacAlgorithm(SacAlgorithm):
         critic_ctor: Callable[..., nn.Module] = CriticEnsemble,
         temperature_ctor: Callable[..., Temperature] = Temperature,
         choice_min_prob: float = 0.2,
-        choice_target_entropy: float | None = None,
+        choice_target_entropy: float | Schedule | None = None,
         **sac_arguments: Any,
     ):
         mixed = MixedActionSpec(action_spec, type(self).__name__)
@@ -94,7 +95,7 @@ class MixedSacAlgorithm(SacAlgorithm):
         if mixed.num_choices > 1 or choice_target_entropy is not None:
             name = "MixedSacAlgorithm.choice_target_entropy"
             target = target_entropies.of_choices(mixed.num_choices, choice_min_prob, choice_target_entropy, name)
-        self.choice_temperature = temperature_ctor(target.nats)
+        self.choice_temperature = self.build_temperature(temperature_ctor, target)
         self._choice_formula = target.formula
 
     # Acting ----------------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from taac.algorithms.temperature import Temperature
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, StepType, TimeStep
 from taac.networks import SwitchNetwork, TrajectoryEmbedding
 from taac.ops import distributions, losses
+from taac.ops.schedules import Schedule
 
 
 class SdarTrainInfo(NamedTuple):
@@ -69,7 +70,7 @@ class SdarAlgorithm(SacAlgorithm):
         action_spec: Any,
         temperature_ctor: Callable[..., Temperature] = Temperature,
         beta_min_prob: float = 0.05,
-        beta_target_entropy: float | None = None,
+        beta_target_entropy: float | Schedule | None = None,
         selection_hidden_layers: Sequence[int] = (256, 256),
         **sac_arguments: Any,
     ):
@@ -79,7 +80,7 @@ class SdarAlgorithm(SacAlgorithm):
         target = target_entropies.of_choices(
             2, beta_min_prob, beta_target_entropy, "SdarAlgorithm.beta_target_entropy", times=self.action_size
         )
-        self.beta_temperature = temperature_ctor(target.nats)
+        self.beta_temperature = self.build_temperature(temperature_ctor, target)
         self._beta_formula = target.formula
 
     def _build_actor(self, actor_ctor: Callable[..., nn.Module]) -> nn.Module:

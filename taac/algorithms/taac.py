@@ -25,6 +25,7 @@ from taac.data_structures import AlgStep, Experience, LossInfo, Nest, StepType, 
 from taac.errors import TaacError
 from taac.networks import ActorNetwork, CriticEnsemble, ObservationEncoder, TrajectoryEmbedding
 from taac.ops import distributions, losses, trajectories
+from taac.ops.schedules import Schedule
 from taac.ops.trajectories import ConstantTrajectory, Tau, Trajectory
 from taac.specs import TensorSpec, check_unit_box
 
@@ -86,16 +87,16 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         observation_spec: Nest,
         action_spec: TensorSpec,
         reward_dim: int | None = None,
-        reward_weights: Sequence[float] | None = None,
+        reward_weights: Sequence[float | Schedule] | None = None,
         trajectory: Trajectory | None = None,
         encoder_ctor: Callable[..., nn.Module] = ObservationEncoder,
         actor_ctor: Callable[..., nn.Module] = ActorNetwork,
         critic_ctor: Callable[..., nn.Module] = CriticEnsemble,
         td_loss: BaseTDLoss | None = None,
         action_min_prob: float = 0.1,
-        action_target_entropy: float | None = None,
+        action_target_entropy: float | Schedule | None = None,
         beta_min_prob: float = 0.05,
-        beta_target_entropy: float | None = None,
+        beta_target_entropy: float | Schedule | None = None,
         temperature_ctor: Callable[..., Temperature] = Temperature,
         b1_advantage_clipping: tuple[float | None, float | None] | None = None,
         max_repeat_steps: int | None = None,
@@ -124,8 +125,8 @@ class TaacAlgorithm(ActorCriticAlgorithm):
             2, beta_min_prob, beta_target_entropy, "TaacAlgorithm.beta_target_entropy"
         )
         self._target_formulas = {"action": action_target.formula, "beta": beta_target.formula}
-        self.action_temperature = temperature_ctor(action_target.nats)
-        self.beta_temperature = temperature_ctor(beta_target.nats)
+        self.action_temperature = self.build_temperature(temperature_ctor, action_target)
+        self.beta_temperature = self.build_temperature(temperature_ctor, beta_target)
         td_loss = td_loss or TAACTDLoss()
         td_loss.check(reward_dim, type(self).__name__)
         self.td_loss = td_loss.of_parts(self.reward_parts)

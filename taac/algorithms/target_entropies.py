@@ -7,23 +7,24 @@ from typing import NamedTuple
 
 from taac.errors import TaacError
 from taac.ops import distributions
+from taac.ops.schedules import Schedule, bounds
 from taac.specs import TensorSpec
 
 
 class TargetEntropy(NamedTuple):
     """What a temperature is tuned towards."""
 
-    nats: float
-    formula: str  # how it came about, for people
+    nats: float | Schedule
+    formula: str  # how it came about, for people; of one that was given, the name of its parameter
 
 
 def of_actions(
-    action_spec: TensorSpec, min_prob: float, given: float | None, name: str = "target_entropy"
+    action_spec: TensorSpec, min_prob: float, given: float | Schedule | None, name: str = "target_entropy"
 ) -> TargetEntropy:
     """The target of a policy over a bounded action vector.
 
     Args:
-        given: nats; None: `sum_i log((max_i - min_i) * min_prob)`.
+        given: nats, or a schedule of them; None: `sum_i log((max_i - min_i) * min_prob)`.
         name: of the parameter that `given` was bound to.
 
     Raises:
@@ -35,21 +36,23 @@ def of_actions(
         formula = f"sum over {action_spec.numel} dimensions of log((max - min) * {min_prob:g})"
         return TargetEntropy(distributions.continuous_target_entropy(minimum, maximum, min_prob), formula)
     greatest = distributions.continuous_target_entropy(minimum, maximum, 1.0)
-    if not -math.inf < given <= greatest:
+    least, most = bounds(given)
+    if not -math.inf < least <= most <= greatest:
         raise TaacError(
             f"{name} {given} nats cannot be reached: the uniform policy over {action_spec} has the "
             f"greatest entropy, {greatest:.4f} nats = sum_i log(max_i - min_i)"
         )
-    return TargetEntropy(float(given), name)
+    return TargetEntropy(given if isinstance(given, Schedule) else float(given), name)
 
 
 def of_choices(
-    num_choices: int, min_prob: float, given: float | None, name: str = "target_entropy", times: int = 1
+    num_choices: int, min_prob: float, given: float | Schedule | None, name: str = "target_entropy", times: int = 1
 ) -> TargetEntropy:
     """The target of a policy over C choices, or of the sum of so many independent ones (`times`).
 
     Args:
-        given: nats, of all `times` together; None: `times` times `p (log(C-1) - log p) - (1-p) log(1-p)`, p = min_prob.
+        given: nats, of all `times` together, or a schedule of them; None: `times` times `p (log(C-1) - log p) - (1-p) log(1-p)`,
+            p = min_prob.
         name: of the parameter that `given` was bound to.
 
     Raises:
@@ -62,15 +65,16 @@ def of_choices(
         return TargetEntropy(times * distributions.discrete_target_entropy(num_choices, min_prob), formula)
     greatest = times * math.log(num_choices)
     what = f"{num_choices} choices" if times == 1 else f"{times} times {num_choices} choices"
-    if given < 0:
+    least, most = bounds(given)
+    if least < 0:
         raise TaacError(
             f"{name} {given} nats is one for continuous actions: the entropy of a choice is never negative; of {what} it is "
             f"in [0, {greatest:.4f}]"
         )
-    if not given <= greatest:
+    if not most <= greatest:
         how = f"log({num_choices})" if times == 1 else f"{times} log({num_choices})"
         raise TaacError(
             f"{name} {given} nats cannot be reached: the uniform policy over {what} has the greatest entropy, "
             f"{greatest:.4f} nats = {how}"
         )
-    return TargetEntropy(float(given), name)
+    return TargetEntropy(given if isinstance(given, Schedule) else float(given), name)

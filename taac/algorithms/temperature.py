@@ -11,6 +11,7 @@ import torch.nn as nn
 
 from taac.errors import TaacError
 from taac.ops import losses
+from taac.ops.schedules import Schedule, at_start
 
 
 @gin.configurable
@@ -18,7 +19,7 @@ class Temperature(nn.Module):
     """alpha, and the loss that tunes it.
 
     Args:
-        target_entropy: in nats.
+        target_entropy: in nats; a number, or a schedule of it: its owner lists it in `scheduled`, with `set_target_entropy`.
         initial_value: alpha at the start, > 0.
         tuning: "log" tunes log alpha with the loss `log_alpha * (H - H_target)`; "direct" tunes alpha itself with
             `alpha * (H - H_target)` and keeps it at or above 0; "fixed" leaves it alone.
@@ -28,19 +29,34 @@ class Temperature(nn.Module):
     Source: Haarnoja et al., SAC (arXiv:1812.05905), section 5.
     """
 
+    target_entropy: float | torch.Tensor
+
     def __init__(
-        self, target_entropy: float, initial_value: float = 1.0, tuning: Literal["log", "direct", "fixed"] = "log"
+        self, target_entropy: float | Schedule, initial_value: float = 1.0, tuning: Literal["log", "direct", "fixed"] = "log"
     ):
         super().__init__()
         if tuning not in ("log", "direct", "fixed"):
             raise TaacError(f"Temperature.tuning must be 'log', 'direct' or 'fixed', got '{tuning}'")
         if not initial_value > 0:
             raise TaacError(f"Temperature.initial_value must be above 0, got {initial_value}")
-        self.target_entropy = target_entropy
+        if not isinstance(target_entropy, Schedule):
+            self.target_entropy = target_entropy
+        elif tuning == "fixed":
+            raise TaacError(
+                f"the target entropy follows a schedule ({target_entropy}), which would have no effect: Temperature.tuning is "
+                "'fixed'. Bind 'log' or 'direct', or a number"
+            )
+        else:  # written in place, so that compiled programs see it
+            self.register_buffer("target_entropy", torch.tensor(at_start(target_entropy)), persistent=False)
         self.tuning = tuning
         start = math.log(initial_value) if tuning == "log" else float(initial_value)
         self.value = nn.Parameter(torch.tensor(start), requires_grad=tuning != "fixed")
         self.register_buffer("is_log", torch.tensor(tuning == "log"))
+
+    def set_target_entropy(self, nats: float) -> None:
+        """Changes the target; only of one that was built with a schedule of it."""
+        assert isinstance(self.target_entropy, torch.Tensor)
+        self.target_entropy.fill_(nats)
 
     def alpha(self) -> torch.Tensor:
         """The temperature, a detached scalar."""

@@ -96,6 +96,10 @@ def _describe(trainer: Trainer) -> None:
     print(f"algorithm: {type(algorithm).__name__} on {trainer.agent.device}, {count} trainable parameters")
     for line in algorithm.describe():
         print(f"  {line}")
+    if scheduled := trainer.schedules.describe():
+        print("schedules:")
+    for line in scheduled:
+        print(f"  {line}")
 
 
 def _numbers(trainer: Trainer, loaded: Config, memory: list) -> None:
@@ -107,7 +111,9 @@ def _numbers(trainer: Trainer, loaded: Config, memory: list) -> None:
         f"replay buffer: {replay.num_bytes} bytes ({readable_bytes(replay.num_bytes)}): {replay.length} frames x "
         f"{replay.num_envs} environments on {replay.device}"
     )
-    updates = int((trainer.num_env_steps - trainer.initial_collect_steps) * trainer.update_ratio)
+    updates = trainer.updates_due(trainer.num_env_steps)
+    if trainer.scheduled_ratio is not None:
+        ratio = updates / (trainer.num_env_steps - trainer.initial_collect_steps)  # the mean
     of, most = ("environment step", "") if trainer.update_clock == "env_steps" else ("transition", "at most ")
     print(f"updates per {of}: {ratio:g}, after {trainer.initial_collect_steps} steps of collection")
     print(

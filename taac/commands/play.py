@@ -42,6 +42,7 @@ def run() -> None:
     from taac.training import checkpoint, config, experiment
     from taac.training.evaluation import evaluate
     from taac.training.run_folder import RunFolder
+    from taac.training.schedules import Schedules
 
     if given.record_demonstrations:
         check_new_file(given.record_demonstrations)
@@ -57,6 +58,8 @@ def run() -> None:
     try:
         agent = config.build(lambda: experiment.create_agent(environment, experiment.choose_device("cpu"), role="act"))
         checkpoint.load_into(agent, agent.own_state(saved.part("agent")), saved.path)
+        if (schedules := Schedules(agent)).values:  # it acts as it did there
+            schedules.move(saved.env_steps, saved.part("counters")["updates"])
         recorder = pictures.begin(environment)
         writer = EpisodeWriter(given.record_demonstrations, environment) if given.record_demonstrations else None
 

@@ -1,19 +1,245 @@
-"""Numbers that change over a run, as functions of the environment steps taken."""
+"""Numbers that change over a run, as functions of a count: the environment steps or the updates taken so far.
+
+A schedule keeps no state. What it gives depends on the count alone, so a run that is resumed follows it exactly.
+"""
 
 from __future__ import annotations
 
+import bisect
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any, Literal, NamedTuple
+
 from taac.errors import TaacError
 
+Unit = Literal["env_steps", "updates"]
+UNITS: dict[str, str] = {"env_steps": "environment steps", "updates": "updates"}
 
-class LinearSchedule:
-    """From `start` to `end` in a straight line over `env_steps` environment steps, then `end`."""
 
-    def __init__(self, start: float, end: float, env_steps: int):
-        if env_steps < 1:
-            raise TaacError(f"LinearSchedule.env_steps must be 1 or more, got {env_steps}")
-        self.start, self.end, self.env_steps = start, end, env_steps
+class Schedule:
+    """A number as a function of a count, 0 at the start of the run.
 
-    def __call__(self, env_steps: int) -> float:
-        """The value after so many environment steps."""
-        done = min(1.0, env_steps / self.env_steps)
-        return self.start + done * (self.end - self.start)
+    Attributes:
+        unit: what it counts; "env_steps" are transitions over all environments, "updates" gradient steps.
+        bounds: the least and the greatest value at any count.
+        first_change: the first count at which the value may differ from the one at 0.
+        knots: counts at which a piece begins or ends, 0 first.
+        in_steps: whether it takes few values, each over many counts.
+    """
+
+    unit: Unit
+    bounds: tuple[float, float]
+    first_change: int
+    knots: Sequence[int]
+    in_steps = False
+
+    def __call__(self, count: int) -> float:
+        """The value at a count."""
+        raise NotImplementedError
+
+    def at(self, env_steps: int, updates: int) -> float:
+        """The value after so many environment steps and updates, whichever of them it counts."""
+        return self(env_steps if self.unit == "env_steps" else updates)
+
+    def integral(self, count: int) -> Fraction | float:
+        """The integral of the value from 0 to a count, without rounding where the schedule allows that."""
+        raise TaacError(f"{type(self).__name__} has no integral, so it cannot be the schedule of a ratio")
+
+    def __str__(self) -> str:
+        low, high = self.bounds
+        return f"{type(self).__name__} in {UNITS[self.unit]}, between {low:g} and {high:g}"
+
+
+class LinearSchedule(Schedule):
+    """`start` up to the count `begin`, then in a straight line to `end` over a length, then `end`.
+
+    Args:
+        start, end: values.
+        env_steps, updates: the length, 1 or more, in the unit in which the schedule counts. Exactly one of them.
+        begin: count at which the line begins.
+    """
+
+    def __init__(
+        self, start: float, end: float, env_steps: int | None = None, updates: int | None = None, begin: int = 0
+    ):
+        self.unit, self.length = _unit_and_length(self, env_steps, updates, begin)
+        self.start, self.end, self.begin = _finite(self, "start", start), _finite(self, "end", end), begin
+        self.bounds = min(self.start, self.end), max(self.start, self.end)
+        self.first_change, self.knots = begin + 1, (0, begin, begin + self.length)
+
+    def __call__(self, count: int) -> float:
+        done = _done(count - self.begin, self.length)
+        return self.end if done == 1.0 else self.start + done * (self.end - self.start)
+
+    def integral(self, count: int) -> Fraction:
+        start, end = _exact(self.start), _exact(self.end)
+        return _area(list(zip(self.knots, (start, start, end))), count, in_steps=False)
+
+    def __str__(self) -> str:
+        return f"{self.start:g} to {self.end:g} in a straight line {_during(self)}"
+
+
+class ExponentialSchedule(Schedule):
+    """`start` up to the count `begin`, then `start (end / start)^x`, x from 0 to 1 over a length, then `end`.
+
+    So in equal times it changes by equal factors.
+
+    Args:
+        start, end: values, both above 0 or both below.
+        env_steps, updates: the length, 1 or more, in the unit in which the schedule counts. Exactly one of them.
+        begin: count at which the decay begins.
+    """
+
+    def __init__(
+        self, start: float, end: float, env_steps: int | None = None, updates: int | None = None, begin: int = 0
+    ):
+        self.unit, self.length = _unit_and_length(self, env_steps, updates, begin)
+        self.start, self.end, self.begin = _finite(self, "start", start), _finite(self, "end", end), begin
+        if not start * end > 0:
+            raise TaacError(
+                f"ExponentialSchedule.start and end must both be above 0 or both below (it changes by factors), got {start} "
+                f"and {end}; use LinearSchedule"
+            )
+        self.bounds = min(self.start, self.end), max(self.start, self.end)
+        self.first_change, self.knots = begin + 1, (0, begin, begin + self.length)
+
+    def __call__(self, count: int) -> float:
+        done = _done(count - self.begin, self.length)
+        return self.end if done == 1.0 else self.start * (self.end / self.start) ** done
+
+    def integral(self, count: int) -> float:
+        """In double precision: `start l ((end/start)^x - 1) / log(end/start)` for the part x of the length l that is over."""
+        before, rate = min(count, self.begin), math.log(self.end / self.start)
+        done = _done(count - self.begin, self.length)
+        decayed = self.start * self.length * (math.expm1(rate * done) / rate if rate else done)
+        return self.start * before + decayed + self.end * max(0, count - self.begin - self.length)
+
+    def __str__(self) -> str:
+        return f"{self.start:g} to {self.end:g} exponentially {_during(self)}"
+
+
+class PiecewiseSchedule(Schedule):
+    """`values[i]` from the count `counts[i]` on; or straight lines between these points, then the last value.
+
+    Args:
+        values: two or more.
+        env_steps, updates: the counts, as many as values, which rise from 0. Exactly one of them, the unit of the schedule.
+        interpolate: whether straight lines join the points.
+    """
+
+    def __init__(
+        self,
+        values: Sequence[float],
+        env_steps: Sequence[int] | None = None,
+        updates: Sequence[int] | None = None,
+        interpolate: bool = False,
+    ):
+        self.unit, counts = _one_of(self, env_steps, updates)
+        if len(values) < 2 or len(values) != len(counts) or counts[0] != 0 or sorted({*counts}) != [*counts]:
+            raise TaacError(
+                f"PiecewiseSchedule needs two or more values and as many counts of {UNITS[self.unit]}, which begin with 0 and "
+                f"rise, got values {tuple(values)} and {self.unit} {tuple(counts)}"
+            )
+        self.values, self.knots = tuple(_finite(self, "values", value) for value in values), tuple(counts)
+        self.in_steps = not interpolate
+        self.bounds = min(self.values), max(self.values)
+        new = next((i for i, value in enumerate(values) if value != values[0]), 1)
+        self.first_change = counts[new - 1] + 1 if interpolate else counts[new]
+
+    def __call__(self, count: int) -> float:
+        piece = max(0, bisect.bisect_right(self.knots, count) - 1)
+        if self.in_steps or piece == len(self.values) - 1:
+            return self.values[piece]
+        done = _done(count - self.knots[piece], self.knots[piece + 1] - self.knots[piece])
+        return self.values[piece] + done * (self.values[piece + 1] - self.values[piece])
+
+    def integral(self, count: int) -> Fraction:
+        return _area(list(zip(self.knots, map(_exact, self.values))), count, self.in_steps)
+
+    def __str__(self) -> str:
+        points = ", ".join(f"{value:g} from {count}" for value, count in zip(self.values, self.knots))
+        return f"{points} {UNITS[self.unit]} on{'' if self.in_steps else ', straight lines between'}"
+
+
+class Scheduled(NamedTuple):
+    """A hyper-parameter that follows a schedule.
+
+    A part lists its own in an attribute `scheduled`. Whoever drives the part sets their values before each use: the
+    trainer, see `taac.training.schedules`. Until then it has the value at count 0.
+    """
+
+    name: str  # as it is bound, "Learner.learning_rate"
+    schedule: Schedule
+    set: Callable[[float], None]  # brings a value into force
+
+
+def at_start(value: float | Schedule) -> float:
+    """A hyper-parameter as it is before the first step."""
+    return value(0) if isinstance(value, Schedule) else value
+
+
+def bounds(value: float | Schedule) -> tuple[float, float]:
+    """The least and the greatest value that a hyper-parameter takes: what to check."""
+    return value.bounds if isinstance(value, Schedule) else (value, value)
+
+
+def follow(part: Any, **parameters: Any) -> list[Scheduled]:
+    """Sets attributes of a part to hyper-parameters as they are at the start; returns those that follow a schedule."""
+    for name, value in parameters.items():
+        setattr(part, name, at_start(value))
+    return [
+        Scheduled(f"{type(part).__name__}.{name}", value, lambda now, name=name: setattr(part, name, now))  # type: ignore[misc]
+        for name, value in parameters.items()
+        if isinstance(value, Schedule)
+    ]
+
+
+def _one_of(schedule: Schedule, env_steps: Any, updates: Any) -> tuple[Unit, Any]:
+    if (env_steps is None) == (updates is None):
+        raise TaacError(
+            f"{type(schedule).__name__} counts environment steps or updates: bind one of env_steps and updates, got "
+            f"{env_steps} and {updates}"
+        )
+    return ("updates", updates) if env_steps is None else ("env_steps", env_steps)
+
+
+def _unit_and_length(schedule: Schedule, env_steps: int | None, updates: int | None, begin: int) -> tuple[Unit, int]:
+    unit, length = _one_of(schedule, env_steps, updates)
+    if length < 1:
+        raise TaacError(f"{type(schedule).__name__}.{unit} must be 1 or more, got {length}")
+    if begin < 0:
+        raise TaacError(f"{type(schedule).__name__}.begin must be 0 or more {UNITS[unit]}, got {begin}")
+    return unit, length
+
+
+def _finite(schedule: Schedule, name: str, value: float) -> float:
+    if not math.isfinite(value):
+        raise TaacError(f"{type(schedule).__name__}.{name} must be finite, got {value}")
+    return float(value)
+
+
+def _done(count: int, length: int) -> float:
+    """The part of a length that is over, in [0, 1]."""
+    return min(1.0, max(0, count) / length)
+
+
+def _during(schedule: LinearSchedule | ExponentialSchedule) -> str:
+    return f"over {UNITS[schedule.unit]} {schedule.begin} to {schedule.begin + schedule.length}"
+
+
+def _exact(value: float) -> Fraction:
+    return Fraction(str(value))  # 0.1 is meant as 1/10, which no float is
+
+
+def _area(points: Sequence[tuple[int, Fraction]], count: int, in_steps: bool) -> Fraction:
+    """The integral from 0 to a count: of steps, or of straight lines between points; the last value goes on."""
+    total = Fraction(0)
+    for (begin, value), (end, following) in itertools.pairwise(points):
+        over = min(count, end) - begin
+        if over > 0:
+            risen = Fraction(0) if in_steps else (following - value) * Fraction(over, end - begin)
+            total += over * (value + risen / 2)
+    last, value = points[-1]
+    return total + max(0, count - last) * value

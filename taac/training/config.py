@@ -7,6 +7,7 @@ all of it.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import inspect
 import os
@@ -24,6 +25,7 @@ from gin import config_parser
 
 import taac
 from taac.errors import TaacError
+from taac.ops.schedules import Schedule
 
 # Macros that a task file defines and method files bind to. A method need not use them all, so these alone may be left
 # unused. Each: its meaning.
@@ -413,6 +415,8 @@ def _check_type(binding: Binding) -> None:
     expected = hints.get(binding.name)
     if expected is None:
         return
+    if (schedule := _schedule(binding.value)) is not None and Schedule not in _parts(expected):
+        raise TaacError(f"{binding}: {binding.name} cannot follow a {schedule}; what can: {', '.join(_schedulable())}")
     known, value = _resolve(binding.value)
     if not known:
         return
@@ -433,6 +437,36 @@ def _check_type(binding: Binding) -> None:
         shown = getattr(expected, "__name__", None) if isinstance(expected, type) else str(expected)
         given = "" if value is binding.value else f" (which is {value!r})"
         raise TaacError(f"{binding}{given} has the wrong type: expected {str(shown).replace('typing.', '')}; {problem}")
+
+
+def _parts(hint: Any) -> set[Any]:
+    """A type, and all types that it is made of."""
+    return {hint}.union(*map(_parts, typing.get_args(hint))) if isinstance(hint, typing.Hashable) else set()
+
+
+def _schedule(value: Any) -> str | None:
+    """The name of a schedule that a value is built of, macros followed."""
+    for reference in gin_config.iterate_references(value):
+        wrapped = reference.configurable.wrapped
+        if reference.configurable.selector == "gin.macro":
+            found = _schedule(gin_config._CONFIG[("/".join(reference.scopes), "gin.macro")]["value"])
+            if found is not None:
+                return found
+        elif isinstance(wrapped, type) and issubclass(wrapped, Schedule):
+            return wrapped.__name__
+    return None
+
+
+def _schedulable() -> list[str]:
+    """Every parameter of this package's configurables that can follow a schedule."""
+    found = set()
+    for selector, configurable in gin_config._REGISTRY.items():
+        with contextlib.suppress(NameError, TypeError, AttributeError):
+            hints = typing.get_type_hints(_signature_fn(configurable.wrapped))
+            names = [n for n, hint in hints.items() if Schedule in _parts(hint)]
+            names = [n for n in names if _default(selector, n) is not inspect.Parameter.empty]  # others are not bound
+            found |= {f"{selector.rsplit('.', 1)[-1]}.{name}" for name in names}
+    return sorted(found)
 
 
 def _is_number(hint: Any) -> bool:
@@ -476,7 +510,8 @@ def _register() -> None:
     ):
         gin.external_configurable(trajectory, module="taac.ops.trajectories")
     _register_torch()
-    gin.external_configurable(schedules.LinearSchedule, module="taac.ops.schedules")
+    for schedule in (schedules.LinearSchedule, schedules.ExponentialSchedule, schedules.PiecewiseSchedule):
+        gin.external_configurable(schedule, module="taac.ops.schedules")
     _REGISTERED = True
 
 

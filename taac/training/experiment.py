@@ -19,6 +19,7 @@ from taac.data_structures import Experience, Nest, TimeStep
 from taac.environments.vector_environment import VectorEnvironment, create_environment
 from taac.errors import TaacError
 from taac.networks import ObservationNormalizer, RewardNormalizer
+from taac.ops.schedules import Schedule
 from taac.replay import Demonstrations, ReplayBuffer, SqilReplay, kept_apart, prefilled
 from taac.training.agent import Agent, Role
 from taac.training.imitation import SqilMonitor, demonstrated_frames
@@ -35,7 +36,7 @@ def create_agent(
     normalize_rewards: bool = False,
     reward_clip: float | None = None,
     reward_signals: Sequence[Callable[..., RewardSignal]] = (),
-    task_strength: float | Sequence[float] = 1.0,
+    task_strength: float | Schedule | Sequence[float | Schedule] = 1.0,
     compile: bool = False,
     role: Role = "learn",
 ) -> Agent:
@@ -51,6 +52,7 @@ def create_agent(
             algorithm then learns a vector reward, the task's and theirs, with their strengths as `reward_weights`. Agents
             that share a policy cannot have any.
         task_strength: weight of the task's own reward beside them, or of each of its parts, if it is a vector; 0: not learnt.
+            Each is a number, or a schedule of it.
         compile: whether updates and the acting of rollouts are compiled, which needs a C++ compiler; see `Agent`.
         role: "learn", or "collect" or "act" for an agent that holds no more than it needs for that; see `Agent`.
 
@@ -68,13 +70,15 @@ def create_agent(
     elif task_strength != 1.0:
         raise TaacError("create_agent.task_strength has no effect without create_agent.reward_signals")
     algorithm = algorithm_ctor(spec, environment.action_spec, reward_dim=reward_dim, **weighted)
+    if signals:
+        _name_weights(algorithm, ["create_agent.task_strength"] * len(task) + [f"{type(s).__name__}.strength" for s in signals])
     td_loss: Any = getattr(algorithm, "td_loss", None)
     if isinstance(td_loss, BaseTDLoss):
         td_loss.repeat_gamma = environment.repeat_gamma
     if normalize_rewards:
         algorithm.reward_scale = 1.0  # one that is meant for raw rewards would scale them twice
     if any(signal.gamma is not None for signal in signals):
-        td_loss.extend_gamma([signal.gamma for signal in signals], np.count_nonzero(weighted["reward_weights"]))
+        td_loss.extend_gamma([signal.gamma for signal in signals], sum(weight != 0 for weight in weighted["reward_weights"]))
     agent_dims = algorithm.agent_dims  # those agents share the statistics, too
     normalized_parts = None if agent_dims else environment.reward_dim
     return Agent(
@@ -87,11 +91,20 @@ def create_agent(
     ).to_device(device)
 
 
-def _task_weights(strength: float | Sequence[float], parts: int) -> tuple[float, ...]:
-    weights = (strength,) * parts if isinstance(strength, (int, float)) else tuple(strength)
+def _task_weights(strength: float | Schedule | Sequence[float | Schedule], parts: int) -> tuple[float | Schedule, ...]:
+    weights = (strength,) * parts if isinstance(strength, (int, float, Schedule)) else tuple(strength)
     if len(weights) != parts:
-        raise TaacError(f"create_agent.task_strength must be one number or {parts}, one for each part, got {weights}")
+        raise TaacError(
+            f"create_agent.task_strength must be one number or {parts}, one for each part, got {', '.join(map(str, weights))}"
+        )
     return weights
+
+
+def _name_weights(algorithm: Algorithm, names: list[str]) -> None:
+    """Names the reward weights that follow schedules as they were bound."""
+    bound = {f"reward_weights[{number}]": name for number, name in enumerate(names)}
+    listed = getattr(algorithm, "scheduled", [])
+    listed[:] = [one._replace(name=bound.get(one.name, one.name)) for one in listed]
 
 
 @gin.configurable
@@ -180,10 +193,10 @@ def _check(trainer: Trainer, spec: Nest, num_demonstrated: int | None) -> None:
     """Refuses parts that do not fit together."""
     if isinstance(trainer.monitor, SqilMonitor):
         trainer.monitor.check(trainer.replay_buffer)
-    if isinstance(trainer.replay_buffer, SqilReplay) and trainer.batch_size < 2:
+    if isinstance(trainer.replay_buffer, SqilReplay) and trainer.batch_sizes[0] < 2:
         raise TaacError(
             f"Trainer.batch_size must be 2 or more with SqilReplay, half of whose batches are the agent's, got "
-            f"{trainer.batch_size}"
+            f"{trainer.batch_sizes[0]}"
         )
     if num_demonstrated is not None and num_demonstrated < trainer.segment_length:
         raise TaacError(

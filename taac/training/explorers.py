@@ -12,12 +12,12 @@ import torch
 from taac import nest
 from taac.data_structures import AlgStep, Nest, TimeStep
 from taac.errors import TaacError
-from taac.ops.schedules import LinearSchedule
+from taac.ops.schedules import Schedule, bounds, follow
 from taac.specs import TensorSpec
 
 
 class Explorer(Protocol):
-    """May replace the action of a rollout step."""
+    """May replace the action of a rollout step. One whose numbers follow schedules lists them in `scheduled`; see `Scheduled`."""
 
     def check(self, action_spec: Nest) -> None:
         """Refuses actions that it cannot explore."""
@@ -31,7 +31,7 @@ class Explorer(Protocol):
         """What is executed instead, and the explorer's next state.
 
         Args:
-            env_steps: taken so far, for schedules.
+            env_steps: taken so far.
             uniform: draws an action uniformly from those that are valid here.
         """
 
@@ -44,11 +44,14 @@ class EpsilonGreedyExplorer:
     one's by itself. The epsilon-greedy multinomial sampling of PyMARL (arXiv:1902.04043).
 
     Args:
-        epsilon: probability, or a `LinearSchedule` of it.
+        epsilon: probability, or a schedule of it.
     """
 
-    def __init__(self, epsilon: float | LinearSchedule = 0.1):
-        self.epsilon = _checked_epsilon(epsilon, "EpsilonGreedyExplorer")
+    epsilon: float
+
+    def __init__(self, epsilon: float | Schedule = 0.1):
+        _check_epsilon(epsilon, "EpsilonGreedyExplorer")
+        self.scheduled = follow(self, epsilon=epsilon)
 
     def check(self, action_spec: Nest) -> None:
         if not isinstance(action_spec, TensorSpec) or not action_spec.is_categorical:
@@ -64,7 +67,7 @@ class EpsilonGreedyExplorer:
         self, time_step: TimeStep, alg_step: AlgStep, state: Nest, env_steps: int, uniform: Callable[[], torch.Tensor]
     ) -> tuple[AlgStep, Nest]:
         choice = alg_step.output
-        explores = torch.rand(choice.shape, device=choice.device) < _at(self.epsilon, env_steps)
+        explores = torch.rand(choice.shape, device=choice.device) < self.epsilon
         return alg_step._replace(output=torch.where(explores, uniform(), choice)), ()
 
 
@@ -83,7 +86,7 @@ class ZetaExplorer:
     from the zeta distribution, `p(n) proportional to n^-mu`, n = 1, 2, ...; the end of the episode ends it.
 
     Args:
-        epsilon: probability, or a `LinearSchedule` of it.
+        epsilon: probability, or a schedule of it.
         mu: exponent of the zeta distribution, > 1.
         max_duration: longer durations are cut to this.
 
@@ -91,12 +94,15 @@ class ZetaExplorer:
     algorithm 1 and section 3.
     """
 
-    def __init__(self, epsilon: float | LinearSchedule = 0.1, mu: float = 2.0, max_duration: int = 10_000):
+    epsilon: float
+
+    def __init__(self, epsilon: float | Schedule = 0.1, mu: float = 2.0, max_duration: int = 10_000):
         if not mu > 1:
             raise TaacError(f"ZetaExplorer.mu must be above 1 (the zeta distribution has no sum below), got {mu}")
         if max_duration < 1:
             raise TaacError(f"ZetaExplorer.max_duration must be 1 or more, got {max_duration}")
-        self.epsilon = _checked_epsilon(epsilon, "ZetaExplorer")
+        _check_epsilon(epsilon, "ZetaExplorer")
+        self.scheduled = follow(self, epsilon=epsilon)
         weights = np.arange(1, max_duration + 1, dtype=np.float64) ** -mu
         # All that lies beyond max_duration falls on it: sum_{n > N} n^-mu is about the integral from N + 1/2.
         weights[-1] += (max_duration + 0.5) ** (1 - mu) / (mu - 1)
@@ -122,7 +128,7 @@ class ZetaExplorer:
     ) -> tuple[AlgStep, HeldAction]:
         batch, device = len(state.left), state.left.device
         held = (state.left > 0) & ~time_step.is_first()
-        starts = ~held & (torch.rand(batch, device=device) < _at(self.epsilon, env_steps))
+        starts = ~held & (torch.rand(batch, device=device) < self.epsilon)
         action = torch.where(starts.unsqueeze(-1), uniform(), state.action)
         left = torch.where(starts, self._durations(batch, device), torch.where(held, state.left, 0))
         explores = held | starts
@@ -140,15 +146,10 @@ class ZetaExplorer:
         return (torch.searchsorted(self._cumulative, uniform).clamp(max=len(self._cumulative) - 1) + 1).to(device)
 
 
-def _at(epsilon: float | LinearSchedule, env_steps: int) -> float:
-    return epsilon(env_steps) if isinstance(epsilon, LinearSchedule) else epsilon
-
-
-def _checked_epsilon(epsilon: float | LinearSchedule, user: str) -> float | LinearSchedule:
-    for value in (epsilon.start, epsilon.end) if isinstance(epsilon, LinearSchedule) else (epsilon,):
+def _check_epsilon(epsilon: float | Schedule, user: str) -> None:
+    for value in bounds(epsilon):
         if not 0 <= value <= 1:
             raise TaacError(f"{user}.epsilon must be in [0, 1], got {value}")
-    return epsilon
 
 
 def _shown(spec: Nest) -> str:

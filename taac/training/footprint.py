@@ -34,7 +34,7 @@ def shares(trainer: Trainer) -> list[Share]:
         Share("replay buffer", replay.num_bytes),
         Share("networks, targets and normalisers", sum(v.nbytes for v in trainer.agent.state_dict().values())),
         _learning(trainer, trained),
-        Share("a batch, as sampled", round(frame * trainer.batch_size * trainer.segment_length)),
+        Share("a batch, as sampled", round(frame * trainer.batch_sizes[1] * trainer.segment_length)),
         Share("actions since a checkpoint", a_step * trainer.checkpoint_interval // trainer.environment.num_envs),
         Share(
             "this process so far: Python, torch, and environments that run in it", psutil.Process().memory_info().rss

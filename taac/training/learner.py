@@ -14,7 +14,7 @@ from taac.data_structures import Experience, LossInfo, Nest, TimeStep
 from taac.errors import TaacError
 from taac.ops.compiled import CompiledFunction
 from taac.ops.products import Products, available, parts, resolve, using
-from taac.ops.schedules import LinearSchedule
+from taac.ops.schedules import LinearSchedule, Schedule, Scheduled, at_start, bounds, follow
 from taac.replay import Demonstrations
 from taac.training.agent import Agent
 from taac.training.diagnostics import RunningMeans
@@ -32,18 +32,33 @@ class Cloning:
         pretraining_updates: gradient steps on demonstrations alone, before the run's first environment step.
         initial_weight: of the loss beside the algorithm's own, at the first update.
         decay_updates: updates over which that weight falls to 0, in a straight line.
+        weight: the schedule of that weight, instead of `initial_weight` and `decay_updates`.
     """
 
-    def __init__(self, pretraining_updates: int = 0, initial_weight: float = 0.0, decay_updates: int = 10_000):
+    weight: float  # in force
+
+    def __init__(
+        self,
+        pretraining_updates: int = 0,
+        initial_weight: float = 0.0,
+        decay_updates: int = 10_000,
+        weight: Schedule | None = None,
+    ):
         if pretraining_updates < 0 or decay_updates < 1 or not 0 <= initial_weight < float("inf"):
             raise TaacError(
                 "Cloning: pretraining_updates must be 0 or more, initial_weight 0 or more and decay_updates 1 or more, got "
                 f"{pretraining_updates}, {initial_weight} and {decay_updates}"
             )
-        if pretraining_updates == 0 and initial_weight == 0:
-            raise TaacError("Cloning does nothing: give pretraining_updates or initial_weight")
+        if weight is not None and (initial_weight != 0 or weight.bounds[0] < 0):
+            raise TaacError(
+                f"Cloning.weight must be 0 or more at any time, and is bound instead of initial_weight, got ({weight}) and "
+                f"an initial_weight of {initial_weight}"
+            )
+        if pretraining_updates == 0 and initial_weight == 0 and (weight is None or weight.bounds[1] == 0):
+            raise TaacError("Cloning does nothing: give pretraining_updates, initial_weight or weight")
         self.pretraining_updates = pretraining_updates
-        self.weight = LinearSchedule(initial_weight, 0.0, decay_updates)
+        decay = LinearSchedule(initial_weight, 0.0, updates=decay_updates) if initial_weight else 0.0
+        self.scheduled = follow(self, weight=decay if weight is None else weight)
 
 
 class Differentiated(NamedTuple):
@@ -63,7 +78,7 @@ class Learner:
 
     Args:
         agent: what is trained.
-        learning_rate: of every parameter, temperatures included.
+        learning_rate: of every parameter, temperatures included; a number, or a schedule of it.
         actor_learning_rate, critic_learning_rate, temperature_learning_rate: instead, for that group.
         epsilon: Adam's, added as TensorFlow does, without `optimizer_ctor`.
         optimizer_ctor: called with groups of parameters, which have learning rates of their own, and `lr`: `@Adam`, `@AdamW`,
@@ -74,7 +89,8 @@ class Learner:
             `weight_decay / 2 * |w|^2`, L2 regularisation, is added to that of the loss; with `@AdamW` the parameters shrink by
             `lr * weight_decay` instead. Biases count as weights. A group that is not named has the optimizer's own (of AdamW
             0.01, of the others 0); temperatures have none.
-        max_grad_norm: the gradient's norm over all the algorithm's parameters is clipped to it; None does not clip.
+        max_grad_norm: the gradient's norm over all the algorithm's parameters is clipped to it, a number or a schedule of it;
+            None does not clip.
         products: which matrix products: "plain" are torch's own, "onednn" are oneDNN's in full float32, "bfloat16x6" sum six
             products of bfloat16 parts of the factors, as exact as float32, for compiled updates where the processor has AMX,
             "auto" is the fastest of these on this processor. "bfloat16x3" sum three (relative error 4e-6 instead of 3e-7), and
@@ -89,15 +105,17 @@ class Learner:
         means: of what updates report, since the last summary.
     """
 
+    max_grad_norm: float | None
+
     def __init__(
         self,
         agent: Agent,
-        learning_rate: float = 1e-4,
-        actor_learning_rate: float | None = None,
-        critic_learning_rate: float | None = None,
-        temperature_learning_rate: float | None = None,
+        learning_rate: float | Schedule = 1e-4,
+        actor_learning_rate: float | Schedule | None = None,
+        critic_learning_rate: float | Schedule | None = None,
+        temperature_learning_rate: float | Schedule | None = None,
         epsilon: float = EPSILON,
-        max_grad_norm: float | None = None,
+        max_grad_norm: float | Schedule | None = None,
         products: Products = "auto",
         cloning: Cloning | None = None,
         importance_weights: Literal["all", "critics"] = "all",
@@ -112,9 +130,9 @@ class Learner:
             "temperature": temperature_learning_rate,
         }
         for name, rate in {"learning_rate": learning_rate, **own}.items():
-            if rate is not None and not rate > 0:
+            if rate is not None and not (bounds(rate)[0] >= 0 and bounds(rate)[1] > 0):
                 raise TaacError(f"Learner: the learning rate '{name}' must be above 0, got {rate}")
-        if max_grad_norm is not None and not max_grad_norm > 0:
+        if max_grad_norm is not None and not bounds(max_grad_norm)[0] > 0:
             raise TaacError(f"Learner.max_grad_norm must be above 0, or None, got {max_grad_norm}")
         if not epsilon > 0:
             raise TaacError(f"Learner.epsilon must be above 0, got {epsilon}")
@@ -125,22 +143,28 @@ class Learner:
                 f"Learner.epsilon {epsilon} is of the optimizer that Learner.optimizer_ctor takes the place of: bind that one's "
                 "own, as Adam.eps"
             )
-        self.agent, self.max_grad_norm = agent, max_grad_norm
+        self.agent = agent
+        self.scheduled = follow(self, max_grad_norm=max_grad_norm)
         self.importance_weights = importance_weights
         self._take_products(resolve(products, agent.device, agent.compiled))
         of_algorithm = {name: group for name, group in agent.algorithm.parameter_groups().items() if group}
         groups: list[dict[str, Any]] = [
-            {"params": parameters, "lr": own.get(name) or learning_rate} for name, parameters in of_algorithm.items()
+            {"params": parameters, "lr": at_start(own.get(name) or learning_rate)} for name, parameters in of_algorithm.items()
         ]
         of_signals = [
-            {"params": [p for p in signal.parameters() if p.requires_grad], "lr": signal.learning_rate}
+            {"params": [p for p in signal.parameters() if p.requires_grad], "lr": at_start(signal.learning_rate)}
             for signal in agent.signals
         ]
         self.optimizer = (optimizer_ctor or functools.partial(TensorFlowAdam, eps=epsilon))(
-            [*groups, *of_signals], lr=learning_rate
+            [*groups, *of_signals], lr=at_start(learning_rate)
         )
         names = [*of_algorithm, *(signal.name for signal in agent.signals)]
         decay_weights(self.optimizer, names, weight_decay or {}, undecayed="temperature")
+        rates = {"Learner.learning_rate": learning_rate, **{f"Learner.{n}_learning_rate": r for n, r in own.items()}}
+        rates |= {f"{type(signal).__name__}.learning_rate": signal.learning_rate for signal in agent.signals}
+        of_groups = [f"Learner.{f'{name}_' if own.get(name) else ''}learning_rate" for name in of_algorithm]
+        of_groups += [f"{type(signal).__name__}.learning_rate" for signal in agent.signals]
+        self.scheduled += self._scheduled_rates(rates, of_groups)
         self._parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         self._differentiated: list[torch.nn.Parameter] = [
             p for group in groups for p in group["params"]
@@ -156,6 +180,24 @@ class Learner:
             raise TaacError(
                 f"{type(agent.algorithm).__name__} has no behaviour cloning: remove Learner.cloning, or use a SAC or TAAC"
             )
+
+    def _scheduled_rates(self, rates: dict[str, Any], of_groups: list[str]) -> list[Scheduled]:
+        """Those of the learning rates that follow a schedule; `of_groups` names the rate of each of the optimizer's groups."""
+        found = []
+        for name, rate in rates.items():
+            if isinstance(rate, Schedule):
+                groups = [number for number, used in enumerate(of_groups) if used == name]
+                if not groups:
+                    raise TaacError(
+                        f"{name} follows a schedule, which would have no effect: no parameter that is trained has this learning "
+                        f"rate; in use are {', '.join(dict.fromkeys(of_groups))}"
+                    )
+                found.append(Scheduled(name, rate, functools.partial(self._set_rate, groups)))
+        return found
+
+    def _set_rate(self, groups: list[int], rate: float) -> None:
+        for number in groups:
+            self.optimizer.param_groups[number]["lr"] = rate
 
     @property
     def needs_demonstrations(self) -> bool:
@@ -210,7 +252,7 @@ class Learner:
         losses: list[torch.Tensor] = []
         extra: dict[str, torch.Tensor] = {}
         length, batch_size = time_step.step_type.shape
-        weight = self.cloning.weight(self.num_updates) if self.cloning is not None else 0.0
+        weight = self.cloning.weight if self.cloning is not None else 0.0
         due = [signal for signal in self.agent.signals if self.num_updates % signal.update_period == 0]
         needed = weight > 0 or any(signal.needs_demonstrations for signal in due)
         demonstrated = self._demonstrated(batch_size, length) if needed else None

@@ -53,6 +53,7 @@ TAGS: dict[str, str] = {
     "signal/gail_loss": "cross-entropy of the discriminator, and its gradient penalty",
     "cloning/loss": "behaviour cloning's loss on demonstrations, mean over all T*B frames",
     "cloning/weight": "what it is multiplied by",
+    "schedule/{name}": "a hyper-parameter that follows a schedule, as it is in force: `schedule/Learner.learning_rate`",
     "time/env_steps_per_second": "transitions over all environments a second, since the last summary",
     "time/updates_per_second": "gradient steps a second, since the last summary",
     "count/updates": "gradient steps so far",

@@ -15,6 +15,7 @@ from taac.data_structures import LAST, AlgStep, Experience, Nest, TimeStep
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import EnvironmentFailed, NotFiniteError, TaacError
 from taac.files import Damaged
+from taac.ops.schedules import Schedule, Scheduled, at_start, bounds
 from taac.processes import settled_heap
 from taac.replay import ReplayBuffer, SqilReplay
 from taac.training import checkpoint, inspection, trainer_state
@@ -29,6 +30,7 @@ from taac.training.position import ActionLog, numpy_state
 from taac.training.recording import EpisodeVideo
 from taac.training.rollout import Rollout
 from taac.training.run_folder import RunFolder
+from taac.training.schedules import Schedules
 from taac.training.summaries import SummaryWriter
 from taac.training.warm_start import load_parts
 
@@ -64,11 +66,13 @@ class Trainer:
             `updates_per_iteration` gradient steps. The ratio of updates to environment steps that follows is held exactly:
             a reset, which is no environment step, earns no update.
         updates_per_env_step: that ratio itself, above or below 1, instead of `updates_per_iteration`; what an iteration's
-            steps earn is then taken at its end. None: as above.
+            steps earn is then taken at its end. None: as above. Of a schedule in environment steps, these earn its integral;
+            steps that earn nothing, because the buffer has to be filled again, delay the schedule.
         update_clock: what earns updates. "env_steps": environment steps, as above; an action that is repeated k times inside the
             environment earns what k steps earn. "transitions": transitions of the replay buffer, so that a repeated action
             earns `updates_per_iteration / (unroll_length * num_envs)`, whatever its k, as published for SAC-Nrep and SAC-Krep.
-        batch_size: segments a gradient step.
+        batch_size: segments a gradient step; of a schedule, rounded to the nearest. A compiled agent compiles its update
+            anew for each size, so that its schedule must be a `PiecewiseSchedule` in steps.
         segment_length: frames a segment, T.
         evaluation_interval, evaluation_episodes: how often, in environment steps, and how many greedy episodes.
         evaluation_epsilon: probability with which each choice is sampled in evaluation instead of taking the mode.
@@ -105,9 +109,9 @@ class Trainer:
         explorer: Explorer | None = None,
         unroll_length: int = 1,
         updates_per_iteration: int = 1,
-        updates_per_env_step: float | None = None,
+        updates_per_env_step: float | Schedule | None = None,
         update_clock: Literal["env_steps", "transitions"] = "env_steps",
-        batch_size: int = 256,
+        batch_size: int | Schedule = 256,
         evaluation_interval: int = 2_500,
         evaluation_episodes: int = 10,
         evaluation_epsilon: float = 0.0,
@@ -121,7 +125,7 @@ class Trainer:
         hooks: Mapping[str, Any] | None = None,
     ):
         at_least_one = {
-            "num_env_steps": num_env_steps, "unroll_length": unroll_length, "batch_size": batch_size,
+            "num_env_steps": num_env_steps, "unroll_length": unroll_length, "batch_size": bounds(batch_size)[0],
             "updates_per_iteration": updates_per_iteration, "evaluation_interval": evaluation_interval,
             "evaluation_episodes": evaluation_episodes, "summary_interval": summary_interval,
             "checkpoint_interval": checkpoint_interval, "max_evaluation_steps": max_evaluation_steps,
@@ -151,8 +155,20 @@ class Trainer:
             raise TaacError(
                 f"ReplayBuffer.length {replay_buffer.length} is below Trainer.segment_length {segment_length}"
             )
-        if updates_per_env_step is not None and not 0 < updates_per_env_step < float("inf"):
-            raise TaacError(f"Trainer.updates_per_env_step must be above 0, or None, got {updates_per_env_step}")
+        if isinstance(batch_size, Schedule) and learner.agent.compiled and not batch_size.in_steps:
+            raise TaacError(
+                f"create_agent.compile compiles the update anew for each batch size, and Trainer.batch_size goes through many "
+                f"({batch_size}): bind a PiecewiseSchedule of few sizes, without interpolate, or create_agent.compile = False"
+            )
+        if isinstance(updates_per_env_step, Schedule) and updates_per_env_step.unit != "env_steps":
+            raise TaacError(
+                f"Trainer.updates_per_env_step can follow a schedule in environment steps alone, which is what earns updates, "
+                f"got one in updates: {updates_per_env_step}"
+            )
+        if updates_per_env_step is not None:
+            least, most = bounds(updates_per_env_step)
+            if not (least >= 0 and 0 < most < float("inf")):
+                raise TaacError(f"Trainer.updates_per_env_step must be above 0, or None, got {updates_per_env_step}")
         if update_clock not in ("env_steps", "transitions"):
             raise TaacError(f"Trainer.update_clock must be 'env_steps' or 'transitions', got '{update_clock}'")
         if update_clock == "transitions" and updates_per_env_step is not None:
@@ -165,19 +181,20 @@ class Trainer:
         self.environment, self.evaluation_environment = environment, evaluation_environment
         self.learner, self.agent, self.replay_buffer = learner, learner.agent, replay_buffer
         self.seed = seed
-        self.num_env_steps, self.segment_length, self.batch_size = num_env_steps, segment_length, batch_size
+        self.num_env_steps, self.segment_length = num_env_steps, segment_length
         self.initial_collect_steps, self.uniform_initial_collect = initial_collect_steps, uniform_initial_collect
         self.explorer = explorer
         self.unroll_length, self.update_clock = unroll_length, update_clock
+        self.scheduled_ratio = updates_per_env_step if isinstance(updates_per_env_step, Schedule) else None
         self.update_ratio = Fraction(updates_per_iteration, unroll_length * environment.num_envs)
         if updates_per_env_step is not None:
-            self.update_ratio = Fraction(str(updates_per_env_step))  # 0.1 is meant as 1/10, which no float is
-            if (num_env_steps - initial_collect_steps) * self.update_ratio < 1:
+            self._set_update_ratio(at_start(updates_per_env_step))
+            if self.updates_due(num_env_steps) < 1:
                 raise TaacError(
                     f"Trainer.updates_per_env_step {updates_per_env_step} gives no update in the "
                     f"{num_env_steps - initial_collect_steps} environment steps after the initial collection"
                 )
-        self.agent.algorithm.set_update_ratio(self.update_ratio)
+        self.agent.algorithm.set_update_ratio(self.update_ratio if self.scheduled_ratio is None else None)
         self.evaluation_interval, self.evaluation_episodes = evaluation_interval, evaluation_episodes
         self.evaluation_epsilon, self.max_evaluation_steps = evaluation_epsilon, max_evaluation_steps
         self.summary_interval, self.monitor = summary_interval, monitor
@@ -187,6 +204,15 @@ class Trainer:
             save_best,
         )
         self.hooks = Hooks(hooks or {})
+        self.batch_sizes = tuple(round(size) for size in bounds(batch_size))  # the least and the greatest
+        self._set_batch_size(at_start(batch_size))
+        own = (
+            ("batch_size", batch_size, self._set_batch_size),
+            ("updates_per_env_step", updates_per_env_step, self._set_update_ratio),
+        )
+        self.scheduled = [Scheduled(f"Trainer.{n}", v, setter) for n, v, setter in own if isinstance(v, Schedule)]
+        self.schedules = Schedules(self, learner, learner.cloning, explorer, self.agent)
+        self.schedules.check(num_env_steps, self.updates_due(num_env_steps))
 
         self.rollout = Rollout(environment, self.agent)
         self.env_steps = self.decisions = self.episodes = self.num_restarts = 0
@@ -236,7 +262,7 @@ class Trainer:
         writer = SummaryWriter(
             folder.path,
             purge_step=self.env_steps + 1 if self.env_steps else 0,
-            tags=self.agent.algorithm.summary_tags(),
+            tags={**self.agent.algorithm.summary_tags(), **self.schedules.tags()},
         )
         if self.env_steps == 0:
             self.begin()
@@ -244,6 +270,7 @@ class Trainer:
             if hyper_parameters:
                 writer.hyper_parameters(hyper_parameters)
         self._clock, self._marks = time.perf_counter(), (self.env_steps, self.learner.num_updates, self.seconds)
+        self._follow_schedules()
         try:
             if self.env_steps == 0:
                 self.learner.pretrain(self.batch_size, self.segment_length)
@@ -283,6 +310,7 @@ class Trainer:
     def collect(self) -> None:
         """Takes `unroll_length` steps in each environment."""
         for _ in range(self.unroll_length):
+            self._follow_schedules()
             last = self.rollout.time_step.step_type.cpu().numpy() == LAST
             if last.any():
                 self.numpy_at_start = numpy_state()
@@ -340,6 +368,7 @@ class Trainer:
     def learn(self) -> None:
         """Takes the gradient steps that the environment steps so far have earned."""
         for _ in range(self.updates_earned() - self.learner.num_updates):
+            self._follow_schedules()
             self.hooks("before_update", self)
             experience = self.replay_buffer.sample(self.batch_size, self.segment_length)
             weights = self.replay_buffer.importance_weights(self.env_steps / self.num_env_steps)
@@ -347,13 +376,32 @@ class Trainer:
             self.replay_buffer.update_priorities(loss_info.segment_error)
             self.losses = loss_info.extra
             self.hooks("after_update", self)
+        self._follow_schedules()  # what comes next, as an evaluation, is as of the counts that are saved
 
     def updates_earned(self) -> int:
-        """Gradient steps due by now: the exact ratio times what earns them, after the initial collection."""
+        """Gradient steps due by now."""
         if self.update_clock == "transitions":
             return int(self.earning_transitions * self.update_ratio)
-        counted = max(0, self.env_steps - self.initial_collect_steps - self.unearned_steps)
-        return int(counted * self.update_ratio)
+        return self.updates_due(self.env_steps - self.unearned_steps)
+
+    def updates_due(self, env_steps: int) -> int:
+        """Gradient steps due after so many environment steps that earn: the exact ratio times those after the initial
+        collection, or the integral over them of the schedule of that ratio.
+        """
+        begin = self.initial_collect_steps
+        if self.scheduled_ratio is None:
+            return int(max(0, env_steps - begin) * self.update_ratio)
+        integral = self.scheduled_ratio.integral
+        return int(integral(max(env_steps, begin)) - integral(begin))
+
+    def _follow_schedules(self) -> None:
+        self.schedules.move(self.env_steps, self.learner.num_updates)
+
+    def _set_batch_size(self, size: float) -> None:
+        self.batch_size = round(size)
+
+    def _set_update_ratio(self, ratio: float) -> None:
+        self.update_ratio = Fraction(str(ratio))  # 0.1 is meant as 1/10, which no float is
 
     # What happens at intervals ---------------------------------------------------------------------------------------
 
@@ -392,9 +440,9 @@ class Trainer:
         writer.flush()
         if self.save_best and (self.best_return is None or self.evaluation.return_mean > self.best_return):
             self.best_return = self.evaluation.return_mean
-            folder.best.save(
-                self.env_steps, {"agent": self.agent.state_dict(), "evaluation": self.evaluation._asdict()}
-            )
+            counters = {"updates": self.learner.num_updates}
+            state = {"agent": self.agent.state_dict(), "evaluation": self.evaluation._asdict(), "counters": counters}
+            folder.best.save(self.env_steps, state)
         self.hooks("after_evaluation", self)
 
     def _summarize(self, writer: SummaryWriter) -> None:
@@ -408,6 +456,7 @@ class Trainer:
             "count/update_ratio": updates / max(1, self.env_steps - self.initial_collect_steps),
             "count/decisions": self.decisions,
             "count/episodes": self.episodes,
+            **self.schedules.summaries(),
         }
         if self.monitor is not None and updates:
             values |= self.monitor(self.agent, self.replay_buffer, self.batch_size, self.segment_length)

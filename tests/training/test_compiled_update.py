@@ -96,6 +96,32 @@ def test_with_the_compiler(method):
     assert_close(updated(method, COMPILE), updated(method), rtol=1e-3, atol=1e-4)
 
 
+# Each changes much over the 6 updates: what a program keeps of the first call would show.
+SCHEDULED = [
+    "Learner.learning_rate = @rate/LinearSchedule()", "rate/LinearSchedule.start = 0.0", "rate/LinearSchedule.end = 0.05",
+    "rate/LinearSchedule.updates = 5", "SacAlgorithm.target_entropy = @target/LinearSchedule()",
+    "target/LinearSchedule.start = 0.5", "target/LinearSchedule.end = -50.0", "target/LinearSchedule.updates = 5",
+    "create_agent.reward_signals = (@RND,)", "RND.strength = @novelty/LinearSchedule()", "novelty/LinearSchedule.start = 3.0",
+    "novelty/LinearSchedule.end = -1.0", "novelty/LinearSchedule.updates = 5",
+]  # fmt: skip
+OF_TAAC = [p.replace("SacAlgorithm.target_entropy", "TaacAlgorithm.action_target_entropy") for p in SCHEDULED]
+SIZES = ["batch_size = @size/PiecewiseSchedule()", "size/PiecewiseSchedule.values = (32, 16)",
+         "size/PiecewiseSchedule.updates = (0, 4)"]  # fmt: skip
+
+
+@pytest.mark.parametrize("method, params", [("sac", SCHEDULED), ("sdar", SCHEDULED), ("taac", [*OF_TAAC, *SIZES])])
+def test_what_follows_a_schedule(method, params, traced_only):
+    compiled = updated(method, COMPILE, *params)
+    assert compiled[0].agent.algorithm.weights.tolist() == [1.0, -1.0]
+    assert len(compiled[0].learner._loss_and_gradients._programs) == 1 + (method == "taac")  # one for each batch size
+    assert_close(compiled, updated(method, *params), rtol=1e-4, atol=1e-5)
+
+
+@needs_compiler
+def test_what_follows_a_schedule_with_the_compiler():
+    assert_close(updated("sac", COMPILE, *SCHEDULED), updated("sac", *SCHEDULED), rtol=1e-3, atol=1e-4)
+
+
 @needs_compiler
 def test_with_bfloat16_products():
     """As the plain path with them: nearer to it by far than that is to float32."""

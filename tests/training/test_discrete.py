@@ -17,6 +17,7 @@ from taac.training.evaluation import evaluate
 from taac.training.explorers import EpsilonGreedyExplorer
 from taac.training.metrics import EpisodeRecorder, summarize
 from taac.training.run_folder import RunFolder
+from taac.training.schedules import Schedules
 from tests.environments.toys import Masked, env_id
 
 FILES = ["gin/tasks/discrete_control.gin", "gin/methods/sac_discrete.gin"]
@@ -139,6 +140,7 @@ def test_epsilon_is_the_probability_of_a_uniform_choice():
 def test_epsilon_follows_its_schedule():
     explored = Explored(LinearSchedule(1.0, 0.0, 100))
     for env_steps, expected in ((0, 1.0), (50, 0.5), (75, 0.25), (200, 0.0)):
+        Schedules(explored.explorer).move(env_steps, 0)
         assert explored.fraction(env_steps).mean().item() == pytest.approx(expected, abs=0.02)
 
 

@@ -12,6 +12,7 @@ from taac.errors import TaacError
 from taac.ops.schedules import LinearSchedule
 from taac.training import config, experiment
 from taac.training.explorers import ZetaExplorer
+from taac.training.schedules import Schedules
 
 B = 5
 
@@ -102,6 +103,7 @@ def test_epsilon_follows_its_schedule(monkeypatch):
     monkeypatch.setattr(ZetaExplorer, "_durations", lambda self, b, d: torch.ones(b, dtype=torch.int64))
     explorer = ZetaExplorer(epsilon=LinearSchedule(1.0, 0.0, 100))
     for env_steps, expected in ((0, 1.0), (50, 0.5), (75, 0.25), (200, 0.0)):
+        Schedules(explorer).move(env_steps, 0)
         actions, _ = play(explorer, 40, batch=500, env_steps=env_steps)
         policy = torch.arange(2.0, 42.0).unsqueeze(1)
         assert (actions[..., 0] != policy).double().mean().item() == pytest.approx(expected, abs=0.02)

@@ -300,7 +300,7 @@ def test_the_cloning_weight_falls_in_a_straight_line(demonstrations):
     assert drawn == [(8, 2)] * 4
     gradients = []
     for weight in (0.0, 1.0, 3.0):
-        trainer.learner.cloning.weight = lambda _, weight=weight: weight
+        trainer.learner.cloning.weight = weight
         torch.manual_seed(1)
         rest = clones(trainer.agent)
         trainer.learner.update(trainer.replay_buffer.sample(8, 2))

@@ -1,0 +1,310 @@
+"""Hyper-parameters that follow schedules in a run: what is in force when, exact resuming, summaries, and refusals."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+import torch
+
+from taac.analysis import events
+from taac.errors import TaacError
+from taac.ops.schedules import LinearSchedule, PiecewiseSchedule
+from taac.training import config, experiment
+from taac.training.run_folder import RunFolder
+from taac.training.schedules import Schedules
+from taac.training.summaries import SummaryWriter
+from tests.training.test_trainer import assert_same_parameters, build, curves, rows, run
+
+
+def linear(scope, start, end, more):
+    return [f"{scope}/LinearSchedule.start = {start}", f"{scope}/LinearSchedule.end = {end}", f"{scope}/LinearSchedule.{more}"]
+
+
+def steps(scope, values, counts, unit="env_steps"):
+    return [f"{scope}/PiecewiseSchedule.values = {values}", f"{scope}/PiecewiseSchedule.{unit} = {counts}"]
+
+
+RATE = ["Learner.learning_rate = @rate/ExponentialSchedule()", "rate/ExponentialSchedule.start = 0.01",
+        "rate/ExponentialSchedule.end = 0.0001", "rate/ExponentialSchedule.updates = 200"]  # fmt: skip
+TARGET = ["TaacAlgorithm.beta_target_entropy = @target/LinearSchedule()", *linear("target", 0.6, 0.1, "env_steps = 600")]
+STRENGTHS = ["create_agent.reward_signals = (@RND,)", "create_agent.task_strength = @task/LinearSchedule()",
+             *linear("task", 0.0, 1.0, "env_steps = 500"), "RND.strength = @novelty/LinearSchedule()",
+             *linear("novelty", 2.0, -0.5, "updates = 150"), "RND.learning_rate = @model/LinearSchedule()",
+             *linear("model", 0.01, 0.0, "updates = 100")]  # fmt: skip
+SIZES = ["batch_size = @size/PiecewiseSchedule()", *steps("size", "(8, 16)", "(0, 450)")]
+RATIO = ["Trainer.updates_per_env_step = @ratio/LinearSchedule()", *linear("ratio", 0.1, 0.9, "env_steps = 300"),
+         "ratio/LinearSchedule.begin = 250"]  # fmt: skip
+EVERYTHING = [*RATE, *TARGET, *STRENGTHS, *SIZES, *RATIO]
+NAMES = {
+    "Learner.learning_rate", "TaacAlgorithm.beta_target_entropy", "create_agent.task_strength", "RND.strength",
+    "RND.learning_rate", "Trainer.batch_size", "Trainer.updates_per_env_step",
+}  # fmt: skip
+
+
+def trained(trainer, env_steps):
+    while trainer.env_steps < env_steps:
+        trainer.collect()
+        trainer.learn()
+    return trainer
+
+
+# In force -------------------------------------------------------------------------------------------------------------
+
+
+def test_each_is_in_force_where_it_is_used():
+    """At updates 0, 1, ...: of 8 to 16 segments, rates of both optimizers' groups, the target and the weights."""
+    trainer, seen = build(*EVERYTHING, "Learner.actor_learning_rate = 0.5"), []
+    algorithm, groups = trainer.agent.algorithm, trainer.learner.optimizer.param_groups
+    update = trainer.learner.update
+
+    def spied(experience, weights):
+        seen.append((
+            trainer.env_steps, trainer.learner.num_updates, [g["lr"] for g in groups], experience.time_step.reward.shape[1],
+            float(algorithm.beta_temperature.target_entropy), algorithm.weights.tolist(), algorithm.signs.tolist(),
+        ))  # fmt: skip
+        return update(experience, weights)
+
+    trainer.learner.update = spied
+    trained(trainer, 545).close()
+    assert [s[1] for s in seen] == list(range(trainer.learner.num_updates)) and len(seen) > 50
+    for env_steps, updates, rates, size, target, weights, signs in seen:
+        rate = 0.01 * 0.01 ** min(1, updates / 200)
+        assert rates == pytest.approx([0.5, rate, rate, 0.01 * (1 - min(1, updates / 100))])  # actor, critic, temperature, RND
+        assert size == (8 if env_steps < 450 else 16)
+        assert target == pytest.approx(0.6 - 0.5 * env_steps / 600)
+        expected = [min(1, env_steps / 500), 2.0 - 2.5 * min(1, updates / 150)]
+        assert weights == pytest.approx(expected, abs=1e-6) and signs == [1, 1 if expected[1] >= 0 else -1]
+    assert seen[-1][-1] == [1, -1]  # the novelty's weight has gone below 0
+
+
+def test_exploration_follows_at_each_step_of_collecting():
+    params = ["Trainer.explorer = @ZetaExplorer()", "ZetaExplorer.epsilon = @epsilon/LinearSchedule()", "unroll_length = 5",
+              *linear("epsilon", 1.0, 0.0, "env_steps = 400")]  # fmt: skip
+    trainer, seen = build(*params, method="sac"), []
+    step = trainer.explorer.step
+    trainer.explorer.step = lambda *args: seen.append((args[3], trainer.explorer.epsilon)) or step(*args)
+    trained(trainer, 410).close()
+    assert seen[:2] == [(300, 0.25), (301, pytest.approx(1 - 301 / 400))]
+    assert all(epsilon == pytest.approx(max(0.0, 1 - env_steps / 400)) for env_steps, epsilon in seen)
+    assert seen[-1][1] == 0.0
+
+
+def test_what_follows_an_iteration_has_the_values_of_its_end():
+    """An evaluation, which a resumed run may have to repeat, depends on the counts that are saved."""
+    trainer = trained(build(*TARGET, *STRENGTHS), 320)
+    trainer.close()
+    assert trainer.learner.num_updates == 20
+    assert trainer.agent.algorithm.weights.tolist() == pytest.approx([320 / 500, 2.0 - 2.5 * 20 / 150])
+    assert float(trainer.agent.algorithm.beta_temperature.target_entropy) == pytest.approx(0.6 - 0.5 * 320 / 600)
+
+
+SAME = [
+    ("Learner.learning_rate", 0.003, "updates", "taac", []),
+    ("Learner.critic_learning_rate", 0.003, "env_steps", "taac", []),
+    ("Learner.max_grad_norm", 0.5, "updates", "taac", []),
+    ("TaacAlgorithm.beta_target_entropy", 0.3, "updates", "taac", []),
+    ("TaacAlgorithm.action_target_entropy", -0.7, "env_steps", "taac", []),
+    ("SacAlgorithm.target_entropy", -0.7, "updates", "sdar", []),
+    ("SdarAlgorithm.beta_target_entropy", 0.3, "updates", "sdar", []),
+    ("RND.strength", 0.3, "updates", "taac", ["create_agent.reward_signals = (@RND,)"]),
+    ("create_agent.task_strength", 2.0, "env_steps", "taac", ["create_agent.reward_signals = (@RND,)"]),
+    ("Trainer.batch_size", 12, "env_steps", "taac", []),
+    ("Trainer.batch_size", 12, "env_steps", "sac", ["create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer"]),
+    ("Trainer.updates_per_env_step", 0.3, "env_steps", "taac", []),
+    ("ZetaExplorer.epsilon", 0.3, "env_steps", "sac", ["Trainer.explorer = @ZetaExplorer()"]),
+]
+
+
+@pytest.mark.parametrize("name, value, unit, method, more", SAME)
+def test_a_schedule_that_stays_is_the_number_bit_for_bit(name, value, unit, method, more):
+    trainers = [
+        trained(build(*more, *params, method=method), 340)
+        for params in (
+            [f"{name} = {value}"],
+            [f"{name} = @same/PiecewiseSchedule()", *steps("same", (value, value), (0, 30), unit)],
+            [f"{name} = @same/PiecewiseSchedule()", *steps("same", (value, value / 2), (0, 15), unit)],
+        )
+    ]
+    for trainer in trainers:
+        trainer.close()
+    assert_same_parameters(*trainers[:2])
+    with pytest.raises(AssertionError):  # so it matters
+        assert_same_parameters(trainers[0], trainers[2])
+    assert trainers[0].agent.state_dict().keys() == trainers[1].agent.state_dict().keys()
+
+
+def test_prioritised_replay_with_batches_that_grow():
+    params = ["create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer",
+              "batch_size = @size/LinearSchedule()", *linear("size", 4, 12.4, "updates = 20")]  # fmt: skip
+    trainer, sizes = build(*params), []
+    update = trainer.replay_buffer.update_priorities
+    trainer.replay_buffer.update_priorities = lambda error: sizes.append(len(error)) or update(error)
+    trained(trainer, 325).close()
+    assert sizes == [round(4 + 8.4 * min(1, number / 20)) for number in range(25)] and sizes[-1] == 12
+    assert trainer.batch_sizes == (4, 12)
+
+
+# Ratio ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_ratio_that_changes_is_held_exactly():
+    """0.1 updates a step up to step 250, then to 0.9 in a straight line at 550: the integral from step 300 on.
+
+    At 590 it is 250 (0.2333 + 0.9) / 2 + 40 0.9 = 177.67.
+    """
+    trainer = build(*RATIO, "num_envs = 2")
+    while trainer.env_steps < 590:
+        trainer.collect()
+        trainer.learn()
+        n = trainer.env_steps
+        rise = Fraction(8, 10) / 300
+        risen = min(n, 550) - 250
+        area = Fraction(risen, 10) + rise * risen**2 / 2 + Fraction(9, 10) * max(0, n - 550)
+        before = Fraction(50, 10) + rise * 50**2 / 2
+        assert trainer.learner.num_updates == (int(area - before) if n > 300 else 0)
+    trainer.close()
+    assert trainer.learner.num_updates == 177 and trainer.update_ratio == Fraction("0.9")
+
+
+def test_a_resumed_run_makes_up_no_updates(tmp_path):
+    """Without its frames it fills the buffer again first, and then goes on at the ratio at which it was stopped."""
+    params = [*RATIO, "Trainer.save_replay = False", "Trainer.checkpoint_interval = 50", "num_env_steps = 800",
+              "initial_collect_steps = 100", "evaluation_interval = 800"]  # fmt: skip
+    killed = run(tmp_path / "run", *params, until=410)
+    learnt = killed.updates_due(400)
+    trainer = build(*params)
+    trainer.resume(RunFolder(tmp_path / "run"))
+    assert (trainer.env_steps, trainer.learner.num_updates) == (400, learnt)
+    while trainer.env_steps < 520:
+        trainer.collect()
+        trainer.learn()
+        assert trainer.learner.num_updates == max(learnt, killed.updates_due(trainer.env_steps - 100))
+    trainer.close()
+    assert 5 < trainer.learner.num_updates - learnt < 15
+
+
+# Runs -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_killed_run_ends_as_the_run_that_was_never_killed(tmp_path):
+    params = (*EVERYTHING, "Trainer.checkpoint_interval = 70", "evaluation_interval = 150", "num_envs = 2",
+              "replay_length = 150", "TAACTDLoss.gamma = 0.9")  # fmt: skip
+    whole = run(tmp_path / "whole", *params)
+    for moment in (50, 310, 452):
+        run(tmp_path / "killed", *params, until=moment)
+    run(tmp_path / "killed", *params, stop=501)  # and one that lies between two scheduled checkpoints
+    resumed = run(tmp_path / "killed", *params)
+    assert_same_parameters(whole, resumed)
+    assert rows(tmp_path / "whole") == rows(tmp_path / "killed")
+    assert curves(tmp_path / "whole") == curves(tmp_path / "killed")
+    assert torch.equal(whole.agent.algorithm.weights, resumed.agent.algorithm.weights)
+    assert resumed.learner.num_updates == whole.learner.num_updates == whole.updates_due(600)
+
+
+def test_summaries_show_what_is_in_force(tmp_path):
+    trainer = run(tmp_path / "run", *EVERYTHING)
+    scalars = events.read(tmp_path / "run").scalars
+    assert {tag for tag in scalars if tag.startswith("schedule/")} == {f"schedule/{name}" for name in NAMES}
+    at = scalars["schedule/create_agent.task_strength"]
+    assert at.env_steps.tolist() == [100, 200, 300, 400, 500, 600]
+    assert at.value.tolist() == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0, 1.0])
+    assert scalars["schedule/Trainer.batch_size"].value.tolist() == [8, 8, 8, 8, 16, 16]
+    updates = [trainer.updates_due(n) for n in at.env_steps.tolist()]
+    rates = [0.01 * 0.01 ** min(1, n / 200) for n in updates]
+    assert scalars["schedule/Learner.learning_rate"].value.tolist() == pytest.approx(rates)
+    assert scalars["schedule/Trainer.updates_per_env_step"].value.tolist() == pytest.approx([0.1, 0.1, 7 / 30, 0.5, 23 / 30, 0.9])
+
+
+def test_a_run_without_schedules_has_none(tmp_path):
+    run(tmp_path / "run", "num_env_steps = 400")
+    assert not [tag for tag in events.read(tmp_path / "run").scalars if tag.startswith("schedule/")]
+    writer = SummaryWriter(tmp_path / "other")
+    with pytest.raises(KeyError):
+        writer.scalars({"schedule/of_nothing": 1.0}, 0)
+    writer.close()
+
+
+def test_an_agent_that_plays_follows_too():
+    """TAAC's switch goes by the weights that the reward has at the checkpoint."""
+    trainer = build(*STRENGTHS)
+    trainer.close()
+    agent = config.build(lambda: experiment.create_agent(trainer.environment, torch.device("cpu"), role="act"))
+    assert agent.algorithm.weights.tolist() == [0.0, 2.0]
+    Schedules(agent).move(250, 150)
+    assert agent.algorithm.weights.tolist() == [0.5, -0.5]
+
+
+def test_demonstrations_are_cloned_with_the_weight_in_force():
+    from taac.training.learner import Cloning
+
+    cloning = Cloning(weight=PiecewiseSchedule((0.0, 2.0), env_steps=(0, 10)))
+    schedules = Schedules(cloning)
+    schedules.move(9, 100)
+    assert cloning.weight == 0.0
+    schedules.move(10, 100)
+    assert cloning.weight == 2.0 and schedules.summaries() == {"schedule/Cloning.weight": 2.0}
+    assert Cloning(3).scheduled == []
+    for words, wrong in (
+        ("instead of initial_weight", {"initial_weight": 1.0, "weight": LinearSchedule(1, 0, 5)}),
+        ("0 or more at any time", {"weight": LinearSchedule(1, -1, 5)}),
+        ("does nothing", {"weight": LinearSchedule(0, 0, 5)}),
+    ):
+        with pytest.raises(TaacError, match=words):
+            Cloning(**wrong)
+
+
+# Refusals -------------------------------------------------------------------------------------------------------------
+
+NOVELTY = "create_agent.reward_signals = (@RND,)"
+ANY = "@any/LinearSchedule()"
+FALLING = linear("any", 1.0, 0.0, "env_steps = 100")
+
+
+@pytest.mark.parametrize(
+    "method, params, words",
+    [
+        ("taac", ["Trainer.evaluation_epsilon = " + ANY], r"evaluation_epsilon cannot follow a LinearSchedule; what can: .*"
+         r"Learner\.learning_rate.*Trainer\.updates_per_env_step.*create_agent\.task_strength"),
+        ("taac", ["gamma = " + ANY], r"gamma cannot follow a LinearSchedule"),
+        ("taac", ["Trainer.updates_per_iteration = " + ANY], "updates_per_iteration cannot follow"),
+        ("taac", ["Learner.learning_rate = @LinearSchedule"], "wrong type"),
+        ("taac", ["Learner.learning_rate = " + ANY, *linear("any", 1.0, -1.0, "updates = 5")], "must be above 0, got 1 to -1"),
+        ("taac", ["Learner.learning_rate = " + ANY, *linear("any", 0.0, 0.0, "updates = 5")], "must be above 0"),
+        ("taac", ["Learner.learning_rate = " + ANY, *[f"Learner.{n}_learning_rate = 0.1" for n in ("actor", "critic")],
+                  "Learner.temperature_learning_rate = 0.2", *FALLING], r"Learner\.learning_rate follows a schedule, which "
+         r"would have no effect.*in use are Learner\.actor_learning_rate"),
+        ("taac", ["Learner.temperature_learning_rate = " + ANY, "Temperature.tuning = 'fixed'", *FALLING], "no effect"),
+        ("taac", ["Learner.max_grad_norm = " + ANY, *FALLING], "max_grad_norm must be above 0"),
+        ("taac", ["TaacAlgorithm.beta_target_entropy = " + ANY, *FALLING], r"beta_target_entropy 1 to 0 in a straight line over "
+         r"environment steps 0 to 100 nats cannot be reached.*0\.6931"),
+        ("taac", ["TaacAlgorithm.beta_target_entropy = " + ANY, *linear("any", 0.5, -0.1, "updates = 5")], "never negative"),
+        ("sac", ["SacAlgorithm.target_entropy = " + ANY, *linear("any", -1.0, 5.0, "updates = 5")], "cannot be reached"),
+        ("sac", ["SacAlgorithm.target_entropy = " + ANY, *linear("any", -1.0, -2.0, "updates = 5"),
+                 "Temperature.tuning = 'fixed'"], "no effect: Temperature.tuning is 'fixed'"),
+        ("taac", ["create_agent.task_strength = " + ANY, *FALLING], "no effect without create_agent.reward_signals"),
+        ("taac", ["create_agent.task_strength = " + ANY, NOVELTY, "RND.strength = @b/LinearSchedule()",
+                  *linear("b", 1.0, 0.0, "env_steps = 50"), *FALLING], "not all 0"),
+        ("taac", ["RND.strength = " + ANY, NOVELTY, *linear("any", 0.0, 0.0, "updates = 5")],
+         "RND.strength must be a number other than 0"),
+        ("taac", ["RND.learning_rate = " + ANY, NOVELTY, *linear("any", 1.0, -0.1, "updates = 5")],
+         "RND.learning_rate must be above 0"),
+        ("sac_ez", ["ZetaExplorer.epsilon = " + ANY, *linear("any", 0.5, 2.0, "updates = 5")], r"epsilon must be in \[0, 1\]"),
+        ("taac", ["batch_size = " + ANY, *linear("any", 10, 0, "updates = 5")], "batch_size must be 1 or more, got 0"),
+        ("taac", ["batch_size = " + ANY, *linear("any", 10, 20, "updates = 5"), "create_agent.compile = True"],
+         "compiles the update anew for each batch size"),
+        ("taac", ["Trainer.updates_per_env_step = " + ANY, *linear("any", 1.0, 0.5, "updates = 100")],
+         "in environment steps alone"),
+        ("taac", ["Trainer.updates_per_env_step = " + ANY, *linear("any", 1.0, -0.5, "env_steps = 100")], "must be above 0"),
+        ("taac", ["Trainer.updates_per_env_step = " + ANY, *FALLING], "gives no update"),
+        ("taac", [*RATIO, "Trainer.update_clock = 'transitions'"], "update_clock is 'transitions'"),
+        ("taac", [*RATIO, "TaacAlgorithm.target_update_env_steps = 5"], "a ratio of updates .* that stays the same"),
+        ("taac", ["Learner.learning_rate = " + ANY, *FALLING, "any/LinearSchedule.begin = 600"],
+         r"Learner\.learning_rate would keep its value: .* first changes at 601 environment steps, and the run has 600"),
+        ("taac", ["Learner.learning_rate = @any/PiecewiseSchedule()", *steps("any", (0.1, 0.2), (0, 300), "updates")],
+         "first changes at 300 updates, and the run has 300"),
+    ],
+)  # fmt: skip
+def test_refused(method, params, words):
+    with pytest.raises(TaacError, match=words):
+        build(*params, method=method)
