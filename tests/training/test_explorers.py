@@ -185,6 +185,7 @@ def test_epsilon_of_sac_ez_falls_over_the_run_unless_it_is_constant(params, last
     policy = AlgStep(torch.full((4000, 1), 9.0), (), (), torch.ones(4000, dtype=torch.bool))
     for env_steps, epsilon in ((0, 0.1), (10_000, (0.1 + last) / 2), (20_000, last), (30_000, last)):
         state = explorer.initial_state(policy.output)
+        trainer.schedules.move(env_steps, 0)
         step, _ = explorer.step(TimeStep(asked, *[()] * 5), policy, state, env_steps, lambda: torch.zeros(4000, 1))
         assert (step.output != 9).double().mean().item() == pytest.approx(epsilon, abs=4 * (epsilon / 4000) ** 0.5)
 
