@@ -63,6 +63,11 @@ class Temperature(nn.Module):
         value = self.value.detach()
         return value.exp() if self.tuning == "log" else value
 
+    @torch.no_grad()
+    def set_alpha(self, alpha: float) -> None:
+        """Sets the temperature, > 0; one that is tuned goes on from there."""
+        self.value.fill_(math.log(alpha) if self.tuning == "log" else alpha)
+
     def loss(self, entropy: torch.Tensor, scale: torch.Tensor | float = 1.0) -> torch.Tensor:
         """The temperature's loss for entropies `[...]` in nats (constants); zeros if it is fixed.
 

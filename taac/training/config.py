@@ -88,7 +88,13 @@ class Config:
     """What `load` read: the binding in force of each parameter. `check_used` after building is the other half of it."""
 
     def __init__(self, bindings: Iterable[Binding]):
-        self.bindings = {b.key: b for b in bindings}  # a later binding takes the place of an earlier one
+        self.bindings: dict[tuple[str, str, str], Binding] = {}
+        self._replaced: set[tuple[str, str]] = set()  # scope and selector of what only a replaced binding may refer to
+        for b in bindings:  # a later binding takes the place of an earlier one
+            if b.key in self.bindings:
+                references = gin_config.iterate_references(self.bindings[b.key].value)
+                self._replaced |= {("/".join(r.scopes), r.configurable.selector) for r in references if r.scopes}
+            self.bindings[b.key] = b
 
     def check_macros(self) -> None:
         """Refuses macros that nothing refers to: what can be told of `check_used` without building.
@@ -117,6 +123,8 @@ class Config:
         for b in self.bindings.values():
             if b.selector == "gin.macro" or b.selector.startswith(OF_COMPARE):
                 continue
+            if (b.scope, b.selector) in self._replaced:
+                continue  # settings of a schedule, say, in whose place a number was bound
             if not any(
                 selector == b.selector and b.name in values and (not b.scope or f"{scope}/".startswith(f"{b.scope}/"))
                 for (scope, selector), values in operative.items()

@@ -71,14 +71,18 @@ def create_agent(
         raise TaacError("create_agent.task_strength has no effect without create_agent.reward_signals")
     algorithm = algorithm_ctor(spec, environment.action_spec, reward_dim=reward_dim, **weighted)
     if signals:
-        _name_weights(algorithm, ["create_agent.task_strength"] * len(task) + [f"{type(s).__name__}.strength" for s in signals])
+        _name_weights(
+            algorithm, ["create_agent.task_strength"] * len(task) + [f"{type(s).__name__}.strength" for s in signals]
+        )
     td_loss: Any = getattr(algorithm, "td_loss", None)
     if isinstance(td_loss, BaseTDLoss):
         td_loss.repeat_gamma = environment.repeat_gamma
     if normalize_rewards:
         algorithm.reward_scale = 1.0  # one that is meant for raw rewards would scale them twice
     if any(signal.gamma is not None for signal in signals):
-        td_loss.extend_gamma([signal.gamma for signal in signals], sum(weight != 0 for weight in weighted["reward_weights"]))
+        td_loss.extend_gamma(
+            [signal.gamma for signal in signals], sum(weight != 0 for weight in weighted["reward_weights"])
+        )
     agent_dims = algorithm.agent_dims  # those agents share the statistics, too
     normalized_parts = None if agent_dims else environment.reward_dim
     return Agent(

@@ -103,6 +103,7 @@ class Learner:
     Attributes:
         demonstrations: what reward signals and cloning that need any sample from.
         means: of what updates report, since the last summary.
+        group_names: of the optimizer's groups of parameters.
     """
 
     max_grad_norm: float | None
@@ -149,7 +150,8 @@ class Learner:
         self._take_products(resolve(products, agent.device, agent.compiled))
         of_algorithm = {name: group for name, group in agent.algorithm.parameter_groups().items() if group}
         groups: list[dict[str, Any]] = [
-            {"params": parameters, "lr": at_start(own.get(name) or learning_rate)} for name, parameters in of_algorithm.items()
+            {"params": parameters, "lr": at_start(own.get(name) or learning_rate)}
+            for name, parameters in of_algorithm.items()
         ]
         of_signals = [
             {"params": [p for p in signal.parameters() if p.requires_grad], "lr": at_start(signal.learning_rate)}
@@ -158,8 +160,8 @@ class Learner:
         self.optimizer = (optimizer_ctor or functools.partial(TensorFlowAdam, eps=epsilon))(
             [*groups, *of_signals], lr=at_start(learning_rate)
         )
-        names = [*of_algorithm, *(signal.name for signal in agent.signals)]
-        decay_weights(self.optimizer, names, weight_decay or {}, undecayed="temperature")
+        self.group_names = [*of_algorithm, *(signal.name for signal in agent.signals)]
+        decay_weights(self.optimizer, self.group_names, weight_decay or {}, undecayed="temperature")
         rates = {"Learner.learning_rate": learning_rate, **{f"Learner.{n}_learning_rate": r for n, r in own.items()}}
         rates |= {f"{type(signal).__name__}.learning_rate": signal.learning_rate for signal in agent.signals}
         of_groups = [f"Learner.{f'{name}_' if own.get(name) else ''}learning_rate" for name in of_algorithm]

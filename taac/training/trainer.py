@@ -20,6 +20,7 @@ from taac.processes import settled_heap
 from taac.replay import ReplayBuffer, SqilReplay
 from taac.training import checkpoint, inspection, trainer_state
 from taac.training.agent import Agent
+from taac.training.attributes import Attributes
 from taac.training.evaluation import evaluate
 from taac.training.explorers import Explorer
 from taac.training.frame_chunks import FrameChunks
@@ -91,6 +92,7 @@ class Trainer:
     Attributes:
         load_from: parts of other runs that a new run starts from; see `warm_start`.
         loaded: what `begin` took from them.
+        attributes: numbers that may be read and set while it trains; see `Attributes`.
     """
 
     explorer_state: Nest  # None until the explorer has acted in these episodes
@@ -203,11 +205,11 @@ class Trainer:
             keep_checkpoints,
             save_best,
         )
-        self.hooks = Hooks(hooks or {})
+        self.hooks, self.attributes = Hooks(hooks or {}), Attributes(self)
         self.batch_sizes = tuple(round(size) for size in bounds(batch_size))  # the least and the greatest
-        self._set_batch_size(at_start(batch_size))
+        self.set_batch_size(at_start(batch_size))
         own = (
-            ("batch_size", batch_size, self._set_batch_size),
+            ("batch_size", batch_size, self.set_batch_size),
             ("updates_per_env_step", updates_per_env_step, self._set_update_ratio),
         )
         self.scheduled = [Scheduled(f"Trainer.{n}", v, setter) for n, v, setter in own if isinstance(v, Schedule)]
@@ -397,7 +399,7 @@ class Trainer:
     def _follow_schedules(self) -> None:
         self.schedules.move(self.env_steps, self.learner.num_updates)
 
-    def _set_batch_size(self, size: float) -> None:
+    def set_batch_size(self, size: float) -> None:
         self.batch_size = round(size)
 
     def _set_update_ratio(self, ratio: float) -> None:

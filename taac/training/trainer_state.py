@@ -47,6 +47,7 @@ def state_dict(trainer: Trainer, under_way: bool = True) -> dict[str, Any]:
         "evaluation": None if trainer.evaluation is None else trainer.evaluation._asdict(),
         "best_return": trainer.best_return,
         "hooks": trainer.hooks.state_dict(),
+        "attributes": trainer.attributes.state_dict(),
         "recent": [episode._replace(ret=episode.ret.tolist())._asdict() for episode in trainer.recent],
         "losses": {tag: v.detach() if isinstance(v, torch.Tensor) else float(v) for tag, v in trainer.losses.items()},
         "random": {
@@ -97,6 +98,7 @@ def _restore(trainer: Trainer, state: dict[str, Any], found: Checkpoint) -> None
     trainer.evaluation = None if state["evaluation"] is None else EpisodeSummary(**state["evaluation"])
     trainer.best_return = None if state["best_return"] is None else float(state["best_return"])
     trainer.hooks.load_state_dict(state["hooks"])
+    trainer.attributes.load_state_dict(state["attributes"])
     trainer.recent = [Episode(**{**kept, "ret": np.array(kept["ret"])}) for kept in state["recent"]]
     trainer.losses = dict(state["losses"])
     if state["under_way"] is not None:

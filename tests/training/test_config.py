@@ -391,3 +391,14 @@ def test_loading_again_forgets_what_was_loaded_before():
     config.load([TASK, METHOD], ["gamma = 0.3"])
     config.load([TASK, METHOD])
     assert gin.query_parameter("%gamma") == 0.99
+
+
+def test_settings_of_a_schedule_that_a_number_took_the_place_of_are_no_mistake():
+    files = (TASK, "gin/methods/sac_ez.gin")
+    trainer = build(files, [*SMALL, "ZetaExplorer.epsilon = 0.3"])
+    assert trainer.explorer.epsilon == 0.3 and not trainer.schedules.values
+    trainer.close()
+    refused(
+        ["ZetaExplorer.epsilon = 0.3", "explore/LinearSchedule.end = 0.1"], "explore/LinearSchedule.end", files=files
+    )
+    refused(["exploration/LinearSchedule.ending = 0.1"], "ending", files=files)

@@ -18,7 +18,11 @@ from tests.training.test_trainer import assert_same_parameters, build, curves, r
 
 
 def linear(scope, start, end, more):
-    return [f"{scope}/LinearSchedule.start = {start}", f"{scope}/LinearSchedule.end = {end}", f"{scope}/LinearSchedule.{more}"]
+    return [
+        f"{scope}/LinearSchedule.start = {start}",
+        f"{scope}/LinearSchedule.end = {end}",
+        f"{scope}/LinearSchedule.{more}",
+    ]
 
 
 def steps(scope, values, counts, unit="env_steps"):
@@ -27,7 +31,10 @@ def steps(scope, values, counts, unit="env_steps"):
 
 RATE = ["Learner.learning_rate = @rate/ExponentialSchedule()", "rate/ExponentialSchedule.start = 0.01",
         "rate/ExponentialSchedule.end = 0.0001", "rate/ExponentialSchedule.updates = 200"]  # fmt: skip
-TARGET = ["TaacAlgorithm.beta_target_entropy = @target/LinearSchedule()", *linear("target", 0.6, 0.1, "env_steps = 600")]
+TARGET = [
+    "TaacAlgorithm.beta_target_entropy = @target/LinearSchedule()",
+    *linear("target", 0.6, 0.1, "env_steps = 600"),
+]
 STRENGTHS = ["create_agent.reward_signals = (@RND,)", "create_agent.task_strength = @task/LinearSchedule()",
              *linear("task", 0.0, 1.0, "env_steps = 500"), "RND.strength = @novelty/LinearSchedule()",
              *linear("novelty", 2.0, -0.5, "updates = 150"), "RND.learning_rate = @model/LinearSchedule()",
@@ -70,7 +77,9 @@ def test_each_is_in_force_where_it_is_used():
     assert [s[1] for s in seen] == list(range(trainer.learner.num_updates)) and len(seen) > 50
     for env_steps, updates, rates, size, target, weights, signs in seen:
         rate = 0.01 * 0.01 ** min(1, updates / 200)
-        assert rates == pytest.approx([0.5, rate, rate, 0.01 * (1 - min(1, updates / 100))])  # actor, critic, temperature, RND
+        assert rates == pytest.approx(
+            [0.5, rate, rate, 0.01 * (1 - min(1, updates / 100))]
+        )  # actor, critic, temperature, RND
         assert size == (8 if env_steps < 450 else 16)
         assert target == pytest.approx(0.6 - 0.5 * env_steps / 600)
         expected = [min(1, env_steps / 500), 2.0 - 2.5 * min(1, updates / 150)]
@@ -213,7 +222,9 @@ def test_summaries_show_what_is_in_force(tmp_path):
     updates = [trainer.updates_due(n) for n in at.env_steps.tolist()]
     rates = [0.01 * 0.01 ** min(1, n / 200) for n in updates]
     assert scalars["schedule/Learner.learning_rate"].value.tolist() == pytest.approx(rates)
-    assert scalars["schedule/Trainer.updates_per_env_step"].value.tolist() == pytest.approx([0.1, 0.1, 7 / 30, 0.5, 23 / 30, 0.9])
+    assert scalars["schedule/Trainer.updates_per_env_step"].value.tolist() == pytest.approx(
+        [0.1, 0.1, 7 / 30, 0.5, 23 / 30, 0.9]
+    )
 
 
 def test_a_run_without_schedules_has_none(tmp_path):

@@ -1,0 +1,127 @@
+"""Numbers of a running training that may be read, and set, by name: from hooks, or from a program that holds the trainer."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from taac.algorithms.temperature import Temperature
+from taac.errors import TaacError
+
+if TYPE_CHECKING:
+    from taac.training.trainer import Trainer
+
+
+class _Attribute(NamedTuple):
+    get: Callable[[], float]
+    set: Callable[[float], None]
+    kind: str  # the hyper-parameter's name, with which the name of its schedule would end
+    least: float = 0.0  # above which it must be
+    saved: bool = False  # part of another part's state already
+
+
+class Attributes:
+    """What can be read and set while a trainer trains; checkpoints keep what was set.
+
+    | name | meaning |
+    |---|---|
+    | `learning_rate/G` | of a group of parameters: `actor`, `critic`, `temperature`, or a reward signal's name |
+    | `alpha/T` | a temperature: `action`, `beta`, `choice`, whichever the algorithm has |
+    | `target_entropy/T` | its target, in nats |
+    | `epsilon` | the explorer's, where it has one |
+    | `max_grad_norm` | at which the gradient's norm is clipped, where it is |
+    | `batch_size` | segments a gradient step |
+
+    Args:
+        trainer: whose numbers they are.
+    """
+
+    def __init__(self, trainer: Trainer):
+        self._trainer = trainer
+        self._set: dict[str, float] = {}  # what was set, and is in no other part's state
+
+    def names(self) -> list[str]:
+        """What there is."""
+        return list(self._known())
+
+    def get(self, name: str) -> float:
+        """The value of an attribute.
+
+        Raises:
+            TaacError: there is none of that name.
+        """
+        return float(self._find(name).get())
+
+    def set(self, name: str, value: float) -> None:
+        """Changes an attribute from the next step or update on.
+
+        Raises:
+            TaacError: there is none of that name, it follows a schedule, it is part of a compiled program, or the value is
+                out of range.
+        """
+        attribute = self._find(name)
+        clash = next((s for s in self._trainer.schedules.values if s.endswith(attribute.kind)), None)
+        if clash is not None:
+            raise TaacError(f"'{name}' cannot be set: {clash} follows a schedule, which would set it again")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not attribute.least < value < math.inf:
+            raise TaacError(f"'{name}' must be a number above {attribute.least:g}, got {value!r}")
+        attribute.set(value)
+        if not attribute.saved:
+            self._set[name] = value
+
+    def state_dict(self) -> dict[str, float]:
+        """What was set."""
+        return dict(self._set)
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        """Sets what was set."""
+        for name, value in state.items():
+            self.set(name, value)
+
+    def _find(self, name: str) -> _Attribute:
+        known = self._known()
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            raise TaacError(
+                f"there is no attribute '{name}'{f' (did you mean {near[0]}?)' if near else ''}; there are {', '.join(known)}"
+            )
+        return known[name]
+
+    def _known(self) -> dict[str, _Attribute]:
+        trainer, learner, algorithm = self._trainer, self._trainer.learner, self._trainer.agent.algorithm
+        found: dict[str, _Attribute] = {}
+        for name, group in zip(learner.group_names, learner.optimizer.param_groups):
+            get, put = functools.partial(group.__getitem__, "lr"), functools.partial(group.__setitem__, "lr")
+            found[f"learning_rate/{name}"] = _Attribute(get, put, "learning_rate", saved=True)
+        for name, temperature in getattr(algorithm, "temperatures", dict)().items():
+            found[f"alpha/{name}"] = _Attribute(temperature.alpha, temperature.set_alpha, "alpha", saved=True)
+            get, put = (
+                functools.partial(getattr, temperature, "target_entropy"),
+                functools.partial(self._set_target, temperature),
+            )
+            found[f"target_entropy/{name}"] = _Attribute(get, put, "target_entropy", -math.inf)
+        if hasattr(trainer.explorer, "epsilon"):
+            found["epsilon"] = self._plain(trainer.explorer, "epsilon")
+        if learner.max_grad_norm is not None:
+            found["max_grad_norm"] = self._plain(learner, "max_grad_norm")
+        get = functools.partial(getattr, trainer, "batch_size")
+        found["batch_size"] = _Attribute(get, trainer.set_batch_size, "batch_size", 0.5)
+        return found
+
+    @staticmethod
+    def _plain(part: Any, name: str) -> _Attribute:
+        return _Attribute(functools.partial(getattr, part, name), functools.partial(setattr, part, name), name)
+
+    def _set_target(self, temperature: Temperature, nats: float) -> None:
+        if isinstance(temperature.target_entropy, torch.Tensor):
+            raise TaacError("the target entropy cannot be set: it follows a schedule, which would set it again")
+        if self._trainer.agent.compiled:
+            raise TaacError(
+                "the target entropy is part of a compiled program: bind a schedule of it, or create_agent.compile = False"
+            )
+        temperature.target_entropy = float(nats)

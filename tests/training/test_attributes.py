@@ -1,0 +1,103 @@
+"""Numbers that are read and set while a trainer trains."""
+
+from __future__ import annotations
+
+import gin
+import pytest
+import torch
+
+from taac.errors import TaacError
+from tests.training.test_trainer import assert_same_parameters, build, run
+
+SHORT = ("num_env_steps = 330", "evaluation_interval = 330", "evaluation_episodes = 1", "checkpoint_interval = 1000",
+         "create_experiment.evaluation_envs = 1", "create_environment.max_episode_steps = 20")  # fmt: skip
+
+
+@gin.configurable(module="tests.attributes")
+def at_310(trainer):
+    """Halves what may be halved when the run has 310 environment steps; before and after it, nothing changes."""
+    if trainer.env_steps == 310:
+        for name in ("learning_rate/critic", "batch_size", "max_grad_norm"):
+            trainer.attributes.set(name, trainer.attributes.get(name) / 2)
+        trainer.attributes.set("target_entropy/beta", 0.1)
+        trainer.attributes.set("alpha/action", 0.01)
+
+
+def test_what_there_is_can_be_read_and_set():
+    trainer = build("Learner.max_grad_norm = 5.0", "Temperature.initial_value = 0.5")
+    attributes, algorithm = trainer.attributes, trainer.agent.algorithm
+    assert attributes.names() == [
+        "learning_rate/actor", "learning_rate/critic", "learning_rate/temperature",
+        "alpha/action", "target_entropy/action", "alpha/beta", "target_entropy/beta", "max_grad_norm", "batch_size",
+    ]  # fmt: skip
+    assert attributes.get("alpha/action") == pytest.approx(0.5)
+    values = {name: 1.0 + i for i, name in enumerate(attributes.names())}
+    for name, value in values.items():
+        attributes.set(name, value)
+    assert {name: attributes.get(name) for name in values} == pytest.approx(values)
+    assert [g["lr"] for g in trainer.learner.optimizer.param_groups] == [1.0, 2.0, 3.0]
+    assert algorithm.action_temperature.alpha().item() == pytest.approx(4.0)
+    assert algorithm.beta_temperature.target_entropy == 7.0
+    assert trainer.learner.max_grad_norm == 8.0 and trainer.batch_size == 9 and isinstance(trainer.batch_size, int)
+    trainer.close()
+
+
+def test_an_explorers_epsilon():
+    trainer = build("ZetaExplorer.epsilon = 0.3", method="sac_ez")
+    assert trainer.attributes.get("epsilon") == 0.3
+    trainer.attributes.set("epsilon", 0.1)
+    assert trainer.explorer.epsilon == 0.1
+    trainer.close()
+
+
+def test_a_temperature_tuned_directly():
+    trainer = build("Temperature.tuning = 'direct'", method="sac")
+    trainer.attributes.set("alpha/action", 0.25)
+    assert torch.equal(trainer.agent.algorithm.temperature.value, torch.tensor(0.25))
+    trainer.close()
+
+
+def test_what_was_set_is_there_after_a_resume(tmp_path):
+    params = (*SHORT, "Learner.max_grad_norm = 5.0", "Trainer.hooks = {'after_collect': @at_310}")
+    whole = run(tmp_path / "whole", *params)
+    run(tmp_path / "stopped", *params, stop=320)
+    resumed = run(tmp_path / "stopped", *params)
+    assert_same_parameters(whole, resumed)
+    names = whole.attributes.names()
+    assert [whole.attributes.get(name) for name in names] == [resumed.attributes.get(name) for name in names]
+    assert whole.attributes.get("max_grad_norm") == 2.5 and whole.attributes.get("target_entropy/beta") == 0.1
+
+
+@pytest.mark.parametrize(
+    "name, value, message",
+    [
+        ("learning_rate/critics", 1.0, "no attribute 'learning_rate/critics' .did you mean learning_rate/critic"),
+        ("learning_rate/critic", 0.0, "'learning_rate/critic' must be a number above 0, got 0.0"),
+        ("learning_rate/critic", float("nan"), "must be a number above 0, got nan"),
+        ("alpha/action", -1.0, "must be a number above 0"),
+        ("batch_size", 0, "must be a number above 0.5"),
+        ("batch_size", True, "got True"),
+        ("target_entropy/action", "much", "got 'much'"),
+        ("learning_rate/actor", 1.0, "Learner.actor_learning_rate follows a schedule"),
+        ("target_entropy/beta", 0.1, "follows a schedule"),
+    ],
+)
+def test_what_cannot_be_set_is_refused(name, value, message):
+    trainer = build(
+        "Learner.actor_learning_rate = @lr/LinearSchedule()", "lr/LinearSchedule.start = 1e-3", "lr/LinearSchedule.end = 1e-4",
+        "lr/LinearSchedule.updates = 10", "TaacAlgorithm.beta_target_entropy = @beta/LinearSchedule()",
+        "beta/LinearSchedule.start = 0.3", "beta/LinearSchedule.end = 0.1", "beta/LinearSchedule.updates = 10",
+    ) if "schedule" in message else build()  # fmt: skip
+    before = [trainer.attributes.get(n) for n in trainer.attributes.names()]
+    with pytest.raises(TaacError, match=message):
+        trainer.attributes.set(name, value)
+    assert [trainer.attributes.get(n) for n in trainer.attributes.names()] == before
+    trainer.close()
+
+
+def test_a_compiled_target_entropy_cannot_be_set(monkeypatch):
+    trainer = build()
+    monkeypatch.setattr(trainer.agent, "compiled", True)
+    with pytest.raises(TaacError, match="part of a compiled program: bind a schedule"):
+        trainer.attributes.set("target_entropy/action", -1.0)
+    trainer.close()
