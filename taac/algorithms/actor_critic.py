@@ -25,6 +25,8 @@ from taac.specs import TensorSpec
 class ActorCriticAlgorithm(Algorithm):
     """An encoder trained by the critics alone, critics `Q_i(features, action parts)`, and a slow copy of both.
 
+    The actor sees what that encoder gives, or has an encoder of its own.
+
     Args:
         observation_spec: nest of specs.
         action_spec: a vector in [-1, 1]; or choices, which the critics have a head for each of.
@@ -41,9 +43,12 @@ class ActorCriticAlgorithm(Algorithm):
         target_update_env_steps: the period in environment steps, instead. Times the updates for each environment step it is the
             period in updates, which need not be whole: targets move after the first update at which another one is over.
         dqda_clipping: if given, each element of dQ/da is clipped to +- this.
+        actor_encoder_ctor: as `encoder_ctor`, of an encoder of the actor's own, which the actor's loss trains. None: the actor
+            sees the critics' features, as they are.
     """
 
     reward_parts: torch.Tensor | None  # [D], numbers of the parts that are learnt, where there are others
+    actor_encoder: nn.Module | None
     weights: torch.Tensor  # [D], or [0] for a scalar reward
     signs: torch.Tensor  # [D], of the weights
 
@@ -60,6 +65,7 @@ class ActorCriticAlgorithm(Algorithm):
         target_update_period: int,
         dqda_clipping: float | None,
         target_update_env_steps: int | None = None,
+        actor_encoder_ctor: Callable[..., nn.Module] | None = None,
     ):
         super().__init__()
         if not 0 < target_update_tau <= 1:
@@ -87,6 +93,9 @@ class ActorCriticAlgorithm(Algorithm):
         self.register_buffer("signs", torch.where(weights < 0, -1.0, 1.0), persistent=False)
         self.encoder = encoder_ctor(observation_spec)
         self.feature_size = int(self.encoder.output_size)  # type: ignore[arg-type]
+        self.register_module("actor_encoder", actor_encoder_ctor and actor_encoder_ctor(observation_spec))
+        own: Any = self.encoder if self.actor_encoder is None else self.actor_encoder
+        self.actor_feature_size = int(own.output_size)
         self.critics = critic_ctor(self.feature_size + num_action_parts * self.action_size, self.reward_dim)
         self.target_encoder = copy.deepcopy(self.encoder).requires_grad_(False)
         self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
@@ -106,6 +115,17 @@ class ActorCriticAlgorithm(Algorithm):
     def learnt_reward(self, reward: torch.Tensor) -> torch.Tensor:
         """The parts of weights other than 0."""
         return reward if self.reward_parts is None else reward.index_select(-1, self.reward_parts)
+
+    # Features --------------------------------------------------------------------------------------------------------
+
+    def encode(self, observation: Nest) -> tuple[torch.Tensor, torch.Tensor]:
+        """Features `[..., F]` for the critics, and for the actor; the actor's have no gradient to the critics' encoder."""
+        features = self.encoder(observation)
+        return features, features.detach() if self.actor_encoder is None else self.actor_encoder(observation)
+
+    def actor_features(self, observation: Nest) -> torch.Tensor:
+        """For the actor alone, as of `encode`."""
+        return self.encoder(observation).detach() if self.actor_encoder is None else self.actor_encoder(observation)
 
     # Critics' values -------------------------------------------------------------------------------------------------
 
@@ -225,18 +245,21 @@ class ActorCriticAlgorithm(Algorithm):
         raise NotImplementedError
 
     def acting_modules(self) -> list[str]:
-        return ["encoder", "actor"]
+        return ["encoder" if self.actor_encoder is None else "actor_encoder", "actor"]
 
     def target_networks(self) -> list[tuple[nn.Module, nn.Module]]:
         """Pairs of a slow copy and the network that it follows."""
         return [(self.target_encoder, self.encoder), (self.target_critics, self.critics)]
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        modules = self.actor_modules()
         groups = {
-            "actor": [p for module in self.actor_modules() for p in module.parameters()],
+            "actor": [p for module in modules for p in module.parameters()],
             "critic": [*self.encoder.parameters(), *self.critics.parameters()],
             "temperature": [p for t in self.temperatures().values() for p in t.parameters()],
         }
+        if self.actor_encoder is not None and self.actor_encoder not in modules:
+            groups["actor_encoder"] = list(self.actor_encoder.parameters())
         return {name: [p for p in parameters if p.requires_grad] for name, parameters in groups.items()}
 
     def set_update_ratio(self, updates_per_env_step: Fraction | None) -> None:

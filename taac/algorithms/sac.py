@@ -49,8 +49,8 @@ class SacAlgorithm(ActorCriticAlgorithm):
     Args:
         observation_spec, action_spec: of the environment; actions are a vector in [-1, 1].
         reward_dim, reward_weights, encoder_ctor, critic_ctor, target_update_tau, target_update_period, dqda_clipping,
-            target_update_env_steps: see `ActorCriticAlgorithm`. The entropy bonus of a vector reward is shared out so that its
-            weighted sum is the bonus itself.
+            target_update_env_steps, actor_encoder_ctor: see `ActorCriticAlgorithm`. The entropy bonus of a vector reward is
+            shared out so that its weighted sum is the bonus itself.
         actor_ctor: called with input and action size; see `ActorNetwork`.
         td_loss: how targets are made; see `td_losses`.
         action_min_prob: gives the target entropy, `sum_i log((max_i - min_i) * action_min_prob)`.
@@ -87,6 +87,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
         target_update_period: int = 1,
         target_update_env_steps: int | None = None,
         dqda_clipping: float | None = None,
+        actor_encoder_ctor: Callable[..., nn.Module] | None = None,
     ):
         check_unit_box(action_spec, "SacAlgorithm")
         if self.always_on_last_frame and not actor_on_last_frame:
@@ -96,6 +97,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
         super().__init__(
             observation_spec, action_spec, 1, reward_dim, reward_weights, encoder_ctor, critic_ctor,
             target_update_tau, target_update_period, dqda_clipping, target_update_env_steps,
+            actor_encoder_ctor,
         )  # fmt: skip
         self.actor = self._build_actor(actor_ctor)
         target = target_entropies.of_actions(
@@ -110,7 +112,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
         self.actor_on_last_frame = actor_on_last_frame
 
     def _build_actor(self, actor_ctor: Callable[..., nn.Module]) -> nn.Module:
-        return actor_ctor(self.feature_size, self.action_size)
+        return actor_ctor(self.actor_feature_size, self.action_size)
 
     # Acting ----------------------------------------------------------------------------------------------------------
 
@@ -119,12 +121,12 @@ class SacAlgorithm(ActorCriticAlgorithm):
 
     @torch.inference_mode()
     def predict_step(self, time_step: TimeStep, state: Nest, epsilon: float = 0.0) -> AlgStep:
-        mean, log_std = self.actor(self.encoder(time_step.observation))
+        mean, log_std = self.actor(self.actor_features(time_step.observation))
         return self._act(time_step, distributions.squashed_normal_mode(mean, log_std, epsilon))
 
     @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
-        action = distributions.squashed_normal_action(*self.actor(self.encoder(time_step.observation)))
+        action = distributions.squashed_normal_action(*self.actor(self.actor_features(time_step.observation)))
         return self._act(time_step, action)
 
     @torch.inference_mode()
@@ -141,10 +143,14 @@ class SacAlgorithm(ActorCriticAlgorithm):
 
     def train_step(self, experience: Experience) -> SacTrainInfo:
         observation = experience.time_step.observation
-        features = self.encoder(observation)
+        features, seen = self.encode(observation)
         with torch.no_grad():
-            target_features = self.target_encoder(nest.index(observation, slice(1, None)))
-        return self.learn_from(experience.time_step, features.detach(), features, target_features)
+            target_features = self._target_features(nest.index(observation, slice(1, None)))
+        return self.learn_from(experience.time_step, seen, features, target_features)
+
+    def _target_features(self, observation: Nest) -> torch.Tensor:
+        """What `_next_value` takes of the observations s'."""
+        return self.target_encoder(observation)
 
     def learn_from(
         self, time_step: TimeStep, seen: torch.Tensor, features: torch.Tensor, target_features: torch.Tensor
@@ -205,7 +211,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
         """`|tanh(mean(s)) - a|^2`, a the demonstrated action: the squared distance of the greedy one."""
         time_step = experience.time_step
-        mean, _ = self.actor(self.encoder(nest.index(time_step.observation, slice(None, -1))).detach())
+        mean, _ = self.actor(self.actor_features(nest.index(time_step.observation, slice(None, -1))))
         return self.cloned(experience, (torch.tanh(mean) - time_step.prev_action[1:]).square().sum(-1))
 
     def critic_loss(self, experience: Experience, info: SacTrainInfo) -> tuple[torch.Tensor, torch.Tensor]:

@@ -54,7 +54,8 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
         observation_spec: of the environment.
         action_spec: a scalar of C choices; or a vector, of agents with C choices each.
         reward_dim, reward_weights, encoder_ctor, critic_ctor, target_update_tau, target_update_period,
-            target_update_env_steps: see `ActorCriticAlgorithm`; `critic_ctor` is called with `num_choices` as well.
+            target_update_env_steps, actor_encoder_ctor: see `ActorCriticAlgorithm`; `critic_ctor` is called with `num_choices`
+            as well.
         actor_ctor: called with input size and C; see `CategoricalActorNetwork`.
         td_loss: how targets are made; see `td_losses`.
         action_min_prob: gives the target entropy, `p (log(C-1) - log p) - (1-p) log(1-p)`.
@@ -83,6 +84,7 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
         target_update_tau: float = 0.005,
         target_update_period: int = 1,
         target_update_env_steps: int | None = None,
+        actor_encoder_ctor: Callable[..., nn.Module] | None = None,
     ):
         discrete = DiscreteActionSpec(action_spec, observation_spec, type(self).__name__)
         choices, agents = discrete.num_choices, discrete.agents
@@ -96,9 +98,10 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
             discrete.observation, action_spec, 0, None if agents else reward_dim, reward_weights, encoder_ctor,
             functools.partial(critic_ctor, num_choices=choices), target_update_tau, target_update_period, None,
             target_update_env_steps,
+            actor_encoder_ctor,
         )  # fmt: skip
         self.discrete, self.agent_dims = discrete, len(agents)
-        self.actor = actor_ctor(self.feature_size, choices)
+        self.actor = actor_ctor(self.actor_feature_size, choices)
         target = target_entropies.of_choices(
             choices, action_min_prob, target_entropy, "DiscreteSacAlgorithm.target_entropy"
         )
@@ -118,7 +121,7 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
 
     @torch.inference_mode()
     def predict_step(self, time_step: TimeStep, state: Nest, epsilon: float = 0.0) -> AlgStep:
-        probs, _ = self._policy(self.encoder(self.discrete.observed(time_step.observation)), self._valid(time_step))
+        probs, _ = self._policy(self._seen(time_step), self._valid(time_step))
         choice = probs.argmax(-1)
         if epsilon > 0:
             sampled = distributions.categorical_sample(probs)
@@ -127,7 +130,7 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
 
     @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
-        probs, _ = self._policy(self.encoder(self.discrete.observed(time_step.observation)), self._valid(time_step))
+        probs, _ = self._policy(self._seen(time_step), self._valid(time_step))
         return self._act(time_step, distributions.categorical_sample(probs))
 
     @torch.inference_mode()
@@ -141,6 +144,9 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
     def _valid(self, time_step: TimeStep) -> torch.Tensor:
         return self.discrete.valid(time_step.observation, time_step.step_type.shape, time_step.step_type.device)
 
+    def _seen(self, time_step: TimeStep) -> torch.Tensor:
+        return self.actor_features(self.discrete.observed(time_step.observation))
+
     def _policy(self, features: torch.Tensor, valid: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return distributions.categorical_policy(self.actor(features), valid)
 
@@ -149,12 +155,11 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
     def train_step(self, experience: Experience) -> DiscreteSacTrainInfo:
         time_step = experience.time_step
         observation, valid = self.discrete.observed(time_step.observation), self._valid(time_step)
-        features = self.encoder(observation)
-        frozen = features.detach()
+        features, seen = self.encode(observation)
         q = self.critics(features)
 
         # Actor: minimise sum_a pi(a|s) (alpha log pi(a|s) - min_i Q_i(s, a))  (equation 12)
-        probs, log_probs = self._policy(frozen, valid)
+        probs, log_probs = self._policy(seen, valid)
         alpha = self.temperature.alpha()
         q_pi = self.weighted(self.min_over_critics(q.detach()))
         actor_loss = (probs * (alpha * log_probs - q_pi)).sum(-1)
@@ -194,8 +199,7 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
         """`-log pi(a|s)` of the demonstrated choice, mean over agents; 0 of one that the mask forbids."""
         time_step = nest.index(experience.time_step, slice(None, -1))
-        features = self.encoder(self.discrete.observed(time_step.observation)).detach()
-        _, log_probs = self._policy(features, self._valid(time_step))
+        _, log_probs = self._policy(self._seen(time_step), self._valid(time_step))
         chosen = experience.time_step.prev_action[1:].unsqueeze(-1)
         return self.cloned(experience, self._over_agents(-log_probs.gather(-1, chosen).squeeze(-1)))
 

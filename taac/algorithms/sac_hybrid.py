@@ -59,8 +59,10 @@ class SacHybridAlgorithm(TaacAlgorithm):
             )
         self.switch_network = SwitchNetwork(self.tau_embedding.output_size, switch_hidden_layers)
 
-    def _switching_probability(self, features: torch.Tensor, tau_prev: Tau, a_hat: torch.Tensor) -> torch.Tensor:
-        return torch.sigmoid(self.switch_network(self.tau_embedding(features, tau_prev)).squeeze(-1))
+    def _switching_probability(
+        self, features: torch.Tensor, embedded: torch.Tensor, tau_prev: Tau, a_hat: torch.Tensor
+    ) -> torch.Tensor:
+        return torch.sigmoid(self.switch_network(embedded).squeeze(-1))
 
     def _switching(
         self, embedded: torch.Tensor, q_0: torch.Tensor, q_1: torch.Tensor
@@ -74,13 +76,14 @@ class SacHybridAlgorithm(TaacAlgorithm):
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
         """As of TAAC, and the cross-entropy of the switch, which is a policy of its own here."""
         time_step, (tau_prev, b) = nest.index(experience, slice(None, -1))
-        embedded = self.tau_embedding(self.encoder(time_step.observation).detach(), tau_prev)
+        embedded = self.tau_embedding(self.actor_features(time_step.observation), tau_prev)
         logit = self.switch_network(embedded).squeeze(-1)
         switch_loss = nn.functional.binary_cross_entropy_with_logits(logit, b.to(logit.dtype), reduction="none")
         return super().cloning_loss(experience) + self.cloned(experience, switch_loss)
 
     def acting_modules(self) -> list[str]:
-        return ["encoder", "actor", "tau_embedding", "switch_network"]
+        own = [] if self.actor_encoder is None else ["actor_encoder"]
+        return ["encoder", *own, "actor", "tau_embedding", "switch_network"]
 
     def actor_modules(self) -> list[nn.Module]:
         return [*super().actor_modules(), self.switch_network]

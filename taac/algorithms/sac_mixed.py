@@ -102,8 +102,8 @@ class MixedSacAlgorithm(SacAlgorithm):
 
     @torch.inference_mode()
     def predict_step(self, time_step: TimeStep, state: Nest, epsilon: float = 0.0) -> AlgStep:
-        features = self.encoder(time_step.observation)
-        mean, log_std = self.actor(features)
+        features, seen = self.encode(time_step.observation)
+        mean, log_std = self.actor(seen)
         action = distributions.squashed_normal_mode(mean, log_std, epsilon)
         q = self._values(self.critics(features, action))
         choice = q.argmax(-1)
@@ -113,8 +113,8 @@ class MixedSacAlgorithm(SacAlgorithm):
 
     @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
-        features = self.encoder(time_step.observation)
-        action = distributions.squashed_normal_action(*self.actor(features))
+        features, seen = self.encode(time_step.observation)
+        action = distributions.squashed_normal_action(*self.actor(seen))
         q = self._values(self.critics(features, action))
         return self._act(time_step, self.mixed.join(self._draw(self._choice_probs(q)), action))
 
@@ -130,12 +130,12 @@ class MixedSacAlgorithm(SacAlgorithm):
 
     def train_step(self, experience: Experience) -> MixedSacTrainInfo:  # type: ignore[override]
         time_step = experience.time_step
-        features = self.encoder(time_step.observation)
+        features, seen = self.encode(time_step.observation)
         frozen = features.detach()
         choice, executed = self.mixed.split(nest.index(time_step.prev_action, slice(1, None)))
 
         # a~ ~ pi(.|s), then p(d | s, a~)
-        action, log_pi = distributions.squashed_normal_sample(*self.actor(frozen))
+        action, log_pi = distributions.squashed_normal_sample(*self.actor(seen))
         q = self._values(self.critics(frozen, action))
         probs = self._choice_probs(q)
 
@@ -176,7 +176,7 @@ class MixedSacAlgorithm(SacAlgorithm):
         So after pre-training alone the choice is that of critics which have learnt nothing.
         """
         _, executed = self.mixed.split(nest.index(experience.time_step.prev_action, slice(1, None)))
-        mean, _ = self.actor(self.encoder(nest.index(experience.time_step.observation, slice(None, -1))).detach())
+        mean, _ = self.actor(self.actor_features(nest.index(experience.time_step.observation, slice(None, -1))))
         return self.cloned(experience, (torch.tanh(mean) - executed).square().sum(-1))
 
     def _values(self, q: torch.Tensor) -> torch.Tensor:
@@ -198,7 +198,7 @@ class MixedSacAlgorithm(SacAlgorithm):
         return q.take_along_dim(index, dim=choice.dim() + 1).squeeze(choice.dim() + 1)
 
     def acting_modules(self) -> list[str]:
-        return [*super().acting_modules(), "critics", "choice_temperature"]  # the choice is drawn from Q
+        return [*super().acting_modules(), "encoder", "critics", "choice_temperature"]  # the choice is drawn from Q
 
     def temperatures(self) -> dict[str, Temperature]:
         return {"action": self.temperature, "choice": self.choice_temperature}

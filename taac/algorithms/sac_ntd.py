@@ -51,7 +51,7 @@ class SacNtdAlgorithm(SacAlgorithm):
 
     @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
-        mean, log_std = self.actor(self.encoder(time_step.observation))
+        mean, log_std = self.actor(self.actor_features(time_step.observation))
         pre_tanh = mean + log_std.exp() * torch.randn_like(mean)
         log_mu = distributions.squashed_normal_log_prob(pre_tanh, mean, log_std)
         return self._act(time_step, torch.tanh(pre_tanh))._replace(info=SacNtdInfo(pre_tanh, log_mu))

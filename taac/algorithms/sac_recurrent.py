@@ -51,6 +51,7 @@ class RecurrentSacAlgorithm(SacAlgorithm):
 
     info_tells_action = False  # memories before the frame; the action executed there is the next one's `prev_action`
     encoder: RecurrentEncoder
+    actor_encoder: RecurrentEncoder
     target_encoder: RecurrentEncoder
 
     def __init__(
@@ -66,6 +67,10 @@ class RecurrentSacAlgorithm(SacAlgorithm):
             raise TaacError(f"RecurrentSacAlgorithm.burn_in must be 0 or more frames, got {burn_in}")
         build = functools.partial(memory_ctor, action_size=action_spec.shape[0])
         super().__init__(observation_spec, action_spec, encoder_ctor=build, **sac_arguments)
+        if getattr(self, "actor_encoder", None) is not None:
+            raise TaacError(
+                "RecurrentSacAlgorithm's actor has a memory of its own anyway: remove SacAlgorithm.actor_encoder_ctor"
+            )
         self.actor_encoder = build(observation_spec)
         self.burn_in, self.min_segment_length = burn_in, burn_in + 2
         self.min_segment_reason = f"RecurrentSacAlgorithm.burn_in = {burn_in}, and one transition that is learnt from"
@@ -135,7 +140,7 @@ class RecurrentSacAlgorithm(SacAlgorithm):
         return nest.index(experience, slice(self.burn_in, None))
 
     def acting_modules(self) -> list[str]:
-        return [*super().acting_modules(), "actor_encoder"]
+        return [*super().acting_modules(), "encoder"]
 
     def actor_modules(self) -> list[nn.Module]:
         return [*super().actor_modules(), self.actor_encoder]

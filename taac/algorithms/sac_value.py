@@ -45,6 +45,8 @@ class SacValueAlgorithm(SacAlgorithm):
         value_ctor: called with the feature size, `reward_dim` and `num_critics=1`; see `CriticEnsemble`.
         reward_scale: raw rewards are multiplied by it: the inverse of a temperature. The paper uses 5, and 20 for Humanoid.
             Normalised rewards (`create_agent.normalize_rewards`) have a scale already, so `create_agent` makes this 1 for them.
+        value_encoder_ctor: as `encoder_ctor`, of an encoder of V's own, which V's loss trains; target V has a slow copy of it.
+            None: V sees the critics' features, as they are.
         temperature_ctor: as of `SacAlgorithm`; by default alpha is 1, and stays so.
 
     Raises:
@@ -53,6 +55,8 @@ class SacValueAlgorithm(SacAlgorithm):
     V, like the actor, gives no gradient to a shared encoder. Errors are squared without the paper's 1/2, as everywhere here.
     """
 
+    value_encoder: nn.Module | None
+
     def __init__(
         self,
         observation_spec: Nest,
@@ -60,19 +64,29 @@ class SacValueAlgorithm(SacAlgorithm):
         value_ctor: Callable[..., nn.Module] = CriticEnsemble,
         reward_scale: float = 5.0,
         temperature_ctor: Callable[..., Temperature] = ALPHA_1,
+        value_encoder_ctor: Callable[..., nn.Module] | None = None,
         **sac_arguments: Any,
     ):
         if not reward_scale > 0:
             raise TaacError(f"SacValueAlgorithm.reward_scale must be above 0, got {reward_scale}")
         super().__init__(observation_spec, action_spec, temperature_ctor=temperature_ctor, **sac_arguments)
         self.reward_scale = reward_scale
-        self.value = value_ctor(self.feature_size, self.reward_dim, num_critics=1)
+        self.register_module("value_encoder", value_encoder_ctor and value_encoder_ctor(observation_spec))
+        own: Any = self.encoder if self.value_encoder is None else self.value_encoder
+        self.value = value_ctor(int(own.output_size), self.reward_dim, num_critics=1)
         self.target_value = copy.deepcopy(self.value).requires_grad_(False)
         del self.target_critics
+        if self.value_encoder is not None:
+            self.target_value_encoder = copy.deepcopy(self.value_encoder).requires_grad_(False)
+            del self.target_encoder
 
     def train_step(self, experience: Experience) -> SacValueTrainInfo:  # type: ignore[override]
         info = super().train_step(experience)
-        return SacValueTrainInfo(info, self.value(info.features[: len(info.log_pi)]))
+        features = info.features if self.value_encoder is None else self.value_encoder(experience.time_step.observation)
+        return SacValueTrainInfo(info, self.value(features[: len(info.log_pi)]))
+
+    def _target_features(self, observation: Nest) -> torch.Tensor:
+        return (self.target_encoder if self.value_encoder is None else self.target_value_encoder)(observation)
 
     def _next_value(
         self, target_features: torch.Tensor, seen: torch.Tensor, action: torch.Tensor, log_pi: torch.Tensor
@@ -100,10 +114,14 @@ class SacValueAlgorithm(SacAlgorithm):
         return [*super().describe(), f"rewards are multiplied by {self.reward_scale:g} where they are learnt from"]
 
     def target_networks(self) -> list[tuple[nn.Module, nn.Module]]:
-        return [(self.target_encoder, self.encoder), (self.target_value, self.value)]
+        if self.value_encoder is None:
+            return [(self.target_encoder, self.encoder), (self.target_value, self.value)]
+        return [(self.target_value_encoder, self.value_encoder), (self.target_value, self.value)]
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         groups = super().parameter_groups()
+        if self.value_encoder is not None:
+            groups["value_encoder"] = [p for p in self.value_encoder.parameters() if p.requires_grad]
         return {**groups, "critic": [*groups["critic"], *self.value.parameters()]}
 
     def summary_tags(self) -> dict[str, str]:

@@ -75,7 +75,7 @@ class SdarAlgorithm(SacAlgorithm):
         **sac_arguments: Any,
     ):
         super().__init__(observation_spec, action_spec, temperature_ctor=temperature_ctor, **sac_arguments)
-        self.selection_embedding = TrajectoryEmbedding(self.feature_size, self.action_size, 1)
+        self.selection_embedding = TrajectoryEmbedding(self.actor_feature_size, self.action_size, 1)
         self.selection = SwitchNetwork(self.selection_embedding.output_size, selection_hidden_layers, self.action_size)
         target = target_entropies.of_choices(
             2, beta_min_prob, beta_target_entropy, "SdarAlgorithm.beta_target_entropy", times=self.action_size
@@ -84,14 +84,14 @@ class SdarAlgorithm(SacAlgorithm):
         self._beta_formula = target.formula
 
     def _build_actor(self, actor_ctor: Callable[..., nn.Module]) -> nn.Module:
-        self.actor_embedding = TrajectoryEmbedding(self.feature_size, self.action_size, 2)
+        self.actor_embedding = TrajectoryEmbedding(self.actor_feature_size, self.action_size, 2)
         return actor_ctor(self.actor_embedding.output_size, self.action_size)
 
     # Acting ----------------------------------------------------------------------------------------------------------
 
     @torch.inference_mode()
     def predict_step(self, time_step: TimeStep, state: Nest, epsilon: float = 0.0) -> AlgStep:
-        features, before = self.encoder(time_step.observation), time_step.prev_action
+        features, before = self.actor_features(time_step.observation), time_step.prev_action
         probability = self._acting_probability(features, time_step)
         act = probability > 0.5  # the mode; a tie repeats
         if epsilon > 0:
@@ -102,7 +102,7 @@ class SdarAlgorithm(SacAlgorithm):
 
     @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
-        features, before = self.encoder(time_step.observation), time_step.prev_action
+        features, before = self.actor_features(time_step.observation), time_step.prev_action
         probability = self._acting_probability(features, time_step)
         act = torch.rand_like(probability) < probability
         a_hat = distributions.squashed_normal_action(*self._propose(features, before, act.to(before.dtype)))
@@ -133,14 +133,14 @@ class SdarAlgorithm(SacAlgorithm):
 
     def train_step(self, experience: Experience) -> SdarTrainInfo:  # type: ignore[override]
         time_step = experience.time_step
-        features = self.encoder(time_step.observation)
+        features, seen = self.encode(time_step.observation)
         frozen, before = features.detach(), time_step.prev_action
 
         # b ~ beta(. | s, a-), straight through; a_hat ~ pi(. | s, a-, b) in the dimensions that act
-        probability = self._acting_probability(frozen, time_step)
+        probability = self._acting_probability(seen, time_step)
         drawn = (torch.rand_like(probability) < probability).to(probability.dtype)
         act = drawn + probability - probability.detach()
-        mean, log_std = self._propose(frozen, before, drawn)
+        mean, log_std = self._propose(seen, before, drawn)
         a_hat, log_pi_each = _each_dimension(mean, log_std)
         action = act * a_hat + (1.0 - act) * before
         log_pi = (act * log_pi_each).sum(-1)
@@ -191,7 +191,7 @@ class SdarAlgorithm(SacAlgorithm):
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
         """Dimensions whose action changes were acted in: cross-entropy of beta, and there the squared distance of the mode."""
         time_step, executed = nest.index(experience.time_step, slice(None, -1)), experience.time_step.prev_action[1:]
-        features, before = self.encoder(time_step.observation).detach(), time_step.prev_action
+        features, before = self.actor_features(time_step.observation), time_step.prev_action
         act = ((executed != before) | time_step.is_first().unsqueeze(-1)).to(before.dtype)
         selected = nn.functional.binary_cross_entropy(
             self._acting_probability(features, time_step), act, reduction="none"

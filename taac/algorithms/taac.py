@@ -66,7 +66,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         observation_spec, action_spec: of the environment; actions are a vector in [-1, 1].
         trajectory: `ConstantTrajectory()`, `LinearTrajectory()` or `QuadraticTrajectory()`.
         reward_dim, reward_weights, encoder_ctor, critic_ctor, target_update_tau, target_update_period, dqda_clipping,
-            target_update_env_steps: see `ActorCriticAlgorithm`.
+            target_update_env_steps, actor_encoder_ctor: see `ActorCriticAlgorithm`.
         actor_ctor: called with input and action size; see `ActorNetwork`.
         td_loss: how targets are made; `TAACTDLoss` is TAAC, `OneStepTDLoss` TAAC-1td, `TDLoss` TAAC-Ntd.
         action_min_prob: gives the target entropy of the actor, `sum_i log((max_i - min_i) * action_min_prob)`.
@@ -105,6 +105,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         target_update_period: int = 1,
         target_update_env_steps: int | None = None,
         dqda_clipping: float | None = None,
+        actor_encoder_ctor: Callable[..., nn.Module] | None = None,
     ):
         check_unit_box(action_spec, "TaacAlgorithm")
         if max_repeat_steps is not None and max_repeat_steps < 1:
@@ -114,9 +115,10 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         super().__init__(
             observation_spec, action_spec, num_parts, reward_dim, reward_weights, encoder_ctor, critic_ctor,
             target_update_tau, target_update_period, dqda_clipping, target_update_env_steps,
+            actor_encoder_ctor,
         )  # fmt: skip
         self.trajectory = trajectory
-        self.tau_embedding = TrajectoryEmbedding(self.feature_size, self.action_size, num_parts)
+        self.tau_embedding = TrajectoryEmbedding(self.actor_feature_size, self.action_size, num_parts)
         self.actor = actor_ctor(self.tau_embedding.output_size, self.action_size)
         action_target = target_entropies.of_actions(
             action_spec, action_min_prob, action_target_entropy, "TaacAlgorithm.action_target_entropy"
@@ -144,10 +146,11 @@ class TaacAlgorithm(ActorCriticAlgorithm):
 
     @torch.inference_mode()
     def predict_step(self, time_step: TimeStep, state: TaacState, epsilon: float = 0.0) -> AlgStep:
-        features = self.encoder(time_step.observation)
-        mean, log_std = self.actor(self.tau_embedding(features, state.tau))
+        features, seen = self.encode(time_step.observation)
+        embedded = self.tau_embedding(seen, state.tau)
+        mean, log_std = self.actor(embedded)
         a_hat = distributions.squashed_normal_mode(mean, log_std, epsilon)
-        beta_1 = self._switching_probability(features, state.tau, a_hat)
+        beta_1 = self._switching_probability(features, embedded, state.tau, a_hat)
         switch = beta_1 > 0.5  # the mode; a tie repeats
         if epsilon > 0:
             switch = torch.where(torch.rand_like(beta_1) < epsilon, torch.rand_like(beta_1) < beta_1, switch)
@@ -156,9 +159,10 @@ class TaacAlgorithm(ActorCriticAlgorithm):
     @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: TaacState) -> AlgStep:
         state = self._first_tau(time_step, state)
-        features = self.encoder(time_step.observation)
-        a_hat = distributions.squashed_normal_action(*self.actor(self.tau_embedding(features, state.tau)))
-        beta_1 = self._switching_probability(features, state.tau, a_hat)
+        features, seen = self.encode(time_step.observation)
+        embedded = self.tau_embedding(seen, state.tau)
+        a_hat = distributions.squashed_normal_action(*self.actor(embedded))
+        beta_1 = self._switching_probability(features, embedded, state.tau, a_hat)
         drawn = torch.rand_like(beta_1) < beta_1
         return self._execute(state, a_hat, drawn)._replace(switch_probability=beta_1)
 
@@ -189,7 +193,9 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         drawn = trajectories.uniform_like(state.tau)
         return state._replace(tau=trajectories.select(time_step.is_first(), drawn, state.tau))
 
-    def _switching_probability(self, features: torch.Tensor, tau_prev: Tau, a_hat: torch.Tensor) -> torch.Tensor:
+    def _switching_probability(
+        self, features: torch.Tensor, embedded: torch.Tensor, tau_prev: Tau, a_hat: torch.Tensor
+    ) -> torch.Tensor:
         """beta_1 `[...]`: both candidates through the critics in one call."""
         tau_0, tau_1 = self.trajectory.advance(tau_prev), self.trajectory.start(a_hat, tau_prev)
         q_0, q_1 = self._min_q(self.critics, features.expand(2, *features.shape), _stack(tau_0, tau_1))
@@ -200,11 +206,11 @@ class TaacAlgorithm(ActorCriticAlgorithm):
     def train_step(self, experience: Experience) -> TaacTrainInfo:
         time_step, (tau_prev, b) = experience
         tau = nest.index(tau_prev, slice(1, None))  # executed at frames 0..T-2
-        features = self.encoder(time_step.observation)
+        features, seen = self.encode(time_step.observation)
         frozen = features.detach()
 
         # a_hat ~ pi(. | s, tau_prev) and the two candidates: the old trajectory one step on, and a new one
-        embedded = self.tau_embedding(frozen, tau_prev)
+        embedded = self.tau_embedding(seen, tau_prev)
         a_hat, log_pi = distributions.squashed_normal_sample(*self.actor(embedded))
         tau_0, tau_1 = self.trajectory.advance(tau_prev), self.trajectory.start(a_hat, tau_prev)
 
@@ -256,7 +262,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         at random.
         """
         time_step, (tau_prev, b) = nest.index(experience, slice(None, -1))
-        mean, _ = self.actor(self.tau_embedding(self.encoder(time_step.observation).detach(), tau_prev))
+        mean, _ = self.actor(self.tau_embedding(self.actor_features(time_step.observation), tau_prev))
         a_hat = self.trajectory.output_for(experience.time_step.prev_action[1:], tau_prev)
         return self.cloned(experience, b * (torch.tanh(mean) - a_hat).square().sum(-1))
 
@@ -288,7 +294,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         return self._target_formulas
 
     def acting_modules(self) -> list[str]:
-        return [*super().acting_modules(), "tau_embedding", "critics", "beta_temperature"]  # beta needs Q
+        return [*super().acting_modules(), "tau_embedding", "encoder", "critics", "beta_temperature"]  # beta needs Q
 
     def actor_modules(self) -> list[nn.Module]:
         return [self.tau_embedding, self.actor]

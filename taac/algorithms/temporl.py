@@ -98,15 +98,15 @@ class TempoRLAlgorithm(SacAlgorithm):
 
     @torch.inference_mode()
     def predict_step(self, time_step: TimeStep, state: TempoRLState, epsilon: float = 0.0) -> AlgStep:
-        features = self.encoder(time_step.observation)
-        mean, log_std = self.actor(features)
+        features, seen = self.encode(time_step.observation)
+        mean, log_std = self.actor(seen)
         action = distributions.squashed_normal_mode(mean, log_std, epsilon)
         return self._commit(state, action, self._duration(features, action, epsilon * self.skip_epsilon))
 
     @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: TempoRLState) -> AlgStep:
-        features = self.encoder(time_step.observation)
-        action = distributions.squashed_normal_action(*self.actor(features))
+        features, seen = self.encode(time_step.observation)
+        action = distributions.squashed_normal_action(*self.actor(seen))
         return self._commit(state, action, self._duration(features, action, self.skip_epsilon))
 
     @torch.inference_mode()
@@ -156,7 +156,7 @@ class TempoRLAlgorithm(SacAlgorithm):
         return LossInfo(loss + nn.functional.pad(skip_loss, (0, 0, 0, 1)), {**extra, **own}, error)
 
     def acting_modules(self) -> list[str]:
-        return [*super().acting_modules(), "skip_critic"]
+        return [*super().acting_modules(), "encoder", "skip_critic"]
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         groups = super().parameter_groups()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import gin
@@ -80,15 +80,17 @@ class Learner:
         agent: what is trained.
         learning_rate: of every parameter, temperatures included; a number, or a schedule of it.
         actor_learning_rate, critic_learning_rate, temperature_learning_rate: instead, for that group.
+        actor_encoder_learning_rate, value_encoder_learning_rate: of an encoder of the actor's own, of the value network's own;
+            None: that of the actor, of the critics.
         epsilon: Adam's, added as TensorFlow does, without `optimizer_ctor`.
         optimizer_ctor: called with groups of parameters, which have learning rates of their own, and `lr`: `@Adam`, `@AdamW`,
             `@SGD`, `@RMSprop`, `@Adagrad` or `@NAdam` of torch.optim, whose settings are bound by that name, or one of your
             own. None: Adam as TensorFlow has it, see `TensorFlowAdam`. On a GPU an update waits for it with any other, to see
             that all gradients are finite before it is taken.
-        weight_decay: by group of parameters ("actor", "critic", or a reward signal's name), `{'critic': 1e-4}`: the gradient of
-            `weight_decay / 2 * |w|^2`, L2 regularisation, is added to that of the loss; with `@AdamW` the parameters shrink by
-            `lr * weight_decay` instead. Biases count as weights. A group that is not named has the optimizer's own (of AdamW
-            0.01, of the others 0); temperatures have none.
+        weight_decay: by group of parameters ("actor", "critic", "actor_encoder", "value_encoder", or a reward signal's name),
+            `{'critic': 1e-4}`: the gradient of `weight_decay / 2 * |w|^2`, L2 regularisation, is added to that of the loss; with
+            `@AdamW` the parameters shrink by `lr * weight_decay` instead. Biases count as weights. A group that is not named has
+            the optimizer's own (of AdamW 0.01, of the others 0); temperatures have none.
         max_grad_norm: the gradient's norm over all the algorithm's parameters is clipped to it, a number or a schedule of it;
             None does not clip.
         products: which matrix products: "plain" are torch's own, "onednn" are oneDNN's in full float32, "bfloat16x6" sum six
@@ -122,6 +124,8 @@ class Learner:
         importance_weights: Literal["all", "critics"] = "all",
         optimizer_ctor: Callable[..., torch.optim.Optimizer] | None = None,
         weight_decay: dict[str, float] | None = None,
+        actor_encoder_learning_rate: float | Schedule | None = None,
+        value_encoder_learning_rate: float | Schedule | None = None,
     ):
         if agent.role != "learn":
             raise TaacError(f"an agent whose role is '{agent.role}' holds no networks to learn with; build it to learn")
@@ -129,6 +133,8 @@ class Learner:
             "actor": actor_learning_rate,
             "critic": critic_learning_rate,
             "temperature": temperature_learning_rate,
+            "actor_encoder": actor_encoder_learning_rate,
+            "value_encoder": value_encoder_learning_rate,
         }
         for name, rate in {"learning_rate": learning_rate, **own}.items():
             if rate is not None and not (bounds(rate)[0] >= 0 and bounds(rate)[1] > 0):
@@ -149,9 +155,16 @@ class Learner:
         self.importance_weights = importance_weights
         self._take_products(resolve(products, agent.device, agent.compiled))
         of_algorithm = {name: group for name, group in agent.algorithm.parameter_groups().items() if group}
+        for name in _FALLS_BACK_ON:
+            if name not in of_algorithm and own[name] is not None:
+                raise TaacError(f"Learner.{name}_learning_rate has no effect: the algorithm has no {name} to train")
+        rates: dict[str, Any] = {
+            "Learner.learning_rate": learning_rate, **{f"Learner.{n}_learning_rate": rate for n, rate in own.items()}
+        }  # fmt: skip
+        of_groups = [_rate_of(name, own) for name in of_algorithm]
         groups: list[dict[str, Any]] = [
-            {"params": parameters, "lr": at_start(own.get(name) or learning_rate)}
-            for name, parameters in of_algorithm.items()
+            {"params": parameters, "lr": at_start(rates[rate])}
+            for rate, parameters in zip(of_groups, of_algorithm.values(), strict=True)
         ]
         of_signals = [
             {"params": [p for p in signal.parameters() if p.requires_grad], "lr": at_start(signal.learning_rate)}
@@ -162,9 +175,7 @@ class Learner:
         )
         self.group_names = [*of_algorithm, *(signal.name for signal in agent.signals)]
         decay_weights(self.optimizer, self.group_names, weight_decay or {}, undecayed="temperature")
-        rates = {"Learner.learning_rate": learning_rate, **{f"Learner.{n}_learning_rate": r for n, r in own.items()}}
         rates |= {f"{type(signal).__name__}.learning_rate": signal.learning_rate for signal in agent.signals}
-        of_groups = [f"Learner.{f'{name}_' if own.get(name) else ''}learning_rate" for name in of_algorithm]
         of_groups += [f"{type(signal).__name__}.learning_rate" for signal in agent.signals]
         self.scheduled += self._scheduled_rates(rates, of_groups)
         self._parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
@@ -357,6 +368,17 @@ class Learner:
         of_critics = torch.autograd.grad(weighted, critics, allow_unused=True)
         found = {id(p): gradient for p, gradient in zip([*others, *critics], [*of_others, *of_critics])}
         return plain, tuple(found[id(p)] for p in self._differentiated)
+
+
+_FALLS_BACK_ON = {"actor_encoder": "actor", "value_encoder": "critic"}  # whose learning rate a group has without its own
+
+
+def _rate_of(group: str, own: Mapping[str, Any]) -> str:
+    """The parameter that gives a group its learning rate."""
+    for name in (group, _FALLS_BACK_ON.get(group)):
+        if name is not None and own.get(name) is not None:
+            return f"Learner.{name}_learning_rate"
+    return "Learner.learning_rate"
 
 
 def _gamma(agent: Agent) -> float | None:

@@ -9,6 +9,7 @@ from taac.errors import TaacError
 from taac.ops.compiled import CompiledFunction
 from taac.training import agent as agent_module
 from taac.training import learner as learner_module
+from tests.algorithms.test_own_encoders import LinearEncoder  # noqa: F401, gin's by its import
 from tests.methods import METHODS, fitting
 from tests.ops.test_amx import needs_amx
 from tests.ops.test_compiled import needs_compiler
@@ -86,7 +87,7 @@ def test_what_stands_around_the_loss(params, traced_only):
         ),
     ],
 )
-def test_activations_by_gin(method, params, traced_only):
+def test_other_networks(method, params, traced_only):
     assert_close(updated(method, COMPILE, *params), updated(method, *params), rtol=1e-4, atol=1e-5)
 
 

@@ -1,0 +1,192 @@
+"""An encoder of the actor's own, and of the value network's own: what sees which, what trains which."""
+
+from __future__ import annotations
+
+import gin
+import pytest
+import torch
+
+from taac import nest
+from taac.errors import TaacError
+from taac.training import config, experiment
+from taac.training.learner import Learner
+from tests.methods import METHODS, fitting
+from tests.training.test_trainer import SMALL, build
+
+CPU = torch.device("cpu")
+OWN = [method for method in METHODS if method != "sac_recurrent"]
+
+
+@gin.configurable
+class LinearEncoder(torch.nn.Linear):
+    """Something to learn, whatever is observed."""
+
+    def __init__(self, observation_spec, output_size=5):
+        super().__init__(nest.flatten(observation_spec)[0].numel, output_size)
+        self.output_size = output_size
+
+
+def of(method):
+    if method == "sac_discrete":
+        return "DiscreteSacAlgorithm"
+    return "TaacAlgorithm" if method.startswith("taac") or method == "sac_hybrid" else "SacAlgorithm"
+
+
+def with_encoders(method, *params):
+    encoders = [f"{of(method)}.encoder_ctor = @LinearEncoder", f"{of(method)}.actor_encoder_ctor = @LinearEncoder"]
+    return build(
+        "num_envs = 2",
+        "hidden_layers = (8,)",
+        "initial_collect_steps = 40",
+        *encoders,
+        *fitting(method),
+        *params,
+        method=method,
+    )
+
+
+def experience_of(trainer):
+    while not trainer.updates_earned():
+        trainer.collect()
+    return trainer.agent.prepare(trainer.replay_buffer.sample(8, trainer.segment_length))
+
+
+def outcome(trainer, experience):
+    """What the algorithm does and learns from one seed: its steps, its losses, and the gradient of the critics' encoder."""
+    torch.manual_seed(0)
+    algorithm, found = trainer.agent.algorithm, []
+    for step in (algorithm.rollout_step, algorithm.predict_step, lambda *given: algorithm.predict_step(*given, 0.5)):
+        found += nest.flatten(tuple(step(trainer.rollout.time_step, trainer.rollout.state)))
+    info = algorithm.calc_loss(experience, algorithm.train_step(experience))
+    gradients = torch.autograd.grad(info.loss.mean(), list(algorithm.encoder.parameters()))
+    return [*found, info.loss.detach(), *info.extra.values(), algorithm.cloning_loss(experience).detach(), *gradients]
+
+
+@pytest.mark.parametrize("method", OWN)
+def test_an_encoder_that_is_a_copy_of_the_critics_changes_nothing(method):
+    """And one that is not changes what is done; the critics' encoder learns from neither."""
+    trainer = with_encoders(method)
+    experience, algorithm = experience_of(trainer), trainer.agent.algorithm
+    own = algorithm.actor_encoder
+    different = outcome(trainer, experience)
+    own.load_state_dict(algorithm.encoder.state_dict())
+    copied = outcome(trainer, experience)
+    algorithm.actor_encoder = None
+    shared = outcome(trainer, experience)
+    trainer.close()
+    assert len(copied) == len(shared) and all(map(torch.equal, copied, shared))
+    assert not all(map(torch.equal, different[:-2], shared[:-2]))
+
+
+@pytest.mark.parametrize("method", OWN)
+def test_the_actors_loss_trains_it_and_nothing_else_does(method):
+    trainer = with_encoders(method, "Learner.actor_encoder_learning_rate = 0.5", "Learner.actor_learning_rate = 0.25")
+    experience, algorithm = experience_of(trainer), trainer.agent.algorithm
+    own = list(algorithm.actor_encoder.parameters())
+    info = algorithm.train_step(experience)
+    inner = getattr(info, "sac", info)
+    values = [x for x in (inner.q, getattr(info, "v", None), getattr(info, "skip_q", None)) if x is not None]
+    for value in values:
+        assert torch.autograd.grad(value.sum(), own, retain_graph=True, allow_unused=True) == (None, None)
+    gradient = torch.autograd.grad(inner.actor_loss.sum(), own, retain_graph=True)
+    assert all(bool(g.any()) for g in gradient)
+    shared = list(algorithm.encoder.parameters())
+    cloning = algorithm.cloning_loss(experience).sum()
+    assert all(bool(g.any()) for g in torch.autograd.grad(cloning, own, retain_graph=True))
+    assert torch.autograd.grad(cloning, shared, allow_unused=True) == (None, None)
+    assert torch.autograd.grad(inner.actor_loss.sum(), shared, retain_graph=True, allow_unused=True) == (None, None)
+    rates = {id(p): group["lr"] for group in trainer.learner.optimizer.param_groups for p in group["params"]}
+    assert {rates[id(p)] for p in own} == {0.5} and {rates[id(p)] for p in algorithm.actor.parameters()} == {0.25}
+    before = [p.detach().clone() for p in (*own, *shared)]
+    trainer.learn()
+    trainer.close()
+    assert not any(map(torch.equal, before, (*own, *shared)))
+    trainable = {id(p) for p in algorithm.parameters() if p.requires_grad}
+    groups = [id(p) for group in algorithm.parameter_groups().values() for p in group]
+    assert sorted(groups) == sorted(trainable)
+
+
+@pytest.mark.parametrize("method", OWN)
+def test_a_role_holds_the_encoders_that_acting_needs(method):
+    encoders = [f"{of(method)}.encoder_ctor = @LinearEncoder", f"{of(method)}.actor_encoder_ctor = @LinearEncoder"]
+    config.load(
+        ["gin/tasks/simple_control.gin", f"gin/methods/{method}.gin"],
+        [*SMALL, *encoders, *fitting(method), "hidden_layers = (8,)"],
+    )
+    environment = config.build(experiment.create_environment)
+    agents = []
+    for role in ("learn", "act"):
+        torch.manual_seed(0)
+        agents.append(config.build(lambda role=role: experiment.create_agent(environment, CPU, role=role)))
+    time_step = environment.reset(1)
+    environment.close()
+    found = [nest.flatten(tuple(agent.predict_step(time_step, agent.initial_state(1)))) for agent in agents]
+    assert all(map(torch.equal, *found))
+    needs_critics = ("taac", "taac_1td", "taac_ntd", "taac_l", "taac_q", "sac_krep", "temporl", "sac_hybrid")
+    held = {name for name, _ in agents[1].algorithm.named_children()}
+    assert "actor_encoder" in held and ("encoder" in held) == (method in needs_critics)
+
+
+# The value network's -------------------------------------------------------------------------------------------------
+
+VALUE = "SacValueAlgorithm.value_encoder_ctor = @LinearEncoder"
+
+
+def test_the_value_network_has_an_encoder_and_a_slow_copy_of_it():
+    trainer = with_encoders("sac_value", VALUE, "Learner.value_encoder_learning_rate = 0.5", "target_tau = 0.25")
+    experience, algorithm = experience_of(trainer), trainer.agent.algorithm
+    rates = {id(p): group["lr"] for group in trainer.learner.optimizer.param_groups for p in group["params"]}
+    own, slow = algorithm.value_encoder, algorithm.target_value_encoder
+    assert {rates[id(p)] for p in own.parameters()} == {0.5} and not hasattr(algorithm, "target_encoder")
+
+    # V(s) = value(own(s)), and the target of Q is V' of the slow copies.
+    observation = experience.time_step.observation
+    own.weight.data.normal_(), slow.weight.data.normal_()
+    info = algorithm.train_step(experience)
+    torch.testing.assert_close(info.v, algorithm.value(own(observation)))
+    expected = algorithm.target_value(slow(observation[1:]))[0]
+    torch.testing.assert_close(info.sac.value[1:], expected)
+    for other in (algorithm.encoder, algorithm.actor_encoder):
+        assert torch.autograd.grad(info.v.sum(), list(other.parameters()), retain_graph=True, allow_unused=True) == (
+            None,
+            None,
+        )
+    gradient = torch.autograd.grad(info.v.sum(), list(own.parameters()), retain_graph=True)
+    assert all(bool(g.any()) for g in gradient)
+
+    before, now = slow.weight.clone(), own.weight.detach().clone()
+    algorithm.after_update(1)
+    torch.testing.assert_close(slow.weight, 0.75 * before + 0.25 * now)
+    trainable = {id(p) for p in algorithm.parameters() if p.requires_grad}
+    assert sorted(id(p) for group in algorithm.parameter_groups().values() for p in group) == sorted(trainable)
+    trainer.learn()
+    trainer.close()
+    assert not torch.equal(own.weight, now)
+
+
+def test_encoders_fall_back_on_the_rates_of_what_they_serve():
+    trainer = with_encoders(
+        "sac_value", VALUE, "Learner.actor_learning_rate = 0.25", "Learner.critic_learning_rate = 0.125"
+    )
+    trainer.close()
+    algorithm = trainer.agent.algorithm
+    rates = {id(p): group["lr"] for group in trainer.learner.optimizer.param_groups for p in group["params"]}
+    assert rates[id(algorithm.actor_encoder.weight)] == 0.25 and rates[id(algorithm.value_encoder.weight)] == 0.125
+
+
+# Refusals ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_recurrent_actor_has_a_memory_of_its_own_anyway():
+    with pytest.raises(TaacError, match=r"remove SacAlgorithm\.actor_encoder_ctor"):
+        build("SacAlgorithm.actor_encoder_ctor = @LinearEncoder", method="sac_recurrent")
+
+
+@pytest.mark.parametrize("name", ["actor_encoder", "value_encoder"])
+def test_a_rate_of_an_encoder_that_is_not_there_is_refused(name):
+    from tests.training.test_learner import make_agent
+
+    with pytest.raises(TaacError, match=f"{name}_learning_rate has no effect: the algorithm has no {name}"):
+        Learner(make_agent(), **{f"{name}_learning_rate": 0.1})
+    with pytest.raises(TaacError, match="above 0"):
+        Learner(make_agent(), **{f"{name}_learning_rate": 0.0})
