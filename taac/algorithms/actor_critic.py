@@ -78,11 +78,15 @@ class ActorCriticAlgorithm(Algorithm):
             raise TaacError(f"dqda_clipping must be above 0, got {dqda_clipping}")
         self.action_size = action_spec.numel
         given = _check_reward_weights(reward_weights, reward_dim)
-        kept = [(part, weight) for part, weight in enumerate(given or ()) if isinstance(weight, Schedule) or weight != 0]
+        kept = [
+            (part, weight) for part, weight in enumerate(given or ()) if isinstance(weight, Schedule) or weight != 0
+        ]
         self.reward_weights = None if given is None else tuple(float(at_start(weight)) for _, weight in kept)
         parts = torch.tensor([part for part, _ in kept]) if len(kept) < len(given or ()) else None
         self.register_buffer("reward_parts", parts, persistent=False)
-        self._none_negative = all(bounds(weight)[0] >= 0 for _, weight in kept)  # at any time: compiled programs go by it
+        self._none_negative = all(
+            bounds(weight)[0] >= 0 for _, weight in kept
+        )  # at any time: compiled programs go by it
         self.scheduled = [
             Scheduled(f"reward_weights[{part}]", weight, functools.partial(self._set_weight, place))
             for place, (part, weight) in enumerate(kept)
@@ -268,7 +272,7 @@ class ActorCriticAlgorithm(Algorithm):
         if updates_per_env_step is None:
             raise TaacError(
                 "target_update_env_steps needs a ratio of updates to environment steps that stays the same: bind "
-                "target_update_period, or Trainer.updates_per_env_step to a number"
+                "target_update_period, or Trainer.updates_per_env_step to a number and Trainer.update_clock to 'env_steps'"
             )
         self.target_update_period = self.target_update_env_steps * updates_per_env_step
 
@@ -325,7 +329,11 @@ def _check_reward_weights(
         return None
     if weights is None:
         return (1.0,) * reward_dim
-    if len(weights) != reward_dim or _all_zero(weights) or not all(math.isfinite(x) for w in weights for x in bounds(w)):
+    if (
+        len(weights) != reward_dim
+        or _all_zero(weights)
+        or not all(math.isfinite(x) for w in weights for x in bounds(w))
+    ):
         raise TaacError(
             f"reward_weights must be {reward_dim} numbers, one for each part of the reward, finite and not all 0 (at no count, "
             f"where they follow schedules), got {_shown(weights)}"

@@ -32,7 +32,10 @@ class Temperature(nn.Module):
     target_entropy: float | torch.Tensor
 
     def __init__(
-        self, target_entropy: float | Schedule, initial_value: float = 1.0, tuning: Literal["log", "direct", "fixed"] = "log"
+        self,
+        target_entropy: float | Schedule,
+        initial_value: float = 1.0,
+        tuning: Literal["log", "direct", "fixed"] = "log",
     ):
         super().__init__()
         if tuning not in ("log", "direct", "fixed"):

@@ -100,7 +100,8 @@ class Learner:
             hidden layers alone. Last layers, memories, and all that follows from them (beta, targets, losses) are in float32.
         cloning: behaviour cloning of demonstrations, before training or beside it; see `Cloning`.
         importance_weights: what the weights of prioritised replay multiply: "all", the loss of actor, critics and temperatures;
-            or "critics", the gradients of the parameter group "critic" alone, as where only Q is learnt (arXiv:1511.05952).
+            or "critics", the gradients of the parameter groups "critic" and "value_encoder" alone, as where only Q is learnt
+            (arXiv:1511.05952).
 
     Attributes:
         demonstrations: what reward signals and cloning that need any sample from.
@@ -362,7 +363,8 @@ class Learner:
         weighted = (frames * weights).mean()
         if self.importance_weights == "all":
             return weighted, torch.autograd.grad(weighted, self._differentiated, allow_unused=True)
-        plain, critics = frames.mean(), self.agent.algorithm.parameter_groups()["critic"]
+        plain, groups = frames.mean(), self.agent.algorithm.parameter_groups()
+        critics = [*groups["critic"], *groups.get("value_encoder", ())]
         others = [p for p in self._differentiated if all(p is not critic for critic in critics)]
         of_others = torch.autograd.grad(plain, others, retain_graph=True, allow_unused=True)
         of_critics = torch.autograd.grad(weighted, critics, allow_unused=True)
@@ -370,7 +372,10 @@ class Learner:
         return plain, tuple(found[id(p)] for p in self._differentiated)
 
 
-_FALLS_BACK_ON = {"actor_encoder": "actor", "value_encoder": "critic"}  # whose learning rate a group has without its own
+_FALLS_BACK_ON = {
+    "actor_encoder": "actor",
+    "value_encoder": "critic",
+}  # whose learning rate a group has without its own
 
 
 def _rate_of(group: str, own: Mapping[str, Any]) -> str:

@@ -196,7 +196,8 @@ class Trainer:
                     f"Trainer.updates_per_env_step {updates_per_env_step} gives no update in the "
                     f"{num_env_steps - initial_collect_steps} environment steps after the initial collection"
                 )
-        self.agent.algorithm.set_update_ratio(self.update_ratio if self.scheduled_ratio is None else None)
+        stays = self.scheduled_ratio is None and update_clock == "env_steps"
+        self.agent.algorithm.set_update_ratio(self.update_ratio if stays else None)
         self.evaluation_interval, self.evaluation_episodes = evaluation_interval, evaluation_episodes
         self.evaluation_epsilon, self.max_evaluation_steps = evaluation_epsilon, max_evaluation_steps
         self.summary_interval, self.monitor = summary_interval, monitor

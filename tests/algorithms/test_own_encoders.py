@@ -8,6 +8,7 @@ import torch
 
 from taac import nest
 from taac.errors import TaacError
+from taac.ops.schedules import LinearSchedule
 from taac.training import config, experiment
 from taac.training.learner import Learner
 from tests.methods import METHODS, fitting
@@ -176,6 +177,41 @@ def test_encoders_fall_back_on_the_rates_of_what_they_serve():
     algorithm = trainer.agent.algorithm
     rates = {id(p): group["lr"] for group in trainer.learner.optimizer.param_groups for p in group["params"]}
     assert rates[id(algorithm.actor_encoder.weight)] == 0.25 and rates[id(algorithm.value_encoder.weight)] == 0.125
+
+
+def test_weights_of_prioritised_replay_for_critics_alone_hold_for_the_encoder_of_v():
+    """With weights of 2 its gradient is twice that of weights of 1, as the critics' is; the actor's stays."""
+    trainer = with_encoders("sac_value", VALUE, "Learner.importance_weights = 'critics'")
+    experience, learner = experience_of(trainer), trainer.learner
+    trainer.close()
+    groups, found = learner.agent.algorithm.parameter_groups(), []
+    for weight in (1.0, 2.0):
+        torch.manual_seed(0)
+        gradients = learner._differentiate(experience, torch.full((8,), weight)).gradients
+        found.append({id(p): g for p, g in zip(learner._differentiated, gradients, strict=True)})
+    for name, times in {"critic": 2, "value_encoder": 2, "actor": 1, "actor_encoder": 1}.items():
+        for p in groups[name]:
+            torch.testing.assert_close(found[1][id(p)], times * found[0][id(p)])
+            assert found[0][id(p)].any()
+
+
+@pytest.mark.parametrize(
+    "given, used", [((0.5, 0.25), 0.25), ((0.5, None), 0.5), ((None, 0.25), 0.25), ((None, None), 1.0)]
+)
+def test_rates_by_schedule(given, used):
+    """An encoder follows its own schedule, or that of what it serves, or the learner's."""
+    names = ("actor_learning_rate", "actor_encoder_learning_rate")
+    bound = {name: LinearSchedule(2 * rate, rate, updates=2) for name, rate in zip(names, given) if rate is not None}
+    trainer = with_encoders("sac")
+    trainer.close()
+    learner = Learner(trainer.agent, LinearSchedule(2.0, 1.0, updates=2), **bound)
+    group = next(
+        g for g in learner.optimizer.param_groups if g["params"][0] is trainer.agent.algorithm.actor_encoder.weight
+    )
+    assert group["lr"] == 2 * used
+    for scheduled in learner.scheduled:
+        scheduled.set(scheduled.schedule(2))
+    assert group["lr"] == used
 
 
 # Refusals ------------------------------------------------------------------------------------------------------------

@@ -427,6 +427,16 @@ def test_targets_move_by_environment_steps(method, name):
     assert moved == [(3, 24), (5, 40), (8, 64), (10, 80)]
 
 
+@pytest.mark.parametrize(
+    "param",
+    ["Trainer.update_clock = 'transitions'", "Trainer.updates_per_env_step = @LinearSchedule()"],
+)
+def test_environment_steps_of_the_targets_need_a_ratio_that_stays(param):
+    schedule = ["LinearSchedule.start = 1.0", "LinearSchedule.end = 0.5", "LinearSchedule.env_steps = 100"]
+    with pytest.raises(TaacError, match="target_update_env_steps needs a ratio"):
+        build("TaacAlgorithm.target_update_env_steps = 20", param, *(schedule if "@" in param else []))
+
+
 def test_every_option_of_the_sac_family_at_once_by_gin():
     trainer = build(
         "CriticEnsemble.num_critics = 1", "CriticEnsemble.last_init_range = 0.01", "ActorNetwork.head_init_range = 0.02",
