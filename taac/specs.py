@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 
 import numpy as np
@@ -12,7 +13,10 @@ from taac import nest
 from taac.data_structures import Nest
 from taac.errors import TaacError
 
-ACTION_MASK = "action_mask"  # the key of a Dict observation that says which choices are valid
+# Keys of a Dict observation that have a meaning of their own.
+ACTION_MASK = "action_mask"  # which choices are valid
+AGENT_MASK = "agent_mask"  # which of the agents that share a policy are present
+GLOBAL_STATE = "global_state"  # what critics see and the actor does not, see `networks.CentralEncoder`
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -121,25 +125,28 @@ class MixedActionSpec:
 
 
 class DiscreteActionSpec:
-    """A discrete action, of one agent or of each of N that share a policy, and the mask of its valid choices.
+    """One agent's discrete action: a choice, or one in each of K branches at once; and the mask of valid choices.
 
-    One agent chooses a scalar (a Discrete space). N agents choose a vector (a MultiDiscrete space of equal entries), and
-    every leaf of the observation has their dimension first, `[N, ...]`. The mask, if there is one, is the leaf
-    `action_mask` of a Dict observation, bools `[(N,) C]`; networks do not see it.
+    A Discrete space has one branch, a MultiDiscrete space a branch for each entry; branches may differ in their number of
+    choices. What networks compute for each choice has one number a choice, branch after branch, `[..., sum_b C_b]`; `padded`
+    makes `[..., K, C]` of it, C the most choices of a branch. Entries beyond a branch's own choices are never valid.
+
+    The mask, if there is one, is the leaf `action_mask` of a Dict observation: bools, one a choice, branch after branch. Its
+    shape is `[sum_b C_b]`, or `[K, C]` where branches have equally many choices. Networks do not see it.
 
     Args:
-        spec: a categorical leaf, `[]` or `[N]`.
+        spec: a categorical leaf, `[]` or `[K]`.
         observation_spec: of the environment.
         user: for messages.
 
     Attributes:
-        num_choices: C.
-        agents: `()`, or `(N,)`.
+        num_choices: C_b of each branch.
+        branched: whether the action is `[K]`, and not a scalar.
         masked: whether the observation has a mask.
-        observation: the spec of what one agent observes, without the mask.
+        observation: the spec of what networks see: all but the mask.
 
     Raises:
-        TaacError: continuous or nested actions, agents of unequal choices; observations or a mask that do not fit.
+        TaacError: continuous or nested actions; a branch of fewer than 2 choices; a mask that does not fit.
     """
 
     def __init__(self, spec: Nest, observation_spec: Nest, user: str):
@@ -149,56 +156,93 @@ class DiscreteActionSpec:
                 f"{', '.join(str(leaf) for leaf in nest.flatten(spec))}; for a Box there are sac, taac and what else is in "
                 "gin/methods, for one Discrete and Boxes together MixedSacAlgorithm"
             )
-        choices = np.broadcast_to(spec.num_choices, spec.shape)
-        if len(spec.shape) > 1 or not spec.numel or np.any(choices != choices.flat[0]):
+        if len(spec.shape) > 1 or not spec.numel:
             raise TaacError(
-                f"{user} needs one choice, or for agents that share it one each, of equally many: got {choices.tolist()} "
-                f"choices; use a wrapper that makes one Discrete space of it"
+                f"{user} needs one choice or a vector of them, got the action {spec}; if its first dimension counts agents "
+                "that share a policy, bind create_agent.shared_policy = True; else use a wrapper"
             )
-        if np.any(spec.minimum != 0) or choices.flat[0] < 2:
-            raise TaacError(f"{user} needs 2 or more choices, counted from 0, got the action {spec}")
-        self.num_choices, self.agents = int(choices.flat[0]), tuple(spec.shape)
+        choices = np.broadcast_to(spec.num_choices, spec.shape).reshape(-1)
+        if np.any(spec.minimum != 0) or np.any(choices < 2):
+            raise TaacError(
+                f"{user} needs 2 or more choices, counted from 0, got the action {spec}, with {choices.tolist()} choices"
+            )
+        self.num_choices, self.branched = tuple(choices.tolist()), bool(spec.shape)
         self.masked = isinstance(observation_spec, dict) and ACTION_MASK in observation_spec
         if self.masked:
-            mask, expected = observation_spec[ACTION_MASK], (*self.agents, self.num_choices)
-            if not isinstance(mask, TensorSpec) or mask.dtype != torch.bool or mask.shape != expected:
-                raise TaacError(
-                    f"the observation's '{ACTION_MASK}' must be binary (a MultiBinary space, or a Box of integers in "
-                    f"[0, 1]) of shape {list(expected)}, one entry a choice; got {mask}"
-                )
-        unmasked = self.observed(observation_spec)
-        if not nest.flatten(unmasked):
+            self._check_mask(observation_spec[ACTION_MASK])
+        self.observation = self.observed(observation_spec)
+        if not nest.flatten(self.observation):
             raise TaacError(f"{user} has nothing to observe but '{ACTION_MASK}', which the networks do not see")
-        self.observation = nest.map_structure(self._of_one_agent, unmasked) if self.agents else unmasked
+
+    @property
+    def most_choices(self) -> int:
+        """C, of the branch that has the most."""
+        return max(self.num_choices)
+
+    def _check_mask(self, mask: Nest) -> None:
+        shapes: list[tuple[int, ...]] = [(sum(self.num_choices),)]
+        if self.branched and min(self.num_choices) == self.most_choices:
+            shapes.append((len(self.num_choices), self.most_choices))
+        if not isinstance(mask, TensorSpec) or mask.dtype != torch.bool or mask.shape not in shapes:
+            raise TaacError(
+                f"the observation's '{ACTION_MASK}' must be binary (a MultiBinary space, or a Box of integers in "
+                f"[0, 1]) of shape {' or '.join(str(list(shape)) for shape in shapes)}, one entry a choice"
+                f"{', branch after branch' if self.branched else ''}; got {mask}"
+            )
 
     def observed(self, observation: Nest) -> Nest:
         """An observation, or its spec, without the mask."""
         return {k: v for k, v in observation.items() if k != ACTION_MASK} if self.masked else observation
 
+    def padded(self, of_choices: torch.Tensor, dim: int = -1) -> torch.Tensor:
+        """Numbers of all choices in one dimension, `sum_b C_b`, as two, `K, C`; any of those numbers beyond a branch's own."""
+        most = self.most_choices
+        if min(self.num_choices) < most:
+            starts = itertools.accumulate((0, *self.num_choices[:-1]))
+            places = [start + min(c, n - 1) for start, n in zip(starts, self.num_choices) for c in range(most)]
+            of_choices = of_choices.index_select(dim, torch.tensor(places, device=of_choices.device))
+        return of_choices.unflatten(dim, (len(self.num_choices), most))
+
     def valid(self, observation: Nest, batch: torch.Size, device: torch.device) -> torch.Tensor:
-        """Which choices are valid, bools `[*batch, (N,) C]`.
+        """Which choices are valid, bools `[*batch, K, C]`.
 
-        Where none is, all are: the environment refuses that everywhere but at a termination, where nothing is chosen.
+        Where none of a branch is, all are: the environment refuses that everywhere but where nothing is chosen, at a
+        termination or for an agent that is absent.
         """
+        counts = torch.tensor(self.num_choices, device=device)
+        own = torch.arange(self.most_choices, device=device) < counts.unsqueeze(-1)
         if not self.masked:
-            return torch.ones(*batch, *self.agents, self.num_choices, dtype=torch.bool, device=device)
-        mask = observation[ACTION_MASK]
-        return mask | ~mask.any(-1, keepdim=True)
+            return own.expand(*batch, *own.shape)
+        mask = self.padded(observation[ACTION_MASK].reshape(*batch, -1)) & own
+        return mask | (~mask.any(-1, keepdim=True) & own)
 
-    def _of_one_agent(self, spec: TensorSpec) -> TensorSpec:
-        if spec.shape[:1] != self.agents:
-            raise TaacError(
-                f"the actions are of {self.agents[0]} agents that share a policy (a MultiDiscrete space), so every "
-                f"observation must be [{self.agents[0]}, ...], got {spec}; for one agent with several choices at once, "
-                "make one Discrete space of them with a wrapper"
-            )
-        low, high = (None if b is None else np.broadcast_to(b, spec.shape) for b in (spec.minimum, spec.maximum))
-        return dataclasses.replace(
-            spec,
-            shape=spec.shape[1:],
-            minimum=None if low is None else low.min(0),
-            maximum=None if high is None else high.max(0),
+    def to_branches(self, choice: torch.Tensor) -> torch.Tensor:
+        """An action `[...]` or `[..., K]` as `[..., K]`."""
+        return choice if self.branched else choice.unsqueeze(-1)
+
+    def from_branches(self, choice: torch.Tensor) -> torch.Tensor:
+        """The inverse of `to_branches`."""
+        return choice if self.branched else choice.squeeze(-1)
+
+
+def can_act(mask: torch.Tensor, action_spec: Nest) -> torch.Tensor:
+    """Which choices that have to be made can be made: whether a mask of valid choices allows any.
+
+    Args:
+        mask: bools `[B, ..., C]`, a row for each entry of the action; or `[B, ..., sum_b C_b]`, where the action's last
+            dimension is K branches, which share a row.
+        action_spec: of the actions that it is about.
+
+    Returns:
+        Bools `[B, ...]`, or `[B, ..., K]`.
+    """
+    if isinstance(action_spec, TensorSpec) and action_spec.is_categorical and action_spec.shape:
+        counts = (
+            np.broadcast_to(action_spec.num_choices, action_spec.shape).reshape(-1, action_spec.shape[-1])[0].tolist()
         )
+        if mask.dim() == 1 + len(action_spec.shape) and mask.shape[-1] == sum(counts):
+            return torch.stack([part.any(-1) for part in mask.split(counts, -1)], -1)
+    return mask.any(-1)
 
 
 def check_unit_box(spec: Nest, user: str) -> TensorSpec:
@@ -220,7 +264,8 @@ def check_unit_box(spec: Nest, user: str) -> TensorSpec:
         )
     if len(spec.shape) != 1 or not spec.numel:
         raise TaacError(
-            f"{user} needs actions of rank 1 and at least one dimension, got shape {list(spec.shape)}; use a wrapper"
+            f"{user} needs actions of rank 1 and at least one dimension, got shape {list(spec.shape)}; if the first dimension "
+            "counts agents that share a policy, bind create_agent.shared_policy = True; else use a wrapper"
         )
     if spec.minimum is None or spec.maximum is None or not (np.all(spec.minimum == -1) and np.all(spec.maximum == 1)):
         raise TaacError(f"{user} acts in [-1, 1], got the action spec {spec}; rescale the actions first")

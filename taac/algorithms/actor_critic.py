@@ -15,7 +15,7 @@ import torch.nn as nn
 
 from taac.algorithms.algorithm import Algorithm
 from taac.algorithms.target_entropies import TargetEntropy
-from taac.algorithms.temperature import Temperature
+from taac.algorithms.temperature import BranchTemperatures, Temperature
 from taac.data_structures import Experience, Nest
 from taac.errors import TaacError
 from taac.ops.schedules import Schedule, Scheduled, at_start, bounds
@@ -203,7 +203,7 @@ class ActorCriticAlgorithm(Algorithm):
         info: Any,
         critic_loss: torch.Tensor,
         target: torch.Tensor,
-        temperature: Temperature,
+        temperature: Temperature | BranchTemperatures,
     ) -> dict[str, torch.Tensor]:
         """Scalars that every actor-critic reports, from an info with `actor_loss`, `log_pi` and `q`.
 

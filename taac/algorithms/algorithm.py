@@ -28,7 +28,6 @@ class Algorithm(nn.Module):
 
     min_segment_length = 2  # frames T of a segment that it can learn all it acts on from
     min_segment_reason = "one transition that is learnt from"  # why not fewer, for people
-    agent_dims = 0  # leading dimensions of observation leaves, and of the reward, that are agents with shared networks
     reward_scale = 1.0  # rewards are multiplied by it where they are learnt from
     info_tells_action = True  # whether `info` depends on the action chosen: then no explorer may execute another
 

@@ -1,7 +1,8 @@
 """Soft actor-critic for discrete actions: every expectation over the policy is exact.
 
-Source: Christodoulou, Soft Actor-Critic for Discrete Action Settings (arXiv:1910.07207), algorithm 1; equation numbers
-below are that paper's. Masks of valid choices and agents that share a policy are ours.
+Sources: Christodoulou, Soft Actor-Critic for Discrete Action Settings (arXiv:1910.07207), algorithm 1; equation numbers
+below are that paper's. Several branches of one action as in ML-Agents' SAC trainer (Juliani et al., arXiv:1809.02627;
+`sac/optimizer_torch.py`). Masks of valid choices are ours.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import gin
 import torch
@@ -18,8 +19,9 @@ import torch.nn as nn
 from taac import nest
 from taac.algorithms import target_entropies
 from taac.algorithms.actor_critic import ActorCriticAlgorithm
+from taac.algorithms.target_entropies import TargetEntropy
 from taac.algorithms.td_losses import BaseTDLoss, OneStepTDLoss
-from taac.algorithms.temperature import Temperature
+from taac.algorithms.temperature import BranchTemperatures, Temperature
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
 from taac.errors import TaacError
 from taac.networks import CategoricalActorNetwork, CriticEnsemble, ObservationEncoder
@@ -29,38 +31,46 @@ from taac.specs import DiscreteActionSpec
 
 
 class DiscreteSacTrainInfo(NamedTuple):
-    """From `train_step` to `calc_loss`; `G` is the dimension of agents, absent if there is one alone."""
+    """From `train_step` to `calc_loss`; K is the number of branches, 1 for a single choice."""
 
-    actor_loss: torch.Tensor  # [T, B], mean over agents
-    temperature_loss: torch.Tensor  # [T, B], mean over agents
-    log_pi: torch.Tensor  # [T, B], sum_a pi(a|s) log pi(a|s), mean over agents, detached
-    q: torch.Tensor  # [N, T-1, B(, G or D)], at the executed choices
-    value: torch.Tensor  # [T, B(, G or D)], target values; 0 at frame 0, where they are never read
-    bonus: torch.Tensor | None  # [T, B(, G or D)], the entropy bonus in `value`; None if targets pay none
+    actor_loss: torch.Tensor  # [T, B], mean over branches
+    temperature_loss: torch.Tensor  # [T, B], mean over branches
+    log_pi: torch.Tensor  # [T, B], E log pi(a|s) of the whole action: the sum over branches, detached
+    entropy: torch.Tensor  # [T, B, K], of each branch, detached
+    q: torch.Tensor  # [N, T-1, B(, D)], at the executed choices
+    value: torch.Tensor  # [T, B(, D)], target values; 0 at frame 0, where they are never read
+    bonus: torch.Tensor | None  # [T, B(, D)], the entropy bonus in `value`; None if targets pay none
 
 
 @gin.configurable
 class DiscreteSacAlgorithm(ActorCriticAlgorithm):
     """Discrete SAC (Christodoulou, arXiv:1910.07207, algorithm 1): critics with one value a choice, a categorical actor.
 
-    A mask of valid choices in the observation is respected everywhere: see `DiscreteActionSpec`. Where n of the C choices
-    are valid, the target entropy is the fraction `log n / log C` of that of all C: as far from its greatest value there as
-    everywhere, so that it can be reached, and 0 where there is no choice.
+    An action of K branches, a choice in each, has the factorised policy `pi(a|s) = prod_b pi_b(a_b|s)`. Critics have a value
+    for each choice of each branch, and the value of an action is the mean over branches, `Q(s, a) = 1/K sum_b Q_b(s, a_b)`. So
+    expectations over all joint actions are sums over branches:
 
-    Agents that share the policy learn each from its own observation and choice; the loss of a frame is their mean. A
-    scalar reward is every agent's; of a reward of as many parts as there are agents, each has its own.
+        V(s') = 1/K sum_b sum_a pi_b(a|s') (min_i Q'_{i,b}(s', a) - alpha_b log pi_b(a|s'))
+        L_pi  = 1/K sum_b sum_a pi_b(a|s) (alpha_b log pi_b(a|s) - min_i Q_{i,b}(s, a))
+
+    Each branch has a temperature and a target entropy of its own. One branch is the paper's algorithm.
+
+    A mask of valid choices in the observation is respected everywhere: see `DiscreteActionSpec`. Where n of a branch's C
+    choices are valid, its target entropy is the fraction `log n / log C` of that of all C: as far from its greatest value
+    there as everywhere, so that it can be reached, and 0 where there is no choice.
 
     Args:
         observation_spec: of the environment.
-        action_spec: a scalar of C choices; or a vector, of agents with C choices each.
+        action_spec: a scalar of C choices; or a vector, of K branches with C_b choices each.
         reward_dim, reward_weights, encoder_ctor, critic_ctor, target_update_tau, target_update_period,
-            target_update_env_steps, actor_encoder_ctor: see `ActorCriticAlgorithm`; `critic_ctor` is called with `num_choices`
-            as well.
-        actor_ctor: called with input size and C; see `CategoricalActorNetwork`.
+            target_update_env_steps, actor_encoder_ctor: see `ActorCriticAlgorithm`; `critic_ctor` is called with `num_choices`,
+            `sum_b C_b`, as well.
+        actor_ctor: called with input size and `sum_b C_b`; see `CategoricalActorNetwork`.
         td_loss: how targets are made; see `td_losses`.
-        action_min_prob: gives the target entropy, `p (log(C-1) - log p) - (1-p) log(1-p)`.
-        target_entropy: the target entropy itself, in nats, instead; in [0, log C].
-        temperature_ctor: called with the target entropy; see `Temperature`.
+        action_min_prob: gives the target entropy of a branch, `p (log(C-1) - log p) - (1-p) log(1-p)`; one number for all
+            branches, or one a branch.
+        target_entropy: the target entropy itself, in nats, instead; in [0, log C]; one number for all, or one a branch.
+        temperature_ctor: called with the target entropy of each branch; see `Temperature`.
         entropy_in_target: whether targets pay the entropy of every step that they go through, discounted as the value.
 
     Raises:
@@ -77,8 +87,8 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
         actor_ctor: Callable[..., nn.Module] = CategoricalActorNetwork,
         critic_ctor: Callable[..., nn.Module] = CriticEnsemble,
         td_loss: BaseTDLoss | None = None,
-        action_min_prob: float = 0.1,
-        target_entropy: float | Schedule | None = None,
+        action_min_prob: float | Sequence[float] = 0.1,
+        target_entropy: float | Schedule | Sequence[float | Schedule] | None = None,
         temperature_ctor: Callable[..., Temperature] = Temperature,
         entropy_in_target: bool = True,
         target_update_tau: float = 0.005,
@@ -87,28 +97,22 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
         actor_encoder_ctor: Callable[..., nn.Module] | None = None,
     ):
         discrete = DiscreteActionSpec(action_spec, observation_spec, type(self).__name__)
-        choices, agents = discrete.num_choices, discrete.agents
-        if agents and (reward_dim not in (None, *agents) or reward_weights is not None):
-            raise TaacError(
-                f"{agents[0]} agents share the policy, so the reward must be one number, or {agents[0]}, one an agent, and "
-                f"without reward_weights, which create_agent.reward_signals bring; it has "
-                f"{reward_dim or 1} parts and the weights {reward_weights}"
-            )
+        total = sum(discrete.num_choices)
         super().__init__(
-            discrete.observation, action_spec, 0, None if agents else reward_dim, reward_weights, encoder_ctor,
-            functools.partial(critic_ctor, num_choices=choices), target_update_tau, target_update_period, None,
+            discrete.observation, action_spec, 0, reward_dim, reward_weights, encoder_ctor,
+            functools.partial(critic_ctor, num_choices=total), target_update_tau, target_update_period, None,
             target_update_env_steps,
             actor_encoder_ctor,
         )  # fmt: skip
-        self.discrete, self.agent_dims = discrete, len(agents)
-        self.actor = actor_ctor(self.actor_feature_size, choices)
-        target = target_entropies.of_choices(
-            choices, action_min_prob, target_entropy, "DiscreteSacAlgorithm.target_entropy"
-        )
-        self._target_formula = target.formula + (
-            ", times log n / log C where n choices are valid" if discrete.masked else ""
-        )
-        self.temperature = self.build_temperature(temperature_ctor, target)
+        self.discrete = discrete
+        self.actor = actor_ctor(self.actor_feature_size, total)
+        targets = _targets(discrete, action_min_prob, target_entropy)
+        masked = ", times log n / log C where n choices are valid" if discrete.masked else ""
+        self._target_formulas = {
+            name: target.formula + masked for name, target in zip(self._names(), targets, strict=True)
+        }
+        tuned = [self.build_temperature(temperature_ctor, target) for target in targets]
+        self.temperature = BranchTemperatures(tuned) if discrete.branched else tuned[0]
         td_loss = td_loss or OneStepTDLoss()
         td_loss.check(reward_dim, type(self).__name__)
         self.td_loss = td_loss.of_parts(self.reward_parts)
@@ -121,12 +125,7 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
 
     @torch.inference_mode()
     def predict_step(self, time_step: TimeStep, state: Nest, epsilon: float = 0.0) -> AlgStep:
-        probs, _ = self._policy(self._seen(time_step), self._valid(time_step))
-        choice = probs.argmax(-1)
-        if epsilon > 0:
-            sampled = distributions.categorical_sample(probs)
-            choice = torch.where(torch.rand(choice.shape, device=choice.device) < epsilon, sampled, choice)
-        return self._act(time_step, choice)
+        return self._act(time_step, self._greedy(self._seen(time_step), self._valid(time_step), epsilon))
 
     @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
@@ -137,9 +136,19 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
     def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
         return self._act(time_step, distributions.categorical_sample(self._valid(time_step).float()))
 
-    @staticmethod
-    def _act(time_step: TimeStep, choice: torch.Tensor) -> AlgStep:
-        return AlgStep(choice, (), (), torch.ones_like(time_step.step_type, dtype=torch.bool))
+    def _act(self, time_step: TimeStep, choice: torch.Tensor) -> AlgStep:
+        """Executes choices `[B, K]`."""
+        decided = torch.ones_like(time_step.step_type, dtype=torch.bool)
+        return AlgStep(self.discrete.from_branches(choice), (), (), decided)
+
+    def _greedy(self, features: torch.Tensor, valid: torch.Tensor, epsilon: float) -> torch.Tensor:
+        """The likeliest choice of each branch `[B, K]`; with probability `epsilon` a sample of it instead."""
+        probs, _ = self._policy(features, valid)
+        choice = probs.argmax(-1)
+        if epsilon == 0:
+            return choice
+        sampled = distributions.categorical_sample(probs)
+        return torch.where(torch.rand(choice.shape, device=choice.device) < epsilon, sampled, choice)
 
     def _valid(self, time_step: TimeStep) -> torch.Tensor:
         return self.discrete.valid(time_step.observation, time_step.step_type.shape, time_step.step_type.device)
@@ -148,80 +157,133 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
         return self.actor_features(self.discrete.observed(time_step.observation))
 
     def _policy(self, features: torch.Tensor, valid: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return distributions.categorical_policy(self.actor(features), valid)
+        """Probabilities of each branch's choices and their logarithms, `[..., K, C]` both."""
+        return distributions.categorical_policy(self.discrete.padded(self.actor(features)), valid)
 
     # Learning --------------------------------------------------------------------------------------------------------
 
     def train_step(self, experience: Experience) -> DiscreteSacTrainInfo:
         time_step = experience.time_step
-        observation, valid = self.discrete.observed(time_step.observation), self._valid(time_step)
+        observation = self.discrete.observed(time_step.observation)
         features, seen = self.encode(observation)
-        q = self.critics(features)
+        with torch.no_grad():
+            target_features = self.target_encoder(nest.index(observation, slice(1, None)))
+        return self.learn_from(time_step, seen, features, target_features)
+
+    def learn_from(
+        self, time_step: TimeStep, seen: torch.Tensor, features: torch.Tensor, target_features: torch.Tensor
+    ) -> DiscreteSacTrainInfo:
+        """The step on encoded observations: the actor's and the critics' `[T, B, F]`, the target critics' `[T-1, B, F]`."""
+        valid = self._valid(time_step)
+        q = self.discrete.padded(self.critics(features), dim=features.dim())  # [N, T, B, K, C(, D)]
 
         # Actor: minimise sum_a pi(a|s) (alpha log pi(a|s) - min_i Q_i(s, a))  (equation 12)
         probs, log_probs = self._policy(seen, valid)
         alpha = self.temperature.alpha()
         q_pi = self.weighted(self.min_over_critics(q.detach()))
-        actor_loss = (probs * (alpha * log_probs - q_pi)).sum(-1)
+        actor_loss = (probs * (alpha.unsqueeze(-1) * log_probs - q_pi)).sum(-1)
 
         # Temperature: the exact entropy H(pi(.|s)) against its target  (equation 11)
         entropy = -(probs * log_probs).sum(-1).detach()
-        reachable = valid.sum(-1).to(entropy.dtype).log() / math.log(self.discrete.num_choices)
+        greatest = torch.tensor([math.log(c) for c in self.discrete.num_choices], device=entropy.device)
+        reachable = valid.sum(-1).to(entropy.dtype).log() / greatest
         temperature_loss = self.temperature.loss(entropy, reachable)
 
         # V(s') = sum_a pi(a|s') (min_i Q'_i(s', a) - alpha log pi(a|s'))  (equation 10)
         with torch.no_grad():
-            target_features = self.target_encoder(nest.index(observation, slice(1, None)))
-            target_q = self.min_over_critics(self.target_critics(target_features))
-            value = (_like(probs[1:], target_q) * target_q).sum(probs.dim() - 1)
-            bonus = self._share_out(alpha * entropy[1:]) if self.entropy_in_target else None
+            target_q = self.discrete.padded(self.target_critics(target_features), dim=features.dim())
+            target_q = self.min_over_critics(target_q)  # [T-1, B, K, C(, D)]
+            value = (_like(probs[1:], target_q) * target_q).sum(3).mean(2)
+            bonus = self._share_out((alpha * entropy[1:]).mean(-1)) if self.entropy_in_target else None
             if bonus is not None:
                 value = value + bonus
         return DiscreteSacTrainInfo(
-            actor_loss=self._over_agents(actor_loss),
-            temperature_loss=self._over_agents(temperature_loss),
-            log_pi=self._over_agents(-entropy),
-            q=_at(q[:, :-1], time_step.prev_action[1:]),
+            actor_loss=actor_loss.mean(-1),
+            temperature_loss=temperature_loss.mean(-1),
+            log_pi=-entropy.sum(-1),
+            entropy=entropy,
+            q=_at(q[:, :-1], self.discrete.to_branches(time_step.prev_action[1:])).mean(3),
             value=self.pad_front(value),
             bonus=None if bonus is None else self.pad_front(bonus),
         )
 
     def calc_loss(self, experience: Experience, info: DiscreteSacTrainInfo) -> LossInfo:
-        time_step = experience.time_step
-        if time_step.reward.dim() < info.value.dim():  # every agent has the one reward
-            time_step = time_step._replace(reward=time_step.reward.unsqueeze(-1).expand_as(info.value))
-        switch = torch.ones_like(time_step.step_type, dtype=torch.bool)
-        critic_loss, target = self.td_loss(info.q, time_step, info.value, switch, info.bonus)
+        switch = torch.ones_like(experience.time_step.step_type, dtype=torch.bool)
+        critic_loss, target = self.td_loss(info.q, experience.time_step, info.value, switch, info.bonus)
         loss = self.masked(experience, info.actor_loss + info.temperature_loss + critic_loss)
         summaries = self.common_summaries(experience, info, critic_loss, target, self.temperature)
+        if self.discrete.branched:
+            summaries |= self._branch_summaries(experience, info)
         return LossInfo(loss, summaries, self.segment_error(experience, info.q, target))
 
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
-        """`-log pi(a|s)` of the demonstrated choice, mean over agents; 0 of one that the mask forbids."""
+        """`-log pi(a|s)` of the demonstrated choices, the sum over branches; 0 of one that the mask forbids."""
         time_step = nest.index(experience.time_step, slice(None, -1))
-        _, log_probs = self._policy(self._seen(time_step), self._valid(time_step))
-        chosen = experience.time_step.prev_action[1:].unsqueeze(-1)
-        return self.cloned(experience, self._over_agents(-log_probs.gather(-1, chosen).squeeze(-1)))
+        return self._cloned(experience, self._seen(time_step))
 
-    def _over_agents(self, loss: torch.Tensor) -> torch.Tensor:
-        return loss.mean(-1) if self.discrete.agents else loss
+    def _cloned(self, experience: Experience, features: torch.Tensor) -> torch.Tensor:
+        """The cloning loss of a policy that sees `features` `[T-1, B, F]`."""
+        _, log_probs = self._policy(features, self._valid(nest.index(experience.time_step, slice(None, -1))))
+        chosen = self.discrete.to_branches(experience.time_step.prev_action[1:]).unsqueeze(-1)
+        return self.cloned(experience, -log_probs.gather(-1, chosen).squeeze(-1).sum(-1))
+
+    def _branch_summaries(self, experience: Experience, info: DiscreteSacTrainInfo) -> dict[str, torch.Tensor]:
+        alpha, acted = self.temperature.alpha(), (~experience.time_step.is_last()).to(info.entropy.dtype)
+        entropy = (info.entropy * acted.unsqueeze(-1)).sum((0, 1)) / acted.sum().clamp(min=1.0)
+        each = {f"branch_{b}/entropy": entropy[b] for b in range(len(entropy))}
+        return {**each, **{f"branch_{b}/alpha": alpha[b] for b in range(len(alpha))}, "policy/alpha": alpha.mean()}
+
+    def summary_tags(self) -> dict[str, str]:
+        if not self.discrete.branched:
+            return {}
+        branches = range(len(self.discrete.num_choices))
+        return {f"branch_{b}/entropy": f"exact entropy of branch {b} of the action, nats" for b in branches} | {
+            f"branch_{b}/alpha": f"temperature of branch {b}" for b in branches
+        }
+
+    def _names(self) -> list[str]:
+        """Of the temperatures."""
+        return [f"branch {b}" for b in range(len(self.discrete.num_choices))] if self.discrete.branched else ["action"]
 
     def temperatures(self) -> dict[str, Temperature]:
-        return {"action": self.temperature}
+        tuned = self.temperature
+        return dict(zip(self._names(), tuned.each() if isinstance(tuned, BranchTemperatures) else [tuned], strict=True))
 
     def target_formulas(self) -> dict[str, str]:
-        return {"action": self._target_formula}
+        return self._target_formulas
 
     def actor_modules(self) -> list[nn.Module]:
         return [self.actor]
 
 
 def _like(probs: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """Probabilities `[..., C]` that broadcast with values `[..., C(, D)]`."""
+    """Probabilities `[..., K, C]` that broadcast with values `[..., K, C(, D)]`."""
     return probs.reshape(*probs.shape, *(1,) * (q.dim() - probs.dim()))
 
 
 def _at(q: torch.Tensor, choice: torch.Tensor) -> torch.Tensor:
-    """Values `[N, ..., C(, D)]` at choices `[...]`."""
+    """Values `[N, ..., K, C(, D)]` at choices `[..., K]`."""
     index = choice.reshape(1, *choice.shape, *(1,) * (q.dim() - choice.dim() - 1))
     return q.take_along_dim(index, dim=choice.dim() + 1).squeeze(choice.dim() + 1)
+
+
+def _targets(
+    discrete: DiscreteActionSpec,
+    min_prob: float | Sequence[float],
+    target_entropy: float | Schedule | Sequence[float | Schedule] | None,
+) -> list[TargetEntropy]:
+    """The target entropy of each branch."""
+    counts = discrete.num_choices
+    min_probs = _of_branches("action_min_prob", min_prob, len(counts))
+    given = _of_branches("target_entropy", target_entropy, len(counts))
+    name = "DiscreteSacAlgorithm.target_entropy"
+    names = [f"{name}[{b}]" for b in range(len(counts))] if discrete.branched else [name]
+    return [target_entropies.of_choices(*each) for each in zip(counts, min_probs, given, names, strict=True)]
+
+
+def _of_branches(name: str, value: Any, branches: int) -> list[Any]:
+    """A setting of each branch, from one for all or one each."""
+    each = [*value] if isinstance(value, Sequence) else [value] * branches
+    if len(each) != branches:
+        raise TaacError(f"DiscreteSacAlgorithm.{name} must be one number or {branches}, one a branch, got {value}")
+    return each

@@ -99,3 +99,19 @@ class Temperature(nn.Module):
             state_dict[value] = given.log() if is_log else given.exp()
         state_dict[mark] = self.is_log
         super()._load_from_state_dict(state_dict, prefix, *others)
+
+
+class BranchTemperatures(nn.ModuleList):
+    """Temperatures of K branches of an action, called as one: `alpha` is `[K]`, entropies and losses are `[..., K]`."""
+
+    def each(self) -> list[Temperature]:
+        return list(self)  # type: ignore[arg-type]
+
+    def alpha(self) -> torch.Tensor:
+        """The temperatures, detached, `[K]`."""
+        return torch.stack([temperature.alpha() for temperature in self.each()])
+
+    def loss(self, entropy: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        """Each temperature's loss; entropies and scales of targets as `Temperature.loss`, `[..., K]`."""
+        parts = zip(self.each(), entropy.unbind(-1), scale.unbind(-1), strict=True)
+        return torch.stack([temperature.loss(h, part) for temperature, h, part in parts], dim=-1)

@@ -11,15 +11,15 @@ from gymnasium import spaces
 
 from taac.data_structures import Nest
 from taac.errors import TaacError
-from taac.specs import ACTION_MASK, TensorSpec, bounded
+from taac.specs import ACTION_MASK, AGENT_MASK, TensorSpec, bounded
 
 
 def observation_spec(space: spaces.Space, path: str = "") -> Nest:
     """The spec of an observation space, Dict and Tuple of any depth.
 
     Float boxes become float32; uint8 boxes (images, bytes) stay; other integer boxes and MultiBinary become float32;
-    Discrete and MultiDiscrete become categorical int64. The leaf `action_mask` of a Dict becomes bool if it is binary:
-    MultiBinary, or an integer box in [0, 1].
+    Discrete and MultiDiscrete become categorical int64. The leaves `action_mask` and `agent_mask` of a Dict become bool if they
+    are binary: MultiBinary, or an integer box in [0, 1].
 
     Raises:
         TaacError: a space that has no tensor form (Text, Graph, Sequence...).
@@ -27,7 +27,7 @@ def observation_spec(space: spaces.Space, path: str = "") -> Nest:
     if isinstance(space, spaces.Dict):
         return {
             key: TensorSpec(tuple(child.shape or ()), torch.bool, np.asarray(0), np.asarray(1))
-            if key == ACTION_MASK and _is_binary(child)
+            if key in (ACTION_MASK, AGENT_MASK) and _is_binary(child)
             else observation_spec(child, f"{path}/{key}")
             for key, child in space.spaces.items()
         }

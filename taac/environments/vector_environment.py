@@ -262,7 +262,7 @@ class VectorEnvironment:
 
     def _checked(self, observation: Nest, action: Nest, terminated: np.ndarray) -> Nest:
         if self._masked:
-            self._check_mask(observation[specs.ACTION_MASK], terminated)
+            self._check_mask(observation, terminated)
         for path, leaf in nest.flatten_with_path(observation):
             spec = self._categorical.get(path)
             if spec is not None and not bool(((leaf >= spec[0]) & (leaf <= spec[1])).all()):
@@ -277,15 +277,20 @@ class VectorEnvironment:
                     self._refuse(f"an observation '{path}'" if path else "an observation", leaf.numpy(), where, action)
         return observation
 
-    def _check_mask(self, mask: torch.Tensor, terminated: np.ndarray) -> None:
-        """Where the episode goes on, or was cut off, somebody must be able to act (each agent, where there are several)."""
-        forbids = ~mask.numpy().any(-1).reshape(self.num_envs, -1).all(1) & ~terminated
+    def _check_mask(self, observation: Nest, terminated: np.ndarray) -> None:
+        """Where the episode goes on, or was cut off, every branch of every present agent must have a valid choice."""
+        mask = observation[specs.ACTION_MASK]
+        possible = specs.can_act(mask, self.action_spec)
+        if specs.AGENT_MASK in observation:
+            absent = ~observation[specs.AGENT_MASK]
+            possible = possible | absent.reshape(*absent.shape, *(1,) * (possible.dim() - absent.dim()))
+        forbids = ~possible.numpy().reshape(self.num_envs, -1).all(1) & ~terminated
         if forbids.any():
             index = int(np.flatnonzero(forbids)[0])
             raise TaacError(
                 f"environment '{self.name}' (number {index} of {self.num_envs}) gave an '{specs.ACTION_MASK}' that forbids "
                 f"every choice at step {self._steps} after reset: {mask[index].tolist()}; an episode in which nothing can be "
-                "done must terminate, and an agent that has nothing to do needs a choice that does nothing"
+                "done must terminate, and an agent or a branch that has nothing to do needs a choice that does nothing"
             )
 
     def _refuse(self, what: str, values: np.ndarray, bad: np.ndarray, action: Nest) -> None:

@@ -76,7 +76,7 @@ class ActionMaskFromInfo(gymnasium.Wrapper):
     replayed with the observation that it belongs to.
 
     Args:
-        env: its actions are Discrete, or MultiDiscrete with equally many choices for each of N agents.
+        env: its actions are Discrete, or MultiDiscrete with equally many choices for each of N agents or branches.
         key: of the mask in the info of `reset` and `step`, numbers or bools `[(N,) C]`, 0 where a choice is invalid.
 
     Raises:
@@ -92,7 +92,7 @@ class ActionMaskFromInfo(gymnasium.Wrapper):
             self._shape = (*space.nvec.shape, int(space.nvec[0]))
         else:
             raise TaacError(
-                "ActionMaskFromInfo needs Discrete actions, or MultiDiscrete ones with equally many choices for each agent; "
+                "ActionMaskFromInfo needs Discrete actions, or MultiDiscrete ones with equally many choices for each entry; "
                 f"the action space is {space}"
             )
         inner, mask = env.observation_space, gymnasium.spaces.MultiBinary(self._shape)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import gin
 import torch
 import torch.nn as nn
@@ -20,7 +18,6 @@ class RewardNormalizer(nn.Module):
 
     At call k (from 0, so that the first batch sets them) the running mean and second moment move towards the batch's by
     `8 / (8 + k)`; then `(r - mean) / sqrt(var + 1e-10)`, clipped to +-clip. Each part of a vector reward has its own statistics.
-    Rewards of agents that share a policy, one number an agent, share one mean and one second moment (`reward_dim = None`).
 
     A reward r of k environment steps, an action having been repeated, is normalised as their sum. The statistics are those of
     `x = r / k`, each sampled frame counting once, whatever its k: with their mean m and second moment s,
@@ -35,7 +32,7 @@ class RewardNormalizer(nn.Module):
     one, and FIRST, to which no action led, as one step with reward 0.
 
     Args:
-        reward_dim: D, or None for a scalar reward, of one agent or of each of several.
+        reward_dim: D, or None for a scalar reward.
         clip: in standard deviations; None does not clip.
 
     Source: the settings published with TAAC (arXiv:2104.06521).
@@ -59,16 +56,15 @@ class RewardNormalizer(nn.Module):
 
     @torch.no_grad()
     def update(self, reward: torch.Tensor, duration: torch.Tensor | None = None) -> None:
-        """Moves the statistics towards those of a batch `[T, B(, N)]` or `[T, B, D]` of durations `[T, B]` (None: 1)."""
+        """Moves the statistics towards those of a batch `[T, B]` or `[T, B, D]` of durations `[T, B]` (None: 1)."""
         rate = self.SPEED / (self.SPEED + self.calls)
         reward = reward.to(torch.float64) / self._steps(reward, duration)
-        over = tuple(range(reward.dim() - self.mean.dim()))  # time, batch and agents
-        self.mean.lerp_(reward.mean(over), rate)
-        self.second_moment.lerp_(reward.square().mean(over), rate)
+        self.mean.lerp_(reward.mean((0, 1)), rate)
+        self.second_moment.lerp_(reward.square().mean((0, 1)), rate)
         self.calls += 1
 
     def forward(self, reward: torch.Tensor, duration: torch.Tensor | None = None) -> torch.Tensor:
-        """`[T, B(, N)]` or `[T, B, D]` of durations `[T, B]` (None: 1), normalised with the present statistics."""
+        """`[T, B]` or `[T, B, D]` of durations `[T, B]` (None: 1), normalised with the present statistics."""
         variance = (self.second_moment - self.mean.square()).clamp(min=0.0)
         steps = self._steps(reward, duration)
         normalized = (reward / steps - self.mean) / (variance + 1e-10).sqrt()
@@ -84,44 +80,30 @@ class RewardNormalizer(nn.Module):
         return duration.clamp(min=1).reshape(*duration.shape, *(1,) * (reward.dim() - duration.dim()))
 
 
-@gin.configurable(denylist=["agent_dims"])
+@gin.configurable
 class ObservationNormalizer(nn.Module):
     """Normalises float observations by the mean and variance of all that rollouts have seen, then clips.
 
     Images (uint8) and categorical leaves pass unchanged. Only rollouts update the statistics, by the exact parallel
     algorithm of Chan et al. (1979); replayed batches are normalised with the statistics of the moment.
 
-    Agents that share a policy share the statistics as well: with leaves `[*agents, *shape]`, where `agents` has `agent_dims`
-    dimensions, mean and variance are `[*shape]`, taken over frames and agents. So equal observations of two agents stay equal.
-
     Args:
         observation_spec: nest of `TensorSpec`.
         clip: in standard deviations; None does not clip.
-        agent_dims: how many leading dimensions of every leaf are agents.
-
-    Raises:
-        TaacError: a clip that is not above 0; a leaf of fewer dimensions than `agent_dims`.
     """
 
-    def __init__(self, observation_spec: Nest, clip: float | None = 10.0, agent_dims: int = 0):
+    def __init__(self, observation_spec: Nest, clip: float | None = 10.0):
         super().__init__()
         if clip is not None and clip <= 0:
             raise TaacError(f"ObservationNormalizer.clip must be above 0, or None, got {clip}")
         self.clip = clip
         self.count: torch.Tensor
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
-        self._agents: dict[int, int] = {}  # how many observe each leaf that is normalised
-        for number, (path, spec) in enumerate(nest.flatten_with_path(observation_spec)):
+        for number, (_, spec) in enumerate(nest.flatten_with_path(observation_spec)):
             if self._normalises(spec):
-                if len(spec.shape) < agent_dims:
-                    raise TaacError(
-                        f"the observation '{path}' has the shape {list(spec.shape)}, expected {agent_dims} dimensions of agents "
-                        "before its own"
-                    )
-                self._agents[number] = math.prod(spec.shape[:agent_dims])
-                shape = spec.shape[agent_dims:]
-                self.register_buffer(f"mean_{number}", torch.zeros(shape, dtype=torch.float64))
-                self.register_buffer(f"squares_{number}", torch.zeros(shape, dtype=torch.float64))
+                self.register_buffer(f"mean_{number}", torch.zeros(spec.shape, dtype=torch.float64))
+                self.register_buffer(f"squares_{number}", torch.zeros(spec.shape, dtype=torch.float64))
+        self._spec = observation_spec
 
     @staticmethod
     def _normalises(spec: TensorSpec) -> bool:
@@ -133,12 +115,13 @@ class ObservationNormalizer(nn.Module):
         leaves = nest.flatten(observation)
         batch = leaves[0].shape[0]
         total = self.count + batch
-        for number, agents in self._agents.items():
-            mean, squares = getattr(self, f"mean_{number}"), getattr(self, f"squares_{number}")
-            leaf = leaves[number].to(torch.float64).reshape(-1, *mean.shape)
-            delta = leaf.mean(0) - mean
-            squares += (leaf - leaf.mean(0)).square().sum(0) + delta.square() * (self.count * batch / total * agents)
-            mean += delta * (batch / total)
+        for number, leaf in enumerate(leaves):
+            if hasattr(self, f"mean_{number}"):
+                mean, squares = getattr(self, f"mean_{number}"), getattr(self, f"squares_{number}")
+                leaf = leaf.to(torch.float64)
+                delta = leaf.mean(0) - mean
+                squares += (leaf - leaf.mean(0)).square().sum(0) + delta.square() * (self.count * batch / total)
+                mean += delta * (batch / total)
         self.count.copy_(total)
 
     def forward(self, observation: Nest) -> Nest:
@@ -147,12 +130,11 @@ class ObservationNormalizer(nn.Module):
         return nest.pack_like(observation, leaves)
 
     def _normalize(self, number: int, leaf: torch.Tensor) -> torch.Tensor:
-        if number not in self._agents:
+        if not hasattr(self, f"mean_{number}"):
             return leaf
         mean, squares = getattr(self, f"mean_{number}"), getattr(self, f"squares_{number}")
-        seen = self.count * self._agents[number]
         # One observation has no variance yet: the scale is 1 until there are two.
-        variance = torch.where(seen > 1, squares / seen.clamp(min=1), torch.ones_like(squares))
+        variance = torch.where(self.count > 1, squares / self.count.clamp(min=1), torch.ones_like(squares))
         normalized = (leaf - mean.to(leaf.dtype)) * (variance + 1e-8).rsqrt().to(leaf.dtype)
         if self.clip is not None:
             normalized = normalized.clamp(-self.clip, self.clip)

@@ -91,7 +91,8 @@ def _evaluation(trainer: Trainer) -> Iterator[str]:
 
 def _entropy(trainer: Trainer) -> Iterator[str]:
     """Targets so near to the uniform policy, or to a deterministic one, that they can hardly be meant."""
-    algorithm, spec = trainer.agent.algorithm, trainer.environment.action_spec
+    algorithm, agents = trainer.agent.algorithm, trainer.agent.agents
+    spec = trainer.environment.action_spec if agents is None else agents.action
     temperature = algorithm.temperatures().get("action") if isinstance(algorithm, ActorCriticAlgorithm) else None
     if temperature is None or not isinstance(spec, TensorSpec) or spec.is_categorical or temperature.tuning == "fixed":
         return

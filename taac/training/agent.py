@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
@@ -10,6 +11,7 @@ import torch.nn as nn
 
 from taac import nest
 from taac.algorithms import Algorithm
+from taac.algorithms.agents import AgentBatch
 from taac.algorithms.reward_signals import RewardSignal
 from taac.data_structures import AlgStep, Experience, Nest, TimeStep
 from taac.errors import TaacError
@@ -17,6 +19,7 @@ from taac.networks import ObservationNormalizer, RewardNormalizer
 from taac.ops.compiled import CompiledFunction, check_compiler
 
 Role = Literal["learn", "collect", "act"]
+Policy = Callable[[TimeStep, Nest], AlgStep]
 
 
 class Agent(nn.Module):
@@ -33,9 +36,11 @@ class Agent(nn.Module):
         compile: whether an update's loss and gradients, and acting in rollouts, are compiled into one program each, when they
             are first called (some 10 seconds each, fewer when it was done before). Random numbers are the same, sums are
             rounded otherwise.
+        agents: folds the frames of several agents that share the policy into those of one, which normalisers and algorithm
+            see; None: there is one agent.
 
     Raises:
-        TaacError: an unknown role; nothing can be compiled here.
+        TaacError: an unknown role; nothing can be compiled here; what agents that come and go cannot be combined with.
     """
 
     def __init__(
@@ -46,6 +51,7 @@ class Agent(nn.Module):
         role: Role = "learn",
         reward_signals: Sequence[RewardSignal] = (),
         compile: bool = False,
+        agents: AgentBatch | None = None,
     ):
         super().__init__()
         if role not in ("learn", "collect", "act"):
@@ -64,6 +70,9 @@ class Agent(nn.Module):
         self.reward_normalizer = reward_normalizer
         self.reward_signals = nn.ModuleDict({signal.name: signal for signal in reward_signals})
         self.signals = list(reward_signals)
+        self.agents = agents
+        if agents is not None and agents.masked:
+            _check_masked(algorithm, reward_signals)
         self.device = next(algorithm.parameters()).device
         self.compiled = compile and role != "act"
         if self.compiled:
@@ -78,30 +87,41 @@ class Agent(nn.Module):
         return time_step._replace(observation=self.observation_normalizer(time_step.observation))
 
     def predict_step(self, time_step: TimeStep, state: Nest, epsilon: float = 0.0) -> AlgStep:
-        return self.algorithm.predict_step(self._seen(time_step), state, epsilon)
+        return self._act(functools.partial(self.algorithm.predict_step, epsilon=epsilon), time_step, state)
 
     def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
         self.observe(time_step.observation)
-        return self._rollout_step(self._seen(time_step), state)
+        return self._act(self._rollout_step, time_step, state)
 
     def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
         self.observe(time_step.observation)
-        return self.algorithm.random_step(self._seen(time_step), state)
+        return self.unobserved_random_step(time_step, state)
+
+    def unobserved_random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
+        """As `random_step`, at a frame that the statistics of observations know already, or are not to know."""
+        return self._act(self.algorithm.random_step, time_step, state)
+
+    def _act(self, step: Policy, time_step: TimeStep, state: Nest) -> AlgStep:
+        if self.agents is None:
+            return step(self._seen(time_step), state)
+        return self.agents.act(lambda t, s: step(self._seen(t), s), self.algorithm.initial_state, time_step, state)
 
     def observe(self, observation: Nest) -> None:
-        """Takes observations of a rollout, leaves `[B, ...]`, into their statistics."""
+        """Takes observations of a rollout, leaves `[B, ...]`, into their statistics; of present agents alone."""
         if self.role == "act":
             raise TaacError("an agent whose role is 'act' does not explore; build it with role 'collect' or 'learn'")
         if self.observation_normalizer is not None:
-            self.observation_normalizer.update(observation)
+            if self.agents is not None:
+                observation = self.agents.present_observations(observation)
+            if len(nest.flatten(observation)[0]):
+                self.observation_normalizer.update(observation)
 
     def prepare(self, experience: Experience) -> Experience:
         """A sampled batch as the algorithm is to see it, on its device; moves the reward statistics."""
-        if experience.time_step.reward.device != self.device:  # frames kept elsewhere than the agent
-            experience = nest.map_structure(lambda x: x.to(self.device, non_blocking=True), experience)
+        experience = self._folded(experience)
         time_step = self._seen(experience.time_step)
         if self.reward_normalizer is not None:
-            self.reward_normalizer.update(time_step.reward, time_step.duration)
+            self._count_rewards(time_step)
             time_step = time_step._replace(reward=self.reward_normalizer(time_step.reward, time_step.duration))
         if self.signals:
             task = time_step.reward if time_step.reward.dim() == 3 else time_step.reward.unsqueeze(-1)
@@ -110,19 +130,59 @@ class Agent(nn.Module):
         learnt = self.algorithm.learnt_reward(time_step.reward)
         return experience._replace(time_step=time_step._replace(reward=learnt))
 
+    def _count_rewards(self, time_step: TimeStep) -> None:
+        """Moves the reward statistics; rewards that arrive at an agent which has not acted do not count."""
+        assert self.reward_normalizer is not None
+        reward, duration = time_step.reward, time_step.duration
+        if self.agents is not None and self.agents.masked:
+            counted = self.agents.counted(time_step)
+            if not bool(counted.any()):
+                return
+            reward, duration = reward[counted].unsqueeze(0), duration[counted].unsqueeze(0)
+        self.reward_normalizer.update(reward, duration)
+
+    def _folded(self, experience: Experience) -> Experience:
+        """A batch on the agent's device, of one agent's frames."""
+        if experience.time_step.reward.device != self.device:  # frames kept elsewhere than the agent
+            experience = nest.map_structure(lambda x: x.to(self.device, non_blocking=True), experience)
+        return experience if self.agents is None else self.agents.fold_experience(experience)
+
     def prepare_demonstrations(self, experience: Experience) -> Experience:
         """Demonstrations as the algorithm is to see them, on its device: their observations; no statistics move."""
-        moved = nest.map_structure(lambda x: x.to(self.device, non_blocking=True), experience)
+        moved = self._folded(experience)
         return moved._replace(time_step=self._seen(moved.time_step))
+
+    def demonstrated_info(self, time_step: TimeStep) -> Nest:
+        """The algorithm's `info` of recorded frames, leaves `[T, E, ...]`; see `Algorithm.demonstrated_info`."""
+        if self.agents is None:
+            return self.algorithm.demonstrated_info(time_step)
+        folded = self.agents.fold_experience(Experience(time_step, ())).time_step
+        return self.agents.unfold_info(self.algorithm.demonstrated_info(folded))
 
     def own_state(self, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Of the state of an agent of any role, what this one holds: a state that lacks some of it stays without."""
         return {name: value for name, value in state.items() if not name.startswith(self._absent)}
 
     def initial_state(self, batch_size: int) -> Nest:
-        return self.algorithm.initial_state(batch_size)
+        if self.agents is None:
+            return self.algorithm.initial_state(batch_size)
+        return self.agents.initial_state(self.algorithm.initial_state, batch_size)
 
     def to_device(self, device: torch.device) -> Agent:
         self.to(device)
         self.device = device
         return self
+
+
+def _check_masked(algorithm: Algorithm, reward_signals: Sequence[RewardSignal]) -> None:
+    """Refuses what would learn from the frames of absent agents."""
+    if getattr(getattr(algorithm, "td_loss", None), "ignore_done", False):
+        raise TaacError(
+            "agents that come and go (an 'agent_mask' in the observation) leave as by a termination, which the TD loss's "
+            "ignore_done = True would ignore: bind it to False"
+        )
+    if reward_signals:
+        raise TaacError(
+            "create_agent.reward_signals cannot be combined with agents that come and go (an 'agent_mask' in the "
+            "observation): their models would learn from the frames of absent agents"
+        )

@@ -13,6 +13,7 @@ import torch
 
 from taac import nest, specs
 from taac.algorithms import Algorithm
+from taac.algorithms.agents import AgentBatch
 from taac.algorithms.reward_signals import RewardSignal
 from taac.algorithms.td_losses import BaseTDLoss
 from taac.data_structures import Experience, Nest, TimeStep
@@ -38,6 +39,7 @@ def create_agent(
     reward_signals: Sequence[Callable[..., RewardSignal]] = (),
     task_strength: float | Schedule | Sequence[float | Schedule] = 1.0,
     compile: bool = False,
+    shared_policy: bool | None = None,
     role: Role = "learn",
 ) -> Agent:
     """An algorithm for an environment, with its normalisers.
@@ -49,18 +51,26 @@ def create_agent(
             1 then.
         reward_clip: normalised rewards are clipped to +- this; None does not clip.
         reward_signals: rewards beside the task's, `(@ICM, @RND)`: each called with observation and action spec. The
-            algorithm then learns a vector reward, the task's and theirs, with their strengths as `reward_weights`. Agents
-            that share a policy cannot have any.
+            algorithm then learns a vector reward, the task's and theirs, with their strengths as `reward_weights`.
         task_strength: weight of the task's own reward beside them, or of each of its parts, if it is a vector; 0: not learnt.
             Each is a number, or a schedule of it.
         compile: whether updates and the acting of rollouts are compiled, which needs a C++ compiler; see `Agent`.
+        shared_policy: True: the first dimension of the action and of the observation counts agents that share the policy,
+            see `AgentBatch`. False: there is one agent, and the entries of a MultiDiscrete action are its branches, see
+            `DiscreteSacAlgorithm`. None is False, but MultiDiscrete actions are refused: they can mean either.
         role: "learn", or "collect" or "act" for an agent that holds no more than it needs for that; see `Agent`.
 
     Raises:
         TaacError: the parts do not fit together.
     """
-    spec, reward_dim = environment.observation_spec, environment.reward_dim
-    signals, weighted = [ctor(spec, environment.action_spec) for ctor in reward_signals], {}
+    spec, action_spec, reward_dim = environment.observation_spec, environment.action_spec, environment.reward_dim
+    agents = AgentBatch(spec, action_spec, reward_dim) if shared_policy else None
+    if agents is not None:  # normalisers, signals and algorithm are of one agent
+        spec, action_spec, reward_dim = agents.observation, agents.action, None
+    elif shared_policy is None:
+        _refuse_ambiguous(action_spec)
+    normalized_parts = reward_dim
+    signals, weighted = [ctor(spec, action_spec) for ctor in reward_signals], {}
     if len({signal.name for signal in signals}) < len(signals):
         raise TaacError(f"create_agent.reward_signals names one twice: {', '.join(s.name for s in signals)}")
     if signals:
@@ -69,7 +79,7 @@ def create_agent(
         reward_dim = len(task) + len(signals)
     elif task_strength != 1.0:
         raise TaacError("create_agent.task_strength has no effect without create_agent.reward_signals")
-    algorithm = algorithm_ctor(spec, environment.action_spec, reward_dim=reward_dim, **weighted)
+    algorithm = algorithm_ctor(spec, action_spec, reward_dim=reward_dim, **weighted)
     if signals:
         _name_weights(
             algorithm, ["create_agent.task_strength"] * len(task) + [f"{type(s).__name__}.strength" for s in signals]
@@ -83,16 +93,26 @@ def create_agent(
         td_loss.extend_gamma(
             [signal.gamma for signal in signals], sum(weight != 0 for weight in weighted["reward_weights"])
         )
-    agent_dims = algorithm.agent_dims  # those agents share the statistics, too
-    normalized_parts = None if agent_dims else environment.reward_dim
     return Agent(
         algorithm,
-        ObservationNormalizer(spec, agent_dims=agent_dims) if normalize_observations else None,
+        ObservationNormalizer(spec) if normalize_observations else None,
         RewardNormalizer(normalized_parts, reward_clip) if normalize_rewards else None,
         role,
         signals,
         compile,
+        agents,
     ).to_device(device)
+
+
+def _refuse_ambiguous(action_spec: Nest) -> None:
+    """Refuses MultiDiscrete actions, if nothing says what their entries are."""
+    for leaf in nest.flatten(action_spec):
+        if leaf.is_categorical and leaf.shape:
+            raise TaacError(
+                f"the action {leaf} (a MultiDiscrete space) may be a choice of each of {leaf.shape[0]} agents that share a "
+                "policy, or one agent's choices in as many branches: bind create_agent.shared_policy = True for agents, or "
+                "False for branches"
+            )
 
 
 def _task_weights(strength: float | Schedule | Sequence[float | Schedule], parts: int) -> tuple[float | Schedule, ...]:
@@ -249,5 +269,5 @@ def experience_spec(environment: VectorEnvironment, agent: Agent) -> Nest:
     time_step = TimeStep(**parts)
     with torch.random.fork_rng(devices=[]):
         blank = specs.zeros(time_step, 1, device=agent.device)
-        info = agent.algorithm.random_step(blank, agent.initial_state(1)).info
+        info = agent.unobserved_random_step(blank, agent.initial_state(1)).info
     return Experience(time_step, nest.map_structure(specs.spec_of, info))

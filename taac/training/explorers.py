@@ -109,7 +109,7 @@ class ZetaExplorer:
         self._cumulative = torch.from_numpy(np.cumsum(weights / weights.sum()))
 
     def check(self, action_spec: Nest) -> None:
-        if not isinstance(action_spec, TensorSpec) or action_spec.is_categorical:
+        if not isinstance(action_spec, TensorSpec) or action_spec.is_categorical or len(action_spec.shape) != 1:
             raise TaacError(
                 f"Trainer.explorer ZetaExplorer explores one continuous action vector, but the actions are "
                 f"{_shown(action_spec)}; use EpsilonGreedyExplorer for discrete actions, or none"

@@ -42,7 +42,7 @@ def demonstrated_frames(source: str, environment: VectorEnvironment, agent: Agen
 def _explained(agent: Agent, recorded: list[TimeStep]) -> list[Experience]:
     """Each episode with the `info` that the algorithm gives it, leaves `[N+1, ...]`."""
     padded = nest.map_structure(lambda *leaves: nn.utils.rnn.pad_sequence(list(leaves)), *recorded)
-    info = agent.algorithm.demonstrated_info(padded)
+    info = agent.demonstrated_info(padded)
     return [
         Experience(episode, nest.index(info, (slice(len(episode.step_type)), e))) for e, episode in enumerate(recorded)
     ]

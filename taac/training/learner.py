@@ -311,10 +311,12 @@ class Learner:
             TaacError: weights were given, but the algorithm tells no errors that priorities could be updated from.
             DivergedError: the loss or a gradient is not finite; parameters are as they were.
         """
-        sampled, experience = experience, self.agent.prepare(experience)
+        agents, sampled, experience = self.agent.agents, experience, self.agent.prepare(experience)
         self.growth.see(experience.time_step.reward)
         with using(self.products):
-            given = () if weights is None else weights.to(self.agent.device)
+            given: Nest = () if weights is None else weights.to(self.agent.device)
+            if weights is not None and agents is not None:
+                given = agents.spread(given)
             loss, total, frames, extra, segment_error, gradients = self._loss_and_gradients(experience, given)
             for parameter in self._of_signals:
                 parameter.grad = None
@@ -332,6 +334,8 @@ class Learner:
         self.means.add(extra)
         self.num_updates += 1
         self.agent.algorithm.after_update(self.num_updates)
+        if agents is not None and segment_error is not None:
+            segment_error = agents.gather(segment_error)
         return LossInfo(frames, extra, segment_error)
 
     def _differentiate(self, experience: Experience, weights: Nest) -> Differentiated:

@@ -364,7 +364,7 @@ class Trainer:
                 self.explorer_state = self.explorer.initial_state(alg_step.output)
             alg_step, self.explorer_state = self.explorer.step(
                 time_step, alg_step, self.explorer_state, self.env_steps,
-                lambda: self.agent.algorithm.random_step(time_step, state).output,
+                lambda: self.agent.unobserved_random_step(time_step, state).output,
             )  # fmt: skip
         return alg_step
 
@@ -491,7 +491,7 @@ class Trainer:
     def _cut(self) -> None:
         """Ends the running episodes as truncations."""
         last = self.rollout.truncate()
-        self.replay_buffer.add(Experience(last, self.rollout.act(self.agent.algorithm.random_step).info))
+        self.replay_buffer.add(Experience(last, self.rollout.act(self.agent.unobserved_random_step).info))
         self._cut_off = True
 
     def _save_after(self, folder: RunFolder, writer: SummaryWriter) -> str:

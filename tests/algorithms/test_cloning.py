@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 
 import pytest
@@ -10,11 +11,13 @@ import torch
 
 from taac import nest
 from taac.algorithms import DiscreteSacAlgorithm, SacHybridAlgorithm, SacValueAlgorithm
+from taac.algorithms.agents import AgentBatch
 from taac.algorithms.algorithm import Algorithm
 from taac.data_structures import Experience, StepType
 from taac.errors import TaacError
 from taac.networks import CategoricalActorNetwork, CriticEnsemble
 from taac.specs import bounded
+from taac.training.agent import Agent
 from tests.algorithms import test_sac, test_sac_discrete, test_sac_mixed, test_sac_recurrent, test_sdar, test_taac
 from tests.algorithms.test_sac import (
     ACTION_SPEC,
@@ -148,27 +151,25 @@ def test_a_demonstrated_choice_that_the_mask_forbids_teaches_nothing():
 
 
 def test_of_agents_that_share_a_policy():
-    """The mean over agents."""
+    """Each agent is a row, with a choice and a loss of its own."""
     agents, choices = 3, 4
+    batch = AgentBatch(bounded((agents, 2), -1, 1), bounded((agents,), 0, choices - 1, torch.int64), None)
     algorithm = DiscreteSacAlgorithm(
-        bounded((agents, 2), -1, 1),
-        bounded((agents,), 0, choices - 1, torch.int64),
+        batch.observation,
+        batch.action,
         actor_ctor=functools.partial(CategoricalActorNetwork, hidden_layers=()),
         critic_ctor=functools.partial(CriticEnsemble, hidden_layers=(6,)),
     )
     time_step = demonstrated()._replace(
         observation=torch.randn(STEPS, BATCH, agents, 2), prev_action=torch.randint(choices, (STEPS, BATCH, agents))
     )
-
-    def of_frame(w, t, b):
-        total = 0.0
-        for g in range(agents):
-            logits = w["actor.head.weight"] @ time_step.observation[t, b, g].double() + w["actor.head.bias"]
-            weights = torch.exp(logits)
-            total = total - torch.log(weights[time_step.prev_action[t + 1, b, g]] / weights.sum())
-        return total / agents
-
-    check(algorithm, Experience(time_step, ()), of_frame, ("actor.",))
+    agent = Agent(algorithm, agents=batch)
+    cloned = algorithm.cloning_loss(agent.prepare_demonstrations(Experience(time_step, ())))
+    assert cloned.shape == (STEPS, BATCH * agents)
+    for t, b, g in itertools.product(range(STEPS - 1), range(BATCH), range(agents)):
+        logits = algorithm.actor(time_step.observation[t, b, g]).detach()
+        expected = 0.0 if IS_LAST[t, b] else -logits.log_softmax(-1)[time_step.prev_action[t + 1, b, g]]
+        assert cloned[t, b * agents + g].detach().item() == pytest.approx(float(expected), rel=1e-5, abs=1e-6)
 
 
 def a_hat_of(kind, action, a_old):

@@ -1,4 +1,4 @@
-"""Discrete SAC: one update against a slow reference and a table by hand, masks, agents that share it, acting, refusals."""
+"""Discrete SAC: one update against a slow reference and a table by hand, masks, acting, refusals."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import functools
 import math
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 
@@ -16,7 +15,7 @@ from taac.data_structures import Experience, StepType, TimeStep
 from taac.errors import TaacError
 from taac.networks import CategoricalActorNetwork, CriticEnsemble
 from taac.ops import distributions
-from taac.specs import ACTION_MASK, TensorSpec, bounded
+from taac.specs import ACTION_MASK, bounded
 from tests.algorithms.test_sac import (
     BATCH,
     IMAGE_SPEC,
@@ -399,77 +398,6 @@ def test_greedy_is_the_mode_of_the_policy_not_of_the_critics():
     assert (q.argmax(-1) != greedy).any() and len(greedy.unique()) > 1
 
 
-# --- Agents that share the policy -------------------------------------------------------------------------------------
-
-AGENTS = 3
-AGENTS_SPEC = bounded((AGENTS,), 0, CHOICES - 1, torch.int64)
-AGENTS_OBSERVATION = {
-    "observation": bounded((AGENTS, 3), -5.0, 5.0), ACTION_MASK: bounded((AGENTS, CHOICES), 0, 1, torch.bool),
-}  # fmt: skip
-
-
-def of_agents(own_reward, **options):
-    torch.manual_seed(4)
-    return scrambled(
-        DiscreteSacAlgorithm(
-            AGENTS_OBSERVATION, AGENTS_SPEC, reward_dim=AGENTS if own_reward else None, td_loss=OneStepTDLoss(0.875),
-            **networks(), **options,
-        )
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("own_reward", [True, False])
-def test_agents_learn_as_so_many_alone_do_with_the_mean_of_their_losses(own_reward):
-    shared, alone = of_agents(own_reward), discrete(DISCRETE, masked=True)
-    with torch.no_grad():
-        for ours, theirs in zip(shared.parameters(), alone.parameters()):
-            theirs.copy_(ours)
-    frames = [replayed_discrete(mask=random_mask(STEPS, BATCH))[0] for _ in range(AGENTS)]
-    if not own_reward:
-        frames = [f._replace(reward=frames[0].reward) for f in frames]
-    stacked = frames[0]._replace(
-        observation=nest.map_structure(lambda *x: torch.stack(x, 2), *[f.observation for f in frames]),
-        prev_action=torch.stack([f.prev_action for f in frames], 2),
-        reward=torch.stack([f.reward for f in frames], 2) if own_reward else frames[0].reward,
-    )
-    loss, info = losses_of(shared, stacked)
-    each = [losses_of(alone, f)[0] for f in frames]
-    expected = torch.stack([x.loss for x in each]).mean(0)
-    torch.testing.assert_close(loss.loss, expected, rtol=1e-10, atol=1e-12)
-    assert info.q.shape == (2, STEPS - 1, BATCH, AGENTS)
-    for name, value in loss.extra.items():
-        torch.testing.assert_close(value, torch.stack([x.extra[name] for x in each]).mean(0), msg=name)
-    loss.loss.mean().backward()
-    expected.mean().backward()
-    for (name, ours), (_, theirs) in zip(shared.named_parameters(), alone.named_parameters()):
-        if ours.requires_grad:
-            torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-9, atol=1e-12, msg=name)
-
-
-def test_agents_act_each_by_its_own_observation_and_mask():
-    algorithm, count = of_agents(True), 500
-    mask = random_mask(count, AGENTS)
-    observation = torch.randn(count, AGENTS, 3)
-    frame = acting(count, mask, observation)
-    for step in (algorithm.random_step, algorithm.rollout_step, algorithm.predict_step):
-        result = step(frame, ())
-        assert result.output.shape == (count, AGENTS) and result.decided.shape == (count,)
-        assert mask.gather(-1, result.output.unsqueeze(-1)).all()
-    order = torch.tensor([2, 0, 1])  # agents are alike: in another order they do the same in that order
-    swapped = acting(count, mask[:, order], observation[:, order])
-    assert torch.equal(algorithm.predict_step(swapped, ()).output, algorithm.predict_step(frame, ()).output[:, order])
-
-
-def test_observations_of_agents_that_differ_in_range_are_encoded_alike():
-    """Choices 0 to 2 of one agent and 3 to 6 of the other are seven choices to the network that both use."""
-    kind = TensorSpec((2, 1), torch.int64, np.array([[3], [0]]), np.array([[6], [2]]))
-    free = TensorSpec((2, 3))
-    algorithm = DiscreteSacAlgorithm({"kind": kind, "free": free}, bounded((2,), 0, 3, torch.int64))
-    observation = {"kind": torch.tensor([[[6], [0]]]), "free": torch.zeros(1, 2, 3)}
-    encoded = algorithm.encoder(observation)
-    assert encoded.shape == (1, 2, 10) and encoded[0, 0].argmax() == 6 and encoded[0, 1].argmax() == 0
-
-
 # --- Groups, targets, refusals ----------------------------------------------------------------------------------------
 
 
@@ -502,20 +430,10 @@ def build(spec=VECTOR_SPEC, action_spec=SPEC, **options):
         ({"action_spec": (SPEC, bounded((2,), -1.0, 1.0))}, "needs discrete actions.*MixedSacAlgorithm"),
         ({"action_spec": bounded((), 0, 0, torch.int64)}, "2 or more choices"),
         ({"action_spec": bounded((), 1, 4, torch.int64)}, "counted from 0"),
-        ({"action_spec": bounded((2, 2), 0, 3, torch.int64)}, "one choice, or for agents"),
-        (
-            {"action_spec": TensorSpec((2,), torch.int64, np.array([0, 0]), np.array([2, 3]))},
-            r"equally many: got \[3, 4\] choices",
-        ),
-        ({"action_spec": bounded((2,), 0, 3, torch.int64)}, r"of 2 agents.*must be \[2, \.\.\.\], got float32\[3\]"),
+        ({"action_spec": bounded((2, 2), 0, 3, torch.int64)}, "a vector of them.*shared_policy = True"),
         ({"spec": {"observation": VECTOR_SPEC, ACTION_MASK: bounded((5,), 0, 1, torch.bool)}}, r"of shape \[4\].*bool\[5\]"),
         ({"spec": {"observation": VECTOR_SPEC, ACTION_MASK: bounded((4,), 0, 1)}}, "must be binary.*float32"),
         ({"spec": {ACTION_MASK: MASK_SPEC}}, "nothing to observe"),
-        ({"spec": AGENTS_OBSERVATION, "action_spec": AGENTS_SPEC, "reward_dim": 2}, "3 agents share.*it has 2 parts"),
-        (
-            {"spec": AGENTS_OBSERVATION, "action_spec": AGENTS_SPEC, "reward_dim": 3, "reward_weights": (1, 1, 1)},
-            "without reward_weights",
-        ),
         ({"td_loss": RetraceTDLoss()}, "RetraceTDLoss needs the rollout's probabilities"),
     ],
 )  # fmt: skip

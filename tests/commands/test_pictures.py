@@ -136,6 +136,7 @@ def test_choices_of_agents_are_drawn_one_by_one(tmp_path):
         "sac_discrete",
         name,
         "create_environment.env_kwargs = {'agents': 3}",
+        "create_agent.shared_policy = True",
         record_file=None,
         film_strip=None,
     )

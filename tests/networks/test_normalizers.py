@@ -199,19 +199,6 @@ def test_moments_of_discounted_repeats_and_of_one_that_is_cut_short():
     torch.testing.assert_close(normalizer(reward, duration), torch.tensor([[-3.0, 2.0]], dtype=torch.float64))
 
 
-def test_agents_share_the_statistics_of_their_rewards():
-    """Of agents with rewards of their own, `[T, B, N]`: by hand, mean (1 + 3 + 5 + 7) / 4 = 4, variance 5."""
-    normalizer = RewardNormalizer()
-    reward = torch.tensor([[[1.0, 3.0], [5.0, 7.0]]])
-    normalizer.update(reward)
-    assert normalizer.mean.shape == () and normalizer.mean == 4 and normalizer.second_moment == 21
-    torch.testing.assert_close(normalizer(reward), (reward - 4) / 5**0.5)
-    duration = torch.tensor([[1, 2]])  # repeated actions: 1, 3, 5/2, 7/2, mean 2.5
-    normalizer.calls.zero_()
-    normalizer.update(reward, duration)
-    assert normalizer.mean == 2.5
-
-
 # --- Observations -----------------------------------------------------------------------------------------------------
 
 SPEC = {
@@ -253,35 +240,6 @@ def test_observations_are_normalised_by_all_that_was_seen(sizes, seed):
         np.testing.assert_allclose(got.numpy(), expected, rtol=1e-3, atol=2e-3)
         assert got.dtype == torch.float32
     assert out["image"] is x["image"] and out["pair"][1] is x["pair"][1]
-
-
-@settings(max_examples=30, deadline=None, derandomize=True)
-@given(st.lists(st.integers(1, 4), min_size=1, max_size=5), st.integers(1, 3), st.integers(0, 9))
-def test_agents_share_the_statistics_of_their_observations(sizes, agents, seed):
-    """Leaves `[N, ...]` are normalised as if every agent were a frame of its own."""
-    generator = np.random.default_rng(seed)
-    spec = {"vector": TensorSpec((agents, 2)), "number": TensorSpec((agents,))}
-    shared = ObservationNormalizer(spec, agent_dims=1)
-    alone = ObservationNormalizer({"vector": TensorSpec((2,)), "number": TensorSpec(())})
-
-    def draw(batch):
-        shift = 10.0 * np.arange(agents)  # each agent sees numbers of its own
-        number = torch.tensor(generator.normal(size=(batch, agents)) + shift, dtype=torch.float32)
-        return {"vector": torch.stack([number, -3 * number], -1), "number": number}
-
-    for size in sizes:
-        batch = draw(size)
-        shared.update(batch)
-        alone.update({name: leaf.flatten(0, 1) for name, leaf in batch.items()})
-    x = draw(3)
-    for name, leaf in shared(x).items():
-        flat = alone({name: leaf.flatten(0, 1) for name, leaf in x.items()})[name]
-        torch.testing.assert_close(leaf.flatten(0, 1), flat, rtol=1e-4, atol=1e-4)
-
-
-def test_a_leaf_without_the_dimension_of_agents_is_refused():
-    with pytest.raises(TaacError, match=r"'number' has the shape \[\], expected 1 dimensions of agents"):
-        ObservationNormalizer({"number": TensorSpec(()), "vector": TensorSpec((2,))}, agent_dims=1)
 
 
 def test_observations_of_any_batch():

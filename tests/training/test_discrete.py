@@ -51,13 +51,14 @@ def train(trainer, updates):
     return trainer
 
 
+SHARED = "create_agent.shared_policy = True"
 INFO = "create_environment.wrappers = (@ActionMaskFromInfo,)"
 TOYS = {
     "observation": ({}, []),
     "info": ({"where": "info"}, [INFO]),
     "start": ({"start": 3}, []),
-    "agents": ({"agents": 3}, []),
-    "agents, own rewards": ({"agents": 3, "own_reward": True}, []),
+    "agents": ({"agents": 3}, [SHARED]),
+    "agents, own rewards": ({"agents": 3, "own_reward": True}, [SHARED]),
     "normalised": ({}, ["create_agent.normalize_observations = True", "normalize_rewards = True"]),
 }
 
@@ -102,16 +103,17 @@ def test_the_toy_tells_mistakes():
 def test_agents_share_all_statistics():
     """What one agent observes, and is rewarded with, reaches the networks as the same number whichever agent it is."""
     kwargs, params = TOYS["agents, own rewards"]
-    trainer = toy(*params, *TOYS["normalised"][1], **kwargs)
-    trainer.close()
+    trainer = train(toy(*params, *TOYS["normalised"][1], **kwargs), 1)
     agent, batch = trainer.agent, 4
-    shape = trainer.environment.observation_spec["numbers"].shape
-    seen = torch.arange(batch * 3.0).reshape(batch, 3, *(1,) * (len(shape) - 1)).expand(batch, *shape)
-    agent.observe({"numbers": seen, ACTION_MASK: torch.ones(batch, 3, 5, dtype=torch.bool)})
-    normalized = agent.observation_normalizer({"numbers": torch.full(shape, 4.0), ACTION_MASK: None})["numbers"]
-    assert normalized.std() == 0 and normalized.mean() != 0
-    agent.reward_normalizer.update(torch.arange(batch * 3.0).reshape(1, batch, 3))
-    assert agent.reward_normalizer(torch.full((1, 1, 3), 4.0)).std() == 0
+    assert agent.observation_normalizer.mean_0.shape == (5,) and agent.reward_normalizer.mean.shape == ()
+    seen = torch.full((batch, 3, 5), 0.3)
+    normalized = agent.observation_normalizer({"numbers": seen, ACTION_MASK: seen > 0})["numbers"]
+    assert (normalized == normalized[:1, :1]).all() and not torch.equal(normalized, seen)
+    sampled = trainer.replay_buffer.sample(batch, 2)
+    reward = agent.prepare(sampled).time_step.reward
+    raw = sampled.time_step.reward.flatten(1)
+    assert raw.shape == reward.shape == (2, batch * 3) and not torch.equal(raw, reward)
+    assert len(reward[raw == 1].unique()) == len(reward[raw == 0].unique()) == 1
 
 
 class Explored:

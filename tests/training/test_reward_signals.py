@@ -472,14 +472,28 @@ def test_methods_that_cannot_read_demonstrations_are_refused(method, file, demon
         build(binding(demonstrations), method=method, files=[f"gin/{file}.gin"])
 
 
-def test_agents_that_share_a_policy_have_no_signals():
-    from taac.algorithms import DiscreteSacAlgorithm
-    from taac.specs import bounded
-
-    with pytest.raises(TaacError, match=r"without reward_weights, which create_agent.reward_signals bring"):
-        DiscreteSacAlgorithm(
-            bounded((2, 3), -1, 1), bounded((2,), 0, 3, torch.int64), reward_dim=2, reward_weights=(1, 1)
-        )
+def test_agents_that_share_a_policy_have_signals_each_of_its_own():
+    """A signal sees one agent; its reward is the second part of each agent's."""
+    team = [
+        "create_environment.env_name = 'tests.environments.team:taac-test/Team-v0'",
+        "create_agent.shared_policy = True",
+    ]
+    trainer = build(
+        *team,
+        "normalize_rewards = False",
+        "reward_clip = None",
+        "create_agent.reward_signals = (@RND,)",
+        "create_environment.env_kwargs = {'own_reward': True}",
+    )
+    while trainer.learner.num_updates < 2:
+        trainer.collect()
+        trainer.learn()
+    trainer.close()
+    agent, batch = trainer.agent, trainer.replay_buffer.sample(4, trainer.segment_length)
+    reward = agent.prepare(batch).time_step.reward
+    assert reward.shape == (trainer.segment_length, 4 * 3, 2)
+    torch.testing.assert_close(reward[..., 0], batch.time_step.reward.flatten(1))
+    assert agent.signals[0].encoder.output_size == 1 and (reward[1:, :, 1] > 0).any()
 
 
 # Learning --------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,244 @@
+"""Agents that share a policy, as so many rows of a batch of one agent.
+
+The algorithm is written for one agent. What an environment of N agents observes has their dimension after the batch,
+`[B, N, ...]`; folded into the batch, `[B N, ...]`, each agent is a row of its own, with the same networks. The loss of a
+batch is then the mean over agents as well.
+
+Source: parameter sharing, Gupta, Egorov and Kochenderfer (AAMAS 2017), section 3.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from taac import nest
+from taac.data_structures import FIRST, LAST, AlgStep, Experience, Nest, StepType, TimeStep
+from taac.errors import TaacError
+from taac.specs import AGENT_MASK, GLOBAL_STATE, TensorSpec
+
+_MID = int(StepType.MID)
+
+
+class PresentAgents(NamedTuple):
+    """The state of agents that come and go."""
+
+    inner: Nest  # [B, N, ...] the algorithm's
+    present: torch.Tensor  # [B, N] bool, who was present at the frame before; nobody at FIRST
+
+
+class AgentBatch:
+    """Folds the dimension of N agents into the batch, and unfolds it again.
+
+    Every leaf of the action and of the observation has the agents first, `[N, ...]`, but for two keys of a Dict observation:
+
+    - `global_state`, a leaf or nest without that dimension: every agent gets it as a part of its observation.
+    - `agent_mask`, bools `[N]`: which agents are present. One that leaves has its LAST frame there, with discount 0: the
+      reward that arrives with it is its last. While it is absent its frames are LAST, so that all losses and summaries skip
+      them as they skip LAST; its action is 0, and its state the initial one. One that comes has its FIRST frame there.
+
+    A scalar reward is every agent's; of a reward of N parts, each agent has its own.
+
+    Args:
+        observation_spec, action_spec, reward_dim: of the environment.
+
+    Attributes:
+        count: N.
+        masked: whether agents come and go.
+        observation, action: specs of one agent.
+
+    Raises:
+        TaacError: leaves without the agents' dimension, agents of unequal actions, a reward of another number of parts, a
+            mask that does not fit.
+    """
+
+    def __init__(self, observation_spec: Nest, action_spec: Nest, reward_dim: int | None):
+        leaves: list[TensorSpec] = nest.flatten(action_spec)
+        if not leaves or any(not leaf.shape for leaf in leaves):
+            raise TaacError(
+                "create_agent.shared_policy = True needs actions with the dimension of agents first (MultiDiscrete [N], Box "
+                f"[N, A]), got {', '.join(map(str, leaves))}; for one agent, bind it to False, or not at all"
+            )
+        self.count = leaves[0].shape[0]
+        keyed = observation_spec if isinstance(observation_spec, dict) else {}
+        self.masked = AGENT_MASK in keyed
+        if self.masked:
+            mask = keyed[AGENT_MASK]
+            if not isinstance(mask, TensorSpec) or mask.dtype != torch.bool or mask.shape != (self.count,):
+                raise TaacError(
+                    f"the observation's '{AGENT_MASK}' must be binary (a MultiBinary space, or a Box of integers in [0, 1]) of "
+                    f"shape [{self.count}], one entry an agent; got {mask}"
+                )
+        if reward_dim not in (None, self.count):
+            raise TaacError(
+                f"{self.count} agents share the policy, so the reward must be one number, or {self.count}, one an agent; it "
+                f"has {reward_dim} parts"
+            )
+        self._own_reward = reward_dim is not None
+        self.action = nest.map_structure(self._action_of_one, action_spec)
+        if keyed:
+            kept = {k: v for k, v in keyed.items() if k != AGENT_MASK}
+            self.observation: Nest = {k: self._observation_of_one(v, k) for k, v in kept.items()}
+        else:
+            self.observation = self._observation_of_one(observation_spec)
+
+    def _observation_of_one(self, spec: Nest, key: str = "") -> Nest:
+        if key == GLOBAL_STATE:
+            return spec
+        return nest.map_structure(self._leaf_of_one, spec)
+
+    def _leaf_of_one(self, spec: TensorSpec) -> TensorSpec:
+        if spec.shape[:1] != (self.count,):
+            raise TaacError(
+                f"the actions are of {self.count} agents that share a policy (create_agent.shared_policy), so every "
+                f"observation but '{GLOBAL_STATE}' must be [{self.count}, ...], got {spec}"
+            )
+        low, high = (None if b is None else np.broadcast_to(b, spec.shape) for b in (spec.minimum, spec.maximum))
+        return dataclasses.replace(
+            spec,
+            shape=spec.shape[1:],
+            minimum=None if low is None else low.min(0),
+            maximum=None if high is None else high.max(0),
+        )
+
+    def _action_of_one(self, spec: TensorSpec) -> TensorSpec:
+        one = self._leaf_of_one(spec)
+        for bound, of_one in ((spec.minimum, one.minimum), (spec.maximum, one.maximum)):
+            if bound is not None and np.any(np.broadcast_to(bound, spec.shape) != of_one):
+                raise TaacError(
+                    f"{self.count} agents that share a policy need equal actions, got {spec}, of least and greatest "
+                    f"{spec.minimum} and {spec.maximum}; for one agent that chooses in several branches at once, bind "
+                    "create_agent.shared_policy = False"
+                )
+        return one
+
+    # Acting ----------------------------------------------------------------------------------------------------------
+
+    def initial_state(self, initial: Callable[[int], Nest], batch_size: int) -> Nest:
+        """Leaves `[B, N, ...]`; `initial` gives an algorithm's initial state of so many rows."""
+        inner = initial(batch_size * self.count)
+        if not self.masked:
+            return self._unfold(inner, 0)
+        leaves = nest.flatten(inner)
+        device = leaves[0].device if leaves else "cpu"
+        return PresentAgents(
+            self._unfold(inner, 0), torch.zeros(batch_size, self.count, dtype=torch.bool, device=device)
+        )
+
+    def act(
+        self,
+        step: Callable[[TimeStep, Nest], AlgStep],
+        initial: Callable[[int], Nest],
+        time_step: TimeStep,
+        state: Nest,
+    ) -> AlgStep:
+        """An algorithm's step at the frames `[B]` of all agents; its leaves are `[B, N, ...]`."""
+        if not self.masked:
+            return AlgStep(*self._unfold(step(self.fold(time_step, 0), self._fold(state, 0)), 0))
+        present, batch = self.present(time_step.observation), len(time_step.step_type)
+        folded = self.fold(time_step, 0)
+        came = self._fold(present & ~state.present, 0)
+        folded = folded._replace(step_type=torch.where(came & (folded.step_type == _MID), FIRST, folded.step_type))
+        acted = step(folded, self._fold(state.inner, 0))
+        absent = self._fold(~present, 0)
+        output = nest.map_structure(lambda a: torch.where(_like(absent, a), 0, a), acted.output)
+        after = nest.map_structure(
+            lambda s, i: torch.where(_like(absent, s), i, s), acted.state, initial(batch * self.count)
+        )
+        unfolded = AlgStep(*self._unfold(acted._replace(output=output, state=after), 0))
+        return unfolded._replace(state=PresentAgents(unfolded.state, present))
+
+    def present(self, observation: Nest) -> torch.Tensor:
+        """Which agents are present, bools `[..., N]`."""
+        return observation[AGENT_MASK]
+
+    def present_observations(self, observation: Nest) -> Nest:
+        """Of what all agents observe `[B]`, that of each that is present, `[M]`."""
+        folded = self.fold_observation(observation, 0)
+        return nest.index(folded, self._fold(self.present(observation), 0)) if self.masked else folded
+
+    # Learning --------------------------------------------------------------------------------------------------------
+
+    def fold_experience(self, experience: Experience) -> Experience:
+        """Replayed frames `[T, B]` of all agents as `[T, B N]` of one."""
+        time_step, info = experience
+        folded = self.fold(time_step, 1)
+        if self.masked:
+            present = self.present(time_step.observation)
+            came = torch.zeros_like(present)
+            came[1:] = present[1:] & ~present[:-1]
+            came = self._fold(came, 1) & (folded.step_type == _MID)
+            folded = folded._replace(step_type=torch.where(came, FIRST, folded.step_type))
+        return Experience(folded, self._fold(info, 1))
+
+    @staticmethod
+    def counted(folded: TimeStep) -> torch.Tensor:
+        """Of frames `[T, B N]` that `fold_experience` gave, those whose rewards count, bools `[T, B N]`.
+
+        All but those of agents that are absent, and were absent at the frame before.
+        """
+        last = folded.is_last()
+        return ~last | torch.cat([torch.zeros_like(last[:1]), ~last[:-1]])
+
+    def spread(self, of_segments: torch.Tensor) -> torch.Tensor:
+        """Numbers of segments `[B]` as numbers of their agents, `[B N]`."""
+        return self._repeat(of_segments, 0)
+
+    def gather(self, of_rows: torch.Tensor) -> torch.Tensor:
+        """The mean over agents of numbers `[B N]`: `[B]`. Those of absent agents count as they are."""
+        return of_rows.unflatten(0, (-1, self.count)).mean(1)
+
+    # Folding ---------------------------------------------------------------------------------------------------------
+
+    def fold(self, time_step: TimeStep, dim: int) -> TimeStep:
+        """Frames of all agents as frames of one, with the batch in dimension `dim`; absent ones are LAST."""
+        step_type, discount, duration = (
+            self._repeat(x, dim) for x in (time_step.step_type, time_step.discount, time_step.duration)
+        )
+        if self.masked:
+            absent = self._fold(~self.present(time_step.observation), dim)
+            step_type, discount = torch.where(absent, LAST, step_type), torch.where(absent, 0.0, discount)
+        reward = time_step.reward
+        return TimeStep(
+            step_type=step_type,
+            reward=self._fold(reward, dim) if self._own_reward else self._repeat(reward, dim),
+            discount=discount,
+            observation=self.fold_observation(time_step.observation, dim),
+            prev_action=self._fold(time_step.prev_action, dim),
+            duration=duration,
+        )
+
+    def fold_observation(self, observation: Nest, dim: int) -> Nest:
+        """What all agents observe as what one does, with the batch in dimension `dim`."""
+        if not isinstance(observation, dict):
+            return self._fold(observation, dim)
+        return {
+            key: nest.map_structure(lambda x: self._repeat(x, dim), part)
+            if key == GLOBAL_STATE
+            else self._fold(part, dim)
+            for key, part in observation.items()
+            if not (self.masked and key == AGENT_MASK)
+        }
+
+    @staticmethod
+    def _fold(part: Nest, dim: int) -> Nest:
+        return nest.map_structure(lambda x: x.flatten(dim, dim + 1), part)
+
+    def _unfold(self, part: Nest, dim: int) -> Nest:
+        return nest.map_structure(lambda x: x.unflatten(dim, (-1, self.count)), part)
+
+    def unfold_info(self, info: Nest) -> Nest:
+        """An algorithm's `info` of frames `[T, B N]` as `[T, B, N]`."""
+        return self._unfold(info, 1)
+
+    def _repeat(self, x: torch.Tensor, dim: int) -> torch.Tensor:
+        return x.repeat_interleave(self.count, dim)
+
+
+def _like(mask: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """A mask `[B]` that broadcasts with `[B, ...]`."""
+    return mask.reshape(-1, *(1,) * (x.dim() - 1))

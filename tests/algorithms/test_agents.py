@@ -1,0 +1,408 @@
+"""Agents that share a policy: as so many agents alone, in any order, one as none; those that come and go."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+import torch
+
+from taac import nest
+from taac.algorithms import DiscreteSacAlgorithm, RecurrentSacAlgorithm, SacAlgorithm, TaacAlgorithm, TDLoss
+from taac.algorithms.agents import AgentBatch
+from taac.algorithms.algorithm import reset_where_first
+from taac.data_structures import Experience, StepType, TimeStep
+from taac.errors import TaacError
+from taac.networks import ActorNetwork, CategoricalActorNetwork, CriticEnsemble, GRUMemory, RecurrentEncoder
+from taac.networks.normalizers import ObservationNormalizer, RewardNormalizer
+from taac.specs import ACTION_MASK, AGENT_MASK, GLOBAL_STATE, TensorSpec, bounded
+from taac.training.agent import Agent
+
+F, M, L = (int(kind) for kind in StepType)
+N, T = 3, 6
+ENVIRONMENTS = [[F, M, M, M, M, M], [M, M, L, F, M, M], [M, M, M, M, M, L], [L, F, M, M, L, F]]
+STEP_TYPE = torch.tensor(ENVIRONMENTS, dtype=torch.uint8).T
+B = len(ENVIRONMENTS)
+X = bounded((N, 4), -5.0, 5.0)
+BOX = bounded((N, 2), -1.0, 1.0)
+CHOICES = bounded((N,), 0, 3, torch.int64)
+BRANCHES = TensorSpec((N, 2), torch.int64, np.zeros((N, 2), dtype=np.int64), np.array([[1, 2]] * N))
+PRESENCE = bounded((N,), 0, 1, torch.bool)
+SMALL = {"critic_ctor": functools.partial(CriticEnsemble, hidden_layers=(8,), last_init_range=0.5)}
+DISCRETE = {**SMALL, "actor_ctor": functools.partial(CategoricalActorNetwork, hidden_layers=(8,))}
+CONTINUOUS = {**SMALL, "actor_ctor": functools.partial(ActorNetwork, hidden_layers=(8,))}
+MEMORY = functools.partial(RecurrentEncoder, memory_ctor=functools.partial(GRUMemory, output_size=5))
+METHODS = {
+    "sac": (BOX, functools.partial(SacAlgorithm, **CONTINUOUS)),
+    "sac, n-step": (BOX, functools.partial(SacAlgorithm, td_loss=TDLoss(), **CONTINUOUS)),
+    "taac": (BOX, functools.partial(TaacAlgorithm, **CONTINUOUS)),
+    "recurrent": (BOX, functools.partial(RecurrentSacAlgorithm, memory_ctor=MEMORY, burn_in=1, **CONTINUOUS)),
+    "discrete": (CHOICES, functools.partial(DiscreteSacAlgorithm, **DISCRETE)),
+    "branches": (BRANCHES, functools.partial(DiscreteSacAlgorithm, **DISCRETE)),
+}
+
+
+def one_alone(spec):
+    """The specs of a team of one."""
+    return nest.map_structure(
+        lambda s: TensorSpec(
+            (1, *s.shape[1:]), s.dtype, np.broadcast_to(s.minimum, s.shape)[:1], np.broadcast_to(s.maximum, s.shape)[:1]
+        ),
+        spec,
+    )
+
+
+def build(method, spec=X, own_reward=True, **more):
+    action_spec, ctor = METHODS[method]
+    agents = AgentBatch(spec, action_spec, N if own_reward else None)
+    torch.manual_seed(0)
+    return Agent(ctor(agents.observation, agents.action), agents=agents, **more), action_spec
+
+
+def frames(action_spec, own_reward=True, present=None, **more):
+    torch.manual_seed(1)
+    first = STEP_TYPE == F
+    if action_spec.is_categorical:
+        action = (torch.rand(T, B, *action_spec.shape) * (torch.tensor(action_spec.maximum) + 1)).long()
+    else:
+        action = torch.rand(T, B, *action_spec.shape) * 2 - 1
+    observation = torch.randn(T, B, N, 4)
+    if present is not None or more:
+        observation = {"x": observation, **more}
+        if present is not None:
+            observation[AGENT_MASK] = present
+    return TimeStep(
+        step_type=STEP_TYPE,
+        reward=torch.randn(T, B, *((N,) if own_reward else ())).masked_fill(
+            first.unsqueeze(-1) if own_reward else first, 0
+        ),
+        discount=torch.where(STEP_TYPE == L, 0.0, 1.0),
+        observation=observation,
+        prev_action=action.masked_fill(first.reshape(T, B, *(1,) * (action.dim() - 2)), 0),
+        duration=(~first).to(torch.int16),
+    )
+
+
+def rolled(agent, time_step):
+    """The experience that a rollout through these frames would have stored, and what it did."""
+    torch.manual_seed(2)
+    initial = agent.initial_state(B)
+    state, infos, steps = initial, [], []
+    for t in range(T):
+        frame = nest.index(time_step, t)
+        step = agent.rollout_step(frame, reset_where_first(state, initial, frame))
+        infos.append(step.info)
+        steps.append(step)
+        state = step.state
+    stored = nest.map_structure(lambda *x: torch.stack(x).clone(), *infos)
+    return Experience(time_step, stored), steps
+
+
+def update(agent, experience):
+    """Loss and gradients of an update."""
+    torch.manual_seed(3)
+    algorithm = agent.algorithm
+    prepared = agent.prepare(experience)
+    loss = algorithm.calc_loss(prepared, algorithm.train_step(prepared))
+    algorithm.zero_grad()
+    loss.loss.mean().backward()
+    gradients = {name: p.grad.clone() for name, p in algorithm.named_parameters() if p.grad is not None}
+    return loss, gradients
+
+
+def assert_same(found, expected):
+    (loss, gradients), (other, others) = found, expected
+    assert torch.equal(loss.loss, other.loss) and torch.equal(loss.segment_error, other.segment_error)
+    assert loss.extra.keys() == other.extra.keys() and gradients.keys() == others.keys() and len(gradients) > 3
+    for tag, value in other.extra.items():
+        assert torch.equal(loss.extra[tag], value), tag
+    for name, value in others.items():
+        assert torch.equal(gradients[name], value), name
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("own_reward", [True, False])
+def test_agents_learn_as_so_many_alone(method, own_reward):
+    """What the algorithm sees of N agents is a batch of N times as many segments, each of an agent alone."""
+    agent, action_spec = build(method, own_reward=own_reward)
+    experience, _ = rolled(agent, frames(action_spec, own_reward))
+    seen = agent.prepare(experience)
+    for n in range(N):
+        time_step = experience.time_step
+        alone = Experience(
+            time_step._replace(
+                observation=time_step.observation[:, :, n], prev_action=time_step.prev_action[:, :, n],
+                reward=time_step.reward[..., n] if own_reward else time_step.reward,
+            ),
+            nest.map_structure(lambda x, n=n: x[:, :, n], experience.rollout_info),
+        )  # fmt: skip
+        nest.map_structure(lambda x, y, n=n: torch.testing.assert_close(x[:, n::N], y, rtol=0, atol=0), seen, alone)
+    loss, _ = update(agent, experience)
+    assert loss.loss.shape[1] == B * N and torch.isfinite(loss.loss).all()
+    assert agent.agents.gather(loss.segment_error).shape == (B,)
+    torch.testing.assert_close(agent.agents.gather(loss.segment_error)[1], loss.segment_error[N : 2 * N].mean())
+    assert agent.agents.spread(torch.arange(2.0)).tolist() == [0.0] * N + [1.0] * N
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_agent_is_the_plain_algorithm_to_the_bit(method):
+    action_spec, ctor = METHODS[method]
+    agents = AgentBatch(one_alone(X), one_alone(action_spec), None)
+    results = []
+    for shared in (agents, None):
+        torch.manual_seed(0)
+        agent = Agent(ctor(agents.observation, agents.action), agents=shared)
+        time_step = frames(one_alone(action_spec), own_reward=False)
+        time_step = time_step._replace(observation=time_step.observation[:, :, :1])
+        if shared is None:
+            time_step = time_step._replace(
+                observation=time_step.observation[:, :, 0], prev_action=time_step.prev_action[:, :, 0]
+            )
+        experience, steps = rolled(agent, time_step)
+        torch.manual_seed(5)
+        greedy = agent.predict_step(nest.index(time_step, 1), agent.initial_state(B), 0.5).output
+        uniform = agent.random_step(nest.index(time_step, 1), agent.initial_state(B)).output
+        outputs = [step.output for step in steps] + [greedy, uniform]
+        results.append((update(agent, experience), [x[:, 0] if shared is not None else x for x in outputs]))
+    (one, acted), (plain, also_acted) = results
+    assert_same(one, plain)
+    assert all(torch.equal(x, y) for x, y in zip(acted, also_acted, strict=True))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_agents_in_another_order_do_and_learn_the_same_in_that_order(method):
+    agent, action_spec = build(method)
+    order = torch.tensor([2, 0, 1])
+    time_step = frames(action_spec)
+    swapped = time_step._replace(
+        observation=time_step.observation[:, :, order], prev_action=time_step.prev_action[:, :, order],
+        reward=time_step.reward[..., order],
+    )  # fmt: skip
+    state = nest.map_structure(lambda x: torch.randn_like(x) if x.is_floating_point() else x, agent.initial_state(B))
+    ours = agent.predict_step(nest.index(time_step, 0), state)
+    theirs = agent.predict_step(nest.index(swapped, 0), nest.map_structure(lambda x: x[:, order], state))
+    nest.map_structure(lambda x, y: torch.testing.assert_close(x[:, order], y), ours, theirs)
+    assert ours.output.shape == (B, *action_spec.shape) and ours.decided.shape == (B, N)
+    if method in ("discrete", "branches"):  # expectations are exact: nothing is drawn
+        one, other = (update(agent, Experience(x, ())) for x in (time_step, swapped))
+        torch.testing.assert_close(one[0].loss.unflatten(1, (B, N))[:, :, order], other[0].loss.unflatten(1, (B, N)))
+        for name in one[1]:
+            torch.testing.assert_close(one[1][name], other[1][name])
+
+
+def test_each_agent_has_its_own_mask_of_valid_choices():
+    spec = {"x": X, ACTION_MASK: bounded((N, 4), 0, 1, torch.bool)}
+    agents = AgentBatch(spec, CHOICES, None)
+    agent = Agent(DiscreteSacAlgorithm(agents.observation, agents.action), agents=agents)
+    mask = torch.rand(T, B, N, 4) < 0.5
+    mask.scatter_(-1, torch.randint(4, (T, B, N, 1)), True)
+    time_step = frames(CHOICES, own_reward=False, **{ACTION_MASK: mask})
+    for t in range(T):
+        for step in (agent.random_step, agent.rollout_step, agent.predict_step):
+            output = step(nest.index(time_step, t), agent.initial_state(B)).output
+            assert mask[t].gather(-1, output.unsqueeze(-1)).all()
+
+
+def test_nested_actions_are_folded_leaf_by_leaf():
+    agents = AgentBatch(X, (CHOICES, {"arm": BOX}), None)
+    assert agents.action[0].shape == () and agents.action[1]["arm"].shape == (2,)
+    time_step = frames(CHOICES, own_reward=False)._replace(
+        prev_action=(torch.arange(T * B * N).reshape(T, B, N), {"arm": torch.randn(T, B, N, 2)})
+    )
+    folded = agents.fold(time_step, 1)
+    assert folded.prev_action[0].tolist() == torch.arange(T * B * N).reshape(T, B * N).tolist()
+    assert folded.prev_action[1]["arm"].shape == (T, B * N, 2)
+
+
+def test_observations_of_agents_that_differ_in_range_are_encoded_alike():
+    """Choices 0 to 2 of one agent and 3 to 6 of the other are seven choices to the network that both use."""
+    kind = TensorSpec((2, 1), torch.int64, np.array([[3], [0]]), np.array([[6], [2]]))
+    agents = AgentBatch({"kind": kind, "free": TensorSpec((2, 3))}, bounded((2,), 0, 3, torch.int64), None)
+    algorithm = DiscreteSacAlgorithm(agents.observation, agents.action)
+    observation = {"kind": torch.tensor([[[6], [0]]]), "free": torch.zeros(1, 2, 3)}
+    encoded = algorithm.encoder(agents.fold_observation(observation, 0))
+    assert encoded.shape == (2, 10) and encoded[0].argmax() == 6 and encoded[1].argmax() == 0
+
+
+def test_statistics_are_those_of_all_agents_together():
+    agent, action_spec = build("sac", observation_normalizer=None)
+    normalizer = ObservationNormalizer(agent.agents.observation)
+    agent.observation_normalizer, agent.reward_normalizer = normalizer, RewardNormalizer()
+    time_step = frames(action_spec)
+    agent.observe(time_step.observation[0])
+    torch.testing.assert_close(normalizer.mean_0, time_step.observation[0].double().mean((0, 1)))
+    agent.prepare(Experience(time_step, ()))
+    torch.testing.assert_close(agent.reward_normalizer.mean, time_step.reward.double().mean())
+
+
+# --- Agents that come and go ------------------------------------------------------------------------------------------
+
+MASKED = {"x": X, AGENT_MASK: PRESENCE}
+# By agent, at the six frames of each environment: p present, . absent.
+SCRIPT = [["pp.p..", "pppppp", "..pp.p"], ["p.pppp", "ppp..p", "...ppp"], ["pppp.p", "p.p.pp", "pppppp"],
+          ["pp.ppp", ".ppp.p", "pppp.."]]  # fmt: skip
+PRESENT = torch.tensor([[[c == "p" for c in agent] for agent in env] for env in SCRIPT]).permute(2, 0, 1)
+
+
+def test_the_frames_of_an_agent_that_comes_and_goes():
+    """By hand: absent is LAST; what comes back begins with FIRST, but where the environment's frame is its own FIRST or LAST."""
+    agents = AgentBatch(MASKED, BOX, N)
+    time_step = frames(BOX, present=PRESENT)._replace(discount=torch.ones(T, B))
+    seen = agents.fold_experience(Experience(time_step, ())).time_step
+    expected = [
+        ["FMLFLL", "FMMMMM", "LLFMLF"],
+        ["MLLFMM", "MMLLLF", "LLLFMM"],  # agent 0 is back at the environment's LAST
+        ["MMMMLL", "MLFLFL", "MMMMML"],
+        ["LFLFLF", "LFMMLF", "LFMMLL"],
+    ]
+    letters = {F: "F", M: "M", L: "L"}
+    found = [["".join(letters[x] for x in seen.step_type[:, b * N + n].tolist()) for n in range(N)] for b in range(B)]
+    assert found == expected
+    assert torch.equal(seen.discount == 0, ~PRESENT.flatten(1)) and AGENT_MASK not in seen.observation
+    assert torch.equal(seen.reward, time_step.reward.flatten(1))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("own_reward", [True, False])
+def test_what_an_absent_agent_would_see_changes_neither_loss_nor_gradient(method, own_reward):
+    agent, action_spec = build(method, MASKED, own_reward)
+    experience, _ = rolled(agent, frames(action_spec, own_reward, PRESENT))
+    expected = update(agent, experience)
+    absent = ~PRESENT.unsqueeze(-1)
+    other = {**experience.time_step.observation, "x": torch.where(absent, 7.0, experience.time_step.observation["x"])}
+    changed = experience._replace(time_step=experience.time_step._replace(observation=other))
+    found = update(agent, changed)
+    assert_same(found, expected)
+    loss = found[0].loss.unflatten(1, (B, N))
+    later = PRESENT[agent.algorithm.min_segment_length - 2 :]
+    assert not loss[~later].any() and loss[later].any()
+    other["x"] = torch.where(absent, other["x"], 7.0)  # of those that are present it does
+    assert not torch.equal(update(agent, changed)[0].loss, expected[0].loss)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_agent_that_leaves_is_as_one_whose_episode_terminates(method):
+    """Its last reward counts, and nothing after it: the loss is that of frames that say so by themselves."""
+    present = torch.ones(T, B, N, dtype=torch.bool)
+    present[3:, 0, 1] = False
+    agent, action_spec = build(method, MASKED)
+    experience, _ = rolled(agent, frames(action_spec, present=present))
+    loss, _ = update(agent, experience)
+    plain = agent.agents.fold(
+        experience.time_step._replace(
+            observation={**experience.time_step.observation, AGENT_MASK: torch.ones_like(present)}
+        ),
+        1,
+    )
+    plain.step_type[3:, 1], plain.discount[3:, 1] = L, 0.0
+    by_hand = Experience(plain, nest.map_structure(lambda x: x.flatten(1, 2), experience.rollout_info))
+    torch.manual_seed(3)
+    algorithm = agent.algorithm
+    assert torch.equal(loss.loss, algorithm.calc_loss(by_hand, algorithm.train_step(by_hand)).loss)
+    rewarded = experience.time_step.reward.clone()
+    for t, matters in ((3, True), (4, False)):
+        reward = rewarded.clone()
+        reward[t, 0, 1] += 5.0
+        other, _ = update(agent, experience._replace(time_step=experience.time_step._replace(reward=reward)))
+        assert torch.equal(other.loss, loss.loss) != matters
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_absent_agents_do_nothing_and_come_back_as_new(method):
+    agent, action_spec = build(method, MASKED)
+    experience, steps = rolled(agent, frames(action_spec, present=PRESENT))
+    fresh = agent.agents._unfold(agent.algorithm.initial_state(B * N), 0)
+    for t, step in enumerate(steps):
+        absent = ~PRESENT[t]
+        assert not step.output[absent].any() and torch.equal(step.state.present, PRESENT[t])
+        nest.map_structure(
+            lambda s, i, absent=absent: torch.testing.assert_close(s[absent], i[absent]), step.state.inner, fresh
+        )
+    moved = [s for s in nest.flatten(steps[0].state.inner) if s.is_floating_point()]
+    assert all(s[PRESENT[0]].any() for s in moved)
+    for step in (agent.predict_step, agent.random_step):
+        frame = nest.index(experience.time_step, 3)
+        assert not step(frame, agent.initial_state(B)).output[~PRESENT[3]].any()
+
+
+def test_a_memory_replays_to_what_it_was_wherever_a_segment_begins():
+    """A GRU that an agent's coming back resets, in acting and in training alike."""
+    agent, action_spec = build("recurrent", MASKED)
+    time_step = frames(action_spec, present=PRESENT)
+    time_step = time_step._replace(prev_action=time_step.prev_action.clone())
+    time_step.prev_action[1:][~PRESENT[:-1]] = 0.0  # they did nothing
+    seen = []
+    agent.algorithm.actor.register_forward_pre_hook(lambda module, args: seen.append(args[0].clone()))
+    experience, _ = rolled(agent, time_step)
+    acted = torch.stack(seen)
+    for start in range(T - 2):
+        segment = agent.prepare(nest.index(experience, slice(start, None)))
+        with torch.no_grad():
+            first = nest.index(segment.rollout_info, 0).actor
+            unrolled = agent.algorithm.actor_encoder.unroll(segment.time_step, first)
+        there = (PRESENT & (STEP_TYPE != L).unsqueeze(-1))[start:].flatten(1)  # at LAST nothing is learnt
+        torch.testing.assert_close(unrolled[there], acted[start:][there])
+
+
+def test_statistics_leave_out_who_is_absent():
+    agent, action_spec = build("sac", MASKED)
+    agent.observation_normalizer = ObservationNormalizer(agent.agents.observation)
+    agent.reward_normalizer = RewardNormalizer()
+    time_step = frames(action_spec, present=PRESENT)
+    for t in range(T):
+        agent.observe(nest.index(time_step.observation, t))
+    normalizer = agent.observation_normalizer
+    torch.testing.assert_close(normalizer.mean_0, time_step.observation["x"][PRESENT].double().mean(0))
+    assert normalizer.count == PRESENT.sum()
+    agent.prepare(Experience(time_step, ()))
+    # A reward counts on arriving at who is there, and at who just left: not after an environment's LAST, nor at frame 0.
+    left = torch.zeros_like(PRESENT)
+    left[1:] = PRESENT[:-1] & ~PRESENT[1:] & (STEP_TYPE[:-1] != L).unsqueeze(-1)
+    last = (STEP_TYPE == L).unsqueeze(-1)
+    arrives_last = torch.zeros_like(PRESENT)
+    arrives_last[1:] = PRESENT[1:] & last[1:] & PRESENT[:-1]
+    counted = (PRESENT & ~last) | left | arrives_last
+    torch.testing.assert_close(agent.reward_normalizer.mean, time_step.reward[counted].double().mean())
+    nobody = nest.map_structure(torch.clone, time_step)
+    nobody.observation[AGENT_MASK][:] = False
+    before = agent.reward_normalizer.state_dict()
+    before = {name: value.clone() for name, value in before.items()}
+    agent.prepare(Experience(nobody, ()))
+    agent.observe(nest.index(nobody.observation, 0))
+    assert all(torch.equal(before[name], value) for name, value in agent.reward_normalizer.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    "spec, action_spec, reward_dim, message",
+    [
+        (X, bounded((), 0, 3, torch.int64), None, "needs actions with the dimension of agents first"),
+        (bounded((4,), -1, 1), CHOICES, None, r"of 3 agents.*must be \[3, \.\.\.\], got float32\[4\]"),
+        ({"x": X, "more": bounded((2,), 0, 1)}, CHOICES, None, r"but 'global_state' must be \[3, \.\.\.\]"),
+        (X, TensorSpec((N,), torch.int64, np.zeros(3), np.array([1, 2, 2])), None, "need equal actions.*shared_policy = False"),
+        (X, CHOICES, 2, "must be one number, or 3, one an agent; it has 2 parts"),
+        ({"x": X, AGENT_MASK: bounded((2,), 0, 1, torch.bool)}, CHOICES, None, r"\[3\], one entry an agent; got bool\[2\]"),
+        ({"x": X, AGENT_MASK: bounded((N,), 0, 1)}, CHOICES, None, "must be binary"),
+        (X, (CHOICES, bounded((2, 2), -1, 1)), None, r"got float32\[2, 2\]"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused(spec, action_spec, reward_dim, message):
+    with pytest.raises(TaacError, match=message):
+        AgentBatch(spec, action_spec, reward_dim)
+
+
+def test_a_leave_that_is_ignored_is_refused():
+    agents = AgentBatch(MASKED, BOX, None)
+    algorithm = SacAlgorithm(agents.observation, agents.action, td_loss=TDLoss(ignore_done=True))
+    with pytest.raises(TaacError, match=r"agents that come and go.*ignore_done"):
+        Agent(algorithm, agents=agents)
+
+
+def test_what_all_agents_see_reaches_each_of_them():
+    agents = AgentBatch({"x": X, GLOBAL_STATE: {"map": bounded((2, 2), 0, 1)}}, BOX, None)
+    assert agents.observation[GLOBAL_STATE]["map"].shape == (2, 2) and agents.observation["x"].shape == (4,)
+    state = torch.randn(T, B, 2, 2)
+    time_step = frames(BOX, own_reward=False, **{GLOBAL_STATE: {"map": state}})
+    folded = agents.fold(time_step, 1).observation
+    assert torch.equal(folded[GLOBAL_STATE]["map"], state.repeat_interleave(N, 1))
+    assert torch.equal(folded["x"], time_step.observation["x"].flatten(1, 2))
