@@ -163,6 +163,49 @@ class Agent(nn.Module):
         """Of the state of an agent of any role, what this one holds: a state that lacks some of it stays without."""
         return {name: value for name, value in state.items() if not name.startswith(self._absent)}
 
+    def acting_state(self) -> dict[str, torch.Tensor]:
+        """All that acting and exploring read, by name, as copies on the CPU, for an agent with the role "collect" elsewhere.
+
+        Networks, temperatures, statistics of observations, and what checkpoints do not hold, such as the weights of a reward's
+        parts, which may follow a schedule. They are plain tensors, which processes and machines can hand over as they like.
+        """
+        return {name: tensor.detach().cpu().clone() for name, tensor in self._read_by_acting().items()}
+
+    def load_acting_state(self, state: dict[str, torch.Tensor], statistics: bool = True) -> None:
+        """Takes over what `acting_state` returned, in place, so that it can be done between any two steps.
+
+        The memory of the policy, which is passed in and out, is not part of it: episodes that are under way go on.
+
+        Args:
+            statistics: whether the statistics of observations are taken over too; False keeps those of what this agent saw.
+
+        Raises:
+            TaacError: it is of another agent; nothing is changed.
+        """
+        own = self._read_by_acting()
+        kinds, expected = (
+            {name: f"{tensor.dtype} {list(tensor.shape)}" for name, tensor in tensors.items()}
+            for tensors in (state, own)
+        )
+        if kinds != expected:
+            wrong = [
+                f"'{name}' is {kinds.get(name, 'missing')}, expected {expected.get(name, 'nothing of that name')}"
+                for name in sorted({*kinds, *expected})
+                if kinds.get(name) != expected.get(name)
+            ]
+            raise TaacError(f"the acting state is of another agent: {'; '.join(wrong[:3])}")
+        with torch.no_grad():
+            for name, tensor in own.items():
+                if statistics or not name.startswith("observation_normalizer."):
+                    tensor.copy_(state[name])
+
+    def _read_by_acting(self) -> dict[str, torch.Tensor]:
+        kept = self.algorithm.acting_modules()
+        others = [name for name, _ in self.algorithm.named_children() if name not in kept]
+        absent = ("reward_normalizer.", "reward_signals.", *(f"algorithm.{name}." for name in others))
+        held = {**dict(self.named_parameters()), **dict(self.named_buffers())}
+        return {name: tensor for name, tensor in held.items() if not name.startswith(absent)}
+
     def initial_state(self, batch_size: int) -> Nest:
         if self.agents is None:
             return self.algorithm.initial_state(batch_size)

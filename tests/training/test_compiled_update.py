@@ -8,6 +8,7 @@ import torch
 from taac.errors import TaacError
 from taac.ops.compiled import CompiledFunction
 from taac.training import agent as agent_module
+from taac.training import experiment
 from taac.training import learner as learner_module
 from tests.algorithms.test_own_encoders import LinearEncoder  # noqa: F401, gin's by its import
 from tests.methods import METHODS, fitting
@@ -172,6 +173,23 @@ def test_a_killed_run_ends_as_the_run_that_was_never_killed(tmp_path):
     resumed = run(tmp_path / "killed", *params)
     assert_same_parameters(whole, resumed)
     assert rows(tmp_path / "whole") == rows(tmp_path / "killed")
+
+
+def test_a_compiled_collector_takes_over_what_a_learner_hands_out(traced_only):
+    """Its program, made before, reads the parameters of after."""
+    trainer, _ = updated("taac", COMPILE)
+    rollout = trainer.rollout
+    torch.manual_seed(1)
+    collector = experiment.create_agent(trainer.environment, trainer.agent.device, role="collect")
+
+    def acts(agent):
+        torch.manual_seed(2)
+        return agent.rollout_step(rollout.time_step, rollout.state).output
+
+    assert not torch.equal(acts(collector), acts(trainer.agent))
+    collector.load_acting_state(trainer.agent.acting_state())
+    assert torch.equal(acts(collector), acts(trainer.agent))
+    assert isinstance(collector._rollout_step, CompiledFunction) and len(collector._rollout_step._programs) == 1
 
 
 def test_divergence_is_found(traced_only):
