@@ -184,7 +184,7 @@ def test_a_compiled_collector_takes_over_what_a_learner_hands_out(traced_only):
 
     def acts(agent):
         torch.manual_seed(2)
-        return agent.rollout_step(rollout.time_step, rollout.state).output
+        return agent.rollout_step(rollout.time_step, rollout.state).switch_probability  # from actor and critics
 
     assert not torch.equal(acts(collector), acts(trainer.agent))
     collector.load_acting_state(trainer.agent.acting_state())
