@@ -200,12 +200,17 @@ def _budget(about: Mapping[str, Any], settings: Mapping[str, str]) -> int | None
 
 
 def _update_ratio(settings: Mapping[str, str]) -> float | None:
-    """`updates_per_env_step`, or without it `updates_per_iteration / (unroll_length * num_envs)`; None of another clock."""
+    """`updates_per_env_step`, or without it `updates_per_iteration / (unroll_length * num_envs)`.
+
+    None with another clock, and where the ratio follows a schedule.
+    """
     if _value(settings, "Trainer.update_clock") not in (None, "env_steps"):
         return None
     told = _value(settings, "Trainer.updates_per_env_step")
     if isinstance(told, (int, float)):
         return told
+    if settings.get("Trainer.updates_per_env_step", "").startswith("@"):
+        return None
     names = ("Trainer.updates_per_iteration", "Trainer.unroll_length", "create_environment.num_envs")
     updates, unroll, envs = (_value(settings, name) for name in names)
     known = all(isinstance(v, (int, float)) for v in (updates, unroll, envs))

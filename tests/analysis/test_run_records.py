@@ -55,10 +55,11 @@ def test_a_record_holds_what_the_folder_tells(tmp_path):
     assert record.steps.tolist() == list(range(100, 1001, 100))
 
 
-def test_an_update_ratio_that_was_given_counts(tmp_path):
-    given = "Trainer.updates_per_env_step = 0.25\n"
+@pytest.mark.parametrize("given, expected", [("0.25", 0.25), ("@ratio/LinearSchedule()", None), ("None", 1.5)])
+def test_an_update_ratio_that_was_given_counts(tmp_path, given, expected):
+    given = f"Trainer.updates_per_env_step = {given}\n"
     record = only(make_run(tmp_path / "run", updates_per_iteration=3, extra_gin=given).parent)
-    assert record.update_ratio == 0.25
+    assert record.update_ratio == expected
 
 
 @pytest.mark.parametrize("clock, expected", [("env_steps", 1.5), ("transitions", None)])

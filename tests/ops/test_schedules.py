@@ -40,6 +40,7 @@ def test_values_at_and_between_the_edges(schedule, table):
     for count, expected in table.items():
         assert schedule(count) == pytest.approx(expected, rel=1e-12), count
     assert schedule.bounds == (min(table.values()), max(table.values()))
+    assert {type(schedule(count)) for count in table} == {float}  # a checkpoint's kinds of numbers stay the same
     assert schedule(10**9) == table[max(table)]  # the last value itself, not rounded on the way
 
 

@@ -108,6 +108,26 @@ def test_what_follows_an_iteration_has_the_values_of_its_end():
     assert float(trainer.agent.algorithm.beta_temperature.target_entropy) == pytest.approx(0.6 - 0.5 * 320 / 600)
 
 
+def test_an_evaluation_that_a_resumed_run_repeats_has_the_values_of_its_counts(tmp_path):
+    trainer, folder, seen = build(*STRENGTHS), RunFolder(tmp_path / "run"), []
+    folder.begin(config.operative_config(), {})
+    trainer.env_steps, trainer.learner.num_updates, trainer.evaluation_due = 250, 75, True  # as restored
+    trainer._evaluate = lambda *_: seen.append(trainer.agent.algorithm.weights.tolist())
+    trainer.train(folder, stop=lambda: True)
+    trainer.close()
+    assert seen[0] == [0.5, 0.75]
+
+
+def test_the_least_favourable_critic_is_the_greatest_where_a_weight_has_gone_below_0():
+    """By the weights at the start, which are all above, it would be the smallest in both parts for ever."""
+    trainer = build(*STRENGTHS)
+    trainer.close()
+    trainer.schedules.move(250, 150)
+    q = torch.tensor([[[1.0, 1.0]], [[2.0, 2.0]]])
+    assert trainer.agent.algorithm.min_over_critics(q).tolist() == [[1.0, 2.0]]
+    assert trainer.agent.algorithm.weighted(q[0]).tolist() == [0.0]  # 0.5 - 0.5
+
+
 SAME = [
     ("Learner.learning_rate", 0.003, "updates", "taac", []),
     ("Learner.critic_learning_rate", 0.003, "env_steps", "taac", []),
