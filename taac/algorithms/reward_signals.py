@@ -31,6 +31,8 @@ class RewardSignal(nn.Module):
         gamma: its discount; None: what the TD loss's gamma gives it, which is the task's where that is one number.
         learning_rate: of its model; a number, or a schedule of it.
         update_period: updates of the algorithm for each of its model.
+        batch_size: segments that its model learns from at a time, drawn uniformly from the same replay, and as many of
+            demonstrations where it needs any; None: those that the algorithm learns from.
         normalize: whether rewards are divided by their running standard deviation (about 0), so that strengths mean the
             same in every task.
     """
@@ -48,6 +50,7 @@ class RewardSignal(nn.Module):
         learning_rate: float | Schedule,
         update_period: int,
         normalize: bool,
+        batch_size: int | None = None,
     ):
         super().__init__()
         kind = type(self).__name__
@@ -60,7 +63,9 @@ class RewardSignal(nn.Module):
         if update_period < 1:
             raise TaacError(f"{kind}.update_period must be 1 or more updates, got {update_period}")
         self.strength, self.gamma, self.learning_rate = strength, gamma, learning_rate
-        self.update_period, self.normalize = update_period, normalize
+        if batch_size is not None and batch_size < 1:
+            raise TaacError(f"{kind}.batch_size must be 1 or more segments, or None, got {batch_size}")
+        self.update_period, self.normalize, self.batch_size = update_period, normalize, batch_size
         self.register_buffer("num_batches", torch.zeros((), dtype=torch.int64))
         self.register_buffer("mean_square", torch.zeros((), dtype=torch.float64))
         self.register_buffer("last_loss", torch.zeros(()))
@@ -120,7 +125,7 @@ class ICM(RewardSignal):
 
     Args:
         observation_spec, action_spec: of the environment.
-        strength, gamma, learning_rate, update_period, normalize: see `RewardSignal`.
+        strength, gamma, learning_rate, update_period, batch_size, normalize: see `RewardSignal`.
         feature_size: of phi.
         hidden_layers: of each model.
         beta: of the loss, in (0, 1).
@@ -138,12 +143,13 @@ class ICM(RewardSignal):
         gamma: float | None = None,
         learning_rate: float | Schedule = 3e-4,
         update_period: int = 1,
+        batch_size: int | None = None,
         normalize: bool = True,
         feature_size: int = 64,
         hidden_layers: Sequence[int] = (128,),
         beta: float = 0.2,
     ):
-        super().__init__(strength, gamma, learning_rate, update_period, normalize)
+        super().__init__(strength, gamma, learning_rate, update_period, normalize, batch_size)
         if not 0 < beta < 1:
             raise TaacError(f"ICM.beta must be in (0, 1), got {beta}")
         self.beta = beta
@@ -189,7 +195,7 @@ class RND(RewardSignal):
 
     Args:
         observation_spec, action_spec: of the environment.
-        strength, gamma, learning_rate, update_period, normalize: see `RewardSignal`.
+        strength, gamma, learning_rate, update_period, batch_size, normalize: see `RewardSignal`.
         feature_size: of both networks' outputs.
         hidden_layers: of both; the one that learns has one more.
 
@@ -207,11 +213,12 @@ class RND(RewardSignal):
         gamma: float | None = None,
         learning_rate: float | Schedule = 3e-4,
         update_period: int = 1,
+        batch_size: int | None = None,
         normalize: bool = True,
         feature_size: int = 64,
         hidden_layers: Sequence[int] = (128,),
     ):
-        super().__init__(strength, gamma, learning_rate, update_period, normalize)
+        super().__init__(strength, gamma, learning_rate, update_period, normalize, batch_size)
         self.encoder = ObservationEncoder(observation_spec)
         width = self.encoder.output_size
         self.fixed_encoder = ObservationEncoder(observation_spec).requires_grad_(False)
@@ -240,7 +247,7 @@ class GAIL(RewardSignal):
 
     Args:
         observation_spec, action_spec: of the environment.
-        strength, gamma, learning_rate, update_period, normalize: see `RewardSignal`.
+        strength, gamma, learning_rate, update_period, batch_size, normalize: see `RewardSignal`.
         hidden_layers: of the discriminator.
         gradient_penalty: c; 0: none.
 
@@ -259,11 +266,12 @@ class GAIL(RewardSignal):
         gamma: float | None = None,
         learning_rate: float | Schedule = 1e-3,
         update_period: int = 1,
+        batch_size: int | None = None,
         normalize: bool = False,
         hidden_layers: Sequence[int] = (128, 128),
         gradient_penalty: float = 10.0,
     ):
-        super().__init__(strength, gamma, learning_rate, update_period, normalize)
+        super().__init__(strength, gamma, learning_rate, update_period, normalize, batch_size)
         if not 0 <= gradient_penalty < math.inf:
             raise TaacError(f"GAIL.gradient_penalty must be 0 or more, got {gradient_penalty}")
         self.gradient_penalty = gradient_penalty

@@ -119,6 +119,13 @@ class SqilReplay:
         own = self.agents.sample(half, length)
         return _rewarded(demonstrated, 1.0), _rewarded(own, 0.0)
 
+    def sample_aside(self, batch_size: int, length: int) -> Experience:
+        """As `sample`, without becoming the batch that was sampled last; the agent's half is drawn uniformly."""
+        half = batch_size // 2
+        demonstrated = _rewarded(self.demonstrations.sample(batch_size - half, length), 1.0)
+        own = _rewarded(self.agents.sample_aside(half, length), 0.0)
+        return nest.map_structure(lambda *halves: torch.cat(halves, dim=1), demonstrated, own)
+
     def importance_weights(self, progress: float) -> torch.Tensor | None:
         """Those of prioritised replay of the agent's frames, `[B']`, with mean 1; demonstrations count 1. See `ReplayBuffer`.
 

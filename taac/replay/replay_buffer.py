@@ -91,13 +91,25 @@ class ReplayBuffer:
         Raises:
             TaacError: fewer than `length` frames are held.
         """
+        starts = self._starts(length)
+        return self._segments(*self._draw(batch_size, starts), length)
+
+    def sample_aside(self, batch_size: int, length: int) -> Experience:
+        """As `sample`, uniformly whatever the buffer goes by, and without becoming the batch that was sampled last."""
+        starts = self._starts(length)
+        return self._segments(*ReplayBuffer._draw(self, batch_size, starts), length)
+
+    def _starts(self, length: int) -> int:
+        """How many frames of each environment a segment can begin at."""
         starts = self._size - length + 1
         if starts < 1:
             raise TaacError(
                 f"cannot sample segments of {length} frames from a buffer that holds {self._size} an environment; "
                 "raise Trainer.initial_collect_steps or ReplayBuffer.length"
             )
-        environment, start = self._draw(batch_size, starts)
+        return starts
+
+    def _segments(self, environment: torch.Tensor, start: torch.Tensor, length: int) -> Experience:
         gather = self._gather_numpy if self._rows else self._gather
         return nest.pack_like(self._storage, gather(environment, start, length))
 

@@ -147,8 +147,8 @@ class Agent(nn.Module):
             experience = nest.map_structure(lambda x: x.to(self.device, non_blocking=True), experience)
         return experience if self.agents is None else self.agents.fold_experience(experience)
 
-    def prepare_demonstrations(self, experience: Experience) -> Experience:
-        """Demonstrations as the algorithm is to see them, on its device: their observations; no statistics move."""
+    def prepare_observations(self, experience: Experience) -> Experience:
+        """Frames as the algorithm is to see them but for their rewards, which are raw, on its device; no statistics move."""
         moved = self._folded(experience)
         return moved._replace(time_step=self._seen(moved.time_step))
 

@@ -10,12 +10,13 @@ import gin
 import torch
 
 from taac.algorithms import Algorithm
+from taac.algorithms.reward_signals import RewardSignal
 from taac.data_structures import Experience, LossInfo, Nest, TimeStep
 from taac.errors import TaacError
 from taac.ops.compiled import CompiledFunction
 from taac.ops.products import Products, available, parts, resolve, using
 from taac.ops.schedules import LinearSchedule, Schedule, Scheduled, at_start, bounds, follow
-from taac.replay import Demonstrations
+from taac.replay import Demonstrations, ReplayBuffer, SqilReplay
 from taac.training.agent import Agent
 from taac.training.diagnostics import RunningMeans
 from taac.training.guard import GradientStep, GrowthWatch, Guard, sum_of_all
@@ -105,6 +106,7 @@ class Learner:
 
     Attributes:
         demonstrations: what reward signals and cloning that need any sample from.
+        replay: what reward signals with batches of their own sample from.
         means: of what updates report, since the last summary.
         group_names: of the optimizer's groups of parameters.
     """
@@ -190,6 +192,7 @@ class Learner:
         self.num_updates = 0
         self.cloning = cloning
         self.demonstrations: Demonstrations | None = None
+        self.replay: ReplayBuffer | SqilReplay | None = None
         if cloning is not None and type(agent.algorithm).cloning_loss is Algorithm.cloning_loss:
             raise TaacError(
                 f"{type(agent.algorithm).__name__} has no behaviour cloning: remove Learner.cloning, or use a SAC or TAAC"
@@ -241,7 +244,7 @@ class Learner:
 
     def _demonstrated(self, batch_size: int, length: int) -> Experience:
         assert self.demonstrations is not None
-        return self.agent.prepare_demonstrations(self.demonstrations.sample(batch_size, length))
+        return self.agent.prepare_observations(self.demonstrations.sample(batch_size, length))
 
     def _cloning_loss(self, demonstrated: Experience) -> torch.Tensor:
         with torch.autocast(self.agent.device.type, torch.bfloat16, enabled=self.products == "bfloat16"):
@@ -268,10 +271,10 @@ class Learner:
         length, batch_size = time_step.step_type.shape
         weight = self.cloning.weight if self.cloning is not None else 0.0
         due = [signal for signal in self.agent.signals if self.num_updates % signal.update_period == 0]
-        needed = weight > 0 or any(signal.needs_demonstrations for signal in due)
+        needed = weight > 0 or any(signal.needs_demonstrations and signal.batch_size is None for signal in due)
         demonstrated = self._demonstrated(batch_size, length) if needed else None
         for signal in due:
-            losses.append(signal.loss(time_step, None if demonstrated is None else demonstrated.time_step))
+            losses.append(signal.loss(*self._frames_for(signal, time_step, demonstrated)))
             signal.last_loss.copy_(losses[-1].detach())
         arrived = ~time_step.is_first()[1:]  # by an action, which is what a reward is for
         count = arrived.sum().clamp(min=1)
@@ -283,6 +286,19 @@ class Learner:
             losses.append(weight * cloning)
             extra |= {"cloning/loss": cloning.detach(), "cloning/weight": torch.tensor(weight)}
         return losses, extra
+
+    def _frames_for(
+        self, signal: RewardSignal, time_step: TimeStep, demonstrated: Experience | None
+    ) -> tuple[TimeStep, TimeStep | None]:
+        """What a signal's model learns from: frames of the replay, and of demonstrations."""
+        if signal.batch_size is None:
+            return time_step, None if demonstrated is None else demonstrated.time_step
+        if self.replay is None:
+            raise TaacError(f"{type(signal).__name__}.batch_size: this learner has no replay to draw batches from")
+        length = len(time_step.step_type)
+        sampled = self.agent.prepare_observations(self.replay.sample_aside(signal.batch_size, length))
+        shown = self._demonstrated(signal.batch_size, length).time_step if signal.needs_demonstrations else None
+        return sampled.time_step, shown
 
     def keep_products(self, products: str | None) -> None:
         """Goes on with the matrix products that a run began with, whatever "auto" would be now: others round differently."""

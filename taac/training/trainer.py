@@ -197,6 +197,7 @@ class Trainer:
                     f"{num_env_steps - initial_collect_steps} environment steps after the initial collection"
                 )
         stays = self.scheduled_ratio is None and update_clock == "env_steps"
+        learner.replay = replay_buffer
         self.agent.algorithm.set_update_ratio(self.update_ratio if stays else None)
         self.evaluation_interval, self.evaluation_episodes = evaluation_interval, evaluation_episodes
         self.evaluation_epsilon, self.max_evaluation_steps = evaluation_epsilon, max_evaluation_steps

@@ -164,7 +164,7 @@ def test_of_agents_that_share_a_policy():
         observation=torch.randn(STEPS, BATCH, agents, 2), prev_action=torch.randint(choices, (STEPS, BATCH, agents))
     )
     agent = Agent(algorithm, agents=batch)
-    cloned = algorithm.cloning_loss(agent.prepare_demonstrations(Experience(time_step, ())))
+    cloned = algorithm.cloning_loss(agent.prepare_observations(Experience(time_step, ())))
     assert cloned.shape == (STEPS, BATCH * agents)
     for t, b, g in itertools.product(range(STEPS - 1), range(BATCH), range(agents)):
         logits = algorithm.actor(time_step.observation[t, b, g]).detach()

@@ -96,9 +96,12 @@ def test_demonstrations_that_do_not_fit_are_refused(num_envs, length, kinds):
 
 @pytest.mark.parametrize("batch_size, demonstrated", [(8, 4), (9, 5), (1, 1)])
 @pytest.mark.parametrize("length", [2, 4])
-def test_half_of_each_batch(batch_size, demonstrated, length):
+@pytest.mark.parametrize("how", ["sample", "sample_aside"])
+def test_half_of_each_batch(batch_size, demonstrated, length, how):
     replay = SqilReplay(filled(20), frames("FMMMLFMML"))
-    batch = replay.sample(batch_size, length).time_step
+    replay.sample(6, 2)
+    batch = getattr(replay, how)(batch_size, length).time_step
+    assert replay._drawn == (demonstrated if how == "sample" else 3), "of the batch sampled last, not aside"
     assert batch.observation.shape == (length, batch_size, 1)
     assert (batch.observation[:, :demonstrated] < 1000).all() and (batch.observation[:, demonstrated:] >= 1000).all()
     assert (batch.observation.diff(dim=0) == 1).all()  # segments

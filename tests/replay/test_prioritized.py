@@ -348,3 +348,22 @@ def test_settings_out_of_range_are_refused(options, message):
 def test_too_few_frames_are_refused():
     with pytest.raises(TaacError, match=r"segments of 3 frames.* holds 2 "):
         filled(1, 4, 2).sample(1, 3)
+
+
+# Batches for something else ------------------------------------------------------------------------------------------
+
+
+def test_a_sample_aside_is_uniform_and_is_not_the_batch_that_was_sampled_last():
+    """2 environments with 7 segments each, one of which has nearly all of the priority."""
+    buffer = filled(2, 9, 13, ENDLESS * 2, epsilon=1e-6)
+    teach(buffer, 3, lambda e, n: 1e6 if (e, n) == (1, 5) else 0.0)
+    torch.manual_seed(0)
+    last = items(buffer.sample(14, 3))
+    assert last.count((1, 5)) > 7
+    aside = [item for _ in range(300) for item in items(buffer.sample_aside(10, 3))]
+    assert chi_square(aside, {(e, n): 1 / 14 for e in range(2) for n in range(4, 11)}) < CHI_SQUARE[13]
+    assert len(buffer.importance_weights(0.0)) == 14
+    buffer.update_priorities(torch.tensor([8.0 if item == (1, 5) else 2.0 for item in last], dtype=torch.float64))
+    held = buffer._tree.masses.view(2, 9)
+    for e, n in last:
+        assert held[e, n % 9].item() == pytest.approx((8.0 if (e, n) == (1, 5) else 2.0) ** 0.6, rel=1e-5)

@@ -237,6 +237,52 @@ def test_a_monitor_leaves_the_statistics_of_rewards_alone(demonstrations):
     assert all(torch.equal(before[name], value) for name, value in trainer.agent.state_dict().items())
 
 
+def looked_at(signal):
+    """The frames that a signal's model learns from, at each of its updates: its own, and demonstrations."""
+    found, loss = [], signal.loss
+    signal.loss = lambda own, shown: found.append((own, shown)) or loss(own, shown)
+    return found
+
+
+@pytest.mark.parametrize("replay", ["ReplayBuffer", "PrioritizedReplayBuffer"])
+def test_a_model_learns_from_batches_of_its_own_size(replay):
+    """The other signal from the algorithm's; priorities stay those of the algorithm's batch."""
+    trainer = build(
+        SIGNALS, "RND.batch_size = 5", "create_agent.normalize_observations = True",
+        f"create_experiment.replay_buffer_ctor = @{replay}", method="taac",
+    )  # fmt: skip
+    icm, rnd = (looked_at(signal) for signal in trainer.agent.signals)
+    before = clones(trainer.agent.reward_signals)
+    trained(trainer, 3)
+    shape = (trainer.segment_length, trainer.batch_size)
+    assert [frames.step_type.shape for frames, _ in icm] == [shape] * 3 and shape[1] != 5
+    assert [frames.step_type.shape for frames, _ in rnd] == [(shape[0], 5)] * 3
+    # Frames of the replay, as the algorithm sees them.
+    stored = trainer.replay_buffer._storage.time_step
+    for frames, shown in rnd:
+        assert shown is None
+        held = [
+            bool((stored.reward[: trainer.replay_buffer.size].flatten() == r).any()) for r in frames.reward.flatten()
+        ]
+        assert all(held)
+    (frames, _) = rnd[-1]
+    assert (frames.observation.abs() <= 10).all()
+    assert len({float(frames.reward.sum()) for frames, _ in rnd}) == 3
+    assert not torch.equal(before["rnd.predictor.0.weight"], trainer.agent.signals[1].predictor[0].weight)
+
+
+def test_a_batch_of_its_own_brings_as_many_demonstrations(demonstrations):
+    trainer = build(binding(demonstrations), "GAIL.batch_size = 3", method="sac", files=["gin/gail.gin"])
+    seen = looked_at(trainer.agent.signals[0])
+    trained(trainer, 2)
+    assert [(own.step_type.shape[1], shown.step_type.shape[1]) for own, shown in seen] == [(3, 3), (3, 3)]
+
+
+def test_a_batch_of_its_own_has_a_segment_or_more():
+    with pytest.raises(TaacError, match=r"RND\.batch_size must be 1 or more segments, or None, got 0"):
+        build(SIGNALS, "RND.batch_size = 0", method="sac")
+
+
 # Behaviour cloning -----------------------------------------------------------------------------------------------------
 
 
