@@ -72,3 +72,6 @@ class LossInfo(NamedTuple):
     segment_error: torch.Tensor | None = (
         None  # [B] how wrong the critics are about each segment; None: it has no critics
     )
+    detail: dict[str, torch.Tensor] | None = (
+        None  # of each frame, with graphs: see `ActorCriticAlgorithm.detail`; None: nothing
+    )

@@ -188,6 +188,25 @@ class ActorCriticAlgorithm(Algorithm):
         return (error * learnt).sum(0) / learnt.sum(0).clamp(min=1.0)
 
     @staticmethod
+    def detail(
+        experience: Experience, info: Any, target: torch.Tensor, temperature_losses: dict[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        """Of each frame, what `Learner.diagnostics` looks at; nothing is computed here.
+
+        Args:
+            info: has `q`, and may have `mean` and `log_std`, `advantage`, and `beta`.
+            target: `[T-1, B(, D)]`, the returns.
+            temperature_losses: by name, `[T, B]` or `[T-1, B]`.
+
+        Returns:
+            "step_type" `[T, B]`, "q" `[N, T-1, B(, D)]`, "target", "temperature/<name>", and "mean", "log_std" `[T or T-1, B,
+            A]`, "advantage" `[T, B]`, "beta" `[T, B, 2]` where the info has them.
+        """
+        own = {f"temperature/{name}": loss for name, loss in temperature_losses.items()}
+        more = {name: getattr(info, name) for name in ("mean", "log_std", "advantage", "beta") if hasattr(info, name)}
+        return {"step_type": experience.time_step.step_type, "q": info.q, "target": target, **own, **more}
+
+    @staticmethod
     def mean_acted(experience: Experience, x: torch.Tensor) -> torch.Tensor:
         """Mean of `x` over the frames at which an action is taken (not LAST), a detached scalar; 0 if there is none.
 

@@ -202,11 +202,13 @@ class SacAlgorithm(ActorCriticAlgorithm):
 
     def calc_loss(self, experience: Experience, info: SacTrainInfo) -> LossInfo:
         critic_loss, target = self.critic_loss(experience, info)
-        actor_loss = info.actor_loss + self.temperature.loss(-info.log_pi)  # equation 18
+        temperature_loss = self.temperature.loss(-info.log_pi)  # equation 18
+        actor_loss = info.actor_loss + temperature_loss
         missing = len(critic_loss) - len(actor_loss)  # 1 if the actor does not learn on the last frame
         loss = self.masked(experience, F.pad(actor_loss, (0, 0, 0, missing)) + critic_loss)
         summaries = self.common_summaries(experience, info, critic_loss, target, self.temperature)
-        return LossInfo(loss, summaries, self.segment_error(experience, info.q, target))
+        detail = self.detail(experience, info, target, {"action": temperature_loss})
+        return LossInfo(loss, summaries, self.segment_error(experience, info.q, target), detail)
 
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
         """`|tanh(mean(s)) - a|^2`, a the demonstrated action: the squared distance of the greedy one."""

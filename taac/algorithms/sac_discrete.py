@@ -214,7 +214,8 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
         summaries = self.common_summaries(experience, info, critic_loss, target, self.temperature)
         if self.discrete.branched:
             summaries |= self._branch_summaries(experience, info)
-        return LossInfo(loss, summaries, self.segment_error(experience, info.q, target))
+        detail = self.detail(experience, info, target, {"action": info.temperature_loss})
+        return LossInfo(loss, summaries, self.segment_error(experience, info.q, target), detail)
 
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
         """`-log pi(a|s)` of the demonstrated choices, the sum over branches; 0 of one that the mask forbids."""

@@ -36,6 +36,8 @@ class MixedSacTrainInfo(NamedTuple):
 
     actor_loss: torch.Tensor  # [T, B]
     log_pi: torch.Tensor  # [T, B], log pi(a~|s), detached
+    mean: torch.Tensor  # [T, B, A], the policy's, before tanh
+    log_std: torch.Tensor  # [T, B, A]
     probs: torch.Tensor  # [T, B, C], p(d | s, a~), detached
     q: torch.Tensor  # [N, T-1, B(, D)], at the executed actions
     value: torch.Tensor  # [T, B(, D)], target values; 0 at frame 0, where they are never read
@@ -135,7 +137,8 @@ class MixedSacAlgorithm(SacAlgorithm):
         choice, executed = self.mixed.split(nest.index(time_step.prev_action, slice(1, None)))
 
         # a~ ~ pi(.|s), then p(d | s, a~)
-        action, log_pi = distributions.squashed_normal_sample(*self.actor(seen))
+        mean, log_std = self.actor(seen)
+        action, log_pi = distributions.squashed_normal_sample(mean, log_std)
         q = self._values(self.critics(frozen, action))
         probs = self._choice_probs(q)
 
@@ -157,6 +160,8 @@ class MixedSacAlgorithm(SacAlgorithm):
         return MixedSacTrainInfo(
             actor_loss=actor_loss,
             log_pi=log_pi.detach(),
+            mean=mean.detach(),
+            log_std=log_std.detach(),
             probs=probs,
             q=self._at(self.critics(features[:-1], executed), choice),
             value=self.pad_front(value),
@@ -164,11 +169,12 @@ class MixedSacAlgorithm(SacAlgorithm):
         )
 
     def calc_loss(self, experience: Experience, info: MixedSacTrainInfo) -> LossInfo:  # type: ignore[override]
-        loss, extra, error = super().calc_loss(experience, info)  # type: ignore[arg-type]
+        loss, extra, error, detail = super().calc_loss(experience, info)  # type: ignore[arg-type]
         entropy = distributions.categorical_entropy(info.probs)
-        loss = loss + self.masked(experience, self.choice_temperature.loss(entropy))
+        temperature_loss = self.choice_temperature.loss(entropy)
+        loss = loss + self.masked(experience, temperature_loss)
         own = {"choice/entropy": self.mean_acted(experience, entropy), "choice/alpha": self.choice_temperature.alpha()}
-        return LossInfo(loss, {**extra, **own}, error)
+        return LossInfo(loss, {**extra, **own}, error, {**(detail or {}), "temperature/choice": temperature_loss})
 
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
         """As of SAC, of the continuous action; the choice is not cloned: it follows from the critics.

@@ -31,6 +31,8 @@ class SdarTrainInfo(NamedTuple):
 
     actor_loss: torch.Tensor  # [T, B]
     log_pi: torch.Tensor  # [T, B], of the dimensions that act, detached
+    mean: torch.Tensor  # [T, B, A], the action policy's, before tanh
+    log_std: torch.Tensor  # [T, B, A]
     acting: torch.Tensor  # [T, B], fraction of the dimensions that act, detached
     entropy: torch.Tensor  # [T, B], of the selection, detached
     q: torch.Tensor  # [N, T-1, B(, D)], at the executed actions
@@ -164,6 +166,8 @@ class SdarAlgorithm(SacAlgorithm):
         return SdarTrainInfo(
             actor_loss=actor_loss,
             log_pi=log_pi.detach(),
+            mean=mean.detach(),
+            log_std=log_std.detach(),
             acting=drawn.mean(-1),
             entropy=entropy.detach(),
             q=self.critics(features[:-1], before[1:]),
@@ -176,9 +180,11 @@ class SdarAlgorithm(SacAlgorithm):
         # The target entropies count for what was chosen: actions of the dimensions that act, selections after FIRST.
         missing = self.temperature.target_entropy * (1.0 - info.acting)
         given = self.beta_temperature.target_entropy * experience.time_step.is_first().to(info.entropy.dtype)
-        temperature_loss = self.temperature.loss(missing - info.log_pi) + self.beta_temperature.loss(
-            info.entropy + given
-        )
+        temperature_losses = {
+            "action": self.temperature.loss(missing - info.log_pi),
+            "beta": self.beta_temperature.loss(info.entropy + given),
+        }
+        temperature_loss = temperature_losses["action"] + temperature_losses["beta"]
         loss = self.masked(experience, info.actor_loss + temperature_loss + critic_loss)
         own = {
             "beta/switch_probability": _mean_selected(experience, info.acting),
@@ -186,7 +192,8 @@ class SdarAlgorithm(SacAlgorithm):
             "beta/alpha": self.beta_temperature.alpha(),
         }
         common = self.common_summaries(experience, info, critic_loss, target, self.temperature)
-        return LossInfo(loss, {**common, **own}, self.segment_error(experience, info.q, target))
+        detail = self.detail(experience, info, target, temperature_losses)
+        return LossInfo(loss, {**common, **own}, self.segment_error(experience, info.q, target), detail)
 
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
         """Dimensions whose action changes were acted in: cross-entropy of beta, and there the squared distance of the mode."""

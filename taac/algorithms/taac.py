@@ -52,7 +52,10 @@ class TaacTrainInfo(NamedTuple):
 
     actor_loss: torch.Tensor  # [T, B]
     log_pi: torch.Tensor  # [T, B], log pi(a_hat | s, tau_prev), detached
+    mean: torch.Tensor  # [T, B, A], the actor's, before tanh, detached
+    log_std: torch.Tensor  # [T, B, A]
     beta: torch.Tensor  # [T, B, 2], detached
+    advantage: torch.Tensor  # [T, B], q_1 - q_0, before clipping, detached
     switch: torch.Tensor  # [T, B] bool, b | b~
     q: torch.Tensor  # [N, T-1, B(, D)], at the executed trajectories
     value: torch.Tensor  # [T, B(, D)], target values; 0 at frame 0, where they are never read
@@ -211,7 +214,8 @@ class TaacAlgorithm(ActorCriticAlgorithm):
 
         # a_hat ~ pi(. | s, tau_prev) and the two candidates: the old trajectory one step on, and a new one
         embedded = self.tau_embedding(seen, tau_prev)
-        a_hat, log_pi = distributions.squashed_normal_sample(*self.actor(embedded))
+        mean, log_std = self.actor(embedded)
+        a_hat, log_pi = distributions.squashed_normal_sample(mean, log_std)
         tau_0, tau_1 = self.trajectory.advance(tau_prev), self.trajectory.start(a_hat, tau_prev)
 
         # beta = softmax((q_0, q_1) / alpha_beta), from the online critics
@@ -232,7 +236,10 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         return TaacTrainInfo(
             actor_loss=actor_loss,
             log_pi=log_pi.detach(),
+            mean=mean.detach(),
+            log_std=log_std.detach(),
             beta=beta,
+            advantage=q_1.detach() - q_0,
             switch=b | b_new,
             q=self.critics(features[:-1], *nest.flatten(tau)),
             value=self.pad_front(value),
@@ -241,7 +248,11 @@ class TaacAlgorithm(ActorCriticAlgorithm):
     def calc_loss(self, experience: Experience, info: TaacTrainInfo) -> LossInfo:
         critic_loss, target = self.td_loss(info.q, experience.time_step, info.value, info.switch)
         beta_entropy = distributions.categorical_entropy(info.beta)
-        temperature_loss = self.action_temperature.loss(-info.log_pi) + self.beta_temperature.loss(beta_entropy)
+        temperature_losses = {
+            "action": self.action_temperature.loss(-info.log_pi),
+            "beta": self.beta_temperature.loss(beta_entropy),
+        }
+        temperature_loss = temperature_losses["action"] + temperature_losses["beta"]
         loss = self.masked(experience, info.actor_loss + temperature_loss + critic_loss)
         return LossInfo(
             loss,
@@ -253,6 +264,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
                 "beta/reach_through": _reach_through(experience, info.switch),
             },
             self.segment_error(experience, info.q, target),
+            self.detail(experience, info, target, temperature_losses),
         )
 
     def cloning_loss(self, experience: Experience) -> torch.Tensor:

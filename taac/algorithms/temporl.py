@@ -135,7 +135,7 @@ class TempoRLAlgorithm(SacAlgorithm):
         return TempoRLTrainInfo(info, self.skip_critic(info.features[:-1], experience.time_step.prev_action[1:])[0])
 
     def calc_loss(self, experience: Experience, info: TempoRLTrainInfo) -> LossInfo:  # type: ignore[override]
-        loss, extra, error = super().calc_loss(experience, info.sac)
+        loss, extra, error, detail = super().calc_loss(experience, info.sac)
         time_step = experience.time_step
         target, happened = value_ops.skip_returns(
             time_step.reward,
@@ -153,7 +153,7 @@ class TempoRLAlgorithm(SacAlgorithm):
             "loss/skip": self.mean_acted(experience, skip_loss),
             "skip/observed": self.mean_acted(experience, happened.sum(0).to(skip_loss.dtype)),
         }
-        return LossInfo(loss + nn.functional.pad(skip_loss, (0, 0, 0, 1)), {**extra, **own}, error)
+        return LossInfo(loss + nn.functional.pad(skip_loss, (0, 0, 0, 1)), {**extra, **own}, error, detail)
 
     def acting_modules(self) -> list[str]:
         return [*super().acting_modules(), "encoder", "skip_critic"]

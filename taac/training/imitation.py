@@ -85,6 +85,8 @@ class SqilMonitor:
             "sqil/gradient_cosine": nn.functional.cosine_similarity(gradient, other, dim=0),
             "sqil/td_error_demonstrations": first["loss/critic"],
             "sqil/td_error_agent": second["loss/critic"],
+            "sqil/actor_loss_demonstrations": first["loss/actor"],
+            "sqil/actor_loss_agent": second["loss/actor"],
             "sqil/entropy_demonstrations": first["policy/entropy"],
             "sqil/entropy_agent": second["policy/entropy"],
         }

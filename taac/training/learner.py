@@ -18,7 +18,7 @@ from taac.ops.products import Products, available, parts, resolve, using
 from taac.ops.schedules import LinearSchedule, Schedule, Scheduled, at_start, bounds, follow
 from taac.replay import Demonstrations, ReplayBuffer, SqilReplay
 from taac.training.agent import Agent
-from taac.training.diagnostics import RunningMeans
+from taac.training.diagnostics import Diagnostics, RunningMeans, explained_variances
 from taac.training.guard import GradientStep, GrowthWatch, Guard, sum_of_all
 from taac.training.optimizers import TensorFlowAdam, decay_weights, skips_on_device, take_step
 
@@ -71,6 +71,8 @@ class Differentiated(NamedTuple):
     extra: dict[str, torch.Tensor]  # scalars to summarise, by tag
     segment_error: torch.Tensor | None  # [B]
     gradients: list[torch.Tensor | None]  # of the algorithm's parameters; None for one that the loss does not read
+    statistics: dict[str, torch.Tensor]  # scalars by tag, of `Diagnostics`; empty if they are off
+    observed: dict[str, torch.Tensor]  # by name, for histograms; empty if they are off
 
 
 @gin.configurable
@@ -99,6 +101,8 @@ class Learner:
             "auto" is the fastest of these on this processor. "bfloat16x3" sum three (relative error 4e-6 instead of 3e-7), and
             "bfloat16" round the factors to bfloat16 (2e-3), about twice as fast where the processor has units for it: those of
             hidden layers alone. Last layers, memories, and all that follows from them (beta, targets, losses) are in float32.
+        diagnostics: what summaries show beside losses: "off", nothing more; "scalars", statistics of critics, policy, switch,
+            temperatures and gradients, see `diagnostics`; "histograms" also those of the last update before the summary.
         cloning: behaviour cloning of demonstrations, before training or beside it; see `Cloning`.
         importance_weights: what the weights of prioritised replay multiply: "all", the loss of actor, critics and temperatures;
             or "critics", the gradients of the parameter groups "critic" and "value_encoder" alone, as where only Q is learnt
@@ -129,6 +133,7 @@ class Learner:
         weight_decay: dict[str, float] | None = None,
         actor_encoder_learning_rate: float | Schedule | None = None,
         value_encoder_learning_rate: float | Schedule | None = None,
+        diagnostics: Literal["off", "scalars", "histograms"] = "off",
     ):
         if agent.role != "learn":
             raise TaacError(f"an agent whose role is '{agent.role}' holds no networks to learn with; build it to learn")
@@ -189,6 +194,8 @@ class Learner:
         self.guard = Guard(agent, self._parameters, every_step=not skips_on_device(self.optimizer))
         self.growth = GrowthWatch(_gamma(agent), agent.algorithm.reward_scale)
         self.means = RunningMeans()
+        self.diagnostics = Diagnostics(diagnostics, agent)
+        self._observed: dict[str, torch.Tensor] = {}
         self.num_updates = 0
         self.cloning = cloning
         self.demonstrations: Demonstrations | None = None
@@ -333,7 +340,8 @@ class Learner:
             given: Nest = () if weights is None else weights.to(self.agent.device)
             if weights is not None and agents is not None:
                 given = agents.spread(given)
-            loss, total, frames, extra, segment_error, gradients = self._loss_and_gradients(experience, given)
+            found = self._loss_and_gradients(experience, given)
+            loss, total, frames, extra, segment_error, gradients, statistics, self._observed = found
             for parameter in self._of_signals:
                 parameter.grad = None
             for parameter, gradient in zip(self._differentiated, gradients):
@@ -344,10 +352,13 @@ class Learner:
                 loss, total, extra = loss + side_loss, total + side_total, {**extra, **side_extra}
         step = GradientStep(self.num_updates + 1, sampled, experience, loss, total, frames, extra)
         found_inf = self.guard.look(step)
+        gradient_norms = self.diagnostics.gradient_norms(self.group_names, self.optimizer)
         if self.max_grad_norm is not None:
             torch.nn.utils.clip_grad_norm_(self._differentiated, self.max_grad_norm)
         take_step(self.optimizer, found_inf)
         self.means.add(extra)
+        if self.diagnostics.on:
+            self.means.add({**statistics, **gradient_norms})
         self.num_updates += 1
         self.agent.algorithm.after_update(self.num_updates)
         if agents is not None and segment_error is not None:
@@ -359,7 +370,7 @@ class Learner:
         algorithm = self.agent.algorithm
         with torch.autocast(self.agent.device.type, torch.bfloat16, enabled=self.products == "bfloat16"):
             info = algorithm.train_step(experience)
-        frames, extra, segment_error = algorithm.calc_loss(experience, info)
+        frames, extra, segment_error, detail = algorithm.calc_loss(experience, info)
         if isinstance(weights, tuple):
             loss = frames.mean()
             gradients: Sequence[torch.Tensor | None] = torch.autograd.grad(
@@ -374,7 +385,23 @@ class Learner:
             loss, gradients = self._weighted_gradients(frames, weights)
             extra = {**extra, "replay/weight": weights.mean(), "replay/segment_error": segment_error.mean()}
         loss = loss.detach()
-        return Differentiated(loss, sum_of_all(loss, gradients), frames.detach(), extra, segment_error, list(gradients))
+        statistics, observed = self.diagnostics.look(detail)
+        return Differentiated(
+            loss, sum_of_all(loss, gradients), frames.detach(), extra, segment_error, list(gradients), statistics, observed
+        )  # fmt: skip
+
+    def histograms(self) -> dict[str, torch.Tensor]:
+        """Numbers of the last update by tag; empty unless diagnostics are "histograms"."""
+        return self.diagnostics.histograms(self._observed)
+
+    def summary(self) -> dict[str, float]:
+        """What updates reported since the last call, by tag: means, and with diagnostics the learning rates as they are."""
+        means = self.means.means()
+        self.means.clear()
+        if not (self.diagnostics.on and means):
+            return means
+        rates = {f"learning_rate/{n}": g["lr"] for n, g in zip(self.group_names, self.optimizer.param_groups)}
+        return {**explained_variances(means), **{tag: float(rate) for tag, rate in rates.items()}}
 
     def _weighted_gradients(
         self, frames: torch.Tensor, weights: torch.Tensor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,8 @@ TAGS: dict[str, str] = {
     "sqil/gradient_cosine": "cosine similarity of the policy's gradients on demonstrations and on the agent's own frames",
     "sqil/td_error_demonstrations": "as `loss/critic`, on demonstrations alone",
     "sqil/td_error_agent": "as `loss/critic`, on the agent's own frames alone",
+    "sqil/actor_loss_demonstrations": "as `loss/actor`, on demonstrations alone",
+    "sqil/actor_loss_agent": "as `loss/actor`, on the agent's own frames alone",
     "sqil/entropy_demonstrations": "as `policy/entropy`, on demonstrations alone",
     "sqil/entropy_agent": "as `policy/entropy`, on the agent's own frames alone",
     "signal/icm_reward": "curiosity's reward, mean over frames but FIRST, as it is learnt: before its strength",
@@ -54,6 +57,21 @@ TAGS: dict[str, str] = {
     "cloning/loss": "behaviour cloning's loss on demonstrations, mean over all T*B frames",
     "cloning/weight": "what it is multiplied by",
     "schedule/{name}": "a hyper-parameter that follows a schedule, as it is in force: `schedule/Learner.learning_rate`",
+    "critic_{i}/value/{part}": "Q_i of a part of the reward at the executed actions, mean over the frames learnt from; parts "
+    "are `reward`, or `part_0`, ..., and reward signals by name. This row and those with {} below: "
+    "with `Learner.diagnostics`",
+    "critic_{i}/td_error/{part}": "G - Q_i, signed, mean over the same frames",
+    "critic_{i}/explained_variance/{part}": "1 - Var(G - Q_i) / Var(G), each variance over the frames of a batch that are "
+    "learnt from, then mean over updates: 1 at best, below 0 worse than a constant",
+    "critic/target/{part}": "the returns G of a part of the reward, mean over the same frames",
+    "policy/{statistic}": "`mean` and `log_std` of the actor before tanh, means over frames but LAST and dimensions; "
+    "`mean_std` and `log_std_std`, their standard deviations",
+    "switch/{statistic}": "`advantage`, q_1 - q_0 before clipping, mean over frames but LAST; `advantage_std` its standard "
+    "deviation; `beta_std` that of beta_1",
+    "loss/temperature_{name}": "log_alpha (H - H_target) of a temperature (alpha where that is tuned directly), mean over "
+    "frames but LAST",
+    "gradient/{group}": "norm of the gradient of a group of parameters, before clipping",
+    "learning_rate/{group}": "of a group of parameters, at the summary",
     "time/env_steps_per_second": "transitions over all environments a second, since the last summary",
     "time/updates_per_second": "gradient steps a second, since the last summary",
     "count/updates": "gradient steps so far",
@@ -61,7 +79,9 @@ TAGS: dict[str, str] = {
     "count/decisions": "environment steps at which a new action was chosen, so far",
     "count/episodes": "episodes ended so far",
 }
-# Not a scalar: `evaluation/video`, a GIF of an evaluation's first episode (`create_experiment.evaluation_video`).
+# Not scalars: `histogram/*` of q, target, td_error, mean, log_std, advantage and beta, of the last update before the summary
+# (`Learner.diagnostics = 'histograms'`); `evaluation/video`, a GIF of an evaluation's first episode
+# (`create_experiment.evaluation_video`).
 PHASES = {"rollout": "while exploring", "evaluation": "acting greedily"}
 
 
@@ -91,15 +111,24 @@ class SummaryWriter:
         self._folder = folder
         self._writer = Writer(str(folder), purge_step=purge_step)
         self._known = {**known_tags(), **(tags or {})}
+        # a template's {name} stands for anything without a slash
+        self._patterns = [
+            re.compile(re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(tag))) for tag in self._known if "{" in tag
+        ]
 
     def scalars(self, values: Mapping[str, float | torch.Tensor], env_steps: int) -> None:
         """Writes each value at `env_steps`."""
         for tag, value in values.items():
-            if tag not in self._known:
+            if tag not in self._known and not any(pattern.fullmatch(tag) for pattern in self._patterns):
                 raise KeyError(
                     f"summary tag '{tag}' is neither in taac.training.summaries.TAGS nor in the algorithm's summary_tags()"
                 )
             self._writer.add_scalar(tag, float(value), env_steps)
+
+    def histograms(self, values: Mapping[str, torch.Tensor], env_steps: int) -> None:
+        """Writes the distribution of each tensor's numbers."""
+        for tag, value in values.items():
+            self._writer.add_histogram(tag, value.cpu(), env_steps)
 
     def episodes(self, phase: str, summary: EpisodeSummary, env_steps: int) -> None:
         """Writes the averages over episodes under `rollout/` or `evaluation/`."""

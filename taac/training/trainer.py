@@ -453,7 +453,7 @@ class Trainer:
         seconds, updates = self._elapsed(), self.learner.num_updates
         steps_then, updates_then, seconds_then = self._marks
         values: dict[str, Any] = {
-            **self.learner.means.means(),
+            **self.learner.summary(),
             "time/env_steps_per_second": (self.env_steps - steps_then) / (seconds - seconds_then),
             "time/updates_per_second": (updates - updates_then) / (seconds - seconds_then),
             "count/updates": updates,
@@ -470,7 +470,7 @@ class Trainer:
             writer.text("warning", warning, self.env_steps)
         if self.recent:
             writer.episodes("rollout", summarize(self.recent), self.env_steps)
-        self.learner.means.clear()
+        writer.histograms(self.learner.histograms(), self.env_steps)
         self.recent, self._marks = [], (self.env_steps, updates, seconds)
 
     def _fraction_repeated(self) -> float:

@@ -151,7 +151,7 @@ def test_a_table_by_hand():
     time_step = TimeStep(step_type, reward, discount, torch.zeros(2, 3, 3), zero, torch.ones(2, 3))
     experience = Experience(time_step, ())
     info = algorithm.train_step(experience)
-    loss, extra, _ = algorithm.calc_loss(experience, info)
+    loss, extra, *_ = algorithm.calc_loss(experience, info)
     assert extra["critic/target"].item() == pytest.approx((4 + 3 + 4) / 3)
     v_loss = info.sac.log_pi[0] ** 2
     critic_loss = 2 * torch.tensor([16.0, 9.0, 16.0])  # two critics
