@@ -38,7 +38,7 @@ class ActorCriticAlgorithm(Algorithm):
             take (see `learnt_reward`).
         encoder_ctor: called with the observation spec; a module with `output_size`.
         critic_ctor: called with input size and `reward_dim`; see `CriticEnsemble`.
-        target_update_tau: fraction by which targets move towards the online networks, in (0, 1].
+        target_update_tau: fraction by which targets move towards the online networks, in (0, 1]; a number, or a schedule of it.
         target_update_period: in updates.
         target_update_env_steps: the period in environment steps, instead. Times the updates for each environment step it is the
             period in updates, which need not be whole: targets move after the first update at which another one is over.
@@ -61,14 +61,14 @@ class ActorCriticAlgorithm(Algorithm):
         reward_weights: Sequence[float | Schedule] | None,
         encoder_ctor: Callable[..., nn.Module],
         critic_ctor: Callable[..., nn.Module],
-        target_update_tau: float,
+        target_update_tau: float | Schedule,
         target_update_period: int,
         dqda_clipping: float | None,
         target_update_env_steps: int | None = None,
         actor_encoder_ctor: Callable[..., nn.Module] | None = None,
     ):
         super().__init__()
-        if not 0 < target_update_tau <= 1:
+        if not (bounds(target_update_tau)[0] > 0 and bounds(target_update_tau)[1] <= 1):
             raise TaacError(f"target_update_tau must be in (0, 1], got {target_update_tau}")
         if target_update_period < 1:
             raise TaacError(f"target_update_period must be 1 or more updates, got {target_update_period}")
@@ -103,7 +103,10 @@ class ActorCriticAlgorithm(Algorithm):
         self.critics = critic_ctor(self.feature_size + num_action_parts * self.action_size, self.reward_dim)
         self.target_encoder = copy.deepcopy(self.encoder).requires_grad_(False)
         self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
-        self.target_update_tau = target_update_tau
+        self.target_update_tau = at_start(target_update_tau)
+        if isinstance(target_update_tau, Schedule):
+            set_tau = functools.partial(setattr, self, "target_update_tau")
+            self.scheduled.append(Scheduled("target_update_tau", target_update_tau, set_tau))
         self.target_update_period: int | Fraction | None = target_update_period  # in updates; None: not known yet
         self.target_update_env_steps = target_update_env_steps
         if target_update_env_steps is not None:

@@ -83,7 +83,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
         temperature_ctor: Callable[..., Temperature] = Temperature,
         entropy_in_target: bool = True,
         actor_on_last_frame: bool = True,
-        target_update_tau: float = 0.005,
+        target_update_tau: float | Schedule = 0.005,
         target_update_period: int = 1,
         target_update_env_steps: int | None = None,
         dqda_clipping: float | None = None,

@@ -91,7 +91,7 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
         target_entropy: float | Schedule | Sequence[float | Schedule] | None = None,
         temperature_ctor: Callable[..., Temperature] = Temperature,
         entropy_in_target: bool = True,
-        target_update_tau: float = 0.005,
+        target_update_tau: float | Schedule = 0.005,
         target_update_period: int = 1,
         target_update_env_steps: int | None = None,
         actor_encoder_ctor: Callable[..., nn.Module] | None = None,

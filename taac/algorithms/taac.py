@@ -104,7 +104,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         b1_advantage_clipping: tuple[float | None, float | None] | None = None,
         max_repeat_steps: int | None = None,
         randomize_first_state_tau: bool = False,
-        target_update_tau: float = 0.005,
+        target_update_tau: float | Schedule = 0.005,
         target_update_period: int = 1,
         target_update_env_steps: int | None = None,
         dqda_clipping: float | None = None,

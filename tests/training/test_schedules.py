@@ -141,8 +141,11 @@ SAME = [
     ("Trainer.batch_size", 12, "env_steps", "taac", []),
     ("Trainer.batch_size", 12, "env_steps", "sac", ["create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer"]),
     ("Trainer.updates_per_env_step", 0.3, "env_steps", "taac", []),
+    ("TaacAlgorithm.target_update_tau", 0.1, "updates", "taac", []),
+    ("DiscreteSacAlgorithm.target_update_tau", 0.1, "env_steps", "sac_discrete",
+     ["create_environment.env_name = 'CartPole-v1'"]),
     ("ZetaExplorer.epsilon", 0.3, "env_steps", "sac", ["Trainer.explorer = @ZetaExplorer()"]),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name, value, unit, method, more", SAME)
@@ -320,6 +323,7 @@ FALLING = linear("any", 1.0, 0.0, "env_steps = 100")
          "RND.strength must be a number other than 0"),
         ("taac", ["RND.learning_rate = " + ANY, NOVELTY, *linear("any", 1.0, -0.1, "updates = 5")],
          "RND.learning_rate must be above 0"),
+        ("sac", ["SacAlgorithm.target_update_tau = " + ANY, *FALLING], r"target_update_tau must be in \(0, 1\], got 1 to 0"),
         ("sac_ez", ["ZetaExplorer.epsilon = " + ANY, *linear("any", 0.5, 2.0, "updates = 5")], r"epsilon must be in \[0, 1\]"),
         ("taac", ["batch_size = " + ANY, *linear("any", 10, 0, "updates = 5")], "batch_size must be 1 or more, got 0"),
         ("taac", ["batch_size = " + ANY, *linear("any", 10, 20, "updates = 5"), "create_agent.compile = True"],
