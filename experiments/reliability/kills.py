@@ -26,7 +26,7 @@ SETTINGS = [
     Setting("taac", "Hopper-v5", 2, "asynchronous", ("create_environment.asynchronous = True",)),
     Setting("taac", "Pendulum-v1", 1, "compiled", ("create_agent.compile = True",)),
     Setting("taac", "Hopper-v5", 1, "prioritised replay", (
-        "create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer", "PrioritizedReplayBuffer.length = 250",
+        "create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer",
     )),
     Setting("taac_l", "Hopper-v5", 3),
     Setting("taac_q", "LunarLanderContinuous-v3", 1),
