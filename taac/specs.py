@@ -16,7 +16,7 @@ from taac.errors import TaacError
 # Keys of a Dict observation that have a meaning of their own.
 ACTION_MASK = "action_mask"  # which choices are valid
 AGENT_MASK = "agent_mask"  # which of the agents that share a policy are present
-GLOBAL_STATE = "global_state"  # what critics see and the actor does not, see `networks.CentralEncoder`
+GLOBAL_STATE = "global_state"  # what critics see and the actor does not, see `networks.LocalEncoder`
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

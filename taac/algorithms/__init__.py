@@ -3,6 +3,7 @@
 from taac.algorithms.algorithm import Algorithm
 from taac.algorithms.sac import SacAlgorithm
 from taac.algorithms.sac_discrete import DiscreteSacAlgorithm
+from taac.algorithms.sac_discrete_recurrent import RecurrentDiscreteSacAlgorithm
 from taac.algorithms.sac_hybrid import SacHybridAlgorithm
 from taac.algorithms.sac_mixed import MixedSacAlgorithm
 from taac.algorithms.sac_ntd import SacNtdAlgorithm
@@ -19,6 +20,7 @@ __all__ = [
     "DiscreteSacAlgorithm",
     "MixedSacAlgorithm",
     "OneStepTDLoss",
+    "RecurrentDiscreteSacAlgorithm",
     "RecurrentSacAlgorithm",
     "RetraceTDLoss",
     "SacAlgorithm",

@@ -36,7 +36,8 @@ class AgentBatch:
 
     Every leaf of the action and of the observation has the agents first, `[N, ...]`, but for two keys of a Dict observation:
 
-    - `global_state`, a leaf or nest without that dimension: every agent gets it as a part of its observation.
+    - `global_state`, a leaf or nest without that dimension: every agent gets it as a part of its observation. It is for the
+      critics; `networks.LocalEncoder` keeps it from the actor.
     - `agent_mask`, bools `[N]`: which agents are present. One that leaves has its LAST frame there, with discount 0: the
       reward that arrives with it is its last. While it is absent its frames are LAST, so that all losses and summaries skip
       them as they skip LAST; its action is 0, and its state the initial one. One that comes has its FIRST frame there.
@@ -49,6 +50,7 @@ class AgentBatch:
     Attributes:
         count: N.
         masked: whether agents come and go.
+        centralised: whether there is a `global_state`.
         observation, action: specs of one agent.
 
     Raises:
@@ -65,7 +67,7 @@ class AgentBatch:
             )
         self.count = leaves[0].shape[0]
         keyed = observation_spec if isinstance(observation_spec, dict) else {}
-        self.masked = AGENT_MASK in keyed
+        self.masked, self.centralised = AGENT_MASK in keyed, GLOBAL_STATE in keyed
         if self.masked:
             mask = keyed[AGENT_MASK]
             if not isinstance(mask, TensorSpec) or mask.dtype != torch.bool or mask.shape != (self.count,):

@@ -2,7 +2,7 @@
 
 from taac.networks.actor import ActorNetwork, CategoricalActorNetwork, SwitchNetwork, TrajectoryEmbedding
 from taac.networks.critics import CriticEnsemble
-from taac.networks.encoders import ImageEncoder, ObservationEncoder
+from taac.networks.encoders import ImageEncoder, LocalEncoder, ObservationEncoder
 from taac.networks.normalizers import ObservationNormalizer, RewardNormalizer
 from taac.networks.recurrent import GRUMemory, LSTMMemory, RecurrentEncoder
 
@@ -13,6 +13,7 @@ __all__ = [
     "GRUMemory",
     "ImageEncoder",
     "LSTMMemory",
+    "LocalEncoder",
     "ObservationEncoder",
     "ObservationNormalizer",
     "RecurrentEncoder",

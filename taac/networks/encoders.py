@@ -14,7 +14,7 @@ from taac import nest
 from taac.data_structures import Nest
 from taac.errors import TaacError
 from taac.networks.layers import activation_module
-from taac.specs import TensorSpec
+from taac.specs import GLOBAL_STATE, TensorSpec
 
 
 @gin.configurable
@@ -168,3 +168,42 @@ def _check_bytes(path: str, spec: TensorSpec) -> None:
         f"{name} is uint8 of shape {shape}; expected a picture [height, width, channels] or a vector: {mend}; if it is no "
         "picture, make a vector of it with gymnasium.wrappers.FlattenObservation(env), which is scaled to [0, 1]"
     )
+
+
+@gin.configurable
+class LocalEncoder(nn.Module):
+    """Encodes what an actor sees where critics see more: all of a Dict observation but its key `global_state`.
+
+    As an algorithm's `actor_encoder_ctor` it makes the critics centralised: they are trained on the global state, and acting
+    does not need it.
+
+    Args:
+        observation_spec: a dict with the key `global_state` and others.
+        encoder_ctor: called with the spec of the others; see `ObservationEncoder`.
+
+    Raises:
+        TaacError: no such key, or nothing else.
+
+    Source: Lowe et al., Multi-Agent Actor-Critic for Mixed Cooperative-Competitive Environments (arXiv:1706.02275), section 4.1.
+    """
+
+    def __init__(self, observation_spec: Nest, encoder_ctor: Callable[..., nn.Module] = ObservationEncoder):
+        super().__init__()
+        if not isinstance(observation_spec, dict) or set(observation_spec) in ({GLOBAL_STATE}, set()):
+            raise TaacError(
+                f"LocalEncoder leaves '{GLOBAL_STATE}' out of a Dict observation with other keys, got {observation_spec}"
+            )
+        if GLOBAL_STATE not in observation_spec:
+            raise TaacError(
+                f"LocalEncoder leaves '{GLOBAL_STATE}' out of the observation, which has only {', '.join(observation_spec)}"
+            )
+        self.encoder = encoder_ctor(self._local(observation_spec))
+        self.output_size = int(self.encoder.output_size)  # type: ignore[arg-type]
+
+    def forward(self, observation: Nest) -> torch.Tensor:
+        """Leaves `[..., *shape]` to `[..., output_size]`."""
+        return self.encoder(self._local(observation))
+
+    @staticmethod
+    def _local(observation: Nest) -> Nest:
+        return {key: part for key, part in observation.items() if key != GLOBAL_STATE}

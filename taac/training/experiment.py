@@ -19,7 +19,7 @@ from taac.algorithms.td_losses import BaseTDLoss
 from taac.data_structures import Experience, Nest, TimeStep
 from taac.environments.vector_environment import VectorEnvironment, create_environment
 from taac.errors import TaacError
-from taac.networks import ObservationNormalizer, RewardNormalizer
+from taac.networks import ObservationNormalizer, RecurrentEncoder, RewardNormalizer
 from taac.ops.schedules import Schedule
 from taac.replay import Demonstrations, ReplayBuffer, SqilReplay, kept_apart, prefilled
 from taac.training.agent import Agent, Role
@@ -84,6 +84,8 @@ def create_agent(
         _name_weights(
             algorithm, ["create_agent.task_strength"] * len(task) + [f"{type(s).__name__}.strength" for s in signals]
         )
+    if agents is not None and agents.centralised:
+        _check_centralised(algorithm)
     td_loss: Any = getattr(algorithm, "td_loss", None)
     if isinstance(td_loss, BaseTDLoss):
         td_loss.repeat_gamma = environment.repeat_gamma
@@ -102,6 +104,18 @@ def create_agent(
         compile,
         agents,
     ).to_device(device)
+
+
+def _check_centralised(algorithm: Algorithm) -> None:
+    """Refuses an actor that sees what is meant for critics alone."""
+    own = getattr(algorithm, "actor_encoder", None)
+    if own is None or isinstance(own, RecurrentEncoder):
+        raise TaacError(
+            f"the observation has a '{specs.GLOBAL_STATE}', which is for critics alone, and the actor of "
+            f"{type(algorithm).__name__} sees all that they see: bind "
+            "SacAlgorithm.actor_encoder_ctor = @LocalEncoder (or DiscreteSacAlgorithm's, or "
+            "TaacAlgorithm's); a recurrent algorithm cannot have such critics. If the actor is to see it, give it another key"
+        )
 
 
 def _refuse_ambiguous(action_spec: Nest) -> None:

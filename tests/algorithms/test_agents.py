@@ -14,7 +14,14 @@ from taac.algorithms.agents import AgentBatch
 from taac.algorithms.algorithm import reset_where_first
 from taac.data_structures import Experience, StepType, TimeStep
 from taac.errors import TaacError
-from taac.networks import ActorNetwork, CategoricalActorNetwork, CriticEnsemble, GRUMemory, RecurrentEncoder
+from taac.networks import (
+    ActorNetwork,
+    CategoricalActorNetwork,
+    CriticEnsemble,
+    GRUMemory,
+    LocalEncoder,
+    RecurrentEncoder,
+)
 from taac.networks.normalizers import ObservationNormalizer, RewardNormalizer
 from taac.specs import ACTION_MASK, AGENT_MASK, GLOBAL_STATE, TensorSpec, bounded
 from taac.training.agent import Agent
@@ -406,3 +413,57 @@ def test_what_all_agents_see_reaches_each_of_them():
     folded = agents.fold(time_step, 1).observation
     assert torch.equal(folded[GLOBAL_STATE]["map"], state.repeat_interleave(N, 1))
     assert torch.equal(folded["x"], time_step.observation["x"].flatten(1, 2))
+
+
+# --- Critics that see more than the actor -----------------------------------------------------------------------------
+
+CENTRAL = {"x": X, GLOBAL_STATE: bounded((2,), -1, 1)}
+
+
+@pytest.mark.parametrize("method", ["sac", "taac", "discrete", "branches"])
+def test_critics_learn_from_the_global_state_and_the_actor_ignores_it(method):
+    action_spec, ctor = METHODS[method]
+    agents = AgentBatch(CENTRAL, action_spec, None)
+    torch.manual_seed(0)
+    agent = Agent(ctor(agents.observation, agents.action, actor_encoder_ctor=LocalEncoder), agents=agents)
+    assert agents.centralised and agent.algorithm.actor_encoder.output_size == 4
+    state = torch.randn(T, B, 2)
+    time_step = frames(action_spec, own_reward=False, **{GLOBAL_STATE: state})
+    experience, _ = rolled(agent, time_step)
+    prepared = agent.prepare(experience)
+    seen = prepared.time_step.observation[GLOBAL_STATE].requires_grad_()
+    algorithm = agent.algorithm
+    info = algorithm.train_step(prepared)
+    (reached,) = torch.autograd.grad(info.q.sum(), seen, retain_graph=True)
+    assert (reached[:-1].abs().sum(-1) > 0).all()
+    parameters = [p for module in algorithm.actor_modules() for p in module.parameters()]
+    gradients = torch.autograd.grad(info.actor_loss.sum(), [*parameters, *algorithm.actor_encoder.parameters(), seen],
+                                    allow_unused=True)  # fmt: skip
+    assert gradients[-1] is None and any(g.abs().sum() > 0 for g in gradients[:-1])
+    other = time_step._replace(observation={**time_step.observation, GLOBAL_STATE: state + 1.0})
+    policies = []
+    for x in (time_step, other):
+        features = algorithm.actor_features(agents.fold_observation(x.observation, 1))
+        policies.append(features)
+    assert torch.equal(*policies)
+    if method != "taac":  # whose switch needs the critics
+        for step in (agent.predict_step, agent.rollout_step):
+            outputs = []
+            for x in (time_step, other):
+                torch.manual_seed(4)
+                outputs.append(step(nest.index(x, 1), agent.initial_state(B)).output)
+            assert torch.equal(*outputs)
+        assert set(algorithm.acting_modules()) == {"actor_encoder", "actor"}
+
+
+@pytest.mark.parametrize(
+    "spec, message",
+    [
+        (X, "out of a Dict observation with other keys"),
+        ({GLOBAL_STATE: X}, "with other keys"),
+        ({"x": X, "y": X}, "which has only x, y"),
+    ],
+)
+def test_a_local_encoder_needs_something_to_leave_out(spec, message):
+    with pytest.raises(TaacError, match=message):
+        LocalEncoder(spec)

@@ -8,7 +8,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-TEAM, ALONE = (f"tests.environments.team:taac-test/{name}-v0" for name in ("Team", "Alone"))
+from taac.environments.recall import Recall
+
+TEAM, ALONE, CALLED = (f"tests.environments.team:taac-test/{name}-v0" for name in ("Team", "Alone", "Called"))
 
 
 class Team(gymnasium.Env):
@@ -107,6 +109,17 @@ class Alone(gymnasium.Env):
         return self._alone(observation), *rest
 
 
-for cls in (Team, Alone):
+class Called(gymnasium.ActionWrapper):
+    """The task of remembering a cue, which two choices name: each right one is worth 1, each wrong one -3."""
+
+    def __init__(self, length: int = 5, recalled: int = 2):
+        super().__init__(Recall(length, recalled))
+        self.action_space = spaces.Discrete(2)
+
+    def action(self, action):
+        return np.array([2.0 * action - 1.0], dtype=np.float32)
+
+
+for cls in (Team, Alone, Called):
     if f"taac-test/{cls.__name__}-v0" not in gymnasium.registry:
         gymnasium.register(f"taac-test/{cls.__name__}-v0", f"tests.environments.team:{cls.__name__}")

@@ -132,7 +132,7 @@ def test_recurrent_sac_learns_from_what_was_executed():
     frames, memories = trainer.replay_buffer.sample(1, 30)
     for t in range(29):
         with torch.no_grad():
-            _, after = trainer.agent.algorithm._remember(nest.index(frames, t), nest.index(memories, t))
+            _, after = trainer.agent.algorithm.remember(nest.index(frames, t), nest.index(memories, t))
         torch.testing.assert_close(after, nest.index(memories, t + 1))
     while trainer.learner.num_updates < 45:
         trainer.collect()

@@ -15,7 +15,7 @@ from taac.training import learner as learner_module
 from taac.training.evaluation import evaluate
 from taac.training.metrics import summarize
 from taac.training.run_folder import RunFolder
-from tests.environments.team import ALONE, TEAM, Team
+from tests.environments.team import ALONE, CALLED, TEAM, Team
 
 SHARED = "create_agent.shared_policy = True"
 SMALL = ["hidden_layers = (32,)", "batch_size = 32", "initial_collect_steps = 100", "num_envs = 2", "replay_length = 2000",
@@ -152,6 +152,8 @@ def test_priorities_are_of_segments_and_weights_of_all_their_agents():
             "sac", TEAM, {"comes_and_goes": True}, [SHARED, "create_agent.reward_signals = (@RND,)"],
             "reward_signals cannot be combined with agents that come and go",
         ),
+        ("sac", TEAM, {"global_state": True}, [SHARED], r"for critics alone.*actor_encoder_ctor = @LocalEncoder"),
+        ("sac_recurrent", TEAM, {"global_state": True}, [SHARED], "a recurrent algorithm cannot have such critics"),
         ("sac", TEAM, {"comes_and_goes": True}, [SHARED, "OneStepTDLoss.ignore_done = True"], "ignore_done = True would"),
     ],
 )  # fmt: skip
@@ -166,3 +168,40 @@ def test_advice_looks_at_one_agents_target_entropy():
     trainer = build("sac", SHARED, "SacAlgorithm.target_entropy = -1.0")
     trainer.close()
     assert list(_entropy(trainer)) == []
+
+
+@pytest.mark.parametrize("method, low, high", [("sac_discrete_recurrent", 1.7, 2.0), ("sac_discrete", -6.0, 0.0)])
+def test_a_choice_that_was_shown_once_is_recalled_with_a_memory_alone(method, low, high):
+    """Cue, two steps that do not count, two that do: 2 is the best return, and -2 without a memory."""
+    memory = ["GRUMemory.output_size = 16", "Trainer.segment_length = 6", "RecurrentDiscreteSacAlgorithm.burn_in = 1"]
+    trainer, _ = train(
+        build(
+            method, "gamma = 0.9", "target_tau = 0.02", "learning_rate = 3e-3", "batch_size = 16",
+            "initial_collect_steps = 300", "Temperature.initial_value = 0.1", *(memory if "recurrent" in method else []),
+            env=CALLED,
+        ),
+        600,
+    )  # fmt: skip
+    episodes = evaluate(trainer.agent, trainer.evaluation_environment, 30, seed=5)
+    assert low < summarize(episodes).return_mean <= high
+
+
+@pytest.mark.parametrize(
+    "method, kind, name", [("sac", "box", "SacAlgorithm"), ("sac_discrete", "discrete", "DiscreteSacAlgorithm")]
+)
+def test_a_centralised_critic_explains_what_no_agent_sees(method, kind, name):
+    """A coin that the global state shows is worth 3 or -3: the critics learn it, and the policy answers as well without."""
+    central = f"{name}.actor_encoder_ctor = @LocalEncoder"
+    trainer, _ = train(build(method, *LEARNING, SHARED, central, kind=kind, global_state=True), 500)
+    algorithm, agents = trainer.agent.algorithm, trainer.agent.agents
+    sampled = trainer.agent.prepare(trainer.replay_buffer.sample(200, 2)).time_step
+    observation = {key: leaf[0] for key, leaf in sampled.observation.items()}
+    values = []
+    for coin in (1.0, -1.0):
+        features = algorithm.encoder({**observation, "global_state": torch.full((600, 1), coin)})
+        values.append(algorithm.critics(features, *([] if kind == "discrete" else [sampled.prev_action[1]])).mean())
+    assert agents.centralised and (values[0] - values[1]).item() == pytest.approx(6.0, abs=0.6)
+    episodes = evaluate(trainer.agent, trainer.evaluation_environment, 40, seed=1)
+    assert summarize(episodes).return_mean == pytest.approx(
+        18.5, abs=5.0
+    )  # 20 coins of 3: a standard deviation of 2 of the mean

@@ -1,0 +1,77 @@
+"""Recurrent discrete SAC: choices from a memory of what was observed and done.
+
+Source: discrete SAC (Christodoulou, arXiv:1910.07207) on histories, as in Ni et al. (arXiv:2110.05038); those of the memories
+are in `memories`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import gin
+import torch
+
+from taac.algorithms.memories import Memories, RecurrentState
+from taac.algorithms.sac_discrete import DiscreteSacAlgorithm
+from taac.data_structures import AlgStep, Experience, Nest, TimeStep
+from taac.networks import ObservationEncoder
+from taac.networks.recurrent import RecurrentEncoder
+from taac.ops import distributions
+from taac.specs import DiscreteActionSpec
+
+
+@gin.configurable
+class RecurrentDiscreteSacAlgorithm(Memories, DiscreteSacAlgorithm):
+    """Discrete SAC on histories: `pi(a | h)`, `Q_i(h', a)`, with `h` and `h'` the memories of actor and critics.
+
+    What is stored and replayed: see `Memories`. A memory takes the previous choice of each branch as one-hot; that of FIRST,
+    where there was none, is choice 0. It does not see the mask of valid choices.
+
+    Args:
+        memory_ctor: called with the observation spec and `action_size`, the number of all choices; see `RecurrentEncoder`.
+        burn_in: frames.
+        sac_arguments: everything else of `DiscreteSacAlgorithm`, which is also where gin binds it.
+
+    Raises:
+        TaacError: as `DiscreteSacAlgorithm`; a negative burn-in.
+    """
+
+    def __init__(
+        self,
+        observation_spec: Nest,
+        action_spec: Nest,
+        memory_ctor: Callable[..., RecurrentEncoder] = RecurrentEncoder,
+        burn_in: int = 0,
+        **sac_arguments: Any,
+    ):
+        discrete = DiscreteActionSpec(action_spec, observation_spec, type(self).__name__)
+        build = functools.partial(memory_ctor, action_size=sum(discrete.num_choices))
+        super().__init__(observation_spec, action_spec, encoder_ctor=build, **sac_arguments)
+        self.remember_from(build(discrete.observation), burn_in)
+        self.one_hot = ObservationEncoder(action_spec)
+
+    def memorable(self, time_step: TimeStep) -> TimeStep:
+        return time_step._replace(
+            observation=self.discrete.observed(time_step.observation), prev_action=self.one_hot(time_step.prev_action)
+        )
+
+    @torch.inference_mode()
+    def predict_step(self, time_step: TimeStep, state: RecurrentState, epsilon: float = 0.0) -> AlgStep:
+        features, next_state = self.remember(time_step, state)
+        choice = self._greedy(features, self._valid(time_step), epsilon)
+        return self._act(time_step, choice)._replace(state=next_state, info=state)
+
+    @torch.inference_mode()
+    def rollout_step(self, time_step: TimeStep, state: RecurrentState) -> AlgStep:
+        features, next_state = self.remember(time_step, state)
+        probs, _ = self._policy(features, self._valid(time_step))
+        return self._act(time_step, distributions.categorical_sample(probs))._replace(state=next_state, info=state)
+
+    def cloning_loss(self, experience: Experience) -> torch.Tensor:
+        """As of discrete SAC, at the frames after the burn-in; the actor's memory learns with it."""
+        return self._cloned(self.learnt(experience), self.acted_on(experience))
+
+    def acting_modules(self) -> list[str]:
+        return [*super().acting_modules(), "one_hot"]
