@@ -47,10 +47,6 @@ class Schedules:
         """The values in force, by tag."""
         return {f"schedule/{name}": value for name, value in self.values.items()}
 
-    def tags(self) -> dict[str, str]:
-        """Each tag with its meaning."""
-        return {f"schedule/{one.name}": f"{one.name} as its schedule has it: {one.schedule}" for one in self._scheduled}
-
     def describe(self) -> list[str]:
         """A line for each, for people."""
         return [f"{one.name}: {one.schedule}" for one in self._scheduled]

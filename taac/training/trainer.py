@@ -266,7 +266,7 @@ class Trainer:
         writer = SummaryWriter(
             folder.path,
             purge_step=self.env_steps + 1 if self.env_steps else 0,
-            tags={**self.agent.algorithm.summary_tags(), **self.schedules.tags()},
+            tags=self.agent.algorithm.summary_tags(),
         )
         if self.env_steps == 0:
             self.begin()
