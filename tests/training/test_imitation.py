@@ -248,7 +248,9 @@ def test_the_monitors_are_those_of_finite_differences(backbone, monkeypatch):
         assert values[f"sqil/entropy_{name}"].item() == pytest.approx(-alpha_log_pi[acted].mean().item() / alpha)
         monkeypatch.setattr(torch, "randn_like", lambda x, number=number: noises[number])
         monkeypatch.setattr(torch, "rand_like", lambda x, number=number: draws["rand_like"][number])
-        expected = td_error(algorithm, rewarded(experience), algorithm.train_step(half), number * (BATCH // 2))
+        info = algorithm.train_step(half)
+        expected = td_error(algorithm, rewarded(experience), info, number * (BATCH // 2))
+        assert values[f"sqil/actor_loss_{name}"].item() == pytest.approx(info.actor_loss[acted].mean().item())
         assert values[f"sqil/td_error_{name}"].item() == pytest.approx(expected)
     assert values["sqil/td_error_demonstrations"] != values["sqil/td_error_agent"]
 
@@ -315,7 +317,7 @@ def test_a_killed_run_with_demonstrations_ends_as_if_it_had_not_been(method, dem
 
     scalars = events.read(tmp_path / "whole").scalars
     monitored = {tag for tag in scalars if tag.startswith("sqil/")}
-    assert len(monitored) == (5 if method.startswith("sqil") else 0)
+    assert len(monitored) == (7 if method.startswith("sqil") else 0)
     for tag in monitored:  # at summaries, from the first after the first update on
         assert scalars[tag].env_steps.tolist() == [150, 200, 250, 300, 350, 400]
 
