@@ -15,7 +15,7 @@ from taac.environments.vector_environment import create_environment
 from taac.environments.wrappers import ActionMaskFromInfo
 from taac.errors import TaacError
 from taac.networks import ObservationNormalizer
-from taac.specs import ACTION_MASK
+from taac.specs import ACTION_MASK, can_act
 from tests.environments.toys import Masked, Probe, env_id
 
 
@@ -178,3 +178,42 @@ def test_frames_of_agents(agents, own_reward):
         choice = frame.observation[ACTION_MASK].int().argmax(-1)
         frame = environment.step(choice)
     environment.close()
+
+
+def exactly(values):
+    """A space of one value."""
+    array = np.array(values, np.int8)
+    return spaces.Box(array, array, dtype=np.int8)
+
+
+def refused_at_first(action_space, **observation):
+    """Whether an environment may give this observation at its first step."""
+    environment = create_environment(
+        env_id("Probe"), env_kwargs={"action_space": action_space, "observation_space": spaces.Dict(observation)}
+    )
+    try:
+        environment.reset(0)
+        return False
+    except TaacError as error:
+        assert "a branch that has nothing to do needs a choice that does nothing" in str(error)
+        return True
+    finally:
+        environment.close()
+
+
+@pytest.mark.parametrize(
+    "mask, refused",
+    [([1, 0, 0, 1, 0], False), ([1, 1, 0, 0, 0], True), ([0, 0, 1, 1, 1], True), ([0, 1, 0, 0, 1], False)],
+)
+def test_every_branch_needs_a_valid_choice(mask, refused):
+    """Of branches of 2 and 3 choices, in one row; and of two agents with such branches, in a row each."""
+    assert refused_at_first(spaces.MultiDiscrete([2, 3]), action_mask=exactly(mask)) == refused
+    two, _ = action_adapter(spaces.MultiDiscrete(np.array([[2, 3], [2, 3]])))
+    possible = can_act(torch.tensor([[[1] * 5, mask]]).bool(), two)
+    assert possible.shape == (1, 2, 2) and possible[:, 0].all() and possible.all() != refused
+
+
+@pytest.mark.parametrize("present, refused", [([1, 1], True), ([1, 0], False), ([0, 1], True)])
+def test_an_absent_agent_needs_no_valid_choice(present, refused):
+    masks = {"action_mask": exactly([[1, 0, 0], [0, 0, 0]]), "agent_mask": exactly(present)}
+    assert refused_at_first(spaces.MultiDiscrete([3, 3]), **masks) == refused
