@@ -82,9 +82,15 @@ class RewardSignal(nn.Module):
             fresh = (reward.double().square().sum() / arrives.sum()).to(self.mean_square)
             self.mean_square.lerp_(fresh, 8.0 / (8.0 + float(self.num_batches)))
             self.num_batches.add_(1)
-        if self.normalize:
-            reward = reward / (self.mean_square + 1e-10).sqrt().to(reward.dtype)
-        return F.pad(reward, (0, 0, 1, 0))
+        return F.pad(self._normalized(reward), (0, 0, 1, 0))
+
+    @torch.no_grad()
+    def total(self, time_step: TimeStep) -> torch.Tensor:
+        """The sum `[B]` of the rewards of an episode's frames `[T, B]`, as they are learnt from; moves no statistics."""
+        return self._normalized(torch.where(time_step.is_first()[1:], 0.0, self.reward(time_step))).sum(0)
+
+    def _normalized(self, reward: torch.Tensor) -> torch.Tensor:
+        return reward / (self.mean_square + 1e-10).sqrt().to(reward.dtype) if self.normalize else reward
 
     def reward(self, time_step: TimeStep) -> torch.Tensor:
         """Of the transitions between frames, `[T-1, B]`, before normalisation; any value where frame t+1 is FIRST."""

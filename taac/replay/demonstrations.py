@@ -153,6 +153,9 @@ class SqilReplay:
     def add(self, experience: Experience) -> None:
         self.agents.add(experience)
 
+    def newest_episode(self, environment: int) -> Experience | None:
+        return self.agents.newest_episode(environment)
+
     def state_dict(self, frames: bool = True) -> dict[str, torch.Tensor]:
         """What the agent's buffer gives, and by what to know the demonstrations, which are read anew."""
         return {**self.agents.state_dict(frames), "demonstrations": self.demonstrations.digest}

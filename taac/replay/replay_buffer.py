@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from taac import nest
-from taac.data_structures import Experience, Nest
+from taac.data_structures import FIRST, Experience, Nest
 from taac.errors import TaacError
 from taac.replay.memory import available_bytes, readable_bytes
 
@@ -98,6 +98,18 @@ class ReplayBuffer:
         """As `sample`, uniformly whatever the buffer goes by, and without becoming the batch that was sampled last."""
         starts = self._starts(length)
         return self._segments(*ReplayBuffer._draw(self, batch_size, starts), length)
+
+    def newest_episode(self, environment: int) -> Experience | None:
+        """The frames of the episode that an environment is in, from its FIRST to the newest, leaves `[T, 1, ...]`.
+
+        None if its FIRST is not held.
+        """
+        newest_first = (self._next - 1 - torch.arange(self._size, device=self.device)) % self.length
+        firsts = (self._storage.time_step.step_type[newest_first, environment] == FIRST).nonzero()
+        if not len(firsts):
+            return None
+        length = int(firsts[0]) + 1
+        return self._segments(torch.tensor([environment]), torch.tensor([self._size - length]), length)
 
     def _starts(self, length: int) -> int:
         """How many frames of each environment a segment can begin at."""

@@ -54,6 +54,10 @@ TAGS: dict[str, str] = {
     "signal/rnd_loss": "squared error of novelty's predictor",
     "signal/gail_reward": "-log(1 - D(s, a)) of the agent's replayed frames, mean over those but FIRST, before its strength",
     "signal/gail_loss": "cross-entropy of the discriminator, and its gradient penalty",
+    "signal/{name}_reward": "of a reward signal of your own: mean over frames but FIRST, before its strength",
+    "signal/{name}_loss": "what its model minimises",
+    "signal/{name}_return": "sum of a reward signal over an episode, undiscounted, before its strength; mean over the episodes "
+    "since the last summary; with `Learner.diagnostics`",
     "cloning/loss": "behaviour cloning's loss on demonstrations, mean over all T*B frames",
     "cloning/weight": "what it is multiplied by",
     "schedule/{name}": "a hyper-parameter that follows a schedule, as it is in force: `schedule/Learner.learning_rate`",

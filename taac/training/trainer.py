@@ -230,6 +230,7 @@ class Trainer:
         self.earns_from = initial_collect_steps  # environment steps from which on transitions count among these
         self.unearned_steps = 0  # environment steps that earned no updates, because the buffer had to be filled again
         self.recent: list[Episode] = []  # ended since the last summary
+        self.signal_returns: list[dict[str, float]] = []  # of the same episodes, by signal; with diagnostics
         self.evaluation_due = False  # one has begun, and not ended yet
         self.losses: dict[str, torch.Tensor] = {}  # of the last gradient step
         self.save_replay = save_replay
@@ -333,7 +334,17 @@ class Trainer:
             self.decisions += self.recorder.decisions
             self.episodes += len(ended)
             self.recent += [episode for _, episode in ended]
+            if self.learner.diagnostics.on and self.agent.signals:
+                self.signal_returns += [r for index, _ in ended if (r := self._signal_returns(index)) is not None]
             self.actions.append(alg_step.output, last)
+
+    def _signal_returns(self, index: int) -> dict[str, float] | None:
+        """What each reward signal gave in the episode that has just ended in an environment; None if its frames are gone."""
+        frames = self.replay_buffer.newest_episode(index)
+        if frames is None:
+            return None
+        seen = self.agent.prepare_observations(frames).time_step
+        return {signal.name: signal.total(seen).item() for signal in self.agent.signals}
 
     def restart(self, failure: EnvironmentFailed) -> None:
         """Goes on after an environment has failed: ends all running episodes as truncations, and begins new ones.
@@ -471,7 +482,10 @@ class Trainer:
         if self.recent:
             writer.episodes("rollout", summarize(self.recent), self.env_steps)
         writer.histograms(self.learner.histograms(), self.env_steps)
-        self.recent, self._marks = [], (self.env_steps, updates, seconds)
+        for name in self.signal_returns[0] if self.signal_returns else ():
+            mean = sum(returns[name] for returns in self.signal_returns) / len(self.signal_returns)
+            writer.scalars({f"signal/{name}_return": mean}, self.env_steps)
+        self.recent, self.signal_returns, self._marks = [], [], (self.env_steps, updates, seconds)
 
     def _fraction_repeated(self) -> float:
         return 1.0 - self.decisions / max(1, self.env_steps)

@@ -48,6 +48,7 @@ def state_dict(trainer: Trainer, under_way: bool = True) -> dict[str, Any]:
         "best_return": trainer.best_return,
         "hooks": trainer.hooks.state_dict(),
         "attributes": trainer.attributes.state_dict(),
+        "signal_returns": trainer.signal_returns,
         "recent": [episode._replace(ret=episode.ret.tolist())._asdict() for episode in trainer.recent],
         "losses": {tag: v.detach() if isinstance(v, torch.Tensor) else float(v) for tag, v in trainer.losses.items()},
         "random": {
@@ -99,6 +100,7 @@ def _restore(trainer: Trainer, state: dict[str, Any], found: Checkpoint) -> None
     trainer.best_return = None if state["best_return"] is None else float(state["best_return"])
     trainer.hooks.load_state_dict(state["hooks"])
     trainer.attributes.load_state_dict(state["attributes"])
+    trainer.signal_returns = [{name: float(v) for name, v in returns.items()} for returns in state["signal_returns"]]
     trainer.recent = [Episode(**{**kept, "ret": np.array(kept["ret"])}) for kept in state["recent"]]
     trainer.losses = dict(state["losses"])
     if state["under_way"] is not None:
