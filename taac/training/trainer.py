@@ -339,12 +339,12 @@ class Trainer:
             self.actions.append(alg_step.output, last)
 
     def _signal_returns(self, index: int) -> dict[str, float] | None:
-        """What each reward signal gave in the episode that has just ended in an environment; None if its frames are gone."""
+        """What each reward signal gave in the episode that just ended, to all agents together; None if its frames are gone."""
         frames = self.replay_buffer.newest_episode(index)
         if frames is None:
             return None
         seen = self.agent.prepare_observations(frames).time_step
-        return {signal.name: signal.total(seen).item() for signal in self.agent.signals}
+        return {signal.name: signal.total(seen).sum().item() for signal in self.agent.signals}
 
     def restart(self, failure: EnvironmentFailed) -> None:
         """Goes on after an environment has failed: ends all running episodes as truncations, and begins new ones.

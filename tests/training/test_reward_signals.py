@@ -529,12 +529,14 @@ def test_agents_that_share_a_policy_have_signals_each_of_its_own():
         "normalize_rewards = False",
         "reward_clip = None",
         "create_agent.reward_signals = (@RND,)",
+        "Learner.diagnostics = 'scalars'",
         "create_environment.env_kwargs = {'own_reward': True}",
     )
     while trainer.learner.num_updates < 2:
         trainer.collect()
         trainer.learn()
     trainer.close()
+    assert trainer.signal_returns and all(returns["rnd"] > 0 for returns in trainer.signal_returns)
     agent, batch = trainer.agent, trainer.replay_buffer.sample(4, trainer.segment_length)
     reward = agent.prepare(batch).time_step.reward
     assert reward.shape == (trainer.segment_length, 4 * 3, 2)

@@ -101,8 +101,9 @@ def test_a_shared_policy_and_branches_are_learnt(method, kwargs, params, random)
 
 
 def test_choices_that_a_branchs_mask_forbids_are_never_made():
-    """The environment asserts it: at random, exploring, from the policy, and greedily."""
-    trainer, _ = train(build("sac_branches", *EXPLORE, env=ALONE, mask=True), 60)
+    """The environment asserts it: at random, exploring, from the policy, and greedily. With all that summaries can show."""
+    diagnostics = "Learner.diagnostics = 'histograms'"
+    trainer, _ = train(build("sac_branches", *EXPLORE, diagnostics, env=ALONE, mask=True), 60)
     assert summarize(evaluate(trainer.agent, trainer.evaluation_environment, 5, seed=1)).length == 20
 
 
