@@ -117,6 +117,22 @@ def find_spec(env_name: str) -> EnvSpec:
         raise TaacError(f"cannot make environment '{env_name}': {error} {_HINT}") from error
 
 
+def allowed_packages() -> tuple[str, ...]:
+    """Packages whose environments a stranger's run may name: their code imports nothing that plain arguments name."""
+    return ("gymnasium", "taac", *(package.module for package in OPTIONAL_PACKAGES))
+
+
+def is_of_allowed_package(env_name: str) -> bool:
+    """Whether an id, without `module:`, is registered and its entry point lies in one of `allowed_packages`.
+
+    Raises:
+        TaacError: nothing is registered under the name, or the package that registers it is not installed.
+    """
+    entry_point = find_spec(env_name).entry_point
+    module = entry_point if isinstance(entry_point, str) else getattr(entry_point, "__module__", "")
+    return str(module).replace(":", ".").split(".")[0] in allowed_packages()
+
+
 def reward_dim(env: gymnasium.Env) -> int | None:
     """D if the environment's rewards are vectors, which it says with a `reward_space` of rank 1; else None."""
     if not env.has_wrapper_attr("reward_space"):

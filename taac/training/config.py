@@ -203,7 +203,8 @@ def load(gin_files: Sequence[str], gin_params: Sequence[str] = (), trusted: bool
     what a file includes is looked for in the repository or package, then beside that file.
 
     Args:
-        trusted: False refuses what would import modules that are not this package's, and so run their code.
+        trusted: False refuses what would import modules that are not this package's, and so run their code: statements,
+            environments of other packages than `single.allowed_packages`, and arguments that those may import from.
 
     Raises:
         TaacError: a missing file, bad syntax, an unknown name, or a value of the wrong type.
@@ -224,8 +225,8 @@ def load(gin_files: Sequence[str], gin_params: Sequence[str] = (), trusted: bool
         _check_macros(binding)
     for binding in config.bindings.values():
         _check_type(binding)
-        if not trusted and binding.name == "env_name" and ":" in str(_resolve(binding.value)[1]):
-            raise TaacError(f"{binding} imports the module before the colon. {_TRUST}")
+        if not trusted:
+            _refuse_foreign_environment(binding)
     _guarded("", gin.finalize)
     return config
 
@@ -278,6 +279,34 @@ def _refuse_imports(path: Path) -> None:
             raise TaacError(f"{path}:{statement.location.line_num}: includes '{statement.filename}'. {_TRUST}")
         if isinstance(statement, config_parser.ImportStatement) and statement.module.split(".")[0] != "taac":
             raise TaacError(f"{path}:{statement.location.line_num}: imports '{statement.module}'. {_TRUST}")
+
+
+def _refuse_foreign_environment(binding: Binding) -> None:
+    """Refuses an environment of a package that is not on the list, and arguments by which one on the list may import others."""
+    if not binding.selector.endswith(".create_environment") or binding.name not in ("env_name", "env_kwargs"):
+        return
+    from taac.environments import single
+
+    known, value = _resolve(binding.value)
+    if binding.name == "env_kwargs":
+        plain = value is None or (isinstance(value, dict) and all(_is_plain(part) for part in value.values()))
+        if not known or not plain:
+            raise TaacError(
+                f"{binding}: expected numbers, strings, True, False, None, or lists of them; simulators import what "
+                f"other arguments name. {_TRUST}"
+            )
+    elif not known or not isinstance(value, str) or ":" in value:
+        raise TaacError(f"{binding} imports the module before the colon, or can only be known by building it. {_TRUST}")
+    elif not single.is_of_allowed_package(value):
+        raise TaacError(
+            f"{binding} is an environment of another package than {', '.join(single.allowed_packages())}. {_TRUST}"
+        )
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(_is_plain(part) for part in value)
+    return value is None or isinstance(value, (bool, int, float, str))
 
 
 def _text(path: Path) -> str:

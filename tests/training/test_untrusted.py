@@ -1,0 +1,83 @@
+"""Configurations of strangers: the environments and arguments that `taac play` builds without `--trust`."""
+
+from __future__ import annotations
+
+import gymnasium
+import pytest
+
+from taac.environments.vector_environment import create_environment
+from taac.errors import TaacError
+from taac.training import config
+from tests.optional_packages import skip_without_package
+
+BY_DICTIONARY = "{'config': {'other_vehicles_type': 'elsewhere.Vehicle'}}"
+
+
+def load(tmp_path, *lines):
+    path = tmp_path / "config.gin"
+    path.write_text("\n".join(lines))
+    return config.load([str(path)], trusted=False)
+
+
+@pytest.mark.parametrize(
+    "name, kwargs",
+    [
+        ("'Pendulum-v1'", "{'g': 9.8}"),
+        ("'FrozenLake-v1'", "{'desc': ['SF', 'FG'], 'is_slippery': False}"),
+        ("%name", "{}"),
+        ("'Pendulum-v1'", "None"),
+    ],
+)
+def test_plain_environments_are_built(tmp_path, name, kwargs):
+    load(
+        tmp_path,
+        "name = 'Pendulum-v1'",
+        f"create_environment.env_name = {name}",
+        f"create_environment.env_kwargs = {kwargs}",
+    )
+    config.build(create_environment).close()
+
+
+@pytest.mark.parametrize("package", ["racetrack-v0", "FetchReach-v4"])
+def test_packages_on_the_list_are_imported(tmp_path, package):
+    skip_without_package(package)
+    load(tmp_path, f"create_environment.env_name = '{package}'")
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        BY_DICTIONARY,
+        "{'config': [{'other_vehicles_type': 'elsewhere.Vehicle'}]}",
+        "{'config': %kwargs}",
+        "%kwargs",
+        "{'config': @create_environment}",
+        "@create_environment()",
+    ],
+)
+@pytest.mark.parametrize("scope", ["", "evaluation/"])
+def test_arguments_that_may_name_modules_are_refused(tmp_path, scope, kwargs):
+    with pytest.raises(TaacError, match=r"env_kwargs.*expected numbers, strings.*give --trust"):
+        load(
+            tmp_path,
+            f"kwargs = {BY_DICTIONARY}",
+            "create_environment.env_name = 'racetrack-v0'",
+            f"{scope}create_environment.env_kwargs = {kwargs}",
+        )
+
+
+@pytest.mark.parametrize(
+    "name", ["'evil:Pendulum-v1'", "%name", "@create_environment()", "'Elsewhere-v0'"]
+)
+def test_environments_of_other_packages_are_refused(tmp_path, monkeypatch, name):
+    spec = gymnasium.envs.registration.EnvSpec("Elsewhere-v0", entry_point="elsewhere:Environment")
+    monkeypatch.setitem(gymnasium.registry, "Elsewhere-v0", spec)
+    with pytest.raises(TaacError, match=r"give --trust"):
+        load(tmp_path, "name = 'evil:Pendulum-v1'", f"create_environment.env_name = {name}")
+
+
+def test_a_function_registered_by_another_package_is_refused(tmp_path, monkeypatch):
+    spec = gymnasium.envs.registration.EnvSpec("Elsewhere-v0", entry_point=test_packages_on_the_list_are_imported)
+    monkeypatch.setitem(gymnasium.registry, "Elsewhere-v0", spec)
+    with pytest.raises(TaacError, match=r"another package than gymnasium, taac, .*highway_env.*give --trust"):
+        load(tmp_path, "create_environment.env_name = 'Elsewhere-v0'")
