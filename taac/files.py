@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import json
 import os
 import shutil
 import stat
@@ -125,6 +126,55 @@ def read(path: Path, expected_size: int, expected_digest: str) -> bytes:
     if digest(data) != expected_digest:
         raise Damaged(f"{path} is not as it was written: its checksum is {digest(data)}, expected {expected_digest}")
     return data
+
+
+def read_bounded(path: Path, most: int) -> bytes:
+    """The content of a plain file, read once, of at most `most` bytes; its size is checked before anything is read.
+
+    Raises:
+        OSError: it is missing or cannot be read.
+        Damaged: it is longer, or no plain file.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a socket
+            raise Damaged(f"{path.name} is not a plain file") from error
+        raise
+    with open(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise Damaged(f"{path.name} is not a plain file")
+        if found.st_size > most:
+            raise Damaged(f"{path.name} has {found.st_size} bytes, expected at most {most}")
+        return file.read(most)
+
+
+def read_text(path: Path, most: int) -> str:
+    """A plain file of at most `most` bytes as UTF-8.
+
+    Raises:
+        OSError: it is missing or cannot be read.
+        Damaged: it is longer, no plain file, or no text.
+    """
+    try:
+        return read_bounded(path, most).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Damaged(f"{path.name} is no UTF-8 text: {error}") from error
+
+
+def read_json(path: Path, most: int) -> Any:
+    """What the JSON in a plain file of at most `most` bytes stands for.
+
+    Raises:
+        OSError: it is missing or cannot be read.
+        Damaged: it is longer, no plain file, or no JSON; or it is nested more deeply than can be read.
+    """
+    try:
+        return json.loads(read_text(path, most))
+    except (ValueError, RecursionError) as error:
+        raise Damaged(f"{path.name} is no JSON: {type(error).__name__}: {error}") from error
 
 
 _DTYPES = {

@@ -7,6 +7,7 @@ there are few, by the Event message of `tensorboard`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,8 +16,13 @@ import numpy as np
 
 from taac.analysis import tfrecords
 from taac.analysis.tfrecords import Records
+from taac.files import Damaged
 
+MAX_STEP = 1 << 53  # up to which every step is a float64, too
+LARGEST = 1e60  # of which means and variances can be taken; 1e9 rewards of float32 sum to less
 _SHORT = 1024  # bytes; longer records hold texts and pictures, and are checked only where they do hold scalars
+_LONGEST = 1 << 16  # bytes; no longer record is looked into
+_MAX_TIME = 1e12  # seconds since the epoch
 _NAMED = 4  # tags that a note names
 
 
@@ -62,7 +68,8 @@ def read(folder: Path) -> Events:
 
     Files count in the order of their first records. A restarted run begins a file with the step from which on everything
     before is void. A file that says nothing of a start (another program's) voids, of each of its tags, the points at or after
-    that tag's first step in it. Of a step that is there twice, the later point counts.
+    that tag's first step in it. Of a step that is there twice, the later point counts. Records of more than 64 KiB are not
+    looked into: they hold texts and pictures. A value beyond `LARGEST` is infinite.
     """
     tags: dict[str, int] = {}
     paths = sorted(path for path in folder.glob("*tfevents*") if path.is_file())
@@ -112,7 +119,7 @@ def _some(names: list[str]) -> str:
 
 def _merged(files: list[_File]) -> tuple[_Points, np.ndarray]:
     """The points that count, of all files in their order, and the seconds of the run at each."""
-    kept, seconds = _Points(*(np.zeros(0, dtype=t) for t in (int, int, int, float, float))), np.zeros(0)
+    kept, seconds = _no_points(), np.zeros(0)
     offset = 0.0
     for i, file in enumerate(files):
         points = file.points
@@ -134,31 +141,45 @@ def _merged(files: list[_File]) -> tuple[_Points, np.ndarray]:
 
 def _read_file(path: Path, tags: dict[str, int]) -> _File:
     """One file; gives new tags their numbers."""
-    records = tfrecords.read(path)
+    try:
+        records = tfrecords.read(path)
+    except (OSError, Damaged) as error:
+        return _File(path.name, 0.0, [], _no_points(), (f"cannot be read, left out: {error}",))
     short = records.length <= _SHORT
     good = np.ones(short.shape, dtype=bool)
     good[short] = tfrecords.intact(records, np.flatnonzero(short))
     raw = records.data.tobytes()
     rows, points = _decode(records, np.flatnonzero(short & good), raw, tags)
-    good_others = good.copy()
+    good_others = good & (records.length <= _LONGEST)
     good_others[rows] = False
     starts, others, began = [], [], points.wall_time[0] if rows.size and rows[0] == 0 else None
     for i in np.flatnonzero(good_others).tolist():
         event = _event(raw[records.start[i] : records.start[i] + records.length[i]])
-        found = [] if event is None else list(_scalars(event))
-        if event is None or (found and not short[i] and not tfrecords.intact(records, np.array([i]))[0]):
+        if event is None:
             good[i] = False
             continue
         began = event.wall_time if began is None else began
         if event.session_log.status == event.session_log.START:
             starts.append((i, event.step))
-        others += [(i, tags.setdefault(tag, len(tags)), event.step, event.wall_time, value) for tag, value in found]
+        others += [(i, tag, event.step, event.wall_time, value) for tag, value in _scalars(event)]
+    long = np.unique([i for i, *_ in others if not short[i]]).astype(np.int64)  # all at once: one by one is slow
+    good[long] = tfrecords.intact(records, long)
+    others = [(i, tags.setdefault(tag, len(tags)), *rest) for i, tag, *rest in others if good[i]]
     if others:
         columns = [np.concatenate([a, np.array(b, dtype=a.dtype)]) for a, b in zip(points, zip(*others))]
         points = _Points(*columns).of(np.argsort(columns[0], kind="stable"))
-    bad = int((~good).sum())
-    notes = records.notes + ((f"{bad} damaged record(s), left out",) if bad else ())
-    return _File(path.name, 0.0 if began is None else float(began), starts, points, notes)
+    notes = list(records.notes)
+    if not good.all():
+        notes.append(f"{int((~good).sum())} damaged record(s), left out")
+    usable = (points.step >= -MAX_STEP) & (points.step <= MAX_STEP) & (np.abs(points.wall_time) <= _MAX_TIME)
+    if not usable.all():
+        notes.append(f"{int((~usable).sum())} value(s) whose step or time is none, left out")
+    began = 0.0 if began is None or not abs(began) <= _MAX_TIME else float(began)
+    return _File(path.name, began, starts, points.of(usable), tuple(notes))
+
+
+def _no_points() -> _Points:
+    return _Points(*(np.zeros(0, dtype=t) for t in (int, int, int, float, float)))
 
 
 # --- Records --------------------------------------------------------------------------------------
@@ -211,14 +232,29 @@ def _event(payload: bytes) -> Any:
 
 
 def _scalars(event: Any) -> Iterator[tuple[str, float]]:
-    """Tags and values; of tensors, those of TensorFlow 2's scalars."""
+    """Tags and values; of tensors, those of TensorFlow 2's scalars that hold one number."""
     for value in event.summary.value:
         kind = value.WhichOneof("value")
+        number = None
         if kind == "simple_value":
-            yield value.tag, value.simple_value
+            number = value.simple_value
         elif kind == "tensor" and value.metadata.plugin_data.plugin_name == "scalars":
-            from tensorboard.util.tensor_util import make_ndarray
+            number = _number(value.tensor)
+        if number is not None and len(value.tag) <= _SHORT:
+            yield value.tag, math.copysign(math.inf, number) if abs(number) > LARGEST else number
 
-            array = make_ndarray(value.tensor)
-            if array.size == 1:
-                yield value.tag, float(array.reshape(()))
+
+def _number(tensor: Any) -> float | None:
+    """The number that a tensor holds; None: it holds texts, none, or many. Looked at before it is made an array."""
+    from tensorboard.compat.proto import types_pb2
+    from tensorboard.util.tensor_util import make_ndarray
+
+    numbers = (getattr(types_pb2, f"DT_{name}") for name in ("FLOAT", "DOUBLE", "HALF", "INT32", "INT64", "BOOL"))
+    sizes = [d.size for d in tensor.tensor_shape.dim]
+    if tensor.dtype not in numbers or len(sizes) > 8 or any(size != 1 for size in sizes):
+        return None
+    try:
+        array = make_ndarray(tensor)
+        return float(array.reshape(())) if array.size == 1 else None
+    except (ValueError, TypeError, IndexError, OverflowError):  # a shape that its content has not
+        return None

@@ -13,7 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from taac import files
+
+MAX_BYTES = 1 << 30  # of a file
 _HEAD, _FOOT = 12, 4  # bytes before and after a payload
+_BLOCK = 1 << 18  # places that are looked at together
+_NAMED = 4  # damaged stretches that notes name
 
 
 class Records(NamedTuple):
@@ -28,25 +33,19 @@ class Records(NamedTuple):
 def read(path: Path) -> Records:
     """All records whose length can be trusted; after damage, reading goes on at the next whole head of a record.
 
-    Payloads are not checked yet: `intact`.
+    Payloads are not checked yet: `intact`. Time and memory grow with the size of the file, however it is damaged.
+
+    Raises:
+        OSError: the file is missing or cannot be read.
+        Damaged: it is no plain file, or longer than `MAX_BYTES`.
     """
-    data = np.fromfile(path, dtype=np.uint8)
-    raw, at, notes = data.tobytes(), 0, []
-    parts = [np.zeros(0, dtype=np.int64)]
-    while True:
-        start, at = _chain(data, raw, at)
-        parts.append(start)
-        if at == len(raw):
-            break
-        if _torn(data, at):
-            notes.append("the last record is torn, left out")
-            break
-        following = _next_head(data, at + 1)
-        notes.append(f"bytes {at} to {following or len(raw)} are damaged, left out")
-        if following is None:
-            break
-        at = following
-    start = np.concatenate(parts)
+    raw = files.read_bounded(path, MAX_BYTES)
+    data = np.frombuffer(raw, dtype=np.uint8)
+    start, at = _chain(data, raw)
+    notes: list[str] = []
+    if at < len(raw):
+        more, notes = _chains(data, raw, at)
+        start = np.concatenate([start, more])
     return Records(data, start, _uint64(data, start - _HEAD), tuple(notes))
 
 
@@ -84,10 +83,9 @@ def _masked_crc(data: np.ndarray, start: np.ndarray, length: np.ndarray) -> np.n
     return ((crc >> 15) | (crc << 17)) + np.uint32(0xA282EAD8)  # modulo 2^32
 
 
-def _chain(data: np.ndarray, raw: bytes, at: int) -> tuple[np.ndarray, int]:
-    """Payloads that follow each other from `at` on while their heads are whole, and where this ends."""
-    unpack, starts, end = struct.Struct("<Q").unpack_from, [], len(raw) - _HEAD - _FOOT
-    first = at
+def _chain(data: np.ndarray, raw: bytes) -> tuple[np.ndarray, int]:
+    """Payloads that follow each other from the beginning on while their heads are whole, and where this ends."""
+    unpack, starts, at, end = struct.Struct("<Q").unpack_from, [], 0, len(raw) - _HEAD - _FOOT
     while at <= end:
         (length,) = unpack(raw, at)
         if length > end - at:
@@ -95,26 +93,52 @@ def _chain(data: np.ndarray, raw: bytes, at: int) -> tuple[np.ndarray, int]:
         starts.append(at + _HEAD)
         at += length + _HEAD + _FOOT
     start = np.array(starts, dtype=np.int64)
-    (bad,) = np.nonzero(~_whole_heads(data, start - _HEAD))
-    if bad.size:
-        return start[: bad[0]], int(start[bad[0]]) - _HEAD
-    return start, at if starts else first
+    whole = _whole_heads(data, start - _HEAD)
+    if not whole.all():
+        first = int(np.argmin(whole))
+        return start[:first], int(start[first]) - _HEAD
+    return start, at
+
+
+def _chains(data: np.ndarray, raw: bytes, at: int) -> tuple[np.ndarray, list[str]]:
+    """Payloads from a damaged place on, and what was left out between them."""
+    unpack, starts, end = struct.Struct("<Q").unpack_from, [], len(raw) - _HEAD - _FOOT
+    heads = _find_heads(data, at)
+    whole = set(heads.tolist())
+    notes: list[str] = []
+    damaged = 0
+    while at < len(raw):
+        if at in whole:
+            (length,) = unpack(raw, at)
+            if length <= end - at:
+                starts.append(at + _HEAD)
+                at += length + _HEAD + _FOOT
+                continue
+        if at in whole or at + _HEAD > len(raw):
+            notes.append("the last record is torn, left out")
+            break
+        place = int(np.searchsorted(heads, at))
+        following = int(heads[place]) if place < heads.size else len(raw)
+        damaged += 1
+        if damaged <= _NAMED:
+            notes.append(f"bytes {at} to {following} are damaged, left out")
+        at = following
+    if damaged > _NAMED:
+        notes.append(f"{damaged - _NAMED} more stretches are damaged, left out")
+    return np.array(starts, dtype=np.int64), notes
 
 
 def _whole_heads(data: np.ndarray, at: np.ndarray) -> np.ndarray:
     return _masked_crc(data, at, np.full(at.shape, 8)) == _uint32(data, at + 8)
 
 
-def _torn(data: np.ndarray, at: int) -> bool:
-    """Whether what is left is the beginning of a record: less than a head, or a whole one."""
-    return at + _HEAD > data.size or bool(_whole_heads(data, np.array([at]))[0])
-
-
-def _next_head(data: np.ndarray, at: int) -> int | None:
-    """Where the next whole head is; None: nowhere."""
-    places = np.arange(at, data.size - _HEAD + 1)
-    whole = places[_whole_heads(data, places)]
-    return int(whole[0]) if whole.size else None
+def _find_heads(data: np.ndarray, at: int) -> np.ndarray:
+    """Where whole heads are, `[n]` int64, rising, from `at` on; a block at a time, to need little memory."""
+    found = [np.zeros(0, dtype=np.int64)]
+    for first in range(at, data.size - _HEAD + 1, _BLOCK):
+        places = np.arange(first, min(first + _BLOCK, data.size - _HEAD + 1))
+        found.append(places[_whole_heads(data, places)])
+    return np.concatenate(found)
 
 
 def _uint32(data: np.ndarray, at: np.ndarray) -> np.ndarray:

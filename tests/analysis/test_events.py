@@ -111,7 +111,7 @@ def test_a_run_reads_as_in_tensorboard(tmp_path):
 @given(
     st.lists(
         st.tuples(
-            st.integers(-(2**62), 2**62),
+            st.integers(-(2**53), 2**53),
             st.floats(width=32),
             st.sampled_from(["a", "é", "x" * 109, "y" * 110, "z" * 111, "w" * 200, ""]),
             st.sampled_from([0.5, 1e9, 2e9]),

@@ -1,0 +1,125 @@
+"""Event files that were made to break, stop or fill their reader."""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensorboard.compat.proto import types_pb2
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+
+from taac.analysis import events, tfrecords
+from tests.analysis.test_events import point, series, write
+
+
+def tensor(step=1, tag="t", sizes=(), **fields):
+    shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=size) for size in sizes])
+    metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="scalars"))
+    value = Summary.Value(tag=tag, tensor=TensorProto(tensor_shape=shape, **fields), metadata=metadata)
+    return Event(step=step, summary=Summary(value=[value]))
+
+
+def read(folder):
+    found = events.read(folder)
+    for scalar in found.scalars.values():
+        events.flaws(scalar)
+    return found
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        tensor(dtype=types_pb2.DT_STRING, string_val=[b"text"]),
+        tensor(dtype=types_pb2.DT_FLOAT, sizes=(10**6, 10**6), float_val=[1.0]),
+        tensor(dtype=types_pb2.DT_FLOAT, sizes=(1,) * 100, float_val=[1.0]),
+        tensor(dtype=types_pb2.DT_FLOAT, sizes=(-1,), float_val=[1.0]),
+        tensor(dtype=types_pb2.DT_FLOAT, tensor_content=b"\0" * 3),
+        tensor(dtype=types_pb2.DT_COMPLEX128, dcomplex_val=[1.0, 2.0]),
+        tensor(dtype=types_pb2.DT_RESOURCE),
+        tensor(dtype=10**5),
+        point(1, 2.0, tag="long" * 300),
+        point(2**62, 2.0, tag="far"),
+        point(1, 2.0, tag="never", wall_time=math.nan),
+    ],
+    ids=lambda message: message.summary.value[0].tag[:5] + str(message.summary.value[0].tensor.dtype),
+)
+def test_what_is_no_scalar_is_left_out_and_the_rest_is_read(tmp_path, message):
+    write(tmp_path, "1", [point(1, 2.0), message, point(3, 4.0)])
+    assert list(read(tmp_path).scalars) == ["a"]
+    assert series(tmp_path) == {1: 2.0, 3: 4.0}
+
+
+def test_a_value_of_which_no_mean_can_be_taken_is_infinite(tmp_path):
+    messages = [tensor(i, dtype=types_pb2.DT_DOUBLE, double_val=[v]) for i, v in enumerate((1.7e308, -1e61, 1e59))]
+    write(tmp_path, "1", messages)
+    assert series(tmp_path, "t") == {0: math.inf, 1: -math.inf, 2: 1e59}
+
+
+def checked(data: bytes) -> bytes:
+    bytes_ = np.frombuffer(data, dtype=np.uint8)
+    crc = int(tfrecords._masked_crc(bytes_, np.array([0]), np.array([len(data)]))[0])
+    return data + struct.pack("<I", crc)
+
+
+def test_good_and_bad_heads_in_turn_are_looked_at_once_each(tmp_path, monkeypatch):
+    whole = checked(struct.pack("<Q", 0)) + b"\0\0\0\0"
+    path = tmp_path / "events.out.tfevents.1"
+    path.write_bytes((whole + b"\0" * 16) * 2000)
+    looked = []
+    real = tfrecords._whole_heads
+
+    def counting(data, at):
+        looked.append(at.size)
+        return real(data, at)
+
+    monkeypatch.setattr(tfrecords, "_whole_heads", counting)
+    found = tfrecords.read(path)
+    assert found.start.tolist() == [32 * i + 12 for i in range(2000)]
+    assert sum(looked) < 2 * path.stat().st_size
+    assert len(found.notes) == 5 and found.notes[-1] == "1996 more stretches are damaged, left out"
+
+
+def test_records_too_long_to_hold_scalars_are_not_looked_into(tmp_path, monkeypatch):
+    values = [Summary.Value(tag="many", simple_value=1.0)] * 10_000
+    write(tmp_path, "1", [point(1, 2.0), Event(step=2, summary=Summary(value=values))])
+    monkeypatch.setattr(events, "_event", lambda payload: pytest.fail(f"{len(payload)} bytes") if payload[9:] else None)
+    assert series(tmp_path) == {1: 2.0}
+
+
+def test_only_plain_files_of_a_bounded_size_are_read(tmp_path, monkeypatch):
+    write(tmp_path, "1", [point(1, 2.0)])
+    with open(tmp_path / "events.out.tfevents.2", "wb") as file:
+        os.truncate(file.fileno(), tfrecords.MAX_BYTES + 1)
+    found = read(tmp_path)
+    assert series(tmp_path) == {1: 2.0}
+    (note,) = found.notes
+    assert "tfevents.2: cannot be read, left out" in note and str(tfrecords.MAX_BYTES) in note
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_no_damage_of_a_file_is_an_error(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("events")
+    path = write(
+        folder,
+        "1",
+        [point(1, 2.0), tensor(dtype=types_pb2.DT_FLOAT, float_val=[1.0]), point(2, 3.0, "b"), point(3, math.nan)],
+    )
+    content = bytearray(path.read_bytes())
+    for at, byte in data.draw(st.dictionaries(st.integers(0, len(content) - 1), st.integers(0, 255), max_size=8)).items():
+        content[at] = byte
+    cut = data.draw(st.integers(0, len(content)))
+    path.write_bytes(bytes(content) + data.draw(st.binary(max_size=40)) + bytes(content[cut:]))
+    read(folder)
+    # Whole records, with any content.
+    payloads = data.draw(st.lists(st.binary(max_size=60), max_size=4))
+    path.write_bytes(b"".join(checked(struct.pack("<Q", len(p))) + checked(p) for p in payloads))
+    read(folder)
