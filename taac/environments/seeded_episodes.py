@@ -43,7 +43,8 @@ class SeededEpisodes(gymnasium.Wrapper):
         number: this environment's, and how many there are.
         remake: makes the environment anew for every episode. Some simulators keep something of earlier episodes: the Box2D
             world of `BipedalWalker-v3`, seeded alike, goes other ways after an episode than before any.
-        own_process: the process does nothing else, so Python's and numpy's global random numbers are seeded as well.
+        own_process: no other environment runs in this process. Then, and where there is only one, each episode seeds Python's
+            and numpy's global generators as well.
     """
 
     env: gymnasium.Env
@@ -56,7 +57,8 @@ class SeededEpisodes(gymnasium.Wrapper):
         own_process: bool = False,
     ):
         super().__init__(make())
-        self._make, self._number, self._remake, self._own_process = make, number, remake, own_process
+        self._make, self._number, self._remake = make, number, remake
+        self._seeds_global = own_process or number[1] == 1
         self._used = self._over = False
         self._seed: int | None = None
         self._episode, self._step = 0, 0
@@ -103,7 +105,7 @@ class SeededEpisodes(gymnasium.Wrapper):
     def _begin(self, options: dict[str, Any] | None, anew: bool) -> tuple[Any, dict[str, Any]]:
         self._step, self._over = 0, False
         seed = None if self._seed is None else episode_seed(self._seed, self._episode)
-        if self._own_process and seed is not None:
+        if self._seeds_global and seed is not None:
             random.seed(seed)
             np.random.seed(seed)
         try:

@@ -12,8 +12,6 @@ from taac.specs import TensorSpec
 from taac.training.footprint import Share
 from taac.training.trainer import Trainer
 
-FEW_CUT = 0.2  # of all episodes
-
 
 def advice(trainer: Trainer, settings: Mapping[str, Any], memory: list[Share]) -> list[str]:
     """What looks wrong, each with what to do about it; none of it keeps a run from being trained.
@@ -44,19 +42,10 @@ def _intervals(trainer: Trainer, settings: Mapping[str, Any]) -> Iterator[str]:
                 f"Trainer.{name} {interval} is below the {iteration} environment steps of an iteration (unroll_length x "
                 "num_envs): it happens once an iteration"
             )
-    longest = trainer.environment.max_episode_steps
-    if longest is None:
+    if trainer.environment.max_episode_steps is None:
         yield (
             "the environment has no time limit: unless all its episodes terminate, an evaluation does not end. "
             "create_environment.max_episode_steps sets one"
-        )
-    elif trainer.checkpoint_interval <= steps and envs * longest / trainer.checkpoint_interval > FEW_CUT:
-        cut = envs * longest / trainer.checkpoint_interval
-        what = "every episode" if cut >= 1 else f"{cut:.0%} of the episodes"
-        yield (
-            f"every checkpoint ends {envs} running episodes: with episodes of up to {longest} steps and "
-            f"Trainer.checkpoint_interval {trainer.checkpoint_interval}, up to {what}. "
-            f"Raise it to {round(envs * longest / FEW_CUT)} or more"
         )
     if settings.get("step_timeout") is not None and not settings.get("asynchronous"):
         yield "create_environment.step_timeout does nothing: the environments are not asynchronous"

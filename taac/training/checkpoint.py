@@ -187,6 +187,21 @@ class Checkpoints:
             return found
         raise self.nothing_left()
 
+    def refuse_earlier_version(self) -> None:
+        """Refuses to go on from a checkpoint in which the running episodes had been ended.
+
+        Raises:
+            TaacError: the newest is such a one.
+        """
+        with contextlib.suppress(Damaged, KeyError, TypeError):
+            for steps in self.saved()[:1]:
+                if "num_checkpoints" in read_manifest(self.path / f"{steps}.json")["state"]["counters"]:
+                    raise TaacError(
+                        f"the checkpoints in {self.path} were written by an earlier version, in which checkpoints ended the "
+                        "running episodes: this run can go on with that version only. taac play and create_experiment.load_from "
+                        "still read it"
+                    )
+
     def nothing_left(self) -> TaacError:
         return TaacError(
             f"no checkpoint in {self.path} is whole; remove that folder to begin the run again, or give another --root_dir"

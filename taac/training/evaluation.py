@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import random
+from collections.abc import Callable, Iterator
 
+import numpy as np
 import torch
 
 from taac.data_structures import AlgStep, TimeStep
@@ -42,8 +45,7 @@ def evaluate(
         for i in range(environment.num_envs)
     ]
     episodes: list[Episode] = []
-    devices = [agent.device] if agent.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
+    with _random_numbers_kept(agent.device):
         torch.manual_seed(seed)
         rollout, recorder = Rollout(environment, agent), EpisodeRecorder(environment.num_envs)
         rollout.reset(seed)
@@ -64,3 +66,15 @@ def evaluate(
                     shares[index] -= 1
                     episodes.append(episode)
     return episodes
+
+
+@contextlib.contextmanager
+def _random_numbers_kept(device: torch.device) -> Iterator[None]:
+    """Leaves the global generators of torch, numpy and Python as they were; environments may draw from all of them."""
+    python, of_numpy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(of_numpy)

@@ -35,7 +35,7 @@ def shares(trainer: Trainer) -> list[Share]:
         Share("networks, targets and normalisers", sum(v.nbytes for v in trainer.agent.state_dict().values())),
         _learning(trainer, trained),
         Share("a batch, as sampled", round(frame * trainer.batch_sizes[1] * trainer.segment_length)),
-        Share("actions since a checkpoint", a_step * trainer.checkpoint_interval // trainer.environment.num_envs),
+        Share("actions of the running episodes, at most", 2 * a_step * _longest_episode(trainer)),
         Share(
             "this process so far: Python, torch, and environments that run in it", psutil.Process().memory_info().rss
         ),
@@ -44,6 +44,12 @@ def shares(trainer: Trainer) -> list[Share]:
         taken = sum(psutil.Process(pid).memory_info().rss for pid in workers)
         found.append(Share(f"{len(workers)} processes of environments, as they are now", taken))
     return found
+
+
+def _longest_episode(trainer: Trainer) -> int:
+    """Actions of one environment; without a time limit, those of the whole run."""
+    limit = trainer.environment.max_episode_steps or trainer.num_env_steps // trainer.environment.num_envs
+    return -(-limit // trainer.environment.durations[0])
 
 
 def _learning(trainer: Trainer, trained: int) -> Share:

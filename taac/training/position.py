@@ -94,14 +94,10 @@ class ActionLog:
 
         Raises:
             Elsewhere: they lead to another time step now.
-            Damaged: there is no such time step.
+            EnvironmentFailed: they cannot be taken now.
         """
         actions = [nest.pack_like(self._blank, of_one) for of_one in self.state_dict()]
-        time_step = environment.replay(seed, episodes, actions)
-        leaves = nest.flatten(time_step)
-        kinds = [(leaf.dtype, leaf.shape) for leaf in leaves]
-        if kinds != [(leaf.dtype, leaf.shape) for leaf in reached]:
-            raise Damaged("it holds a time step of another kind")
+        leaves = nest.flatten(time_step := environment.replay(seed, episodes, actions))
         if not all(torch.equal(a.cpu(), b) for a, b in zip(leaves, reached)):
             raise Elsewhere(
                 f"'{environment.name}' did not come to the same place with the same seeds and actions: it is not "
@@ -123,7 +119,15 @@ def numpy_state() -> dict[str, Any]:
 
 
 def set_numpy_state(state: dict[str, Any]) -> None:
-    inner = {"key": state["key"].numpy().astype(np.uint32), "pos": state["pos"]}
+    """Restores `numpy_state()`.
+
+    Raises:
+        Damaged: it is none. numpy would read outside of its memory.
+    """
+    key, position = state["key"], state["pos"]
+    if key.shape != (624,) or key.dtype != torch.int64 or type(position) is not int or not 0 <= position <= 624:
+        raise Damaged(f"it holds no state of numpy's generator: {list(key.shape)} {key.dtype}, position {position!r}")
+    inner = {"key": key.numpy().astype(np.uint32), "pos": position}
     np.random.set_state(
         {"bit_generator": "MT19937", "state": inner, "has_gauss": state["has_gauss"], "gauss": state["gauss"]}
     )

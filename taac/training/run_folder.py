@@ -86,6 +86,7 @@ class RunFolder:
             )
         held = self.config.read_text(encoding="utf-8", errors="replace")
         if held != config:
+            self.checkpoints.refuse_earlier_version()  # its configuration lacks the parameters that are new
             changes = list(
                 difflib.unified_diff(held.splitlines(), config.splitlines(), "held", "asked", n=0, lineterm="")
             )

@@ -27,7 +27,7 @@ from taac.training.frame_chunks import FrameChunks
 from taac.training.hooks import Hooks
 from taac.training.learner import Learner
 from taac.training.metrics import Episode, EpisodeRecorder, EpisodeSummary, summarize
-from taac.training.position import ActionLog, numpy_state
+from taac.training.position import ActionLog
 from taac.training.recording import EpisodeVideo
 from taac.training.rollout import Rollout
 from taac.training.run_folder import RunFolder
@@ -317,8 +317,6 @@ class Trainer:
         for _ in range(self.unroll_length):
             self._follow_schedules()
             last = self.rollout.time_step.step_type.cpu().numpy() == LAST
-            if last.any():
-                self.numpy_at_start = numpy_state()
             uniform = self.uniform_initial_collect and self.env_steps < self.initial_collect_steps
             try:
                 time_step, alg_step = self.rollout.step(self.agent.random_step if uniform else self._explore)
@@ -496,8 +494,10 @@ class Trainer:
         """Writes a checkpoint and changes nothing in the run: where the episodes are is saved with it."""
         self._write(folder, scheduled, under_way=True)
 
-    def cut_off_at(self, leaves: list[torch.Tensor]) -> None:
-        """Ends the episodes at a saved time step as truncations, and begins new ones."""
+    def cut_off_at(self, leaves: list[torch.Tensor], why: Exception) -> None:
+        """Ends the episodes at a saved time step as truncations, and begins new ones; anew in processes that failed."""
+        if isinstance(why, EnvironmentFailed) and self.environment.process_ids:
+            self.environment.restart(why)
         self.rollout.stand_at(leaves)
         self._cut()
         self.num_restarts += 1
@@ -555,6 +555,7 @@ class Trainer:
         Raises:
             TaacError: none is, or it is of another run.
         """
+        folder.checkpoints.refuse_earlier_version()
         for found in folder.checkpoints.readable():
             if found.state.get("config") != folder.config.read_text(encoding="utf-8"):
                 raise TaacError(
@@ -576,7 +577,6 @@ class Trainer:
 
     def start_episodes(self) -> None:
         """Begins episodes whose seeds depend on the run's seed and the number of restarts before them alone."""
-        self.numpy_at_start = numpy_state()
         self.rollout.reset(self.environment_seed())
         self._cut_off = False
         self.explorer_state = None

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from taac import nest, specs
-from taac.errors import TaacError
+from taac.errors import EnvironmentFailed, TaacError
 from taac.files import Damaged
 from taac.training import checkpoint
 from taac.training.checkpoint import Checkpoint
@@ -76,11 +76,6 @@ def restore(trainer: Trainer, found: Checkpoint) -> None:
 
 
 def _restore(trainer: Trainer, state: dict[str, Any], found: Checkpoint) -> None:
-    if "num_checkpoints" in state["counters"]:
-        raise TaacError(
-            f"the checkpoint {found.path} was written by an earlier version, in which checkpoints ended the running episodes: "
-            "this run can go on with that version only. taac play and create_experiment.load_from still read it"
-        )
     if trainer.learner.demonstrations is not None and state.get("demonstrations") is not None:
         trainer.learner.demonstrations.check(state["demonstrations"])
     if state["replay"] is not None and trainer.frame_chunks is not None:
@@ -89,13 +84,13 @@ def _restore(trainer: Trainer, state: dict[str, Any], found: Checkpoint) -> None
     checkpoint.load_into(trainer.agent, state["agent"], found.path)
     _load_optimizer(trainer.learner.optimizer, state["optimizer"], found)
     trainer.learner.growth.load_state_dict(state["growth"])
-    trainer.learner.means.load_state_dict(state.get("means", []), trainer.agent.device)  # older ones have none
+    trainer.learner.means.load_state_dict(state["means"], trainer.agent.device)
     trainer.learner.keep_products(state["products"])
     counters = state["counters"]
     trainer.learner.num_updates = int(counters["updates"])
     for name in COUNTERS:
         setattr(trainer, name, type(getattr(trainer, name))(counters[name]))
-    trainer.earning_transitions = int(counters.get("earning_transitions", 0))  # older ones have none, and need none
+    trainer.earning_transitions = int(counters["earning_transitions"])
     trainer.evaluation = None if state["evaluation"] is None else EpisodeSummary(**state["evaluation"])
     trainer.best_return = None if state["best_return"] is None else float(state["best_return"])
     trainer.hooks.load_state_dict(state["hooks"])
@@ -105,17 +100,16 @@ def _restore(trainer: Trainer, state: dict[str, Any], found: Checkpoint) -> None
     trainer.losses = dict(state["losses"])
     if state["under_way"] is not None:
         trainer.start_episodes()
-        set_numpy_state(state["under_way"]["numpy"])
         try:
             _go_back(trainer, state["under_way"])
             _set_random(trainer, state["random"])
-        except Elsewhere as error:
+        except (Elsewhere, EnvironmentFailed) as error:
             checkpoint.tell(
                 f"{found.path}: {error}. The episodes that were under way are cut off there and new ones begin, so this run "
                 "will not end with the bits of one that was never stopped"
             )
             _set_random(trainer, state["random"])
-            trainer.cut_off_at(state["under_way"]["time_step"])
+            trainer.cut_off_at(state["under_way"]["time_step"], error)
     else:
         _set_random(trainer, state["random"])
         trainer.start_episodes()
@@ -159,7 +153,6 @@ def _kind(value: Any) -> Any:
 
 def _under_way(trainer: Trainer) -> dict[str, Any]:
     return {
-        "numpy": trainer.numpy_at_start,
         "numbers": trainer.environment.episodes.tolist(),
         "actions": trainer.actions.state_dict(),
         "time_step": [leaf.cpu() for leaf in nest.flatten(trainer.rollout.time_step)],
@@ -174,6 +167,7 @@ def _go_back(trainer: Trainer, state: dict[str, Any]) -> None:
     numbers = np.array(state["numbers"], dtype=np.int64)
     if numbers.shape != trainer.environment.episodes.shape or (numbers < 0).any():
         raise Damaged(f"it holds no numbers of {trainer.environment.num_envs} episodes: {state['numbers']}")
+    _packed(trainer.rollout.time_step, state["time_step"], device)  # refuses another kind before the environments run
     trainer.actions.load_state_dict(state["actions"])
     trainer.rollout.replay(trainer.actions, trainer.environment_seed(), numbers, state["time_step"])
     trainer.rollout.state = _packed(trainer.rollout.state, state["policy"], device)
@@ -184,7 +178,7 @@ def _go_back(trainer: Trainer, state: dict[str, Any]) -> None:
 
 
 def _packed(like: Any, leaves: list[torch.Tensor], device: torch.device) -> Any:
-    shapes = [list(leaf.shape) for leaf in nest.flatten(like)]
-    if (given := [list(leaf.shape) for leaf in leaves]) != shapes:
-        raise Damaged(f"it holds states of another shape: {given}, expected {shapes}")
+    kinds = [_tensor_kind(leaf) for leaf in nest.flatten(like)]
+    if (given := [_tensor_kind(leaf) for leaf in leaves]) != kinds:
+        raise Damaged(f"it holds states of another kind: {given}, expected {kinds}")
     return nest.pack_like(like, [leaf.to(device) for leaf in leaves])

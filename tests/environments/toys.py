@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import os
+import random
 import signal
 import time
 from collections.abc import Sequence
@@ -101,7 +102,7 @@ class Noise(gymnasium.Env):
 
 
 class GlobalNoise(Noise):
-    """Draws from numpy's global random numbers, as no environment should."""
+    """Draws from the global random numbers of numpy and Python, as no environment should."""
 
     def reset(self, *, seed: int | None = None, options: Any = None):
         super().reset(seed=seed)
@@ -109,7 +110,7 @@ class GlobalNoise(Noise):
 
     def step(self, action):
         _, reward, terminated, truncated, info = super().step(action)
-        return np.random.random(1), reward, terminated, truncated, info
+        return (np.random.random(1) + random.random()) / 2, reward, terminated, truncated, info
 
 
 class Remembering(Noise):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import random
 import shutil
 
 import numpy as np
@@ -12,8 +13,11 @@ import torch
 from taac.analysis import events
 from taac.data_structures import StepType
 from taac.errors import TaacError
-from taac.training import config, experiment
+from taac.files import Damaged
+from taac.training import config, experiment, trainer_state
+from taac.training.checkpoint import Checkpoint
 from taac.training.evaluation import evaluate
+from taac.training.manifest import make_manifest, read_manifest
 from taac.training.run_folder import RunFolder
 from taac.training.summaries import known_tags
 from taac.training.trainer import derived_seed
@@ -148,15 +152,29 @@ def test_a_run_that_was_told_to_stop_ends_as_the_run_that_was_not(tmp_path, num_
 
 @pytest.mark.parametrize("num_envs, asynchronous", [(1, False), (2, True)])
 def test_an_environment_that_draws_from_numpys_own_numbers_comes_back(tmp_path, capsys, num_envs, asynchronous):
+    """Stopped in different episodes, which end after 5 steps on average, often in the same one, and after an evaluation in it."""
     params = (f"create_environment.env_name = '{env_id('GlobalNoise')}'", f"num_envs = {num_envs}",
-              f"create_environment.asynchronous = {asynchronous}", "num_env_steps = 340")  # fmt: skip
+              f"create_environment.asynchronous = {asynchronous}", "num_env_steps = 330",
+              "evaluation_interval = 320")  # fmt: skip
     whole = run(tmp_path / "whole", *params)
-    for moment in (311, 324):  # in different episodes, which end after 5 steps on average
+    for moment in (311, 324) if asynchronous else (311, *range(318, 324)):
+        np.random.seed(7)
+        random.seed(7)
         run(tmp_path / "stopped", *params, stop=moment)
-    np.random.seed(7)
     resumed = run(tmp_path / "stopped", *params)
     assert_same_parameters(whole, resumed)
+    assert rows(tmp_path / "whole") == rows(tmp_path / "stopped")
     assert "did not come to the same place" not in capsys.readouterr().err
+
+
+def test_an_evaluation_leaves_all_random_numbers_as_they_were():
+    trainer = build(f"create_environment.env_name = '{env_id('GlobalNoise')}'", "create_experiment.evaluation_envs = 1")
+    np.random.seed(3)
+    random.seed(3)
+    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    evaluate(trainer.agent, trainer.evaluation_environment, 2, seed=0, epsilon=0.5)
+    assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == before
+    trainer.close()
 
 
 def test_several_that_draw_from_one_row_of_random_numbers_cannot_come_back(tmp_path, capsys):
@@ -188,6 +206,65 @@ def test_an_environment_that_does_not_come_back_costs_the_rest_of_its_episode(tm
     assert after["frames/time_step/discount"][-1].tolist() == [1.0] and trainer.rollout.time_step.is_first().all()
     trainer.train(folder)
     assert trainer.env_steps == trainer.num_env_steps
+    trainer.close()
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_an_environment_that_fails_on_the_way_back_costs_the_rest_of_its_episode(tmp_path, capsys, asynchronous):
+    """As one that is not deterministic does, if an action is not allowed where it now is."""
+    log, params = tmp_path / "log", [
+        f"create_environment.env_name = '{env_id('Fragile')}'", f"create_environment.asynchronous = {asynchronous}",
+        "create_environment.max_episode_steps = 30", "evaluation_interval = 1000", "num_env_steps = 330",
+    ]  # fmt: skip
+    log.write_text("x")  # it has failed as often as it does
+    settings = f"create_environment.env_kwargs = {{'log': '{log}', 'at': 9, 'times': 1}}"
+    run(tmp_path / "run", *params, settings, stop=320)
+    log.write_text("")  # once more, at step 9 of the 20 that are taken again
+    trainer, folder = build(*params, settings), RunFolder(tmp_path / "run")
+    trainer.resume(folder)
+    said = capsys.readouterr().err
+    assert "320.json" in said and "RuntimeError: 50% of the simulator" in said and "cut off there" in said
+    assert trainer.env_steps == 320 and trainer.num_restarts == 1 and trainer.rollout.time_step.is_first().all()
+    trainer.train(folder, stop=lambda: trainer.env_steps >= 325)
+    assert trainer.env_steps == 325
+    trainer.close()
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda state: state["random"]["numpy"].update(pos=10**6), "no state of numpy's generator"),
+        (lambda state: state["random"]["numpy"].update(pos=-1), "no state of numpy's generator"),
+        (lambda state: state["random"]["numpy"].update(key=torch.zeros(5)), "no state of numpy's generator"),
+        (lambda s: s["under_way"].update(policy=[v.double() for v in s["under_way"]["policy"]]), "of another kind"),
+        (lambda s: s["under_way"].update(policy=s["under_way"]["policy"][1:]), "of another kind"),
+        (lambda s: s["under_way"].update(time_step=s["under_way"]["time_step"][1:]), "of another kind"),
+        (lambda state: state["under_way"].update(numbers=[-1]), "no numbers of 1 episodes"),
+    ],
+)
+def test_a_checkpoint_with_a_part_of_another_kind_is_damaged(tmp_path, change, message):
+    """One of them would make numpy read outside of its memory."""
+    stopped = run(tmp_path / "run", stop=70)
+    state = trainer_state.state_dict(stopped)
+    change(state)
+    with pytest.raises(Damaged, match=message):
+        trainer_state.restore(build(), Checkpoint(tmp_path / "70.json", 70, True, {**state, "replay": None}, []))
+
+
+def test_a_run_of_a_version_whose_checkpoints_ended_episodes_is_refused_as_such(tmp_path):
+    """Its configuration differs too, by what has been added: that is not what is to be said."""
+    run(tmp_path / "run", stop=70)
+    folder, trainer = RunFolder(tmp_path / "run"), build()
+    path = folder.checkpoints.path / "70.json"
+    content = read_manifest(path)
+    content["state"]["counters"]["num_checkpoints"] = 1
+    path.write_bytes(make_manifest(content))
+    operative = config.operative_config()
+    for held in (operative, operative.replace("Trainer.keep_checkpoints = 2\n", "")):
+        folder.config.write_text(held)
+        with pytest.raises(TaacError, match=r"earlier version.*with that version only\. taac play"):
+            folder.open(operative)
+            trainer.resume(folder)
     trainer.close()
 
 
