@@ -51,6 +51,11 @@ def run() -> None:
         raise TaacError(
             f"{folder.path} holds no run: there is no {folder.config.name}; give --root_dir of `taac train`"
         )
+    if given.best and not folder.best.saved():
+        raise TaacError(
+            f"{folder.best.path} holds no agent of a best evaluation: there has been none yet, Trainer.save_best is False, or an "
+            "earlier version wrote the run; without --best, the newest checkpoint's is played"
+        )
     saved = (folder.best if given.best else folder.checkpoints).newest()
     config.load([str(folder.config.resolve())], trusted=given.trust)
     arguments = pictures.environment_arguments

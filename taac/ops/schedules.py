@@ -64,10 +64,10 @@ class LinearSchedule(Schedule):
     def __init__(
         self, start: float, end: float, env_steps: int | None = None, updates: int | None = None, begin: int = 0
     ):
-        self.unit, self.length = _unit_and_length(self, env_steps, updates, begin)
-        self.start, self.end, self.begin = _finite(self, "start", start), _finite(self, "end", end), begin
+        self.unit, self.length, self.begin = _unit_length_begin(self, env_steps, updates, begin)
+        self.start, self.end = _finite(self, "start", start), _finite(self, "end", end)
         self.bounds = min(self.start, self.end), max(self.start, self.end)
-        self.first_change, self.knots = begin + 1, (0, begin, begin + self.length)
+        self.first_change, self.knots = self.begin + 1, (0, self.begin, self.begin + self.length)
 
     def __call__(self, count: int) -> float:
         done = _done(count - self.begin, self.length)
@@ -95,15 +95,15 @@ class ExponentialSchedule(Schedule):
     def __init__(
         self, start: float, end: float, env_steps: int | None = None, updates: int | None = None, begin: int = 0
     ):
-        self.unit, self.length = _unit_and_length(self, env_steps, updates, begin)
-        self.start, self.end, self.begin = _finite(self, "start", start), _finite(self, "end", end), begin
+        self.unit, self.length, self.begin = _unit_length_begin(self, env_steps, updates, begin)
+        self.start, self.end = _finite(self, "start", start), _finite(self, "end", end)
         if not start * end > 0:
             raise TaacError(
                 f"ExponentialSchedule.start and end must both be above 0 or both below (it changes by factors), got {start} "
                 f"and {end}; use LinearSchedule"
             )
         self.bounds = min(self.start, self.end), max(self.start, self.end)
-        self.first_change, self.knots = begin + 1, (0, begin, begin + self.length)
+        self.first_change, self.knots = self.begin + 1, (0, self.begin, self.begin + self.length)
 
     def __call__(self, count: int) -> float:
         done = _done(count - self.begin, self.length)
@@ -136,11 +136,13 @@ class PiecewiseSchedule(Schedule):
         updates: Sequence[int] | None = None,
         interpolate: bool = False,
     ):
-        self.unit, counts = _one_of(self, env_steps, updates)
-        if len(values) < 2 or len(values) != len(counts) or counts[0] != 0 or sorted({*counts}) != [*counts]:
+        self.unit, given = _one_of(self, env_steps, updates)
+        counts = _counts(self, given)
+        several = isinstance(values, (list, tuple)) and len(values) > 1
+        if not several or len(values) != len(counts) or counts[0] != 0 or sorted({*counts}) != [*counts]:
             raise TaacError(
                 f"PiecewiseSchedule needs two or more values and as many counts of {UNITS[self.unit]}, which begin with 0 and "
-                f"rise, got values {tuple(values)} and {self.unit} {tuple(counts)}"
+                f"rise, got values {values} and {self.unit} {given}"
             )
         self.values, self.knots = tuple(_finite(self, "values", value) for value in values), tuple(counts)
         self.in_steps = not interpolate
@@ -205,18 +207,32 @@ def _one_of(schedule: Schedule, env_steps: Any, updates: Any) -> tuple[Unit, Any
     return ("updates", updates) if env_steps is None else ("env_steps", env_steps)
 
 
-def _unit_and_length(schedule: Schedule, env_steps: int | None, updates: int | None, begin: int) -> tuple[Unit, int]:
-    unit, length = _one_of(schedule, env_steps, updates)
+def _unit_length_begin(
+    schedule: Schedule, env_steps: int | None, updates: int | None, begin: int
+) -> tuple[Unit, int, int]:
+    unit, given = _one_of(schedule, env_steps, updates)
+    length, begin = _whole(schedule, unit, given), _whole(schedule, "begin", begin)
     if length < 1:
         raise TaacError(f"{type(schedule).__name__}.{unit} must be 1 or more, got {length}")
     if begin < 0:
         raise TaacError(f"{type(schedule).__name__}.begin must be 0 or more {UNITS[unit]}, got {begin}")
-    return unit, length
+    return unit, length, begin
 
 
-def _finite(schedule: Schedule, name: str, value: float) -> float:
-    if not math.isfinite(value):
-        raise TaacError(f"{type(schedule).__name__}.{name} must be finite, got {value}")
+def _whole(schedule: Schedule, name: str, count: Any) -> int:
+    """A count as an integer, which gin files also write as 1e6."""
+    if isinstance(count, bool) or not isinstance(count, (int, float)) or count != count // 1:
+        raise TaacError(f"{type(schedule).__name__}.{name} must be a whole number, got {count!r}")
+    return int(count)
+
+
+def _counts(schedule: Schedule, given: Any) -> tuple[int, ...]:
+    return tuple(_whole(schedule, schedule.unit, count) for count in given) if isinstance(given, (list, tuple)) else ()
+
+
+def _finite(schedule: Schedule, name: str, value: Any) -> float:
+    if not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise TaacError(f"{type(schedule).__name__}.{name} must be a finite number, got {value!r}")
     return float(value)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import math
+import numbers
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,16 +13,20 @@ import torch
 
 from taac.algorithms.temperature import Temperature
 from taac.errors import TaacError
+from taac.replay import SqilReplay
 
 if TYPE_CHECKING:
     from taac.training.trainer import Trainer
 
 
+ABOVE_ZERO = (math.ulp(0.0), math.inf)
+
+
 class _Attribute(NamedTuple):
     get: Callable[[], float]
     set: Callable[[float], None]
-    kind: str  # the hyper-parameter's name, with which the name of its schedule would end
-    least: float = 0.0  # above which it must be
+    parameter: str  # the hyper-parameter that it comes from, if that may follow a schedule
+    within: tuple[float, float] = ABOVE_ZERO
     saved: bool = False  # part of another part's state already
 
 
@@ -65,11 +70,19 @@ class Attributes:
                 out of range.
         """
         attribute = self._find(name)
-        clash = next((s for s in self._trainer.schedules.values if s.endswith(attribute.kind)), None)
-        if clash is not None:
-            raise TaacError(f"'{name}' cannot be set: {clash} follows a schedule, which would set it again")
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not attribute.least < value < math.inf:
-            raise TaacError(f"'{name}' must be a number above {attribute.least:g}, got {value!r}")
+        if attribute.parameter in self._trainer.schedules.values:
+            raise TaacError(
+                f"'{name}' cannot be set: {attribute.parameter} follows a schedule, which would set it again"
+            )
+        least, most = attribute.within
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, numbers.Real)
+            or not (math.isfinite(value) and least <= value <= most)
+        ):
+            limits = "above 0" if (least, most) == ABOVE_ZERO else f"from {least:g} to {most:g}"
+            raise TaacError(f"'{name}' must be a number {limits}, got {value!r}")
+        value = float(value)  # checkpoints hold no other kind of number
         attribute.set(value)
         if not attribute.saved:
             self._set[name] = value
@@ -95,27 +108,31 @@ class Attributes:
     def _known(self) -> dict[str, _Attribute]:
         trainer, learner, algorithm = self._trainer, self._trainer.learner, self._trainer.agent.algorithm
         found: dict[str, _Attribute] = {}
-        for name, group in zip(learner.group_names, learner.optimizer.param_groups):
+        for name, rate, group in zip(
+            learner.group_names, learner.rate_names, learner.optimizer.param_groups, strict=True
+        ):
             get, put = functools.partial(group.__getitem__, "lr"), functools.partial(group.__setitem__, "lr")
-            found[f"learning_rate/{name}"] = _Attribute(get, put, "learning_rate", saved=True)
+            found[f"learning_rate/{name}"] = _Attribute(get, put, rate, saved=True)
         for name, temperature in getattr(algorithm, "temperatures", dict)().items():
-            found[f"alpha/{name}"] = _Attribute(temperature.alpha, temperature.set_alpha, "alpha", saved=True)
+            found[f"alpha/{name}"] = _Attribute(temperature.alpha, temperature.set_alpha, "", saved=True)
             get, put = (
                 functools.partial(getattr, temperature, "target_entropy"),
                 functools.partial(self._set_target, temperature),
             )
-            found[f"target_entropy/{name}"] = _Attribute(get, put, "target_entropy", -math.inf)
+            found[f"target_entropy/{name}"] = _Attribute(get, put, "", (-math.inf, math.inf))
         if hasattr(trainer.explorer, "epsilon"):
-            found["epsilon"] = self._plain(trainer.explorer, "epsilon")
+            found["epsilon"] = self._plain(trainer.explorer, "epsilon", (0.0, 1.0))
         if learner.max_grad_norm is not None:
             found["max_grad_norm"] = self._plain(learner, "max_grad_norm")
         get = functools.partial(getattr, trainer, "batch_size")
-        found["batch_size"] = _Attribute(get, trainer.set_batch_size, "batch_size", 0.5)
+        fewest = 2.0 if isinstance(trainer.replay_buffer, SqilReplay) else 1.0  # half of its batches are the agent's
+        found["batch_size"] = _Attribute(get, trainer.set_batch_size, "Trainer.batch_size", (fewest, math.inf))
         return found
 
     @staticmethod
-    def _plain(part: Any, name: str) -> _Attribute:
-        return _Attribute(functools.partial(getattr, part, name), functools.partial(setattr, part, name), name)
+    def _plain(part: Any, name: str, within: tuple[float, float] = ABOVE_ZERO) -> _Attribute:
+        get, put = functools.partial(getattr, part, name), functools.partial(setattr, part, name)
+        return _Attribute(get, put, f"{type(part).__name__}.{name}", within)
 
     def _set_target(self, temperature: Temperature, nats: float) -> None:
         if isinstance(temperature.target_entropy, torch.Tensor):
@@ -124,4 +141,4 @@ class Attributes:
             raise TaacError(
                 "the target entropy is part of a compiled program: bind a schedule of it, or create_agent.compile = False"
             )
-        temperature.target_entropy = float(nats)
+        temperature.target_entropy = nats

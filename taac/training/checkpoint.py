@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,10 +60,11 @@ class Checkpoints:
     Args:
         path: of the folder.
         keep: how many scheduled ones are kept.
+        resumed: those that the run goes on from, if these are not; for messages.
     """
 
-    def __init__(self, path: Path, keep: int = 2):
-        self.path, self.keep = path, keep
+    def __init__(self, path: Path, keep: int = 2, resumed: Checkpoints | None = None):
+        self.path, self.keep, self._resumed = path, keep, resumed or self
         self._kept: dict[int, tuple[bool, set[str]]] | None = (
             None  # env_steps -> (scheduled, files); None: not looked yet
         )
@@ -116,7 +117,7 @@ class Checkpoints:
 
     def what_remains(self) -> str:
         """For messages: what a write that failed has left whole."""
-        saved = self.saved()
+        saved = self._resumed.saved()
         before = f"the checkpoint at {saved[0]} environment steps is whole" if saved else "there is no checkpoint yet"
         return f"{before}. Make room and call the same command again"
 
@@ -136,11 +137,16 @@ class Checkpoints:
         kept = self._remember()
         keep = sorted(steps for steps, (scheduled, _) in kept.items() if scheduled)[-self.keep :]
         keep = sorted({*keep, *sorted(kept)[-1 if keep else -self.keep :]})
-        for steps in [s for s in self.saved() if s not in keep]:
+        self.remove([s for s in self.saved() if s not in keep])
+
+    def remove(self, unwanted: Sequence[int]) -> None:
+        """Removes those at the given environment steps."""
+        for steps in unwanted:
             with contextlib.suppress(OSError):
                 (self.path / f"{steps}.json").unlink()
-        self._kept = {steps: kept[steps] for steps in keep}
-        self._sweep(set())
+        self._kept = {steps: held for steps, held in self._remember().items() if steps not in unwanted}
+        if self.path.is_dir():
+            self._sweep(set())
 
     def _sweep(self, wanted: set[str]) -> None:
         """Removes files that no manifest names: of checkpoints that are forgotten, or were never finished."""

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from taac import files
 from taac.errors import TaacError
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class Hooks:
     A hook is called with the trainer, whose attributes say the rest (`env_steps`, `agent`, `learner`, `evaluation`...); what
     it returns is not used. One that draws random numbers or changes the agent changes the run. If a hook has `state_dict` and
     `load_state_dict`, checkpoints hold its state (tensors, numbers, strings, and lists and dicts of them), so that a resumed
-    run has it.
+    run has it. What a hook changes at "after_checkpoint" is not in that checkpoint.
 
     Args:
         given: by the name of a point, one of `POINTS`, a hook or a sequence of hooks.
@@ -51,7 +52,7 @@ class Hooks:
                 )
             hooks = tuple(value) if isinstance(value, (list, tuple)) else (value,)
             for hook in hooks:
-                if not callable(hook):
+                if not callable(hook) or isinstance(hook, type):  # a class would make an object at each call
                     raise TaacError(
                         f"Trainer.hooks['{point}'] must be a function of the trainer or a sequence of them, got {hook!r}; in a "
                         "gin file, a function is @its_name, an object @ItsClass()"
@@ -64,8 +65,19 @@ class Hooks:
             hook(trainer)
 
     def state_dict(self) -> dict[str, Any]:
-        """The states of the hooks that have one."""
-        return {name: hook.state_dict() for name, hook in self._with_state()}
+        """The states of the hooks that have one.
+
+        Raises:
+            TaacError: one holds what checkpoints cannot.
+        """
+        states = {name: hook.state_dict() for name, hook in self._with_state()}
+        try:
+            files.encode(states)
+        except TypeError as error:
+            raise TaacError(
+                f"the state of a hook cannot be saved: {error}. It may hold tensors, numbers, strings, lists and dicts"
+            ) from error
+        return states
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores `state_dict()`. A hook that has been added since is left as it is."""
@@ -77,6 +89,10 @@ class Hooks:
         seen: list[Hook] = []  # an object may be called at several points
         for point, hooks in self._by_point.items():
             for number, hook in enumerate(hooks):
-                if hasattr(hook, "state_dict") and not any(hook is other for other in seen):
+                if (
+                    hasattr(hook, "state_dict")
+                    and hasattr(hook, "load_state_dict")
+                    and not any(hook is other for other in seen)
+                ):
                     seen.append(hook)
                     yield f"{point}/{number}", hook

@@ -185,6 +185,7 @@ class Learner:
         decay_weights(self.optimizer, self.group_names, weight_decay or {}, undecayed="temperature")
         rates |= {f"{type(signal).__name__}.learning_rate": signal.learning_rate for signal in agent.signals}
         of_groups += [f"{type(signal).__name__}.learning_rate" for signal in agent.signals]
+        self.rate_names = of_groups  # of each group of parameters: where its learning rate comes from
         self.scheduled += self._scheduled_rates(rates, of_groups)
         self._parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         self._differentiated: list[torch.nn.Parameter] = [

@@ -61,7 +61,7 @@ class RunFolder:
         self.run = self.path / "run.json"
         self.evaluations = self.path / "evaluations.csv"
         self.checkpoints = Checkpoints(self.path / "checkpoints")
-        self.best = Checkpoints(self.path / "best", keep=1)
+        self.best = Checkpoints(self.path / "best", keep=sys.maxsize, resumed=self.checkpoints)
 
     def open(self, config: str) -> str:
         """Decides whether a run of this configuration may begin here; writes nothing.
@@ -175,6 +175,17 @@ class RunFolder:
             files.append(self.evaluations, data)
         except OSError as error:
             raise files.refusal(error, self.evaluations, len(data), AGAIN) from error
+
+    def save_best(self, env_steps: int, state: dict[str, Any]) -> None:
+        """Keeps the agent of the best evaluation so far; that of the last checkpoint too, from which a killed run goes on."""
+        self.best.save(env_steps, state)
+        since = next(iter(self.checkpoints.saved()), 0)
+        self.best.remove([steps for steps in self.best.saved() if since < steps < env_steps])
+
+    def trim_best(self, up_to: int) -> None:
+        """Keeps the best agent up to so many environment steps alone: a checkpoint is there, or the run goes on from one."""
+        saved = self.best.saved()
+        self.best.remove([steps for steps in saved if steps != max((s for s in saved if s <= up_to), default=None)])
 
     def records(self) -> dict[str, Any]:
         """run.json and evaluations.csv as they are, and checksums of the event files: what a checkpoint holds of them."""

@@ -264,6 +264,8 @@ class Trainer:
         `hyper_parameters` are for TensorBoard's hparams view.
         """
         self._stop, folder.checkpoints.keep = stop, self.keep_checkpoints
+        self.hooks.state_dict()  # refuses what could not be saved
+        folder.trim_best(self.env_steps)
         writer = SummaryWriter(
             folder.path,
             purge_step=self.env_steps + 1 if self.env_steps else 0,
@@ -455,7 +457,7 @@ class Trainer:
             self.best_return = self.evaluation.return_mean
             counters = {"updates": self.learner.num_updates}
             state = {"agent": self.agent.state_dict(), "evaluation": self.evaluation._asdict(), "counters": counters}
-            folder.best.save(self.env_steps, state)
+            folder.save_best(self.env_steps, state)
         self.hooks("after_evaluation", self)
 
     def _summarize(self, writer: SummaryWriter) -> None:
@@ -542,6 +544,7 @@ class Trainer:
         records = {"config": folder.config.read_text(encoding="utf-8"), **folder.records()}
         state = {**records, **trainer_state.state_dict(self, under_way)}
         folder.checkpoints.save(self.env_steps, state, self.frame_chunks, scheduled)
+        folder.trim_best(self.env_steps)
         self.hooks("after_checkpoint", self)
 
     def checkpoint_bytes(self) -> int:

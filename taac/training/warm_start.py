@@ -70,8 +70,9 @@ def _parse(agent: Agent, source: str) -> tuple[checkpoint.Checkpoints, str]:
     modules = [name for name, module in agent.named_modules() if name and module.state_dict()]
     for name in (f"algorithm.{short}", short):
         if name in modules:
-            best = RunFolder(Path(path).parent).best
-            return (best if best.path == Path(path) else RunFolder(path).checkpoints), name
+            folder, best = RunFolder(path), RunFolder(Path(path).parent).best
+            is_best = best.path == folder.path and not folder.config.exists()  # a run may be called "best", too
+            return (best if is_best else folder.checkpoints), name
     known = [name.removeprefix("algorithm.") for name in modules if name.count(".") <= 1]
     near = difflib.get_close_matches(short, known, n=1)
     raise TaacError(

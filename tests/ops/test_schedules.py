@@ -56,6 +56,16 @@ def test_the_first_change_is_where_the_value_leaves_that_at_the_start(schedule):
     )
 
 
+def test_counts_may_be_written_as_floats():
+    """As 1e6, which is a float in gin files: the exact integral of a ratio takes integers."""
+    for given, same in (
+        (LinearSchedule(1.0, 0.1, 1e2, begin=1e1), LinearSchedule(1.0, 0.1, 100, begin=10)),
+        (ExponentialSchedule(1.0, 0.1, 1e2), ExponentialSchedule(1.0, 0.1, 100)),
+        (PiecewiseSchedule((1, 2), env_steps=(0, 1e2), interpolate=True), PiecewiseSchedule((1, 2), (0, 100), None, True)),
+    ):
+        assert [(given(n), given.integral(n)) for n in (5, 50, 500)] == [(same(n), same.integral(n)) for n in (5, 50, 500)]
+
+
 def test_the_first_change_is_after_pieces_that_are_equal():
     assert PiecewiseSchedule((1, 1, 2), env_steps=(0, 5, 9)).first_change == 9
     assert PiecewiseSchedule((1, 1, 2), env_steps=(0, 5, 9), interpolate=True).first_change == 6
@@ -102,7 +112,7 @@ def test_a_parameter_is_a_number_or_follows():
         (lambda: LinearSchedule(1.0, 0.1), "LinearSchedule counts environment steps or updates: bind one"),
         (lambda: LinearSchedule(1.0, 0.1, 5, 5), "bind one of env_steps and updates, got 5 and 5"),
         (lambda: LinearSchedule(1.0, 0.1, updates=5, begin=-1), r"LinearSchedule\.begin must be 0 or more updates"),
-        (lambda: LinearSchedule(1.0, float("nan"), 5), r"LinearSchedule\.end must be finite"),
+        (lambda: LinearSchedule(1.0, float("nan"), 5), r"LinearSchedule\.end must be a finite number"),
         (lambda: ExponentialSchedule(1.0, 0.0, 5), "both be above 0 or both below .* use LinearSchedule"),
         (lambda: ExponentialSchedule(1.0, -1.0, 5), "both be above 0 or both below"),
         (lambda: ExponentialSchedule(float("inf"), 1.0, 5), "finite"),
@@ -113,6 +123,12 @@ def test_a_parameter_is_a_number_or_follows():
         (lambda: PiecewiseSchedule((1, 2, 3), updates=(0, 10, 10)), "rise"),
         (lambda: PiecewiseSchedule((1, 2, 3), updates=(0, 10, 5)), "rise"),
         (lambda: PiecewiseSchedule((1, float("inf")), updates=(0, 5)), "finite"),
+        (lambda: LinearSchedule(1.0, "x", 5), r"LinearSchedule\.end must be a finite number, got 'x'"),
+        (lambda: LinearSchedule(1.0, 0.1, 2.5), r"LinearSchedule\.env_steps must be a whole number, got 2\.5"),
+        (lambda: LinearSchedule(1.0, 0.1, updates="5"), r"LinearSchedule\.updates must be a whole number, got '5'"),
+        (lambda: ExponentialSchedule(1.0, 0.1, 5, begin=0.5), r"ExponentialSchedule\.begin must be a whole number"),
+        (lambda: PiecewiseSchedule((1, 2), updates=(0, float("inf"))), r"PiecewiseSchedule\.updates must be a whole number"),
+        (lambda: PiecewiseSchedule((1, 2), env_steps=5), "as many counts .* got values .1, 2. and env_steps 5"),
         (lambda: PiecewiseSchedule((1, 2)), "bind one of env_steps and updates"),
     ],
 )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gin
+import numpy as np
 import pytest
 import torch
 
 from taac.errors import TaacError
+from taac.training import config
+from taac.training.run_folder import RunFolder
 from tests.training.test_trainer import assert_same_parameters, build, run
 
 SHORT = ("num_env_steps = 330", "evaluation_interval = 330", "evaluation_episodes = 1", "checkpoint_interval = 1000",
@@ -45,8 +48,12 @@ def test_what_there_is_can_be_read_and_set():
 def test_an_explorers_epsilon():
     trainer = build("ZetaExplorer.epsilon = 0.3", method="sac_ez")
     assert trainer.attributes.get("epsilon") == 0.3
-    trainer.attributes.set("epsilon", 0.1)
-    assert trainer.explorer.epsilon == 0.1
+    for probability in (0.1, 0.0, 1.0):
+        trainer.attributes.set("epsilon", probability)
+        assert trainer.explorer.epsilon == probability
+    for value in (-0.1, 1.1):
+        with pytest.raises(TaacError, match="'epsilon' must be a number from 0 to 1, got"):
+            trainer.attributes.set("epsilon", value)
     trainer.close()
 
 
@@ -75,7 +82,8 @@ def test_what_was_set_is_there_after_a_resume(tmp_path):
         ("learning_rate/critic", 0.0, "'learning_rate/critic' must be a number above 0, got 0.0"),
         ("learning_rate/critic", float("nan"), "must be a number above 0, got nan"),
         ("alpha/action", -1.0, "must be a number above 0"),
-        ("batch_size", 0, "must be a number above 0.5"),
+        ("batch_size", 0, "must be a number from 1 to inf"),
+        ("batch_size", float("inf"), "got inf"),
         ("batch_size", True, "got True"),
         ("target_entropy/action", "much", "got 'much'"),
         ("learning_rate/actor", 1.0, "Learner.actor_learning_rate follows a schedule"),
@@ -93,6 +101,35 @@ def test_what_cannot_be_set_is_refused(name, value, message):
         trainer.attributes.set(name, value)
     assert [trainer.attributes.get(n) for n in trainer.attributes.names()] == before
     trainer.close()
+
+
+def test_what_follows_no_schedule_can_be_set_beside_what_does():
+    trainer = build(
+        "Learner.actor_learning_rate = @lr/LinearSchedule()", "lr/LinearSchedule.start = 1e-3", "lr/LinearSchedule.end = 1e-4",
+        "lr/LinearSchedule.updates = 10", "TaacAlgorithm.beta_target_entropy = @beta/LinearSchedule()",
+        "beta/LinearSchedule.start = 0.3", "beta/LinearSchedule.end = 0.1", "beta/LinearSchedule.updates = 10",
+    )  # fmt: skip
+    for name, value in (("learning_rate/critic", 2e-3), ("learning_rate/temperature", 3e-3), ("target_entropy/action", -2.0)):
+        trainer.attributes.set(name, value)
+        trainer._follow_schedules()
+        assert trainer.attributes.get(name) == value
+    trainer.close()
+
+
+@pytest.mark.parametrize("kind", [int, np.float64, np.float32])
+def test_any_kind_of_number_can_be_set_and_saved(tmp_path, kind):
+    """A learning rate that is an integer was taken for another optimizer's on resuming; numpy's could not be saved."""
+    trainer = build(*SHORT)
+    trainer.attributes.set("learning_rate/critic", kind(1))
+    trainer.attributes.set("batch_size", kind(16))
+    folder = RunFolder(tmp_path)
+    folder.begin(config.operative_config(), {})
+    trainer.save(folder)
+    trainer.close()
+    resumed = build(*SHORT)
+    resumed.resume(folder)
+    assert resumed.attributes.get("learning_rate/critic") == 1.0 and resumed.batch_size == 16
+    resumed.close()
 
 
 def test_a_compiled_target_entropy_cannot_be_set(monkeypatch):

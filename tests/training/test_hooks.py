@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+
 import gin
+import numpy as np
 import pytest
 import torch
 
+from taac import files
 from taac.errors import TaacError
+from taac.training import trainer as trainer_module
 from taac.training.hooks import POINTS, Hooks
+from taac.training.metrics import summarize
 from taac.training.run_folder import RunFolder
 from taac.training.warm_start import load_parts
 from tests.training.test_trainer import assert_same_parameters, build, run
@@ -98,12 +104,36 @@ def test_one_object_at_two_points_has_one_state():
     assert note.count == 4
 
 
+def test_a_state_that_cannot_be_saved_is_refused_before_training(tmp_path):
+    note, trainer = Note(), build(*SHORT)
+    note.count = np.int64(3)
+    trainer.hooks = Hooks({"after_update": note})
+    with pytest.raises(TaacError, match="state of a hook cannot be saved: 'after_update/0/count': a int64 has no place"):
+        trainer.train(RunFolder(tmp_path))
+    trainer.close()
+    assert trainer.env_steps == 0
+
+
+def test_a_state_that_could_not_be_restored_is_not_saved():
+    class Module(torch.nn.Module):
+        def __call__(self, trainer): ...
+
+    class Half:
+        def __call__(self, trainer): ...
+
+        def state_dict(self):
+            return {"x": 1}
+
+    assert list(Hooks({"after_update": (Half(), Module())}).state_dict()) == ["after_update/1"]
+
+
 @pytest.mark.parametrize(
     "given, message",
     [
         ({"after_updates": print}, "no point 'after_updates' .did you mean after_update.*before_collect"),
         ({"after_update": "print"}, "must be a function of the trainer .* got 'print'"),
         ({"after_update": (print, 3)}, "got 3; in a gin file"),
+        ({"after_update": Note}, "got <class .*an object @ItsClass()"),
     ],
 )
 def test_what_cannot_be_called_is_refused_before_any_work(given, message):
@@ -157,6 +187,43 @@ def test_the_agent_of_the_best_evaluation_is_kept_over_a_resume(tmp_path):
     again = RunFolder(tmp_path / "killed").best
     assert again.saved() == [best]
     assert all(torch.equal(value, agents[best][1][name]) for name, value in again.newest().part("agent").items())
+
+
+def test_the_best_agent_is_one_of_the_runs_own_after_a_resume_with_other_bits(tmp_path, monkeypatch):
+    """Without its replay buffer, a resumed run goes another way: evaluations after the checkpoint are not its own."""
+    returns = iter([10, 20, 30, 40, 0, 15, 0, 0, 25, 0, 0])
+    monkeypatch.setattr(trainer_module, "summarize", lambda e: summarize(e)._replace(return_mean=float(next(returns))))
+    params = (*SHORT[1:], "num_env_steps = 400", "evaluation_interval = 20", "checkpoint_interval = 50",
+              "Trainer.save_replay = False", "Trainer.summary_interval = 1000")  # fmt: skip
+    folder = RunFolder(tmp_path)
+    trainer = run(tmp_path, *params, until=95)  # evaluations 10, 20 | 30, 40: the checkpoint at 50 knows of the first two
+    assert trainer.env_steps == 95 and folder.best.saved() == [80, 40]
+    run(tmp_path, *params, until=62)  # at 60: 0
+    assert folder.best.saved() == [40] and folder.best.newest().part("evaluation")["return_mean"] == 20
+    run(tmp_path, *params, until=85)  # at 60: 15, at 80: 0
+    assert folder.best.saved() == [40]
+    run(tmp_path, *params, until=105)  # at 60: 0, at 80: 25, at 100: 0; a checkpoint at 100
+    assert folder.best.saved() == [80] and folder.best.newest().part("evaluation")["return_mean"] == 25
+
+
+def test_a_full_disk_says_from_where_the_run_goes_on(tmp_path, monkeypatch):
+    folder = RunFolder(tmp_path)
+    run(tmp_path, *SHORT, stop=315)
+
+    def full(path, data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files, "write", full)
+    with pytest.raises(TaacError, match=r"disk is full at .*best.* the checkpoint at 315 environment steps is whole"):
+        folder.save_best(320, {})
+
+
+def test_a_run_in_a_folder_that_is_called_best_can_be_loaded_from(tmp_path):
+    trainer = run(tmp_path / "best", *SHORT)
+    (record,) = load_parts(trainer.agent, [f"{tmp_path / 'best'}:actor"])
+    assert record["env_steps"] == 330
+    (record,) = load_parts(trainer.agent, [f"{tmp_path / 'best' / 'best'}:actor"])
+    assert record["env_steps"] in (320, 330)
 
 
 def test_the_best_is_not_kept_where_nobody_wants_it(tmp_path):
