@@ -10,12 +10,12 @@ import os
 import shutil
 import stat
 from pathlib import Path
-from typing import Any
-
-import safetensors.torch
-import torch
+from typing import TYPE_CHECKING, Any
 
 from taac.errors import TaacError
+
+if TYPE_CHECKING:
+    import torch  # seconds, which commands that read text only do not pay for
 
 MAX_JSON_BYTES = 64 << 20  # parsed, JSON takes some ten times its size
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -151,7 +151,7 @@ def read_bounded(path: Path, most: int) -> bytes:
         return file.read(most)
 
 
-def read_text(path: Path, most: int) -> str:
+def read_bounded_text(path: Path, most: int) -> str:
     """A plain file of at most `most` bytes as UTF-8.
 
     Raises:
@@ -164,7 +164,7 @@ def read_text(path: Path, most: int) -> str:
         raise Damaged(f"{path.name} is no UTF-8 text: {error}") from error
 
 
-def read_json(path: Path, most: int) -> Any:
+def read_bounded_json(path: Path, most: int) -> Any:
     """What the JSON in a plain file of at most `most` bytes stands for.
 
     Raises:
@@ -172,13 +172,13 @@ def read_json(path: Path, most: int) -> Any:
         Damaged: it is longer, no plain file, or no JSON; or it is nested more deeply than can be read.
     """
     try:
-        return json.loads(read_text(path, most))
+        return json.loads(read_bounded_text(path, most))
     except (ValueError, RecursionError) as error:
         raise Damaged(f"{path.name} is no JSON: {type(error).__name__}: {error}") from error
 
 
 _DTYPES = {
-    str(getattr(torch, name))
+    f"torch.{name}"
     for name in ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
 }
 
@@ -187,6 +187,8 @@ _DTYPES = {
 
 def pack(tensors: dict[str, torch.Tensor]) -> bytes:
     """Tensors by name in the safetensors format: a JSON header of names, types and shapes, then plain numbers."""
+    import safetensors.torch
+
     # Copies, because the format takes no two tensors that share memory.
     return safetensors.torch.save({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()})
 
@@ -197,6 +199,8 @@ def unpack(data: bytes, path: Path) -> dict[str, torch.Tensor]:
     Raises:
         Damaged: it is something else.
     """
+    import safetensors.torch
+
     try:
         tensors = safetensors.torch.load(data)
     except Exception as error:  # of several kinds, by what is wrong
@@ -212,6 +216,8 @@ def encode(value: Any) -> tuple[Any, dict[str, torch.Tensor]]:
     Raises:
         TypeError: something else is in it.
     """
+    import torch
+
     tensors: dict[str, torch.Tensor] = {}
 
     def plain(value: Any, path: str) -> Any:
