@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from taac import files
+from taac.analysis.events import LARGEST
 from taac.errors import TaacError
 
+MAX_BYTES = 4 << 20
+SMALLEST = 1e-30  # difference of two returns that make a scale
 FILE = Path(__file__).with_name("anchors.json")
 
 
@@ -38,8 +40,8 @@ def load(extra: Path | None = None) -> tuple[str, dict[str, Anchor]]:
 
 def _read(path: Path) -> tuple[str, dict[str, Anchor]]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        content = files.read_bounded_json(path.resolve(), MAX_BYTES)
+    except (OSError, files.Damaged) as error:
         raise TaacError(f"anchors {path} cannot be read: {error}") from error
     tasks = content.get("tasks") if isinstance(content, dict) else None
     if not isinstance(tasks, dict):
@@ -52,8 +54,8 @@ def _read(path: Path) -> tuple[str, dict[str, Anchor]]:
 def _anchor(path: Path, task: str, given: Any) -> Anchor:
     try:
         y0, y1 = float(given["y0"]), float(given["y1"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise TaacError(f"anchors {path}: {task} has no numbers y0 and y1, got {given!r}") from error
-    if not (math.isfinite(y0) and math.isfinite(y1)) or y0 == y1:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise TaacError(f"anchors {path}: {task:.200} has no numbers y0 and y1, got {given!r:.200}") from error
+    if not (abs(y0) <= LARGEST and abs(y1) <= LARGEST) or abs(y1 - y0) < SMALLEST:
         raise TaacError(f"anchors {path}: ({y0}, {y1}) of {task} make no scale; give two different finite returns")
     return Anchor(y0, y1, str(given.get("source", path.name)))

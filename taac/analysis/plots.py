@@ -13,6 +13,7 @@ import numpy as np
 
 from taac.analysis import run_records
 from taac.analysis.events import Scalar
+from taac.analysis.literal_text import literal_text
 from taac.analysis.run_records import Record
 from taac.analysis.tag_curves import AXES, TagCurve, TagCurves
 from taac.errors import TaacError
@@ -45,6 +46,7 @@ def plot_run(folder: Path) -> tuple[Path, Path, list[str]]:
     return *drawn, [*record.problems, *record.notes]
 
 
+@literal_text()
 def _draw_run(path: Path, record: Record) -> Path:
     pyplot = _pyplot()
     steps, table, scalars = record.steps, record.evaluations, record.scalars
@@ -118,6 +120,7 @@ def table(found: TagCurves) -> str:
     return file.getvalue()
 
 
+@literal_text()
 def picture(found: TagCurves, form: str) -> bytes:
     """A row of panels for each tag, a column for each task, a line for each method."""
     tags = list(dict.fromkeys(of.tag for of in found.curves))

@@ -140,4 +140,6 @@ def plain(value: Any) -> Any:
         return [plain(item) for item in value]
     if hasattr(value, "tolist"):  # of numpy
         return plain(value.tolist())
+    if isinstance(value, str):  # a lone surrogate, as JSON can hold, cannot be written
+        return value.encode("utf-8", "backslashreplace").decode()
     return None if isinstance(value, float) and not math.isfinite(value) else value

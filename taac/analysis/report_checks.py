@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -10,6 +9,7 @@ from pathlib import Path, PurePath
 
 import numpy as np
 
+from taac import files
 from taac.analysis.report_scores import Scores
 from taac.analysis.run_records import Record
 from taac.errors import TaacError
@@ -20,6 +20,7 @@ _NO_MATTER = ("tensorboard", "gin-config")
 _ENVIRONMENT = ("env_kwargs", "max_episode_steps", "wrappers")
 _EVALUATION = ("evaluation_interval", "evaluation_episodes", "evaluation_epsilon")
 PLAN = "compare.json"  # what `taac compare` writes of all of its runs
+_LONGEST = 200  # characters of a value that a message tells
 _NAMED = 8  # runs that a message names
 
 
@@ -99,7 +100,7 @@ def missing_warnings(root: Path, records: Sequence[Record]) -> list[str]:
     folders = {r.folder for r in records}
     warnings = []
     try:
-        for run in json.loads(path.read_text(encoding="utf-8"))["runs"]:
+        for run in files.read_bounded_json(path, files.MAX_JSON_BYTES)["runs"]:
             task, method, seed, status = (run[name] for name in ("task", "method", "seed", "status"))
             folder = "/".join(PurePath(run["folder"]).parts[-3:])  # <task>/<method>/seed_<n>: all may have been moved
             if (task, method, seed) in tasks or folder in folders:
@@ -107,7 +108,7 @@ def missing_warnings(root: Path, records: Sequence[Record]) -> list[str]:
             why = (run.get("error") or "").removesuffix(f" (see {run.get('log')})")
             why = re.sub(r", \d+ times(?=: )", "", why, count=1)
             warnings.append(f"run {folder} ({method}) is planned, and not there: {status}{why and f', {why}'}")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, files.Damaged, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return [f"{PLAN} cannot be read, so runs that left no folder are not known: {type(error).__name__}: {error}"]
     return warnings
 
@@ -192,8 +193,16 @@ def _differing(records: Sequence[Record], what: str, key: Callable[[Record], Has
     if len(groups) < 2:
         return []
     (usual, most), *others = sorted(groups.items(), key=lambda item: -len(item[1]))
-    told = [f"{named(group)} {f'has {value}' if show else _changes(most[0], group[0])}" for value, group in others]
-    return [f"{what}: {usual if show else 'the same'} in {len(most)} run(s), but {'; '.join(told)}"]
+    told = [
+        f"{named(group)} {f'has {_short(value)}' if show else _changes(most[0], group[0])}" for value, group in others
+    ]
+    return [f"{what}: {_short(usual) if show else 'the same'} in {len(most)} run(s), but {'; '.join(told)}"]
+
+
+def _short(value: Hashable) -> str:
+    """A value as text that a message has room for."""
+    text = str(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def _changes(usual: Record, other: Record) -> str:
@@ -201,7 +210,7 @@ def _changes(usual: Record, other: Record) -> str:
     changed = [n for n in names if usual.settings.get(n) != other.settings.get(n)]
     # A macro and what it is bound to change together; the binding says more.
     changed = [n for n in changed if "." in n] or changed
-    shown = [f"{n} = {other.settings.get(n)} for {usual.settings.get(n)}" for n in changed[:3]]
+    shown = [f"{n} = {_short(other.settings.get(n))} for {_short(usual.settings.get(n))}" for n in changed[:3]]
     return f"has {', '.join(shown)}{' and more' if len(changed) > 3 else ''}"
 
 

@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from taac.analysis.literal_text import literal_text
+
 NAMES = ("report_return.png", "report_repeated.png", "report_profile.png", "report_improvement.png")
 
 
+@literal_text()
 def draw(content: dict[str, Any]) -> dict[str, bytes]:
     """Pictures by name, of `NAMES` those for which there is something to draw in a comparison's content."""
     import matplotlib

@@ -5,16 +5,17 @@ from __future__ import annotations
 import ast
 import csv
 import io
-import json
 import math
 import os
 import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from taac import files
 from taac.analysis import events
 from taac.errors import TaacError
 
@@ -23,6 +24,9 @@ NUMBERS = (
     "fraction_repeated", "mean_run", "max_run", "decisions", "jerk", "fraction_same",
 )  # fmt: skip
 NO_EVALUATION = "it has no evaluation yet"
+MAX_RUN_BYTES, MAX_CONFIG_BYTES, MAX_EVALUATIONS_BYTES = 4 << 20, 4 << 20, 64 << 20
+MAX_NAME = 200  # characters of a method, a task, a version
+_LONGEST_VALUE = 1000  # characters of a binding that is looked into
 _MARKS = ("run.json", "evaluations.csv")  # either makes a folder a run's
 
 # Settings that do not make two runs of a method incomparable.
@@ -95,24 +99,28 @@ def read(folder: Path, root: Path) -> Record:
         problems = [f"diverged: {how} at step {diverged}"]
     method, rule = _method(about, settings, folder)
     task = (
-        _text(about.get("task")) or _text(about.get("environment")) or _value(settings, "create_environment.env_name")
+        _text(about.get("task"))
+        or _text(about.get("environment"))
+        or _text(_value(settings, "create_environment.env_name"))
     )
     if task is None:
         problems.append("neither run.json nor config.gin tells its task")
+    for name in ("method", "task", "environment", "status"):
+        if about.get(name) and not _text(about[name]):
+            problems.append(f"run.json: {name!r} is no name: expected printable text of at most {MAX_NAME} characters")
     summaries = events.read(folder)
     notes += summaries.notes
     seed = about.get("seed", _value(settings, "create_experiment.seed"))
-    versions = about.get("versions")
     return Record(
-        folder=folder.relative_to(root).as_posix(),
+        folder=_well_formed(folder.relative_to(root).as_posix()),
         method=method,
         method_rule=rule,
         task=task,
-        seed=seed if isinstance(seed, int) else None,
+        seed=_count(seed),
         status=_text(about.get("status")) or "unknown",
         budget=_budget(about, settings),
         update_ratio=_update_ratio(settings),
-        versions=versions if isinstance(versions, dict) else {},
+        versions=_versions(about, problems),
         settings={name: value for name, value in settings.items() if name not in _NO_MATTER},
         evaluations=evaluations,
         scalars=summaries.scalars,
@@ -127,11 +135,11 @@ def read(folder: Path, root: Path) -> Record:
 
 def _about(folder: Path, problems: list[str]) -> dict[str, Any]:
     try:
-        content = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        content = files.read_bounded_json(folder / "run.json", MAX_RUN_BYTES)
     except FileNotFoundError:
         problems.append("there is no run.json")
         return {}
-    except (OSError, ValueError) as error:  # also bytes that are no text
+    except (OSError, files.Damaged) as error:
         problems.append(f"run.json cannot be read: {error}")
         return {}
     if not isinstance(content, dict):
@@ -142,25 +150,26 @@ def _about(folder: Path, problems: list[str]) -> dict[str, Any]:
 
 def _settings(folder: Path, notes: list[str]) -> dict[str, str]:
     try:
-        return parse_gin((folder / "config.gin").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return parse_gin(files.read_bounded_text(folder / "config.gin", MAX_CONFIG_BYTES))
+    except (OSError, files.Damaged):
         notes.append("config.gin is missing or cannot be read: its settings are not compared with those of others")
         return {}
 
 
 def parse_gin(text: str) -> dict[str, str]:
     """Bindings of an operative configuration, as text, with macros put in."""
-    bindings: dict[str, str] = {}
+    parts: dict[str, list[str]] = {}
     name = ""
     for line in text.splitlines():
         binding = re.match(r"([\w./]+) = (.*)$", line)
         if binding:
             name = binding[1]
-            bindings[name] = binding[2].removesuffix("\\").strip()
+            parts[name] = [binding[2].removesuffix("\\").strip()]
         elif name and line[:1].isspace() and line.strip():  # a long value goes on
-            bindings[name] = f"{bindings[name]} {line.strip()}".strip()
+            parts[name].append(line.strip())
         else:
             name = ""
+    bindings = {name: " ".join(lines).strip() for name, lines in parts.items()}
     return {name: _resolved(value, bindings) for name, value in bindings.items()}
 
 
@@ -172,14 +181,46 @@ def _resolved(value: str, bindings: Mapping[str, str], depth: int = 8) -> str:
 
 
 def _value(settings: Mapping[str, str], name: str) -> Any:
+    text = settings.get(name, "")
+    if len(text) > _LONGEST_VALUE:
+        return None
     try:
-        return ast.literal_eval(settings[name])
-    except (KeyError, ValueError, SyntaxError):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes that mean nothing
+            return ast.literal_eval(text)
+    except (
+        ValueError,
+        SyntaxError,
+        TypeError,
+        RecursionError,
+        MemoryError,
+    ):  # also {[]: 1}, and what is nested too deep
         return None
 
 
 def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) and value else None
+    """A name that can be shown."""
+    return value if isinstance(value, str) and 0 < len(value) <= MAX_NAME and value.isprintable() else None
+
+
+def _well_formed(text: str) -> str:
+    """The name of a folder, of which Linux allows any bytes, as text that has an encoding."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and abs(value) <= events.MAX_STEP else None
+
+
+def _versions(about: Mapping[str, Any], problems: list[str]) -> dict[str, str | None]:
+    told = about.get("versions", {})
+    if not isinstance(told, dict) or len(told) > MAX_NAME:
+        problems.append("run.json: 'versions' are none: expected an object of packages and their versions")
+        return {}
+    wrong = [name for name, version in told.items() if not _text(name) or not (version is None or _text(version))]
+    if wrong:
+        problems.append(f"run.json: {len(wrong)} of its 'versions' are no names: expected text such as \"2.13.0\"")
+    return {name: version for name, version in told.items() if name not in wrong}
 
 
 def _method(about: Mapping[str, Any], settings: Mapping[str, str], folder: Path) -> tuple[str, str]:
@@ -187,16 +228,16 @@ def _method(about: Mapping[str, Any], settings: Mapping[str, str], folder: Path)
     if told:
         return told, "run.json"
     algorithm = re.fullmatch(r"@(?:\w+/)*(?:\w+\.)*(\w+)(?:\(\))?", settings.get("create_agent.algorithm_ctor", ""))
-    if algorithm:
+    if algorithm and _text(algorithm[1]):
         return algorithm[1], "algorithm"
-    return folder.resolve().parent.name, "folder"
+    return _well_formed(folder.resolve().parent.name), "folder"
 
 
 def _budget(about: Mapping[str, Any], settings: Mapping[str, str]) -> int | None:
     asked = _value(settings, "Trainer.num_env_steps")
     if asked is None and about.get("status") == "finished":
         asked = about.get("env_steps")
-    return asked if isinstance(asked, int) else None
+    return _count(asked)
 
 
 def _update_ratio(settings: Mapping[str, str]) -> float | None:
@@ -207,14 +248,22 @@ def _update_ratio(settings: Mapping[str, str]) -> float | None:
     if _value(settings, "Trainer.update_clock") not in (None, "env_steps"):
         return None
     told = _value(settings, "Trainer.updates_per_env_step")
-    if isinstance(told, (int, float)):
+    if _number_of(told) is not None:
         return told
     if settings.get("Trainer.updates_per_env_step", "").startswith("@"):
         return None
     names = ("Trainer.updates_per_iteration", "Trainer.unroll_length", "create_environment.num_envs")
-    updates, unroll, envs = (_value(settings, name) for name in names)
-    known = all(isinstance(v, (int, float)) for v in (updates, unroll, envs))
-    return updates / (unroll * envs) if known and unroll * envs else None
+    updates, unroll, envs = (_number_of(_value(settings, name)) for name in names)
+    if updates is None or not unroll or not envs:
+        return None
+    return updates / (unroll * envs)
+
+
+def _number_of(value: Any) -> float | None:
+    """A finite number of ordinary size; None: it is none."""
+    if type(value) not in (int, float) or not abs(value) <= events.MAX_STEP:
+        return None
+    return value if value == 0 or abs(value) >= 1 / events.MAX_STEP else None
 
 
 def _divergence(about: Mapping[str, Any], evaluations: Mapping[str, np.ndarray]) -> tuple[int | None, str]:
@@ -224,7 +273,7 @@ def _divergence(about: Mapping[str, Any], evaluations: Mapping[str, np.ndarray])
         return int(wrong[0]), "the return is not a finite number"
     told = about.get("diverged")
     at = told.get("env_steps") if isinstance(told, dict) and about.get("status") != "finished" else None
-    return (at, "training met numbers that are not finite,") if isinstance(at, int) else (None, "")
+    return (None, "") if _count(at) is None else (_count(at), "training met numbers that are not finite,")
 
 
 # --- evaluations.csv ------------------------------------------------------------------------------
@@ -234,13 +283,16 @@ def read_evaluations(path: Path, problems: list[str], notes: list[str]) -> dict[
     """The columns in `NUMBERS`, `[n]` each, by rising step; appends to `problems` and `notes`.
 
     A last line without its end is left out, whatever it holds: a number that lost digits still reads as a number. A column
-    that is missing is NaN. Of a step that is there twice, the later row counts.
+    that is missing is NaN. Of a step that is there twice, the later row counts. Rows with a step that counts nothing,
+    or with a number beyond `events.LARGEST`, are left out and a problem.
     """
     rows: dict[int, list[float]] = {}
     for row in _rows(path, problems, notes):
         step = row[0]
         if not math.isfinite(step):
             _add(notes, "evaluations.csv has rows without a step, left out")
+        elif not 0 <= step <= events.MAX_STEP or any(events.LARGEST < abs(number) < math.inf for number in row):
+            _add(problems, f"evaluations.csv has rows with impossible numbers, the first at step {step:g}, left out")
         else:
             if int(step) in rows:
                 _add(notes, "evaluations.csv has steps that are there twice; the later row counts")
@@ -253,27 +305,27 @@ def read_evaluations(path: Path, problems: list[str], notes: list[str]) -> dict[
 
 def _rows(path: Path, problems: list[str], notes: list[str]) -> list[list[float]]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = files.read_bounded_text(path, MAX_EVALUATIONS_BYTES)
     except FileNotFoundError:
         problems.append("there is no evaluations.csv")
         return []
-    except (OSError, ValueError) as error:
+    except (OSError, files.Damaged) as error:
         problems.append(f"evaluations.csv cannot be read: {error}")
         return []
     if text and not text.endswith("\n"):
         notes.append("the last line of evaluations.csv is torn, left out")
         text = text[: text.rfind("\n") + 1]
-    reader = csv.DictReader(io.StringIO(text))
-    missing = [name for name in NUMBERS if name not in (reader.fieldnames or ())]
-    if {"env_steps", "return_mean"} & set(missing):
-        problems.append(
-            f"evaluations.csv has no column {' or '.join(sorted({'env_steps', 'return_mean'} & set(missing)))}"
-        )
-        return []
-    if missing:
-        notes.append(f"evaluations.csv has no column {', '.join(missing)}")
+    reader = csv.reader(io.StringIO(text, newline=""))
     try:
-        return [[_number(row.get(name)) for name in NUMBERS] for row in reader]
+        head = {name: i for i, name in enumerate(next(reader, ()))}
+        missing = [name for name in NUMBERS if name not in head]
+        if needed := sorted({"env_steps", "return_mean"} & set(missing)):
+            problems.append(f"evaluations.csv has no column {' or '.join(needed)}")
+            return []
+        if missing:
+            notes.append(f"evaluations.csv has no column {', '.join(missing)}")
+        places = [head.get(name, math.inf) for name in NUMBERS]
+        return [[_number(row[int(i)] if i < len(row) else None) for i in places] for row in reader if row]
     except csv.Error as error:  # zero bytes, as a machine that went down leaves them
         problems.append(f"evaluations.csv cannot be read: {error}")
         return []

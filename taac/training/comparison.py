@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import NamedTuple
 
 import gin
 
+from taac import files
 from taac.environments import single
 from taac.errors import TaacError
 from taac.training import config
@@ -48,8 +48,8 @@ class Run(NamedTuple):
 
     def finished(self) -> bool:
         try:
-            return json.loads((self.folder / "run.json").read_text(encoding="utf-8")).get("status") == "finished"
-        except (OSError, json.JSONDecodeError, AttributeError):
+            return files.read_bounded_json(self.folder / "run.json", files.MAX_JSON_BYTES).get("status") == "finished"
+        except (OSError, files.Damaged, AttributeError):
             return False
 
     def error(self) -> str:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import csv
 import heapq
+import io
 import re
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from taac import files
 from taac.training.comparison import Run
+
+_MOST = 64 << 20  # bytes of a file
+_MOST_COUNTED = 1 << 53  # steps or seconds
 
 
 class Pace(NamedTuple):
@@ -64,18 +69,23 @@ class TimeLeft:
 def read_pace(folder: Path, told: float) -> Pace | None:
     """The pace of a run that had its last evaluation at `told`; None before its first."""
     try:
-        total = re.search(r"^num_env_steps = (\d+)", (folder / "config.gin").read_text(encoding="utf-8"), re.M)
-        with open(folder / "evaluations.csv", newline="", encoding="utf-8") as file:
-            rows = [(int(row["env_steps"]), float(row["seconds"])) for row in csv.DictReader(file)]
-    except (OSError, ValueError, TypeError):  # also a row that is being written
+        total = re.search(r"^num_env_steps = (\d+)", files.read_bounded_text(folder / "config.gin", _MOST), re.M)
+        reader = csv.reader(io.StringIO(files.read_bounded_text(folder / "evaluations.csv", _MOST)))
+        head = next(reader)
+        at_step, at_seconds = head.index("env_steps"), head.index("seconds")
+        rows = [(int(row[at_step]), float(row[at_seconds])) for row in reader if row]
+        whole = 0 if total is None else int(total[1])
+    # Also a row that is being written.
+    except (OSError, files.Damaged, ValueError, IndexError, StopIteration, csv.Error):
         return None
-    if not rows or total is None:
+    known = all(0 <= steps <= _MOST_COUNTED and 0 <= seconds <= _MOST_COUNTED for steps, seconds in rows)
+    if not rows or not known or not 0 < whole <= _MOST_COUNTED:
         return None
     steps, seconds = rows[-1]
     # Of the last interval: collecting without updates, before it, is many times as fast.
     steps_before, seconds_before = rows[-2] if len(rows) > 1 else (0, 0.0)
     pace = (seconds - seconds_before) / max(1, steps - steps_before)
-    return Pace(seconds, max(0, int(total[1]) - steps) * pace, told)
+    return Pace(seconds, max(0, whole - steps) * pace, told)
 
 
 def makespan(running: Sequence[float], waiting: Sequence[float], slots: int) -> float:
