@@ -469,11 +469,12 @@ def _check_type(binding: Binding) -> None:
                 collection_check_strategy=typeguard.CollectionCheckStrategy.ALL_ITEMS,
             )
         except typeguard.TypeCheckError as error:
-            problem = str(error)
+            problem = str(error).splitlines()[0].rstrip(":")  # of a union, each of its types follows in a line of its own
     if problem:
-        shown = getattr(expected, "__name__", None) if isinstance(expected, type) else str(expected)
+        named = expected.__name__ if isinstance(expected, type) else str(expected)
+        named = re.sub(r"\b(typing|taac)[.](\w+[.])*", "", named)
         given = "" if value is binding.value else f" (which is {value!r})"
-        raise TaacError(f"{binding}{given} has the wrong type: expected {str(shown).replace('typing.', '')}; {problem}")
+        raise TaacError(f"{binding}{given} has the wrong type: expected {named}; {problem}")
 
 
 def _parts(hint: Any) -> set[Any]:

@@ -153,8 +153,8 @@ def test_an_unfinished_run_is_resumed(trained, tmp_path):
     code = (
         "from taac.training import trainer\n"
         "save = trainer.Trainer.save\n"
-        "def save_and_die(self, folder):\n"
-        "    save(self, folder)\n"
+        "def save_and_die(self, *given):\n"
+        "    save(self, *given)\n"
         "    import os; os._exit(9)\n"
         "trainer.Trainer.save = save_and_die\n"
         "from taac.commands.main import main\n"
