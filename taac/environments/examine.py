@@ -53,7 +53,7 @@ def examine(env_name: str) -> list[Finding]:
         env = make()
     except TaacError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise TaacError(f"'{env_name}' cannot be made: {type(error).__name__}: {error}") from error
     try:
         found, usable = _spaces(env)
@@ -126,7 +126,7 @@ def _play(env: gymnasium.Env) -> _Seen:
             start = time.perf_counter()
             try:
                 observation, reward, terminated, truncated, _ = env.step(action)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 mend = "it must take any action of its space, and return (observation, reward, terminated, truncated, info)"
                 about = f"step {length + 1} of episode {len(lengths) + 1} failed: {type(error).__name__}: {error}, with {action}"
                 return _Seen([Finding(False, about, mend)], [], [], 0, 0.0)
@@ -149,7 +149,7 @@ def _reset(env: gymnasium.Env, seed: int | None) -> Any:
     mend = "reset(*, seed=None, options=None) must return a pair (observation, info) at the start and after any episode"
     try:
         given = env.reset(seed=seed)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return Finding(False, f"reset failed: {type(error).__name__}: {error}", mend)
     if not isinstance(given, tuple) or len(given) != 2 or not isinstance(given[1], dict):
         return Finding(False, f"reset returned {given!r}", mend)
@@ -281,7 +281,7 @@ def _tried(look: Callable[[], Finding], about: str) -> Finding:
         return look()
     except TaacError as error:
         return Finding(False, about, str(error))
-    except Exception as error:  # whatever the environment raises
+    except (Exception, SystemExit) as error:  # whatever the environment raises
         mend = "it must work when several are made, and in a second episode as in the first"
         return Finding(False, f"{about}: failed with {type(error).__name__}: {error}", mend)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -24,6 +25,23 @@ class Replay(NamedTuple):
 def episode_seed(seed: int, episode: int) -> int:
     """The seed of an episode: that of the environment for the first, number 0; for each later one its own."""
     return seed if episode == 0 else int(np.random.SeedSequence([seed, episode]).generate_state(1)[0] % 2**31)
+
+
+def is_own(error: BaseException) -> bool:
+    """Whether an environment raised it by itself: no Ctrl-C, and no error that says what to do already.
+
+    Where Python's own handler of Ctrl-C is not in force, as in training, a KeyboardInterrupt is the environment's.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        return signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    return not isinstance(error, TaacError)
+
+
+def shown_error(error: BaseException) -> str:
+    """For messages. What ends a process has no text of its own that says so."""
+    if isinstance(error, Exception):
+        return f"{type(error).__name__}: {error}"
+    return f"it would have ended the process with {error!r}"
 
 
 class SeededEpisodes(gymnasium.Wrapper):
@@ -56,7 +74,13 @@ class SeededEpisodes(gymnasium.Wrapper):
         remake: bool = False,
         own_process: bool = False,
     ):
-        super().__init__(make())
+        try:
+            env = make()
+        except BaseException as error:
+            if isinstance(error, Exception) or not is_own(error):
+                raise
+            raise EnvironmentFailed(f"failed when it was made: {shown_error(error)}") from error
+        super().__init__(env)
         self._make, self._number, self._remake = make, number, remake
         self._seeds_global = own_process or number[1] == 1
         self._used = self._over = False
@@ -94,12 +118,12 @@ class SeededEpisodes(gymnasium.Wrapper):
         self._step += 1
         try:
             return self.env.step(action)
-        except TaacError:
-            raise
-        except Exception as error:
+        except BaseException as error:
+            if not is_own(error):
+                raise
             raise EnvironmentFailed(
-                f"{self._place()} failed at step {self._step}: {type(error).__name__}: {error}; its last action, in its own "
-                f"scale, was {_shown(action)}"
+                f"{self._place()} failed at step {self._step}: {shown_error(error)}; its last action, in its own scale, was "
+                f"{_shown(action)}"
             ) from error
 
     def _begin(self, options: dict[str, Any] | None, anew: bool) -> tuple[Any, dict[str, Any]]:
@@ -116,10 +140,10 @@ class SeededEpisodes(gymnasium.Wrapper):
                     self.env.set_wrapper_attr(name, value)
             self._used = True
             return self.env.reset(seed=seed, options=options)
-        except TaacError:
-            raise
-        except Exception as error:
-            raise EnvironmentFailed(f"{self._place()} failed at reset: {type(error).__name__}: {error}") from error
+        except BaseException as error:
+            if not is_own(error):
+                raise
+            raise EnvironmentFailed(f"{self._place()} failed at reset: {shown_error(error)}") from error
 
     def _place(self) -> str:
         number, count = self._number

@@ -14,6 +14,15 @@ from taac.errors import TaacError
 from taac.specs import ACTION_MASK, AGENT_MASK, TensorSpec, bounded
 
 
+def _refuse_nothing(what: str, space: spaces.Space, path: str) -> None:
+    parts = len(space.spaces) if isinstance(space, (spaces.Dict, spaces.Tuple)) else 1
+    if parts == 0 or 0 in (space.shape or ()):
+        raise TaacError(
+            f"the {what} space at '{path or '/'}' is {space}, which holds no number at all; expected a shape without 0, and "
+            "a Dict or Tuple with parts: leave it out with a wrapper, or observe a constant"
+        )
+
+
 def observation_spec(space: spaces.Space, path: str = "") -> Nest:
     """The spec of an observation space, Dict and Tuple of any depth.
 
@@ -22,8 +31,9 @@ def observation_spec(space: spaces.Space, path: str = "") -> Nest:
     are binary: MultiBinary, or an integer box in [0, 1].
 
     Raises:
-        TaacError: a space that has no tensor form (Text, Graph, Sequence...).
+        TaacError: a space that has no tensor form (Text, Graph, Sequence...), or holds nothing.
     """
+    _refuse_nothing("observation", space, path)
     if isinstance(space, spaces.Dict):
         return {
             key: TensorSpec(tuple(child.shape or ()), torch.bool, np.asarray(0), np.asarray(1))
@@ -79,8 +89,9 @@ def action_adapter(space: spaces.Space) -> tuple[Nest, Callable[[Nest], Any]]:
     Tuple and Dict spaces become tuples and dicts of what their parts become.
 
     Raises:
-        TaacError: an unbounded box; a space that has no form here.
+        TaacError: an unbounded box; a space that has no form here, or holds nothing.
     """
+    _refuse_nothing("action", space, "")
     if isinstance(space, spaces.Tuple):
         adapters = [action_adapter(child) for child in space.spaces]
         return tuple(spec for spec, _ in adapters), lambda action: tuple(

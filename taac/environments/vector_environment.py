@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import gin
@@ -16,8 +17,8 @@ from gymnasium.vector.utils import iterate
 
 from taac import nest, specs
 from taac.data_structures import Nest, StepType, TimeStep
-from taac.environments import offscreen, single, spaces
-from taac.environments.seeded_episodes import REPLAY, Replay
+from taac.environments import offscreen, single, spaces, torch_settings
+from taac.environments.seeded_episodes import REPLAY, Replay, is_own, shown_error
 from taac.environments.step_recorder import RecordedStep
 from taac.environments.workers import Workers
 from taac.errors import DivergedError, EnvironmentFailed, NotFiniteError, TaacError
@@ -160,7 +161,8 @@ class VectorEnvironment:
 
         Raises:
             NotFiniteError: a reward or observation that is NaN or infinite; DivergedError after an action that is.
-            EnvironmentFailed: one of them raised an exception, did not answer in time, or its process died.
+            EnvironmentFailed: one of them raised an exception (one that would end the process too), did not answer in time,
+                changed torch's default dtype or gradient mode, or its process died.
         """
         observation, reward, terminated, truncated, info = self._guarded(
             f"step {self._steps + 1} after reset", lambda: self._env.step(self._to_env_action(action)), action
@@ -236,18 +238,21 @@ class VectorEnvironment:
 
     def _guarded(self, where: str, fn: Callable[[], Any], action: Nest = None) -> Any:
         try:
-            return fn()
+            with torch_settings.kept(f"failed at {where}"):
+                return fn()
         except EnvironmentFailed as error:
             self._broken = True
             raise EnvironmentFailed(f"environment '{self.name}' {error}") from error
         except TaacError:
             self._broken = True
             raise
-        except Exception as error:
+        except BaseException as error:
             self._broken = True
+            if not is_own(error):
+                raise
             where = f"failed at {where}: "
-            told = f"environment '{self.name}' {where}{type(error).__name__}: {error}"
-            found = self._env.failed(error) if isinstance(self._env, Workers) else None
+            told = f"environment '{self.name}' {where}{shown_error(error)}"
+            found = self._env.failed(error) if isinstance(self._env, Workers) and isinstance(error, Exception) else None
             if found is not None:
                 index, how = found
                 seed = None if self._seed is None else self._seed + index
@@ -327,8 +332,16 @@ class VectorEnvironment:
         if self._broken and isinstance(self._env, Workers):
             self._env.kill()  # who is gone, or hangs, would not answer
         else:
-            self._env.close()
+            self._guarded("its end", self._env.close)
         self._broken = False
+
+
+@contextlib.contextmanager
+def _named(name: str) -> Iterator[None]:
+    try:
+        yield
+    except EnvironmentFailed as error:
+        raise EnvironmentFailed(f"environment '{name}' {error}") from error
 
 
 def _with_bindings(wrapper: Callable[..., gymnasium.Env]) -> Callable[..., gymnasium.Env]:
@@ -417,19 +430,22 @@ def create_environment(
     longest = limit or spec.max_episode_steps
     if not asynchronous:
         several = makes(single.make_seeded, tuple(wrappers))
-        env = SyncVectorEnv(several, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
+        with _named(env_name), torch_settings.kept("failed when it was made"):
+            env = SyncVectorEnv(several, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
         return VectorEnvironment(
             env, env_name, single.reward_dim(env.envs[0]), recorded, durations, None, 0, longest, inside
         )
-    probe = single.make_seeded((0, 1), False, spec, kwargs, tuple(wrappers), limit, repeated, recorded)
-    reward_dim = single.reward_dim(probe)  # an error here is this process's own, with its own message
-    probe.close()
+    with _named(env_name), torch_settings.kept(None):
+        probe = single.make_seeded((0, 1), False, spec, kwargs, tuple(wrappers), limit, repeated, recorded)
+        reward_dim = single.reward_dim(probe)  # an error here is this process's own, with its own message
+        probe.close()
     in_worker = functools.partial(single.make_in_worker, os.getpid())
     several = makes(in_worker, tuple(_with_bindings(wrapper) for wrapper in wrappers))
 
     def start() -> Workers:
         try:
-            return Workers(several, step_timeout)
+            with _named(env_name), torch_settings.kept(None):  # one is made in this process, for its spaces
+                return Workers(several, step_timeout)
         except (ConnectionError, EOFError) as error:
             raise TaacError(
                 f"the worker processes of '{env_name}' died when they were started: {error!r}. They must be able to import "

@@ -44,6 +44,80 @@ def test_one_that_raises_is_named_with_seed_step_and_action(tmp_path, asynchrono
     )
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("how, shown", [("sys.exit", "SystemExit(0)"), ("interrupt", "KeyboardInterrupt()")])
+def test_one_that_would_end_the_process_is_named(tmp_path, monkeypatch, how, shown, asynchronous):
+    monkeypatch.setattr(signal, "getsignal", lambda number: None)  # as in training, where Ctrl-C is handled otherwise
+    environment = fragile(tmp_path, how, asynchronous=asynchronous)
+    with pytest.raises(EnvironmentFailed) as error:
+        break_down(environment)
+    environment.close()
+    assert "(number 2 of 3, seed 9, episode 1 since it was seeded) failed at step 3: it would have" in str(error.value)
+    assert f"ended the process with {shown}; its last action" in str(error.value)
+
+
+def test_ctrl_c_is_no_failure_of_an_environment(tmp_path):
+    environment = fragile(tmp_path, "interrupt")
+    with pytest.raises(KeyboardInterrupt):
+        break_down(environment)
+    environment.close()
+
+
+def quits(when, told, **settings):
+    environment = None
+    with pytest.raises(
+        TaacError, match=rf"'{env_id('Quits')}' .*{told}: it would have ended the process with SystemExit\(0\)"
+    ):
+        environment = create_environment(env_id("Quits"), env_kwargs={"when": when}, **settings)
+        environment.reset(0)
+        environment.close()
+    if environment is not None:
+        environment.close()
+
+
+@pytest.mark.parametrize(
+    "when, told", [("made", "failed when it was made"), ("reset", "failed at reset"), ("closed", "failed at its end")]
+)
+def test_one_that_exits_at_any_other_time_is_named(when, told):
+    quits(when, told)
+
+
+@pytest.mark.parametrize("when, told", [("made", "failed when it was made"), ("reset", "failed at reset")])
+def test_one_that_exits_in_a_worker_process_is_named(when, told):
+    quits(when, told, asynchronous=True)
+
+
+@pytest.mark.parametrize(
+    "how, told",
+    [
+        ("dtype", "changed torch's default dtype from torch.float32 to torch.float64"),
+        ("gradients", "changed torch's gradient mode from True to False"),
+    ],
+)
+def test_one_that_changes_torch_is_named_and_the_change_undone(tmp_path, how, told):
+    before = torch.get_default_dtype(), torch.is_grad_enabled()
+    environment = fragile(tmp_path, how)
+    with pytest.raises(EnvironmentFailed, match=f"environment '.*' failed at step 3 after reset: it {told}"):
+        break_down(environment)
+    assert (torch.get_default_dtype(), torch.is_grad_enabled()) == before
+    environment.close()
+    own = fragile(tmp_path / "its own process", how, num_envs=1, asynchronous=True, modulus=7)
+    (tmp_path / "its own process").mkdir()
+    break_down(own)
+    own.close()
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_one_that_changes_torch_when_it_is_made(asynchronous):
+    name = env_id("Quits")
+    if asynchronous:
+        create_environment(name, env_kwargs={"when": "dtype"}, asynchronous=True).close()
+    else:
+        with pytest.raises(TaacError, match=rf"'{name}' failed when it was made: it changed torch's default dtype"):
+            create_environment(name, env_kwargs={"when": "dtype"})
+    assert torch.get_default_dtype() == torch.float32
+
+
 @pytest.mark.parametrize(
     "how, told",
     [

@@ -9,6 +9,7 @@ import copy
 import os
 import random
 import signal
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -142,8 +143,8 @@ class Probe(gymnasium.Env):
 
     def __init__(self, observation_space: spaces.Space | None = None, action_space: spaces.Space | None = None):
         # A copy, because it is seeded: environments may be given one space between them.
-        self.observation_space = copy.deepcopy(observation_space or spaces.Box(-1.0, 1.0, (1,)))
-        self.action_space = action_space or spaces.Box(-1.0, 1.0, (1,))
+        self.observation_space = copy.deepcopy(spaces.Box(-1.0, 1.0, (1,)) if observation_space is None else observation_space)
+        self.action_space = spaces.Box(-1.0, 1.0, (1,)) if action_space is None else action_space
         self.received: list[Any] = []
 
     def reset(self, *, seed: int | None = None, options: Any = None):
@@ -271,7 +272,9 @@ class Faulty(gymnasium.Env):
 class Fragile(gymnasium.Env):
     """Breaks down at step `at` of an episode, if seeded with a multiple of `modulus`: `times` times, counted in file `log`.
 
-    It raises, hangs, or dies as a process. It observes (its seed mod 1000, step), gets reward 1 a step, and is never over.
+    It raises, hangs, dies or ends as a process, or changes torch's settings.
+
+    It observes (its seed mod 1000, step), gets reward 1 a step, and is never over.
     """
 
     def __init__(self, how: str = "raise", at: int = 3, log: str = "", times: int = 1, modulus: int = 1):
@@ -297,8 +300,49 @@ class Fragile(gymnasium.Env):
                     os._exit(3)
                 if self._how == "hang":
                     time.sleep(600)
-                raise RuntimeError("50% of the simulator is gone, and %d of it")
+                if self._how == "sys.exit":
+                    sys.exit(0)
+                if self._how == "interrupt":
+                    raise KeyboardInterrupt
+                import torch
+
+                if self._how == "dtype":
+                    torch.set_default_dtype(torch.float64)
+                elif self._how == "gradients":
+                    torch.set_grad_enabled(not torch.is_grad_enabled())
+                else:
+                    raise RuntimeError("50% of the simulator is gone, and %d of it")
         return np.array([self._seed % 1000, float(self._t)]), 1.0, False, False, {}
+
+
+class Quits(gymnasium.Env):
+    """Calls `sys.exit(0)` when it is `made`, `reset` or `closed`; `dtype`: changes torch's when it is made."""
+
+    def __init__(self, when: str = ""):
+        self.observation_space = self.action_space = spaces.Box(-1.0, 1.0, (1,))
+        self._when = when
+        self._now("made")
+        if when == "dtype":
+            import torch
+
+            torch.set_default_dtype(torch.float64)
+
+    def _now(self, when: str) -> None:
+        if when == self._when:
+            sys.exit(0)
+
+    def reset(self, *, seed: int | None = None, options: Any = None):
+        super().reset(seed=seed)
+        self._now("reset")
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), 0.0, False, False, {}
+
+    def close(self):
+        when, self._when = self._when, ""
+        if when == "closed":
+            sys.exit(0)
 
 
 class Ledger(gymnasium.Env):
@@ -362,6 +406,7 @@ def register() -> None:
         TwoOfThree,
         Faulty,
         Fragile,
+        Quits,
         Ledger,
     ):
         name = f"taac-test/{cls.__name__}-v0"

@@ -8,6 +8,7 @@ import torch
 
 from taac.data_structures import StepType
 from taac.errors import EnvironmentFailed
+from taac.training.interruption import Interruption
 from taac.training.run_folder import RunFolder
 from tests.environments.toys import env_id
 from tests.training.test_trainer import assert_same_parameters, build, rows, run
@@ -69,6 +70,22 @@ def test_a_stop_leaves_a_checkpoint_with_new_episodes_to_go_on_with(tmp_path):
 def test_environments_of_this_process_stop_the_run_with_a_checkpoint(tmp_path):
     settings = fragile(tmp_path, "raise", at=9, times=1, asynchronous=False)
     with pytest.raises(EnvironmentFailed, match=r"\(number 0 of 2, seed \d+, .* failed at step 9.* written at 16 env"):
+        run(tmp_path / "run", *settings, method="sac")
+    assert run(tmp_path / "run", *settings, method="sac").env_steps >= 80
+
+
+@pytest.mark.parametrize(
+    "how, told",
+    [
+        ("sys.exit", r"it would have ended the process with SystemExit\(0\)"),
+        ("interrupt", "it would have ended the process with KeyboardInterrupt"),
+        ("dtype", "it changed torch's default dtype"),
+        ("gradients", "it changed torch's gradient mode"),
+    ],
+)
+def test_one_that_would_end_or_change_this_process_stops_the_run_with_a_checkpoint(tmp_path, how, told):
+    settings = fragile(tmp_path, how, at=9, times=1, asynchronous=False)
+    with Interruption(), pytest.raises(EnvironmentFailed, match=rf"failed at step.*{told}.* A checkpoint is written"):
         run(tmp_path / "run", *settings, method="sac")
     assert run(tmp_path / "run", *settings, method="sac").env_steps >= 80
 

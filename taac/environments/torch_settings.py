@@ -1,0 +1,41 @@
+"""Settings of torch that an environment in this process may not change: training would go on with them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from taac.errors import EnvironmentFailed
+
+
+def _settings() -> dict[str, Any]:
+    return {"default dtype": torch.get_default_dtype(), "gradient mode": torch.is_grad_enabled()}
+
+
+@contextlib.contextmanager
+def kept(where: str | None) -> Iterator[None]:
+    """Restores torch's default dtype and gradient mode if what is done within it changes them.
+
+    Args:
+        where: which environment and when, for the message; None: restores them without an error.
+
+    Raises:
+        EnvironmentFailed: they were changed.
+    """
+    before = _settings()
+    try:
+        yield
+    finally:
+        after = _settings()
+        if after != before:
+            torch.set_default_dtype(before["default dtype"])
+            torch.set_grad_enabled(before["gradient mode"])
+    if where is not None and after != before:
+        changed = "; ".join(f"{n} from {before[n]} to {after[n]}" for n in before if after[n] != before[n])
+        raise EnvironmentFailed(
+            f"{where}: it changed torch's {changed}, for all of this process. Training would go on with that: have the "
+            "environment set it back (`with torch.no_grad():`, say), or bind create_environment.asynchronous = True"
+        )
