@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import json
 import os
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,16 @@ import numpy as np
 import torch
 
 import taac
-from taac import nest
+from taac import files, nest, specs
 from taac.data_structures import AlgStep, StepType, TimeStep
 from taac.environments import spaces
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
+from taac.replay import plain_arrays
+from taac.replay.memory import available_bytes
 
 FORMAT = 1
+MAX_BYTES = 4 << 30  # of all frames of a file
 MINARI = "minari:"  # before a dataset's id
 
 
@@ -167,25 +171,52 @@ def _read_file(source: str, environment: VectorEnvironment) -> list[TimeStep]:
             f"a Minari dataset as '{MINARI}ID'"
         )
     try:
-        with open(source, "rb") as file, np.load(file, allow_pickle=False) as held:
-            meta = json.loads(held["meta"].tobytes().decode())
+        with open(source, "rb") as file, zipfile.ZipFile(file) as held:
+            meta = json.loads(plain_arrays.read_array(held, "meta", files.MAX_JSON_BYTES).tobytes().decode())
             version = int(meta["format"])
-            arrays = {name: held[name] for name in held.files if name != "meta"} if version <= FORMAT else {}
+            if version > FORMAT:
+                raise TaacError(
+                    f"the demonstrations '{source}' have format {version}; this version of taac reads up to format {FORMAT}"
+                )
+            _check_spaces(source, meta, environment)
+            names = [path for path, _ in nest.flatten_with_path(_frame_specs(environment))]
+            most = min(MAX_BYTES, available_bytes(torch.device("cpu")))
+            plain_arrays.check_members(held, ["meta", *names], most)
+            arrays = {name: plain_arrays.read_array(held, name, most) for name in names}
+    except TaacError:
+        raise
     except Exception as error:
         raise TaacError(f"the demonstrations '{source}' cannot be read, the file may be damaged: {error}") from error
-    if version > FORMAT:
-        raise TaacError(
-            f"the demonstrations '{source}' have format {version}; this version of taac reads up to format {FORMAT}"
-        )
     if meta.get("checksum") != _checksum(arrays):
         raise TaacError(f"the demonstrations '{source}' are damaged: the checksum does not fit their frames")
-    _check_spaces(source, meta, environment)
-    return _split(_packed(arrays, environment))
+    return _split(_packed(source, arrays, environment))
 
 
-def _packed(arrays: dict[str, np.ndarray], environment: VectorEnvironment) -> TimeStep:
+def _frame_specs(environment: VectorEnvironment) -> TimeStep:
+    """Dtypes and shapes of a frame; the reward's shape is compared where it can be told what is wrong."""
+    return TimeStep(
+        step_type=specs.TensorSpec((), torch.uint8),  # type: ignore[arg-type]
+        reward=specs.TensorSpec((), torch.float32),  # type: ignore[arg-type]
+        discount=specs.TensorSpec((), torch.float32),  # type: ignore[arg-type]
+        observation=environment.observation_spec,  # type: ignore[arg-type]
+        prev_action=environment.action_spec,  # type: ignore[arg-type]
+        duration=specs.TensorSpec((), torch.int16),  # type: ignore[arg-type]
+    )
+
+
+def _packed(source: str, arrays: dict[str, np.ndarray], environment: VectorEnvironment) -> TimeStep:
     """The frames as one `TimeStep`, leaves `[F, ...]`."""
-    tree = TimeStep("", "", "", environment.observation_spec, environment.action_spec, "")  # type: ignore[arg-type]
+    tree = _frame_specs(environment)
+    frames = len(arrays["step_type"]) if arrays["step_type"].ndim else 0
+    for path, spec in nest.flatten_with_path(tree):
+        array = arrays[path]
+        wanted = (frames, *(array.shape[1:2] if path == "reward" else spec.shape))
+        dtype = str(spec.dtype).removeprefix("torch.")
+        if array.shape != wanted or array.dtype.str != np.dtype(dtype).str:
+            raise TaacError(
+                f"the demonstrations '{source}' are of another make: '{path}' holds {array.dtype} of shape "
+                f"{list(array.shape)}, expected {dtype} of shape {list(wanted)}"
+            )
     return nest.pack_like(tree, [torch.from_numpy(arrays[path]) for path, _ in nest.flatten_with_path(tree)])
 
 

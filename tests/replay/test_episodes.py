@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import sys
+import zipfile
 
 import gymnasium
 import numpy as np
@@ -186,6 +188,68 @@ def test_refused(name, recorded):
     change, message = REFUSED[name]
     rewritten(path, change)
     with pytest.raises(TaacError, match=message):
+        read(str(path), environment)
+
+
+def _members(path):
+    with zipfile.ZipFile(path) as held:
+        return {info.filename: held.read(info) for info in held.infolist()}
+
+
+def _claimed(shape, dtype="<f4"):
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": dtype, "fortran_order": False, "shape": shape})
+    return file.getvalue() + b"\0" * 16
+
+
+@pytest.mark.parametrize(
+    "changes, message, form",
+    [
+        ({"more.npy": b"anything"}, "expected the arrays .*got .*more.npy", zipfile.ZIP_DEFLATED),
+        ({"reward.npy": None}, "expected the arrays", zipfile.ZIP_DEFLATED),
+        ({"reward.npy": b"\0" * (2 << 20)}, "expected at most 1048576", zipfile.ZIP_DEFLATED),
+        ({"meta.npy": _claimed((10**12,), "|u1")}, "would be 1000000000128 bytes, but is 144", zipfile.ZIP_STORED),
+        ({"reward.npy": _claimed((10**6, 10**6))}, "would be 4000000000128 bytes, but is 144", zipfile.ZIP_STORED),
+        ({"reward.npy": _claimed((-2, -2))}, "would be", zipfile.ZIP_STORED),
+        ({"reward.npy": b"\x93NUMPY\x03\0" + b"\0" * 8}, "format", zipfile.ZIP_STORED),
+        ({}, "compressed otherwise", zipfile.ZIP_LZMA),
+    ],
+)
+def test_what_would_be_unlike_itself_in_memory_is_refused_unread(recorded, monkeypatch, changes, message, form):
+    path, environment = recorded
+    members = {name: data for name, data in {**_members(path), **changes}.items() if data is not None}
+    with zipfile.ZipFile(path, "w") as held:
+        for name, data in members.items():
+            held.writestr(name, data, zipfile.ZIP_STORED if name == "meta.npy" else form)
+    monkeypatch.setattr(episodes, "MAX_BYTES", 1 << 20)
+    real = np.lib.format.read_array
+    monkeypatch.setattr(np.lib.format, "read_array", lambda file, **more: _only_sound(real(file, **more), message))
+    with pytest.raises(TaacError, match=message):
+        read(str(path), environment)
+
+
+def _only_sound(array, message):
+    """Before the list of arrays is refused, only the description is read."""
+    assert array.dtype == np.uint8 or "would be" in message or "format" in message
+    return array
+
+
+@pytest.mark.parametrize(
+    "name, change",
+    [
+        ("observation", lambda a: a.astype(np.float64)),
+        ("observation", lambda a: a.astype(">f4")),
+        ("prev_action", lambda a: a[:, None]),
+        ("step_type", lambda a: a[:-1]),
+        ("step_type", lambda a: a[0]),
+        ("duration", lambda a: a.astype(np.uint16)),
+        ("reward", lambda a: a.sum()),
+    ],
+)
+def test_arrays_of_other_shapes_and_kinds_are_refused(recorded, name, change):
+    path, environment = recorded
+    rewritten(path, checked(lambda meta, arrays: arrays.update({name: np.asarray(change(arrays[name]))})))
+    with pytest.raises(TaacError, match=r"of another make: .* expected .* of shape"):
         read(str(path), environment)
 
 
