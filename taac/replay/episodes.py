@@ -198,8 +198,8 @@ def _frame_specs(environment: VectorEnvironment) -> TimeStep:
         step_type=specs.TensorSpec((), torch.uint8),  # type: ignore[arg-type]
         reward=specs.TensorSpec((), torch.float32),  # type: ignore[arg-type]
         discount=specs.TensorSpec((), torch.float32),  # type: ignore[arg-type]
-        observation=environment.observation_spec,  # type: ignore[arg-type]
-        prev_action=environment.action_spec,  # type: ignore[arg-type]
+        observation=environment.observation_spec,
+        prev_action=environment.action_spec,
         duration=specs.TensorSpec((), torch.int16),  # type: ignore[arg-type]
     )
 

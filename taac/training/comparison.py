@@ -180,6 +180,8 @@ def check_folders(runs: Sequence[Run]) -> None:
             found = asked.differences(config.load([str(file.absolute())]))
         except TaacError as error:
             found = [str(error)]
+        except (ValueError, RecursionError, MemoryError) as error:  # nested too deep; a number of too many digits
+            found = [f"{file} cannot be read: {type(error).__name__}: {error}"]
         if found:
             more = f"\n  and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
             raise TaacError(

@@ -13,7 +13,7 @@ from taac.analysis import anchors, report, report_files, run_records
 from taac.analysis.report_scores import Options
 from taac.errors import TaacError
 from taac.training import time_left
-from taac.training.comparison import Run
+from taac.training.comparison import Run, check_folders
 from tests.analysis.campaigns import COLUMNS, make_run
 
 DEEP = "[" * 100_000
@@ -153,6 +153,14 @@ def test_a_budget_of_many_digits_tells_no_pace(tmp_path):
     (tmp_path / "config.gin").write_text(f"num_env_steps = {'9' * 400}\n")
     (tmp_path / "evaluations.csv").write_text("env_steps,seconds\n5,1\n")
     assert time_left.read_pace(tmp_path, 0.0) is None
+
+
+@pytest.mark.parametrize("value", ["[" * 100_000, "0x" + "f" * 100_000, "{[]: 1}", "\0"])
+def test_a_config_that_cannot_be_read_is_refused_with_its_folder(tmp_path, value):
+    (tmp_path / "config.gin").write_text(f"gamma = {value}\n")
+    files = ("--gin_file", "gin/tasks/simple_control.gin", "--gin_file", "gin/methods/sac.gin")
+    with pytest.raises(TaacError, match=f"{tmp_path} holds a run of other settings"):
+        check_folders([Run("Pendulum-v1", "sac", 0, tmp_path, files)])
 
 
 ANY = st.recursive(
