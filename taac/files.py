@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hashlib
+import io
 import json
+import operator
 import os
+import re
+import secrets
 import shutil
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,20 +31,96 @@ class Damaged(TaacError):
     """A file that is not what was written: torn, altered, or missing where another file names it."""
 
 
+class NotPlain(TaacError, OSError):
+    """A link, pipe or device where a plain file or folder belongs: it could lead anywhere, or never end."""
+
+
+# What is at a path -----------------------------------------------------------------------------------------------------
+
+_KINDS = (
+    (stat.S_ISLNK, "a symbolic link"), (stat.S_ISDIR, "a folder"), (stat.S_ISREG, "a plain file"),
+    (stat.S_ISFIFO, "a named pipe"), (stat.S_ISSOCK, "a socket"), (stat.S_ISBLK, "a device"), (stat.S_ISCHR, "a device"),
+)  # fmt: skip
+
+
+def check_file(path: Path) -> bool:
+    """Whether there is a file; a link counts as what it is, not as what it leads to.
+
+    Raises:
+        NotPlain: something other than a plain file is there.
+    """
+    return _check(path, stat.S_ISREG, "a plain file")
+
+
+def check_folder(path: Path) -> bool:
+    """Whether there is a folder.
+
+    Raises:
+        NotPlain: something else is there, such as a link to a folder.
+    """
+    return _check(path, stat.S_ISDIR, "a folder")
+
+
+def check_entries(folder: Path) -> None:
+    """Raises NotPlain where anything in a folder is neither a plain file nor a folder; looks at folders below by name only."""
+    for path in sorted(folder.iterdir()):
+        _check(path, lambda mode: stat.S_ISREG(mode) or stat.S_ISDIR(mode), "a plain file or folder")
+
+
+def _check(path: Path, expected: Callable[[int], bool], name: str) -> bool:
+    try:
+        mode = os.stat(path, follow_symlinks=False).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    if not expected(mode):
+        raise _not_plain(path, mode, name)
+    return True
+
+
+def _not_plain(path: Path, mode: int, expected: str) -> NotPlain:
+    found = next((kind for matches, kind in _KINDS if matches(mode)), "something else")
+    return NotPlain(f"{path} is not {expected} but {found}, and is left alone; move it away, or put {expected} there")
+
+
+def open_file(path: Path, flags: int) -> int:
+    """A descriptor of a plain file, opened without following a link and without waiting.
+
+    Raises:
+        NotPlain: something else is there.
+        OSError: it cannot be opened.
+    """
+    check_file(path)  # before opening, which may itself do something to a device
+    more = [
+        getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY")
+    ]  # not on every system
+    descriptor = os.open(path, flags | functools.reduce(operator.or_, more), 0o666)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            raise _not_plain(path, mode, "a plain file")
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
 # Bytes ---------------------------------------------------------------------------------------------------------------
 
 
 def write(path: Path, data: bytes) -> None:
     """Puts `data` at `path`, whole and on the disk, or leaves what was there.
 
-    It is written beside, flushed to the disk and renamed; whoever reads meanwhile sees the old content or the new.
+    It is written beside, under a name that nobody can know before, flushed to the disk and renamed; whoever reads
+    meanwhile sees the old content or the new.
 
     Raises:
+        NotPlain: `path` is a link, a pipe, a device or a folder.
         OSError: it could not be written; nothing is left beside.
     """
-    beside = path.with_name(path.name + ".tmp")
+    check_file(path)
+    beside = temporary(path)
     try:
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), 0o666)
+        descriptor = open_file(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
             _write_all(descriptor, data)
             os.fsync(descriptor)
@@ -52,9 +134,30 @@ def write(path: Path, data: bytes) -> None:
     sync(path.parent)
 
 
+def temporary(path: Path) -> Path:
+    """A new name beside `path`, for what is to take its place; `is_temporary` knows it again."""
+    return path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a write that was killed left a file of this name; earlier versions left names without the random part."""
+    return re.fullmatch(r"[\w.-]+\.(csv|gin|json|safetensors)(\.[0-9a-f]{16})?\.tmp", name) is not None
+
+
+def number_of_event_file(name: str) -> int | None:
+    """The number that a run gave one of its event files, 0 for the first; None: it was written by another program."""
+    found = re.search(r"\.taac-(\d{1,18})-[0-9a-f]{16}$", name)
+    return int(found[1]) if found else None
+
+
 def append(path: Path, data: bytes) -> None:
-    """Adds `data` to a file and flushes it to the disk; when killed in between, part of it may be there."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0))
+    """Adds `data` to a file and flushes it to the disk; when killed in between, part of it may be there.
+
+    Raises:
+        NotPlain: `path` is no plain file.
+        OSError: it is not there, or could not be written.
+    """
+    descriptor = open_file(path, os.O_WRONLY | os.O_APPEND)
     try:
         _write_all(descriptor, data)
         os.fsync(descriptor)
@@ -72,7 +175,7 @@ def sync(path: Path) -> None:
     """Flushes a file, or a folder's list of files, to the disk."""
     if os.name == "nt":  # has no such call for folders, and does it for files on closing them
         return
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait for a writer
     try:
         os.fsync(descriptor)
     finally:
@@ -81,6 +184,8 @@ def sync(path: Path) -> None:
 
 def refusal(error: OSError, path: Path, needed: int, more: str) -> TaacError:
     """What to tell a user whose disk refused `needed` bytes at `path`."""
+    if isinstance(error, NotPlain):
+        return error
     if error.errno not in FULL:
         return TaacError(f"cannot write {path}: {error}; {more}")
     try:
@@ -102,12 +207,32 @@ def size(path: Path) -> int:
         Damaged: it is missing, or no plain file (a link, a pipe or a device could lead anywhere).
     """
     try:
-        found = os.stat(path, follow_symlinks=False)
+        check_file(path)
+        return os.stat(path, follow_symlinks=False).st_size
+    except NotPlain as error:
+        raise Damaged(str(error)) from error
     except (OSError, ValueError) as error:
         raise Damaged(f"{path} cannot be read: {error}") from error
-    if not stat.S_ISREG(found.st_mode):
-        raise Damaged(f"{path} is not a plain file")
-    return found.st_size
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a plain file.
+
+    Raises:
+        NotPlain: a link, a pipe, a device or a folder is there.
+        OSError: it cannot be read.
+    """
+    with os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
+        return file.read()
+
+
+def read_text(path: Path, errors: str = "strict") -> str:
+    """The text of a plain file, with line ends as `Path.read_text` gives them; raises as `read_bytes`.
+
+    Raises:
+        UnicodeDecodeError: it is no UTF-8, unless `errors` says what to do then.
+    """
+    return io.TextIOWrapper(io.BytesIO(read_bytes(path)), encoding="utf-8", errors=errors).read()
 
 
 def read(path: Path, expected_size: int, expected_digest: str) -> bytes:
@@ -120,7 +245,7 @@ def read(path: Path, expected_size: int, expected_digest: str) -> bytes:
     if found != expected_size:
         raise Damaged(f"{path} has {found} bytes, expected {expected_size}")
     try:
-        data = path.read_bytes()
+        data = read_bytes(path)
     except OSError as error:
         raise Damaged(f"{path} cannot be read: {error}") from error
     if digest(data) != expected_digest:
@@ -135,19 +260,14 @@ def read_bounded(path: Path, most: int) -> bytes:
         OSError: it is missing or cannot be read.
         Damaged: it is longer, or no plain file.
     """
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
-        descriptor = os.open(path, flags)
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a socket
-            raise Damaged(f"{path.name} is not a plain file") from error
-        raise
-    with open(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise Damaged(f"{path.name} is not a plain file")
-        if found.st_size > most:
-            raise Damaged(f"{path.name} has {found.st_size} bytes, expected at most {most}")
+        descriptor = open_file(path, os.O_RDONLY)
+    except NotPlain as error:
+        raise Damaged(str(error)) from error
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor).st_size
+        if found > most:
+            raise Damaged(f"{path.name} has {found} bytes, expected at most {most}")
         return file.read(most)
 
 

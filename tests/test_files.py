@@ -56,8 +56,10 @@ def test_a_write_is_on_the_disk_before_it_takes_its_name_and_the_name_too(tmp_pa
 
     monkeypatch.setattr(files, "os", Watched())
     files.write(tmp_path / "f", b"x" * 10)
-    calls = [(name, args[0] if name in ("open", "replace") else None) for name, args in order if name != "close"]
-    beside = tmp_path / "f.tmp"
+    changing = ("open", "write", "fsync", "replace")
+    calls = [(name, args[0] if name in ("open", "replace") else None) for name, args in order if name in changing]
+    beside = calls[0][1]
+    assert beside.parent == tmp_path and beside.name.startswith("f.") and files.is_temporary(f"x.csv{beside.name[1:]}")
     assert calls == [
         ("open", beside), ("write", None), ("fsync", None), ("replace", beside), ("open", tmp_path), ("fsync", None),
     ]  # fmt: skip
@@ -103,6 +105,52 @@ def test_only_plain_files_are_read(tmp_path):
     for name in ("link", "other", "pipe", "folder"):
         with pytest.raises(Damaged, match="not a plain file"):
             files.read(tmp_path / name, 10, "")
+        for use in (
+            files.read_bytes, files.read_text, files.check_file, lambda p: files.write(p, b"y"), lambda p: files.append(p, b"y"),
+            lambda p: files.open_file(p, os.O_RDWR | os.O_CREAT),
+        ):  # fmt: skip
+            with pytest.raises(files.NotPlain, match=f"{name} is not a plain file but a"):
+                use(tmp_path / name)
+    assert (tmp_path / "whole").read_bytes() == b"x" * 10
+    for name, error in (("link", files.NotPlain), ("whole", files.NotPlain), ("folder", None), ("none", None)):
+        with pytest.raises(error) if error else contextlib.nullcontext():
+            assert files.check_folder(tmp_path / name) == (name == "folder")
+
+
+def test_a_link_that_appears_after_the_look_is_not_followed(tmp_path, monkeypatch):
+    (tmp_path / "target").write_bytes(b"mine")
+    (tmp_path / "f").symlink_to(tmp_path / "target")
+    monkeypatch.setattr(files, "check_file", lambda path: True)  # a plain file was there then
+    for use in (
+        files.read_bytes,
+        lambda p: files.append(p, b"y"),
+        lambda p: files.open_file(p, os.O_RDWR | os.O_CREAT),
+    ):
+        with pytest.raises(OSError):
+            use(tmp_path / "f")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(files.NotPlain, match="named pipe"):
+        files.read_bytes(tmp_path / "pipe")
+    assert (tmp_path / "target").read_bytes() == b"mine"
+
+
+def test_what_waits_under_the_temporary_name_is_not_written_through(tmp_path, monkeypatch):
+    """Where the random name is guessed all the same."""
+    (tmp_path / "mine").write_bytes(b"mine")
+    monkeypatch.setattr(files.secrets, "token_hex", lambda n: "00" * n)
+    files.temporary(tmp_path / "f").symlink_to(tmp_path / "mine")
+    with pytest.raises(OSError):
+        files.write(tmp_path / "f", b"a stranger's")
+    assert (tmp_path / "mine").read_bytes() == b"mine" and not (tmp_path / "f").exists()
+
+
+def test_text_is_read_as_pathlib_reads_it(tmp_path):
+    (tmp_path / "f").write_bytes("é\r\nb\rc\n".encode())
+    assert files.read_text(tmp_path / "f") == (tmp_path / "f").read_text(encoding="utf-8") == "é\nb\nc\n"
+    (tmp_path / "f").write_bytes(b"\xff")
+    with pytest.raises(UnicodeDecodeError):
+        files.read_text(tmp_path / "f")
+    assert files.read_text(tmp_path / "f", errors="replace") == "\ufffd"
 
 
 def same(a, b):

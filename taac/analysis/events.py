@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from taac import files
 from taac.analysis import tfrecords
 from taac.analysis.tfrecords import Records
+from taac.errors import TaacError
 from taac.files import Damaged
 
 MAX_STEP = 1 << 53  # up to which every step is a float64, too
@@ -66,16 +68,24 @@ class _File(NamedTuple):
 def read(folder: Path) -> Events:
     """All scalars of a folder's event files (not of folders below), damage left out.
 
-    Files count in the order of their first records. A restarted run begins a file with the step from which on everything
-    before is void. A file that says nothing of a start (another program's) voids, of each of its tags, the points at or after
-    that tag's first step in it. Of a step that is there twice, the later point counts. Records of more than 64 KiB are not
-    looked into: they hold texts and pictures. A value beyond `LARGEST` is infinite.
+    Files count in the order of the numbers that the run gave them, which does not depend on clocks; one without a number
+    (another program's) comes where its first record belongs by its time. A restarted run begins a file with the step from
+    which on everything before is void. A file that says nothing of a start (another program's) voids, of each of its tags,
+    the points at or after that tag's first step in it. Of a step that is there twice, the later point counts. Links, pipes
+    and devices are not opened, and told. Records of more than 64 KiB are not looked into: they hold texts and pictures. A
+    value beyond `LARGEST` is infinite.
     """
     tags: dict[str, int] = {}
-    paths = sorted(path for path in folder.glob("*tfevents*") if path.is_file())
-    files = sorted((_read_file(path, tags) for path in paths), key=lambda file: (file.began, file.name))
-    points, seconds = _merged(files)
-    notes = [f"{file.name}: {note}" for file in files for note in file.notes]
+    paths, notes = [], []
+    for path in sorted(folder.glob("*tfevents*")):
+        try:
+            if not path.is_dir() and files.check_file(path):
+                paths.append(path)
+        except TaacError as error:
+            notes.append(str(error))
+    found = _in_order([_read_file(path, tags) for path in paths])
+    points, seconds = _merged(found)
+    notes += [f"{file.name}: {note}" for file in found for note in file.notes]
     # By tag, then step, then as written: the last of equal steps is the one that counts.
     order = np.lexsort((np.arange(points.step.size), points.step, points.tag))
     points, seconds = points.of(order), seconds[order]
@@ -117,11 +127,26 @@ def _some(names: list[str]) -> str:
 # --- Files of a folder ----------------------------------------------------------------------------
 
 
-def _merged(files: list[_File]) -> tuple[_Points, np.ndarray]:
+def _in_order(found: list[_File]) -> list[_File]:
+    """By the run's own numbers; the others follow the last of those that began no later than they did."""
+    number = {file.name: files.number_of_event_file(file.name) for file in found}
+    own = [(n, file.began) for file in found if (n := number[file.name]) is not None]
+
+    def place(file: _File) -> tuple[int, bool, float, str]:
+        n = number[file.name]
+        if n is None:
+            before = max((other for other, began in own if began <= file.began), default=-1)
+            return before, True, file.began, file.name
+        return n, False, file.began, file.name
+
+    return sorted(found, key=place)
+
+
+def _merged(found: list[_File]) -> tuple[_Points, np.ndarray]:
     """The points that count, of all files in their order, and the seconds of the run at each."""
     kept, seconds = _no_points(), np.zeros(0)
     offset = 0.0
-    for i, file in enumerate(files):
+    for i, file in enumerate(found):
         points = file.points
         live = np.ones(kept.step.size, dtype=bool)
         for place, step in file.starts:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from taac import files
 from taac.analysis import run_records
 from taac.analysis.events import Scalar
 from taac.analysis.literal_text import literal_text
@@ -66,18 +67,21 @@ def _draw_run(path: Path, record: Record) -> Path:
     for axis in (top, bottom):
         axis.grid(alpha=0.3)
         axis.legend(loc="best", fontsize="small")
-    figure.savefig(path, dpi=120)
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=120)
     pyplot.close(figure)
+    files.write(path, file.getvalue())
     return path
 
 
 def _write_scalars(path: Path, scalars: Mapping[str, Scalar]) -> Path:
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["tag", "env_steps", "wall_time", "value"])
-        for tag, of in scalars.items():
-            columns = (of.env_steps.tolist(), of.wall_time.tolist(), of.value.tolist())
-            writer.writerows([tag, *row] for row in zip(*columns))
+    file = io.StringIO()
+    writer = csv.writer(file)
+    writer.writerow(["tag", "env_steps", "wall_time", "value"])
+    for tag, of in scalars.items():
+        columns = (of.env_steps.tolist(), of.wall_time.tolist(), of.value.tolist())
+        writer.writerows([tag, *row] for row in zip(*columns))
+    files.write(path, file.getvalue().encode())
     return path
 
 
@@ -100,7 +104,7 @@ def write_curves(found: TagCurves, path: Path) -> Path:
     suffix = path.suffix.lower()
     data = table(found).encode() if suffix == ".csv" else picture(found, suffix[1:])
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
+    files.write(path, data)
     return path
 
 

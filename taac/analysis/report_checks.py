@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -94,7 +95,7 @@ def missing_warnings(root: Path, records: Sequence[Record]) -> list[str]:
     told: a campaign that was interrupted and one that was not say the same.
     """
     path = root / PLAN
-    if not path.is_file():
+    if not os.path.lexists(path):
         return []
     tasks = {(r.task, r.method, r.seed) for r in records}
     folders = {r.folder for r in records}

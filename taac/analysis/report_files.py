@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
+from taac import files
 from taac.analysis import report_figures, report_page, report_tables
 
 
@@ -24,7 +23,7 @@ def write(comparison: dict[str, Any], folder: Path) -> list[Path]:
     """
     pictures = report_figures.draw(comparison)
     content = {**comparison, "figures": list(pictures)}
-    files = {
+    contents = {
         "report.md": report_tables.markdown(content, list(pictures)).encode(),
         "report.csv": report_tables.table(content).encode(),
         "report.html": report_page.page(content).encode(),
@@ -32,15 +31,10 @@ def write(comparison: dict[str, Any], folder: Path) -> list[Path]:
         **pictures,
     }
     folder.mkdir(parents=True, exist_ok=True)
-    for name, data in files.items():
-        beside = folder / f"{name}.tmp"
-        try:
-            beside.write_bytes(data)
-            os.replace(beside, folder / name)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                beside.unlink()
-            raise
+    for name in contents:
+        files.check_file(folder / name)
+    for name, data in contents.items():
+        files.write(folder / name, data)
     for name in set(report_figures.NAMES) - set(pictures):
         (folder / name).unlink(missing_ok=True)
-    return [folder / name for name in files]
+    return [folder / name for name in contents]

@@ -84,7 +84,7 @@ def find(root: Path) -> list[Record]:
 
 def is_run(folder: Path) -> bool:
     """Whether a folder is that of a run."""
-    return any((folder / mark).is_file() for mark in _MARKS)
+    return any(os.path.lexists(folder / mark) and not (folder / mark).is_dir() for mark in _MARKS)
 
 
 def read(folder: Path, root: Path) -> Record:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
 
+from taac import files
 from taac.commands import flags
 from taac.errors import TaacError
 
@@ -103,7 +104,7 @@ def launch(runs: list[Run], root_dir: str, array: SlurmArray) -> tuple[Launcher,
     if given.launcher == "slurm":
         script = Path(root_dir) / "compare.sbatch"
         slurm.folder(root_dir).mkdir(parents=True, exist_ok=True)  # the tasks print there, whoever submits them
-        script.write_text(array.script(runs, root_dir, given.jobs), encoding="utf-8")
+        files.write(script, array.script(runs, root_dir, given.jobs).encode())
         print(f"{script}: the job array; when it is submitted, Ctrl-C leaves it alone and the same command follows it")
         return slurm.SlurmQueue(runs, script, given.jobs), None
     return local.LocalProcesses(), given.jobs or local.cores()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,7 +115,7 @@ def new_file(flag: str, name: str | None, *endings: str) -> Path | None:
     path = Path(name)
     if path.suffix not in endings:
         raise TaacError(f"{flag} must end in {' or '.join(endings)}, got '{name}'")
-    if path.exists():
+    if os.path.lexists(path):  # a link, wherever it leads
         raise TaacError(f"{flag} {name} exists; give a new name")
     if not path.parent.is_dir():
         raise TaacError(f"{flag} {name}: there is no folder {path.parent}")

@@ -37,6 +37,7 @@ def run() -> None:
     given = flags.FLAGS
     pictures = Pictures(given.record_file, given.film_strip, given.timeline, given.record_episodes, given.overlay)
 
+    from taac import files
     from taac.environments.vector_environment import create_environment
     from taac.replay.episodes import EpisodeWriter, check_new_file
     from taac.training import checkpoint, config, experiment
@@ -47,7 +48,7 @@ def run() -> None:
     if given.record_demonstrations:
         check_new_file(given.record_demonstrations)
     folder = RunFolder(flags.root_dir())
-    if not folder.config.exists():
+    if not files.check_file(folder.config):
         raise TaacError(
             f"{folder.path} holds no run: there is no {folder.config.name}; give --root_dir of `taac train`"
         )
@@ -77,11 +78,11 @@ def run() -> None:
             episodes = evaluate(agent, environment, given.num_episodes, given.seed, given.epsilon_greedy, on_step)
         finally:
             pictures.close()
-        files = pictures.finish(environment, folder.read_run().get("method"))
+        drawn = pictures.finish(environment, folder.read_run().get("method"))
     finally:
         environment.close()
     _report(episodes, environment.name)
-    for file in files:
+    for file in drawn:
         print(file)
     if writer is not None:
         writer.save()

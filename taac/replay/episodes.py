@@ -131,8 +131,8 @@ class EpisodeWriter:
             "checksum": _checksum(arrays),
         }
         text = np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)
-        beside = self.path.with_suffix(".tmp")
-        with open(beside, "wb") as file:
+        beside = files.temporary(self.path)
+        with os.fdopen(files.open_file(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
             np.savez_compressed(file, allow_pickle=False, meta=text, **arrays)
             file.flush()
             os.fsync(file.fileno())
@@ -148,7 +148,7 @@ def check_new_file(path: str | Path) -> Path:
     path = Path(path)
     if path.suffix != ".npz":
         raise TaacError(f"recorded episodes go into a .npz file, got '{path}'")
-    if path.exists():
+    if os.path.lexists(path):  # a link, wherever it leads
         raise TaacError(f"{path} exists; give a new name")
     if not path.parent.is_dir():
         raise TaacError(f"{path}: there is no folder {path.parent}")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from taac import files
 from taac.errors import TaacError
 from taac.training.comparison import Run
 from taac.training.launchers import Launcher, Outcome
@@ -120,9 +120,8 @@ class Campaign:
         counts = {name: list(status.values()).count(name) for name in ("finished", "running", "waiting", "failed")}
         updated = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         self._record.parent.mkdir(parents=True, exist_ok=True)
-        beside = self._record.with_suffix(".tmp")
-        beside.write_text(json.dumps({"updated": updated, **counts, "runs": runs}, indent=1) + "\n", encoding="utf-8")
-        os.replace(beside, self._record)
+        record = json.dumps({"updated": updated, **counts, "runs": runs}, indent=1) + "\n"
+        files.write(self._record, record.encode())
         self._recorded = told
 
 

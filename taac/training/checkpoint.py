@@ -27,9 +27,7 @@ from taac.files import Damaged
 from taac.training.frame_chunks import FrameChunks
 from taac.training.manifest import FORMAT, FileEntry, make_manifest, read_entry, read_manifest
 
-_OURS = re.compile(
-    r"\d+\.(json|safetensors)|frames-\d+-\d+\.safetensors|[\w-]+\.(json|safetensors)\.tmp|\d+\.json\.damaged"
-)
+_OURS = re.compile(r"\d+\.(json|safetensors)|frames-\d+-\d+\.safetensors|\d+\.json\.damaged")
 
 
 class Checkpoint(NamedTuple):
@@ -70,8 +68,12 @@ class Checkpoints:
         )
 
     def saved(self) -> list[int]:
-        """Environment steps of those that are there, damaged or not; the newest first."""
-        names = [p.stem for p in self.path.glob("*.json")] if self.path.is_dir() else []
+        """Environment steps of those that are there, damaged or not; the newest first.
+
+        Raises:
+            NotPlain: the folder is a link, or no folder.
+        """
+        names = [p.stem for p in self.path.glob("*.json")] if files.check_folder(self.path) else []
         return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
 
     # Writing ---------------------------------------------------------------------------------------------------------
@@ -94,7 +96,7 @@ class Checkpoints:
         needed = len(data) + (frames.stale_bytes() if frames else 0)
         entry = FileEntry(f"{env_steps}.safetensors", len(data), files.digest(data))
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            self._make_folder()
             held = frames.write_stale(self.path) if frames else []
             files.write(self.path / entry.name, data)
             content = {"env_steps": env_steps, "scheduled": scheduled, "state": tree}
@@ -109,11 +111,15 @@ class Checkpoints:
     def follow(self, frames: FrameChunks) -> None:
         """Writes the parts of the replay buffer that have become full, so that little is left to do at a checkpoint."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            self._make_folder()
             frames.write_stale(self.path, but_current=True)
         except OSError as error:
             raise files.refusal(error, self.path, frames.stale_bytes(), self.what_remains()) from error
         self._sweep(frames.names())
+
+    def _make_folder(self) -> None:
+        if not files.check_folder(self.path):  # a link would let files elsewhere be written and swept away
+            self.path.mkdir(parents=True, exist_ok=True)
 
     def what_remains(self) -> str:
         """For messages: what a write that failed has left whole."""
@@ -153,7 +159,7 @@ class Checkpoints:
         for steps, (_, names) in self._remember().items():
             wanted = wanted | names | {f"{steps}.json"}
         for file in self.path.iterdir():
-            if _OURS.fullmatch(file.name) and file.name not in wanted:
+            if (_OURS.fullmatch(file.name) or files.is_temporary(file.name)) and file.name not in wanted:
                 with contextlib.suppress(OSError):
                     file.unlink()
 

@@ -55,7 +55,7 @@ class Run(NamedTuple):
     def error(self) -> str:
         """What its last attempt printed when it was refused, in its first line; else the last line that it printed."""
         try:
-            text = self.log.read_text(encoding="utf-8", errors="replace").replace("\r", "\n")
+            text = files.read_text(self.log, errors="replace").replace("\r", "\n")
         except OSError:
             return "it printed nothing"
         lines: list[str] = []

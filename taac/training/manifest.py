@@ -60,7 +60,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if files.size(path) > files.MAX_JSON_BYTES:
         raise Damaged(f"{path} is no manifest: it has {files.size(path)} bytes, more than any has")
     try:
-        first, _, body = path.read_bytes().partition(b"\n")
+        first, _, body = files.read_bytes(path).partition(b"\n")
         header = json.loads(first)
         version, expected = header["taac_checkpoint"], header["blake2b"]
         if type(version) is not int or _digest(version, body) != expected:

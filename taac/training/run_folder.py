@@ -70,12 +70,17 @@ class RunFolder:
             "new", "unfinished" (with or without a checkpoint) or "finished".
 
         Raises:
-            TaacError: the folder holds a run of another configuration, or other files.
+            TaacError: the folder holds a run of another configuration, or other files; a link, pipe or device is in it.
         """
         if self.path.exists() and not self.path.is_dir():
             raise TaacError(f"--root_dir {self.path} is a file; give a folder")
+        if self.path.exists():
+            files.check_entries(self.path)
+        for checkpoints in (self.checkpoints, self.best):
+            if files.check_folder(checkpoints.path):
+                files.check_entries(checkpoints.path)
         names = {p.name for p in self.path.iterdir()} if self.path.exists() else set()
-        names -= {".lock", "run.json.tmp", "config.gin.tmp"}
+        names = {name for name in names if name != ".lock" and not files.is_temporary(name)}
         # Killed in the making, a run has left its run.json alone. A config.gin alone may be the user's own.
         if not names or (names == {self.run.name} and "taac" in self.read_run().get("versions", {})):
             return "new"
@@ -84,7 +89,7 @@ class RunFolder:
                 f"--root_dir {self.path} is not empty and holds no run of taac "
                 f"({self.config.name} and {self.run.name} are not both there); give a new or empty folder"
             )
-        held = self.config.read_text(encoding="utf-8", errors="replace")
+        held = files.read_text(self.config, errors="replace")
         if held != config:
             self.checkpoints.refuse_earlier_version()  # its configuration lacks the parameters that are new
             changes = list(
@@ -117,7 +122,7 @@ class RunFolder:
         """
         self.path.mkdir(parents=True, exist_ok=True)
         deadline = time.monotonic() + timeout
-        with open(self.path / ".lock", "w", encoding="utf-8") as file:
+        with os.fdopen(files.open_file(self.path / ".lock", os.O_RDWR | os.O_CREAT), "r+b") as file:
             while fcntl is not None:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -128,6 +133,10 @@ class RunFolder:
                             f"another process is training in {self.path}; wait for it, or give another folder"
                         ) from error
                     time.sleep(0.1)
+            for path in self.path.iterdir():  # left by a process that was killed while it wrote
+                if files.is_temporary(path.name):
+                    with contextlib.suppress(OSError):
+                        path.unlink()
             yield
 
     def begin(self, config: str, about: dict[str, Any]) -> None:
@@ -150,7 +159,7 @@ class RunFolder:
 
     def read_run(self) -> dict[str, Any]:
         try:
-            content = json.loads(self.run.read_text(encoding="utf-8"))
+            content = json.loads(files.read_text(self.run))
         except (OSError, ValueError, RecursionError) as error:
             raise TaacError(f"{self.run} cannot be read: {error}; is {self.path} the folder of a run?") from error
         if not isinstance(content, dict):
@@ -189,10 +198,10 @@ class RunFolder:
 
     def records(self) -> dict[str, Any]:
         """run.json and evaluations.csv as they are, and checksums of the event files: what a checkpoint holds of them."""
-        events = {path.name: path.read_bytes() for path in self._event_files()}
+        events = {path.name: files.read_bytes(path) for path in self._event_files()}
         return {
             "run": self.read_run(),
-            "evaluations": self.evaluations.read_bytes().decode(),
+            "evaluations": files.read_bytes(self.evaluations).decode(),
             "events": {name: [len(data), files.digest(data)] for name, data in events.items()},
         }
 
@@ -236,7 +245,7 @@ class RunFolder:
     @staticmethod
     def _held(path: Path) -> bytes:
         try:
-            return path.read_bytes()
+            return files.read_bytes(path)
         except OSError:
             return b""
 

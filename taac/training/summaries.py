@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,12 @@ def known_tags() -> dict[str, str]:
     return tags
 
 
+def next_number(folder: Path) -> int:
+    """One more than the greatest number of an event file in the folder; 0 for the first."""
+    found = (files.number_of_event_file(path.name) for path in folder.glob("events.out.tfevents.*"))
+    return 1 + max((number for number in found if number is not None), default=-1)
+
+
 class SummaryWriter:
     """Writes scalars to a TensorBoard event file.
 
@@ -113,7 +120,10 @@ class SummaryWriter:
         from torch.utils.tensorboard import SummaryWriter as Writer  # half a second that only runs pay for
 
         self._folder = folder
-        self._writer = Writer(str(folder), purge_step=purge_step)
+        # Clocks may be set back: a number of the run's own says which file came later. The rest nobody can know before,
+        # so that no link waits there.
+        suffix = f".taac-{next_number(folder)}-{secrets.token_hex(8)}"
+        self._writer = Writer(str(folder), purge_step=purge_step, filename_suffix=suffix)
         self._known = {**known_tags(), **(tags or {})}
         # a template's {name} stands for anything without a slash
         self._patterns = [

@@ -11,6 +11,7 @@ import gin
 import numpy as np
 import torch
 
+from taac import files
 from taac.data_structures import LAST, AlgStep, Experience, Nest, TimeStep
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import EnvironmentFailed, NotFiniteError, TaacError
@@ -273,7 +274,7 @@ class Trainer:
         )
         if self.env_steps == 0:
             self.begin()
-            writer.text("config", "    " + folder.config.read_text(encoding="utf-8").replace("\n", "\n    "))
+            writer.text("config", "    " + files.read_text(folder.config).replace("\n", "\n    "))
             if hyper_parameters:
                 writer.hyper_parameters(hyper_parameters)
         self._clock, self._marks = time.perf_counter(), (self.env_steps, self.learner.num_updates, self.seconds)
@@ -541,7 +542,7 @@ class Trainer:
         self.hooks("before_checkpoint", self)
         self.learner.guard.check_parameters()
         self._elapsed()
-        records = {"config": folder.config.read_text(encoding="utf-8"), **folder.records()}
+        records = {"config": files.read_text(folder.config), **folder.records()}
         state = {**records, **trainer_state.state_dict(self, under_way)}
         folder.checkpoints.save(self.env_steps, state, self.frame_chunks, scheduled)
         folder.trim_best(self.env_steps)
@@ -560,7 +561,7 @@ class Trainer:
         """
         folder.checkpoints.refuse_earlier_version()
         for found in folder.checkpoints.readable():
-            if found.state.get("config") != folder.config.read_text(encoding="utf-8"):
+            if found.state.get("config") != files.read_text(folder.config):
                 raise TaacError(
                     f"{found.path} is of a run of another configuration than {folder.config}; nothing was changed"
                 )

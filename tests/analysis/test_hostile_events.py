@@ -114,7 +114,9 @@ def test_no_damage_of_a_file_is_an_error(tmp_path_factory, data):
         [point(1, 2.0), tensor(dtype=types_pb2.DT_FLOAT, float_val=[1.0]), point(2, 3.0, "b"), point(3, math.nan)],
     )
     content = bytearray(path.read_bytes())
-    for at, byte in data.draw(st.dictionaries(st.integers(0, len(content) - 1), st.integers(0, 255), max_size=8)).items():
+    for at, byte in data.draw(
+        st.dictionaries(st.integers(0, len(content) - 1), st.integers(0, 255), max_size=8)
+    ).items():
         content[at] = byte
     cut = data.draw(st.integers(0, len(content)))
     path.write_bytes(bytes(content) + data.draw(st.binary(max_size=40)) + bytes(content[cut:]))

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import os
 import re
 import shutil
 
@@ -596,7 +597,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(comparison, tmp_path, monkeypatc
     def fail(*paths):
         raise OSError("no space left")
 
-    monkeypatch.setattr(report_files.os, "replace", fail)
+    monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(OSError, match="no space"):
         report_files.write(comparison, tmp_path)
     assert listing(tmp_path) == {}

@@ -61,9 +61,14 @@ def test_counts_may_be_written_as_floats():
     for given, same in (
         (LinearSchedule(1.0, 0.1, 1e2, begin=1e1), LinearSchedule(1.0, 0.1, 100, begin=10)),
         (ExponentialSchedule(1.0, 0.1, 1e2), ExponentialSchedule(1.0, 0.1, 100)),
-        (PiecewiseSchedule((1, 2), env_steps=(0, 1e2), interpolate=True), PiecewiseSchedule((1, 2), (0, 100), None, True)),
+        (
+            PiecewiseSchedule((1, 2), env_steps=(0, 1e2), interpolate=True),
+            PiecewiseSchedule((1, 2), (0, 100), None, True),
+        ),
     ):
-        assert [(given(n), given.integral(n)) for n in (5, 50, 500)] == [(same(n), same.integral(n)) for n in (5, 50, 500)]
+        assert [(given(n), given.integral(n)) for n in (5, 50, 500)] == [
+            (same(n), same.integral(n)) for n in (5, 50, 500)
+        ]
 
 
 def test_the_first_change_is_after_pieces_that_are_equal():
@@ -127,7 +132,10 @@ def test_a_parameter_is_a_number_or_follows():
         (lambda: LinearSchedule(1.0, 0.1, 2.5), r"LinearSchedule\.env_steps must be a whole number, got 2\.5"),
         (lambda: LinearSchedule(1.0, 0.1, updates="5"), r"LinearSchedule\.updates must be a whole number, got '5'"),
         (lambda: ExponentialSchedule(1.0, 0.1, 5, begin=0.5), r"ExponentialSchedule\.begin must be a whole number"),
-        (lambda: PiecewiseSchedule((1, 2), updates=(0, float("inf"))), r"PiecewiseSchedule\.updates must be a whole number"),
+        (
+            lambda: PiecewiseSchedule((1, 2), updates=(0, float("inf"))),
+            r"PiecewiseSchedule\.updates must be a whole number",
+        ),
         (lambda: PiecewiseSchedule((1, 2), env_steps=5), "as many counts .* got values .1, 2. and env_steps 5"),
         (lambda: PiecewiseSchedule((1, 2)), "bind one of env_steps and updates"),
     ],

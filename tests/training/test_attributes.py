@@ -109,7 +109,11 @@ def test_what_follows_no_schedule_can_be_set_beside_what_does():
         "lr/LinearSchedule.updates = 10", "TaacAlgorithm.beta_target_entropy = @beta/LinearSchedule()",
         "beta/LinearSchedule.start = 0.3", "beta/LinearSchedule.end = 0.1", "beta/LinearSchedule.updates = 10",
     )  # fmt: skip
-    for name, value in (("learning_rate/critic", 2e-3), ("learning_rate/temperature", 3e-3), ("target_entropy/action", -2.0)):
+    for name, value in (
+        ("learning_rate/critic", 2e-3),
+        ("learning_rate/temperature", 3e-3),
+        ("target_entropy/action", -2.0),
+    ):
         trainer.attributes.set(name, value)
         trainer._follow_schedules()
         assert trainer.attributes.get(name) == value

@@ -109,7 +109,13 @@ def test_what_is_not_ours_is_left_alone(tmp_path):
 
 def test_left_overs_of_a_kill_are_swept_away(tmp_path):
     kept = saved(tmp_path, 1)
-    for name in ("2.safetensors", "3.json.tmp", "frames-0-7.safetensors", "frames-0-7.safetensors.tmp"):
+    for name in (
+        "2.safetensors",
+        "3.json.tmp",
+        "frames-0-7.safetensors",
+        "frames-0-7.safetensors.tmp",
+        "4.json.0123456789abcdef.tmp",
+    ):
         (kept.path / name).write_text("half")
     assert kept.newest().env_steps == 1
     kept.save(2, state(2))

@@ -108,7 +108,9 @@ def test_a_state_that_cannot_be_saved_is_refused_before_training(tmp_path):
     note, trainer = Note(), build(*SHORT)
     note.count = np.int64(3)
     trainer.hooks = Hooks({"after_update": note})
-    with pytest.raises(TaacError, match="state of a hook cannot be saved: 'after_update/0/count': a int64 has no place"):
+    with pytest.raises(
+        TaacError, match="state of a hook cannot be saved: 'after_update/0/count': a int64 has no place"
+    ):
         trainer.train(RunFolder(tmp_path))
     trainer.close()
     assert trainer.env_steps == 0
@@ -196,7 +198,9 @@ def test_the_best_agent_is_one_of_the_runs_own_after_a_resume_with_other_bits(tm
     params = (*SHORT[1:], "num_env_steps = 400", "evaluation_interval = 20", "checkpoint_interval = 50",
               "Trainer.save_replay = False", "Trainer.summary_interval = 1000")  # fmt: skip
     folder = RunFolder(tmp_path)
-    trainer = run(tmp_path, *params, until=95)  # evaluations 10, 20 | 30, 40: the checkpoint at 50 knows of the first two
+    trainer = run(
+        tmp_path, *params, until=95
+    )  # evaluations 10, 20 | 30, 40: the checkpoint at 50 knows of the first two
     assert trainer.env_steps == 95 and folder.best.saved() == [80, 40]
     run(tmp_path, *params, until=62)  # at 60: 0
     assert folder.best.saved() == [40] and folder.best.newest().part("evaluation")["return_mean"] == 20

@@ -66,9 +66,7 @@ def test_arguments_that_may_name_modules_are_refused(tmp_path, scope, kwargs):
         )
 
 
-@pytest.mark.parametrize(
-    "name", ["'evil:Pendulum-v1'", "%name", "@create_environment()", "'Elsewhere-v0'"]
-)
+@pytest.mark.parametrize("name", ["'evil:Pendulum-v1'", "%name", "@create_environment()", "'Elsewhere-v0'"])
 def test_environments_of_other_packages_are_refused(tmp_path, monkeypatch, name):
     spec = gymnasium.envs.registration.EnvSpec("Elsewhere-v0", entry_point="elsewhere:Environment")
     monkeypatch.setitem(gymnasium.registry, "Elsewhere-v0", spec)

@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from taac import files
 from taac.processes import die_with_parent
 from taac.training.comparison import ATTEMPT, Run
 from taac.training.launchers import Outcome
@@ -52,7 +53,7 @@ def start(
     """Starts a run that appends what it prints to `log`, and ends when this process does."""
     log.parent.mkdir(parents=True, exist_ok=True)
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    with open(log, "ab") as file:
+    with os.fdopen(files.open_file(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as file:
         file.write(f"{ATTEMPT}{now} {socket.gethostname()}\n".encode())
         file.flush()
         # A session of its own: Ctrl-C reaches the campaign alone, which then stops its runs in order. One that is killed

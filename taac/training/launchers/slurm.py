@@ -16,6 +16,7 @@ from pathlib import Path
 
 import gin
 
+from taac import files
 from taac.errors import RESUMABLE, TaacError
 from taac.training.comparison import ATTEMPT, Run
 from taac.training.launchers import Outcome
@@ -201,13 +202,13 @@ class SlurmQueue:
         job = result.stdout.strip().split(";")[0]  # a cluster's name may follow
         tasks = {run: f"{job}_{self._index[run]}" for run in self._pending}
         known = {**self._submitted(), **{str(run.folder): task for run, task in tasks.items()}}
-        self._known.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+        files.write(self._known, (json.dumps(known, indent=1) + "\n").encode())
         self._tasks.update(tasks)
         self._pending = []
 
     def _submitted(self) -> dict[str, str]:
         """The last task of each run that was ever submitted."""
-        return json.loads(self._known.read_text(encoding="utf-8")) if self._known.exists() else {}
+        return json.loads(files.read_text(self._known)) if files.check_file(self._known) else {}
 
     def _look(self) -> dict[str, str] | None:
         """State of each of the user's array tasks in the queue; None when the queue does not answer."""
@@ -222,7 +223,7 @@ class SlurmQueue:
         if run.finished():
             return Outcome(0)
         try:
-            code = int((self._known.parent / f"{task}.exit").read_text(encoding="utf-8"))
+            code = int(files.read_text(self._known.parent / f"{task}.exit"))
             killed_by = code - 128  # the shell's way of telling signals; 255 is no such
             return Outcome(-killed_by if killed_by in signal.valid_signals() else code)
         except (OSError, ValueError):
