@@ -469,9 +469,7 @@ def _check_type(binding: Binding) -> None:
                 collection_check_strategy=typeguard.CollectionCheckStrategy.ALL_ITEMS,
             )
         except typeguard.TypeCheckError as error:
-            problem = (
-                str(error).splitlines()[0].rstrip(":")
-            )  # of a union, each of its types follows in a line of its own
+            problem = str(error).splitlines()[0].rstrip(":")  # of a union, each of its types follows in a line of its own
     if problem:
         named = expected.__name__ if isinstance(expected, type) else str(expected)
         named = re.sub(r"\b(typing|taac)[.](\w+[.])*", "", named)

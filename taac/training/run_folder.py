@@ -120,9 +120,13 @@ class RunFolder:
         Raises:
             TaacError: another process does, and went on doing so.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
         deadline = time.monotonic() + timeout
-        with os.fdopen(files.open_file(self.path / ".lock", os.O_RDWR | os.O_CREAT), "r+b") as file:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            descriptor = files.open_file(self.path / ".lock", os.O_RDWR | os.O_CREAT)
+        except OSError as error:
+            raise files.refusal(error, self.path / ".lock", 0, AGAIN) from error
+        with os.fdopen(descriptor, "r+b") as file:
             while fcntl is not None:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
