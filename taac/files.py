@@ -14,6 +14,7 @@ import re
 import secrets
 import shutil
 import stat
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -391,3 +392,8 @@ def _decode(tree: Any, tensors: dict[str, torch.Tensor]) -> Any:
     if kind == "$tuple":
         return tuple(_decode(part, tensors) for part in content)
     raise KeyError(kind)
+
+
+def is_one_line(text: str) -> bool:
+    """Whether a text, as a name of a file, can be a line's part in UTF-8: no line ends, control characters, lone surrogates."""
+    return not any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in text)

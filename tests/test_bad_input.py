@@ -9,7 +9,7 @@ Cases elsewhere, each with its message asserted, as `pytest --collect-only` coun
     environments that misbehave    20   tests/environments/test_examine.py (test_what_is_wrong...)
     environments that fail         10   tests/environments/test_failures.py
     damaged and forged files       53   tests/test_files.py, tests/training/test_checkpoint.py
-Here: 34, and the fuzz test.
+Here: 46, and the fuzz test.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from taac.commands import check
+from taac.commands import flags as command_flags
 from taac.errors import TaacError
 from taac.training import config, experiment
 from taac.training.run_folder import RunFolder
@@ -49,6 +50,12 @@ def built(*params, method=METHOD):
         ("Trainer.evaluation_episodes = 0", "Trainer.evaluation_episodes must be 1 or more, got 0"),
         ("Trainer.batch_size = 0", "Trainer.batch_size must be 1 or more, got 0"),
         ("Trainer.unroll_length = 0", "Trainer.unroll_length must be 1 or more, got 0"),
+        (
+            "Trainer.unroll_length = 100001",
+            r"unroll_length 100001 x num_envs 1 is above Trainer.num_env_steps 100000: the first iteration would be longer",
+        ),
+        ("hidden_layers = (0,)", r"widths of hidden layers must be 1 or more, got \(0,\)"),
+        ("hidden_layers = (8, -1)", r"widths of hidden layers must be 1 or more, got \(8, -1\)"),
         ("Trainer.updates_per_iteration = 0", "Trainer.updates_per_iteration must be 1 or more, got 0"),
         ("Trainer.max_evaluation_steps = 0", "Trainer.max_evaluation_steps must be 1 or more, got 0"),
         ("Trainer.evaluation_epsilon = -0.1", r"evaluation_epsilon must be in \[0, 1\], got -0.1"),
@@ -94,6 +101,17 @@ def test_segments_that_are_too_short_for_a_method(method, params, message):
     """Durations beyond the segment's end would be acted on, and never be trained."""
     with pytest.raises(TaacError, match=message):
         built(*params, method=f"gin/methods/{method}.gin")
+
+
+@pytest.mark.parametrize("path", ["run\nrm -rf x", "run\r", "a\x1b[2J", "r\udcff", "a\u2028b"])
+def test_folders_that_no_line_can_name(path):
+    with pytest.raises(TaacError, match=r"--root_dir .* holds line ends, control characters or bytes that are no UTF-8"):
+        command_flags.folder("--root_dir", path)
+
+
+@pytest.mark.parametrize("path", ["runs/a b", "Läufe/実験　1", "$(x)", "'"])
+def test_folders_of_any_other_name_are_as_they_are(path):
+    assert command_flags.folder("--root_dir", path) == path
 
 
 @pytest.mark.parametrize("code, message", [("1 / 0", "ZeroDivisionError: division by zero"), ("def", "SyntaxError")])

@@ -13,6 +13,7 @@ import numpy as np
 
 from taac import files
 from taac.analysis import run_records
+from taac.analysis.csv_cells import cell
 from taac.analysis.events import Scalar
 from taac.analysis.literal_text import literal_text
 from taac.analysis.run_records import Record
@@ -80,7 +81,7 @@ def _write_scalars(path: Path, scalars: Mapping[str, Scalar]) -> Path:
     writer.writerow(["tag", "env_steps", "wall_time", "value"])
     for tag, of in scalars.items():
         columns = (of.env_steps.tolist(), of.wall_time.tolist(), of.value.tolist())
-        writer.writerows([tag, *row] for row in zip(*columns))
+        writer.writerows([cell(tag), *row] for row in zip(*columns))
     files.write(path, file.getvalue().encode())
     return path
 
@@ -119,7 +120,7 @@ def table(found: TagCurves) -> str:
         for row in zip(*(column.tolist() for column in of.curve)):
             at, *numbers = ("" if math.isnan(number) else number for number in row)
             writer.writerow(
-                [of.tag, of.task, of.method, of.runs, x, at, *numbers, confidence, interval, found.smoothing]
+                [cell(of.tag), cell(of.task), cell(of.method), of.runs, x, at, *numbers, confidence, interval, found.smoothing]
             )
     return file.getvalue()
 

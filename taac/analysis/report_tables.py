@@ -7,6 +7,7 @@ import io
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from taac.analysis.csv_cells import cell
 from taac.analysis.report_scores import REPETITION
 
 CSV_COLUMNS = (
@@ -31,7 +32,8 @@ def with_interval(found: dict[str, Any] | None) -> str:
 
 
 def markdown(content: dict[str, Any], figures: Sequence[str]) -> str:
-    """report.md."""
+    """report.md. What runs name themselves is text in it: no HTML, no link."""
+    content, figures = _as_text(content), _as_text(list(figures))
     options = content["options"]
     lines = ["# Comparison", ""]
     lines += [
@@ -49,6 +51,15 @@ def markdown(content: dict[str, Any], figures: Sequence[str]) -> str:
     if figures:
         lines += ["## Figures", "", *(f"![{name}]({name})" for name in figures), ""]
     return "\n".join(lines)
+
+
+def _as_text(value: Any) -> Any:
+    """Every string in nested lists and dicts, keys too, without what Markdown would take for HTML, a link or a new line."""
+    if isinstance(value, str):
+        return " ".join(value.split("\n")).replace("<", "&lt;").replace("](", "]\\(")
+    if isinstance(value, dict):
+        return {_as_text(key): _as_text(part) for key, part in value.items()}
+    return [_as_text(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -136,7 +147,7 @@ def table(content: dict[str, Any]) -> str:
     file = io.StringIO()
     writer = csv.DictWriter(file, CSV_COLUMNS, restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(_rows(content))
+    writer.writerows({name: cell(value) for name, value in row.items()} for row in _rows(content))
     return file.getvalue()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from absl import flags
 
 from taac.errors import TaacError
+from taac.files import is_one_line
 
 FLAGS = flags.FLAGS
 
@@ -21,7 +22,21 @@ def define_root_dir(about: str) -> None:
 def root_dir() -> str:
     if not FLAGS.root_dir:
         raise TaacError("--root_dir is missing: the folder of the run")
-    return FLAGS.root_dir
+    return folder("--root_dir", FLAGS.root_dir)
+
+
+def folder(flag: str, path: str) -> str:
+    """The path of a folder, as it was given.
+
+    Raises:
+        TaacError: it is no text that can be written down in a file and read again: line ends, bytes that are no UTF-8.
+    """
+    if not is_one_line(path):
+        raise TaacError(
+            f"{flag} {path!r} holds line ends, control characters or bytes that are no UTF-8; scripts and records that name "
+            "it could not be read again: give another name"
+        )
+    return path
 
 
 def gin_files() -> list[str]:

@@ -31,7 +31,7 @@ def run() -> None:
     given = flags.FLAGS
     if not given.root_dir:
         raise TaacError("--root_dir is missing: the folder of a run, or one with runs below it")
-    roots = [Path(root) for root in given.root_dir]
+    roots = [Path(flags.folder("--root_dir", root)) for root in given.root_dir]
     options_given = given.tags or given.x != "env_steps" or given.smoothing or given.output
 
     from taac.analysis import plots, run_records, tag_curves

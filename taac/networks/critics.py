@@ -12,7 +12,7 @@ import torch
 import torch.nn as nn
 
 from taac.errors import TaacError
-from taac.networks.layers import EnsembleLinear, activation_module, check_ranges, in_full_precision
+from taac.networks.layers import EnsembleLinear, activation_module, check_ranges, check_widths, in_full_precision
 
 
 @gin.configurable
@@ -51,6 +51,7 @@ class CriticEnsemble(nn.Module):
         if num_critics < 1:
             raise TaacError(f"CriticEnsemble.num_critics must be 1 or more, got {num_critics}")
         check_ranges(last_init_range, last_bias_init_range)
+        check_widths(hidden_layers)
         sizes = [input_size, *hidden_layers]
         self.networks_each = 1 if share_hidden_layers else reward_dim or 1  # of a critic
         networks = num_critics * self.networks_each

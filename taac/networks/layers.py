@@ -126,6 +126,12 @@ def activation_module(activation: Callable[..., nn.Module]) -> nn.Module:
     return made
 
 
+def check_widths(hidden_layers: Sequence[int]) -> None:
+    """Raises TaacError unless each is 1 or more."""
+    if any(width < 1 for width in hidden_layers):
+        raise TaacError(f"the widths of hidden layers must be 1 or more, got {tuple(hidden_layers)}; () is none at all")
+
+
 class Mlp(nn.Sequential):
     """Xavier-uniform linear layers, each followed by an activation: `[..., I]` to `[..., O]`."""
 
@@ -133,6 +139,7 @@ class Mlp(nn.Sequential):
         layers: list[nn.Module] = []
         for fan_in, fan_out in itertools.pairwise([input_size, *hidden_layers]):
             layers += [xavier_linear(fan_in, fan_out), activation_module(activation)]
+        check_widths(hidden_layers)
         super().__init__(*layers)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -149,6 +149,11 @@ class Trainer:
                 f"{segment_length * environment.num_envs}, so that there is a segment to sample; "
                 f"got {initial_collect_steps}"
             )
+        if unroll_length * environment.num_envs > num_env_steps:
+            raise TaacError(
+                f"Trainer.unroll_length {unroll_length} x num_envs {environment.num_envs} is above Trainer.num_env_steps "
+                f"{num_env_steps}: the first iteration would be longer than the run, and no update would be due"
+            )
         if num_env_steps <= initial_collect_steps:
             raise TaacError(
                 f"Trainer.num_env_steps {num_env_steps} must be above Trainer.initial_collect_steps "

@@ -211,6 +211,21 @@ def test_verdicts_are_those_of_the_corrected_family(tmp_path):
     assert pairs["ab"]["difference"]["low"] > 0 and pairs["ab"]["verdict"] == "inconclusive"
 
 
+def test_names_are_text_in_markdown_and_no_formulas_in_spreadsheets(comparison):
+    names = {TASKS[0]: "<script>alert(1)</script>", "better": "=cmd|' /C calc'!A0", "plain": "![x](https://elsewhere/x.png)\n# y"}
+    text = json.dumps(comparison)
+    for name, hostile in names.items():
+        text = text.replace(json.dumps(name), json.dumps(hostile))
+    content = json.loads(text)
+    shown = report_tables.markdown(content, ["<b>.png"])
+    assert "<" not in shown and "](https" not in shown and "\n# y" not in shown
+    assert "&lt;script>alert(1)&lt;/script>" in shown and "=cmd" in shown
+    rows = list(csv.DictReader(io.StringIO(report_tables.table(content))))
+    assert {"'=cmd|' /C calc'!A0"} == {row["method"] for row in rows if "cmd" in row["method"]}
+    assert not any(value.startswith(("=", "+", "@")) for row in rows for value in row.values())
+    assert any(float(row["low"]) < 0 for row in rows if row["low"])  # a number is none
+
+
 def test_unequal_seeds_are_compared_unpaired(tmp_path):
     make_campaign(tmp_path, tasks=("Ant-v5",), methods=("better", "null"))
     shutil.rmtree(tmp_path / "Ant-v5" / "null" / "seed_3")

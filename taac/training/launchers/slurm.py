@@ -18,6 +18,7 @@ import gin
 
 from taac import files
 from taac.errors import RESUMABLE, TaacError
+from taac.files import is_one_line
 from taac.training.comparison import ATTEMPT, Run
 from taac.training.launchers import Outcome
 from taac.training.launchers.local import ONE_THREAD
@@ -96,9 +97,13 @@ class SlurmArray:
         self.setup = setup
         asked = {"partition": partition, "time": time, "mem": mem, "cpus-per-task": cpus, "gres": gres}
         self.options = [*(f"--{name}={value}" for name, value in asked.items() if value is not None), *options]
+        for option in self.options:
+            _check_line(f"SlurmArray: the option {option!r}", option)
 
     def script(self, runs: Sequence[Run], root_dir: str | Path, jobs: int = 0) -> str:
         """The job array of these runs, at most `jobs` at a time (0: no bound); the same runs and options give the same text."""
+        for path in (str(folder(root_dir)), os.getcwd()):
+            _check_line(f"the folder {path!r}", path)
         slurm = shlex.quote(str(folder(root_dir)))
         options = [
             "--job-name=taac", f"--array=0-{len(runs) - 1}" + (f"%{jobs}" if jobs else ""),
@@ -232,6 +237,12 @@ class SlurmQueue:
         if now - self._left.setdefault(run, now) < self._grace:
             return None
         return Outcome(None, f"SLURM task {task} is gone: cancelled, out of memory or time, or its machine failed")
+
+
+def _check_line(what: str, text: str) -> None:
+    """Raises TaacError for a text that would be more than one line of the script."""
+    if not is_one_line(text):
+        raise TaacError(f"{what} holds line ends or control characters, which would be lines of the script")
 
 
 def _seconds(limit: str) -> float:

@@ -289,3 +289,23 @@ def test_what_sbatch_refuses_is_told(tmp_path, queue):
     command(queue, "sbatch", "echo 'invalid partition' >&2; exit 1")
     code, _, err = finish(compare(tmp_path / "R", "--launcher", "slurm"))
     assert code == 1 and "invalid partition" in err and "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"partition": "gpu\ntouch ran"},
+        {"mem": "4G\ntouch ran"},
+        {"gres": "gpu:1\ntouch ran"},
+        {"time": "UNLIMITED\ntouch ran"},
+        {"options": ("--account=me\rx",)},
+    ],
+)
+def test_options_are_one_line(options):
+    with pytest.raises(TaacError, match=r"touch ran|account"):
+        slurm.SlurmArray(**options)
+
+
+def test_the_folder_is_one_line(tmp_path):
+    with pytest.raises(TaacError, match="holds line ends or control characters, which would be lines of the script"):
+        slurm.SlurmArray().script([], tmp_path / "x\ntouch ran")
