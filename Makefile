@@ -11,7 +11,7 @@ PEERS := .venv-peers
 PEERS_PYTHON ?= $(PEERS)/bin/python
 BENCH_FLAGS ?=
 
-.PHONY: demo test check lint types bench bench-peers clean
+.PHONY: demo test check quick lint types bench bench-peers clean
 
 $(STAMP): setup.py constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 10) else "taac needs Python 3.10 or later; $(PYTHON) is %d.%d. Try: make PYTHON=python3.11 ..." % v[:2])'
@@ -31,6 +31,15 @@ lint: $(STAMP)
 
 types: $(STAMP)
 	$(BIN)/mypy taac
+
+# The hour's work: what needs no training run and no process of its own, in about two minutes.
+QUICK := tests/ops tests/networks tests/replay tests/algorithms tests/analysis tests/test_layers.py tests/test_nest.py \
+	tests/test_specs.py tests/test_files.py tests/training/test_hooks.py tests/training/test_checkpoint.py \
+	tests/environments/test_seeded_episodes.py
+
+quick: lint types
+	$(BIN)/python -m pytest -n $(WORKERS) -q $(QUICK) --ignore=tests/analysis/test_report_of_trained_runs.py \
+		--ignore=tests/analysis/test_report_page.py --ignore=tests/ops/test_compiled.py --ignore=tests/ops/test_amx.py
 
 check: lint types
 	$(BIN)/python -m pytest -n $(WORKERS) -rs

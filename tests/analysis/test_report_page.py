@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Names that would be markup, an end of the data, a placeholder of the template, or too wide for a phone.
 HOSTILE = {
     "methods": ("</script><script>window.broken = 1</script>", "<!--<script>", "$data ${style}"),
-    "task": "<img src=x onerror='window.broken = 1'> & \"" + "wide" * 40,
+    "task": "<img src=x onerror='window.broken = 1'> & \"" + "wide" * 35,
 }
 DASH = "\N{EN DASH}"  # for what is not known
 needs_browser = pytest.mark.skipif(

@@ -369,7 +369,7 @@ def test_a_file_that_is_not_text(tmp_path):
         ("num_env_steps = 20", ["num_env_steps 20", "initial_collect_steps 20", "no update"]),
         ("Learner.max_grad_norm = -1.0", ["max_grad_norm", "-1"]),
         ("Learner.epsilon = -1.0", ["epsilon", "-1"]),
-        ("hidden_layers = (-3,)", ["cannot build the experiment", "ActorNetwork|CriticEnsemble"]),
+        ("hidden_layers = (-3,)", ["must be 1 or more, got (-3,)"]),
         ("create_experiment.replay_device = 'gpu'", ["device", "gpu"]),
         ("create_experiment.device = 'meta'", ["device", "meta"]),
         ("create_experiment.seed = 5000000000", ["seed", "5000000000"]),
