@@ -34,12 +34,12 @@ types: $(STAMP)
 
 # The hour's work: what needs no training run and no process of its own, in about two minutes.
 QUICK := tests/ops tests/networks tests/replay tests/algorithms tests/analysis tests/test_layers.py tests/test_nest.py \
-	tests/test_specs.py tests/test_files.py tests/training/test_hooks.py tests/training/test_checkpoint.py \
+	tests/test_specs.py tests/runs/test_files.py tests/training/test_hooks.py tests/runs/test_checkpoint.py \
 	tests/environments/test_seeded_episodes.py
 
 quick: lint types
 	$(BIN)/python -m pytest -n $(WORKERS) -q $(QUICK) --ignore=tests/analysis/test_report_of_trained_runs.py \
-		--ignore=tests/analysis/test_report_page.py --ignore=tests/ops/test_compiled.py --ignore=tests/ops/test_amx.py
+		--ignore=tests/analysis/test_report_page.py --ignore=tests/machine/test_compiled.py --ignore=tests/machine/test_amx.py
 
 check: lint types
 	$(BIN)/python -m pytest -n $(WORKERS) -rs

@@ -38,7 +38,7 @@ setup(
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="MIT",
-    package_data={"taac": ["py.typed", "ops/amx_product.cpp", "analysis/anchors.json", "analysis/page/*"]},
+    package_data={"taac": ["py.typed", "machine/amx_product.cpp", "analysis/report/anchors.json", "analysis/report/html/*"]},
     python_requires=">=3.10",
     packages=find_packages(include=["taac", "taac.*"]),
     # Lower bounds: all of them at once, but safetensors', ran the test suite of an earlier version, on Python 3.10.

@@ -1,4 +1,4 @@
-"""Returns of a uniformly random policy: y0 of the anchors in taac/analysis/anchors.json.
+"""Returns of a uniformly random policy: y0 of the anchors in taac/analysis/report/anchors.json.
 
     python experiments/random_returns.py --episodes 200 Hopper-v5 Ant-v5
 

@@ -16,7 +16,7 @@ class NotFiniteError(TaacError):
     """A number is NaN or infinite where training needs finite ones.
 
     Attributes:
-        evidence: what it was found among, tensors by path; see `taac.training.inspection`.
+        evidence: what it was found among, tensors by path; see `taac.runs.inspection`.
     """
 
     def __init__(self, message: str, evidence: dict[str, Any] | None = None):

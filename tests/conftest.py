@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from taac.processes import INTERRUPTIONS
+from taac.machine.processes import INTERRUPTIONS
 
 torch.set_num_threads(1)
 # The same examples every time, however slow the machine is at the moment.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 
 FILES = sorted(path.stem for path in pathlib.Path(__file__).resolve().parents[1].glob("gin/methods/*.gin"))
-# SQIL's are SAC and TAAC on other batches, and need demonstrations: `training/test_imitation.py` has them.
+# SQIL's are SAC and TAAC on other batches, and need demonstrations: `demonstrations/test_imitation.py` has them.
 METHODS = [name for name in FILES if not name.startswith("sqil_")]
 DISCRETE_METHODS = {"sac_discrete", "sac_branches", "sac_discrete_recurrent"}  # the others are of continuous actions
 

@@ -2,13 +2,13 @@
 
 Cases elsewhere, each with its message asserted, as `pytest --collect-only` counts them:
     flags, calls, folders          32   tests/commands/test_commands.py
-    names, types, syntax in gin    32   tests/training/test_config.py
-    values in gin, out of range    42   tests/training/test_config.py (test_values_out_of_range)
+    names, types, syntax in gin    32   tests/configuration/test_config.py
+    values in gin, out of range    42   tests/configuration/test_config.py (test_values_out_of_range)
     environments                   28   tests/environments/test_vector_environment.py
     spaces                         22   tests/environments/test_spaces.py
     environments that misbehave    20   tests/environments/test_examine.py (test_what_is_wrong...)
     environments that fail         10   tests/environments/test_failures.py
-    damaged and forged files       53   tests/test_files.py, tests/training/test_checkpoint.py
+    damaged and forged files       53   tests/runs/test_files.py, tests/runs/test_checkpoint.py
 Here: 46, and the fuzz test.
 """
 
@@ -27,8 +27,8 @@ from hypothesis import strategies as st
 from taac.commands import check
 from taac.commands import flags as command_flags
 from taac.errors import TaacError
+from taac.runs.run_folder import RunFolder
 from taac.training import config, experiment
-from taac.training.run_folder import RunFolder
 
 TASK, METHOD = "gin/tasks/simple_control.gin", "gin/methods/sac.gin"
 

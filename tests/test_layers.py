@@ -1,40 +1,52 @@
-"""The rooms of the house: an import only ever points up the list, and a room keeps to the libraries it may use."""
+"""The rooms of the house: an import only ever runs down the floors, never in a circle, and a room keeps to its libraries."""
 
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "taac"
 
-# Room -> (rooms it may import from, libraries it may not import). A room may always import from itself.
-VOCABULARY = {"data_structures", "specs", "nest", "errors", "files", "processes"}
-ROOMS: dict[str, tuple[set[str], set[str]]] = {
-    **{name: (VOCABULARY, {"gin", "tensorboard", "gymnasium"}) for name in VOCABULARY},
-    "ops": (VOCABULARY, {"gin", "tensorboard", "gymnasium"}),
-    "networks": (VOCABULARY | {"ops"}, {"tensorboard", "gymnasium"}),
-    "algorithms": (VOCABULARY | {"ops", "networks"}, {"tensorboard", "gymnasium"}),
-    "environments": (VOCABULARY | {"ops", "networks", "replay"}, {"tensorboard"}),
-    "replay": (VOCABULARY | {"ops", "networks", "environments"}, {"tensorboard"}),
-    "training": (VOCABULARY | {"ops", "networks", "algorithms", "environments", "replay"}, set()),
-    "analysis": (VOCABULARY, set()),
-    "commands": (
-        VOCABULARY | {"ops", "networks", "algorithms", "environments", "replay", "training", "analysis"},
-        set(),
-    ),
-    "__init__": (set(), {"gin", "tensorboard", "gymnasium", "torch"}),
-    "__main__": ({"commands"}, set()),
+# From the ground up. A room imports from lower floors and from itself; the files of the first floor are one room.
+FLOORS = (
+    {"data_structures", "errors", "nest", "specs"},
+    {"ops", "machine", "configuration"},
+    {"networks", "replay", "environments"},
+    {"algorithms", "runs"},
+    {"demonstrations", "pictures"},
+    {"acting", "learning", "campaigns", "analysis"},
+    {"training"},
+    {"registry", "commands"},
+    {"__main__"},
+)
+FLOOR = {room: number for number, floor in enumerate(FLOORS) for room in floor}
+# What a room may not import although it lies below: other rooms (`taac.<room>`) and libraries.
+FORBIDDEN: dict[str, set[str]] = {
+    **{room: {"gin", "tensorboard", "gymnasium"} for room in (*FLOORS[0], "ops", "machine")},
+    "configuration": {"torch"},
+    "networks": {"tensorboard", "gymnasium"},
+    "replay": {"tensorboard"},
+    "environments": {"tensorboard"},
+    "algorithms": {"tensorboard", "gymnasium"},
+    "runs": {"taac.algorithms", "tensorboard"},
+    "demonstrations": {"tensorboard"},
+    "campaigns": {"taac.algorithms", "tensorboard"},
+    "analysis": {"taac.algorithms", "taac.networks", "taac.replay", "taac.environments", "torch", "gymnasium", "gin"},
 }
 
 
-def room_of(path: Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+def room_of(module: str) -> str:
+    """The room of a module of the package: "replay" of "taac.replay.sum_tree"."""
+    return module.split(".")[1]
 
 
-def imports(source: str) -> set[str]:
-    """Full names of the modules that a source imports anywhere, inside functions too."""
+def imported(source: str) -> set[str]:
+    """Full names of what a source imports anywhere, inside functions too."""
     found = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -45,65 +57,168 @@ def imports(source: str) -> set[str]:
     return found
 
 
-def violations(room: str, source: str) -> list[str]:
-    rooms, forbidden = ROOMS[room]
-    wrong = []
-    for name in imports(source):
-        top, *rest = name.split(".")
-        if top == "taac":
-            target = rest[0] if rest and rest[0] in ROOMS else "__init__"
-            if target not in rooms | {room, "__init__"}:
+def violations(module: str, source: str) -> list[str]:
+    """What a module imports that it may not."""
+    room, wrong = room_of(module), []
+    forbidden = FORBIDDEN.get(room, set())
+    for name in imported(source):
+        parts = name.split(".")
+        if parts[0] != "taac":
+            if forbidden & set(parts):
                 wrong.append(name)
-        elif top in forbidden or any(f".{library}." in f".{name}." for library in forbidden):
-            wrong.append(name)
-    return wrong
+        elif len(parts) > 1 and parts[1] in FLOOR and parts[1] != room:
+            target = parts[1]
+            lower = FLOOR[target] < FLOOR[room] or FLOOR[target] == FLOOR[room] == 0
+            if not lower or f"taac.{target}" in forbidden:
+                wrong.append(name)
+    return sorted(wrong)
 
 
-FILES = sorted(PACKAGE.rglob("*.py"))
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_imports_point_up(path):
-    assert room_of(path) in ROOMS, f"{path} is in no room"
-    assert violations(room_of(path), path.read_text(encoding="utf-8")) == []
+SOURCES = {module_of(path): path.read_text(encoding="utf-8") for path in sorted(PACKAGE.rglob("*.py"))}
 
 
-def test_there_are_files_to_check():
-    assert {room_of(path) for path in FILES} == set(ROOMS)
+def graph(sources: Mapping[str, str]) -> dict[str, set[str]]:
+    """Module -> the modules among `sources` that it imports."""
+    found: dict[str, set[str]] = {}
+    for module, source in sources.items():
+        names = imported(source)
+        modules = {name if name in sources else name.rpartition(".")[0] for name in names} & set(sources)
+        found[module] = modules - {module}
+    return found
+
+
+def folders(modules: Mapping[str, set[str]], packages: Iterable[str]) -> dict[str, set[str]]:
+    """The same graph between the folders that the modules lie in."""
+    packages = set(packages)
+
+    def folder(module: str) -> str:
+        return module if module in packages else module.rpartition(".")[0]
+
+    found: dict[str, set[str]] = {}
+    for module, targets in modules.items():
+        # A folder's __init__ and what lies below it belong together: only arrows between neighbours count.
+        here = folder(module)
+        below = {folder(target) for target in targets}
+        found.setdefault(here, set()).update(
+            there for there in below if not f"{there}.".startswith(f"{here}.") and not f"{here}.".startswith(f"{there}.")
+        )
+    return found
+
+
+def circles(edges: Mapping[str, set[str]]) -> list[list[str]]:
+    """Groups of nodes of which each can be reached from each (Tarjan's strongly connected components)."""
+    number: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    found = []
+
+    def visit(node: str) -> None:
+        number[node] = lowest[node] = len(number)
+        stack.append(node)
+        for target in sorted(edges.get(node, ())):
+            if target not in number:
+                visit(target)
+                lowest[node] = min(lowest[node], lowest[target])
+            elif target in stack:
+                lowest[node] = min(lowest[node], number[target])
+        if lowest[node] == number[node]:
+            group = stack[stack.index(node) :]
+            del stack[stack.index(node) :]
+            if len(group) > 1:
+                found.append(sorted(group))
+
+    for node in sorted(edges):
+        if node not in number:
+            visit(node)
+    return sorted(found)
+
+
+PACKAGES = {module_of(path) for path in PACKAGE.rglob("__init__.py")}
+
+
+# What still runs up, or in a circle, and has to go; a strict expectation fails when it has gone.
+UP = {"taac.campaigns.comparison", "taac.replay", "taac.runs.run_folder"}
 
 
 @pytest.mark.parametrize(
-    "room, source",
+    "module",
+    [pytest.param(m, marks=pytest.mark.xfail(strict=True)) if m in UP else m for m in SOURCES if m != "taac"],
+)
+def test_imports_run_down_the_floors(module):
+    assert room_of(module) in FLOOR, f"{module} is in no room"
+    assert violations(module, SOURCES[module]) == []
+
+
+@pytest.mark.xfail(strict=True)
+def test_every_room_exists():
+    assert {room_of(module) for module in SOURCES if module != "taac"} == set(FLOOR)
+
+
+@pytest.mark.xfail(strict=True)
+def test_no_modules_import_each_other():
+    assert circles(graph(SOURCES)) == []
+
+
+@pytest.mark.xfail(strict=True)
+def test_no_folders_import_each_other():
+    assert circles(folders(graph(SOURCES), PACKAGES)) == []
+
+
+@pytest.mark.parametrize(
+    "module, source",
     [
-        ("ops", "import gin"),
-        ("ops", "from taac.networks import ActorNetwork"),
-        ("nest", "from taac.ops import losses"),
-        ("algorithms", "def f():\n    import gymnasium.spaces"),
-        ("algorithms", "from torch.utils.tensorboard import SummaryWriter"),
-        ("replay", "from taac.algorithms.sac import SacAlgorithm"),
-        ("analysis", "from taac.training import trainer"),
-        ("training", "import taac.commands.train"),
+        ("taac.ops.losses", "import gin"),
+        ("taac.ops.losses", "from taac.networks import ActorNetwork"),
+        ("taac.ops.losses", "from taac.machine import products"),
+        ("taac.nest", "from taac.ops import losses"),
+        ("taac.algorithms.sac", "def f():\n    import gymnasium.spaces"),
+        ("taac.algorithms.sac", "from torch.utils.tensorboard import SummaryWriter"),
+        ("taac.replay.sum_tree", "from taac.algorithms.sac import SacAlgorithm"),
+        ("taac.analysis.curves.plots", "from taac.training import trainer"),
+        ("taac.analysis.curves.plots", "from taac import replay"),
+        ("taac.analysis.curves.plots", "import torch"),
+        ("taac.campaigns.run", "from taac.algorithms import sac"),
+        ("taac.configuration.values", "import torch"),
+        ("taac.acting.rollout", "from taac.learning.learner import Learner"),
+        ("taac.training.trainer", "import taac.commands.train"),
     ],
 )
-def test_the_check_itself_can_fail(room, source):
-    assert violations(room, source)
+def test_the_check_of_rooms_can_fail(module, source):
+    assert violations(module, source)
+
+
+def test_the_check_of_circles_can_fail():
+    sources = {
+        "taac.a": "",
+        "taac.a.one": "from taac.a import two",
+        "taac.a.two": "def f():\n    from taac.a.three import g",
+        "taac.a.three": "import taac.a.one",
+        "taac.b": "",
+        "taac.b.one": "from taac.a import one",
+    }
+    assert circles(graph(sources)) == [["taac.a.one", "taac.a.three", "taac.a.two"]]
+    assert circles(folders(graph(sources), {"taac.a", "taac.b"})) == []
+    # No module reaches itself, yet each folder needs the other.
+    sources.update({"taac.a.one": "from taac.b import one", "taac.a.four": "", "taac.b.one": "from taac.a import four"})
+    assert circles(graph(sources)) == []
+    assert circles(folders(graph(sources), {"taac.a", "taac.b"})) == [["taac.a", "taac.b"]]
+
+
+def run(code: str) -> None:
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=PACKAGE.parent)
 
 
 def test_worker_processes_of_asynchronous_environments_stay_light():
     """`environments.single` is what every worker imports: it must not bring torch along."""
-    import subprocess
-    import sys
-
-    code = "import sys, taac.environments.single; assert 'torch' not in sys.modules and 'gin' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=PACKAGE.parent)
+    run("import sys, taac.environments.single; assert 'torch' not in sys.modules and 'gin' not in sys.modules")
 
 
 def test_analysis_loads_no_training_code():
-    import subprocess
-    import sys
-
-    code = (
-        "import sys, taac.analysis.plots, taac.analysis.report_files\n"
+    run(
+        "import sys, taac.analysis.curves.plots, taac.analysis.report.files\n"
         "assert not {'torch', 'gymnasium', 'gin', 'taac.training'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=PACKAGE.parent)

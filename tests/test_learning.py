@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from taac.acting.evaluation import evaluate
+from taac.acting.metrics import summarize
 from taac.training import config, experiment
-from taac.training.evaluation import evaluate
-from taac.training.metrics import summarize
 
 TASK = "gin/tasks/simple_control.gin"
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.benchmarks import common
-from taac.analysis import events
+from taac.analysis.readers import events
 
 THEIRS = 5  # runs that tensorboard reads
 

@@ -6,7 +6,7 @@ Paths for float32 products: torch's default, numpy's BLAS, and torch with
 `torch.backends.mkldnn.matmul.fp32_precision = "bf16"`. That last one allows oneDNN to round to bfloat16, which it does
 only where the processor has instructions that gain by it (AMX); elsewhere it is oneDNN at full float32 accuracy. The
 relative error against float64 tells which, and a path whose error is not float32's does not count as one. Our own products,
-sums of six or three bfloat16 products of parts of the factors (`taac.ops.amx`), are shown beside them and are not counted
+sums of six or three bfloat16 products of parts of the factors (`taac.machine.amx`), are shown beside them and are not counted
 in the peak rate, which is what libraries make of the units for float32.
 """
 
@@ -73,7 +73,7 @@ def _amx_product(parts: int) -> Callable[[int, int, int], Product]:
     def make(rows: int, inner: int, columns: int) -> Product:
         import torch
 
-        from taac.ops import amx
+        from taac.machine import amx
 
         why = amx.missing()
         if why is not None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from experiments.benchmarks import worker
-from taac.processes import settled_heap
+from taac.machine.processes import settled_heap
 
 Answer = Callable[..., None]
 FOREVER = 1_000_000_000
@@ -83,8 +83,8 @@ def updates(options: dict[str, Any], answer: Answer) -> None:
 
 def training(options: dict[str, Any], answer: Answer) -> None:
     """The whole training loop, one update a step, summaries included; neither evaluation nor checkpoints."""
+    from taac.runs.run_folder import RunFolder
     from taac.training import config
-    from taac.training.run_folder import RunFolder
 
     trainer = build(options, [f"initial_collect_steps = {options['collect']}"])
     meter = worker.Meter(answer, options["collect"] + options["warmup"], {})
@@ -150,8 +150,8 @@ def memory(options: dict[str, Any], answer: Answer) -> None:
 
 def startup(options: dict[str, Any], answer: Answer) -> None:
     """When the first environment step and the first update had been made, as `taac train` makes them."""
+    from taac.runs.run_folder import RunFolder
     from taac.training import config
-    from taac.training.run_folder import RunFolder
 
     imported = time.time()
     trainer = build(options, ["initial_collect_steps = 8"])

@@ -48,7 +48,7 @@ def alone(name: str) -> float:
     """Microseconds of a product of these shapes by itself, the best of many: operands in the cache, nothing around it."""
     import torch
 
-    from taac.ops.products import resolve, using
+    from taac.machine.products import resolve, using
 
     operands = [
         torch.randn(json.loads(shape)) for shape in re.findall(r"\[[\d, ]+\]", name)[-2:]

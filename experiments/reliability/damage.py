@@ -12,7 +12,7 @@ from typing import Any
 
 from experiments.reliability import kills, runs
 from experiments.reliability.runs import Setting, Trouble
-from taac.training.checkpoint import Checkpoints
+from taac.runs.checkpoint import Checkpoints
 
 SETTINGS = (Setting("taac", "InvertedDoublePendulum-v5", 1), Setting("sac", "LunarLanderContinuous-v3", 2))
 KINDS = {

@@ -15,7 +15,7 @@ from typing import Any
 
 from experiments.reliability import kills, runs
 from experiments.reliability.runs import Setting, Trouble
-from taac.training.checkpoint import Checkpoints
+from taac.runs.checkpoint import Checkpoints
 
 SETTING = Setting("sac", "LunarLanderContinuous-v3", 1)
 SIZES = (40, 64, 96, 128, 192)  # kilobytes

@@ -17,8 +17,8 @@ from typing import Any
 
 from experiments.reliability import runs
 from experiments.reliability.runs import Setting, Trouble
-from taac import files
-from taac.training.checkpoint import Checkpoints
+from taac.runs import files
+from taac.runs.checkpoint import Checkpoints
 
 SETTINGS = [
     Setting("taac", "BipedalWalker-v3", 1),

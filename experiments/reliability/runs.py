@@ -22,13 +22,12 @@ import torch.utils.tensorboard
 
 import taac.environments.wrappers
 import taac.training.experiment  # noqa: F401
-from taac import files
-from taac.analysis import events
+from taac.analysis.readers import events
 from taac.commands import main as commands
 from taac.commands import play, train  # noqa: F401
-from taac.training import frame_chunks
-from taac.training.checkpoint import Checkpoints
-from taac.training.manifest import FileEntry, read_entry
+from taac.runs import files, frame_chunks
+from taac.runs.checkpoint import Checkpoints
+from taac.runs.manifest import FileEntry, read_entry
 
 SMALL = (
     "num_env_steps = 600", "initial_collect_steps = 200", "hidden_layers = (16,)", "batch_size = 16",
@@ -160,7 +159,7 @@ def differences(expected: dict[str, Any], folder: Path) -> list[str]:
 
 
 class Trouble:
-    """Takes the place of `os` in `taac.files`: at the n-th call that changes the disk, something happens.
+    """Takes the place of `os` in `taac.runs.files`: at the n-th call that changes the disk, something happens.
 
     Args:
         at: which call, from 1 on; 0: none.

@@ -13,9 +13,9 @@ import torch
 from taac import nest
 from taac.data_structures import Experience, TimeStep
 from taac.replay import ReplayBuffer
+from taac.runs.checkpoint import Checkpoints
+from taac.runs.frame_chunks import FrameChunks
 from taac.specs import TensorSpec
-from taac.training.checkpoint import Checkpoints
-from taac.training.frame_chunks import FrameChunks
 
 NETWORKS = 6 * 2 * 80_000  # parameters: an actor, two critics and their targets, with Adam's moments
 

@@ -41,7 +41,7 @@ def run() -> None:
 
 
 def _batch(path: Path) -> None:
-    from taac.training import inspection
+    from taac.runs import inspection
 
     for line in inspection.describe(inspection.read(path)):
         print(line)
@@ -103,7 +103,7 @@ def _describe(trainer: Trainer) -> None:
 
 
 def _numbers(trainer: Trainer, loaded: Config, memory: list) -> None:
-    from taac.replay.memory import readable_bytes
+    from taac.machine.memory import readable_bytes
     from taac.training.advice import advice
 
     replay, ratio = trainer.replay_buffer, float(trainer.update_ratio)

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
 
-from taac import files
 from taac.commands import flags
 from taac.errors import TaacError
+from taac.runs import files
 
 if TYPE_CHECKING:
-    from taac.training.campaign import State
-    from taac.training.comparison import Comparison, Run
-    from taac.training.launchers import Launcher
-    from taac.training.launchers.slurm import SlurmArray
+    from taac.campaigns.campaign import State
+    from taac.campaigns.comparison import Comparison, Run
+    from taac.campaigns.launchers import Launcher
+    from taac.campaigns.launchers.slurm import SlurmArray
 
 SLURM = {"partition": "string", "time": "string", "mem": "string", "cpus": "integer", "gres": "string"}
 
@@ -50,8 +50,8 @@ def define_flags() -> None:
 def run() -> None:
     root_dir, given = flags.root_dir(), flags.FLAGS
 
-    from taac.training.campaign import Campaign
-    from taac.training.comparison import check_folders
+    from taac.campaigns.campaign import Campaign
+    from taac.campaigns.comparison import check_folders
 
     comparison, array = read()
     runs = comparison.plan(root_dir, given.gin_file, given.gin_param)
@@ -79,9 +79,9 @@ def read() -> tuple[Comparison, SlurmArray]:
 
     Every mistake in the configuration of any run is found here.
     """
+    from taac.campaigns.comparison import Comparison
+    from taac.campaigns.launchers.slurm import SlurmArray
     from taac.training import config
-    from taac.training.comparison import Comparison
-    from taac.training.launchers.slurm import SlurmArray
 
     given = flags.FLAGS
     config.load(given.gin_file)
@@ -96,7 +96,7 @@ def read() -> tuple[Comparison, SlurmArray]:
 
 def launch(runs: list[Run], root_dir: str, array: SlurmArray) -> tuple[Launcher, int | None]:
     """The launcher that was asked for, and how many runs it may have at a time: None is its own affair."""
-    from taac.training.launchers import local, ray_cluster, slurm
+    from taac.campaigns.launchers import local, ray_cluster, slurm
 
     given = flags.FLAGS
     if given.launcher == "ray":

@@ -12,7 +12,7 @@ from taac.errors import TaacError
 
 if TYPE_CHECKING:
     from taac.environments.vector_environment import VectorEnvironment
-    from taac.training.recording import Recorder
+    from taac.pictures.recording import Recorder
 
 
 class Pictures:
@@ -46,7 +46,7 @@ class Pictures:
         """What is to see every step of the evaluation; None if nothing was asked for."""
         if not self._files:
             return None
-        from taac.training.recording import Film, Recorder, VideoFile
+        from taac.pictures.recording import Film, Recorder, VideoFile
 
         self._film, self._writer = Film(), None
         watchers: list[Any] = [self._film] if self._strip or self._timeline else []
@@ -64,19 +64,19 @@ class Pictures:
         """Draws strip and timeline; gives all files."""
         if not (self._strip or self._timeline):
             return self._files
-        from taac.analysis import episode_figures
+        from taac.pictures import figures
 
         steps = self._film.steps
         decided = np.stack([s.decided for s in steps])
         title = f"{environment.name}{', ' + method if method else ''}: return {steps[-1].ret:.1f}"
         if self._strip:
             frames = [s.frame for s in steps if s.frame is not None]
-            episode_figures.film_strip(self._strip, frames, decided, title)
+            figures.film_strip(self._strip, frames, decided, title)
         if self._timeline:
             nothing = np.full(decided.shape[1], np.nan)
             looked = [s.switch_probability for s in steps]
             names, choices = action_parts(environment)
-            episode_figures.timeline(
+            figures.timeline(
                 self._timeline,
                 np.stack([s.action for s in steps]),
                 names,

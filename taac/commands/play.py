@@ -12,8 +12,8 @@ from taac.commands.pictures import Pictures
 from taac.errors import TaacError
 
 if TYPE_CHECKING:
+    from taac.acting.metrics import Episode
     from taac.data_structures import AlgStep, TimeStep
-    from taac.training.metrics import Episode
 
 
 def define_flags() -> None:
@@ -37,12 +37,12 @@ def run() -> None:
     given = flags.FLAGS
     pictures = Pictures(given.record_file, given.film_strip, given.timeline, given.record_episodes, given.overlay)
 
-    from taac import files
+    from taac.acting.evaluation import evaluate
+    from taac.demonstrations.episode_files import EpisodeWriter, check_new_file
     from taac.environments.vector_environment import create_environment
-    from taac.replay.episodes import EpisodeWriter, check_new_file
-    from taac.training import checkpoint, config, experiment
-    from taac.training.evaluation import evaluate
-    from taac.training.run_folder import RunFolder
+    from taac.runs import checkpoint, files
+    from taac.runs.run_folder import RunFolder
+    from taac.training import config, experiment
     from taac.training.schedules import Schedules
 
     if given.record_demonstrations:
@@ -90,7 +90,7 @@ def run() -> None:
 
 
 def _report(episodes: Sequence[Episode], name: str) -> None:
-    from taac.training.metrics import summarize
+    from taac.acting.metrics import summarize
 
     for number, episode in enumerate(episodes, 1):
         total = float(episode.ret.sum())

@@ -34,7 +34,8 @@ def run() -> None:
     roots = [Path(flags.folder("--root_dir", root)) for root in given.root_dir]
     options_given = given.tags or given.x != "env_steps" or given.smoothing or given.output
 
-    from taac.analysis import plots, run_records, tag_curves
+    from taac.analysis.curves import plots, tag_curves
+    from taac.analysis.readers import run_records
 
     if len(roots) == 1 and run_records.is_run(roots[0]) and not options_given:
         picture, table, notes = plots.plot_run(roots[0])

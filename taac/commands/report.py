@@ -16,7 +16,7 @@ def define_flags() -> None:
         "last_evaluations", 3, "The final return is the mean of this many last evaluations.", lower_bound=1
     )
     absl_flags.DEFINE_string(
-        "anchors", None, "A JSON file of more normalisation anchors; see taac/analysis/anchors.json."
+        "anchors", None, "A JSON file of more normalisation anchors; see taac/analysis/report/anchors.json."
     )
     absl_flags.DEFINE_integer(
         "at_step",
@@ -40,8 +40,9 @@ def run() -> None:
     given = flags.FLAGS
     root = Path(flags.root_dir())
 
-    from taac.analysis import diverged, report, report_files
-    from taac.analysis.report_scores import Options
+    from taac.analysis.report import diverged, files
+    from taac.analysis.report import make as report
+    from taac.analysis.report.scores import Options
 
     options = Options(
         last=given.last_evaluations,
@@ -52,7 +53,7 @@ def run() -> None:
         diverged=diverged.parse(given.diverged),
     )
     comparison = report.make(root, options)
-    written = report_files.write(comparison, Path(flags.folder("--output_dir", given.output_dir)) if given.output_dir else root)
+    written = files.write(comparison, Path(flags.folder("--output_dir", given.output_dir)) if given.output_dir else root)
     for warning in comparison["warnings"]:
         print(f"warning: {warning}")
     for pair in comparison["pairs"]:

@@ -12,10 +12,10 @@ from taac.commands import flags
 from taac.errors import DivergedError, Interrupted, TaacError
 
 if TYPE_CHECKING:
+    from taac.acting.metrics import EpisodeSummary
+    from taac.runs.run_folder import RunFolder
     from taac.training.config import Config
     from taac.training.interruption import Interruption
-    from taac.training.metrics import EpisodeSummary
-    from taac.training.run_folder import RunFolder
     from taac.training.trainer import Trainer
 
 
@@ -30,9 +30,9 @@ def define_flags() -> None:
 def run() -> None:
     root_dir, gin_files = flags.root_dir(), flags.gin_files()
 
+    from taac.runs.run_folder import RunFolder, now
     from taac.training import config, experiment
     from taac.training.interruption import Interruption
-    from taac.training.run_folder import RunFolder, now
 
     loaded = config.load(gin_files, flags.FLAGS.gin_param)
     trainer = config.build(experiment.create_experiment)
@@ -104,7 +104,7 @@ def _train(trainer: Trainer, folder: RunFolder, interruption: Interruption, abou
     Raises:
         Interrupted: a signal came before it.
     """
-    from taac import files
+    from taac.runs import files
 
     try:
         with ProgressBar(trainer.num_env_steps, trainer.env_steps) as progress:

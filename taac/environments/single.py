@@ -17,7 +17,7 @@ from gymnasium.envs.registration import EnvSpec
 from taac.environments.seeded_episodes import SeededEpisodes
 from taac.environments.step_recorder import StepRecorder
 from taac.errors import TaacError
-from taac.processes import INTERRUPTIONS, die_with_parent
+from taac.machine.processes import INTERRUPTIONS, die_with_parent
 
 
 class OptionalPackage(NamedTuple):

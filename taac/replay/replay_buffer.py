@@ -9,7 +9,7 @@ import torch
 from taac import nest
 from taac.data_structures import FIRST, Experience, Nest
 from taac.errors import TaacError
-from taac.replay.memory import available_bytes, readable_bytes
+from taac.machine.memory import available_bytes, readable_bytes
 
 
 @gin.configurable

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from taac.algorithms.actor_critic import ActorCriticAlgorithm
+from taac.machine.memory import available_bytes, readable_bytes
 from taac.ops import distributions
-from taac.replay.memory import available_bytes, readable_bytes
 from taac.specs import TensorSpec
 from taac.training.footprint import Share
 from taac.training.trainer import Trainer

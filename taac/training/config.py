@@ -56,7 +56,7 @@ TASK_MACROS: dict[str, str] = {
 }
 
 # Configurables of `taac compare`, not of an experiment.
-OF_COMPARE = ("taac.training.comparison.", "taac.training.launchers.")
+OF_COMPARE = ("taac.campaigns.comparison.", "taac.campaigns.launchers.")
 
 
 class Binding(NamedTuple):
@@ -532,13 +532,13 @@ def _register() -> None:
     global _REGISTERED
     if _REGISTERED:
         return
+    import taac.acting.explorers
     import taac.algorithms
+    import taac.campaigns.comparison
+    import taac.campaigns.launchers.slurm
     import taac.environments.vector_environment
     import taac.environments.wrappers
-    import taac.training.comparison
-    import taac.training.experiment
-    import taac.training.explorers
-    import taac.training.launchers.slurm  # noqa: F401
+    import taac.training.experiment  # noqa: F401
     from taac.ops import schedules, trajectories
 
     for trajectory in (

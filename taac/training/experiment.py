@@ -13,18 +13,18 @@ import torch
 
 from taac import nest, specs
 from taac.algorithms import Algorithm
+from taac.algorithms.agent import Agent, Role
 from taac.algorithms.agents import AgentBatch
 from taac.algorithms.reward_signals import RewardSignal
 from taac.algorithms.td_losses import BaseTDLoss
 from taac.data_structures import Experience, Nest, TimeStep
+from taac.demonstrations.frames import SqilMonitor, demonstrated_frames
 from taac.environments.vector_environment import VectorEnvironment, create_environment
 from taac.errors import TaacError
+from taac.learning.learner import Learner
 from taac.networks import ObservationNormalizer, RecurrentEncoder, RewardNormalizer
 from taac.ops.schedules import Schedule
 from taac.replay import Demonstrations, ReplayBuffer, SqilReplay, kept_apart, prefilled
-from taac.training.agent import Agent, Role
-from taac.training.imitation import SqilMonitor, demonstrated_frames
-from taac.training.learner import Learner
 from taac.training.trainer import Trainer
 
 

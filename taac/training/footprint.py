@@ -8,7 +8,7 @@ import psutil
 import torch
 
 from taac import nest, specs
-from taac.training.optimizers import TensorFlowAdam, state_after_a_step
+from taac.learning.optimizers import TensorFlowAdam, state_after_a_step
 from taac.training.trainer import Trainer
 
 

@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from taac import files
 from taac.errors import TaacError
+from taac.runs import files
 
 if TYPE_CHECKING:
     from taac.training.trainer import Trainer

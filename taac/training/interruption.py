@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 from taac.errors import RESUMABLE
-from taac.processes import INTERRUPTIONS
+from taac.machine.processes import INTERRUPTIONS
 
 
 class Interruption:

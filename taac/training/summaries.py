@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from taac import files
+from taac.acting.metrics import EpisodeSummary
+from taac.runs import files
 from taac.training import hparams
-from taac.training.metrics import EpisodeSummary
 
 # Tag -> meaning. No other scalar is written, but for what an algorithm declares in `summary_tags`.
 TAGS: dict[str, str] = {

@@ -11,27 +11,27 @@ import gin
 import numpy as np
 import torch
 
-from taac import files
+from taac.acting.action_log import ActionLog
+from taac.acting.evaluation import evaluate
+from taac.acting.explorers import Explorer
+from taac.acting.metrics import Episode, EpisodeRecorder, EpisodeSummary, summarize
+from taac.acting.rollout import Rollout
+from taac.algorithms.agent import Agent
 from taac.data_structures import LAST, AlgStep, Experience, Nest, TimeStep
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import EnvironmentFailed, NotFiniteError, TaacError
-from taac.files import Damaged
+from taac.learning.learner import Learner
+from taac.machine.processes import settled_heap
 from taac.ops.schedules import Schedule, Scheduled, at_start, bounds
-from taac.processes import settled_heap
+from taac.pictures.recording import EpisodeVideo
 from taac.replay import ReplayBuffer, SqilReplay
-from taac.training import checkpoint, inspection, trainer_state
-from taac.training.agent import Agent
+from taac.runs import checkpoint, files, inspection
+from taac.runs.files import Damaged
+from taac.runs.frame_chunks import FrameChunks
+from taac.runs.run_folder import RunFolder
+from taac.training import trainer_state
 from taac.training.attributes import Attributes
-from taac.training.evaluation import evaluate
-from taac.training.explorers import Explorer
-from taac.training.frame_chunks import FrameChunks
 from taac.training.hooks import Hooks
-from taac.training.learner import Learner
-from taac.training.metrics import Episode, EpisodeRecorder, EpisodeSummary, summarize
-from taac.training.position import ActionLog
-from taac.training.recording import EpisodeVideo
-from taac.training.rollout import Rollout
-from taac.training.run_folder import RunFolder
 from taac.training.schedules import Schedules
 from taac.training.summaries import SummaryWriter
 from taac.training.warm_start import load_parts

@@ -8,13 +8,13 @@ import numpy as np
 import torch
 
 from taac import nest, specs
+from taac.acting.action_log import Elsewhere, numpy_state, set_numpy_state
+from taac.acting.metrics import Episode, EpisodeSummary
 from taac.errors import EnvironmentFailed, TaacError
-from taac.files import Damaged
-from taac.training import checkpoint
-from taac.training.checkpoint import Checkpoint
-from taac.training.metrics import Episode, EpisodeSummary
-from taac.training.optimizers import state_after_a_step
-from taac.training.position import Elsewhere, numpy_state, set_numpy_state
+from taac.learning.optimizers import state_after_a_step
+from taac.runs import checkpoint
+from taac.runs.checkpoint import Checkpoint
+from taac.runs.files import Damaged
 
 if TYPE_CHECKING:
     from taac.training.trainer import Trainer

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from taac.algorithms.agent import Agent
 from taac.errors import TaacError
-from taac.training import checkpoint
-from taac.training.agent import Agent
-from taac.training.run_folder import RunFolder
+from taac.runs import checkpoint
+from taac.runs.run_folder import RunFolder
 
 
 def load_parts(agent: Agent, sources: Sequence[str]) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ import torch
 
 from taac import nest
 from taac.algorithms import DiscreteSacAlgorithm, RecurrentSacAlgorithm, SacAlgorithm, TaacAlgorithm, TDLoss
+from taac.algorithms.agent import Agent
 from taac.algorithms.agents import AgentBatch
 from taac.algorithms.algorithm import reset_where_first
 from taac.data_structures import Experience, StepType, TimeStep
@@ -24,7 +25,6 @@ from taac.networks import (
 )
 from taac.networks.normalizers import ObservationNormalizer, RewardNormalizer
 from taac.specs import ACTION_MASK, AGENT_MASK, GLOBAL_STATE, TensorSpec, bounded
-from taac.training.agent import Agent
 
 F, M, L = (int(kind) for kind in StepType)
 N, T = 3, 6

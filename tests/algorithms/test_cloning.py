@@ -11,13 +11,13 @@ import torch
 
 from taac import nest
 from taac.algorithms import DiscreteSacAlgorithm, SacHybridAlgorithm, SacValueAlgorithm
+from taac.algorithms.agent import Agent
 from taac.algorithms.agents import AgentBatch
 from taac.algorithms.algorithm import Algorithm
 from taac.data_structures import Experience, StepType
 from taac.errors import TaacError
 from taac.networks import CategoricalActorNetwork, CriticEnsemble
 from taac.specs import bounded
-from taac.training.agent import Agent
 from tests.algorithms import test_sac, test_sac_discrete, test_sac_mixed, test_sac_recurrent, test_sdar, test_taac
 from tests.algorithms.test_sac import (
     ACTION_SPEC,

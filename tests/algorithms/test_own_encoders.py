@@ -8,9 +8,9 @@ import torch
 
 from taac import nest
 from taac.errors import TaacError
+from taac.learning.learner import Learner
 from taac.ops.schedules import LinearSchedule
 from taac.training import config, experiment
-from taac.training.learner import Learner
 from tests.methods import DISCRETE_METHODS, METHODS, fitting
 from tests.training.test_trainer import SMALL, build
 
@@ -224,7 +224,7 @@ def test_a_recurrent_actor_has_a_memory_of_its_own_anyway():
 
 @pytest.mark.parametrize("name", ["actor_encoder", "value_encoder"])
 def test_a_rate_of_an_encoder_that_is_not_there_is_refused(name):
-    from tests.training.test_learner import make_agent
+    from tests.learning.test_learner import make_agent
 
     with pytest.raises(TaacError, match=f"{name}_learning_rate has no effect: the algorithm has no {name}"):
         Learner(make_agent(), **{f"{name}_learning_rate": 0.1})

@@ -8,8 +8,10 @@ import math
 import numpy as np
 import pytest
 
-from taac.analysis import diverged, report, run_records
-from taac.analysis.report_scores import Options
+from taac.analysis.readers import run_records
+from taac.analysis.report import diverged
+from taac.analysis.report import make as report
+from taac.analysis.report.scores import Options
 from taac.errors import TaacError
 from tests.analysis.campaigns import STEPS, make_run
 

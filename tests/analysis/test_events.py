@@ -15,7 +15,7 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from taac.analysis import events, tfrecords
+from taac.analysis.readers import events, tfrecords
 from taac.training.summaries import SummaryWriter
 
 

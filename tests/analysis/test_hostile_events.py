@@ -16,7 +16,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 
-from taac.analysis import events, tfrecords
+from taac.analysis.readers import events, tfrecords
 from tests.analysis.test_events import point, series, write
 
 

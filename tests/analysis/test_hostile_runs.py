@@ -9,11 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taac.analysis import anchors, report, report_files, run_records
-from taac.analysis.report_scores import Options
+from taac.analysis.readers import run_records
+from taac.analysis.report import anchors
+from taac.analysis.report import files as report_files
+from taac.analysis.report import make as report
+from taac.analysis.report.scores import Options
+from taac.campaigns import time_left
+from taac.campaigns.comparison import Run, check_folders
 from taac.errors import TaacError
-from taac.training import time_left
-from taac.training.comparison import Run, check_folders
 from tests.analysis.campaigns import COLUMNS, make_run
 
 DEEP = "[" * 100_000

@@ -9,8 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taac.analysis.intervals import estimate_interval
-from taac.analysis.learning_curves import area_under_curve, common_steps, final_score, interpolate, learning_curve
+from taac.analysis.curves.learning_curves import (
+    area_under_curve,
+    common_steps,
+    final_score,
+    interpolate,
+    learning_curve,
+)
+from taac.analysis.statistics.intervals import estimate_interval
 from taac.errors import TaacError
 
 NAN = float("nan")

@@ -11,9 +11,9 @@ import warnings
 import numpy as np
 import pytest
 
-from taac.analysis import plots, tag_curves
-from taac.analysis.intervals import estimate_interval
-from taac.analysis.tag_curves import Options, choose, smooth
+from taac.analysis.curves import plots, tag_curves
+from taac.analysis.curves.tag_curves import Options, choose, smooth
+from taac.analysis.statistics.intervals import estimate_interval
 from taac.errors import TaacError
 from tests.analysis.campaigns import COLUMNS, STEPS, make_run, summarize
 from tests.analysis.test_events import point, start, write

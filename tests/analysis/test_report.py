@@ -14,9 +14,11 @@ import gymnasium
 import numpy as np
 import pytest
 
-from taac.analysis import anchors, report, report_files, report_tables
-from taac.analysis.comparisons import compare, holm, probability_of_improvement
-from taac.analysis.report_scores import Options
+from taac.analysis.report import anchors, files
+from taac.analysis.report import make as report
+from taac.analysis.report import tables as report_tables
+from taac.analysis.report.scores import Options
+from taac.analysis.statistics.differences import compare, holm, probability_of_improvement
 from taac.errors import TaacError
 from tests.analysis.campaigns import (
     COLUMNS,
@@ -49,7 +51,7 @@ def comparison(campaign):
 @pytest.fixture(scope="module")
 def written(comparison, tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
-    report_files.write(comparison, folder)
+    files.write(comparison, folder)
     return folder
 
 
@@ -468,7 +470,7 @@ def test_fewer_evaluations_than_asked_for_are_told(tmp_path):
     of = method_of(content, "Hopper-v5", "sac")
     assert of["final"]["mean"]["estimate"] == 7 and of["final"]["mean"]["low"] is None
     assert of["area"]["mean"] is None and of["area"]["runs"] == 0
-    report_files.write(comparison, tmp_path)
+    files.write(comparison, tmp_path)
 
 
 def test_one_run_of_each_is_inconclusive_without_an_interval(tmp_path):
@@ -478,7 +480,7 @@ def test_one_run_of_each_is_inconclusive_without_an_interval(tmp_path):
     (p,) = comparison["pairs"]
     assert p["verdict"] == "inconclusive" and p["difference"]["low"] is None and p["improvement"] is None
     assert p["difference"]["estimate"] == pytest.approx(-7200)
-    assert "report_improvement.png" not in [path.name for path in report_files.write(comparison, tmp_path / "out")]
+    assert "report_improvement.png" not in [path.name for path in files.write(comparison, tmp_path / "out")]
 
 
 def test_columns_that_are_missing_are_dashes(tmp_path):
@@ -489,7 +491,7 @@ def test_columns_that_are_missing_are_dashes(tmp_path):
     comparison = report.make(tmp_path, Options())
     of = method_of(comparison, "Hopper-v5", "sac")["repetition"]
     assert of["jerk"] == {"runs": 0, "mean": None} and of["decisions"]["runs"] == 2
-    report_files.write(comparison, tmp_path)
+    files.write(comparison, tmp_path)
     assert sum("has no column fraction_repeated, jerk" in w for w in comparison["warnings"]) == 2
 
 
@@ -515,7 +517,7 @@ def test_all_files_are_there_and_nothing_else(written):
 
 
 def test_the_same_runs_give_the_same_bytes(campaign, written, tmp_path):
-    report_files.write(report.make(campaign, Options()), tmp_path)
+    files.write(report.make(campaign, Options()), tmp_path)
     assert listing(tmp_path) == listing(written)
 
 
@@ -592,19 +594,19 @@ def test_csv_holds_the_numbers_of_json(written):
 
 
 def test_a_picture_that_is_no_longer_of_this_report_is_removed_and_others_are_kept(comparison, tmp_path):
-    report_files.write(comparison, tmp_path)
+    files.write(comparison, tmp_path)
     (tmp_path / "mine.png").write_text("mine")
     make_run(tmp_path / "one" / "run")
-    report_files.write(report.make(tmp_path / "one", Options()), tmp_path)
+    files.write(report.make(tmp_path / "one", Options()), tmp_path)
     assert not (tmp_path / "report_profile.png").exists() and (tmp_path / "mine.png").exists()
 
 
 def test_a_report_that_cannot_be_made_leaves_the_old_one(written, comparison, tmp_path, monkeypatch):
-    report_files.write(comparison, tmp_path)
+    files.write(comparison, tmp_path)
     before = listing(tmp_path)
-    monkeypatch.setattr(report_files.report_tables, "table", lambda content: 1 / 0)
+    monkeypatch.setattr(files.tables, "table", lambda content: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        report_files.write(comparison, tmp_path)
+        files.write(comparison, tmp_path)
     assert listing(tmp_path) == before
 
 
@@ -614,7 +616,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(comparison, tmp_path, monkeypatc
 
     monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(OSError, match="no space"):
-        report_files.write(comparison, tmp_path)
+        files.write(comparison, tmp_path)
     assert listing(tmp_path) == {}
 
 

@@ -7,10 +7,10 @@ import csv
 import numpy as np
 import pytest
 
-from taac.analysis import report
-from taac.analysis.report_curves import MOST_POINTS, points, shared_points
-from taac.analysis.report_scores import Options
-from taac.analysis.run_records import find
+from taac.analysis.readers.run_records import find
+from taac.analysis.report import make as report
+from taac.analysis.report.curves import MOST_POINTS, points, shared_points
+from taac.analysis.report.scores import Options
 from tests.analysis.campaigns import make_run
 
 STEPS = (100, 200, 300, 400)

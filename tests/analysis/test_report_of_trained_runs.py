@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import pytest
 
-from tests.training.launched import POINT, compare, finish
+from tests.campaigns.launched import POINT, compare, finish
 
 TASKS = (POINT, "tests.toy_tasks:taac-test/Near-v0")
 METHODS, SEEDS = ("sac", "sac_ez", "taac"), 3

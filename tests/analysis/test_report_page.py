@@ -14,8 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from taac.analysis import report, report_files, report_page
-from taac.analysis.report_scores import Options
+from taac.analysis.report import files
+from taac.analysis.report import make as report
+from taac.analysis.report import page as report_page
+from taac.analysis.report.scores import Options
 from tests.analysis import browser
 from tests.analysis.campaigns import STEPS, make_campaign, make_run
 
@@ -41,7 +43,7 @@ def folder(tmp_path_factory):
         make_run(root / f"late{seed}", "late", "Ant-v5", seed, values, steps=(500, 650, 800, 1000), repeated=0.5)
     shutil.rmtree(root / "Hopper-v5" / "plain" / "seed_2")
     make_run(root / "odd", "plain", "Hopper-v5", 2, [*STEPS[:6], *[math.nan] * 4])
-    report_files.write(report.make(root, Options()), root / "out")
+    files.write(report.make(root, Options()), root / "out")
     return root / "out"
 
 
@@ -103,7 +105,7 @@ def test_what_is_not_finite_is_no_page():
 def test_an_installed_package_has_the_page(tmp_path):
     build = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", str(tmp_path)]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-    installed = {p.name: p.read_bytes() for p in (tmp_path / "taac" / "analysis" / "page").iterdir()}
+    installed = {p.name: p.read_bytes() for p in (tmp_path / "taac" / "analysis" / "report" / "html").iterdir()}
     assert installed == {p.name: p.read_bytes() for p in report_page.FOLDER.iterdir()}
     assert set(installed) == {"page.html", "page.css", *report_page.SCRIPTS}
 

@@ -10,11 +10,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from taac.analysis import comparisons, intervals, quantiles, statistics
-from taac.analysis.comparisons import compare, correct, holm, improvement_interval, probability_of_improvement
-from taac.analysis.intervals import bounded_interval, estimate_interval, percentile_interval, performance_profile
-from taac.analysis.quantiles import proportion_interval, student_p_value, student_quantile
-from taac.analysis.statistics import iqm, mean, median, normalize, optimality_gap
+from taac.analysis.statistics import differences, intervals, quantiles
+from taac.analysis.statistics import scores as statistics
+from taac.analysis.statistics.differences import (
+    compare,
+    correct,
+    holm,
+    improvement_interval,
+    probability_of_improvement,
+)
+from taac.analysis.statistics.intervals import (
+    bounded_interval,
+    estimate_interval,
+    percentile_interval,
+    performance_profile,
+)
+from taac.analysis.statistics.quantiles import proportion_interval, student_p_value, student_quantile
+from taac.analysis.statistics.scores import iqm, mean, median, normalize, optimality_gap
 from taac.errors import TaacError
 
 PROPERTY = settings(max_examples=60, deadline=None, derandomize=True)
@@ -380,7 +392,7 @@ def test_all_above_all_leaves_room_for_doubt():
     # (1 - P)^2 = z^2 P (1 - P) (1 + 2 (...)) / 9 at P = 0.501.
     x, y = one(4, 5, 6), one(1, 2, 3)
     assert improvement_interval(x, y)[:3] == pytest.approx((1, 0.50102, 1), abs=1e-5)
-    percentile = comparisons.improvement_percentile_interval(x, y)
+    percentile = differences.improvement_percentile_interval(x, y)
     assert math.isnan(percentile.low) and "undefined" in percentile.method
 
 
@@ -394,18 +406,18 @@ def test_coverage_of_the_probability_of_improvement(runs, low, high, percentile)
     pairs = [(1 + rng.normal(size=(runs, 1)), rng.normal(size=(runs, 1))) for _ in range(500)]
     found = [improvement_interval(x, y) for x, y in pairs]
     assert low <= np.mean([i.low <= truth <= i.high for i in found]) <= high
-    drawn = [comparisons.improvement_percentile_interval(x, y, resamples=200) for x, y in pairs]
+    drawn = [differences.improvement_percentile_interval(x, y, resamples=200) for x, y in pairs]
     assert np.mean([i.low <= truth <= i.high for i in drawn]) <= percentile
 
 
 def test_percentile_interval_of_improvement_by_enumeration():
     # X = (0, 2), Y = 1 for sure: P is 0, 1/2, 1 with probability 1/4, 1/2, 1/4.
     x, y = one(0, 2), one(1, 1)
-    assert comparisons.improvement_percentile_interval(x, y, confidence=0.6)[:3] == (0.5, 0, 1)
-    assert comparisons.improvement_percentile_interval(x, y, confidence=0.4)[:3] == (0.5, 0.5, 0.5)
+    assert differences.improvement_percentile_interval(x, y, confidence=0.6)[:3] == (0.5, 0, 1)
+    assert differences.improvement_percentile_interval(x, y, confidence=0.4)[:3] == (0.5, 0.5, 0.5)
     # Two such tasks: 0 and 1 with probability 1/16, 1/4 and 3/4 with 1/4: the 50% interval is 1/4 to 3/4.
     x, y = np.repeat(x, 2, 1), np.repeat(y, 2, 1)
-    assert comparisons.improvement_percentile_interval(x, y, confidence=0.5)[:3] == (0.5, 0.25, 0.75)
+    assert differences.improvement_percentile_interval(x, y, confidence=0.5)[:3] == (0.5, 0.25, 0.75)
 
 
 # --- Differences ----------------------------------------------------------------------------------
@@ -569,8 +581,8 @@ GOOD = np.array([[1.0, 2], [3, 5]])
         (lambda: probability_of_improvement(GOOD, [[1.0], [NAN]]), "task 1 of Y"),
         (lambda: improvement_interval(GOOD, GOOD[:1]), "task 0 of Y has 1 run"),
         (lambda: improvement_interval(GOOD, GOOD, confidence=7), "outside"),
-        (lambda: comparisons.improvement_percentile_interval(GOOD[:1], GOOD), "task 0 of X has 1 run"),
-        (lambda: comparisons.improvement_percentile_interval(GOOD, GOOD, resamples=2), "resamples"),
+        (lambda: differences.improvement_percentile_interval(GOOD[:1], GOOD), "task 0 of X has 1 run"),
+        (lambda: differences.improvement_percentile_interval(GOOD, GOOD, resamples=2), "resamples"),
         (lambda: compare(GOOD, GOOD[:1]), "task 0 of Y has 1 run"),
         (lambda: compare(GOOD, np.concatenate([GOOD, GOOD]), paired=True), r"got \[2, 2\] and \[4, 4\]"),
         (lambda: compare(GOOD, GOOD, "iqm", bounds=(0, 9)), "bounds are of use"),

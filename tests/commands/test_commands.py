@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from taac.training.interruption import Interruption
-from tests.training.launched import wait_for
+from tests.campaigns.launched import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ("num_env_steps = 400", "initial_collect_steps = 300", "batch_size = 8", "hidden_layers = (8,)",
@@ -594,7 +594,7 @@ def test_a_gin_file_imports_a_module_from_the_working_directory(tmp_path):
         cwd=tmp_path, env=environment, capture_output=True, text=True,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
-    from taac.analysis import events
+    from taac.analysis.readers import events
 
     assert "mine/answer" in events.read(tmp_path / "run").scalars
 

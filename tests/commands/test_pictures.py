@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from taac.acting.evaluation import evaluate
 from taac.commands.pictures import Pictures, action_parts
 from taac.environments.vector_environment import create_environment
 from taac.errors import TaacError
 from taac.training import config, experiment
-from taac.training.evaluation import evaluate
 from tests.environments.toys import env_id
 from tests.methods import METHODS, fitting
 from tests.training.test_tensorboard import TINY

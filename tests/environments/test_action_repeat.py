@@ -9,7 +9,10 @@ import pytest
 import torch
 from gymnasium.vector import SyncVectorEnv
 
+from taac.acting.evaluation import evaluate
+from taac.acting.metrics import EpisodeRecorder
 from taac.algorithms import SacAlgorithm
+from taac.algorithms.agent import Agent
 from taac.data_structures import AlgStep, Experience, StepType, TimeStep
 from taac.environments.single import ActionRepeat, ChosenRepeat
 from taac.environments.vector_environment import VectorEnvironment, create_environment
@@ -17,9 +20,6 @@ from taac.errors import TaacError
 from taac.networks import RewardNormalizer
 from taac.specs import bounded
 from taac.training import config, experiment
-from taac.training.agent import Agent
-from taac.training.evaluation import evaluate
-from taac.training.metrics import EpisodeRecorder
 from tests.environments.toys import Probe, env_id
 
 FIRST, MID, LAST = (int(t) for t in StepType)

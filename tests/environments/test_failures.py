@@ -14,8 +14,8 @@ import torch
 
 from taac.environments.vector_environment import create_environment
 from taac.errors import EnvironmentFailed, TaacError
+from tests.campaigns.launched import wait_for
 from tests.environments.toys import env_id
-from tests.training.launched import wait_for
 
 
 def fragile(tmp_path, how, num_envs=3, at=3, times=1, modulus=3, **settings):

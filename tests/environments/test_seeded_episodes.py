@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from taac import nest
+from taac.acting.action_log import ActionLog, Elsewhere
 from taac.data_structures import LAST
 from taac.environments.seeded_episodes import SeededEpisodes, episode_seed
 from taac.environments.vector_environment import create_environment
 from taac.environments.wrappers import SplitReward
-from taac.files import Damaged
-from taac.training.position import ActionLog, Elsewhere
+from taac.runs.files import Damaged
 from tests.environments.toys import Noise, Remembering, env_id
 
 

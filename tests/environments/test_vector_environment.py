@@ -18,7 +18,7 @@ from taac import nest
 from taac.data_structures import StepType, TimeStep
 from taac.environments.vector_environment import VectorEnvironment, create_environment
 from taac.errors import DivergedError, TaacError
-from taac.processes import INTERRUPTIONS
+from taac.machine.processes import INTERRUPTIONS
 from tests.environments import toys
 from tests.environments.toys import Counter, Faulty, Offset, Probe, env_id
 

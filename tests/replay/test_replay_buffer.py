@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from taac import nest
 from taac.data_structures import Experience, StepType, TimeStep
 from taac.errors import TaacError
-from taac.replay import ReplayBuffer, memory, replay_buffer
+from taac.machine import memory
+from taac.replay import ReplayBuffer, replay_buffer
 from taac.specs import TensorSpec
 
 SETTINGS = settings(max_examples=60, deadline=None, database=None)

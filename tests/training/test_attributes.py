@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from taac.errors import TaacError
+from taac.runs.run_folder import RunFolder
 from taac.training import config
-from taac.training.run_folder import RunFolder
 from tests.training.test_trainer import assert_same_parameters, build, run
 
 SHORT = ("num_env_steps = 330", "evaluation_interval = 330", "evaluation_episodes = 1", "checkpoint_interval = 1000",

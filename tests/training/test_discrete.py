@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
+from taac.acting.evaluation import evaluate
+from taac.acting.explorers import EpsilonGreedyExplorer
+from taac.acting.metrics import EpisodeRecorder, summarize
 from taac.data_structures import AlgStep, StepType, TimeStep
 from taac.errors import TaacError
 from taac.ops.schedules import LinearSchedule
+from taac.runs.run_folder import RunFolder
 from taac.specs import ACTION_MASK
 from taac.training import config, experiment
-from taac.training.evaluation import evaluate
-from taac.training.explorers import EpsilonGreedyExplorer
-from taac.training.metrics import EpisodeRecorder, summarize
-from taac.training.run_folder import RunFolder
 from taac.training.schedules import Schedules
 from tests.environments.toys import Masked, env_id
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from taac import files
+from taac.acting.metrics import summarize
 from taac.errors import TaacError
+from taac.runs import files
+from taac.runs.run_folder import RunFolder
 from taac.training import trainer as trainer_module
 from taac.training.hooks import POINTS, Hooks
-from taac.training.metrics import summarize
-from taac.training.run_folder import RunFolder
 from taac.training.warm_start import load_parts
 from tests.training.test_trainer import assert_same_parameters, build, run
 

@@ -8,8 +8,8 @@ import torch
 
 from taac.data_structures import StepType
 from taac.errors import EnvironmentFailed
+from taac.runs.run_folder import RunFolder
 from taac.training.interruption import Interruption
-from taac.training.run_folder import RunFolder
 from tests.environments.toys import env_id
 from tests.training.test_trainer import assert_same_parameters, build, rows, run
 

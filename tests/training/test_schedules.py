@@ -7,11 +7,11 @@ from fractions import Fraction
 import pytest
 import torch
 
-from taac.analysis import events
+from taac.analysis.readers import events
 from taac.errors import TaacError
 from taac.ops.schedules import LinearSchedule, PiecewiseSchedule
+from taac.runs.run_folder import RunFolder
 from taac.training import config, experiment
-from taac.training.run_folder import RunFolder
 from taac.training.schedules import Schedules
 from tests.training.test_trainer import assert_same_parameters, build, curves, rows, run
 
@@ -265,7 +265,7 @@ def test_an_agent_that_plays_follows_too():
 
 
 def test_demonstrations_are_cloned_with_the_weight_in_force():
-    from taac.training.learner import Cloning
+    from taac.learning.learner import Cloning
 
     cloning = Cloning(weight=PiecewiseSchedule((0.0, 2.0), env_steps=(0, 10)))
     schedules = Schedules(cloning)

@@ -10,10 +10,10 @@ from PIL import Image
 
 from taac.commands.train import _hyper_parameters
 from taac.errors import TaacError
+from taac.pictures.recording import EpisodeVideo
+from taac.runs.run_folder import RunFolder
 from taac.training import config, experiment
 from taac.training.config import TASK_MACROS
-from taac.training.recording import EpisodeVideo
-from taac.training.run_folder import RunFolder
 from tests.methods import DISCRETE_METHODS, METHODS, fitting
 from tests.training.test_trainer import Killed, assert_same_parameters, rows
 

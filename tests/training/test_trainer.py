@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from taac.analysis import events
+from taac.acting.evaluation import evaluate
+from taac.analysis.readers import events
 from taac.data_structures import StepType
 from taac.errors import TaacError
-from taac.files import Damaged
+from taac.runs.checkpoint import Checkpoint
+from taac.runs.files import Damaged
+from taac.runs.manifest import make_manifest, read_manifest
+from taac.runs.run_folder import RunFolder
 from taac.training import config, experiment, trainer_state
-from taac.training.checkpoint import Checkpoint
-from taac.training.evaluation import evaluate
-from taac.training.manifest import make_manifest, read_manifest
-from taac.training.run_folder import RunFolder
 from taac.training.summaries import known_tags
 from taac.training.trainer import derived_seed
 from tests.environments.toys import env_id
@@ -363,7 +363,7 @@ def test_whatever_a_strangers_checkpoint_holds_is_taken_or_refused(tmp_path):
     """Any plain value in any place of it, its checksums right: no exception but `TaacError`."""
     import random
 
-    from taac.training import manifest
+    from taac.runs import manifest
 
     params = ("checkpoint_interval = 100", "num_env_steps = 350")
     run(tmp_path / "run", *params, stop=330)
@@ -401,7 +401,7 @@ def test_whatever_a_strangers_checkpoint_holds_is_taken_or_refused(tmp_path):
 
 def test_an_optimizer_of_other_shapes_is_refused(tmp_path):
     """torch does not look, and would read past the end of what is too short."""
-    from taac.training import manifest
+    from taac.runs import manifest
 
     run(tmp_path / "run", "checkpoint_interval = 100", "num_env_steps = 310")
     trainer, folder = build("checkpoint_interval = 100", "num_env_steps = 310"), RunFolder(tmp_path / "run")
@@ -686,7 +686,7 @@ def test_a_file_of_the_users_own_is_not_taken_for_a_run(tmp_path, name, text):
 
 def test_an_evaluation_without_an_end_stops_the_run():
     trainer = build("Trainer.max_evaluation_steps = 50", "evaluation_episodes = 1")
-    from taac.training.evaluation import evaluate
+    from taac.acting.evaluation import evaluate
 
     with pytest.raises(TaacError, match=r"after 50 steps .*max_episode_steps"):
         evaluate(trainer.agent, trainer.evaluation_environment, 1, 0, max_steps=trainer.max_evaluation_steps)

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from taac.errors import TaacError
-from taac.training.run_folder import RunFolder
+from taac.runs.run_folder import RunFolder
 from tests.training.test_trainer import assert_same_parameters, build, rows, run
 
 TRANSITIONS = "Trainer.update_clock = 'transitions'"

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from taac.errors import TaacError
-from taac.training.checkpoint import Checkpoint
-from taac.training.run_folder import RunFolder
+from taac.runs.checkpoint import Checkpoint
+from taac.runs.run_folder import RunFolder
 from tests.training.test_trainer import assert_same_parameters, build, run
 
 SHORT = ("num_env_steps = 360", "initial_collect_steps = 300", "create_agent.normalize_observations = True")

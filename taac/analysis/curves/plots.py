@@ -1,0 +1,180 @@
+"""Pictures and tables of curves."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from taac.analysis.csv_cells import cell
+from taac.analysis.curves.tag_curves import AXES, TagCurve, TagCurves
+from taac.analysis.literal_text import literal_text
+from taac.analysis.readers import run_records
+from taac.analysis.readers.events import Scalar
+from taac.analysis.readers.run_records import Record
+from taac.errors import TaacError
+from taac.runs import files
+
+FORMATS = (".png", ".svg", ".csv")
+CSV_COLUMNS = ("tag", "task", "method", "runs", "x", "at", "mean", "low", "high", "confidence", "interval", "smoothing")
+_MOST_ROWS = 60  # of panels; a picture cannot be of any height
+
+
+# --- One run --------------------------------------------------------------------------------------
+
+
+def plot_run(folder: Path) -> tuple[Path, Path, list[str]]:
+    """Draws return and fraction of repeated steps against environment steps.
+
+    Greedy evaluation is drawn with a band of one standard deviation over episodes; exploring episodes beside it. Nothing
+    is smoothed.
+
+    Returns:
+        `curves.png`, and `curves.csv` with every scalar summary (tag, env_steps, wall_time, value), in the folder; and
+        what is wrong with the run.
+
+    Raises:
+        TaacError: the folder holds no run, or one without an evaluation yet.
+    """
+    record = run_records.read(folder, folder)
+    if not np.isfinite(record.returns).any():
+        raise TaacError(f"the run in {folder} has nothing to draw: {'; '.join(record.problems)}")
+    drawn = _draw_run(folder / "curves.png", record), _write_scalars(folder / "curves.csv", record.scalars)
+    return *drawn, [*record.problems, *record.notes]
+
+
+@literal_text()
+def _draw_run(path: Path, record: Record) -> Path:
+    pyplot = _pyplot()
+    steps, table, scalars = record.steps, record.evaluations, record.scalars
+    figure, (top, bottom) = pyplot.subplots(2, 1, figsize=(8, 6.5), sharex=True, layout="constrained")
+    figure.suptitle(f"{record.task or ''}, seed {'?' if record.seed is None else record.seed}")
+    mean, deviation = table["return_mean"], table["return_std"]
+    top.fill_between(steps, mean - deviation, mean + deviation, color="C0", alpha=0.2, linewidth=0)
+    top.plot(steps, mean, color="C0", marker="o", markersize=3, label="greedy evaluation (band: 1 sd over episodes)")
+    bottom.plot(steps, table["fraction_repeated"], color="C0", marker="o", markersize=3, label="greedy evaluation")
+    for axis, tag in ((top, "rollout/return"), (bottom, "rollout/fraction_repeated")):
+        if tag in scalars:
+            axis.plot(scalars[tag].env_steps, scalars[tag].value, color="C1", linewidth=1, alpha=0.8, label="exploring")
+    top.set_ylabel("return")
+    bottom.set_ylabel("fraction of steps repeated")
+    bottom.set_ylim(-0.02, 1.02)
+    bottom.set_xlabel("environment steps")
+    for axis in (top, bottom):
+        axis.grid(alpha=0.3)
+        axis.legend(loc="best", fontsize="small")
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=120)
+    pyplot.close(figure)
+    files.write(path, file.getvalue())
+    return path
+
+
+def _write_scalars(path: Path, scalars: Mapping[str, Scalar]) -> Path:
+    file = io.StringIO()
+    writer = csv.writer(file)
+    writer.writerow(["tag", "env_steps", "wall_time", "value"])
+    for tag, of in scalars.items():
+        columns = (of.env_steps.tolist(), of.wall_time.tolist(), of.value.tolist())
+        writer.writerows([cell(tag), *row] for row in zip(*columns))
+    files.write(path, file.getvalue().encode())
+    return path
+
+
+# --- Many runs ------------------------------------------------------------------------------------
+
+
+def check_format(path: Path) -> None:
+    """Raises TaacError for an ending that is none of `FORMATS`."""
+    if path.suffix.lower() not in FORMATS:
+        raise TaacError(f"--output {path} must end in {' or '.join(FORMATS)}")
+
+
+def write_curves(found: TagCurves, path: Path) -> Path:
+    """A picture (.png, .svg) or table (.csv) of curves; the same curves give the same bytes.
+
+    Raises:
+        TaacError: another ending, more panels than a picture can have.
+    """
+    check_format(path)
+    suffix = path.suffix.lower()
+    data = table(found).encode() if suffix == ".csv" else picture(found, suffix[1:])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.write(path, data)
+    return path
+
+
+def table(found: TagCurves) -> str:
+    """A row for each point of each curve; what is not known is left empty."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(CSV_COLUMNS)
+    x, confidence = found.options.x, found.options.confidence
+    for of in found.curves:
+        interval = "Student t, at each point by itself" if of.runs > 1 else "none: one run"
+        for row in zip(*(column.tolist() for column in of.curve)):
+            at, *numbers = ("" if math.isnan(number) else number for number in row)
+            writer.writerow(
+                [cell(of.tag), cell(of.task), cell(of.method), of.runs, x, at, *numbers, confidence, interval, found.smoothing]
+            )
+    return file.getvalue()
+
+
+@literal_text()
+def picture(found: TagCurves, form: str) -> bytes:
+    """A row of panels for each tag, a column for each task, a line for each method."""
+    tags = list(dict.fromkeys(of.tag for of in found.curves))
+    tasks = sorted({of.task for of in found.curves})
+    methods = sorted({of.method for of in found.curves})
+    if len(tags) > _MOST_ROWS:
+        raise TaacError(f"{len(tags)} tags are too many for one picture (at most {_MOST_ROWS}); give fewer, or a .csv")
+    pyplot = _pyplot()
+    size = (max(6.5, 5.2 * len(tasks)), 3.2 * len(tags) + 0.8)
+    figure, axes = pyplot.subplots(len(tags), len(tasks), figsize=size, squeeze=False, layout="constrained")
+    colors = {method: f"C{i % 10}" for i, method in enumerate(methods)}
+    for row, tag in zip(axes, tags):
+        for axis, task in zip(row, tasks):
+            of = [c for c in found.curves if (c.tag, c.task) == (tag, task)]
+            if of:
+                _panel(axis, of, colors)
+                axis.set(title=task, xlabel=AXES[found.options.x], ylabel=tag)
+            else:
+                axis.set_axis_off()
+    figure.suptitle(_caption(found), fontsize="small")
+    file = io.BytesIO()
+    with pyplot.rc_context({"svg.hashsalt": "taac"}):
+        figure.savefig(file, format=form, dpi=110, metadata={"Date": None} if form == "svg" else {"Software": None})
+    pyplot.close(figure)
+    return file.getvalue()
+
+
+def _panel(axis: Any, curves: list[TagCurve], colors: Mapping[str, str]) -> None:
+    for of in curves:
+        x, mean, low, high = of.curve
+        marker = "o" if x.size <= 50 else ""
+        label, color = f"{of.method} ({of.runs})", colors[of.method]
+        axis.fill_between(x, low, high, color=color, alpha=0.2, linewidth=0)
+        axis.plot(x, mean, color=color, linewidth=1.2, marker=marker, markersize=2.5, label=label)
+    axis.legend(loc="best", fontsize="small", title="method (runs)", title_fontsize="small")
+    axis.grid(alpha=0.3)
+
+
+def _caption(found: TagCurves) -> str:
+    interval = f"{found.options.confidence:.0%} interval (Student t, at each point by itself)"
+    several = any(of.runs > 1 for of in found.curves)
+    what = f"mean over runs, band: {interval}" if several else "single runs, no interval"
+    return f"{what}\nsmoothing: {found.smoothing}"
+
+
+def _pyplot() -> Any:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot

@@ -1,0 +1,243 @@
+"""Curves of any summaries of any runs: runs of one method on one task averaged, against steps, decisions, updates or time."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from taac.analysis.curves.learning_curves import Curve, common_steps, interpolate, learning_curve
+from taac.analysis.readers import events, run_records
+from taac.analysis.readers.events import Scalar
+from taac.analysis.readers.run_records import Record
+from taac.analysis.report import checks
+from taac.errors import TaacError
+
+AXES = {
+    "env_steps": "environment steps",
+    "decisions": "decisions",
+    "updates": "gradient steps",
+    "wall_time": "seconds of training",
+}
+DEFAULT_TAGS = ("evaluation/return", "evaluation/fraction_repeated")
+_NO_TASK = "unknown task"
+_COUNTS = {"updates": "updates", "decisions": "training_decisions"}  # axis -> column of evaluations.csv
+
+
+class Options(NamedTuple):
+    """What is drawn, and how."""
+
+    tags: tuple[str, ...] = DEFAULT_TAGS  # or patterns with * ? [...]
+    x: str = "env_steps"  # of AXES
+    smoothing: float = 0.0  # on the scale of x; 0: none
+    confidence: float = 0.95
+    allow_mixed: bool = False
+
+
+class TagCurve(NamedTuple):
+    """The mean over the runs of one method on one task."""
+
+    tag: str
+    task: str
+    method: str
+    runs: int
+    curve: Curve  # against x; the ends of the interval are NaN where there is one run, or where runs do not differ
+
+
+class TagCurves(NamedTuple):
+    """All that a picture or a table shows."""
+
+    curves: list[TagCurve]  # by tag as asked for, task, method
+    options: Options
+    notes: list[str]  # what a reader must know
+
+    @property
+    def smoothing(self) -> str:
+        """What smoothing means, in words."""
+        width = self.options.smoothing
+        return f"mean of the run's points in the last {width:g} {AXES[self.options.x]}" if width else "none"
+
+
+def make(roots: Sequence[Path], options: Options) -> TagCurves:
+    """Curves of all runs below some folders.
+
+    The points of each run are smoothed (`smooth`), then interpolated linearly on the union of the points of its group,
+    within the range that all runs of the group cover, and averaged, with Student's t interval at each point by itself.
+    Nothing is extrapolated. A value that is no finite number leaves a gap.
+
+    Raises:
+        TaacError: wrong options, no run, runs that are not comparable (without `allow_mixed`), a tag that no run has.
+    """
+    _check(options)
+    records = _records(roots)
+    notes = _Notes()
+    for mixture in checks.refuse_mixtures(records, options.allow_mixed):
+        notes.add(mixture)
+    series = {r.folder: _series(r) for r in records}
+    tags = choose(options.tags, sorted({tag for of in series.values() for tag in of}))
+    for r in records:
+        for problem in (*r.problems, *r.notes, *([] if r.status == "finished" else [f"not finished: {r.status}"])):
+            notes.add(problem, r)
+    found = []
+    for tag in tags:
+        for task, method in sorted({(r.task or _NO_TASK, r.method) for r in records}):
+            group = [r for r in records if (r.task or _NO_TASK, r.method) == (task, method)]
+            for r in group:
+                if tag not in series[r.folder]:
+                    notes.add(f"no {tag}", r)
+            lines = [_line(r, tag, series[r.folder][tag], options, notes) for r in group if tag in series[r.folder]]
+            lines = [line for line in lines if line[0].size]
+            curve = _mean(lines, f"{tag} of {method} on {task}", options, notes)
+            if curve is not None:
+                found.append(TagCurve(tag, task, method, len(lines), curve))
+    if not found:
+        raise TaacError("there is nothing to draw:\n  " + "\n  ".join(notes.told()))
+    return TagCurves(found, options, notes.told())
+
+
+def choose(patterns: Sequence[str], known: Sequence[str]) -> list[str]:
+    """The tags that are meant, each once, in the order of the patterns.
+
+    Raises:
+        TaacError: one stands for no tag.
+    """
+    chosen: list[str] = []
+    for pattern in patterns:
+        matching = [tag for tag in known if tag == pattern or fnmatchcase(tag, pattern)]
+        if not matching:
+            if not known:
+                raise TaacError(f"--tags {pattern}: the runs have neither evaluations nor summaries yet")
+            near = difflib.get_close_matches(pattern, known, n=3, cutoff=0.5)
+            nearest = f"; nearest: {', '.join(near)}" if near else ""
+            raise TaacError(f"--tags {pattern}: no run has such a series{nearest}; there are: {', '.join(known)}")
+        chosen += [tag for tag in matching if tag not in chosen]
+    return chosen
+
+
+def smooth(x: np.ndarray, y: np.ndarray, width: float) -> np.ndarray:
+    """Trailing mean: each point becomes the mean of the points in `(x - width, x]`; 0 changes nothing.
+
+    Points that are NaN are left out of means, and stay NaN themselves.
+
+    Args:
+        x: `[n]`, rising.
+        y: `[n]`.
+    """
+    if not width:
+        return y
+    known = np.isfinite(y)
+    at, values = x[known], y[known]
+    first = np.searchsorted(at, at - width, side="right")
+    ends = np.arange(1, at.size + 1)
+    # Sums of stretches one by one: differences of running sums would lose small values behind a large one.
+    sums = np.add.reduceat(np.append(values, 0.0), np.stack([first, ends], axis=1).ravel())[::2] if at.size else values
+    out = np.full(y.shape, math.nan)
+    out[known] = sums / (ends - first)
+    return out
+
+
+# --- Runs -----------------------------------------------------------------------------------------
+
+
+def _check(options: Options) -> None:
+    if options.x not in AXES:
+        raise TaacError(f"--x must be one of {', '.join(AXES)}, got '{options.x}'")
+    if not (math.isfinite(options.smoothing) and options.smoothing >= 0):
+        raise TaacError(f"--smoothing must be 0 or more {AXES[options.x]}, got {options.smoothing}")
+    if not options.tags:
+        raise TaacError("--tags is empty; give tags, such as rollout/return, or patterns, such as 'beta/*'")
+
+
+def _records(roots: Sequence[Path]) -> list[Record]:
+    """All runs below the folders, each once; named by their whole paths where there are several folders."""
+    found: dict[Path, Record] = {}
+    for root in roots:
+        for record in run_records.find(root):
+            path = root / record.folder
+            named = record if len(roots) == 1 else record._replace(folder=path.as_posix())
+            found.setdefault(path.resolve(), named)
+    return list(found.values())
+
+
+def _series(record: Record) -> dict[str, Scalar]:
+    """Everything that can be drawn of a run; what evaluations.csv holds is taken from there."""
+    table, found = record.evaluations, dict(record.scalars)
+    for name in run_records.NUMBERS:
+        counts = name in ("env_steps", "seconds", "episodes", *_COUNTS.values())
+        if not counts and np.isfinite(table[name]).any():
+            unknown = np.full(table[name].shape, math.nan)
+            tag = f"evaluation/{'return' if name == 'return_mean' else name}"
+            found[tag] = Scalar(table["env_steps"].astype(np.int64), unknown, table["seconds"], table[name])
+    return found
+
+
+def _line(record: Record, tag: str, scalar: Scalar, options: Options, notes: _Notes) -> tuple[np.ndarray, np.ndarray]:
+    """One run's points `[n]`, x rising, smoothed, with NaN for what is no finite number."""
+    for flaw in events.flaws(scalar):
+        notes.add(f"{tag} has {flaw}", record)
+    x, y = _along(record, scalar, options.x), np.where(np.isfinite(scalar.value), scalar.value, math.nan)
+    known = np.isfinite(x)
+    if not known.all():
+        notes.add(f"{tag} has {(~known).sum()} point(s) whose {AXES[options.x]} are not known, left out", record)
+    x, y = np.maximum.accumulate(x[known]), y[known]
+    last = np.append(x[1:] > x[:-1], True)[: x.size]  # of those at one place, as before the first update
+    x, y = x[last], y[last]
+    return x, smooth(x, y, options.smoothing)
+
+
+def _along(record: Record, scalar: Scalar, axis: str) -> np.ndarray:
+    """Where the points of a series lie on an axis, `[n]`; counts are interpolated between those that were written."""
+    if axis == "env_steps":
+        return scalar.env_steps.astype(np.float64)
+    if axis == "wall_time":
+        return scalar.seconds
+    counts = {0: 0.0}
+    if f"count/{axis}" in record.scalars:
+        of = record.scalars[f"count/{axis}"]
+        counts.update(zip(of.env_steps.tolist(), of.value.tolist()))
+    if _COUNTS[axis] in record.evaluations:  # exact where a summary was rounded to float32, and there at the very end
+        at_evaluations = zip(record.steps.astype(int).tolist(), record.evaluations[_COUNTS[axis]].tolist())
+        counts.update((step, count) for step, count in at_evaluations if math.isfinite(count))
+    at = sorted(step for step, count in counts.items() if math.isfinite(count))
+    if len(at) == 1:
+        return np.full(scalar.env_steps.shape, math.nan)
+    return np.interp(scalar.env_steps, at, [counts[step] for step in at], left=math.nan, right=math.nan)
+
+
+# --- Means ----------------------------------------------------------------------------------------
+
+
+def _mean(lines: list[tuple[np.ndarray, np.ndarray]], what: str, options: Options, notes: _Notes) -> Curve | None:
+    """The mean of several runs; None where there are none, or they have no point in common."""
+    if not lines:
+        return None
+    steps = common_steps(lines, gaps=True)
+    if not steps.size:
+        notes.add(f"{what}: the {AXES[options.x]} of its {len(lines)} runs do not overlap; not drawn")
+        return None
+    values = interpolate(lines, steps, gaps=True)
+    if len(lines) == 1:
+        nothing = np.full(steps.shape, math.nan)
+        return Curve(steps, values[0], nothing, nothing)
+    longest = max(x[-1] for x, _ in lines)
+    if longest - steps[-1] > 0.05 * longest:
+        notes.add(f"{what}: drawn up to {steps[-1]:g} {AXES[options.x]}, where all {len(lines)} runs have been")
+    return learning_curve(steps, values, confidence=options.confidence)
+
+
+class _Notes:
+    """What a reader must know, each thing once, with all the runs that it is true of."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, list[Record]] = {}
+
+    def add(self, text: str, record: Record | None = None) -> None:
+        self._runs.setdefault(text, []).extend([] if record is None else [record])
+
+    def told(self) -> list[str]:
+        return [f"{checks.named(runs)}: {text}" if runs else text for text, runs in self._runs.items()]

@@ -1,0 +1,285 @@
+"""TensorBoard's event files read back: the scalar series of a run folder, fast, and what was found damaged.
+
+`tensorboard`'s own reader takes a fraction of a millisecond a point, most of it for checksums in Python. Here, scalar
+records as `SummaryWriter.add_scalar` writes them are decoded all at once (`_decode`); every other kind of record, of which
+there are few, by the Event message of `tensorboard`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from taac.analysis.readers import tfrecords
+from taac.analysis.readers.tfrecords import Records
+from taac.errors import TaacError
+from taac.runs import files
+from taac.runs.files import Damaged
+
+MAX_STEP = 1 << 53  # up to which every step is a float64, too
+LARGEST = 1e60  # of which means and variances can be taken; 1e9 rewards of float32 sum to less
+_SHORT = 1024  # bytes; longer records hold texts and pictures, and are checked only where they do hold scalars
+_LONGEST = 1 << 16  # bytes; no longer record is looked into
+_MAX_TIME = 1e12  # seconds since the epoch
+_NAMED = 4  # tags that a note names
+
+
+class Scalar(NamedTuple):
+    """One series, by rising step, each step once."""
+
+    env_steps: np.ndarray  # [n] int64
+    wall_time: np.ndarray  # [n] seconds since the epoch
+    seconds: np.ndarray  # [n] of the run so far, without the pauses before restarts and without what was done again
+    value: np.ndarray  # [n], may hold NaN and infinities
+
+
+class Events(NamedTuple):
+    """What the event files of a folder hold."""
+
+    scalars: dict[str, Scalar]  # by tag, in order of the alphabet
+    notes: tuple[str, ...]  # what was damaged or mended
+
+
+class _Points(NamedTuple):
+    """Scalars in the order in which they were written."""
+
+    place: np.ndarray  # [n] int64, number of the record in its file
+    tag: np.ndarray  # [n] int64, in a list of tags
+    step: np.ndarray  # [n] int64
+    wall_time: np.ndarray  # [n]
+    value: np.ndarray  # [n]
+
+    def of(self, rows: np.ndarray) -> _Points:
+        return _Points(*(column[rows] for column in self))
+
+
+class _File(NamedTuple):
+    name: str
+    began: float  # wall time of the first record
+    starts: list[tuple[int, int]]  # (place, step) where a writer began: what is there of this step or later is void
+    points: _Points
+    notes: tuple[str, ...]
+
+
+def read(folder: Path) -> Events:
+    """All scalars of a folder's event files (not of folders below), damage left out.
+
+    Files count in the order of the numbers that the run gave them, which does not depend on clocks; one without a number
+    (another program's) comes where its first record belongs by its time. A restarted run begins a file with the step from
+    which on everything before is void. A file that says nothing of a start (another program's) voids, of each of its tags,
+    the points at or after that tag's first step in it. Of a step that is there twice, the later point counts. Links, pipes
+    and devices are not opened, and told. Records of more than 64 KiB are not looked into: they hold texts and pictures. A
+    value beyond `LARGEST` is infinite.
+    """
+    tags: dict[str, int] = {}
+    paths, notes = [], []
+    for path in sorted(folder.glob("*tfevents*")):
+        try:
+            if not path.is_dir() and files.check_file(path):
+                paths.append(path)
+        except TaacError as error:
+            notes.append(str(error))
+    found = _in_order([_read_file(path, tags) for path in paths])
+    points, seconds = _merged(found)
+    notes += [f"{file.name}: {note}" for file in found for note in file.notes]
+    # By tag, then step, then as written: the last of equal steps is the one that counts.
+    order = np.lexsort((np.arange(points.step.size), points.step, points.tag))
+    points, seconds = points.of(order), seconds[order]
+    again = (points.tag[1:] == points.tag[:-1]) & (points.step[1:] == points.step[:-1])
+    last = np.append(~again, True)[: points.step.size]
+    names = list(tags)
+    if again.any():
+        twice = [names[tag] for tag in np.unique(points.tag[1:][again])]
+        notes.append(f"steps that are there twice, of {_some(twice)}; the later point counts")
+    points, seconds = points.of(last), seconds[last]
+    at = np.searchsorted(points.tag, np.arange(len(names) + 1))
+    scalars = {
+        name: Scalar(points.step[a:b], points.wall_time[a:b], seconds[a:b], points.value[a:b])
+        for name, a, b in zip(names, at[:-1].tolist(), at[1:].tolist())
+        if a < b
+    }
+    return Events(dict(sorted(scalars.items())), tuple(notes))
+
+
+def flaws(scalar: Scalar) -> list[str]:
+    """What a reader of a curve must know: values that are no numbers, and gaps of many times the usual distance."""
+    found = []
+    wrong = ~np.isfinite(scalar.value)
+    if wrong.any():
+        found.append(f"{wrong.sum()} value(s) that are no finite number, first at step {scalar.env_steps[wrong][0]}")
+    distance = np.diff(scalar.env_steps)
+    (gaps,) = np.nonzero(distance > 10 * np.median(distance)) if distance.size else (distance,)
+    if gaps.size:
+        low, high = scalar.env_steps[gaps[0]], scalar.env_steps[gaps[0] + 1]
+        more = f", and {gaps.size - 1} more" if gaps.size > 1 else ""
+        found.append(f"a gap from step {low} to {high}{more}")
+    return found
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+
+
+# --- Files of a folder ----------------------------------------------------------------------------
+
+
+def _in_order(found: list[_File]) -> list[_File]:
+    """By the run's own numbers; the others follow the last of those that began no later than they did."""
+    number = {file.name: files.number_of_event_file(file.name) for file in found}
+    own = [(n, file.began) for file in found if (n := number[file.name]) is not None]
+
+    def place(file: _File) -> tuple[int, bool, float, str]:
+        n = number[file.name]
+        if n is None:
+            before = max((other for other, began in own if began <= file.began), default=-1)
+            return before, True, file.began, file.name
+        return n, False, file.began, file.name
+
+    return sorted(found, key=place)
+
+
+def _merged(found: list[_File]) -> tuple[_Points, np.ndarray]:
+    """The points that count, of all files in their order, and the seconds of the run at each."""
+    kept, seconds = _no_points(), np.zeros(0)
+    offset = 0.0
+    for i, file in enumerate(found):
+        points = file.points
+        live = np.ones(kept.step.size, dtype=bool)
+        for place, step in file.starts:
+            live &= kept.step < step
+            points = points.of((points.place > place) | (points.step < step))
+        if not file.starts and points.step.size:
+            first = np.full(max(points.tag.max(), kept.tag.max(initial=0)) + 1, np.iinfo(np.int64).max)
+            np.minimum.at(first, points.tag, points.step)
+            live &= kept.step < first[kept.tag]
+        kept, seconds = kept.of(live), seconds[live]
+        if i == 0 or file.starts:  # the clock goes on from what counts; another program's file shares the clock
+            offset = file.began - seconds.max(initial=0)
+        kept = _Points(*(np.concatenate(columns) for columns in zip(kept, points)))
+        seconds = np.append(seconds, points.wall_time - offset)
+    return kept, seconds
+
+
+def _read_file(path: Path, tags: dict[str, int]) -> _File:
+    """One file; gives new tags their numbers."""
+    try:
+        records = tfrecords.read(path)
+    except (OSError, Damaged) as error:
+        return _File(path.name, 0.0, [], _no_points(), (f"cannot be read, left out: {error}",))
+    short = records.length <= _SHORT
+    good = np.ones(short.shape, dtype=bool)
+    good[short] = tfrecords.intact(records, np.flatnonzero(short))
+    raw = records.data.tobytes()
+    rows, points = _decode(records, np.flatnonzero(short & good), raw, tags)
+    good_others = good & (records.length <= _LONGEST)
+    good_others[rows] = False
+    starts, others, began = [], [], points.wall_time[0] if rows.size and rows[0] == 0 else None
+    for i in np.flatnonzero(good_others).tolist():
+        event = _event(raw[records.start[i] : records.start[i] + records.length[i]])
+        if event is None:
+            good[i] = False
+            continue
+        began = event.wall_time if began is None else began
+        if event.session_log.status == event.session_log.START:
+            starts.append((i, event.step))
+        others += [(i, tag, event.step, event.wall_time, value) for tag, value in _scalars(event)]
+    long = np.unique([i for i, *_ in others if not short[i]]).astype(np.int64)  # all at once: one by one is slow
+    good[long] = tfrecords.intact(records, long)
+    others = [(i, tags.setdefault(tag, len(tags)), *rest) for i, tag, *rest in others if good[i]]
+    if others:
+        columns = [np.concatenate([a, np.array(b, dtype=a.dtype)]) for a, b in zip(points, zip(*others))]
+        points = _Points(*columns).of(np.argsort(columns[0], kind="stable"))
+    notes = list(records.notes)
+    if not good.all():
+        notes.append(f"{int((~good).sum())} damaged record(s), left out")
+    usable = (points.step >= -MAX_STEP) & (points.step <= MAX_STEP) & (np.abs(points.wall_time) <= _MAX_TIME)
+    if not usable.all():
+        notes.append(f"{int((~usable).sum())} value(s) whose step or time is none, left out")
+    began = 0.0 if began is None or not abs(began) <= _MAX_TIME else float(began)
+    return _File(path.name, began, starts, points.of(usable), tuple(notes))
+
+
+def _no_points() -> _Points:
+    return _Points(*(np.zeros(0, dtype=t) for t in (int, int, int, float, float)))
+
+
+# --- Records --------------------------------------------------------------------------------------
+
+
+def _decode(records: Records, rows: np.ndarray, raw: bytes, tags: dict[str, int]) -> tuple[np.ndarray, _Points]:
+    """The records among `rows` that hold one scalar and nothing else, and their points.
+
+    On the wire such an event is `09 wall_time:f8 [10 step:varint] 2a n 0a n 0a n tag 15 value:f4`, where each n is the
+    number of bytes that follow in that part, here below 128. A record that differs anywhere is not decoded here.
+    """
+    data, at = records.data, records.start[rows]
+    end = at + records.length[rows]
+    fits = records.length[rows] >= 21
+    rows, at, end = rows[fits], at[fits], end[fits]
+    plain = (data[at] == 0x09) & (data[end - 5] == 0x15)
+    wall_time = data[at[:, None] + np.arange(1, 9)].view("<f8")[:, 0]
+    at = at + 9
+    has_step = data[at] == 0x10
+    at = at + has_step
+    step, going = np.zeros(at.shape, dtype=np.int64), has_step
+    for k in range(9):  # 9 bytes of 7 bits: every step that is not negative
+        step |= np.where(going, (data[at] & 0x7F).astype(np.int64) << (7 * k), 0)
+        at, going = at + going, going & (data[at] >= 0x80)
+        if not going.any():
+            break
+    plain &= ~going & (at + 6 <= end - 5)
+    at = np.where(plain, at, 0)  # any place will do for the others
+    for offset, mark in ((0, 0x2A), (2, 0x0A), (4, 0x0A)):
+        plain &= data[at + offset] == mark
+        behind = 5 if offset == 4 else 0  # the value, which follows the tag
+        plain &= data[at + offset + 1] == end - (at + offset + 2) - behind
+    rows, at, end = rows[plain], at[plain] + 6, end[plain]
+    names = [raw[a:b] for a, b in zip(at.tolist(), (end - 5).tolist())]
+    numbers = {name: tags.setdefault(name.decode(errors="replace"), len(tags)) for name in dict.fromkeys(names)}
+    tag = np.fromiter((numbers[name] for name in names), dtype=np.int64, count=len(names))
+    value = data[end[:, None] + np.arange(-4, 0)].view("<f4")[:, 0].astype(np.float64)
+    return rows, _Points(rows, tag, step[plain], wall_time[plain], value)
+
+
+def _event(payload: bytes) -> Any:
+    """The message; None: it cannot be read."""
+    from google.protobuf.message import DecodeError
+    from tensorboard.compat.proto.event_pb2 import Event
+
+    try:
+        return Event.FromString(payload)
+    except DecodeError:
+        return None
+
+
+def _scalars(event: Any) -> Iterator[tuple[str, float]]:
+    """Tags and values; of tensors, those of TensorFlow 2's scalars that hold one number."""
+    for value in event.summary.value:
+        kind = value.WhichOneof("value")
+        number = None
+        if kind == "simple_value":
+            number = value.simple_value
+        elif kind == "tensor" and value.metadata.plugin_data.plugin_name == "scalars":
+            number = _number(value.tensor)
+        if number is not None and len(value.tag) <= _SHORT:
+            yield value.tag, math.copysign(math.inf, number) if abs(number) > LARGEST else number
+
+
+def _number(tensor: Any) -> float | None:
+    """The number that a tensor holds; None: it holds texts, none, or many. Looked at before it is made an array."""
+    from tensorboard.compat.proto import types_pb2
+    from tensorboard.util.tensor_util import make_ndarray
+
+    numbers = (getattr(types_pb2, f"DT_{name}") for name in ("FLOAT", "DOUBLE", "HALF", "INT32", "INT64", "BOOL"))
+    sizes = [d.size for d in tensor.tensor_shape.dim]
+    if tensor.dtype not in numbers or len(sizes) > 8 or any(size != 1 for size in sizes):
+        return None
+    try:
+        array = make_ndarray(tensor)
+        return float(array.reshape(())) if array.size == 1 else None
+    except (ValueError, TypeError, IndexError, OverflowError):  # a shape that its content has not
+        return None

@@ -1,0 +1,343 @@
+"""All runs below a folder, whatever state they are in: a run with a problem is a record that names the problem."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import io
+import math
+import os
+import re
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from taac.analysis.readers import events
+from taac.errors import TaacError
+from taac.runs import files
+
+NUMBERS = (
+    "env_steps", "updates", "training_decisions", "seconds", "episodes", "return_mean", "return_std", "length",
+    "fraction_repeated", "mean_run", "max_run", "decisions", "jerk", "fraction_same",
+)  # fmt: skip
+NO_EVALUATION = "it has no evaluation yet"
+MAX_RUN_BYTES, MAX_CONFIG_BYTES, MAX_EVALUATIONS_BYTES = 4 << 20, 4 << 20, 64 << 20
+MAX_NAME = 200  # characters of a method, a task, a version
+_LONGEST_VALUE = 1000  # characters of a binding that is looked into
+_MARKS = ("run.json", "evaluations.csv")  # either makes a folder a run's
+
+# Settings that do not make two runs of a method incomparable.
+_NO_MATTER = ("create_experiment.seed", "create_experiment.evaluation_video")
+
+
+class Record(NamedTuple):
+    """One run, as its folder tells it."""
+
+    folder: str  # below the root, with slashes
+    method: str
+    method_rule: str  # where the method's name is from: "run.json", "algorithm" or "folder"
+    task: str | None  # environment id; None: nothing tells
+    seed: int | None
+    status: str  # "finished", "running" or what run.json says; "unknown" without it
+    budget: int | None  # environment steps it was to take
+    update_ratio: float | None  # gradient steps per environment step that it was to take
+    versions: Mapping[str, str | None]  # of packages
+    settings: Mapping[str, str]  # bindings of config.gin, macros resolved, without the seed and what only shows
+    evaluations: Mapping[str, np.ndarray]  # a column [n] for each of NUMBERS, NaN where it is not known
+    scalars: Mapping[str, events.Scalar]  # by tag, of TensorBoard's event files; empty without any
+    diverged: int | None  # environment step from which on it has no finite numbers; None: it has them throughout
+    problems: tuple[str, ...]  # why it cannot be used
+    notes: tuple[str, ...]  # what was mended
+
+    @property
+    def steps(self) -> np.ndarray:
+        return self.evaluations["env_steps"]
+
+    @property
+    def returns(self) -> np.ndarray:
+        return self.evaluations["return_mean"]
+
+    @property
+    def last_step(self) -> int | None:
+        return int(self.steps[-1]) if self.steps.size else None
+
+
+def find(root: Path) -> list[Record]:
+    """Every run below a folder, at any depth, by folder name.
+
+    A folder with a run.json or an evaluations.csv is a run's. Its method is what run.json calls `method`; without it, the
+    algorithm that config.gin binds to `create_agent.algorithm_ctor`; without either, the name of the folder that it is in.
+
+    Raises:
+        TaacError: no such folder, or no run in it.
+    """
+    if not root.is_dir():
+        raise TaacError(f"--root_dir {root} is no folder; give one that holds runs of `taac train`")
+    folders = sorted(Path(at) for at, _, _ in os.walk(root) if is_run(Path(at)))
+    if not folders:
+        raise TaacError(f"--root_dir {root} holds no run: no {' or '.join(_MARKS)} at any depth")
+    return [read(folder, root) for folder in folders]
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is that of a run."""
+    return any(os.path.lexists(folder / mark) and not (folder / mark).is_dir() for mark in _MARKS)
+
+
+def read(folder: Path, root: Path) -> Record:
+    """The record of one run; what is missing or damaged is a problem or a note of it, never an error."""
+    problems: list[str] = []
+    notes: list[str] = []
+    about = _about(folder, problems)
+    settings = _settings(folder, notes)
+    evaluations = read_evaluations(folder / "evaluations.csv", problems, notes)
+    diverged, how = _divergence(about, evaluations)
+    if diverged is not None and set(problems) <= {NO_EVALUATION}:
+        problems = [f"diverged: {how} at step {diverged}"]
+    method, rule = _method(about, settings, folder)
+    task = (
+        _text(about.get("task"))
+        or _text(about.get("environment"))
+        or _text(_value(settings, "create_environment.env_name"))
+    )
+    if task is None:
+        problems.append("neither run.json nor config.gin tells its task")
+    for name in ("method", "task", "environment", "status"):
+        if about.get(name) and not _text(about[name]):
+            problems.append(f"run.json: {name!r} is no name: expected printable text of at most {MAX_NAME} characters")
+    summaries = events.read(folder)
+    notes += summaries.notes
+    seed = about.get("seed", _value(settings, "create_experiment.seed"))
+    return Record(
+        folder=_well_formed(folder.relative_to(root).as_posix()),
+        method=method,
+        method_rule=rule,
+        task=task,
+        seed=_count(seed),
+        status=_text(about.get("status")) or "unknown",
+        budget=_budget(about, settings),
+        update_ratio=_update_ratio(settings),
+        versions=_versions(about, problems),
+        settings={name: value for name, value in settings.items() if name not in _NO_MATTER},
+        evaluations=evaluations,
+        scalars=summaries.scalars,
+        diverged=diverged,
+        problems=tuple(problems),
+        notes=tuple(notes),
+    )
+
+
+# --- run.json and config.gin ----------------------------------------------------------------------
+
+
+def _about(folder: Path, problems: list[str]) -> dict[str, Any]:
+    try:
+        content = files.read_bounded_json(folder / "run.json", MAX_RUN_BYTES)
+    except FileNotFoundError:
+        problems.append("there is no run.json")
+        return {}
+    except (OSError, files.Damaged) as error:
+        problems.append(f"run.json cannot be read: {error}")
+        return {}
+    if not isinstance(content, dict):
+        problems.append(f"run.json holds a {type(content).__name__}, expected an object")
+        return {}
+    return content
+
+
+def _settings(folder: Path, notes: list[str]) -> dict[str, str]:
+    try:
+        return parse_gin(files.read_bounded_text(folder / "config.gin", MAX_CONFIG_BYTES))
+    except (OSError, files.Damaged):
+        notes.append("config.gin is missing or cannot be read: its settings are not compared with those of others")
+        return {}
+
+
+def parse_gin(text: str) -> dict[str, str]:
+    """Bindings of an operative configuration, as text, with macros put in."""
+    parts: dict[str, list[str]] = {}
+    name = ""
+    for line in text.splitlines():
+        binding = re.match(r"([\w./]+) = (.*)$", line)
+        if binding:
+            name = binding[1]
+            parts[name] = [binding[2].removesuffix("\\").strip()]
+        elif name and line[:1].isspace() and line.strip():  # a long value goes on
+            parts[name].append(line.strip())
+        else:
+            name = ""
+    bindings = {name: " ".join(lines).strip() for name, lines in parts.items()}
+    return {name: _resolved(value, bindings) for name, value in bindings.items()}
+
+
+def _resolved(value: str, bindings: Mapping[str, str], depth: int = 8) -> str:
+    """A value with the macro that it names put in; macros that name each other stay."""
+    if depth and value.startswith("%") and value[1:] in bindings:
+        return _resolved(bindings[value[1:]], bindings, depth - 1)
+    return value
+
+
+def _value(settings: Mapping[str, str], name: str) -> Any:
+    text = settings.get(name, "")
+    if len(text) > _LONGEST_VALUE:
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes that mean nothing
+            return ast.literal_eval(text)
+    except (
+        ValueError,
+        SyntaxError,
+        TypeError,
+        RecursionError,
+        MemoryError,
+    ):  # also {[]: 1}, and what is nested too deep
+        return None
+
+
+def _text(value: Any) -> str | None:
+    """A name that can be shown."""
+    return value if isinstance(value, str) and 0 < len(value) <= MAX_NAME and value.isprintable() else None
+
+
+def _well_formed(text: str) -> str:
+    """The name of a folder, of which Linux allows any bytes, as text that has an encoding."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and abs(value) <= events.MAX_STEP else None
+
+
+def _versions(about: Mapping[str, Any], problems: list[str]) -> dict[str, str | None]:
+    told = about.get("versions", {})
+    if not isinstance(told, dict) or len(told) > MAX_NAME:
+        problems.append("run.json: 'versions' are none: expected an object of packages and their versions")
+        return {}
+    wrong = [name for name, version in told.items() if not _text(name) or not (version is None or _text(version))]
+    if wrong:
+        problems.append(f"run.json: {len(wrong)} of its 'versions' are no names: expected text such as \"2.13.0\"")
+    return {name: version for name, version in told.items() if name not in wrong}
+
+
+def _method(about: Mapping[str, Any], settings: Mapping[str, str], folder: Path) -> tuple[str, str]:
+    told = _text(about.get("method"))
+    if told:
+        return told, "run.json"
+    algorithm = re.fullmatch(r"@(?:\w+/)*(?:\w+\.)*(\w+)(?:\(\))?", settings.get("create_agent.algorithm_ctor", ""))
+    if algorithm and _text(algorithm[1]):
+        return algorithm[1], "algorithm"
+    return _well_formed(folder.resolve().parent.name), "folder"
+
+
+def _budget(about: Mapping[str, Any], settings: Mapping[str, str]) -> int | None:
+    asked = _value(settings, "Trainer.num_env_steps")
+    if asked is None and about.get("status") == "finished":
+        asked = about.get("env_steps")
+    return _count(asked)
+
+
+def _update_ratio(settings: Mapping[str, str]) -> float | None:
+    """`updates_per_env_step`, or without it `updates_per_iteration / (unroll_length * num_envs)`.
+
+    None with another clock, and where the ratio follows a schedule.
+    """
+    if _value(settings, "Trainer.update_clock") not in (None, "env_steps"):
+        return None
+    told = _value(settings, "Trainer.updates_per_env_step")
+    if _number_of(told) is not None:
+        return told
+    if settings.get("Trainer.updates_per_env_step", "").startswith("@"):
+        return None
+    names = ("Trainer.updates_per_iteration", "Trainer.unroll_length", "create_environment.num_envs")
+    updates, unroll, envs = (_number_of(_value(settings, name)) for name in names)
+    if updates is None or not unroll or not envs:
+        return None
+    return updates / (unroll * envs)
+
+
+def _number_of(value: Any) -> float | None:
+    """A finite number of ordinary size; None: it is none."""
+    if type(value) not in (int, float) or not abs(value) <= events.MAX_STEP:
+        return None
+    return value if value == 0 or abs(value) >= 1 / events.MAX_STEP else None
+
+
+def _divergence(about: Mapping[str, Any], evaluations: Mapping[str, np.ndarray]) -> tuple[int | None, str]:
+    """The step at which the run diverged, and how it is known: by an evaluation, or by what ended the training."""
+    wrong = evaluations["env_steps"][~np.isfinite(evaluations["return_mean"])]
+    if wrong.size:
+        return int(wrong[0]), "the return is not a finite number"
+    told = about.get("diverged")
+    at = told.get("env_steps") if isinstance(told, dict) and about.get("status") != "finished" else None
+    return (None, "") if _count(at) is None else (_count(at), "training met numbers that are not finite,")
+
+
+# --- evaluations.csv ------------------------------------------------------------------------------
+
+
+def read_evaluations(path: Path, problems: list[str], notes: list[str]) -> dict[str, np.ndarray]:
+    """The columns in `NUMBERS`, `[n]` each, by rising step; appends to `problems` and `notes`.
+
+    A last line without its end is left out, whatever it holds: a number that lost digits still reads as a number. A column
+    that is missing is NaN. Of a step that is there twice, the later row counts. Rows with a step that counts nothing,
+    or with a number beyond `events.LARGEST`, are left out and a problem.
+    """
+    rows: dict[int, list[float]] = {}
+    for row in _rows(path, problems, notes):
+        step = row[0]
+        if not math.isfinite(step):
+            _add(notes, "evaluations.csv has rows without a step, left out")
+        elif not 0 <= step <= events.MAX_STEP or any(events.LARGEST < abs(number) < math.inf for number in row):
+            _add(problems, f"evaluations.csv has rows with impossible numbers, the first at step {step:g}, left out")
+        else:
+            if int(step) in rows:
+                _add(notes, "evaluations.csv has steps that are there twice; the later row counts")
+            rows[int(step)] = row
+    table = np.array([rows[step] for step in sorted(rows)], dtype=np.float64).reshape(-1, len(NUMBERS))
+    if not problems and not len(table):
+        problems.append(NO_EVALUATION)
+    return dict(zip(NUMBERS, table.T))
+
+
+def _rows(path: Path, problems: list[str], notes: list[str]) -> list[list[float]]:
+    try:
+        text = files.read_bounded_text(path, MAX_EVALUATIONS_BYTES)
+    except FileNotFoundError:
+        problems.append("there is no evaluations.csv")
+        return []
+    except (OSError, files.Damaged) as error:
+        problems.append(f"evaluations.csv cannot be read: {error}")
+        return []
+    if text and not text.endswith("\n"):
+        notes.append("the last line of evaluations.csv is torn, left out")
+        text = text[: text.rfind("\n") + 1]
+    reader = csv.reader(io.StringIO(text, newline=""))
+    try:
+        head = {name: i for i, name in enumerate(next(reader, ()))}
+        missing = [name for name in NUMBERS if name not in head]
+        if needed := sorted({"env_steps", "return_mean"} & set(missing)):
+            problems.append(f"evaluations.csv has no column {' or '.join(needed)}")
+            return []
+        if missing:
+            notes.append(f"evaluations.csv has no column {', '.join(missing)}")
+        places = [head.get(name, math.inf) for name in NUMBERS]
+        return [[_number(row[int(i)] if i < len(row) else None) for i in places] for row in reader if row]
+    except csv.Error as error:  # zero bytes, as a machine that went down leaves them
+        problems.append(f"evaluations.csv cannot be read: {error}")
+        return []
+
+
+def _number(text: str | None) -> float:
+    try:
+        return float(text) if text else math.nan
+    except ValueError:
+        return math.nan
+
+
+def _add(notes: list[str], note: str) -> None:
+    if note not in notes:
+        notes.append(note)

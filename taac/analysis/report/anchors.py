@@ -1,0 +1,61 @@
+"""Anchors of normalised scores: for each task the returns (y0, y1) that become 0 and 1."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from taac.analysis.readers.events import LARGEST
+from taac.errors import TaacError
+from taac.runs import files
+
+MAX_BYTES = 4 << 20
+SMALLEST = 1e-30  # difference of two returns that make a scale
+FILE = Path(__file__).with_name("anchors.json")
+
+
+class Anchor(NamedTuple):
+    """The scale of one task."""
+
+    y0: float
+    y1: float
+    source: str
+
+
+def load(extra: Path | None = None) -> tuple[str, dict[str, Anchor]]:
+    """The version of the package's anchors and the anchors by environment id; those of `extra` win.
+
+    A file is `{"version": ..., "tasks": {"Hopper-v5": {"y0": 18.0, "y1": 3800.0, "source": "..."}}}`; what it says of
+    itself besides is ignored.
+
+    Raises:
+        TaacError: a file that cannot be read, or anchors that are no scale.
+    """
+    version, anchors = _read(FILE)
+    if extra is not None:
+        added, more = _read(extra)
+        version, anchors = f"{version}, and {extra.name} {added}".rstrip(), {**anchors, **more}
+    return version, anchors
+
+
+def _read(path: Path) -> tuple[str, dict[str, Anchor]]:
+    try:
+        content = files.read_bounded_json(path.resolve(), MAX_BYTES)
+    except (OSError, files.Damaged) as error:
+        raise TaacError(f"anchors {path} cannot be read: {error}") from error
+    tasks = content.get("tasks") if isinstance(content, dict) else None
+    if not isinstance(tasks, dict):
+        raise TaacError(
+            f'anchors {path} hold no "tasks": expected {{"tasks": {{"Hopper-v5": {{"y0": .., "y1": ..}}}}}}'
+        )
+    return str(content.get("version", "")), {task: _anchor(path, task, given) for task, given in tasks.items()}
+
+
+def _anchor(path: Path, task: str, given: Any) -> Anchor:
+    try:
+        y0, y1 = float(given["y0"]), float(given["y1"])
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise TaacError(f"anchors {path}: {task:.200} has no numbers y0 and y1, got {given!r:.200}") from error
+    if not (abs(y0) <= LARGEST and abs(y1) <= LARGEST) or abs(y1 - y0) < SMALLEST:
+        raise TaacError(f"anchors {path}: ({y0}, {y1}) of {task} make no scale; give two different finite returns")
+    return Anchor(y0, y1, str(given.get("source", path.name)))

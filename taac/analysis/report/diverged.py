@@ -1,0 +1,99 @@
+"""What a run scores that diverged.
+
+To leave such runs out flatters the method that has them: what is missing is missing because it was bad. So a run that
+diverged counts from there on as the worst that was seen on its task, unless another number is asked for. The idea is that
+of worst-rank scores in clinical trials.
+
+Source: Lachin, Worst-rank score analysis with informatively missing observations in clinical trials, Controlled Clinical
+Trials 1999.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from taac.analysis.readers.run_records import NUMBERS, Record
+from taac.analysis.report.anchors import Anchor
+from taac.errors import TaacError
+
+WORST, LEAVE_OUT = "worst", "leave_out"
+_KEPT = ("env_steps", "updates", "training_decisions", "seconds", "episodes")  # how far it was; the rest is how it went
+
+
+def check_policy(policy: str | float) -> None:
+    """Raises TaacError unless it is "worst", "leave_out" or a finite return."""
+    if not (policy in (WORST, LEAVE_OUT) if isinstance(policy, str) else math.isfinite(policy)):
+        raise TaacError(f"--diverged must be {WORST}, {LEAVE_OUT} or a finite return, got {policy!r}")
+
+
+def parse(text: str) -> str | float:
+    """A policy as it is given to a command."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def stand_in(
+    records: Sequence[Record], steps: Mapping[str, int], scales: Mapping[str, Anchor], policy: str | float
+) -> tuple[list[Record], dict[str, float]]:
+    """The records, with returns in place of those that diverged runs have not.
+
+    A diverged run keeps its evaluations from before. Those from there on, and those that it never came to, at the steps of
+    the longest run of the task, have the return X of the policy, and nothing else is known of them.
+
+    Args:
+        steps: at which each task is compared; of a task without, no run is touched.
+        policy: "leave_out": no record is touched; "worst": X is the lowest return of any evaluation on the task, of any run
+            up to the compared step, or the anchor y0 if that is lower; a number: X itself.
+
+    Returns:
+        The records, and X for each task where it was put in.
+    """
+    if policy == LEAVE_OUT:
+        return list(records), {}
+    scores: dict[str, float] = {}
+    found = []
+    for r in records:
+        whole = r.diverged is None or any(not problem.startswith("diverged") for problem in r.problems)
+        if whole or r.task is None or r.task not in steps:
+            found.append(r)
+            continue
+        if r.task not in scores:
+            scores[r.task] = (
+                _worst(records, r.task, steps[r.task], scales) if isinstance(policy, str) else float(policy)
+            )
+        known = math.isfinite(scores[r.task])
+        found.append(_mended(r, _guide(records, r.task), scores[r.task]) if known else r)
+    return found, {task: score for task, score in scores.items() if math.isfinite(score)}
+
+
+def _worst(records: Sequence[Record], task: str, step: int, scales: Mapping[str, Anchor]) -> float:
+    seen = np.concatenate([r.returns[r.steps <= step] for r in records if r.task == task])
+    worst = float(seen[np.isfinite(seen)].min(initial=math.inf))
+    return min(worst, scales[task].y0) if task in scales else worst
+
+
+def _guide(records: Sequence[Record], task: str) -> np.ndarray:
+    """The steps `[n]` at which the longest run of the task was evaluated."""
+    runs = [r.steps for r in records if r.task == task and not r.problems and r.last_step is not None]
+    return max(runs, key=lambda s: (s[-1], s.size))
+
+
+def _mended(record: Record, guide: np.ndarray, score: float) -> Record:
+    at = record.diverged
+    assert at is not None
+    steps = np.union1d(record.steps, guide[guide >= max(at, record.last_step or 0)])
+    table = {name: np.full(steps.size, math.nan) for name in NUMBERS}
+    known = np.isin(steps, record.steps)
+    for name in NUMBERS:
+        table[name][known] = record.evaluations[name]
+        if name not in _KEPT:
+            table[name][steps >= at] = math.nan
+    table["env_steps"] = steps
+    table["return_mean"][steps >= at] = score
+    note = f"diverged at step {at}; from there on its return counts as {score:.4g}"
+    return record._replace(evaluations=table, problems=(), notes=(*record.notes, note))

@@ -1,0 +1,203 @@
+"""Scores of runs for a report: where each task is compared, and the numbers of each run there.
+
+Each task is compared at one step, which its runs have reached: the one asked for, or the last evaluation of the finished
+run that ended first, or, where no run is finished, the last step that all of its runs have reached. The final return of a
+run is the mean of its last k evaluations up to that step, its area under the curve that from the first step common to all
+to that step (divided by their distance: a return again). What it did (repetition) when acting greedily is the mean of the
+same last k evaluations; when exploring, the mean of the `rollout/` summaries of that span: after the evaluation before
+those k, up to that step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from taac.analysis.curves.learning_curves import area_under_curve
+from taac.analysis.readers.run_records import Record
+from taac.analysis.statistics import scores as statistics
+from taac.analysis.statistics.differences import Difference, compare, correct, improvement_interval
+from taac.analysis.statistics.intervals import Interval, estimate_interval
+
+REPETITION = (
+    "fraction_repeated", "mean_run", "max_run", "decisions", "length", "jerk", "fraction_same", "actor_calls_saved",
+)  # fmt: skip
+_COLUMNS = tuple(name for name in REPETITION if name != "actor_calls_saved")
+FRACTIONS, FRACTION = ("fraction_repeated", "fraction_same", "actor_calls_saved"), (0.0, 1.0)
+
+
+class Options(NamedTuple):
+    """How a report is made."""
+
+    last: int = 3  # evaluations whose mean is the final return, at most
+    confidence: float = 0.95
+    paired: bool = True  # by seed, where two methods have the same
+    allow_mixed: bool = False
+    anchors: Path | None = None  # a file of more anchors
+    at_step: int | None = None  # compare there; None: where the first finished run ended
+    diverged: str | float = "worst"  # what a diverged run scores, or "leave_out"; see `taac.analysis.report.diverged`
+    resamples: int = 2000
+    seed: int = 0  # of the bootstrap
+
+
+class Scores(NamedTuple):
+    """The runs of one method on one task, in the order of their seeds."""
+
+    records: list[Record]
+    final: np.ndarray  # [runs]
+    area: np.ndarray  # [runs]; NaN where there is one evaluation only
+    repetition: dict[str, np.ndarray]  # [runs] each, acting greedily
+    exploring: dict[str, np.ndarray]  # [runs] each; NaN where a run has no summaries of the span
+
+
+def compared_steps(records: Sequence[Record], at_step: int | None = None) -> dict[str, int]:
+    """The step at which each task is compared: `at_step`, if given. A task without a usable run has none."""
+    steps = {}
+    for task in sorted({r.task for r in records if r.task}):
+        runs = [r for r in records if r.task == task and not r.problems and r.last_step is not None]
+        finished = [r for r in runs if r.status == "finished"]
+        if runs:
+            steps[task] = at_step or min(int(r.steps[-1]) for r in finished or runs)
+    return steps
+
+
+def scores_of(
+    used: Sequence[Record], steps: Mapping[str, int], last: int
+) -> tuple[dict[str, dict[str, Scores]], dict[str, int]]:
+    """Scores by task and method, and by task of how many evaluations a final return is."""
+    scores: dict[str, dict[str, Scores]] = {}
+    kept: dict[str, int] = {}
+    for task, step in steps.items():
+        group = [r for r in used if r.task == task]
+        if not group:
+            continue
+        kept[task] = k = min(last, *(int((r.steps <= step).sum()) for r in group))
+        start = max(r.steps[0] for r in group)
+        scores[task] = {}
+        for method in sorted({r.method for r in group}):
+            runs = [r for r in group if r.method == method]
+            runs.sort(key=lambda r: (r.seed is None, r.seed or 0, r.folder))
+            scores[task][method] = Scores(
+                runs,
+                np.array([_window(r, "return_mean", step, k).mean() for r in runs]),
+                np.array(
+                    [area_under_curve(r.steps, r.returns, start, step) if start < step else math.nan for r in runs]
+                ),
+                {name: np.array([_repetition(r, name, step, k) for r in runs]) for name in REPETITION},
+                {name: np.array([_exploring(r, name, step, k) for r in runs]) for name in REPETITION},
+            )
+    return scores, kept
+
+
+def _window(record: Record, name: str, step: int, k: int) -> np.ndarray:
+    """`[k]`: the last evaluations up to a step."""
+    return record.evaluations[name][record.steps <= step][-k:]
+
+
+def _repetition(record: Record, name: str, step: int, k: int) -> float:
+    if name in _COLUMNS:
+        return float(_window(record, name, step, k).mean())
+    return _calls_saved(_window(record, "decisions", step, k), _window(record, "length", step, k))
+
+
+def _exploring(record: Record, name: str, step: int, k: int) -> float:
+    if name in _COLUMNS:
+        values = _rollouts(record, name, step, k)
+        return float(values.mean()) if values.size else math.nan
+    return _calls_saved(_rollouts(record, "decisions", step, k), _rollouts(record, "length", step, k))
+
+
+def _rollouts(record: Record, name: str, step: int, k: int) -> np.ndarray:
+    """`[n]`: the finite `rollout/` summaries of the span of the last evaluations up to a step."""
+    found = record.scalars.get(f"rollout/{name}")
+    if found is None:
+        return np.zeros(0)
+    evaluated = record.steps[record.steps <= step]
+    after = evaluated[-k - 1] if evaluated.size > k else -math.inf
+    return found.value[(found.env_steps > after) & (found.env_steps <= step) & np.isfinite(found.value)]
+
+
+def _calls_saved(decisions: np.ndarray, length: np.ndarray) -> float:
+    return float(1 - decisions.sum() / length.sum()) if length.sum() > 0 and decisions.size else math.nan
+
+
+# --- Intervals and comparisons --------------------------------------------------------------------
+
+
+def interval_of(tasks: Sequence[np.ndarray], statistic: str, options: Options) -> dict[str, Any]:
+    """An estimate with its interval; where a task has one run, without."""
+    if any(task.size < 2 for task in tasks):
+        alone = {
+            "mean": statistics.mean,
+            "median": statistics.median,
+            "iqm": statistics.iqm,
+            "optimality_gap": statistics.optimality_gap,
+        }[statistic](list(tasks))
+        return Interval(alone, math.nan, math.nan, options.confidence, "undefined: one run")._asdict()
+    return estimate_interval(
+        list(tasks), statistic, options.confidence, resamples=options.resamples, seed=options.seed
+    )._asdict()
+
+
+def summary(values: np.ndarray, options: Options, names: Sequence[str] = ("mean", "iqm")) -> dict[str, Any]:
+    """Statistics of one method on one task with intervals, over the runs whose value is known."""
+    known = values[np.isfinite(values)]
+    return {
+        "runs": int(known.size),
+        **{name: interval_of([known], name, options) if known.size else None for name in names},
+    }
+
+
+def repetition_summaries(values: Mapping[str, np.ndarray], options: Options) -> dict[str, Any]:
+    """Means of each quantity of repetition. The interval of a fraction ends where fractions do: what is cut off cannot be
+    the mean, so that it covers as often as before."""
+    found = {name: summary(values[name], options, ("mean",)) for name in REPETITION}
+    for name in FRACTIONS:
+        mean = found[name]["mean"]
+        if mean is not None:  # a bound that is not known stays so
+            mean["low"], mean["high"] = (float(np.clip(mean[end], *FRACTION)) for end in ("low", "high"))
+    return found
+
+
+def matched(xs: Sequence[Scores], ys: Sequence[Scores]) -> bool:
+    """Whether on every task both have runs of the same seeds, each once."""
+    seeds = [([r.seed for r in x.records], [r.seed for r in y.records]) for x, y in zip(xs, ys)]
+    return all(a == b and None not in a and len(set(a)) == len(a) for a, b in seeds)
+
+
+def difference_of(
+    x: Sequence[np.ndarray], y: Sequence[np.ndarray], statistic: str, paired: bool, options: Options
+) -> Difference:
+    """`comparisons.compare`; with fewer than two runs on a task, inconclusive without an interval."""
+    if any(task.size < 2 for task in (*x, *y)):
+        estimate = interval_of(x, statistic, options)["estimate"] - interval_of(y, statistic, options)["estimate"]
+        nothing = Interval(estimate, math.nan, math.nan, options.confidence, "undefined: one run")
+        return Difference(*nothing, 1.0, "inconclusive")
+    return compare(
+        list(x), list(y), statistic, paired, options.confidence, resamples=options.resamples, seed=options.seed
+    )
+
+
+def improvement_of(x: Sequence[np.ndarray], y: Sequence[np.ndarray], options: Options) -> dict[str, Any] | None:
+    """The probability of improvement with its interval; None with fewer than two runs on a task."""
+    if any(task.size < 2 for task in (*x, *y)):
+        return None
+    return improvement_interval(list(x), list(y), options.confidence)._asdict()
+
+
+def corrected(rows: Sequence[dict[str, Any]], differences: Sequence[Difference]) -> list[dict[str, Any]]:
+    """Rows with the differences of one family, whose p-values and verdicts are corrected by Holm."""
+    return [
+        {
+            **row,
+            "difference": Interval(*d[:5])._asdict(),
+            "p_value": d.p_value,
+            "p_holm": c.p_value,
+            "verdict": c.verdict,
+        }
+        for row, d, c in zip(rows, differences, correct(differences))
+    ]

@@ -1,0 +1,186 @@
+"""A report's content as Markdown and as CSV: the same numbers, shortened in the first and whole in the second."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from taac.analysis.csv_cells import cell
+from taac.analysis.report.scores import REPETITION
+
+CSV_COLUMNS = (
+    "block", "task", "method", "versus", "measure", "statistic", "runs", "estimate", "low", "high", "confidence",
+    "interval", "paired", "p_holm", "verdict",
+)  # fmt: skip
+MEASURES = {"final": "final return", "area": "area under the curve"}
+
+
+def number(value: float | None) -> str:
+    """Four digits; a dash for what is not known."""
+    return "-" if value is None else f"{value:.4g}"
+
+
+def with_interval(found: dict[str, Any] | None) -> str:
+    """`1.234 [1, 1.5]`."""
+    if found is None:
+        return "-"
+    if found["low"] is None:
+        return number(found["estimate"])
+    return f"{number(found['estimate'])} [{number(found['low'])}, {number(found['high'])}]"
+
+
+def markdown(content: dict[str, Any], figures: Sequence[str]) -> str:
+    """report.md. What runs name themselves is text in it: no HTML, no link."""
+    content, figures = _as_text(content), _as_text(list(figures))
+    options = content["options"]
+    lines = ["# Comparison", ""]
+    lines += [
+        f"Brackets are {options['confidence']:.0%} intervals; a number without is one whose runs do not tell its spread. "
+        "A verdict is that of the difference's interval, corrected by Holm's method for the number of pairs in its table; "
+        "overlapping intervals of two methods say nothing.",
+        "",
+    ]
+    lines += ["## Warnings", "", *([f"- {text}" for text in content["warnings"]] or ["None."]), ""]
+    for task in content["tasks"]:
+        lines += _task(task, [pair for pair in content["pairs"] if pair["task"] == task["task"]])
+    lines += _over_tasks(content["over_tasks"])
+    lines += ["## How these numbers were made", ""]
+    lines += [*(f"- **{statement['about']}.** {statement['text']}" for statement in content["statements"]), ""]
+    if figures:
+        lines += ["## Figures", "", *(f"![{name}]({name})" for name in figures), ""]
+    return "\n".join(lines)
+
+
+def _as_text(value: Any) -> Any:
+    """Every string in nested lists and dicts, keys too, without what Markdown would take for HTML, a link or a new line."""
+    if isinstance(value, str):
+        return " ".join(value.split("\n")).replace("<", "&lt;").replace("](", "]\\(")
+    if isinstance(value, dict):
+        return {_as_text(key): _as_text(part) for key, part in value.items()}
+    return [_as_text(part) for part in value] if isinstance(value, (list, tuple)) else value
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    cells = [head, ["---"] * len(head), *rows]
+    return ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in cells] + [""]
+
+
+def _task(task: dict[str, Any], pairs: Sequence[dict[str, Any]]) -> list[str]:
+    lines = [f"## {task['task']}", ""]
+    lines += [f"At step {task['step']}. Final return: the mean of the last {task['evaluations']} evaluation(s).", ""]
+    head = ["method", "seeds", *(f"{name}, {s}" for name in MEASURES.values() for s in ("mean", "IQM"))]
+    rows = [
+        [m["method"], m["runs"], *(with_interval(m[measure][s]) for measure in MEASURES for s in ("mean", "iqm"))]
+        for m in task["methods"]
+    ]
+    lines += _table(head, rows)
+    if pairs:
+        lines += ["Differences of mean final returns:", "", *_pairs(pairs)]
+    lines += [
+        f"Repetition at the end of training: acting greedily in the last {task['evaluations']} evaluation(s), and exploring, "
+        "mean of the rollout/ summaries since the evaluation before those:",
+        "",
+    ]
+    acting = {"greedy": "repetition", "exploring": "repetition_exploring"}
+    head = ["method", "acting", *(name.replace("_", " ") for name in REPETITION)]
+    rows = [
+        [m["method"], how, *(with_interval(m[block][name]["mean"]) for name in REPETITION)]
+        for m in task["methods"]
+        for how, block in acting.items()
+    ]
+    return lines + _table(head, rows)
+
+
+def _pairs(pairs: Sequence[dict[str, Any]]) -> list[str]:
+    head = ["X", "Y", "X - Y", "by seed", "p (Holm)", "P(X > Y)", "verdict on X"]
+    return _table(
+        head,
+        [
+            [
+                p["x"],
+                p["y"],
+                with_interval(p["difference"]),
+                "paired" if p["paired"] else "unpaired",
+                number(p["p_holm"]),
+                with_interval(p.get("improvement")),
+                p["verdict"],
+            ]
+            for p in pairs
+        ],
+    )
+
+
+def _over_tasks(block: dict[str, Any]) -> list[str]:
+    lines = ["## Over tasks", ""]
+    if block["why_none"]:
+        lines += [f"No normalised scores: {block['why_none']}.", ""]
+    else:
+        lines += [f"Normalised scores, (y - y0) / (y1 - y0), over {len(block['tasks'])} tasks:", ""]
+        for measure, name in MEASURES.items():
+            head = ["method", *(f"{name}, {s}" for s in ("IQM", "median", "mean", "optimality gap"))]
+            rows = [[m["method"], *map(with_interval, m[measure].values())] for m in block["methods"] if m[measure]]
+            lines += _table(head, rows) if rows else []
+        if block["pairs"]:
+            lines += ["Differences of the IQM of final scores:", "", *_pairs(block["pairs"])]
+    if block["left_out"]:
+        lines += [f"Without anchors, so left out: {', '.join(block['left_out'])}.", ""]
+    if block["anchors"]:
+        lines += [f"Anchors, version {block['anchors_version']}:", ""]
+        lines += _table(
+            ["task", "y0", "y1", "source"],
+            [[task, f"{a['y0']:g}", f"{a['y1']:g}", a["source"]] for task, a in block["anchors"].items()],
+        )
+    if block["improvement"]:
+        lines += ["Probability of improvement in the final return, mean over the tasks of both:", ""]
+        rows = [[i["x"], i["y"], len(i["tasks"]), with_interval(i["improvement"])] for i in block["improvement"]]
+        lines += _table(["X", "Y", "tasks", "P(X > Y)"], rows)
+    return lines
+
+
+# --- CSV ------------------------------------------------------------------------------------------
+
+
+def table(content: dict[str, Any]) -> str:
+    """report.csv: a row a number, with its interval."""
+    file = io.StringIO()
+    writer = csv.DictWriter(file, CSV_COLUMNS, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: cell(value) for name, value in row.items()} for row in _rows(content))
+    return file.getvalue()
+
+
+def _rows(content: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for task in content["tasks"]:
+        for m in task["methods"]:
+            exploring = {f"{name}, exploring": found for name, found in m["repetition_exploring"].items()}
+            measures = {**{name: m[name] for name in MEASURES}, **m["repetition"], **exploring}
+            for measure, found in measures.items():
+                about = {"block": "task", "task": task["task"], "method": m["method"], "measure": measure}
+                for statistic in (s for s in found if s != "runs"):
+                    yield {**about, "statistic": statistic, "runs": found["runs"], **_interval(found[statistic])}
+    block = content["over_tasks"]
+    for m in block["methods"]:
+        for measure in MEASURES:
+            for statistic, found in (m[measure] or {}).items():
+                about = {"block": "over tasks", "method": m["method"], "measure": measure}
+                yield {**about, "statistic": statistic, **_interval(found)}
+    for where, pairs, statistic in (("pair", content["pairs"], "mean"), ("pair over tasks", block["pairs"], "iqm")):
+        for p in pairs:
+            about = {"block": where, "task": p.get("task", ""), "method": p["x"], "versus": p["y"]}
+            yield {
+                **about, "measure": "difference of final", "statistic": statistic, **_interval(p["difference"]),
+                "paired": p["paired"], "p_holm": p["p_holm"], "verdict": p["verdict"],
+            }  # fmt: skip
+            if "improvement" in p:
+                yield {**about, "measure": "probability of improvement", **_interval(p["improvement"])}
+    for i in block["improvement"]:
+        about = {"block": "pair over tasks", "method": i["x"], "versus": i["y"]}
+        yield {**about, "measure": "probability of improvement", **_interval(i["improvement"])}
+
+
+def _interval(found: dict[str, Any] | None) -> dict[str, Any]:
+    if found is None:
+        return {}
+    return {**{k: found[k] for k in ("estimate", "low", "high", "confidence")}, "interval": found["method"]}

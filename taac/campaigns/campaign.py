@@ -1,0 +1,133 @@
+"""A campaign: many runs, some at a time; what was interrupted goes on."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from taac.campaigns.comparison import Run
+from taac.campaigns.launchers import Launcher, Outcome
+from taac.campaigns.time_left import TimeLeft
+from taac.errors import TaacError
+from taac.runs import files
+
+
+class State(NamedTuple):
+    """Where a campaign stands."""
+
+    finished: list[Run]
+    running: list[Run]
+    waiting: list[Run]
+    failed: dict[Run, str]  # with what went wrong
+    seconds_left: float | None  # None while nothing can be said of it
+
+    def __str__(self) -> str:
+        left = "" if self.seconds_left is None else f", about {readable_seconds(self.seconds_left)} left"
+        return (
+            f"{len(self.finished)} finished, {len(self.running)} running, {len(self.waiting)} waiting, "
+            f"{len(self.failed)} failed{left}"
+        )
+
+
+class Campaign:
+    """Has a launcher train each run that is not finished, `jobs` at a time.
+
+    A run that fails does not stop the others. One that is interrupted from outside (it was asked to stop, or was killed, or
+    its machine is gone) is tried again, so often as its launcher says. When the campaign itself is stopped it stops its runs;
+    they go on from their last checkpoints when it is called again.
+
+    Args:
+        runs: all runs, finished ones too.
+        launcher: starts them.
+        jobs: runs at a time; None leaves it to the launcher.
+        record: a JSON file that tells, at any moment, what has become of each run; None writes none.
+    """
+
+    def __init__(self, runs: Sequence[Run], launcher: Launcher, jobs: int | None = None, record: Path | None = None):
+        if jobs is not None and jobs < 1:
+            raise TaacError(f"--jobs must be 1 or more, got {jobs}")
+        self.jobs, self._launcher, self._record = jobs, launcher, record
+        self._all = list(runs)
+        self._finished = [run for run in runs if run.finished()]
+        self._waiting = [run for run in runs if not run.finished()]
+        self._running: list[Run] = []
+        self._failed: dict[Run, str] = {}
+        self._attempts = dict.fromkeys(self._all, 0)
+        self._time_left, self._recorded = TimeLeft(), ""
+
+    def run(self, tell: Callable[[State], None]) -> State:
+        """Works until nothing is left to do; calls `tell` at the launcher's intervals."""
+        self._write(self.state())
+        try:
+            while self._waiting or self._running:
+                for run, outcome in self._launcher.ended():
+                    self._running.remove(run)
+                    self._conclude(run, outcome)
+                while self._waiting and (self.jobs is None or len(self._running) < self.jobs):
+                    run = self._waiting.pop(0)
+                    self._attempts[run] += 1
+                    self._running.append(run)
+                    self._launcher.begin(run)
+                state = self.state()
+                self._write(state)
+                tell(state)
+                if self._running:
+                    time.sleep(self._launcher.interval)
+        finally:
+            self._launcher.stop()
+            self._waiting, self._running = self._running + self._waiting, []
+            self._write(self.state())
+        return self.state()
+
+    def state(self) -> State:
+        running = [run for run in self._running if self._launcher.begun(run)]
+        waiting = [run for run in self._running if run not in running] + self._waiting
+        slots = self.jobs or max(1, len(running))
+        left = self._time_left.estimate(self._finished, running, waiting, slots)
+        return State(list(self._finished), running, waiting, dict(self._failed), left)
+
+    def _conclude(self, run: Run, outcome: Outcome) -> None:
+        if outcome.returncode == 0 and run.finished():
+            self._finished.append(run)
+        elif outcome.interrupted() and self._attempts[run] < self._launcher.attempts:
+            self._waiting.insert(0, run)
+        else:
+            times = f", {self._attempts[run]} times" if outcome.interrupted() and self._attempts[run] > 1 else ""
+            self._failed[run] = f"{outcome}{times}: {run.error()} (see {run.log})"
+
+    def _write(self, state: State) -> None:
+        """Brings the record up to date, when a run has begun or ended."""
+        if self._record is None:
+            return
+        status = {
+            **dict.fromkeys(state.finished, "finished"), **dict.fromkeys(state.running, "running"),
+            **dict.fromkeys(state.waiting, "waiting"), **dict.fromkeys(state.failed, "failed"),
+        }  # fmt: skip
+        runs = [
+            {
+                "task": run.task, "method": run.method, "seed": run.seed, "folder": str(run.folder), "log": str(run.log),
+                "status": status[run], "attempts": self._attempts[run], "error": state.failed.get(run),
+            }
+            for run in self._all
+        ]  # fmt: skip
+        told = json.dumps(runs)
+        if told == self._recorded:
+            return
+        counts = {name: list(status.values()).count(name) for name in ("finished", "running", "waiting", "failed")}
+        updated = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+        self._record.parent.mkdir(parents=True, exist_ok=True)
+        record = json.dumps({"updated": updated, **counts, "runs": runs}, indent=1) + "\n"
+        files.write(self._record, record.encode())
+        self._recorded = told
+
+
+def readable_seconds(seconds: float) -> str:
+    """`3700` as `1 h 2 min`."""
+    minutes = int(seconds // 60)
+    if minutes < 1:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

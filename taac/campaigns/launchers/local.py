@@ -1,0 +1,117 @@
+"""Runs as processes of this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import functools
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from taac.campaigns.comparison import ATTEMPT, Run
+from taac.campaigns.launchers import Outcome
+from taac.machine.processes import die_with_parent
+from taac.runs import files
+
+# One thread a run: more would stand in each other's way.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+PATIENCE = 120.0  # seconds for a run that is asked to stop to save what it did
+
+
+class LocalProcesses:
+    """Starts each run at once, in a process of its own."""
+
+    interval, attempts = 0.5, 4
+
+    def __init__(self) -> None:
+        self._running: dict[Run, subprocess.Popen[bytes]] = {}
+
+    def begin(self, run: Run) -> None:
+        self._running[run] = start(run.command, run.log)
+
+    def begun(self, run: Run) -> bool:
+        return True
+
+    def ended(self) -> list[tuple[Run, Outcome]]:
+        over = {run: code for run, process in self._running.items() if (code := process.poll()) is not None}
+        for run in over:
+            del self._running[run]
+        return [(run, Outcome(code)) for run, code in over.items()]
+
+    def stop(self) -> None:
+        stop(list(self._running.values()))
+        self._running.clear()
+
+
+def start(
+    command: Sequence[str], log: Path, cwd: str | None = None, environment: dict[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Starts a run that appends what it prints to `log`, and ends when this process does."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    with os.fdopen(files.open_file(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as file:
+        file.write(f"{ATTEMPT}{now} {socket.gethostname()}\n".encode())
+        file.flush()
+        # A session of its own: Ctrl-C reaches the campaign alone, which then stops its runs in order. One that is killed
+        # leaves nothing running either.
+        return subprocess.Popen(
+            command, stdout=file, stderr=subprocess.STDOUT, cwd=cwd, start_new_session=True,
+            preexec_fn=functools.partial(die_with_parent, signal.SIGTERM),
+            env={**os.environ, **(environment or {}), **ONE_THREAD},
+        )  # fmt: skip
+
+
+def stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Asks them to stop, and kills what does not."""
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        try:
+            process.wait(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def cores(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
+    """Cores that this process may use: by its affinity, and by the quotas of its control groups (Linux, containers).
+
+    Args:
+        cgroups: where the control groups are mounted.
+        own: the file that tells which ones this process is in.
+    """
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, int(min([float(allowed), *_quotas(cgroups, own)])))
+
+
+def _quotas(cgroups: Path, own: Path) -> list[float]:
+    """Cores by each quota that holds for this process: of its group, and of every group around that."""
+    found = []
+    with contextlib.suppress(OSError):
+        for line in own.read_text(encoding="utf-8").splitlines():
+            _, controllers, group = line.split(":", 2)
+            if controllers and "cpu" not in controllers.split(","):
+                continue
+            root = cgroups / "cpu" if controllers else cgroups  # version 1 has a mount for each controller
+            path = root / group.strip("/")
+            # Inside a container, the group may be named as it is outside of it: then what is mounted is its own.
+            for folder in (path, *path.parents):
+                if folder.is_relative_to(root):
+                    found += _quota(folder)
+    return found
+
+
+def _quota(folder: Path) -> list[float]:
+    try:
+        if (folder / "cpu.max").exists():  # version 2: "max 100000" or "150000 100000", in microseconds
+            quota, period = (folder / "cpu.max").read_text(encoding="utf-8").split()
+        else:
+            quota = (folder / "cpu.cfs_quota_us").read_text(encoding="utf-8").strip()
+            period = (folder / "cpu.cfs_period_us").read_text(encoding="utf-8").strip()
+        return [] if quota in ("max", "-1") else [int(quota) / int(period)]
+    except (OSError, ValueError):
+        return []

@@ -1,0 +1,138 @@
+"""Runs as tasks of a Ray cluster whose machines share the file system."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from taac.campaigns.comparison import Run
+from taac.campaigns.launchers import Outcome, local
+from taac.errors import TaacError
+
+
+class RayCluster:
+    """Gives every run to the cluster as a task of one CPU; Ray starts it where one is free.
+
+    Args:
+        address: as `ray.init` takes it: "auto" (the cluster that this machine is a node of), "host:port" of its head, or
+            "ray://host:port" of a Ray client server.
+        root_dir: the folder of all runs, which every machine must see under the same name.
+
+    Raises:
+        TaacError: ray is not installed, or there is no such cluster.
+    """
+
+    interval, attempts = 1.0, 4
+
+    def __init__(self, address: str, root_dir: str | Path):
+        try:
+            import ray
+        except ImportError as error:
+            raise TaacError(
+                "--launcher ray needs ray, which is not installed: pip install ray (taac's extra 'ray')"
+            ) from error
+        _reach(address)
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level="ERROR", configure_logging=False)
+        except Exception as error:  # ray raises many kinds
+            raise TaacError(f"--ray_address {address}: there is no Ray cluster to connect to: {error}") from error
+        self._ray: Any = ray
+        # A machine of the cluster that died is not waited for; whether to try again is the campaign's to say.
+        self._train = ray.remote(num_cpus=1, max_retries=0)(train)
+        self._root_dir = Path(root_dir).resolve()
+        self._running: dict[Any, Run] = {}
+        self._logged: dict[Run, int] = {}  # size of its log when it was given to the cluster
+        self._begun: set[Run] = set()
+
+    def begin(self, run: Run) -> None:
+        self._root_dir.mkdir(parents=True, exist_ok=True)
+        self._logged[run] = _size(run.log)
+        self._begun.discard(run)
+        # Names of files are relative to the folder that `taac compare` was called in.
+        task = self._train.remote(
+            run.command[1:], os.path.abspath(run.log), os.getcwd(), str(self._root_dir), os.environ.get("PYTHONPATH")
+        )
+        self._running[task] = run
+
+    def begun(self, run: Run) -> bool:
+        if run not in self._begun and _size(run.log) > self._logged[run]:  # its first line says where it runs
+            self._begun.add(run)
+        return run in self._begun
+
+    def ended(self) -> list[tuple[Run, Outcome]]:
+        if not self._running:
+            return []
+        tasks, _ = self._ray.wait(list(self._running), num_returns=len(self._running), timeout=0)
+        return [(self._running.pop(task), self._outcome(task)) for task in tasks]
+
+    def _outcome(self, task: Any) -> Outcome:
+        try:
+            return Outcome(self._ray.get(task))
+        except self._ray.exceptions.RayTaskError as error:  # of `train` itself
+            return Outcome(1, str(error.cause))
+        except self._ray.exceptions.RayError as error:
+            told = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+            return Outcome(None, f"{type(error).__name__}: {told}")
+
+    def stop(self) -> None:
+        for task in self._running:
+            self._ray.cancel(task, force=False)
+        if self._running:
+            self._ray.wait(list(self._running), num_returns=len(self._running), timeout=local.PATIENCE)
+        self._running.clear()
+        self._ray.shutdown()  # ends what is left
+
+
+def train(words: Sequence[str], log: str, folder: str, root_dir: str, python_path: str | None) -> int:
+    """Trains one run on a machine of the cluster; ends it when this task is cancelled, or its worker is killed.
+
+    Args:
+        words: the command, without the interpreter: it is this machine's.
+        log: what it prints is appended to that file.
+        folder: where it is started.
+        root_dir: a folder that must be there.
+        python_path: where modules are looked for, on the machine that asked.
+
+    Returns:
+        Its exit code.
+    """
+    for path in (folder, root_dir):
+        if not Path(path).is_dir():
+            raise TaacError(
+                f"{socket.gethostname()} does not see {path}: the machines of the cluster must share the file system that "
+                "the runs and the gin files are on, under the same names"
+            )
+    environment = {} if python_path is None else {"PYTHONPATH": python_path}
+    process = local.start((sys.executable, *words), Path(log), folder, environment)
+    try:
+        while process.poll() is None:  # ray cancels between two operations, not inside a long one
+            time.sleep(0.2)
+        return process.returncode
+    finally:
+        local.stop([process])
+
+
+def _reach(address: str) -> None:
+    """Refuses an address where nothing listens: ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except OSError as error:
+        raise TaacError(
+            f"--ray_address {address}: there is no Ray cluster to connect to: {error}; start one with `ray start --head`, "
+            "which prints its address"
+        ) from error
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,261 @@
+"""Runs as the tasks of a SLURM job array."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import gin
+
+from taac.campaigns.comparison import ATTEMPT, Run
+from taac.campaigns.launchers import Outcome
+from taac.campaigns.launchers.local import ONE_THREAD
+from taac.errors import RESUMABLE, TaacError
+from taac.runs import files
+from taac.runs.files import is_one_line
+
+_SCRIPT = """\
+#!/bin/bash
+# {count} runs of `taac compare`, each a task of this array. A task whose run is finished does nothing, any other goes on
+# from the run's last checkpoint: submitting this again, or any task of it, is always right.
+# What SLURM says of a task goes to a folder that must be there before, else the task may not begin:
+#   mkdir -p {slurm}
+{headers}
+cd {cwd} || exit 1
+case "$SLURM_ARRAY_TASK_ID" in
+{cases}
+*) echo "there is no run '$SLURM_ARRAY_TASK_ID'; SLURM_ARRAY_TASK_ID must be 0 to {last}" >&2; exit 2 ;;
+esac
+grep -qs '"status": "finished"' "$folder/run.json" && exit 0
+mkdir -p "$(dirname "$log")" {slurm} && exec >>"$log" 2>&1 || exit 1
+echo "{attempt}$(date -u +%Y-%m-%dT%H:%M:%S+00:00) $(hostname) SLURM ${{SLURM_JOB_ID:-none}}"
+child= stop= requeue=
+ask_to_stop() {{ stop=1; [ -z "$child" ] || kill -TERM "$child"; }}
+trap ask_to_stop TERM                    # cancelled, or preempted: then SLURM itself requeues it
+trap 'requeue=1; ask_to_stop' USR1       # the time limit is near
+{threads}
+{setup}
+ended={slurm}/"${{SLURM_ARRAY_JOB_ID:-none}}_$SLURM_ARRAY_TASK_ID.exit"
+rm -f "$ended"
+code={resumable}
+if [ -z "$stop" ]; then
+    "${{run[@]}}" &
+    child=$!
+    [ -z "$stop" ] || kill -TERM "$child"
+    while wait "$child"; code=$?; kill -0 "$child" 2>/dev/null; do :; done  # a signal ends `wait`, not the run
+fi
+[ -z "$stop" ] || [ "$code" -ne 143 ] || code={resumable}
+echo "$code" >"$ended"
+if [ -n "$requeue" ] && [ "$code" -eq {resumable} ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {requeues} ]; then
+    scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$code"
+"""
+REQUEUES = 100  # of one task: a bound for a run that gets nowhere before its time limit
+NOTICE = 120  # seconds before the time limit at which a run is asked to stop; SLURM may be a minute early
+
+
+@gin.configurable
+class SlurmArray:
+    """What each task of the job array asks for. None leaves it to the cluster.
+
+    Args:
+        partition, time, mem, gres: as options of `sbatch`: "gpu", "24:00:00", "4G", "gpu:1".
+        cpus: a task; a run uses more than one where `create_experiment.num_threads` or asynchronous environments do.
+        setup: shell lines before a run: "module load cuda".
+        options: any other options of `sbatch`: "--account=me".
+    """
+
+    def __init__(
+        self,
+        partition: str | None = None,
+        time: str | None = None,
+        mem: str | None = None,
+        cpus: int = 1,
+        gres: str | None = None,
+        setup: tuple[str, ...] = (),
+        options: tuple[str, ...] = (),
+    ):
+        if cpus < 1:
+            raise TaacError(f"SlurmArray.cpus must be 1 or more, got {cpus}")
+        for option in options:
+            if not option.startswith("-") or "\n" in option:
+                raise TaacError(f"SlurmArray.options must be options of sbatch such as '--account=me', got '{option}'")
+        if time is not None and _seconds(time) < NOTICE + 180:
+            raise TaacError(
+                f"SlurmArray.time must be 5 minutes or more, got '{time}': the last {NOTICE} seconds are for saving"
+            )
+        self.setup = setup
+        asked = {"partition": partition, "time": time, "mem": mem, "cpus-per-task": cpus, "gres": gres}
+        self.options = [*(f"--{name}={value}" for name, value in asked.items() if value is not None), *options]
+        for option in self.options:
+            _check_line(f"SlurmArray: the option {option!r}", option)
+
+    def script(self, runs: Sequence[Run], root_dir: str | Path, jobs: int = 0) -> str:
+        """The job array of these runs, at most `jobs` at a time (0: no bound); the same runs and options give the same text."""
+        for path in (str(folder(root_dir)), os.getcwd()):
+            _check_line(f"the folder {path!r}", path)
+        slurm = shlex.quote(str(folder(root_dir)))
+        options = [
+            "--job-name=taac", f"--array=0-{len(runs) - 1}" + (f"%{jobs}" if jobs else ""),
+            f"--output={slurm}/%A_%a.out", "--open-mode=append",
+            # USR1 to this script before the time limit, so that the run can save what it did.
+            "--requeue", f"--signal=B:USR1@{NOTICE}", *self.options,
+        ]  # fmt: skip
+        cases = [
+            f"{i}) folder={shlex.quote(os.path.abspath(run.folder))} log={shlex.quote(os.path.abspath(run.log))}\n"
+            f"    run=({shlex.join(run.command)}) ;;"
+            for i, run in enumerate(runs)
+        ]
+        return _SCRIPT.format(
+            count=len(runs),
+            last=len(runs) - 1,
+            headers="\n".join(f"#SBATCH {option}" for option in options),
+            cwd=shlex.quote(os.getcwd()),
+            cases="\n".join(cases),
+            slurm=slurm,
+            attempt=ATTEMPT,
+            threads="export " + " ".join(f"{name}={value}" for name, value in ONE_THREAD.items()),
+            setup="\n".join(self.setup),
+            resumable=RESUMABLE,
+            requeues=REQUEUES,
+        )
+
+
+class SlurmQueue:
+    """Submits the array for the runs that are not in the queue already, and follows it there.
+
+    Stopping this leaves the array alone. An interrupted task is SLURM's to requeue.
+
+    Args:
+        runs: all runs of the script, in its order.
+        script: the file of the job array.
+        jobs: how many may be at work at a time; 0: as many as the cluster has room for.
+        interval: seconds between two looks at the queue.
+        grace: seconds that the files of a task which has left the queue may take to be seen here.
+
+    Raises:
+        TaacError: there is no SLURM here, or its queue does not answer.
+    """
+
+    attempts = 1
+
+    def __init__(self, runs: Sequence[Run], script: Path, jobs: int = 0, interval: float = 15.0, grace: float = 60.0):
+        if missing := [name for name in ("sbatch", "squeue") if shutil.which(name) is None]:
+            raise TaacError(
+                f"--launcher slurm: there is no {missing[0]} on this machine; submit {script} where there is one"
+            )
+        self.interval, self._grace, self._script = interval, grace, script
+        self._limit = f"%{jobs}" if jobs else ""
+        self._index = {run: i for i, run in enumerate(runs)}
+        self._pending: list[Run] = []
+        self._tasks: dict[Run, str] = {}  # of each run that is in the queue: "<job>_<index>"
+        self._left: dict[Run, float] = {}  # when it had left the queue
+        self._known = folder(script.parent) / "tasks.json"
+        looked = self._look()
+        if looked is None:  # taken for an empty one, all that is in it would be submitted again
+            raise TaacError(
+                "squeue does not answer, so what is in SLURM's queue already is not known; nothing was submitted. "
+                "Call the same command again when it does"
+            )
+        self._queue = looked
+
+    def begin(self, run: Run) -> None:
+        task = self._submitted().get(str(run.folder), "")
+        if task in self._queue:  # by an earlier call
+            self._tasks[run] = task
+        else:
+            self._pending.append(run)
+
+    def begun(self, run: Run) -> bool:
+        return self._queue.get(self._tasks.get(run, ""), "PENDING") != "PENDING"
+
+    def ended(self) -> list[tuple[Run, Outcome]]:
+        if self._pending:
+            self._submit()
+        looked = self._look()
+        if looked is None:  # the queue could not be asked; it will be again
+            return []
+        self._queue = looked
+        over = []
+        for run, task in list(self._tasks.items()):
+            outcome = self._outcome(run, task) if task not in self._queue else None
+            if outcome is not None:
+                over.append((run, outcome))
+                del self._tasks[run]
+        return over
+
+    def stop(self) -> None:
+        pass
+
+    def _submit(self) -> None:
+        indices = ",".join(str(self._index[run]) for run in self._pending)
+        command = ["sbatch", "--parsable", f"--array={indices}{self._limit}", str(self._script)]
+        folder(self._script.parent).mkdir(parents=True, exist_ok=True)
+        result = subprocess.run(command, capture_output=True, text=True)
+        if result.returncode != 0:
+            raise TaacError(f"{shlex.join(command)} was refused: {result.stderr.strip()}")
+        job = result.stdout.strip().split(";")[0]  # a cluster's name may follow
+        tasks = {run: f"{job}_{self._index[run]}" for run in self._pending}
+        known = {**self._submitted(), **{str(run.folder): task for run, task in tasks.items()}}
+        files.write(self._known, (json.dumps(known, indent=1) + "\n").encode())
+        self._tasks.update(tasks)
+        self._pending = []
+
+    def _submitted(self) -> dict[str, str]:
+        """The last task of each run that was ever submitted."""
+        return json.loads(files.read_text(self._known)) if files.check_file(self._known) else {}
+
+    def _look(self) -> dict[str, str] | None:
+        """State of each of the user's array tasks in the queue; None when the queue does not answer."""
+        command = ["squeue", "--me", "--noheader", "--array", "--format", "%F_%K %T"]
+        result = subprocess.run(command, capture_output=True, text=True)
+        if result.returncode != 0:
+            return None
+        return dict(line.split() for line in result.stdout.splitlines() if line.strip())
+
+    def _outcome(self, run: Run, task: str) -> Outcome | None:
+        """How a task that has left the queue ended; None while that cannot be told yet."""
+        if run.finished():
+            return Outcome(0)
+        try:
+            code = int(files.read_text(self._known.parent / f"{task}.exit"))
+            killed_by = code - 128  # the shell's way of telling signals; 255 is no such
+            return Outcome(-killed_by if killed_by in signal.valid_signals() else code)
+        except (OSError, ValueError):
+            pass
+        now = time.monotonic()
+        if now - self._left.setdefault(run, now) < self._grace:
+            return None
+        return Outcome(None, f"SLURM task {task} is gone: cancelled, out of memory or time, or its machine failed")
+
+
+def _check_line(what: str, text: str) -> None:
+    """Raises TaacError for a text that would be more than one line of the script."""
+    if not is_one_line(text):
+        raise TaacError(f"{what} holds line ends or control characters, which would be lines of the script")
+
+
+def _seconds(limit: str) -> float:
+    """A time limit as `sbatch` takes it: minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S; more, or a word, is for SLURM to read."""
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", limit.strip())
+    if match is None:
+        return math.inf
+    days, first, second, third = (int(part or 0) for part in match.groups())
+    if match[1] is not None or match[4] is not None:
+        return ((days * 24 + first) * 60 + second) * 60 + third
+    return first * 60 + second
+
+
+def folder(root_dir: str | Path) -> Path:
+    """Where what SLURM says of the runs below `root_dir` goes."""
+    return Path(os.path.abspath(root_dir)) / "slurm"

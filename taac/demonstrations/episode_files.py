@@ -1,0 +1,282 @@
+"""Recorded episodes: a file of this package's own, and Minari datasets.
+
+An episode is its frames, FIRST to LAST, as a `TimeStep` with leaves `[N+1, ...]` for N transitions.
+
+The file is numpy's `.npz` and holds arrays and text alone, so that reading it cannot run code: the frames of all episodes
+one after another, by path (`observation`, `observation/camera`, `reward`...), and `meta`, JSON in UTF-8 with the format's
+version, the environment's id and spaces, the number of episodes, and a SHA-256 checksum of the arrays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import taac
+from taac import nest, specs
+from taac.data_structures import AlgStep, StepType, TimeStep
+from taac.demonstrations import plain_arrays
+from taac.environments import spaces
+from taac.environments.vector_environment import VectorEnvironment
+from taac.errors import TaacError
+from taac.machine.memory import available_bytes
+from taac.runs import files
+
+FORMAT = 1
+MAX_BYTES = 4 << 30  # of all frames of a file
+MINARI = "minari:"  # before a dataset's id
+
+
+def read(source: str, environment: VectorEnvironment) -> list[TimeStep]:
+    """The episodes of a file that `EpisodeWriter` wrote, or of the Minari dataset `"minari:ID"`.
+
+    Raises:
+        TaacError: there is none, it is damaged or of a newer format, or it does not fit the environment.
+    """
+    episodes = _read_minari(source, environment) if source.startswith(MINARI) else _read_file(source, environment)
+    if not episodes:
+        raise TaacError(f"the demonstrations '{source}' hold no episode")
+    for number, episode in enumerate(episodes):
+        _check(f"the demonstrations '{source}': episode {number}", episode, environment)
+    return episodes
+
+
+def _check(where: str, episode: TimeStep, environment: VectorEnvironment) -> None:
+    kinds = episode.step_type.tolist()
+    if len(kinds) < 2 or kinds != [StepType.FIRST, *[StepType.MID] * (len(kinds) - 2), StepType.LAST]:
+        raise TaacError(f"{where} is not whole: expected the step types FIRST, MID..., LAST")
+    for path, leaf in nest.flatten_with_path(episode):
+        if leaf.is_floating_point() and not bool(leaf.isfinite().all()):
+            raise TaacError(f"{where} has a '{path}' that is not finite")
+    shape = () if environment.reward_dim is None else (environment.reward_dim,)
+    if episode.reward.shape[1:] != shape:
+        raise TaacError(
+            f"{where} has rewards of shape {list(episode.reward.shape[1:])}, but those of environment "
+            f"'{environment.name}' have shape {list(shape)}"
+        )
+    low, high = environment.durations
+    longest = int(episode.duration.max())
+    # The last action of an episode may be cut short, so a short episode proves nothing.
+    if longest > high or (longest < low and len(kinds) > 2):
+        raise TaacError(
+            f"{where} has actions that take {longest} environment steps, but those of '{environment.name}' take "
+            f"{high if low == high else f'{low} to {high}'}; record with the same create_environment.action_repeat"
+        )
+
+
+def _check_spaces(source: str, held: dict[str, Any], environment: VectorEnvironment) -> None:
+    for name, space in environment.described_spaces().items():
+        if held.get(name) != space:
+            theirs, ours = (json.dumps(s) for s in (held.get(name), space))
+            raise TaacError(
+                f"the demonstrations '{source}' do not fit environment '{environment.name}': their {name} is "
+                f"{theirs[:500]}, the environment's is {ours[:500]}"
+            )
+
+
+# This package's own file -----------------------------------------------------------------------------------------------
+
+
+class EpisodeWriter:
+    """Takes the frames that an agent acts at (`evaluate`'s `on_step`), and writes the episodes that came to their end.
+
+    Args:
+        path: a new file, `.npz`.
+        environment: the one that is played in.
+
+    Raises:
+        TaacError: the file is there already, its folder is not, or it has another suffix.
+    """
+
+    def __init__(self, path: str | Path, environment: VectorEnvironment):
+        self.path, self._environment = check_new_file(path), environment
+        self._open: list[list[TimeStep]] = [[] for _ in range(environment.num_envs)]
+        self._frames: list[TimeStep] = []
+        self.num_episodes = self.num_transitions = 0
+
+    def __call__(self, time_step: TimeStep, alg_step: AlgStep) -> None:
+        for index, frames in enumerate(self._open):
+            frames.append(nest.index(time_step, index))
+            if bool(time_step.is_last()[index]):
+                self._frames += frames
+                self.num_episodes += 1
+                self.num_transitions += len(frames) - 1
+                self._open[index] = []
+
+    def save(self) -> None:
+        """Writes the file, whole or not at all.
+
+        Raises:
+            TaacError: no episode came to its end.
+        """
+        if not self._frames:
+            raise TaacError(f"no episode came to its end: there is nothing to write to {self.path}")
+        frames = nest.map_structure(lambda *leaves: torch.stack(leaves), *self._frames)
+        arrays = {path: leaf.cpu().numpy() for path, leaf in nest.flatten_with_path(frames)}
+        meta = {
+            "format": FORMAT,
+            "taac": taac.__version__,
+            "environment": self._environment.name,
+            **self._environment.described_spaces(),
+            "episodes": self.num_episodes,
+            "transitions": self.num_transitions,
+            "checksum": _checksum(arrays),
+        }
+        text = np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)
+        beside = files.temporary(self.path)
+        with os.fdopen(files.open_file(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+            np.savez_compressed(file, allow_pickle=False, meta=text, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, self.path)
+
+
+def check_new_file(path: str | Path) -> Path:
+    """The path of a file to be written.
+
+    Raises:
+        TaacError: see `EpisodeWriter`.
+    """
+    path = Path(path)
+    if path.suffix != ".npz":
+        raise TaacError(f"recorded episodes go into a .npz file, got '{path}'")
+    if os.path.lexists(path):  # a link, wherever it leads
+        raise TaacError(f"{path} exists; give a new name")
+    if not path.parent.is_dir():
+        raise TaacError(f"{path}: there is no folder {path.parent}")
+    return path
+
+
+def _checksum(arrays: dict[str, np.ndarray]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"{name} {array.dtype.str} {array.shape};".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def _read_file(source: str, environment: VectorEnvironment) -> list[TimeStep]:
+    if not Path(source).is_file():
+        raise TaacError(
+            f"there is no file of demonstrations '{source}'; record one with taac play --record_demonstrations, or give "
+            f"a Minari dataset as '{MINARI}ID'"
+        )
+    try:
+        with open(source, "rb") as file, zipfile.ZipFile(file) as held:
+            meta = json.loads(plain_arrays.read_array(held, "meta", files.MAX_JSON_BYTES).tobytes().decode())
+            version = int(meta["format"])
+            if version > FORMAT:
+                raise TaacError(
+                    f"the demonstrations '{source}' have format {version}; this version of taac reads up to format {FORMAT}"
+                )
+            _check_spaces(source, meta, environment)
+            names = [path for path, _ in nest.flatten_with_path(_frame_specs(environment))]
+            most = min(MAX_BYTES, available_bytes(torch.device("cpu")))
+            plain_arrays.check_members(held, ["meta", *names], most)
+            arrays = {name: plain_arrays.read_array(held, name, most) for name in names}
+    except TaacError:
+        raise
+    except Exception as error:
+        raise TaacError(f"the demonstrations '{source}' cannot be read, the file may be damaged: {error}") from error
+    if meta.get("checksum") != _checksum(arrays):
+        raise TaacError(f"the demonstrations '{source}' are damaged: the checksum does not fit their frames")
+    return _split(_packed(source, arrays, environment))
+
+
+def _frame_specs(environment: VectorEnvironment) -> TimeStep:
+    """Dtypes and shapes of a frame; the reward's shape is compared where it can be told what is wrong."""
+    return TimeStep(
+        step_type=specs.TensorSpec((), torch.uint8),  # type: ignore[arg-type]
+        reward=specs.TensorSpec((), torch.float32),  # type: ignore[arg-type]
+        discount=specs.TensorSpec((), torch.float32),  # type: ignore[arg-type]
+        observation=environment.observation_spec,
+        prev_action=environment.action_spec,
+        duration=specs.TensorSpec((), torch.int16),  # type: ignore[arg-type]
+    )
+
+
+def _packed(source: str, arrays: dict[str, np.ndarray], environment: VectorEnvironment) -> TimeStep:
+    """The frames as one `TimeStep`, leaves `[F, ...]`."""
+    tree = _frame_specs(environment)
+    frames = len(arrays["step_type"]) if arrays["step_type"].ndim else 0
+    for path, spec in nest.flatten_with_path(tree):
+        array = arrays[path]
+        wanted = (frames, *(array.shape[1:2] if path == "reward" else spec.shape))
+        dtype = str(spec.dtype).removeprefix("torch.")
+        if array.shape != wanted or array.dtype.str != np.dtype(dtype).str:
+            raise TaacError(
+                f"the demonstrations '{source}' are of another make: '{path}' holds {array.dtype} of shape "
+                f"{list(array.shape)}, expected {dtype} of shape {list(wanted)}"
+            )
+    return nest.pack_like(tree, [torch.from_numpy(arrays[path]) for path, _ in nest.flatten_with_path(tree)])
+
+
+def _split(frames: TimeStep) -> list[TimeStep]:
+    starts = frames.is_first().nonzero().flatten().tolist()
+    ends = [*starts[1:], len(frames.step_type)]
+    return [nest.index(frames, slice(start, end)) for start, end in zip([0, *starts[1:]], ends)]
+
+
+# Minari ----------------------------------------------------------------------------------------------------------------
+
+
+def _read_minari(source: str, environment: VectorEnvironment) -> list[TimeStep]:
+    name = source.removeprefix(MINARI)
+    with _reading_minari(name):
+        import minari
+
+        dataset = minari.load_dataset(name)
+    held = {
+        "observation_space": spaces.describe(dataset.observation_space),
+        "action_space": spaces.describe(dataset.action_space),
+    }
+    _check_spaces(source, held, environment)
+    with _reading_minari(name):
+        return [_frames(f"the Minari dataset '{name}'", episode, environment) for episode in dataset.iterate_episodes()]
+
+
+@contextlib.contextmanager
+def _reading_minari(name: str) -> Iterator[None]:
+    try:
+        yield
+    except TaacError:
+        raise
+    except ImportError as error:
+        raise TaacError(
+            f"the Minari dataset '{name}' needs a package that is not installed ({error}): "
+            "pip install \"minari[hdf5]\" (taac's extra 'minari')"
+        ) from error
+    except FileNotFoundError as error:
+        raise TaacError(f"there is no Minari dataset '{name}' here: {error}; try: minari download {name}") from error
+    except Exception as error:
+        raise TaacError(f"the Minari dataset '{name}' cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _frames(where: str, episode: Any, environment: VectorEnvironment) -> TimeStep:
+    """An episode of Minari's, N+1 observations and N of everything else, as frames."""
+    action = spaces.to_unit(where, environment.action_space, episode.actions)
+    step_type = torch.full((len(episode.rewards) + 1,), int(StepType.MID), dtype=torch.uint8)
+    step_type[0], step_type[-1] = StepType.FIRST, StepType.LAST
+    return TimeStep(
+        step_type=step_type,
+        reward=_after_first(0.0, torch.as_tensor(np.asarray(episode.rewards), dtype=torch.float32)),
+        discount=_after_first(1.0, 1.0 - torch.as_tensor(np.asarray(episode.terminations), dtype=torch.float32)),
+        observation=spaces.to_tensors(environment.observation_spec, episode.observations),
+        prev_action=nest.map_structure(lambda a: _after_first(0, a), action),
+        duration=_after_first(0, torch.ones(len(episode.rewards), dtype=torch.int16)),
+    )
+
+
+def _after_first(value: float, rest: torch.Tensor) -> torch.Tensor:
+    """`[N, ...]` to `[N+1, ...]`, with `value` at FIRST."""
+    return torch.cat([torch.full_like(rest[:1], value), rest])

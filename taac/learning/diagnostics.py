@@ -1,0 +1,172 @@
+"""What summaries show of updates: means since the last summary, and statistics of critics, policy, switch and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+
+from taac.algorithms.agent import Agent
+from taac.data_structures import LAST
+from taac.errors import TaacError
+
+
+class RunningMeans:
+    """Means of what updates report, since they were last taken.
+
+    A tag that only some updates report is averaged over those. An update costs one concatenation and one sum on the device;
+    nothing is waited for until `means` is called.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[tuple[str, ...], tuple[torch.Tensor, int]] = {}  # by the tags that were reported together
+
+    def add(self, values: Mapping[str, torch.Tensor]) -> None:
+        """Adds the scalars of an update."""
+        tags = tuple(values)
+        now = torch.stack(list(values.values())).detach()
+        total, count = self._sums.get(tags, (None, 0))
+        total = now.double() if total is None else total.add_(now)  # double: sums of many updates lose no digits
+        self._sums[tags] = total, count + 1
+
+    def means(self) -> dict[str, float]:
+        """The mean of each tag; empty if nothing was added since the last `clear`."""
+        sums: dict[str, float] = {}
+        counts: dict[str, int] = {}
+        for tags, (total, count) in self._sums.items():
+            for tag, value in zip(tags, total.tolist()):
+                sums[tag] = sums.get(tag, 0.0) + value
+                counts[tag] = counts.get(tag, 0) + count
+        return {tag: value / counts[tag] for tag, value in sums.items()}
+
+    def clear(self) -> None:
+        self._sums = {}
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        """What a resumed run goes on from, so that its means are those of a run that was never stopped."""
+        return [{"tags": list(tags), "sums": t.tolist(), "count": n} for tags, (t, n) in self._sums.items()]
+
+    def load_state_dict(self, state: list[dict[str, Any]], device: torch.device) -> None:
+        self._sums = {
+            tuple(part["tags"]): (torch.tensor(part["sums"], dtype=torch.float64, device=device), int(part["count"]))
+            for part in state
+        }
+
+
+class Diagnostics:
+    """Statistics of an update, from what `LossInfo.detail` holds of each frame. Off, they cost nothing.
+
+    Their tags and equations are in `summaries.TAGS`. Means, variances and standard deviations are over the frames that are
+    learnt from: not LAST, and for the critics not the segment's last.
+
+    Args:
+        kind: "off", "scalars" or "histograms".
+        agent: whose parts of the reward they are.
+
+    Raises:
+        TaacError: another kind.
+    """
+
+    def __init__(self, kind: Literal["off", "scalars", "histograms"], agent: Agent):
+        if kind not in ("off", "scalars", "histograms"):
+            raise TaacError(f"Learner.diagnostics must be 'off', 'scalars' or 'histograms', got '{kind}'")
+        self.on, self._histograms = kind != "off", kind == "histograms"
+        parts = getattr(agent.algorithm, "reward_parts", None)  # that are learnt, by number; None: all
+        self._numbers = None if parts is None else parts.tolist()
+        self._signals = [signal.name for signal in agent.signals]
+
+    @torch.no_grad()
+    def look(
+        self, detail: Mapping[str, torch.Tensor] | None
+    ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        """Scalars by tag, and for histograms numbers by name; both empty if off, or if the algorithm shows nothing."""
+        if not self.on or not detail:
+            return {}, {}
+        acted = detail["step_type"] != LAST
+        found = self._of_critics(detail, acted[:-1])
+        for name in ("mean", "log_std"):
+            if name in detail:
+                found[f"policy/{name}"], found[f"policy/{name}_std"] = _moments(detail[name], acted)
+        if "advantage" in detail:
+            found["switch/advantage"], found["switch/advantage_std"] = _moments(detail["advantage"], acted)
+            found["switch/beta_std"] = _moments(detail["beta"][..., 1], acted)[1]
+        for name, loss in detail.items():
+            if name.startswith("temperature/"):
+                found[f"loss/temperature_{name.removeprefix('temperature/')}"] = _moments(loss, acted)[0]
+        if not self._histograms:
+            return found, {}
+        return found, {name: x.detach().clone() for name, x in detail.items() if not name.startswith("temperature/")}
+
+    @staticmethod
+    def histograms(observed: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """By tag, the numbers of what `look` gave last: of all critics, parts and dimensions, at the frames learnt from."""
+        if not observed:
+            return {}
+        acted = observed["step_type"] != LAST
+        found = {name: x[acted[: len(x)]] for name, x in observed.items() if name not in ("step_type", "q", "target")}
+        found["q"], found["target"] = observed["q"][:, acted[:-1]], observed["target"][acted[:-1]]
+        found["td_error"] = found["target"] - found["q"]
+        if "beta" in found:
+            found["beta"] = found["beta"][..., 1]
+        return {f"histogram/{name}": x.flatten() for name, x in found.items()}
+
+    def _of_critics(self, detail: Mapping[str, torch.Tensor], learnt: torch.Tensor) -> dict[str, torch.Tensor]:
+        q, target = detail["q"], detail["target"]
+        q, target = (q.unsqueeze(-1), target.unsqueeze(-1)) if target.dim() == 2 else (q.flatten(3), target.flatten(2))
+        weight = learnt.unsqueeze(-1).to(q.dtype)  # [T-1, B, 1]
+        weight = weight / weight.sum().clamp(min=1.0)
+        value, error = (q * weight).sum((1, 2)), target - q  # [N, D], [N, T-1, B, D]
+        mean_error, mean_target = (error * weight).sum((1, 2)), (target * weight).sum((0, 1))
+        residual = ((error - mean_error[:, None, None]).square() * weight).sum((1, 2))
+        spread = ((target - mean_target).square() * weight).sum((0, 1))
+        found = {}
+        for d, part in enumerate(self._parts(target.shape[-1])):
+            found[f"critic/target/{part}"] = mean_target[d]
+            found[f"critic/target_variance/{part}"] = spread[d]
+            for i in range(len(q)):
+                found[f"critic_{i}/value/{part}"] = value[i, d]
+                found[f"critic_{i}/td_error/{part}"] = mean_error[i, d]
+                found[f"critic_{i}/td_error_variance/{part}"] = residual[i, d]
+        return found
+
+    def _parts(self, count: int) -> list[str]:
+        """Names of the values' parts."""
+        if count == 1 and not self._signals:
+            return ["reward"]
+        numbers = (self._numbers or list(range(count)))[: count - len(self._signals)]
+        return [*(f"part_{number}" for number in numbers), *self._signals]
+
+    def gradient_norms(self, names: Sequence[str], optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+        """The norm of each group's gradient, as it is; empty if off. A group without gradients is left out."""
+        norms: dict[str, torch.Tensor] = {}
+        if not self.on:
+            return norms
+        for name, group in zip(names, optimizer.param_groups):
+            gradients = [p.grad for p in group["params"] if p.grad is not None]
+            if gradients:
+                norms[f"gradient/{name}"] = torch.stack(torch._foreach_norm(gradients)).norm()
+        return norms
+
+
+def _moments(x: torch.Tensor, acted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and standard deviation of `x` `[T or T-1, B, ...]` over the frames where `acted` `[T, B]`, and further dimensions."""
+    weight = acted[: len(x)].reshape(*x.shape[:2], *(1,) * (x.dim() - 2)).to(x.dtype).expand_as(x)
+    weight = weight / weight.sum().clamp(min=1.0)
+    mean = (x * weight).sum()
+    return mean, ((x - mean).square() * weight).sum().sqrt()
+
+
+def explained_variances(means: Mapping[str, float]) -> dict[str, float]:
+    """The means, with `1 - Var(G - Q_i) / Var(G)` in the place of the variances; left out where G does not vary."""
+    found = {}
+    for tag, value in means.items():
+        critic, _, rest = tag.partition("/")
+        kind, _, part = rest.partition("/")
+        if kind == "target_variance":
+            continue
+        if kind != "td_error_variance":
+            found[tag] = value
+        elif (spread := means[f"critic/target_variance/{part}"]) > 0:
+            found[f"{critic}/explained_variance/{part}"] = 1.0 - value / spread
+    return found

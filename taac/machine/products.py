@@ -1,0 +1,123 @@
+"""Which matrix product is called on the CPU.
+
+torch's float32 products go to MKL, which takes a slow path on AMD processors; the oneDNN in torch does not. torch offers
+oneDNN for float32 products under the name of a precision, `fp32_precision = "bf16"`: a processor that has no units for that
+(AMX) computes them in full float32. So it is taken only where that was checked, and where it was measured to be faster. A
+processor that has such units can sum float32 products of theirs (see `amx`), in programs that are compiled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+import warnings
+from collections.abc import Iterator
+from typing import Any, Literal, get_args
+
+import torch
+
+from taac.errors import TaacError
+from taac.machine import amx
+
+Products = Literal["auto", "plain", "onednn", "bfloat16x6", "bfloat16x3", "bfloat16"]
+
+
+def using(kind: str) -> contextlib.AbstractContextManager[None]:
+    """Inside, products of float32 tensors on the CPU are torch's own ("plain"), or oneDNN's in full float32 ("onednn")."""
+    return _using_onednn() if kind == "onednn" else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _using_onednn() -> Iterator[None]:
+    setting: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before, setting.fp32_precision = setting.fp32_precision, "bf16"
+    try:
+        yield
+    finally:
+        setting.fp32_precision = before
+
+
+def resolve(kind: Products, device: torch.device, compiled: bool = False) -> str:
+    """What "auto" stands for on a device and this processor: the fastest of those that are as exact as float32 is.
+
+    Args:
+        compiled: whether the update is, as "bfloat16x6" and "bfloat16x3" need.
+
+    Raises:
+        TaacError: an unknown name, or a product that is not there or, "onednn", not exact.
+    """
+    if kind not in get_args(Products):
+        raise TaacError(f"Learner.products must be one of {', '.join(map(repr, get_args(Products)))}, got '{kind}'")
+    if kind == "auto":
+        speeds = {other: speed(other) for other in ("onednn", "bfloat16x6") if available(other, device, compiled)}
+        return max(
+            ["plain", *(other for other in speeds if speeds[other] > 1.03)], key=lambda other: speeds.get(other, 1.0)
+        )
+    why = _missing(kind, device, compiled)
+    if why is not None:
+        raise TaacError(f"products '{kind}' were asked for, but {why}; use 'auto' or 'plain'")
+    return kind
+
+
+def available(kind: str, device: torch.device, compiled: bool = False) -> bool:
+    """Whether there is such a product."""
+    return _missing(kind, device, compiled) is None
+
+
+def _missing(kind: str, device: torch.device, compiled: bool) -> str | None:
+    if kind in ("onednn", "bfloat16x6", "bfloat16x3") and device.type != "cpu":
+        return f"they are for the CPU, and the agent is on {device}"
+    if kind == "onednn" and not onednn_is_exact():
+        return f"torch {torch.__version__} has no exact float32 product of oneDNN's here"
+    if kind in ("bfloat16x6", "bfloat16x3"):
+        return amx.missing() if compiled else "they need create_agent.compile = True"
+    return None
+
+
+def parts(kind: str, device: torch.device) -> int | None:
+    """Into how many bfloat16 numbers a compiled update splits a factor for `amx`'s products; None if it has torch's own."""
+    if kind not in amx.PARTS or device.type != "cpu" or amx.missing() is not None:
+        return None
+    # torch has bfloat16 products, too, and on several threads.
+    return None if kind == "bfloat16" and torch.get_num_threads() > 1 else amx.PARTS[kind]
+
+
+@functools.cache
+def onednn_is_exact() -> bool:
+    """Whether oneDNN's product is there, and as exact as float32 is (checked on one product)."""
+    if not torch.backends.mkldnn.is_available() or not hasattr(torch.backends.mkldnn, "matmul"):
+        return False
+    left, right = _operands()
+    expected = torch.bmm(left.double(), right.double())
+    try:
+        with warnings.catch_warnings(), using("onednn"):
+            warnings.simplefilter("error")
+            error = (torch.bmm(left, right) - expected).norm() / expected.norm()
+    except (RuntimeError, AttributeError, UserWarning):  # this torch or processor has none
+        return False
+    return error.item() < 2e-6  # float32's is 3e-7, bfloat16's 3e-3
+
+
+@functools.cache
+def speed(kind: str) -> float:
+    """How many times as fast as torch's own product another is, on a layer of two critics; measured once, in some 60 ms."""
+    left, right = _operands()
+    best = {"plain": float("inf"), kind: float("inf")}
+    for _ in range(8):  # in turn, so that a busy moment hits both
+        for name in best:
+            with using(name):
+                best[name] = min(best[name], _layer_seconds(name, left, right))
+    return best["plain"] / best[kind]
+
+
+def _operands() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(2, 512, 256, generator=generator), torch.randn(2, 256, 256, generator=generator)
+
+
+def _layer_seconds(kind: str, left: torch.Tensor, right: torch.Tensor) -> float:
+    product = functools.partial(amx.amx_product, parts=amx.PARTS[kind]) if kind in amx.PARTS else torch.bmm
+    start = time.perf_counter()
+    product(left.transpose(1, 2), product(left, right))
+    return time.perf_counter() - start

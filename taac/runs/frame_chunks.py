@@ -1,0 +1,120 @@
+"""A replay buffer on the disk, in parts: only those that have changed are written, most of them before a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from taac.errors import TaacError
+from taac.replay import ReplayBuffer
+from taac.runs import files
+from taac.runs.files import Damaged
+from taac.runs.manifest import FileEntry, read_entry
+
+CHUNK_BYTES = 4 << 20  # little enough for a slow disk, and not too many files for a large buffer
+
+
+class FrameChunks:
+    """Knows which parts of a replay buffer the files on the disk still hold.
+
+    The ring of `length` frames is cut into parts of equal numbers of frames. A file holds one part as it was when so many
+    frames had been added, and is never changed: a part that has changed goes to a new file.
+
+    Args:
+        buffer: whose frames they are.
+    """
+
+    def __init__(self, buffer: ReplayBuffer):
+        self._buffer = buffer
+        self._step = max(1, CHUNK_BYTES * buffer.length // buffer.num_bytes)  # frames a part
+        self._entries: dict[int, dict[str, Any]] = {}  # by part, what a manifest says of its file
+        self._current = 0
+
+    def moved_on(self) -> bool:
+        """Whether the buffer has begun another part since this was asked: the one before is full."""
+        before, self._current = self._current, self._buffer.next // self._step
+        return self._current != before
+
+    def stale_bytes(self) -> int:
+        """About how many bytes `write_stale` will write."""
+        frames = sum(stop - start for start, stop in map(self._slots, self._stale()))
+        return frames * self._buffer.num_bytes // self._buffer.length
+
+    def write_stale(self, folder: Path, but_current: bool = False) -> list[dict[str, Any]]:
+        """Writes what is not on the disk as it is now; gives what a manifest says of every part.
+
+        Args:
+            but_current: leave out the part that frames are being added to.
+        """
+        for part in self._stale():
+            if but_current and part == self._buffer.next // self._step:
+                continue
+            start, stop = self._slots(part)
+            data = files.pack(self._buffer.frames(start, stop))
+            name = f"frames-{part}-{self._buffer.added}.safetensors"
+            files.write(folder / name, data)
+            self._entries[part] = {
+                "name": name, "bytes": len(data), "blake2b": files.digest(data),
+                "start": start, "stop": stop, "added": self._buffer.added,
+            }  # fmt: skip
+        return [self._entries[part] for part in sorted(self._entries)]
+
+    def names(self) -> set[str]:
+        """Files that hold what the buffer holds now, or did when they were written."""
+        return {entry["name"] for entry in self._entries.values()}
+
+    def load(self, folder: Path, entries: list[dict[str, Any]]) -> None:
+        """Reads frames back into the buffer, whose `load_state_dict` has said how many it holds.
+
+        Raises:
+            Damaged: a file is not as the manifest says, or the parts do not make up the whole.
+            TaacError: they are frames of another shape.
+        """
+        end, size = 0, self._buffer.size
+        for entry in entries:
+            try:
+                start, stop, file = (
+                    entry["start"],
+                    entry["stop"],
+                    FileEntry(entry["name"], entry["bytes"], entry["blake2b"]),
+                )
+                plain = all(type(entry[name]) is int for name in ("start", "stop", "added"))
+                whole = plain and start == end and start < stop <= size and entry["added"] >= 0
+            except (KeyError, TypeError) as error:
+                raise Damaged(f"a manifest in {folder} describes no part of a replay buffer: {error!r}") from error
+            if not whole:
+                raise Damaged(f"a manifest in {folder}: frames {start} to {stop} follow on {end}, of {size}")
+            tensors = files.unpack(read_entry(folder, file), folder / file.name)
+            held = self._buffer.frames(start, stop)
+            given = {name: (t.dtype, list(t.shape)) for name, t in tensors.items()}
+            expected = {name: (t.dtype, list(t.shape)) for name, t in held.items()}
+            if given != expected:
+                raise TaacError(f"{folder / file.name} holds frames of another shape: {given}, expected {expected}")
+            for name, tensor in tensors.items():
+                held[name].copy_(tensor)
+            end = stop
+        if end != size:
+            raise Damaged(f"a manifest in {folder} names files of {end} frames, of {size}")
+        # Another version may have cut the buffer otherwise; its parts are then written anew.
+        self._entries = {
+            e["start"] // self._step: e
+            for e in entries
+            if (e["start"], e["stop"]) == self._slots(e["start"] // self._step)
+        }
+        self._current = self._buffer.next // self._step
+
+    def _slots(self, part: int) -> tuple[int, int]:
+        """The frames of a part that are held, as positions in the ring."""
+        return part * self._step, min((part + 1) * self._step, self._buffer.size)
+
+    def _stale(self) -> list[int]:
+        parts = range(-(-self._buffer.size // self._step))
+        return [p for p in parts if p not in self._entries or self._last_change(p) > self._entries[p]["added"]]
+
+    def _last_change(self, part: int) -> int:
+        """How many frames had been added when this part changed last."""
+        lap, newest = divmod(self._buffer.added - 1, self._buffer.length)  # where the newest frame is
+        start, stop = self._slots(part)
+        if start <= newest < stop:
+            return self._buffer.added
+        return (lap if stop <= newest else lap - 1) * self._buffer.length + stop

@@ -1,0 +1,93 @@
+"""What was at hand when a number was not finite: saved by the run that it stopped, explained by `taac check --batch`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from taac.errors import NotFiniteError
+from taac.runs import files
+from taac.runs.files import Damaged
+from taac.runs.manifest import FileEntry, make_manifest, read_entry, read_manifest
+
+
+class Inspection(NamedTuple):
+    """What was saved."""
+
+    message: str  # of the error that stopped the run
+    env_steps: int  # of the run then
+    evidence: dict[str, torch.Tensor]  # by path
+
+
+def write(folder: Path, env_steps: int, error: NotFiniteError) -> Path:
+    """Saves an error with its evidence, in two files of tensors and JSON with checksums; gives the path of the first.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    tree, tensors = files.encode({"message": str(error), "env_steps": env_steps, "evidence": error.evidence})
+    data = files.pack(tensors)
+    entry = FileEntry(f"diverged-{env_steps}.safetensors", len(data), files.digest(data))
+    files.write(folder / entry.name, data)
+    path = folder / f"diverged-{env_steps}.json"
+    files.write(path, make_manifest({"inspection": tree, "tensors": entry._asdict()}))
+    return path
+
+
+def read(path: Path) -> Inspection:
+    """What `write` wrote.
+
+    Raises:
+        Damaged: it is something else, or not as it was written.
+    """
+    content = read_manifest(path)
+    try:
+        data = read_entry(path.parent, FileEntry(**content["tensors"]))
+        found = Inspection(**files.decode(content["inspection"], files.unpack(data, path)))
+        if not all(isinstance(v, torch.Tensor) for v in found.evidence.values()):
+            raise TypeError("evidence that is no tensors")
+    except (KeyError, TypeError, AttributeError) as error:
+        raise Damaged(
+            f"{path} holds no batch; expected a file diverged-N.json of the folder of a run that a number which was not "
+            f"finite stopped ({error!r})"
+        ) from error
+    return found
+
+
+def describe(found: Inspection) -> list[str]:
+    """Lines for people: what happened, a table of the fields with their ranges, and where numbers are not finite."""
+    lines = [f"at {found.env_steps} environment steps: {found.message}", ""]
+    width = max((len(path) for path in found.evidence), default=0)
+    for path, leaf in found.evidence.items():
+        shape = f"{list(leaf.shape)} {str(leaf.dtype).removeprefix('torch.')}"
+        lines.append(f"{path:<{width}}  {shape:<24} {_range(leaf)}")
+    sampled = {path: leaf for path, leaf in found.evidence.items() if path.startswith("sampled/")}
+    spoilt = [path for path, leaf in found.evidence.items() if not bool(leaf.isfinite().all())]
+    lines.append("")
+    if not spoilt:
+        lines.append("all of these are finite: it was the gradients that were not")
+    elif sampled and not set(spoilt) & set(sampled):
+        first = next(iter(spoilt))
+        lines.append(
+            f"the batch as it was sampled is finite: the numbers of '{first}' are the networks' doing, or the normalisers'"
+        )
+    else:
+        lines.append(f"the first field that is not finite is '{spoilt[0]}'")
+    return lines
+
+
+def _range(leaf: torch.Tensor) -> str:
+    if not leaf.numel():
+        return "empty"
+    finite = leaf.isfinite()
+    parts = []
+    if bool(finite.any()):
+        values: Any = leaf[finite].double()
+        parts.append(f"{values.min().item():.6g} to {values.max().item():.6g}, mean {values.mean().item():.6g}")
+    if not bool(finite.all()):
+        bad = (~finite).nonzero().tolist()
+        at = f" at {bad[0]}" if bad[0] else ""
+        parts.append(f"NOT FINITE: {len(bad)} of {leaf.numel()}, the first{at} is {leaf[tuple(bad[0])].item()}")
+    return "; ".join(parts)

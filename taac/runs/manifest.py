@@ -1,0 +1,77 @@
+"""The manifest of a checkpoint: one file of JSON that names all others, with their sizes and checksums."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from taac.errors import TaacError
+from taac.machine.memory import available_bytes, readable_bytes
+from taac.runs import files
+from taac.runs.files import Damaged
+
+FORMAT = 2  # 1 was a single file, checkpoint.pt
+
+
+class FileEntry(NamedTuple):
+    """A file as a manifest names it."""
+
+    name: str
+    bytes: int
+    blake2b: str  # of its content
+
+
+def read_entry(folder: Path, entry: FileEntry) -> bytes:
+    """The content of a file that a manifest names.
+
+    Raises:
+        Damaged: it is not as the manifest says.
+        TaacError: it does not fit into memory.
+    """
+    if type(entry.name) is not str or not re.fullmatch(r"[\w-]+\.safetensors", entry.name):
+        raise Damaged(f"a manifest in {folder} names the file {entry.name!r}, which is none of a checkpoint")
+    free = available_bytes(torch.device("cpu"))
+    if files.size(folder / entry.name) > free:
+        raise TaacError(f"{folder / entry.name} does not fit into memory: {readable_bytes(free)} are free")
+    return files.read(folder / entry.name, entry.bytes, entry.blake2b)
+
+
+def make_manifest(content: dict[str, Any]) -> bytes:
+    """A manifest: a line of JSON with format and checksum, and JSON."""
+    body = json.dumps(content).encode()
+    return json.dumps({"taac_checkpoint": FORMAT, "blake2b": _digest(FORMAT, body)}).encode() + b"\n" + body
+
+
+def _digest(version: int, body: bytes) -> str:
+    return files.digest(str(version).encode() + b"\n" + body)
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """A manifest's content.
+
+    Raises:
+        Damaged: it is not as it was written.
+        TaacError: it is of another format.
+    """
+    if files.size(path) > files.MAX_JSON_BYTES:
+        raise Damaged(f"{path} is no manifest: it has {files.size(path)} bytes, more than any has")
+    try:
+        first, _, body = files.read_bytes(path).partition(b"\n")
+        header = json.loads(first)
+        version, expected = header["taac_checkpoint"], header["blake2b"]
+        if type(version) is not int or _digest(version, body) != expected:
+            raise Damaged(f"{path} is not as it was written: its checksum differs")
+        if version != FORMAT:
+            raise TaacError(f"the checkpoint {path} has format {version}; this version of taac reads format {FORMAT}")
+        content = json.loads(body)
+    except TaacError:
+        raise
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise Damaged(f"{path} is no manifest: {type(error).__name__}: {error}") from error
+    if not isinstance(content, dict):
+        raise Damaged(f"{path} is no manifest: it holds a {type(content).__name__}")
+    return content

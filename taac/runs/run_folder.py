@@ -1,0 +1,286 @@
+"""The folder of a run: what is in it, and when a run may begin or go on there."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import datetime
+import difflib
+import importlib.metadata
+import io
+import json
+import os
+import platform
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+try:
+    import fcntl
+except ImportError:  # not on Windows: there, runs are not locked
+    fcntl = None  # type: ignore[assignment]
+
+from taac import __version__
+from taac.acting.metrics import EpisodeSummary
+from taac.errors import TaacError
+from taac.runs import files
+from taac.runs.checkpoint import Checkpoints
+
+PACKAGES = (
+    "torch",
+    "numpy",
+    "gymnasium",
+    "mujoco",
+    "box2d",
+    "gymnasium-robotics",
+    "highway-env",
+    "tensorboard",
+    "gin-config",
+)
+EVALUATION_COLUMNS = (
+    "env_steps", "updates", "training_decisions", "seconds", "episodes", "return_mean", "return_std", "length",
+    "fraction_repeated", "mean_run", "max_run", "decisions", "jerk", "fraction_same",
+)  # fmt: skip
+CHANGING = ("status", "end", "resumed", "diverged", "error")  # of run.json, between checkpoints
+AGAIN = "make room and call the same command again"
+
+
+class RunFolder:
+    """Files of a run.
+
+    `config.gin` the full operative configuration, which re-runs it; `run.json` versions, seed, environment, command, start,
+    end and status; `evaluations.csv` a row an evaluation; `checkpoints`, a folder; `best`, a folder with the agent as it was at
+    the best evaluation; TensorBoard's event files.
+    """
+
+    def __init__(self, root_dir: str | Path):
+        self.path = Path(root_dir)
+        self.config = self.path / "config.gin"
+        self.run = self.path / "run.json"
+        self.evaluations = self.path / "evaluations.csv"
+        self.checkpoints = Checkpoints(self.path / "checkpoints")
+        self.best = Checkpoints(self.path / "best", keep=sys.maxsize, resumed=self.checkpoints)
+
+    def open(self, config: str) -> str:
+        """Decides whether a run of this configuration may begin here; writes nothing.
+
+        Returns:
+            "new", "unfinished" (with or without a checkpoint) or "finished".
+
+        Raises:
+            TaacError: the folder holds a run of another configuration, or other files; a link, pipe or device is in it.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise TaacError(f"--root_dir {self.path} is a file; give a folder")
+        if self.path.exists():
+            files.check_entries(self.path)
+        for checkpoints in (self.checkpoints, self.best):
+            if files.check_folder(checkpoints.path):
+                files.check_entries(checkpoints.path)
+        names = {p.name for p in self.path.iterdir()} if self.path.exists() else set()
+        names = {name for name in names if name != ".lock" and not files.is_temporary(name)}
+        # Killed in the making, a run has left its run.json alone. A config.gin alone may be the user's own.
+        if not names or (names == {self.run.name} and "taac" in self.read_run().get("versions", {})):
+            return "new"
+        if not self.config.exists() or not self.run.exists():
+            raise TaacError(
+                f"--root_dir {self.path} is not empty and holds no run of taac "
+                f"({self.config.name} and {self.run.name} are not both there); give a new or empty folder"
+            )
+        held = files.read_text(self.config, errors="replace")
+        if held != config:
+            self.checkpoints.refuse_earlier_version()  # its configuration lacks the parameters that are new
+            changes = list(
+                difflib.unified_diff(held.splitlines(), config.splitlines(), "held", "asked", n=0, lineterm="")
+            )
+            raise TaacError(
+                f"--root_dir {self.path} holds a run of another configuration; nothing was changed. Give another folder, "
+                "or the configuration it holds. The difference:\n  " + "\n  ".join(changes[2:])
+            )
+        try:
+            return "finished" if self.read_run().get("status") == "finished" else "unfinished"
+        except TaacError:
+            if not self.checkpoints.saved():  # which would bring it back
+                raise
+            return "unfinished"
+
+    def has_checkpoints(self) -> bool:
+        """Whether there is one to go on from, be it damaged, or of an older format that will be refused."""
+        return bool(self.checkpoints.saved()) or (self.path / "checkpoint.pt").exists()
+
+    @contextlib.contextmanager
+    def lock(self, timeout: float = 0.0) -> Iterator[None]:
+        """Keeps other processes from training here; the system lets go of it however this one ends.
+
+        Args:
+            timeout: seconds to wait for another process that does.
+
+        Raises:
+            TaacError: another process does, and went on doing so.
+        """
+        deadline = time.monotonic() + timeout
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            descriptor = files.open_file(self.path / ".lock", os.O_RDWR | os.O_CREAT)
+        except OSError as error:
+            raise files.refusal(error, self.path / ".lock", 0, AGAIN) from error
+        with os.fdopen(descriptor, "r+b") as file:
+            while fcntl is not None:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError as error:
+                    if time.monotonic() >= deadline:
+                        raise TaacError(
+                            f"another process is training in {self.path}; wait for it, or give another folder"
+                        ) from error
+                    time.sleep(0.1)
+            for path in self.path.iterdir():  # left by a process that was killed while it wrote
+                if files.is_temporary(path.name):
+                    with contextlib.suppress(OSError):
+                        path.unlink()
+            yield
+
+    def begin(self, config: str, about: dict[str, Any]) -> None:
+        """Creates the folder's files for a new run."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.write_run(
+            {
+                **dict.fromkeys(CHANGING),  # there from the beginning: a resumed run leaves the same keys
+                "status": "running",
+                **about,
+                "command": shlex.join(["taac", *sys.argv[1:]]),
+                "start": now(),
+                "resumed": [],
+                "versions": versions(),
+                "platform": {"system": platform.platform(), "processor": processor(), "cores": os.cpu_count()},
+            }
+        )
+        self._write(self.config, config)
+        self._write(self.evaluations, ",".join(EVALUATION_COLUMNS) + "\r\n")
+
+    def read_run(self) -> dict[str, Any]:
+        try:
+            content = json.loads(files.read_text(self.run))
+        except (OSError, ValueError, RecursionError) as error:
+            raise TaacError(f"{self.run} cannot be read: {error}; is {self.path} the folder of a run?") from error
+        if not isinstance(content, dict):
+            raise TaacError(f"{self.run} holds no run: expected a JSON object, got {type(content).__name__}")
+        return content
+
+    def write_run(self, content: dict[str, Any]) -> None:
+        self._write(self.run, json.dumps(content, indent=2) + "\n")
+
+    def update_run(self, **changes: Any) -> None:
+        self.write_run({**self.read_run(), **changes})
+
+    def add_evaluation(
+        self, env_steps: int, updates: int, decisions: int, seconds: float, summary: EpisodeSummary
+    ) -> None:
+        """Appends a row to evaluations.csv: how far training was, and how the evaluation went."""
+        counts = {"env_steps": env_steps, "updates": updates, "training_decisions": decisions}
+        text = io.StringIO()
+        csv.DictWriter(text, EVALUATION_COLUMNS).writerow({**counts, "seconds": round(seconds, 3), **summary._asdict()})
+        data = text.getvalue().encode()
+        try:
+            files.append(self.evaluations, data)
+        except OSError as error:
+            raise files.refusal(error, self.evaluations, len(data), AGAIN) from error
+
+    def save_best(self, env_steps: int, state: dict[str, Any]) -> None:
+        """Keeps the agent of the best evaluation so far; that of the last checkpoint too, from which a killed run goes on."""
+        self.best.save(env_steps, state)
+        since = next(iter(self.checkpoints.saved()), 0)
+        self.best.remove([steps for steps in self.best.saved() if since < steps < env_steps])
+
+    def trim_best(self, up_to: int) -> None:
+        """Keeps the best agent up to so many environment steps alone: a checkpoint is there, or the run goes on from one."""
+        saved = self.best.saved()
+        self.best.remove([steps for steps in saved if steps != max((s for s in saved if s <= up_to), default=None)])
+
+    def records(self) -> dict[str, Any]:
+        """run.json and evaluations.csv as they are, and checksums of the event files: what a checkpoint holds of them."""
+        events = {path.name: files.read_bytes(path) for path in self._event_files()}
+        return {
+            "run": self.read_run(),
+            "evaluations": files.read_bytes(self.evaluations).decode(),
+            "events": {name: [len(data), files.digest(data)] for name, data in events.items()},
+        }
+
+    def _event_files(self) -> list[Path]:
+        return sorted(self.path.glob("events.out.tfevents.*"))
+
+    def restore(self, records: dict[str, Any]) -> list[str]:
+        """Makes evaluations.csv what it was at a checkpoint: what came after is done again. run.json keeps what resumed it.
+
+        Returns:
+            what was found not to be as it had been written.
+
+        Raises:
+            TaacError: these are no records.
+        """
+        try:
+            evaluations, about = records["evaluations"].encode(), json.loads(json.dumps(dict(records["run"])))
+            events = {name: (int(size), str(digest)) for name, (size, digest) in records["events"].items()}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise TaacError(f"a checkpoint of {self.path} does not hold the run's other files: {error!r}") from error
+        found = []
+        if not self._held(self.evaluations).startswith(evaluations):
+            found.append(f"{self.evaluations} was not as it had been written; it is again")
+        try:
+            run = self.read_run()
+        except TaacError as error:
+            run = {}
+            found.append(f"{error}; it is written again")
+        restored = {**about, **{name: run[name] for name in CHANGING if name in run}}
+        if run and run != restored:
+            found.append(f"{self.run} was not as it had been written; it is again")
+        for name, (size, digest) in events.items():
+            if Path(name).name != name or files.digest(self._held(self.path / name)[:size]) != digest:
+                found.append(
+                    f"{self.path / name} is not as it was written: curves may lack points; training does not need it"
+                )
+        self._write(self.evaluations, evaluations.decode())
+        self.write_run(restored)
+        return found
+
+    @staticmethod
+    def _held(path: Path) -> bytes:
+        try:
+            return files.read_bytes(path)
+        except OSError:
+            return b""
+
+    @staticmethod
+    def _write(path: Path, text: str) -> None:
+        try:
+            files.write(path, text.encode())
+        except OSError as error:
+            raise files.refusal(error, path, len(text.encode()), AGAIN) from error
+
+
+def now() -> str:
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+
+
+def processor() -> str:
+    """The processor's name, as far as the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor()
+
+
+def versions() -> dict[str, str | None]:
+    """Versions of what a result depends on."""
+    found: dict[str, str | None] = {"taac": __version__, "python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = None
+    return found

@@ -1,0 +1,169 @@
+"""Evaluation: which episodes count, and which random numbers it draws."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn as nn
+
+from taac.acting.evaluation import evaluate
+from taac.acting.metrics import Episode
+from taac.algorithms.agent import Agent
+from taac.algorithms.algorithm import Algorithm
+from taac.data_structures import AlgStep, Nest, StepType, TimeStep
+from taac.environments.vector_environment import VectorEnvironment, create_environment
+from tests.environments.toys import env_id
+
+FIRST, MID, LAST = (int(t) for t in StepType)
+
+
+class EpsilonAlgorithm(Algorithm):
+    """Repeats at odd places of an episode; with probability epsilon, the action is random. Only predicts."""
+
+    def __init__(self, action_size: int) -> None:
+        super().__init__()
+        self.unused = nn.Parameter(torch.zeros(()))
+        self.action_size = action_size
+        self.epsilons: list[float] = []
+
+    def initial_state(self, batch_size: int) -> Nest:
+        return torch.zeros(batch_size, dtype=torch.int64)
+
+    def predict_step(self, time_step: TimeStep, state: Nest, epsilon: float = 0.0) -> AlgStep:
+        self.epsilons.append(epsilon)
+        assert len(self.epsilons) < 2000, "the evaluation does not end"
+        count = len(state)
+        action = torch.zeros(count, self.action_size)
+        if epsilon > 0:
+            random = torch.rand(count, self.action_size)
+            action = torch.where(torch.rand(count, 1) < epsilon, random, action)
+        return AlgStep(action, state + 1, (), state % 2 == 0)
+
+
+def counters(*scripts: tuple[str, ...]) -> VectorEnvironment:
+    return create_environment(env_id("Counter"), len(scripts), env_kwargs={"scripts": scripts})
+
+
+def agent(action_size: int = 2) -> Agent:
+    return Agent(EpsilonAlgorithm(action_size))
+
+
+def facts(episodes: list[Episode]) -> list[tuple]:
+    return [(float(e.ret), *e[1:]) for e in episodes]
+
+
+@pytest.mark.parametrize("num_envs", [1, 2, 3, 7])
+@pytest.mark.parametrize("num_episodes", [1, 2, 5, 9])
+def test_the_number_of_episodes_is_exact(num_envs, num_episodes):
+    environment = counters(*[(f"{i + 1}t",) for i in range(num_envs)])
+    episodes = evaluate(agent(), environment, num_episodes, seed=0)
+    assert len(episodes) == num_episodes
+    # Environment i's episodes are i + 1 long: each gives its share, however long that takes, and one more by turn.
+    shares = [sum(e.length == i + 1 for e in episodes) for i in range(num_envs)]
+    whole, rest = divmod(num_episodes, num_envs)
+    assert shares == [whole + 1] * rest + [whole] * (num_envs - rest)
+
+
+def test_short_episodes_are_not_favoured():
+    """In the time of one long episode, the other environment has ended ten: only its first two count."""
+    episodes = evaluate(agent(), counters(("1t",), ("19u",)), 4, seed=0)
+    assert sorted(e.length for e in episodes) == [1, 1, 19, 19]
+    # The first ones: rewards are 10 e + k, so episode e has return 10 e + 1, or 190 e + (1 + ... + 19).
+    assert sorted(float(e.ret) for e in episodes) == [1, 11, 190, 380]
+
+
+def test_episodes_are_recorded_whole():
+    (episode,) = evaluate(agent(), counters(("5u",)), 1, seed=0)
+    # Rewards 1 to 5; the policy decides at places 0, 2 and 4 and repeats at 1 and 3.
+    assert facts([episode]) == [(15.0, 5, 2, 3, 3, 2, 0.0, 4.0)]
+
+
+def test_state_begins_anew_in_every_episode():
+    """Episodes of 3: with a state that ran on through LAST, the second would begin with a decision at place 0 of 4."""
+    episodes = evaluate(agent(), counters(("2t",)), 3, seed=0)
+    assert [(e.decisions, e.repeated) for e in episodes] == [(1, 1)] * 3
+
+
+def test_an_environment_left_in_the_middle_is_reset():
+    environment = counters(("4t",))
+    environment.reset(0)
+    environment.step(torch.zeros(1, 2))
+    assert facts(evaluate(agent(), environment, 1, seed=0)) == [(10.0, 4, 2, 2, 2, 2, 0.0, 3.0)]
+
+
+def test_steps_are_shown_in_order():
+    seen = []
+    evaluate(
+        agent(), counters(("2t",)), 2, seed=0, on_step=lambda time_step, alg_step: seen.append((time_step, alg_step))
+    )
+    assert [int(frame.step_type) for frame, _ in seen] == [FIRST, MID, LAST, FIRST, MID, LAST]
+    assert [int(step.state) for _, step in seen] == [1, 2, 3, 1, 2, 3]
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.25, 1.0])
+def test_epsilon_reaches_the_policy(epsilon):
+    tested = agent()
+    evaluate(tested, counters(("2t",)), 2, 0, epsilon)
+    assert set(tested.algorithm.epsilons) == {epsilon}
+
+
+def test_evaluation_is_greedy_unless_told_otherwise():
+    tested = agent()
+    evaluate(tested, counters(("2t",)), 1, 0)
+    assert set(tested.algorithm.epsilons) == {0.0}
+
+
+def noise(seed: int, epsilon: float = 0.5) -> list[tuple]:
+    environment = create_environment(env_id("Noise"), 2)
+    return facts(evaluate(agent(1), environment, 6, seed, epsilon))
+
+
+def test_the_same_seed_gives_the_same_episodes_whatever_was_drawn_before():
+    torch.manual_seed(1)
+    first = noise(3)
+    torch.manual_seed(2)
+    torch.rand(5)
+    assert noise(3) == first
+    assert noise(4) != first
+
+
+def test_the_seed_is_the_environments_too():
+    """Without epsilon the policy draws nothing."""
+    assert noise(3, epsilon=0.0) == noise(3, epsilon=0.0) != noise(4, epsilon=0.0)
+
+
+def test_the_seed_is_the_policys_too():
+    """Of an environment without chance of its own; jerk tells random actions apart."""
+
+    def jerks(seed: int) -> list[float]:
+        return [e.jerk for e in evaluate(agent(), counters(("9t",)), 2, seed, epsilon=0.5)]
+
+    assert jerks(3) == jerks(3) != jerks(4)
+    assert min(jerks(3)) > 0
+
+
+def test_the_same_environment_evaluates_the_same_again():
+    environment = create_environment(env_id("Noise"), 3)
+    first = facts(evaluate(agent(1), environment, 5, 9, 0.5))
+    assert facts(evaluate(agent(1), environment, 5, 9, 0.5)) == first
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1.0])
+def test_trainings_random_numbers_are_left_as_they_were(epsilon):
+    torch.manual_seed(12)
+    torch.rand(3)
+    state = torch.get_rng_state()
+    noise(3, epsilon)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_trainings_random_numbers_are_left_as_they_were_after_an_error():
+    class Failing(EpsilonAlgorithm):
+        def predict_step(self, time_step: TimeStep, state: Nest, epsilon: float = 0.0) -> AlgStep:
+            torch.rand(3)
+            raise RuntimeError("on purpose")
+
+    state = torch.get_rng_state()
+    with pytest.raises(RuntimeError, match="on purpose"):
+        evaluate(Agent(Failing(2)), counters(("2t",)), 1, 0)
+    assert torch.equal(torch.get_rng_state(), state)

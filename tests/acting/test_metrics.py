@@ -1,0 +1,396 @@
+"""Counting what happens in episodes: tables by hand, and a slow reference that looks at whole episodes at once."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+
+from taac.acting import metrics
+from taac.acting.metrics import Episode, EpisodeRecorder, summarize
+from taac.data_structures import AlgStep, StepType, TimeStep
+
+FIRST, MID, LAST = (int(t) for t in StepType)
+F, M, L = FIRST, MID, LAST
+SETTINGS = settings(max_examples=60, deadline=None, database=None)
+
+Row = tuple[int, object, bool, object]  # step type, reward, decided, action
+
+
+def record(*streams: list[Row]) -> list[list[Episode]]:
+    """The episodes of each environment, fed frame by frame, one stream of frames an environment."""
+    recorder = EpisodeRecorder(len(streams))
+    episodes: list[list[Episode]] = [[] for _ in streams]
+    for rows in zip(*streams, strict=True):
+        step_types, rewards, decided, actions = zip(*rows)
+        count = len(rows)
+        time_step = TimeStep(
+            step_type=torch.tensor(step_types, dtype=torch.uint8),
+            reward=torch.tensor(rewards, dtype=torch.float32),
+            discount=torch.ones(count),
+            observation=torch.zeros(count, 1),
+            prev_action=torch.zeros(count, 1),
+            duration=torch.ones(count, dtype=torch.int16),
+        )
+        action = torch.tensor(actions, dtype=torch.float32).reshape(count, -1)
+        ended = recorder.add(time_step, AlgStep(action, (), (), torch.tensor(decided)))
+        for env, episode in ended:
+            assert step_types[env] == LAST
+            episodes[env].append(episode)
+        assert [env for env, _ in ended] == [i for i, t in enumerate(step_types) if t == LAST]
+    return episodes
+
+
+def one(rows: list[Row]) -> Episode:
+    ((episode,),) = record(rows)
+    return episode
+
+
+# Tables by hand -------------------------------------------------------------------------------------------------------
+
+
+def test_an_episode_by_hand():
+    """Five transitions, at the frames before LAST: act, repeat, repeat, act, repeat."""
+    episode = one(
+        [
+            # type, reward on arriving, decided there, action
+            (F, 100.0, True, 0.0),  # the reward at FIRST is of no transition of this episode
+            (M, 1.0, False, 0.0),
+            (M, 2.0, False, 0.0),
+            (M, 4.0, True, 1.0),
+            (M, 8.0, False, 1.0),
+            (L, 16.0, True, 9.0),  # what is done at LAST is ignored
+        ]
+    )
+    assert episode.ret == 31.0
+    assert episode.length == 5
+    assert (episode.repeated, episode.decisions) == (3, 2)
+    assert (episode.runs, episode.longest_run) == (2, 3)
+    # Actions 0 0 0 1 1: second differences 0, 1, -1
+    assert episode.jerk == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    "decided, repeated, runs, longest",
+    [
+        ([True], 0, 1, 1),
+        ([False], 1, 1, 1),  # an episode that begins with a repeat begins a run
+        ([True, True, True], 0, 3, 1),
+        ([False, False, False], 3, 1, 3),
+        ([False, True], 1, 2, 1),
+        ([False, False, True, False, True], 3, 3, 2),
+        ([True, False, True, False, False, False], 4, 2, 4),  # the longest run is the last
+        ([True, False, False, True, True, False], 3, 3, 3),  # ... is the first
+    ],
+)
+def test_runs(decided, repeated, runs, longest):
+    rows = [(F if i == 0 else M, 0.0, d, 0.0) for i, d in enumerate(decided)]
+    episode = one([*rows, (L, 0.0, True, 0.0)])
+    assert episode.length == len(decided)
+    assert (episode.repeated, episode.decisions) == (repeated, len(decided) - repeated)
+    assert (episode.runs, episode.longest_run) == (runs, longest)
+
+
+@pytest.mark.parametrize(
+    "actions, jerk",
+    [
+        ([5.0], 0.0),
+        ([5.0, -5.0], 0.0),  # no second difference
+        ([1.0, 2.0, 3.0, 4.0], 0.0),  # a straight line
+        ([0.0, 0.0, 1.0], 1.0),
+        ([0.0, 1.0, 0.0, 1.0], 4.0),  # -2, 2
+        ([[0.0, 0.0], [0.0, 1.0], [2.0, 1.0]], 2.5),  # (2, -1): mean of 4 and 1
+    ],
+)
+def test_jerk(actions, jerk):
+    rows = [(F if i == 0 else M, 0.0, True, a) for i, a in enumerate(actions)]
+    assert one([*rows, (L, 0.0, True, np.full(np.shape(actions[0]), 50.0).tolist())]).jerk == jerk
+
+
+def test_episodes_follow_each_other_without_a_trace():
+    rows = [
+        (F, 0.0, True, 3.0),
+        (M, 1.0, False, -3.0),
+        (M, 1.0, False, 7.0),
+        (L, 1.0, False, 0.0),
+        (F, 5.0, False, 0.0),
+        (M, 2.0, True, 0.5),
+        (M, 2.0, True, 1.0),
+        (L, 2.0, True, 0.0),
+    ]
+    ((first, second),) = record(rows)
+    assert first == Episode(
+        ret=np.float64(3.0), length=3, repeated=2, decisions=1, runs=1, longest_run=3, jerk=256.0, same=0.0
+    )
+    assert second == Episode(
+        ret=np.float64(6.0), length=3, repeated=1, decisions=2, runs=3, longest_run=1, jerk=0.0, same=0.0
+    )
+
+
+def test_two_environments_interleaved():
+    left = [(F, 9.0, True, 0.0), (M, 1.0, True, 1.0), (L, 2.0, True, 0.0), (F, 9.0, False, 0.0), (L, 4.0, True, 0.0)]
+    right = [
+        (F, 9.0, False, 0.0),
+        (M, 10.0, False, 0.0),
+        (M, 20.0, False, 2.0),
+        (M, 30.0, True, 0.0),
+        (L, 40.0, True, 0.0),
+    ]
+    episodes = record(left, right)
+    assert [(float(e.ret), e.length, e.runs, e.longest_run) for e in episodes[0]] == [(3.0, 2, 2, 1), (4.0, 1, 1, 1)]
+    (episode,) = episodes[1]
+    assert (float(episode.ret), episode.length, episode.repeated, episode.runs, episode.longest_run) == (
+        100.0,
+        4,
+        3,
+        2,
+        3,
+    )
+    assert episode.jerk == (2.0**2 + 4.0**2) / 2  # 0 0 2 0: 2, -4
+
+
+def test_vector_rewards_keep_their_parts():
+    rows = [(F, [9.0, 9.0], True, 0.0), (M, [1.0, -2.0], True, 0.0), (L, [0.5, 3.0], True, 0.0)]
+    episode = one(rows)
+    assert episode.ret.tolist() == [1.5, 1.0]
+    assert episode.length == 2
+
+
+def test_actions_repeated_inside_the_environment():
+    """Decisions that last 3, 2 and 1 steps, the second a repeat of the first: 1 0 0 | 0 0 | 1, of 6 transitions."""
+    recorder = EpisodeRecorder(2)
+    frames = [
+        # type, reward, raw reward, decided, action, steps taken there
+        (F, 0.0, 0.0, True, 0.0, 3),
+        (M, 1.5, 3.0, False, 0.0, 2),
+        (M, 1.5, 2.0, True, 1.0, 1),
+        (L, 1.0, 1.0, True, 9.0, 0),
+    ]
+    ended = []
+    for step_type, reward, raw, decided, action, steps in frames:
+        time_step = TimeStep(
+            step_type=torch.tensor([M, step_type], dtype=torch.uint8),
+            reward=torch.tensor([0.0, reward]),
+            discount=torch.ones(2),
+            observation=torch.zeros(2),
+            prev_action=torch.zeros(2, 1),
+            duration=torch.ones(2, dtype=torch.int16),
+        )
+        alg_step = AlgStep(torch.tensor([[5.0], [action]]), (), (), torch.tensor([True, decided]))
+        ended += recorder.add(time_step, alg_step, np.array([100.0, raw]), torch.tensor([1, steps]))
+    ((environment, episode),) = ended
+    assert environment == 1
+    assert episode.ret == 6.0, "of raw rewards"
+    assert (episode.length, episode.decisions, episode.repeated) == (6, 2, 4)
+    assert (episode.runs, episode.longest_run) == (2, 5)
+    assert episode.jerk == 0.25  # 0 0 0 0 0 1: one second difference of four is not 0
+
+
+def test_steps_and_decisions_of_a_frame():
+    recorder = EpisodeRecorder(3)
+    frame = TimeStep(
+        step_type=torch.tensor([F, M, L], dtype=torch.uint8),
+        reward=torch.zeros(3),
+        discount=torch.ones(3),
+        observation=torch.zeros(3, 1),
+        prev_action=torch.zeros(3, 1),
+        duration=torch.tensor([0, 1, 1], dtype=torch.int16),
+    )
+    step = AlgStep(torch.zeros(3, 2), (), (), torch.tensor([[False, False], [True, False], [True, True]]))
+    recorder.add(frame, step)
+    assert (recorder.steps, recorder.decisions) == (2, 1)  # nothing is done at LAST; one dimension is enough
+    recorder.add(frame, step, duration=torch.tensor([3, 2, 0], dtype=torch.int16))
+    assert (recorder.steps, recorder.decisions) == (5, 1)
+
+
+def test_returns_are_summed_in_double_precision():
+    """A million and a tenth, a hundred times, is beyond float32's seven digits."""
+    rows = [(F, 0.0, True, 0.0), *[(M, 1_000_000.125, True, 0.0)] * 100, (L, 0.0, True, 0.0)]
+    assert one(rows).ret == 100_000_012.5
+
+
+# A slow reference -----------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def episodes_of_rows(draw, dims: int) -> list[list[Row]]:
+    """Whole episodes, in order."""
+    number = st.integers(-8, 8).map(lambda k: k / 4)
+    episodes = []
+    for _ in range(draw(st.integers(1, 4))):
+        length = draw(st.integers(1, 7))
+        types = [F, *[M] * (length - 1), L]
+        episodes.append([(t, draw(number), draw(st.booleans()), [draw(number) for _ in range(dims)]) for t in types])
+    return episodes
+
+
+def reference(rows: list[Row]) -> Episode:
+    """From a whole episode: everything about actions leaves out the frame at LAST."""
+    rewards = np.array([r for _, r, _, _ in rows])
+    decided = np.array([d for _, _, d, _ in rows[:-1]])
+    actions = np.array([a for _, _, _, a in rows[:-1]])
+    starts = np.flatnonzero(decided | (np.arange(len(decided)) == 0))
+    run_lengths = np.diff([*starts, len(decided)])
+    jerk = float(np.mean(np.diff(actions, n=2, axis=0) ** 2)) if len(actions) > 2 else 0.0
+    return Episode(
+        ret=rewards[1:].sum(),
+        length=len(decided),
+        repeated=int((~decided).sum()),
+        decisions=int(decided.sum()),
+        runs=len(starts),
+        longest_run=int(run_lengths.max()),
+        jerk=jerk,
+        same=float((np.diff(actions, axis=0) == 0).mean(1).sum()),
+    )
+
+
+@SETTINGS
+@given(st.data(), st.integers(1, 3), st.integers(1, 3))
+def test_any_episodes_against_the_reference(data, num_envs, dims):
+    streams = [data.draw(episodes_of_rows(dims)) for _ in range(num_envs)]
+    frames = [[row for episode in stream for row in episode] for stream in streams]
+    # The shorter streams go on with an episode that never ends.
+    longest = max(map(len, frames))
+    padding: Row = (M, 1.0, False, [0.0] * dims)
+    padded = [f + [(F, 1.0, True, [0.5] * dims), *[padding] * longest][: longest - len(f)] for f in frames]
+    for episodes, stream in zip(record(*padded), streams, strict=True):
+        for episode, rows in zip(episodes, stream, strict=True):
+            expected = reference(rows)
+            assert episode[1:6] == expected[1:6]
+            assert episode.same == pytest.approx(expected.same)
+            assert episode.ret == pytest.approx(expected.ret)
+            assert episode.jerk == pytest.approx(expected.jerk, abs=1e-6)
+            assert episode.repeated + episode.decisions == episode.length
+
+
+def test_dimensions_that_decide_alone():
+    """Two dimensions over four transitions: the first decides at 0 and 2, the second at 0 alone."""
+    recorder = EpisodeRecorder(1)
+    decided = [[True, True], [False, False], [True, False], [False, False], [True, True]]
+    actions = [[0.1, 0.5], [0.1, 0.5], [0.2, 0.5], [0.2, 0.5], [9.0, 9.0]]
+    ended = []
+    for step_type, new, action in zip([F, M, M, M, L], decided, actions, strict=True):
+        frame = TimeStep(
+            torch.tensor([step_type], dtype=torch.uint8), torch.ones(1), torch.ones(1), (), (), torch.ones(1)
+        )
+        ended += recorder.add(frame, AlgStep(torch.tensor([action]), (), (), torch.tensor([new])))
+    ((_, episode),) = ended
+    assert episode.length == 4 and episode.decisions == 2
+    assert episode.repeated == 0 + 1 + 0.5 + 1
+    assert episode.runs == 1 + 0.5
+    assert episode.longest_run == 4, "of the second dimension"
+    assert episode.same == 0 + 1 + 0.5 + 1
+
+
+def test_of_a_nested_action_its_continuous_parts_are_followed():
+    recorder = EpisodeRecorder(1)
+    ended = []
+    for step_type, choice, value in [(F, 0, 0.0), (M, 3, 0.0), (M, 3, 1.0), (L, 0, 0.0)]:
+        frame = TimeStep(
+            torch.tensor([step_type], dtype=torch.uint8), torch.ones(1), torch.ones(1), (), (), torch.ones(1)
+        )
+        action = (torch.tensor([choice]), {"arm": torch.full((1, 2), value), "leg": torch.tensor([[0.5]])})
+        ended += recorder.add(frame, AlgStep(action, (), (), torch.tensor([True])))
+    ((_, episode),) = ended
+    assert episode.same == pytest.approx(1 + 1 / 3)
+    assert episode.jerk == pytest.approx((1 + 1 + 0) / 3)
+
+
+# Averages -------------------------------------------------------------------------------------------------------------
+
+SHORT = Episode(ret=np.float64(1.0), length=2, repeated=0, decisions=2, runs=2, longest_run=1, jerk=1.0, same=1.0)
+LONG = Episode(ret=np.float64(4.0), length=8, repeated=6, decisions=2, runs=3, longest_run=5, jerk=0.5, same=2.0)
+OTHER = Episode(ret=np.float64(-2.0), length=5, repeated=3, decisions=2, runs=2, longest_run=3, jerk=0.0, same=4.5)
+
+
+def test_averages_by_hand():
+    summary = summarize([SHORT, LONG, OTHER])
+    assert summary.episodes == 3
+    assert summary.return_mean == 1.0
+    assert summary.return_std == pytest.approx(np.sqrt((0 + 9 + 9) / 3))
+    assert summary.length == 5.0
+    assert summary.fraction_repeated == 9 / 15, "of all transitions, not the mean of 0, 3/4 and 3/5"
+    assert summary.mean_run == 15 / 7, "all transitions by all runs, not the mean of 1, 8/3 and 5/2"
+    assert summary.max_run == 5
+    assert summary.decisions == 2.0
+    assert summary.jerk == 0.5
+    assert summary.fraction_same == 7.5 / 15
+    assert all(isinstance(value, (int, float)) and not isinstance(value, np.generic) for value in summary)
+
+
+def test_averages_of_one_episode_and_of_an_iterator():
+    assert summarize(iter([LONG])) == summarize([LONG])
+    summary = summarize([LONG])
+    assert (summary.episodes, summary.return_mean, summary.return_std, summary.length) == (1, 4.0, 0.0, 8.0)
+    assert (summary.fraction_repeated, summary.mean_run) == (0.75, 8 / 3)
+
+
+def test_a_vector_return_is_summed_over_its_parts():
+    episodes = [SHORT._replace(ret=np.array([1.0, 2.0])), SHORT._replace(ret=np.array([5.0, -3.0]))]
+    summary = summarize(episodes)
+    assert (summary.return_mean, summary.return_std) == (2.5, 0.5)
+
+
+def test_averages_of_always_and_never_repeating():
+    """Fixed repetition by 3, recorded, is a mean run of 3 and two thirds repeated."""
+    rows = [(F if i == 0 else M, 0.0, i % 3 == 0, 0.0) for i in range(12)]
+    summary = summarize([one([*rows, (L, 0.0, True, 0.0)])])
+    assert (summary.mean_run, summary.max_run, summary.fraction_repeated) == (3.0, 3, 2 / 3)
+    rows = [(F if i == 0 else M, 0.0, True, 0.0) for i in range(4)]
+    summary = summarize([one([*rows, (L, 0.0, True, 0.0)])])
+    assert (summary.mean_run, summary.max_run, summary.fraction_repeated) == (1.0, 1, 0.0)
+
+
+# Some frames at a time ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at_once", [2, 7, 64])
+def test_frames_worked_on_together_count_as_one_by_one(at_once, monkeypatch):
+    """Whose arrays may be written over as soon as they were given; asked for its state, it knows of every frame."""
+
+    def recorded(at_once):
+        monkeypatch.setattr(metrics, "_AT_ONCE", at_once)
+        recorder, ended, states = EpisodeRecorder(2), [], []
+        rng = np.random.default_rng(0)
+        step_type, action, decided = torch.full((2,), L, dtype=torch.uint8), torch.zeros(2, 3), torch.zeros(2, 2).bool()
+        reward, duration = np.zeros(2), torch.zeros(2, dtype=torch.int16)
+        for number in range(1500):
+            ends = torch.from_numpy(rng.random(2) < 0.01)
+            step_type[:] = torch.where(step_type == L, F, torch.where(ends, L, M))
+            action[:] = torch.from_numpy(rng.integers(0, 2, (2, 3)))
+            decided[:] = torch.from_numpy(rng.random((2, 2)) < 0.4)
+            reward[:], duration[:] = rng.normal(size=2), torch.from_numpy(rng.integers(1, 3, 2))
+            frame = TimeStep(step_type, torch.zeros(2), torch.ones(2), torch.zeros(2), action, duration)
+            ended += recorder.add(frame, AlgStep(action, (), (), decided), reward, duration)
+            if number % 45 == 44:
+                states.append(recorder.state_dict())
+                resumed = EpisodeRecorder(2)
+                resumed.load_state_dict(states[-1])
+                recorder = resumed if number % 2 else recorder
+        return ended, states
+
+    (ended, states), (expected, also) = recorded(at_once), recorded(1)
+    assert len(expected) > 10 and max(episode.length for _, episode in expected) > 100
+    assert ended == expected
+    for one_, other in zip(states, also, strict=True):
+        assert all(torch.equal(one_[name], other[name]) for name in other)
+
+
+def test_a_state_taken_up_leaves_nothing_of_before():
+    def add(recorder, action):
+        frame = TimeStep(
+            torch.tensor([M]), torch.ones(1), torch.ones(1), torch.zeros(1), torch.zeros(1, 1), torch.ones(1)
+        )
+        recorder.add(frame, AlgStep(torch.tensor([[action]]), (), (), torch.tensor([True])))
+
+    saved, other = EpisodeRecorder(1), EpisodeRecorder(1)
+    add(saved, 1.0)
+    for action in (3.0, 4.0):  # which still wait
+        add(other, action)
+    other.load_state_dict(saved.state_dict())
+    found = other.state_dict()
+    assert all(torch.equal(found[name], value) for name, value in saved.state_dict().items())
+    other.load_state_dict(None)
+    assert other.state_dict() is None

@@ -1,0 +1,129 @@
+"""Processes of this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from taac.campaigns.comparison import Run
+from taac.campaigns.launchers import Outcome, local
+from tests.campaigns.launched import wait_for
+
+
+def run(tmp_path, code):
+    return Run("T", "m", 0, tmp_path / "m" / "seed_0", (sys.executable, "-c", code))
+
+
+def until_ended(launcher):
+    return wait_for(launcher.ended)
+
+
+@pytest.mark.parametrize(
+    "code, expected",
+    [
+        ("pass", Outcome(0)),
+        ("raise SystemExit(75)", Outcome(75)),
+        ("import os; os.kill(os.getpid(), 9)", Outcome(-9)),
+    ],
+)
+def test_how_it_ended(tmp_path, code, expected):
+    launcher, asked = local.LocalProcesses(), run(tmp_path, code)
+    launcher.begin(asked)
+    assert until_ended(launcher) == [(asked, expected)]
+    assert launcher.ended() == [], "told once"
+
+
+def test_what_it_prints_is_kept_and_it_has_one_thread(tmp_path):
+    launcher, asked = local.LocalProcesses(), run(tmp_path, "import os, sys; print(os.environ['OMP_NUM_THREADS'])")
+    for _ in range(2):
+        launcher.begin(asked)
+        until_ended(launcher)
+    first, printed, *again = asked.log.read_text().splitlines()
+    assert first.startswith("=== 20") and printed == "1" and len(again) == 2
+
+
+def test_it_ends_with_the_process_that_started_it(tmp_path):
+    code = (
+        "import sys, time; from pathlib import Path; from taac.campaigns.launchers import local\n"
+        f"p = local.start([sys.executable, '-c', 'import time; time.sleep(60)'], Path({str(tmp_path / 'log')!r}))\n"
+        "print(p.pid, flush=True); time.sleep(60)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    child = int(parent.stdout.readline())
+    parent.kill()
+    parent.communicate()
+    if sys.platform == "linux":
+        wait_for(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE)
+    else:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_what_does_not_stop_is_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr(local, "PATIENCE", 0.2)
+    launcher = local.LocalProcesses()
+    asked = run(
+        tmp_path, "import signal, time; signal.signal(15, signal.SIG_IGN); print('on', flush=True); time.sleep(60)"
+    )
+    launcher.begin(asked)
+    wait_for(lambda: "on" in asked.log.read_text())
+    (process,) = launcher._running.values()
+    launcher.stop()
+    assert process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    "files, groups, expected",
+    [
+        ({}, "0::/\n", 8),
+        ({"cpu.max": "max 100000"}, "0::/\n", 8),
+        ({"cpu.max": "350000 100000"}, "0::/\n", 3),  # a container sees its own group at the root
+        ({"cpu.max": "50000 100000"}, "0::/\n", 1),
+        ({"a/b/cpu.max": "max 100000", "a/cpu.max": "200000 100000"}, "0::/a/b\n", 2),  # of the group around it
+        ({"cpu.max": "900000 100000"}, "0::/\n", 8),
+        ({"cpu.max": "400000 100000"}, "0::/elsewhere/outside\n", 4),
+        ({"cpu/a/cpu.cfs_quota_us": "250000", "cpu/a/cpu.cfs_period_us": "100000"}, "4:cpu,cpuacct:/a\n1:name=systemd:/\n", 2),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, "4:cpu,cpuacct:/\n", 8),
+        ({"cpu.max": "nonsense"}, "0::/\n", 8),
+    ],
+)  # fmt: skip
+def test_cores(tmp_path, monkeypatch, files, groups, expected):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    for name, text in files.items():
+        path = tmp_path / "groups" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+    (tmp_path / "own").write_text(groups)
+    assert local.cores(tmp_path / "groups", tmp_path / "own") == expected
+    assert local.cores(tmp_path / "none", tmp_path / "none") == 8
+
+
+def test_a_run_waits_for_another_that_is_still_saving(tmp_path, monkeypatch):
+    """As when a campaign was killed and is called again at once."""
+    from taac.errors import TaacError
+    from taac.runs import run_folder
+
+    code = (
+        "import sys; from taac.runs.run_folder import RunFolder\n"
+        "with RunFolder(sys.argv[1]).lock():\n    print('held', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "R")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(TaacError, match="another process"), run_folder.RunFolder(tmp_path / "R").lock():
+            pass
+        waited = []
+
+        def wait(seconds):  # the other has the lock until this one waits for it
+            waited.append(seconds)
+            other.communicate()
+
+        monkeypatch.setattr(run_folder, "time", SimpleNamespace(monotonic=time.monotonic, sleep=wait))
+        with run_folder.RunFolder(tmp_path / "R").lock(timeout=60.0):
+            assert other.returncode == 0 and len(waited) == 1

@@ -1,0 +1,251 @@
+"""Many runs: what is done with those that end, fail or are interrupted, and that being stopped changes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from taac.campaigns.campaign import Campaign, State
+from taac.campaigns.comparison import ATTEMPT, Run
+from taac.campaigns.launchers import Outcome
+from taac.commands.compare import View
+from taac.errors import TaacError
+from tests.campaigns.launched import BREAKS, POINT, compare, evaluations, finish, processes, record, wait_for
+
+
+class Script:
+    """A launcher in whose runs the given outcomes happen, one an attempt; 0 finishes the run."""
+
+    interval, attempts = 0.0, 4
+
+    def __init__(self, outcomes):
+        self.outcomes = {name: list(codes) for name, codes in outcomes.items()}
+        self.running, self.most, self.order, self.stopped = [], 0, [], False
+
+    def begin(self, run):
+        self.running.append(run)
+        self.most = max(self.most, len(self.running))
+        self.order.append(run.method)
+
+    def begun(self, run):
+        return True
+
+    def ended(self):
+        over = []
+        for run in self.running:
+            outcome = self.outcomes[run.method].pop(0)
+            if isinstance(outcome, BaseException):
+                raise outcome
+            if outcome == 0:  # an `Outcome(0)` is not
+                finish_folder(run)
+            run.log.parent.mkdir(parents=True, exist_ok=True)
+            run.log.write_text(f"{ATTEMPT}\nlast words of {run.method}\n")
+            over.append((run, outcome if isinstance(outcome, Outcome) else Outcome(outcome)))
+        self.running = []
+        return over
+
+    def stop(self):
+        self.stopped = True
+
+
+def finish_folder(run):
+    run.folder.mkdir(parents=True, exist_ok=True)
+    (run.folder / "run.json").write_text('{"status": "finished"}')
+
+
+def runs_of(tmp_path, names):
+    return [Run("T", name, 0, tmp_path / name / "seed_0", ("true",)) for name in names]
+
+
+def campaign(tmp_path, outcomes, jobs=1):
+    launcher = Script(outcomes)
+    return launcher, Campaign(runs_of(tmp_path, outcomes), launcher, jobs, tmp_path / "compare.json")
+
+
+def test_no_jobs_are_refused():
+    with pytest.raises(TaacError, match="--jobs"):
+        Campaign([], Script({}), 0)
+
+
+def test_what_failed_is_recorded_and_what_was_interrupted_is_tried_again(tmp_path):
+    """75 is asked to stop, -15 and -9 are signals, None a machine that is gone: outside causes. 1 is the run's own."""
+    launcher, work = campaign(
+        tmp_path,
+        {"good": [0], "bad": [1], "stopped": [75, -15, 0], "gone": [Outcome(None, "node lost"), 0], "killed": [-9] * 4},
+    )
+    end = work.run(lambda state: None)
+    assert [run.method for run in end.finished] == ["good", "stopped", "gone"]
+    assert launcher.order == [*("good", "bad"), *["stopped"] * 3, *["gone"] * 2, *["killed"] * 4] and launcher.most == 1
+    told = {run["method"]: (run["status"], run["attempts"], run["error"]) for run in record(tmp_path).values()}
+    log = "(see " + str(tmp_path / "{0}" / "seed_0.log") + ")"
+    assert told == {
+        "good": ("finished", 1, None), "stopped": ("finished", 3, None), "gone": ("finished", 2, None),
+        "bad": ("failed", 1, f"exit code 1: last words of bad {log.format('bad')}"),
+        "killed": ("failed", 4, f"killed by SIGKILL, 4 times: last words of killed {log.format('killed')}"),
+    }  # fmt: skip
+    content = json.loads((tmp_path / "compare.json").read_text())
+    assert [content[name] for name in ("finished", "running", "waiting", "failed")] == [3, 0, 0, 2]
+
+
+def test_a_run_that_ends_well_but_is_not_finished_has_failed(tmp_path):
+    _, work = campaign(tmp_path, {"a": [Outcome(0)]})  # its run.json says nothing
+    assert [why.split(": ")[0] for why in work.run(lambda state: None).failed.values()] == ["exit code 0"]
+
+
+def test_jobs_bound_how_many_run_at_a_time(tmp_path):
+    names = {f"m{i}": [0] for i in range(5)}
+    launcher, work = campaign(tmp_path / "two", names, jobs=2)
+    work.run(lambda state: None)
+    assert launcher.most == 2
+    launcher, work = campaign(tmp_path / "all", names, jobs=None)
+    work.run(lambda state: None)
+    assert launcher.most == 5
+
+
+def test_a_campaign_that_is_stopped_stops_its_launcher_and_leaves_the_record_right(tmp_path):
+    launcher, work = campaign(tmp_path, {"a": [0], "b": [KeyboardInterrupt()], "c": [0]})
+    with pytest.raises(KeyboardInterrupt):
+        work.run(lambda state: None)
+    assert launcher.stopped
+    assert [run["status"] for run in record(tmp_path).values()] == ["finished", "waiting", "waiting"]
+
+
+def report_of(root):
+    """report.json, without the root's own name and the curves against wall time."""
+    command = [sys.executable, "-m", "taac", "report", "--root_dir", str(root)]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    content = json.loads((root / "report.json").read_text().replace(str(root), "R"))
+    content["curves"] = [row for row in content["curves"] if row["axis"] != "seconds"]
+    assert content["curves"] and content["pairs"]
+    return json.dumps(content, indent=1)
+
+
+def test_a_campaign_that_is_killed_and_called_again_reports_as_one_that_was_not(tmp_path):
+    code, out, err = finish(compare(tmp_path / "whole", "--jobs", "2", seeds=2))
+    assert code == 0, err
+    assert "4 of 4 runs finished" in out
+    killed = tmp_path / "killed"
+    process = compare(killed, "--jobs", "2", seeds=2)
+    wait_for(lambda: any(killed.glob("**/checkpoints/*.json")), process)
+    os.kill(process.pid, signal.SIGKILL)
+    finish(process)
+    states = [json.loads(path.read_text())["status"] for path in killed.glob("**/run.json")]
+    if sys.platform != "linux":  # there, the runs of a killed campaign go on to their end
+        wait_for(lambda: not processes(str(killed)))
+    assert finish(compare(killed, "--jobs", "2", seeds=2))[0] == 0  # at once: its runs may still be ending
+    assert len(states) < 4 or set(states) != {"finished"}, "it was killed too late"
+    assert evaluations(killed) == evaluations(tmp_path / "whole")
+    assert len(evaluations(tmp_path / "whole")) == 4
+    assert report_of(killed) == report_of(tmp_path / "whole")
+    for path in tmp_path.glob("whole/**/run.json"):  # what a report groups by
+        assert json.loads(path.read_text())["method"] == path.parent.parent.name
+    before = {p: p.stat().st_mtime_ns for p in tmp_path.glob("whole/tests*/**/*")}
+    assert finish(compare(tmp_path / "whole", seeds=2))[0] == 0
+    assert {p: p.stat().st_mtime_ns for p in tmp_path.glob("whole/tests*/**/*")} == before, (
+        "what is finished is left alone"
+    )
+
+
+def test_a_run_that_fails_is_named_and_stops_no_other(tmp_path):
+    code, out, err = finish(compare(tmp_path, "--jobs", "2", methods="sac", tasks=f"{BREAKS},{POINT}"))
+    assert code == 1
+    assert f"failed: {BREAKS}/sac/seed 0: exit code 1: taac train: " in out and "not finite" in out
+    assert "1 of 2 runs finished" in out and "1 of 2 runs failed" in err
+    assert len(next(iter(evaluations(tmp_path / "tests.toy_tasks_taac-test_PointMass-v0").values()))) == 4
+    told = record(tmp_path)
+    assert told[BREAKS, "sac", 0]["status"] == "failed" and "not finite" in told[BREAKS, "sac", 0]["error"]
+    assert told[POINT, "sac", 0]["status"] == "finished" and told[POINT, "sac", 0]["error"] is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_stops_the_runs_and_nothing_is_left_at_work(tmp_path, number):
+    process = compare(tmp_path, "--gin_param", "num_env_steps = 1000000", "--jobs", "2")
+    wait_for(lambda: len({p.parent for p in tmp_path.glob("**/checkpoints/*.json")}) == 2, process)
+    process.send_signal(number)
+    code, _, err = finish(process)
+    assert code == 75 and "the same command goes on" in err and "Traceback" not in err
+    assert not processes(str(tmp_path))
+    assert all("num_env_steps = 1000000" in path.read_text() for path in tmp_path.glob("**/config.gin"))
+    assert {run["status"] for run in record(tmp_path).values()} == {"waiting"}
+
+
+@pytest.mark.parametrize(
+    "more, words",
+    [
+        ({"methods": "sac,tac"}, ["gin/methods/tac.gin", "did you mean 'gin/methods/taac.gin'"]),
+        ({"methods": ""}, ["--methods is missing", "Comparison.methods"]),
+    ],
+)
+def test_mistakes_are_found_before_anything_is_run(tmp_path, more, words):
+    code, _, err = finish(compare(tmp_path / "R", **more))
+    assert code == 1 and all(word in err for word in words), err
+    assert not (tmp_path / "R").exists()
+
+
+def test_a_dry_run_prints_the_commands_and_runs_nothing(tmp_path):
+    code, out, _ = finish(compare(tmp_path / "R", "--dry_run", seeds=2))
+    lines = out.strip().splitlines()
+    assert code == 0 and len(lines) == 4 and all(" -m taac train --root_dir " in line for line in lines)
+    assert not (tmp_path / "R").exists()
+
+
+# What is shown -------------------------------------------------------------------------------------------------------
+
+
+def states():
+    a, b = runs_of(Path("R"), ["a", "b"])
+    return [
+        State([], [a], [b], {}, None), State([], [a], [b], {}, 3700.0), State([], [b], [], {a: "exit code 1: no"}, 59.9),
+        State([b], [], [], {a: "exit code 1: no"}, None),
+    ]  # fmt: skip
+
+
+def test_without_a_terminal_there_is_a_line_whenever_something_has_changed(capfd):
+    with View() as view:
+        for state in states():
+            view.tell(state)
+    out, err = capfd.readouterr()
+    assert err.splitlines() == [
+        "0 finished, 1 running, 1 waiting, 0 failed",
+        "0 finished, 1 running, 0 waiting, 1 failed, about 60 s left",
+        "1 finished, 0 running, 0 waiting, 1 failed",
+    ]
+    assert out == "failed: T/a/seed 0: exit code 1: no\n", "once"
+
+
+def test_a_terminal_has_one_line_that_is_kept_up_to_date(tmp_path):
+    code = (
+        "from tests.campaigns.test_campaign import states; from taac.commands.compare import View\n"
+        "with View() as view:\n    for state in states(): view.tell(state)\n"
+        "print('end')"
+    )
+    there, here = pty.openpty()
+    env = {**os.environ, "COLUMNS": "45", "LINES": "20"}
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=here, stdout=here, stderr=here, env=env)
+    os.close(here)
+    text = b""
+    try:
+        while part := os.read(there, 4096):
+            text += part
+    except OSError:  # how Linux says that nobody writes any more
+        pass
+    assert process.wait() == 0, text
+    os.close(there)
+    shown = text.decode().replace("\r\n", "\n").split("\n")
+    assert [re.sub(r".*\r\x1b\[K", "", line) for line in shown] == [  # what is left on each line of the screen
+        "failed: T/a/seed 0: exit code 1: no",
+        "1 finished, 0 running, 0 waiting, 1 failed",
+        "end",
+        "",
+    ]
+    assert "0 finished, 1 running, 1 waiting, 0 failed, about 1 h 1 min left"[:44] in text.decode()
+    assert max(len(part) for line in shown[1:] for part in line.split("\r\x1b[K")) <= 44, "it would not be cleared"

@@ -1,0 +1,285 @@
+"""What a comparison is made of: gin files, flags over them, and the runs that follow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from taac.campaigns import comparison
+from taac.campaigns.comparison import ATTEMPT, Comparison, Run
+from taac.campaigns.launchers.slurm import SlurmArray
+from taac.errors import TaacError
+from taac.training import config, experiment
+from tests.campaigns.launched import POINT, SMALL, compare, finish
+
+ROOT = Path(__file__).resolve().parents[2]
+SHIPPED = sorted(p for p in (ROOT / "experiments").glob("*.gin") if "Comparison." in p.read_text())
+
+
+@pytest.mark.parametrize(
+    "env_name, expected",
+    [
+        ("HalfCheetah-v5", "locomotion"), ("Hopper-v4", "locomotion"), ("BipedalWalkerHardcore-v3", "terrain"),
+        ("FetchPush-v4", "manipulation"), ("CarRacing-v3", "driving"), ("racetrack-v0", "driving"),
+        ("MountainCarContinuous-v0", "simple_control"), ("Pendulum-v1", "simple_control"),
+        ("LunarLander-v3", "discrete_control"), ("LunarLanderContinuous-v3", "simple_control"),
+        ("Humanoid-v5", "simple_control"), ("my_module:Ant-v5", "locomotion"), ("AntMaze_UMaze-v5", "simple_control"),
+    ],
+)  # fmt: skip
+def test_the_settings_of_an_environment(env_name, expected):
+    assert comparison.category(env_name) == expected
+
+
+def test_every_category_is_a_task_file():
+    files = {path.stem for path in Path("gin/tasks").glob("*.gin")}
+    assert {*comparison.CATEGORIES, "simple_control"} == files
+    for name in files:
+        text = Path(f"gin/tasks/{name}.gin").read_text()
+        default = text.split("create_environment.env_name = '")[1].split("'")[0]
+        assert comparison.category(default) == name
+
+
+def words_after(run, flag):
+    return [run.command[i + 1] for i, word in enumerate(run.command) if word == flag]
+
+
+def bound(run):
+    """What a run's files and parameters bind in the end."""
+    loaded = config.load(words_after(run, "--gin_file"), words_after(run, "--gin_param"))
+    return {
+        b.scope if b.selector == "gin.macro" else f"{b.selector.rsplit('.', 1)[-1]}.{b.name}": b.value
+        for b in loaded.bindings.values()
+    }
+
+
+def test_a_plan_goes_seed_by_seed_and_every_command_is_a_configuration():
+    asked = Comparison(("sac", "taac"), ("Pendulum-v1", "Hopper-v5"), seeds=2, first_seed=3)
+    runs = asked.plan("R", gin_params=["gamma = 0.9"])
+    assert [(r.seed, r.task, r.method) for r in runs[:5]] == [
+        (3, "Pendulum-v1", "sac"), (3, "Pendulum-v1", "taac"), (3, "Hopper-v5", "sac"), (3, "Hopper-v5", "taac"),
+        (4, "Pendulum-v1", "sac"),
+    ]  # fmt: skip
+    assert len({run.folder for run in runs}) == len(runs) == 8
+    held = bound(runs[3])
+    assert held["create_environment.env_name"] == "Hopper-v5" and held["create_experiment.seed"] == 3
+    assert held["gamma"] == 0.9
+    assert words_after(runs[3], "--gin_file") == ["gin/tasks/locomotion.gin", "gin/methods/taac.gin"]
+
+
+def test_the_nearer_setting_wins(tmp_path):
+    """Published < the file's, of every run < of the task < of the method < --gin_param."""
+    file = tmp_path / "mine.gin"
+    file.write_text("gamma = 0.1\nbatch_size = 11\nlearning_rate = 0.01\ntarget_tau = 0.1\n")
+    asked = Comparison(
+        ("sac", "taac"),
+        ("Pendulum-v1", "Hopper-v5"),
+        seeds=1,
+        task_params={"Pendulum-v1": ("batch_size = 22", "learning_rate = 0.02", "target_tau = 0.2")},
+        method_params={"taac": ("learning_rate = 0.03", "target_tau = 0.3", "TaacAlgorithm.max_repeat_steps = 7")},
+    )
+    plan = asked.plan("R", [str(file)], ["target_tau = 0.4"])
+    names = ("gamma", "batch_size", "learning_rate", "target_tau", "TaacAlgorithm.max_repeat_steps")
+    found = {(r.task, r.method): tuple(bound(r).get(name) for name in names) for r in plan}
+    assert found == {
+        ("Pendulum-v1", "sac"): (0.1, 22, 0.02, 0.4, None), ("Pendulum-v1", "taac"): (0.1, 22, 0.03, 0.4, 7),
+        ("Hopper-v5", "sac"): (0.1, 11, 0.01, 0.4, None), ("Hopper-v5", "taac"): (0.1, 11, 0.03, 0.4, 7),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.stem)
+def test_a_shipped_comparison_is_without_mistakes(path):
+    config.load([str(path)])
+    held = config.build(Comparison)
+    held.check(held, [str(path)])
+    for run in held.plan("R", [str(path)]):
+        assert bound(run)["create_environment.env_name"] == run.task
+
+
+def test_the_comparison_of_simple_control_is_the_published_one():
+    path = ROOT / "experiments" / "simple_control.gin"
+    assert path in SHIPPED
+    config.load([str(path)])
+    held = config.build(Comparison)
+    assert held.methods == ("sac", "taac") and len(held.seeds) >= 5
+    assert held.tasks == ("MountainCarContinuous-v0", "LunarLanderContinuous-v3", "InvertedDoublePendulum-v5")
+    for run in held.plan("R", [str(path)]):
+        plain = config.load(words_after(run, "--gin_file")[:2], words_after(run, "--gin_param")[-2:]).bindings
+        own = config.load(words_after(run, "--gin_file"), words_after(run, "--gin_param")).bindings
+        assert {k: b.value for k, b in own.items() if not k[1].startswith(config.OF_COMPARE)} == {
+            k: b.value for k, b in plain.items()
+        }
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("Comparison.metods = ('sac',)", ["metods", "did you mean 'methods'"]),
+        ("Comparison.methods = 'sac'", ["Comparison.methods", "wrong type"]),
+        ("Comparison.seeds = 'five'", ["Comparison.seeds", "wrong type"]),
+        ("Comparison.seeds = 0", ["seeds must be 1 or more"]),
+        ("Comparison.methods = ('sac', 'tac')", ["gin/methods/tac.gin", "did you mean 'gin/methods/taac.gin'"]),
+        ("Comparison.tasks = ('Pendulm-v1',)", ["Pendulm", "Pendulum"]),
+        ("Comparison.task_params = {'Pendulum-v2': ('gamma = 0.9',)}", ["Pendulum-v2", "did you mean 'Pendulum-v1'"]),
+        ("Comparison.task_params = {'Pendulum-v1': 'gamma = 0.9'}", ["Comparison.task_params", "wrong type"]),
+        ("Comparison.method_params = {'tac': ('gamma = 0.9',)}", ["'tac'", "did you mean 'taac'"]),
+        ("Comparison.task_params = {'Pendulum-v1': ('gama = 0.9',)}", ["gama", "did you mean 'gamma'"]),
+        ("num_env_stepz = 5", ["mine.gin:3", "num_env_stepz", "did you mean 'num_env_steps'"]),
+        ("TaacAlgoritm.max_repeat_steps = 5", ["mine.gin:3", "did you mean 'TaacAlgorithm'"]),
+        ("SlurmArray.tme = '1:00:00'", ["tme", "did you mean 'time'"]),
+        ("SlurmArray.cpus = '2'", ["SlurmArray.cpus", "wrong type"]),
+        ("SlurmArray.time = '4:59'", ["SlurmArray.time", "5 minutes"]),
+        ("SlurmArray.options = ('account=me',)", ["--account=me", "'account=me'"]),
+    ],
+)
+def test_mistakes_in_a_gin_file_are_found(tmp_path, text, words):
+    file = tmp_path / "mine.gin"
+    file.write_text(f"Comparison.methods = ('sac', 'taac')\nComparison.tasks = ('Pendulum-v1',)\n{text}\n")
+    with pytest.raises(TaacError) as caught:
+        config.load([str(file)])
+        held = config.build(Comparison)
+        config.build(SlurmArray)
+        held.check(held, [str(file)])
+    assert all(word in str(caught.value) for word in words), caught.value
+
+
+def test_mistakes_are_found_before_anything_is_run(tmp_path):
+    file = tmp_path / "mine.gin"
+    file.write_text("Comparison.methods = ('sac',)\nComparison.tasks = ('Pendulum-v1',)\nnum_env_stepz = 5\n")
+    process = compare(tmp_path / "R", "--gin_file", str(file), methods=None, tasks=None, seeds=None)
+    code, _, err = finish(process)
+    assert code == 1 and "did you mean 'num_env_steps'" in err
+    assert not (tmp_path / "R").exists()
+
+
+def test_flags_win_over_the_file(tmp_path):
+    file = "experiments/quick_compare.gin"  # has settings for InvertedPendulum-v5, which is not compared here
+    process = compare(
+        tmp_path, "--gin_file", file, "--dry_run", "--first_seed", "4",
+        methods="taac", tasks="Pendulum-v1", seeds=3,
+    )  # fmt: skip
+    code, out, err = finish(process)
+    assert code == 0, err
+    lines = out.splitlines()
+    assert len(lines) == 3 and all(f"/Pendulum-v1/taac/seed_{s} " in line for s, line in zip((4, 5, 6), lines))
+    assert all(f"--gin_file {file}" in line and "gamma" not in line for line in lines)
+
+
+def test_an_experiment_for_compare_says_what_is_missing_to_train():
+    with pytest.raises(TaacError, match="bind it"):
+        config.load(["experiments/simple_control.gin"])
+        config.build(comparison.config.gin.get_configurable("create_experiment"))
+
+
+def test_the_error_of_a_run_is_of_its_last_attempt(tmp_path):
+    run = Run("T", "m", 0, tmp_path / "seed_0", ())
+    assert run.error() == "it printed nothing"
+    run.log.write_text(f"{ATTEMPT}then\ntaac train: refused of old\n{ATTEMPT}now\nbar 1%\rbar 2%\nKeyError: 'x'\n\n")
+    assert run.error() == "KeyError: 'x'"
+    run.log.write_text(f"{ATTEMPT}now\ntaac train: no such thing\n  a detail\n")
+    assert run.error() == "taac train: no such thing"
+
+
+# Folders that are there already --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def operative():
+    """The config.gin that the first run of `planned` leaves."""
+    run = planned(Path("R"), ["gamma = 0.9"])[0]
+    config.load(words_after(run, "--gin_file"), words_after(run, "--gin_param"))
+    trainer = config.build(experiment.create_experiment)
+    text = config.operative_config()
+    trainer.close()
+    return text
+
+
+def planned(root, params, files=()):
+    own = {"taac": ("TaacAlgorithm.max_repeat_steps = 7",)}
+    asked = Comparison(("taac", "sac"), (POINT,), seeds=1, method_params=own)
+    return asked.plan(root, [str(file) for file in files], [*SMALL, *params])
+
+
+def leave(run, operative, status):
+    run.folder.mkdir(parents=True)
+    (run.folder / "run.json").write_text(f'{{"status": "{status}"}}')
+    if operative is not None:
+        (run.folder / "config.gin").write_text(operative)
+
+
+@pytest.mark.parametrize("status", ["finished", "interrupted"])
+def test_folders_of_the_same_settings_are_accepted(tmp_path, monkeypatch, operative, status):
+    """However the settings are given, and from wherever."""
+    leave(planned(tmp_path, [])[0], operative, status)
+    (tmp_path / "mine.gin").write_text("gamma = 0.9\n")
+    monkeypatch.setattr(comparison.sys, "executable", "/elsewhere/python")
+    comparison.check_folders(planned(tmp_path, ["gamma = 9e-1"]))
+    comparison.check_folders(planned(tmp_path, ["Trainer.uniform_initial_collect = True", "gamma = 0.9"]))  # a default
+    comparison.check_folders(planned(tmp_path, [], [tmp_path / "mine.gin"]))
+    monkeypatch.chdir(tmp_path)
+    comparison.check_folders(planned(".", [], ["mine.gin"]))
+
+
+@pytest.mark.parametrize("status", ["finished", "interrupted"])
+@pytest.mark.parametrize(
+    "params, told",
+    [
+        ([], "gamma = 0.9, not 0.99"),
+        (["gamma = 0.9", "num_env_steps = 500"], "num_env_steps = 400, not 500"),
+        (
+            ["gamma = 0.9", "Trainer.uniform_initial_collect = False"],
+            "Trainer.uniform_initial_collect = True, not False",
+        ),
+        (["gamma = 0.9", "TaacAlgorithm.max_repeat_steps = 8"], "TaacAlgorithm.max_repeat_steps = 7, not 8"),
+        (["gamma = 0.9", "RND.strength = 0.5"], "no RND.strength = 0.5"),
+    ],
+)
+def test_folders_of_other_settings_are_refused(tmp_path, operative, params, told, status):
+    run, *_ = planned(tmp_path, [])
+    leave(run, operative, status)
+    with pytest.raises(TaacError) as caught:
+        comparison.check_folders(planned(tmp_path, params))
+    lines = str(caught.value).splitlines()
+    assert str(run.folder) in lines[0] and "another --root_dir" in lines[0] and "remove" in lines[0]
+    assert lines[1:] == [f"  {told}"]
+
+
+def test_what_is_no_longer_asked_for_differs_too(tmp_path, operative):
+    run, *_ = planned(tmp_path, [])
+    leave(
+        run,
+        operative.replace("max_repeat_steps = 7", "max_repeat_steps = 7\nTaacAlgorithm.b1_advantage = 3"),
+        "finished",
+    )
+    with pytest.raises(TaacError, match="b1_advantage"):
+        comparison.check_folders(planned(tmp_path, ["gamma = 0.9"]))
+    (run.folder / "config.gin").write_text(operative.replace("initial_collect = True", "initial_collect = False"))
+    with pytest.raises(TaacError, match="uniform_initial_collect = False, not True"):
+        comparison.check_folders(planned(tmp_path, ["gamma = 0.9"]))
+
+
+def test_a_gin_file_that_has_changed_since_is_told(tmp_path, operative):
+    leave(planned(tmp_path, [])[0], operative, "finished")
+    file = tmp_path / "mine.gin"
+    file.write_text("gamma = 0.9\n")
+    comparison.check_folders(planned(tmp_path, [], [file]))
+    file.write_text("gamma = 0.8\n")
+    with pytest.raises(TaacError, match=r"gamma = 0\.9, not 0\.8"):
+        comparison.check_folders(planned(tmp_path, [], [file]))
+
+
+def test_a_run_that_was_killed_in_the_making_is_no_other_and_a_finished_one_must_tell(tmp_path):
+    run, *_ = planned(tmp_path, [])
+    leave(run, None, "running")
+    comparison.check_folders(planned(tmp_path, []))
+    (run.folder / "run.json").write_text('{"status": "finished"}')
+    with pytest.raises(TaacError, match=r"config\.gin"):
+        comparison.check_folders(planned(tmp_path, []))
+
+
+def test_compare_refuses_before_anything_is_run(tmp_path, operative):
+    leave(planned(tmp_path, [])[0], operative, "finished")
+    before = sorted(tmp_path.rglob("*"))
+    code, _, err = finish(compare(tmp_path))
+    assert code == 1 and "gamma = 0.9, not 0.99" in err and "Traceback" not in err
+    assert sorted(tmp_path.rglob("*")) == before

@@ -1,0 +1,404 @@
+"""The gin front: composition, and every kind of mistake with its message."""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+
+import gin
+import numpy as np
+import pytest
+
+from taac.demonstrations.episode_files import EpisodeWriter
+from taac.errors import TaacError
+from taac.runs.run_folder import RunFolder
+from taac.training import config, experiment
+from tests import methods
+from tests.optional_packages import skip_without_package
+
+ROOT = Path(__file__).resolve().parents[2]
+TASKS = sorted((ROOT / "gin" / "tasks").glob("*.gin"))
+METHODS = [ROOT / "gin" / "methods" / f"{name}.gin" for name in methods.METHODS]
+EXPERIMENTS = sorted(  # the others are for `taac compare`
+    path for path in (ROOT / "experiments").glob("*.gin") if "Comparison." not in path.read_text()
+)
+TASK, METHOD = "gin/tasks/simple_control.gin", "gin/methods/taac.gin"
+# A buffer and networks small enough to build in no time.
+SMALL = ["replay_length = 500", "hidden_layers = (8,)", "batch_size = 4", "initial_collect_steps = 20"]
+
+
+def build(files, params=()):
+    loaded = config.load([str(f) for f in files], params)
+    trainer = config.build(experiment.create_experiment)
+    loaded.check_used()
+    return trainer
+
+
+def refused(params, *words, files=(TASK, METHOD)):
+    """Loading and building is refused, and the message holds every one of the words."""
+    with pytest.raises(TaacError) as caught:
+        build(files, [*SMALL, *params]).close()
+    message = str(caught.value)
+    for word in words:
+        assert any(w in message for w in word.split("|")), f"'{word}' is not in: {message}"
+    return message
+
+
+def step(trainer):
+    """Collects past the initial phase and takes two updates."""
+    while trainer.learner.num_updates < 2:
+        trainer.collect()
+        trainer.learn()
+
+
+ENVIRONMENTS = {  # the first is the default
+    "discrete_control": ["CartPole-v1", "LunarLander-v3", "Acrobot-v1"],
+    "simple_control": ["MountainCarContinuous-v0", "LunarLanderContinuous-v3", "InvertedDoublePendulum-v5"],
+    "locomotion": ["HalfCheetah-v5", "Hopper-v5", "Ant-v5", "Walker2d-v5"],
+    "terrain": ["BipedalWalker-v3", "BipedalWalkerHardcore-v3"],
+    "manipulation": ["FetchReach-v4", "FetchPush-v4", "FetchSlide-v4", "FetchPickAndPlace-v4"],
+    "driving": ["CarRacing-v3", "racetrack-v0"],
+}
+
+
+DISCRETE_TASKS = {"discrete_control"}
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """Gives a file with one short, random episode of a task's environment."""
+
+    @functools.cache
+    def record(task):
+        more = ["create_environment.max_episode_steps = 6", "num_envs = 1", "create_experiment.evaluation_envs = 1"]
+        trainer = build([task, "gin/methods/sac.gin"], [*SMALL, *more])
+        path = tmp_path_factory.mktemp("demonstrations") / "episode.npz"
+        writer = EpisodeWriter(path, trainer.environment)
+        while not writer.num_episodes:
+            writer(*trainer.rollout.step(trainer.agent.random_step))
+        trainer.close()
+        writer.save()
+        return path
+
+    return record
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda p: p.stem)
+@pytest.mark.parametrize("method", METHODS, ids=lambda p: p.stem)
+def test_every_task_composes_with_every_method(task, method, recorded):
+    """Or, where one is of discrete actions and the other is not, is refused with the methods that fit."""
+    skip_without_package(ENVIRONMENTS[task.stem][0])
+    more = ["num_envs = 2", "initial_collect_steps = 40", "create_experiment.evaluation_envs = 1"]
+    if (task.stem in DISCRETE_TASKS) != (method.stem in methods.DISCRETE_METHODS):
+        fitting = ["sac_discrete"] if task.stem in DISCRETE_TASKS else ["sac, taac", "gin/methods"]
+        refused(more, "discrete actions|actions are discrete", *fitting, files=(task, method))
+        return
+    if method.stem.startswith("sqil"):
+        more.append(f"create_experiment.demonstrations = '{recorded(task)}'")
+    trainer = build([task, method], [*SMALL, *more])
+    assert trainer.environment.name == ENVIRONMENTS[task.stem][0]
+    step(trainer)
+    trainer.close()
+
+
+def test_every_task_file_has_its_environments_here():
+    assert set(ENVIRONMENTS) == {t.stem for t in TASKS}
+    for task in TASKS:
+        assert all(name in task.read_text() for name in ENVIRONMENTS[task.stem])
+
+
+@pytest.mark.parametrize("task, env_name", [(t, e) for t, names in ENVIRONMENTS.items() for e in names])
+def test_every_environment_of_every_task(task, env_name):
+    skip_without_package(env_name)
+    more = [f"create_environment.env_name = '{env_name}'", "num_envs = 1", "create_experiment.evaluation_envs = 1"]
+    method = "gin/methods/sac_discrete.gin" if task in DISCRETE_TASKS else METHOD
+    trainer = build([f"gin/tasks/{task}.gin", method], [*SMALL, *more])
+    step(trainer)
+    trainer.close()
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda p: p.stem)
+def test_every_experiment_is_built_and_stepped(path):
+    trainer = build([path], SMALL)
+    step(trainer)
+    trainer.close()
+
+
+SEVERAL_REWARDS = {
+    "two_rewards": (["experiments/two_rewards.gin"], "HalfCheetah-v5", []),
+    "two_discounts": (["experiments/two_rewards.gin"], "HalfCheetah-v5", ["gamma = (0.99, 0.9)"]),
+    "mo_gymnasium": (
+        ["gin/tasks/locomotion.gin", METHOD],
+        "mo-hopper-v5",  # speed, height, cost of control
+        ["TaacAlgorithm.reward_weights = (1.0, 0.5, 1.0)", "gamma = (0.99, 0.9, 0.5)"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL_REWARDS)
+def test_several_rewards_train_evaluate_and_save(name, tmp_path):
+    files, env_name, params = SEVERAL_REWARDS[name]
+    skip_without_package(env_name)
+    short = ["num_env_steps = 40", "evaluation_interval = 20", "evaluation_episodes = 1", "checkpoint_interval = 30"]
+    more = [*short, "create_experiment.evaluation_envs = 1", f"create_environment.env_name = '{env_name}'"]
+    trainer = build(files, [*SMALL, *params, *more, "create_environment.max_episode_steps = 15"])
+    folder = RunFolder(tmp_path / "run")
+    folder.begin(config.operative_config(), {"seed": 0, "environment": env_name})
+    trainer.train(folder)
+    trainer.close()
+    dim = len(trainer.agent.algorithm.reward_weights)
+    frames = trainer.replay_buffer.sample(8, 4)
+    assert frames.time_step.reward.shape == (4, 8, dim) and bool(frames.time_step.reward.any(1).any(0).all())
+    assert trainer.learner.num_updates == 20
+    assert trainer.evaluation.length == 15 and np.isfinite(trainer.evaluation.return_mean)
+
+
+def test_there_is_no_file_for_a_combination():
+    names = {p.stem for p in [*TASKS, *METHODS]}
+    assert names >= {"simple_control", "sac", "taac", "taac_1td", "taac_ntd", "taac_l", "taac_q"}
+    for method in METHODS:
+        assert "gin/tasks" not in method.read_text()
+    for task in TASKS:
+        assert "include" not in task.read_text()
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda p: p.stem)
+def test_a_task_file_defines_every_macro_of_the_table(task):
+    loaded = config.load([str(task)])
+    assert {b.scope for b in loaded.bindings.values() if b.selector == "gin.macro"} == set(config.TASK_MACROS)
+
+
+def test_order_of_task_and_method_does_not_matter():
+    build([TASK, METHOD], SMALL).close()
+    first = config.operative_config()
+    build([METHOD, TASK], SMALL).close()
+    assert config.operative_config() == first
+
+
+def test_later_bindings_win():
+    trainer = build([TASK, METHOD], [*SMALL, "batch_size = 7", "batch_size = 9"])
+    trainer.close()
+    assert trainer.batch_size == 9
+
+
+def test_the_operative_configuration_builds_the_same_experiment(tmp_path):
+    build(["experiments/smoke.gin"], SMALL).close()
+    first = config.operative_config()
+    (tmp_path / "config.gin").write_text(first)
+    build([tmp_path / "config.gin"]).close()
+    assert config.operative_config() == first
+
+
+def test_files_are_found_from_any_working_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    build([TASK, METHOD], SMALL).close()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "part.gin").write_text("gamma = 0.5\n")
+    (tmp_path / "mine" / "all.gin").write_text(f"include '{TASK}'\ninclude '{METHOD}'\ninclude 'part.gin'\n")
+    trainer = build(["mine/all.gin"], SMALL)
+    trainer.close()
+    assert trainer.agent.algorithm.td_loss.gamma == 0.5
+
+
+def test_settings_arrive_where_they_belong():
+    trainer = build([TASK, METHOD], [*SMALL, "gamma = 0.5", "action_min_prob = 0.2", "target_tau = 0.25"])
+    trainer.close()
+    algorithm = trainer.agent.algorithm
+    assert algorithm.td_loss.gamma == 0.5
+    assert algorithm.action_temperature.target_entropy == pytest.approx(-0.916291)  # log(2 * 0.2)
+    assert algorithm.target_update_tau == 0.25
+    assert trainer.agent.reward_normalizer.clip == 5.0
+
+
+# Mistakes ------------------------------------------------------------------------------------------------------------
+
+
+def test_misspelt_configurable():
+    refused(["Trainr.batch_size = 3"], "--gin_param", "Trainr", "did you mean 'Trainer'")
+
+
+def test_misspelt_parameter():
+    refused(["Trainer.batchsize = 3"], "--gin_param", "batchsize", "did you mean 'batch_size'")
+
+
+def test_misspelt_reference():
+    refused(["create_agent.algorithm_ctor = @TaacAlgoritm"], "TaacAlgoritm", "did you mean 'TaacAlgorithm'")
+
+
+def test_misspelt_macro_definition():
+    refused(["gama = 0.9"], "--gin_param", "gama", "nothing uses", "did you mean 'gamma'")
+
+
+def test_misspelt_macro_use():
+    refused(["Trainer.batch_size = %batchsize"], "batchsize", "did you mean 'batch_size'")
+
+
+def test_unused_binding_of_another_method():
+    refused(["SacAlgorithm.action_min_prob = 0.2"], "--gin_param", "SacAlgorithm.action_min_prob", "TaacAlgorithm")
+
+
+def test_unused_binding_in_a_file_names_file_and_line(tmp_path):
+    path = tmp_path / "mine.gin"
+    path.write_text("# a comment\nSacAlgorithm.entropy_in_target = False\n")
+    refused([], f"{path}:2", "SacAlgorithm.entropy_in_target", files=(TASK, METHOD, path))
+
+
+def test_misspelt_name_in_a_file_names_file_and_line(tmp_path):
+    path = tmp_path / "mine.gin"
+    path.write_text("\n\nLerner.learning_rate = 1e-3\n")
+    refused([], f"{path}:3", "did you mean 'Learner'", files=(TASK, METHOD, path))
+
+
+def test_missing_required_value():
+    with pytest.raises(TaacError, match="algorithm_ctor"):
+        build([TASK], SMALL)
+
+
+def test_missing_task_names_the_macros():
+    with pytest.raises(TaacError, match=r"no value \(a task file defines it"):
+        build([METHOD])
+
+
+@pytest.mark.parametrize(
+    "param, words",
+    [
+        ("batch_size = 'many'", ["Trainer.batch_size", "wrong type", "int", "'many'"]),
+        ("batch_size = 2.5", ["Trainer.batch_size", "wrong type", "int", "2.5"]),
+        ("batch_size = True", ["Trainer.batch_size", "wrong type", "bool"]),
+        ("learning_rate = '1e-3'", ["Learner.learning_rate", "wrong type", "float"]),
+        ("hidden_layers = 256", ["hidden_layers", "wrong type"]),
+        ("hidden_layers = (256, 'wide')", ["hidden_layers", "wrong type"]),
+        ("create_agent.algorithm_ctor = 'TaacAlgorithm'", ["algorithm_ctor", "wrong type"]),
+        ("Temperature.tuning = 'always'", ["Temperature.tuning", "'always'"]),
+        ("reward_clip = True", ["reward_clip", "wrong type", "bool"]),
+        ("beta_advantage_clipping = 3", ["b1_advantage_clipping", "wrong type"]),
+        ("create_environment.env_name = 3", ["env_name", "wrong type", "str"]),
+    ],
+)
+def test_wrong_type(param, words):
+    refused([param], *words)
+
+
+def test_a_macro_that_is_defined_by_itself():
+    refused(["gamma = %lam", "lam = %gamma"], "is defined by itself", "gamma", "lam")
+
+
+def test_a_misspelt_parameter_of_a_method_that_extends_another():
+    files = (TASK, "gin/methods/sac_ntd.gin")
+    refused(["SacNtdAlgorithm.acton_min_prob = 0.3"], "did you mean 'action_min_prob'", files=files)
+
+
+def test_wrong_type_in_a_file_names_file_and_line():
+    message = refused(["learning_rate = 'fast'"], "wrong type", "'fast'")
+    assert re.search(r"gin/common\.gin:\d+: Learner\.learning_rate", message)
+
+
+@pytest.mark.parametrize(
+    "param, words",
+    [
+        ("Trainer.batch_size 3", ["--gin_param", "syntax"]),
+        ("Trainer.batch_size = (1, ", ["--gin_param", "syntax"]),
+        ("Trainer.batch_size = three", ["--gin_param", "syntax"]),
+        ("import no_such_module_anywhere", ["--gin_param", "no_such_module_anywhere"]),
+    ],
+)
+def test_bad_syntax(param, words):
+    refused([param], *words)
+
+
+def test_missing_file_names_the_nearest():
+    with pytest.raises(TaacError, match=r"did you mean 'gin/methods/taac.gin'"):
+        config.load(["gin/methods/tac.gin"])
+
+
+def test_missing_include_names_its_place(tmp_path):
+    path = tmp_path / "mine.gin"
+    path.write_text("gamma = 0.9\ninclude 'gin/tasks/simple_controll.gin'\n")
+    with pytest.raises(TaacError, match=r"mine.gin:2.*did you mean 'gin/tasks/simple_control.gin'"):
+        config.load([str(path)])
+
+
+def test_a_file_that_includes_itself(tmp_path):
+    path = tmp_path / "mine.gin"
+    path.write_text(f"include '{path}'\n")
+    with pytest.raises(TaacError, match="includes itself"):
+        config.load([str(path)])
+
+
+def test_a_file_that_is_not_text(tmp_path):
+    path = tmp_path / "mine.gin"
+    path.write_bytes(b"\xff\xfe\x00gamma")
+    with pytest.raises(TaacError, match=r"mine.gin cannot be read"):
+        config.load([str(path)])
+
+
+@pytest.mark.parametrize(
+    "param, words",
+    [
+        ("create_environment.env_name = 'MountainCarContinous-v0'", ["MountainCarContinous", "MountainCarContinuous"]),
+        ("create_environment.env_name = 'CartPole-v1'", ["discrete", "Box"]),
+        ("create_environment.env_name = 'no_module:Env-v0'", ["no_module"]),
+        ("num_envs = 0", ["num_envs", "0"]),
+        ("num_env_steps = 0", ["num_env_steps"]),
+        ("initial_collect_steps = 2", ["initial_collect_steps", "4"]),
+        ("segment_length = 1", ["segment_length"]),
+        ("replay_length = 1", ["ReplayBuffer.length"]),
+        ("replay_length = 10**15", ["syntax"]),
+        ("replay_length = 1000000000000000", ["replay buffer needs", "free", "ReplayBuffer.length"]),
+        ("learning_rate = 0.0", ["learning rate", "above 0"]),
+        ("gamma = 1.5", ["gamma", "1.5"]),
+        ("target_tau = 0.0", ["target_update_tau"]),
+        ("target_period = 0", ["target_update_period"]),
+        ("action_min_prob = 0.0", ["min_prob"]),
+        ("action_min_prob = 2.0", ["min_prob", "log(max - min)"]),
+        ("beta_min_prob = 0.6", ["min_prob", "0.5", "log(2)"]),
+        ("beta_advantage_clipping = (1, 0)", ["advantage_clipping", "low <= high"]),
+        ("TaacAlgorithm.max_repeat_steps = 0", ["max_repeat_steps"]),
+        ("TaacAlgorithm.reward_weights = (1.0, 2.0)", ["reward_weights", "scalar"]),
+        ("CriticEnsemble.num_critics = 0", ["num_critics"]),
+        ("log_std_min = 5.0", ["log_std_min"]),
+        ("reward_clip = -1.0", ["clip", "-1"]),
+        ("Temperature.initial_value = 0.0", ["initial_value"]),
+        ("create_experiment.device = 'tpu9'", ["device", "tpu9"]),
+        ("create_experiment.seed = -1", ["seed", "-1"]),
+        ("create_experiment.num_threads = 0", ["num_threads"]),
+        ("Trainer.evaluation_epsilon = 2.0", ["evaluation_epsilon"]),
+        ("Trainer.updates_per_env_step = 0.0", ["updates_per_env_step", "above 0"]),
+        ("Trainer.updates_per_env_step = 0.00001", ["no update", "environment steps after the initial collection"]),
+        ("num_env_steps = 20", ["num_env_steps 20", "initial_collect_steps 20", "no update"]),
+        ("Learner.max_grad_norm = -1.0", ["max_grad_norm", "-1"]),
+        ("Learner.epsilon = -1.0", ["epsilon", "-1"]),
+        ("hidden_layers = (-3,)", ["must be 1 or more, got (-3,)"]),
+        ("create_experiment.replay_device = 'gpu'", ["device", "gpu"]),
+        ("create_experiment.device = 'meta'", ["device", "meta"]),
+        ("create_experiment.seed = 5000000000", ["seed", "5000000000"]),
+        ("create_agent.algorithm_ctor = @SacAlgorithm()", ["cannot build the experiment"]),
+        (
+            "TaacAlgorithm.td_loss = @RetraceTDLoss()",
+            ["RetraceTDLoss needs the rollout's probabilities", "TaacAlgorithm"],
+        ),
+        ("create_environment.max_episode_steps = 0", ["max_episode_steps"]),
+        ("create_environment.env_name = ':Foo-v0'", ["Foo"]),
+        ("create_environment.action_repeat = 0", ["action_repeat"]),
+    ],
+)
+def test_values_out_of_range(param, words):
+    refused([param], *words)
+
+
+def test_loading_again_forgets_what_was_loaded_before():
+    config.load([TASK, METHOD], ["gamma = 0.3"])
+    config.load([TASK, METHOD])
+    assert gin.query_parameter("%gamma") == 0.99
+
+
+def test_settings_of_a_schedule_that_a_number_took_the_place_of_are_no_mistake():
+    files = (TASK, "gin/methods/sac_ez.gin")
+    trainer = build(files, [*SMALL, "ZetaExplorer.epsilon = 0.3"])
+    assert trainer.explorer.epsilon == 0.3 and not trainer.schedules.values
+    trainer.close()
+    refused(
+        ["ZetaExplorer.epsilon = 0.3", "explore/LinearSchedule.end = 0.1"], "explore/LinearSchedule.end", files=files
+    )
+    refused(["exploration/LinearSchedule.ending = 0.1"], "ending", files=files)

@@ -1,0 +1,424 @@
+"""Recorded episodes: what is written is what is read, and what cannot be read or does not fit is refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+import zipfile
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+import tests.toy_tasks
+from taac import nest, specs
+from taac.data_structures import AlgStep
+from taac.demonstrations import episode_files
+from taac.demonstrations.episode_files import EpisodeWriter, read
+from taac.environments.vector_environment import create_environment
+from taac.errors import TaacError
+
+POINT, CAMERA, BOTH = "taac-test/PointMass-v0", "taac-test/Camera-v0", "taac-test/TwoRewards-v0"
+
+
+class Gears(gymnasium.Env):
+    """Actions of every kind, and an episode that terminates after `3 + gear` steps."""
+
+    def __init__(self):
+        spaces = gymnasium.spaces
+        self.observation_space = spaces.MultiBinary(2)
+        self.action_space = spaces.Dict(
+            gear=spaces.Discrete(3, start=1),
+            push=spaces.Tuple((spaces.Box(-2.0, 6.0, (2, 1)), spaces.Box(-1, 1, (1,)))),
+        )
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._t = 0
+        return np.zeros(2, dtype=np.int8), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        self._t += 1
+        return np.array([self._t % 2, 1], dtype=np.int8), 0.5, self._t >= 3 + action["gear"], False, {}
+
+
+gymnasium.register("taac-test/Gears-v0", Gears)
+
+
+def played(environment, steps, *watchers, seed=0):
+    """Every frame of random play."""
+    torch.manual_seed(seed)
+    spec, count = environment.action_spec, environment.num_envs
+    frames, time_step = [], environment.reset(seed)
+    for _ in range(steps):
+        frames.append(time_step)
+
+        def draw(leaf):
+            if leaf.is_categorical:
+                return torch.randint(int(leaf.maximum) + 1, (count, *leaf.shape))
+            return torch.rand(count, *leaf.shape) * 2 - 1
+
+        action = nest.map_structure(draw, spec)
+        for watcher in watchers:
+            watcher(time_step, AlgStep(action, (), (), torch.ones(count, dtype=torch.bool)))
+        time_step = environment.step(action)
+    return nest.map_structure(lambda *leaves: torch.stack(leaves), *frames)
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    environment = create_environment(POINT)
+    writer = EpisodeWriter(tmp_path / "point.npz", environment)
+    played(environment, 70, writer)
+    writer.save()
+    return tmp_path / "point.npz", environment
+
+
+@pytest.mark.parametrize("env_name", [POINT, CAMERA, BOTH, "taac-test/Gears-v0"])
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_what_is_read_is_what_was_played(env_name, num_envs, tmp_path):
+    environment = create_environment(env_name, num_envs=num_envs)
+    writer = EpisodeWriter(tmp_path / "e.npz", environment)
+    frames = played(environment, 75, writer)
+    writer.save()
+    found = read(str(tmp_path / "e.npz"), environment)
+    expected = []
+    for t in range(75):
+        for b in range(num_envs):
+            if frames.is_last()[t, b]:
+                first = max(i for i in range(t + 1) if frames.is_first()[i, b])
+                expected.append(nest.index(frames, (slice(first, t + 1), b)))
+    assert len(found) == len(expected) == writer.num_episodes >= 2 * num_envs
+    assert writer.num_transitions == sum(len(e.step_type) - 1 for e in expected)
+    for episode, other in zip(found, expected):
+        for (path, x), (_, y) in zip(nest.flatten_with_path(episode), nest.flatten_with_path(other)):
+            assert x.dtype == y.dtype and torch.equal(x, y), path
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_episodes_that_do_not_end_are_not_written(tmp_path):
+    environment = create_environment(POINT)
+    writer = EpisodeWriter(tmp_path / "e.npz", environment)
+    played(environment, 30, writer)  # 31 frames an episode
+    with pytest.raises(TaacError, match="no episode came to its end"):
+        writer.save()
+    assert not (tmp_path / "e.npz").exists()
+    played(environment, 40, writer := EpisodeWriter(tmp_path / "e.npz", environment))
+    writer.save()
+    assert [len(e.step_type) for e in read(str(tmp_path / "e.npz"), environment)] == [31]
+
+
+def test_the_file_holds_no_code(recorded):
+    path, _ = recorded
+    with np.load(path, allow_pickle=False) as held:
+        meta = json.loads(held["meta"].tobytes())
+        assert all(held[name].dtype != object for name in held.files)
+    assert meta["format"] == 1 and meta["environment"] == POINT and meta["episodes"] == 2
+    assert meta["transitions"] == 60 and meta["action_space"]["high"] == "2.0"
+
+
+def test_a_file_with_a_pickle_in_it_is_refused(recorded):
+    path, environment = recorded
+    with np.load(path) as held:
+        arrays = dict(held)
+    np.savez(path, **{**arrays, "reward": np.array([{}], dtype=object)})
+    with pytest.raises(TaacError, match=r"cannot be read, the file may be damaged: .*pickle"):
+        read(str(path), environment)
+
+
+def test_torn_files_are_refused(recorded):
+    """Cut anywhere, or with a byte changed anywhere that holds frames."""
+    path, environment = recorded
+    whole = path.read_bytes()
+    for length in (0, 1, 100, len(whole) // 2, len(whole) - 30, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        with pytest.raises(TaacError, match=r"cannot be read, the file may be damaged|are damaged"):
+            read(str(path), environment)
+    for place in range(200, len(whole), len(whole) // 15):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        try:  # a byte of the archive's padding may not matter; then everything is as it was
+            found = read(str(path), environment)
+        except TaacError as error:
+            assert re.search("damaged", str(error))
+        else:
+            assert len(found) == 2
+    path.write_bytes(b"not at all a file of episodes")
+    with pytest.raises(TaacError, match="cannot be read"):
+        read(str(path), environment)
+
+
+def rewritten(path, change):
+    """The file with something else in it, and a fitting archive around that."""
+    with np.load(path) as held:
+        arrays = dict(held)
+    meta = json.loads(arrays.pop("meta").tobytes())
+    change(meta, arrays)
+    np.savez(path, meta=np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8), **arrays)
+
+
+def checked(change):
+    """The same, with a checksum that fits."""
+
+    def both(meta, arrays):
+        change(meta, arrays)
+        meta["checksum"] = episode_files._checksum(arrays)
+
+    return both
+
+
+REFUSED = {
+    "newer": (lambda m, a: m.update(format=2), "have format 2; this version of taac reads up to format 1"),
+    "another reward": (lambda m, a: a["reward"].__setitem__(3, 7.0), "are damaged: the checksum does not fit"),
+    "no checksum": (lambda m, a: m.pop("checksum"), "are damaged: the checksum does not fit"),
+    "fewer frames": (checked(lambda m, a: a.update({k: v[:-1] for k, v in a.items()})), "episode 1 is not whole"),
+    "no beginning": (checked(lambda m, a: a.update({k: v[1:] for k, v in a.items()})), "episode 0 is not whole"),
+    "not finite": (checked(lambda m, a: a["observation"].__setitem__(5, np.nan)), "has a 'observation' that is not"),
+    "no episode": (checked(lambda m, a: a.update({k: v[:0] for k, v in a.items()})), "is not whole"),
+    "other spaces": (lambda m, a: m["action_space"].update(low="-3.0"), r"their action_space is .*-3\.0.*is .*-2\.0"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name, recorded):
+    path, environment = recorded
+    change, message = REFUSED[name]
+    rewritten(path, change)
+    with pytest.raises(TaacError, match=message):
+        read(str(path), environment)
+
+
+def _members(path):
+    with zipfile.ZipFile(path) as held:
+        return {info.filename: held.read(info) for info in held.infolist()}
+
+
+def _claimed(shape, dtype="<f4"):
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": dtype, "fortran_order": False, "shape": shape})
+    return file.getvalue() + b"\0" * 16
+
+
+@pytest.mark.parametrize(
+    "changes, message, form",
+    [
+        ({"more.npy": b"anything"}, "expected the arrays .*got .*more.npy", zipfile.ZIP_DEFLATED),
+        ({"reward.npy": None}, "expected the arrays", zipfile.ZIP_DEFLATED),
+        ({"reward.npy": b"\0" * (2 << 20)}, "expected at most 1048576", zipfile.ZIP_DEFLATED),
+        ({"meta.npy": _claimed((10**12,), "|u1")}, "would be 1000000000128 bytes, but is 144", zipfile.ZIP_STORED),
+        ({"reward.npy": _claimed((10**6, 10**6))}, "would be 4000000000128 bytes, but is 144", zipfile.ZIP_STORED),
+        ({"reward.npy": _claimed((-2, -2))}, "would be", zipfile.ZIP_STORED),
+        ({"reward.npy": b"\x93NUMPY\x03\0" + b"\0" * 8}, "format", zipfile.ZIP_STORED),
+        ({}, "compressed otherwise", zipfile.ZIP_LZMA),
+    ],
+)
+def test_what_would_be_unlike_itself_in_memory_is_refused_unread(recorded, monkeypatch, changes, message, form):
+    path, environment = recorded
+    members = {name: data for name, data in {**_members(path), **changes}.items() if data is not None}
+    with zipfile.ZipFile(path, "w") as held:
+        for name, data in members.items():
+            held.writestr(name, data, zipfile.ZIP_STORED if name == "meta.npy" else form)
+    monkeypatch.setattr(episode_files, "MAX_BYTES", 1 << 20)
+    real = np.lib.format.read_array
+    monkeypatch.setattr(np.lib.format, "read_array", lambda file, **more: _only_sound(real(file, **more), message))
+    with pytest.raises(TaacError, match=message):
+        read(str(path), environment)
+
+
+def _only_sound(array, message):
+    """Before the list of arrays is refused, only the description is read."""
+    assert array.dtype == np.uint8 or "would be" in message or "format" in message
+    return array
+
+
+@pytest.mark.parametrize(
+    "name, change",
+    [
+        ("observation", lambda a: a.astype(np.float64)),
+        ("observation", lambda a: a.astype(">f4")),
+        ("prev_action", lambda a: a[:, None]),
+        ("step_type", lambda a: a[:-1]),
+        ("step_type", lambda a: a[0]),
+        ("duration", lambda a: a.astype(np.uint16)),
+        ("reward", lambda a: a.sum()),
+    ],
+)
+def test_arrays_of_other_shapes_and_kinds_are_refused(recorded, name, change):
+    path, environment = recorded
+    rewritten(path, checked(lambda meta, arrays: arrays.update({name: np.asarray(change(arrays[name]))})))
+    with pytest.raises(TaacError, match=r"of another make: .* expected .* of shape"):
+        read(str(path), environment)
+
+
+def test_files_of_other_environments_are_refused(recorded, tmp_path):
+    path, _ = recorded
+    with pytest.raises(TaacError, match=rf"do not fit environment '{CAMERA}': their observation_space is .*Box.*Dict"):
+        read(str(path), create_environment(CAMERA))
+    with pytest.raises(TaacError, match=r"rewards of shape \[\], but those of environment .* have shape \[2\]"):
+        read(str(path), create_environment(BOTH))
+    with pytest.raises(TaacError, match=r"there is no file of demonstrations .*--record_demonstrations"):
+        read(str(tmp_path / "none.npz"), create_environment(POINT))
+
+
+@pytest.mark.parametrize("recorded_with, read_with, fits", [(3, 3, True), (1, 3, False), (3, 1, False), (3, 2, False)])
+def test_actions_that_take_other_times_are_refused(recorded_with, read_with, fits, tmp_path):
+    environment = create_environment(POINT, action_repeat=recorded_with)
+    writer = EpisodeWriter(tmp_path / "e.npz", environment)
+    played(environment, 40, writer)
+    writer.save()
+    other = create_environment(POINT, action_repeat=read_with)
+    if fits:
+        assert len(read(str(tmp_path / "e.npz"), other)) == writer.num_episodes
+        return
+    with pytest.raises(TaacError, match=rf"actions that take {recorded_with} environment steps, .* take {read_with}"):
+        read(str(tmp_path / "e.npz"), other)
+
+
+def test_durations_that_are_chosen_need_not_all_occur(tmp_path):
+    environment = create_environment(POINT, action_repeat=4, action_repeat_chosen=True)
+    writer = EpisodeWriter(tmp_path / "e.npz", environment)
+    time_step = environment.reset(0)
+    for _ in range(33):  # one step at a time, always
+        action = (torch.zeros(1, dtype=torch.int64), torch.zeros(1, 1))
+        writer(time_step, AlgStep(action, (), (), torch.ones(1, dtype=torch.bool)))
+        time_step = environment.step(action)
+    writer.save()
+    assert len(read(str(tmp_path / "e.npz"), environment)) == 1
+
+
+@pytest.mark.parametrize(
+    "name, message", [("e.pkl", ".npz file"), ("none/e.npz", "no folder"), ("there.npz", "exists")]
+)
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_played(name, message, tmp_path):
+    (tmp_path / "there.npz").write_text("mine")
+    with pytest.raises(TaacError, match=message):
+        EpisodeWriter(tmp_path / name, create_environment(POINT))
+    assert (tmp_path / "there.npz").read_text() == "mine"
+
+
+# Minari ---------------------------------------------------------------------------------------------------------------
+
+
+def minari_dataset(tmp_path, monkeypatch, env_name, lengths=(7, 30), scale=1.0):
+    """A real dataset on disk, of random play; and per episode what the environment was told and gave."""
+    import minari
+    from minari.data_collector import EpisodeBuffer
+
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    env = gymnasium.make(env_name)
+    env.action_space.seed(0)
+    buffers = []
+    for number, length in enumerate(lengths):
+        observation, _ = env.reset(seed=number)
+        observations, actions, rewards, terminated, truncated = [observation], [], [], [], []
+        for t in range(length):
+            action = env.action_space.sample()
+            observation, reward, over, cut, _ = env.step(action)
+            observations.append(observation)
+            actions.append(action)
+            rewards.append(reward)
+            terminated.append(over or (number == 0 and t == length - 1))
+            truncated.append(cut)
+        stacked = _stacked(observations)
+        buffers.append(
+            EpisodeBuffer(
+                id=number, observations=stacked, actions=np.array(actions) * scale, rewards=rewards,
+                terminations=terminated, truncations=truncated, infos=None,
+            )
+        )  # fmt: skip
+    minari.create_dataset_from_buffers(
+        dataset_id="toy/test-v0", buffer=buffers, env=env, eval_env=env, algorithm_name="random", author="tests",
+        author_email="tests@example.com", code_permalink="https://example.com", description="random", requirements=[],
+    )  # fmt: skip
+    return buffers
+
+
+def _stacked(observations):
+    first = observations[0]
+    if isinstance(first, dict):
+        return {key: _stacked([o[key] for o in observations]) for key in first}
+    if isinstance(first, tuple):
+        return tuple(_stacked(list(part)) for part in zip(*observations))
+    return np.array(observations)
+
+
+class Parts(tests.toy_tasks.Camera):
+    """The same without the picture, which Minari would keep as a JPEG."""
+
+    def __init__(self):
+        super().__init__()
+        spaces = gymnasium.spaces
+        rest = spaces.Tuple((spaces.Box(-np.inf, np.inf, (2,), np.float64), spaces.Discrete(31, start=5)))
+        self.observation_space = spaces.Dict(keys=spaces.MultiBinary(2), rest=rest)
+
+    def _seen(self):
+        return {"keys": np.array([self._t % 2, 1], dtype=np.int8), "rest": super()._seen()["rest"]}
+
+
+# By its module's name, as Minari can write it down.
+gymnasium.register("taac-test/Parts-v0", "tests.demonstrations.test_episodes:Parts")
+
+
+@pytest.mark.parametrize("env_name", ["Pendulum-v1", "taac-test/Parts-v0"])
+def test_a_minari_dataset_is_read_as_frames(env_name, tmp_path, monkeypatch):
+    buffers = minari_dataset(tmp_path, monkeypatch, env_name)
+    environment = create_environment(env_name)
+    low, high = environment.action_space.low, environment.action_space.high
+    found = read("minari:toy/test-v0", environment)
+    assert len(found) == 2
+    for episode, buffer in zip(found, buffers):
+        steps = len(buffer.rewards)
+        assert episode.step_type.tolist() == [0] + [1] * (steps - 1) + [2]
+        assert episode.duration.tolist() == [0] + [1] * steps
+        # Time t holds what came of the action at t-1.
+        assert episode.reward[0] == 0 and episode.discount[0] == 1 and not episode.prev_action[0].any()
+        np.testing.assert_allclose(episode.reward[1:], buffer.rewards, rtol=1e-6)
+        np.testing.assert_allclose(
+            (episode.prev_action[1:].numpy() + 1) / 2 * (high - low) + low, buffer.actions, atol=2e-6
+        )
+        observations = nest.flatten(buffer.observations)
+        for leaf, expected in zip(nest.flatten(episode.observation), observations):
+            np.testing.assert_allclose(leaf, expected)
+    assert found[0].discount.tolist() == [1.0] * 7 + [0.0]  # terminated
+    assert found[1].discount.tolist() == [1.0] * 31  # cut off, or not ended at all
+    blank = specs.zeros(environment.observation_spec, 1)
+    nest.map_structure(lambda x, y: x.dtype == y.dtype or pytest.fail("dtype"), found[0].observation, blank)
+
+
+def test_a_minari_dataset_that_does_not_fit_is_refused(tmp_path, monkeypatch):
+    minari_dataset(tmp_path, monkeypatch, "Pendulum-v1")
+    with pytest.raises(TaacError, match=r"do not fit environment .*PointMass.*their observation_space is .*Box"):
+        read("minari:toy/test-v0", create_environment(POINT))
+    with pytest.raises(
+        TaacError, match=r"there is no Minari dataset 'toy/other-v0' here: .*minari download toy/other-v0"
+    ):
+        read("minari:toy/other-v0", create_environment("Pendulum-v1"))
+    with pytest.raises(
+        TaacError, match=r"the Minari dataset 'so-what' cannot be read|there is no Minari dataset 'so-what'"
+    ):
+        read("minari:so-what", create_environment("Pendulum-v1"))
+    with pytest.raises(TaacError, match=r"actions that take 1 environment steps, but those of .* take 3"):
+        read("minari:toy/test-v0", create_environment("Pendulum-v1", action_repeat=3))
+
+
+def test_a_torn_minari_dataset_is_refused(tmp_path, monkeypatch):
+    minari_dataset(tmp_path, monkeypatch, "Pendulum-v1")
+    (path,) = (tmp_path / "minari").rglob("main_data.hdf5")
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(TaacError, match=r"the Minari dataset 'toy/test-v0' cannot be read: "):
+        read("minari:toy/test-v0", create_environment("Pendulum-v1"))
+
+
+def test_actions_of_minaris_outside_the_space_are_refused(tmp_path, monkeypatch):
+    minari_dataset(tmp_path, monkeypatch, "Pendulum-v1", scale=2.0)
+    with pytest.raises(TaacError, match=r"the Minari dataset 'toy/test-v0' has an action outside Box"):
+        read("minari:toy/test-v0", create_environment("Pendulum-v1"))
+
+
+def test_without_minari_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "minari", None)
+    with pytest.raises(TaacError, match=r'needs a package that is not installed .*pip install "minari\[hdf5\]"'):
+        read("minari:toy/test-v0", create_environment("Pendulum-v1"))

@@ -1,0 +1,449 @@
+"""Demonstrations, from a file to the gradient: what algorithms take them for, SQIL's loss and monitors, resuming."""
+
+from __future__ import annotations
+
+import math
+
+import gin
+import numpy as np
+import pytest
+import torch
+
+import tests.toy_tasks  # noqa: F401
+from taac import nest
+from taac.acting.evaluation import evaluate
+from taac.acting.metrics import summarize
+from taac.algorithms.agent import Agent
+from taac.data_structures import AlgStep, Experience, StepType
+from taac.demonstrations.episode_files import EpisodeWriter
+from taac.demonstrations.frames import SqilMonitor, demonstrated_frames
+from taac.environments.vector_environment import create_environment
+from taac.errors import TaacError
+from taac.replay import SqilReplay
+from taac.runs.run_folder import RunFolder
+from taac.training import config, experiment
+from tests.algorithms import test_sac, test_taac
+from tests.algorithms.test_sac import BATCH, IS_FIRST, NUM_ACTIONS, STEPS, check_update, record_draws, weights_of
+from tests.training.test_trainer import assert_same_parameters, rows, run
+
+TASK, POINT = "gin/tasks/simple_control.gin", "taac-test/PointMass-v0"
+SMALL = [
+    f"create_environment.env_name = '{POINT}'", "num_env_steps = 400", "initial_collect_steps = 100",
+    "hidden_layers = (8,)", "batch_size = 8", "replay_length = 1000", "create_experiment.evaluation_envs = 1",
+]  # fmt: skip
+
+
+def build(*params, method="sac", files=()):
+    loaded = config.load([TASK, f"gin/methods/{method}.gin", *files], [*SMALL, *params])
+    trainer = config.build(experiment.create_experiment)
+    loaded.check_used()
+    return trainer
+
+
+def drive(path, environment, policy, num_episodes, seed=0):
+    """Records a policy from frames to actions `[1, A]`; gives the mean return."""
+    writer, total, time_step = EpisodeWriter(path, environment), 0.0, environment.reset(seed)
+    while writer.num_episodes < num_episodes:
+        action = policy(time_step)
+        writer(time_step, AlgStep(action, (), (), torch.ones(1, dtype=torch.bool)))
+        time_step = environment.step(action)
+        total += float(environment.raw_reward.sum())
+    writer.save()
+    return total / num_episodes
+
+
+def binding(path):
+    return f"create_experiment.demonstrations = '{path}'"
+
+
+@pytest.fixture(scope="module")
+def demonstrations(tmp_path_factory):
+    """Three episodes of a point that goes straight to 0, at most 0.1 a step."""
+    with gin.unlock_config():
+        gin.clear_config()  # of whatever test ran before
+    path = tmp_path_factory.mktemp("demonstrations") / "point.npz"
+    drive(path, create_environment(POINT), lambda t: (-t.observation / 0.1).clamp(-1, 1), 3)
+    return path
+
+
+# What recorded actions are taken for ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["sac", "taac", "taac_l", "taac_q", "sac_hybrid", "sac_value"])
+def test_recorded_rollouts_are_found_again_as_they_were_stored(method, tmp_path):
+    """Frames and info of the buffer, bit for bit; but where going on and a decision are one action, it is going on."""
+    trainer = build(method=method)
+    writer = EpisodeWriter(tmp_path / "e.npz", trainer.environment)
+    stored = []
+    while writer.num_episodes < 5:
+        policy = trainer.agent.random_step if len(stored) < 80 else trainer.agent.rollout_step
+        time_step, alg_step = trainer.rollout.step(policy)
+        writer(time_step, alg_step)
+        stored.append(Experience(time_step, alg_step.info))
+    trainer.close()
+    writer.save()
+    spec = experiment.experience_spec(trainer.environment, trainer.agent)
+    frames = demonstrated_frames(str(tmp_path / "e.npz"), trainer.environment, trainer.agent, spec)
+    expected = nest.map_structure(lambda *leaves: torch.cat(leaves), *stored)
+    count = len(frames.time_step.step_type)
+    assert count == 5 * 31
+    expected = nest.index(expected, slice(0, count))
+    acted = ~frames.time_step.is_last()
+    for (path, x), (_, y) in zip(nest.flatten_with_path(frames), nest.flatten_with_path(expected)):
+        assert x.dtype == y.dtype and x.shape == y.shape, path
+        if path == "rollout_info/switch":
+            assert not (x & ~y)[acted].any() and (x == y)[acted].float().mean() > 0.9, path
+        elif path in ("rollout_info/tau_prev/v", "rollout_info/tau_prev/u"):
+            assert (x == y).float().mean() > 0.9, path  # a clamped action may be reached with other speeds
+        else:
+            assert torch.equal(x, y), path
+
+
+def test_a_demonstrator_that_never_repeats_decides_at_every_step(demonstrations):
+    """Then no compare-through return reaches through a demonstrated step."""
+    trainer = build(method="taac")
+    spec = experiment.experience_spec(trainer.environment, trainer.agent)
+    noisy = demonstrations.with_name("noisy.npz")
+    drive(noisy, create_environment(POINT), lambda t: torch.rand(1, 1) * 2 - 1, 2)
+    frames = demonstrated_frames(str(noisy), trainer.environment, trainer.agent, spec)
+    assert frames.rollout_info.switch.all()
+    straight = demonstrated_frames(str(demonstrations), trainer.environment, trainer.agent, spec)
+    assert 0.05 < straight.rollout_info.switch.float().mean() < 0.5  # full speed, then at rest
+    trainer.close()
+
+
+@pytest.mark.parametrize("method, stored", [("sac_ntd", "pre_tanh"), ("temporl", "decided")])
+def test_methods_that_store_what_actions_do_not_tell_are_refused(method, stored, demonstrations):
+    with pytest.raises(TaacError, match=rf"cannot learn from demonstrations: it stores .*{stored}.* of its rollouts"):
+        build(binding(demonstrations), method=method)
+
+
+# SQIL's loss ----------------------------------------------------------------------------------------------------------
+
+
+def sqil_of(experience):
+    """A `SqilReplay` whose buffers hold nothing but the columns of one batch, the demonstrations first."""
+    replay = object.__new__(SqilReplay)
+
+    class Columns:
+        def __init__(self, columns):
+            self.sample = lambda batch_size, length: nest.index(experience, (slice(None), columns))
+
+    replay.demonstrations, replay.agents = Columns(slice(0, BATCH // 2)), Columns(slice(BATCH // 2, BATCH))
+    return replay
+
+
+def rewarded(experience):
+    """By hand: 1 at each transition of the first half, 0 elsewhere."""
+    reward = torch.zeros(STEPS, BATCH, dtype=torch.float64)
+    for t in range(STEPS):
+        for b in range(BATCH // 2):
+            reward[t, b] = 0.0 if IS_FIRST[t, b] else 1.0
+    return experience._replace(time_step=experience.time_step._replace(reward=reward))
+
+
+def test_an_update_of_sqil_on_sac_is_that_of_the_reference(monkeypatch):
+    settings = test_sac.SAC
+    algorithm = test_sac.sac(settings)
+    time_step = test_sac.replayed(settings["spec"])
+    noise = torch.randn(STEPS, BATCH, NUM_ACTIONS, dtype=torch.float64)
+    weights = weights_of(algorithm)
+    expected = test_sac.sac_reference(weights, settings, rewarded(Experience(time_step, ())).time_step, noise)
+    batch = sqil_of(Experience(time_step, ())).sample(BATCH, STEPS)
+    record_draws(monkeypatch, noise)
+    check_update(algorithm, algorithm.calc_loss(batch, algorithm.train_step(batch)).loss, weights, expected)
+
+
+@pytest.mark.parametrize("kind", ["constant", "linear", "quadratic"])
+def test_an_update_of_sqil_on_taac_is_that_of_the_reference(kind, monkeypatch):
+    settings = test_taac.TAAC | {"kind": kind}
+    algorithm, experience = test_taac.taac(settings), test_taac.experience_of(settings)
+    noise = torch.randn(STEPS, BATCH, NUM_ACTIONS, dtype=torch.float64)
+    uniform = torch.rand(STEPS, BATCH, dtype=torch.float64)
+    weights = weights_of(algorithm)
+    expected, _, _ = test_taac.taac_reference(weights, settings, rewarded(experience), noise, uniform)
+    batch = sqil_of(experience).sample(BATCH, STEPS)
+    record_draws(monkeypatch, noise, uniform)
+    check_update(algorithm, algorithm.calc_loss(batch, algorithm.train_step(batch)).loss, weights, expected)
+
+
+# SQIL's monitors ------------------------------------------------------------------------------------------------------
+
+
+def policy_objective(algorithm, experience, noise):
+    """Mean over frames of `alpha log pi - beta_1 min_i Q_i`, beta_1 as of `beta`; nothing of it is differentiated."""
+    features = algorithm.encoder(experience.time_step.observation)
+    if hasattr(algorithm, "trajectory"):
+        tau = experience.rollout_info.tau_prev
+        mean, log_std = algorithm.actor(algorithm.tau_embedding(features, tau))
+        alpha = algorithm.action_temperature.value.exp()
+    else:
+        tau, (mean, log_std) = None, algorithm.actor(features)
+        alpha = algorithm.temperature.value.exp()
+    action = torch.tanh(mean + log_std.exp() * noise)
+    density = torch.exp(-0.5 * noise**2) / (log_std.exp() * math.sqrt(2 * math.pi)) / (1 - action**2)
+    if tau is None:
+        return alpha * density.prod(-1).log(), algorithm.critics(features, action).amin(0), None
+    parts = test_taac.start("constant", action, [tau.a])
+    q_1 = algorithm.critics(features, *parts).amin(0)
+    q_0 = algorithm.critics(features, *test_taac.advance("constant", [tau.a])).amin(0)
+    return alpha * density.prod(-1).log(), q_1, torch.sigmoid((q_1 - q_0) / algorithm.beta_temperature.value.exp())
+
+
+@torch.no_grad()
+def numeric_policy_gradient(algorithm, experience, noise, step=1e-6):
+    """By central differences, of every parameter of the actor, as a vector."""
+    acted = (~experience.time_step.is_last()).double()
+    _, _, beta_1 = policy_objective(algorithm, experience, noise)
+
+    def objective():
+        log_pi, q, _ = policy_objective(algorithm, experience, noise)
+        return ((log_pi - (1.0 if beta_1 is None else beta_1) * q) * acted).sum().item()
+
+    gradient = []
+    for parameter in algorithm.parameter_groups()["actor"]:
+        for i in range(parameter.numel()):
+            flat, value = parameter.view(-1), parameter.view(-1)[i].item()
+            flat[i] = value + step
+            up = objective()
+            flat[i] = value - step
+            gradient.append((up - objective()) / (2 * step))
+            flat[i] = value
+    return np.array(gradient)
+
+
+@pytest.mark.parametrize("backbone", ["sac", "taac"])
+def test_the_monitors_are_those_of_finite_differences(backbone, monkeypatch):
+    if backbone == "sac":
+        settings = test_sac.SAC
+        algorithm, experience = test_sac.sac(settings), Experience(test_sac.replayed(settings["spec"]), ())
+    else:
+        settings = test_taac.TAAC
+        algorithm, experience = test_taac.taac(settings), test_taac.experience_of(settings)
+    replay = sqil_of(experience)
+    draws = {"randn_like": [], "rand_like": []}
+    for name, kept in draws.items():
+        drawn = getattr(torch, name)
+        monkeypatch.setattr(torch, name, lambda x, drawn=drawn, kept=kept: kept.append(drawn(x)) or kept[-1])
+    before = {name: p.clone() for name, p in algorithm.state_dict().items()}
+    torch.manual_seed(11)
+    random_state = torch.get_rng_state()
+    values = SqilMonitor()(Agent(algorithm), replay, BATCH, STEPS)
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert all(torch.equal(p, before[name]) for name, p in algorithm.state_dict().items())
+    assert all(p.grad is None for p in algorithm.parameters())
+
+    halves, noises = replay.halves(BATCH, STEPS), draws["randn_like"]
+    assert len(noises) == 2
+    first, second = (numeric_policy_gradient(algorithm, half, noise) for half, noise in zip(halves, noises))
+    cosine = first @ second / np.linalg.norm(first) / np.linalg.norm(second)
+    assert abs(cosine) < 0.999  # the halves do not agree by themselves
+    assert values["sqil/gradient_cosine"].item() == pytest.approx(cosine, abs=1e-6)
+
+    for number, name in enumerate(("demonstrations", "agent")):
+        half, acted = halves[number], ~halves[number].time_step.is_last()
+        with torch.no_grad():
+            alpha_log_pi, _, _ = policy_objective(algorithm, half, noises[number])
+        alpha = next(iter(algorithm.temperatures().values())).value.exp().item()
+        assert values[f"sqil/entropy_{name}"].item() == pytest.approx(-alpha_log_pi[acted].mean().item() / alpha)
+        monkeypatch.setattr(torch, "randn_like", lambda x, number=number: noises[number])
+        monkeypatch.setattr(torch, "rand_like", lambda x, number=number: draws["rand_like"][number])
+        info = algorithm.train_step(half)
+        expected = td_error(algorithm, rewarded(experience), info, number * (BATCH // 2))
+        assert values[f"sqil/actor_loss_{name}"].item() == pytest.approx(info.actor_loss[acted].mean().item())
+        assert values[f"sqil/td_error_{name}"].item() == pytest.approx(expected)
+    assert values["sqil/td_error_demonstrations"] != values["sqil/td_error_agent"]
+
+
+@torch.no_grad()
+def td_error(algorithm, experience, info, first):
+    """Mean over frames of a half, its columns from `first` on, of `sum_i (Q_i - G)^2`, one frame at a time."""
+    weights, time_step, errors = weights_of(algorithm), experience.time_step, []
+    tau = getattr(experience.rollout_info, "tau_prev", None)
+    executed = time_step.prev_action if tau is None else tau.a
+    values, stop = ([[None] * BATCH for _ in range(STEPS)] for _ in range(2))
+    for t in range(STEPS):
+        for b in range(BATCH // 2):
+            values[t][first + b] = info.value[t, b].reshape(1)
+            stop[t][first + b] = True if tau is None else bool(info.switch[t, b])
+    for t in range(STEPS - 1):
+        for b in range(first, first + BATCH // 2):
+            if not time_step.is_last()[t, b]:
+                target = test_sac.forward_return(time_step, values, stop, t, b, (0.875,))
+                q = test_sac.critics(weights, "critics", time_step.observation[t, b].double(), executed[t + 1, b])
+                errors.append(sum((q_i - target) ** 2 for q_i in q).item())
+    return sum(errors) / len(errors)
+
+
+def test_the_monitor_looks_and_touches_nothing(demonstrations):
+    """A run with it ends as one without, bit for bit; and before the first update there is nothing to look at."""
+
+    def trained(monitor, interval):
+        trainer = build(binding(demonstrations), f"Trainer.summary_interval = {interval}", method="sqil_sac")
+        trainer.monitor = trainer.monitor if monitor else None
+        while trainer.learner.num_updates < 30:
+            trainer.collect()
+            trainer.learn()
+            if trainer.monitor is not None and trainer.learner.num_updates:
+                seen = trainer.monitor(trainer.agent, trainer.replay_buffer, 8, 2)
+                assert all(x.dim() == 0 and bool(x.isfinite()) and not x.requires_grad for x in seen.values())
+        trainer.close()
+        return trainer
+
+    assert_same_parameters(trained(True, 10), trained(False, 1000))
+
+
+def test_the_monitor_needs_two_halves(demonstrations):
+    with pytest.raises(TaacError, match=r"bind create_experiment.demonstrations_ctor = @SqilReplay"):
+        build(binding(demonstrations), "Trainer.monitor = @SqilMonitor()")
+
+
+# The run --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["sac", "taac_l", "sqil_sac", "sqil_taac"])
+def test_a_killed_run_with_demonstrations_ends_as_if_it_had_not_been(method, demonstrations, tmp_path):
+    more = [binding(demonstrations), *SMALL, "replay_length = 150", "Trainer.checkpoint_interval = 100",
+            "evaluation_interval = 150", "evaluation_episodes = 1", "Trainer.summary_interval = 50"]  # fmt: skip
+    whole = run(tmp_path / "whole", *more, method=method)
+    for moment in (130, 340):
+        killed = run(tmp_path / "killed", *more, method=method, until=moment)
+        assert moment <= killed.env_steps < 400
+    resumed = run(tmp_path / "killed", *more, method=method)
+    assert_same_parameters(whole, resumed)
+    assert rows(tmp_path / "whole") == rows(tmp_path / "killed")
+
+    from taac.analysis.readers import events
+
+    scalars = events.read(tmp_path / "whole").scalars
+    monitored = {tag for tag in scalars if tag.startswith("sqil/")}
+    assert len(monitored) == (7 if method.startswith("sqil") else 0)
+    for tag in monitored:  # at summaries, from the first after the first update on
+        assert scalars[tag].env_steps.tolist() == [150, 200, 250, 300, 350, 400]
+
+
+def test_prefilling_counts_for_nothing(demonstrations):
+    """Neither as environment steps nor towards the initial collection; the frames are the oldest in the buffer."""
+    trainer = build(binding(demonstrations), "initial_collect_steps = 20")
+    assert trainer.replay_buffer.size == 3 * 31
+    assert trainer.env_steps == trainer.episodes == trainer.decisions == 0
+    while trainer.learner.num_updates == 0:
+        trainer.collect()
+        trainer.learn()
+    trainer.close()
+    assert trainer.env_steps == 21 and trainer.replay_buffer.size == 3 * 31 + 21
+    assert trainer.rollout.time_step.observation.shape == (1, 1)
+
+
+@pytest.mark.parametrize("num_envs, method, held", [(1, "sac", 3 * 31), (31, "taac", 3)])
+def test_without_the_replay_buffer_demonstrations_do_not_stand_for_what_was_collected(
+    num_envs, method, held, demonstrations, tmp_path
+):
+    """It is filled again before updates go on; also where what was demonstrated is less than a segment, of 4 frames."""
+    params = [*SMALL, binding(demonstrations), f"num_envs = {num_envs}", "Trainer.checkpoint_interval = 150",
+              "initial_collect_steps = 124", "evaluation_episodes = 1", "Trainer.save_replay = False"]  # fmt: skip
+    run(tmp_path / "run", *params, method=method, until=200)
+    trainer, folder = build(*params, method=method), RunFolder(tmp_path / "run")
+    trainer.resume(folder)
+    steps, updates = trainer.env_steps, trainer.learner.num_updates
+    assert updates > 0 and trainer.replay_buffer.size == held
+    while trainer.env_steps <= steps + 124:
+        assert trainer.learner.num_updates == updates
+        trainer.collect()
+        trainer.learn()
+    trainer.close()
+    assert trainer.learner.num_updates == updates + 1
+
+
+def test_after_the_demonstrations_a_new_episode_begins(demonstrations):
+    for num_envs in (1, 2):
+        trainer = build(binding(demonstrations), f"num_envs = {num_envs}")
+        for _ in range(40):
+            trainer.collect()
+        trainer.close()
+        kinds = trainer.replay_buffer.state_dict()["frames/time_step/step_type"]
+        ended = kinds[:-1] == StepType.LAST
+        assert torch.equal(ended, kinds[1:] == StepType.FIRST) or num_envs == 2
+        assert not (kinds[1:][~ended] == StepType.FIRST).any()
+
+
+def test_sqil_without_demonstrations_is_refused():
+    for method in ("sqil_sac", "sqil_taac"):
+        with pytest.raises(TaacError, match=r"this method learns from demonstrations: bind create_experiment.demonstr"):
+            build(method=method)
+
+
+def test_a_batch_that_has_no_two_halves_is_refused(demonstrations):
+    with pytest.raises(TaacError, match=r"Trainer.batch_size must be 2 or more with SqilReplay, .* got 1"):
+        build(binding(demonstrations), "batch_size = 1", method="sqil_sac")
+    build(binding(demonstrations), "batch_size = 1").close()
+
+
+def test_fewer_demonstrations_than_a_segment_are_refused(tmp_path):
+    environment = create_environment(POINT, max_episode_steps=1)
+    drive(tmp_path / "short.npz", environment, lambda t: torch.zeros(1, 1), 1)
+    with pytest.raises(TaacError, match=r"2 frames of demonstrations .* Trainer.segment_length = 4"):
+        build(binding(tmp_path / "short.npz"), method="sqil_taac")
+
+
+def test_sqil_with_rewards_in_a_vector_is_refused(tmp_path):
+    two = "taac-test/TwoRewards-v0"
+    drive(tmp_path / "two.npz", create_environment(two), lambda t: torch.zeros(1, 1), 1)
+    name = f"create_environment.env_name = '{two}'"
+    build(binding(tmp_path / "two.npz"), name).close()  # as a prefill it is fine
+    with pytest.raises(TaacError, match="the environment's reward is a vector"):
+        build(binding(tmp_path / "two.npz"), name, method="sqil_sac")
+
+
+@pytest.mark.parametrize("method", ["sac_value", "sac_krep", "sac_ez", "sac_nrep", "sdar", "taac_q"])
+def test_sqil_after_any_method_that_can_learn_from_demonstrations(method, tmp_path):
+    plain = build(method=method)
+    writer = EpisodeWriter(tmp_path / "e.npz", plain.environment)
+    while writer.num_episodes < 2:
+        writer(*plain.rollout.step(plain.agent.random_step))
+    plain.close()
+    writer.save()
+    trainer = build(binding(tmp_path / "e.npz"), method=method, files=["gin/sqil.gin"])
+    while trainer.learner.num_updates < 3:
+        trainer.collect()
+        trainer.learn()
+    batch = trainer.replay_buffer.sample(8, 2).time_step
+    assert batch.reward[1][batch.step_type[1] != StepType.FIRST].unique().tolist() == [0, 1]
+    trainer.close()
+
+
+@pytest.mark.parametrize("method", ["sqil_sac", "sqil_taac"])
+def test_sqil_with_prioritised_replay_of_the_agent_s_frames(method, demonstrations):
+    """Demonstrations count 1, and the agent's frames on average; priorities are moved by the errors of that half alone."""
+    more = "create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer"
+    trainer = build(binding(demonstrations), more, method=method)
+    update, seen = trainer.learner.update, []
+    trainer.learner.update = lambda *given: seen.append((given[1], update(*given))) or seen[-1][1]
+    while trainer.learner.num_updates < 60:
+        trainer.collect()
+        trainer.learn()
+    trainer.close()
+    weights, loss_info = seen[-1]
+    assert weights[:4].tolist() == [1] * 4 and len(weights) == 8 and any(len(w[4:].unique()) > 1 for w, _ in seen)
+    assert all(w[4:].mean().item() == pytest.approx(1.0) for w, _ in seen)
+    tree, own = trainer.replay_buffer.agents, loss_info.segment_error[4:].double()
+    priority = (own + tree.epsilon) ** tree.alpha
+    for item, expected in zip(tree._drawn, priority):  # of a segment drawn twice the greater counts
+        mass = tree._tree.masses[item]
+        assert mass >= expected - 1e-12 and (priority - mass).abs().min() < 1e-12
+
+
+@pytest.mark.parametrize("method", ["sqil_sac", "sqil_taac"])
+def test_sqil_learns_from_demonstrations_alone(method, demonstrations):
+    """To drive to 0, which returns about -4: standing still returns about -25. The task's reward is never seen."""
+    trainer = build(
+        binding(demonstrations), "learning_rate = 2e-3", "target_tau = 0.02", "hidden_layers = (64, 64)",
+        "batch_size = 64", "initial_collect_steps = 500", "num_env_steps = 2000", "replay_length = 10000",
+        "gamma = 0.95", method=method,
+    )  # fmt: skip
+    while trainer.learner.num_updates < 1200:
+        trainer.collect()
+        trainer.learn()
+    trainer.close()
+    result = summarize(evaluate(trainer.agent, trainer.evaluation_environment, 20, seed=7))
+    assert result.return_mean > -7, result

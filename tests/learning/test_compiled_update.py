@@ -1,0 +1,203 @@
+"""Updates with `create_agent.compile` against those without."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from taac.algorithms import agent as agent_module
+from taac.errors import TaacError
+from taac.learning import learner as learner_module
+from taac.machine.compiled import CompiledFunction
+from taac.training import experiment
+from tests.algorithms.test_own_encoders import LinearEncoder  # noqa: F401, gin's by its import
+from tests.machine.test_amx import needs_amx
+from tests.machine.test_compiled import needs_compiler
+from tests.methods import METHODS, fitting
+from tests.training.test_trainer import assert_same_parameters, build, rows, run
+
+PRIORITIZED = "create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer"
+COMPILE = "create_agent.compile = True"
+
+
+@pytest.fixture
+def traced_only(monkeypatch):
+    """What was traced is run as it is: all but the compiler, in seconds instead of minutes."""
+    monkeypatch.setattr(agent_module, "check_compiler", lambda: None)
+    for module in (agent_module, learner_module):
+        monkeypatch.setattr(module, "CompiledFunction", lambda *args: CompiledFunction(*args, compiler="none"))
+
+
+def updated(method, *params, updates=6):
+    """A trainer after so many updates, and what each of them told."""
+    trainer, told = build("num_envs = 2", "Learner.learning_rate = 0.01", *fitting(method), *params, method=method), []
+    update = trainer.learner.update
+    trainer.learner.update = lambda *args: told.append(update(*args)) or told[-1]
+    while trainer.learner.num_updates < updates:
+        trainer.collect()
+        trainer.learn()
+    trainer.close()
+    return trainer, told
+
+
+def assert_close(found, expected, **tolerance):
+    (found, told), (expected, also_told) = found, expected
+    states = found.agent.state_dict(), expected.agent.state_dict()
+    assert states[0].keys() == states[1].keys()
+    for name, value in states[1].items():
+        torch.testing.assert_close(states[0][name], value, **tolerance, msg=lambda text, name=name: f"{name}: {text}")
+    for one, other in zip(told, also_told, strict=True):
+        assert one.extra.keys() == other.extra.keys()
+        torch.testing.assert_close(one.loss, other.loss, **tolerance)
+        torch.testing.assert_close(one.extra, other.extra, **tolerance)
+        torch.testing.assert_close(one.segment_error, other.segment_error, **tolerance)
+    assert len({float(one.extra["loss/total"]) for one in told}) == len(told)  # each update is another
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method(method, traced_only):
+    compiled = updated(method, COMPILE)
+    for function in (compiled[0].learner._loss_and_gradients, compiled[0].agent._rollout_step):
+        assert isinstance(function, CompiledFunction) and len(function._programs) == 1
+    assert_close(compiled, updated(method), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        [PRIORITIZED],
+        ["Learner.max_grad_norm = 0.5", "create_agent.normalize_rewards = True"],
+        ["create_agent.reward_signals = (@RND,)"],
+        ["TAACTDLoss.huber_delta = 0.5"],
+        ["Learner.optimizer_ctor = @AdamW", "AdamW.eps = 1e-4"],
+    ],
+    ids=["prioritised", "clipped", "with a reward signal", "Huber's error", "another optimizer"],
+)
+def test_what_stands_around_the_loss(params, traced_only):
+    assert_close(updated("taac", COMPILE, *params), updated("taac", *params), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "method, params",
+    [
+        ("sac_hybrid", ["ActorNetwork.activation = @ELU", "SwitchNetwork.activation = @GELU", "ELU.alpha = 0.5"]),
+        ("sac_value", ["CriticEnsemble.activation = @Tanh", "CriticEnsemble.last_bias_init_range = 0.1"]),
+        (
+            "sac_discrete",
+            ["CategoricalActorNetwork.activation = @SiLU", "CategoricalActorNetwork.head_bias_init_range = 0.1"],
+        ),
+    ],
+)
+def test_other_networks(method, params, traced_only):
+    assert_close(updated(method, COMPILE, *params), updated(method, *params), rtol=1e-4, atol=1e-5)
+
+
+@needs_compiler
+@pytest.mark.parametrize("method", ["sac", "taac"])
+def test_with_the_compiler(method):
+    assert_close(updated(method, COMPILE), updated(method), rtol=1e-3, atol=1e-4)
+
+
+# Each changes much over the 6 updates: what a program keeps of the first call would show.
+SCHEDULED = [
+    "Learner.learning_rate = @rate/LinearSchedule()", "rate/LinearSchedule.start = 0.0", "rate/LinearSchedule.end = 0.05",
+    "rate/LinearSchedule.updates = 5", "SacAlgorithm.target_entropy = @target/LinearSchedule()",
+    "target/LinearSchedule.start = 0.5", "target/LinearSchedule.end = -50.0", "target/LinearSchedule.updates = 5",
+    "create_agent.reward_signals = (@RND,)", "RND.strength = @novelty/LinearSchedule()", "novelty/LinearSchedule.start = 3.0",
+    "novelty/LinearSchedule.end = -1.0", "novelty/LinearSchedule.updates = 5",
+]  # fmt: skip
+OF_TAAC = [p.replace("SacAlgorithm.target_entropy", "TaacAlgorithm.action_target_entropy") for p in SCHEDULED]
+SIZES = ["batch_size = @size/PiecewiseSchedule()", "size/PiecewiseSchedule.values = (32, 16)",
+         "size/PiecewiseSchedule.updates = (0, 4)"]  # fmt: skip
+
+
+@pytest.mark.parametrize("method, params", [("sac", SCHEDULED), ("sdar", SCHEDULED), ("taac", [*OF_TAAC, *SIZES])])
+def test_what_follows_a_schedule(method, params, traced_only):
+    compiled = updated(method, COMPILE, *params)
+    assert compiled[0].agent.algorithm.weights.tolist() == [1.0, -1.0]
+    assert len(compiled[0].learner._loss_and_gradients._programs) == 1 + (method == "taac")  # one for each batch size
+    assert_close(compiled, updated(method, *params), rtol=1e-4, atol=1e-5)
+
+
+@needs_compiler
+def test_what_follows_a_schedule_with_the_compiler():
+    assert_close(updated("sac", COMPILE, *SCHEDULED), updated("sac", *SCHEDULED), rtol=1e-3, atol=1e-4)
+
+
+@needs_compiler
+def test_with_bfloat16_products():
+    """As the plain path with them: nearer to it by far than that is to float32."""
+    bfloat16 = "Learner.products = 'bfloat16'"
+    found, plain, exact = (
+        updated("taac", *params, updates=1)[1][0].loss for params in ((COMPILE, bfloat16), (bfloat16,), ())
+    )
+    assert 0 < (plain - exact).norm() < 0.05 * exact.norm()
+    assert (found - plain).norm() < 0.3 * (plain - exact).norm()
+
+
+@needs_amx
+@pytest.mark.parametrize("method", ["sac", "taac"])
+def test_with_six_products_of_parts(method, traced_only):
+    """As exact as float32, which three are not."""
+    products = "Learner.products = 'bfloat16x{}'"
+    six, three, plain = (
+        updated(method, COMPILE, products.format(6)), updated(method, COMPILE, products.format(3)), updated(method)
+    )  # fmt: skip
+    assert_close(six, plain, rtol=1e-4, atol=1e-5)
+    losses = [torch.stack([one.loss for one in told]) for _, told in (six, three, plain)]
+    assert 1e-7 < (losses[1] - losses[2]).norm() / losses[2].norm() < 1e-3
+    assert 10 * (losses[0] - losses[2]).norm() < (losses[1] - losses[2]).norm()
+
+
+@needs_amx
+@pytest.mark.parametrize("products", ["bfloat16x6", "bfloat16x3", "bfloat16"])
+def test_resumed_with_other_products_the_program_is_another(products, traced_only):
+    trainer, _ = updated("sac", COMPILE, "Learner.products = 'plain'", updates=1)
+    before = trainer.learner._loss_and_gradients
+    trainer.learner.keep_products(products)
+    after = trainer.learner._loss_and_gradients
+    assert trainer.learner.products == products and after is not before
+    sampled = trainer.agent.prepare(trainer.replay_buffer.sample(trainer.batch_size, trainer.segment_length))
+    results = []
+    for program in (before, after):
+        torch.manual_seed(0)
+        results.append(program(sampled, ()).loss)
+    assert 0 < (results[0] - results[1]).abs() < 0.05 * results[0].abs() + 0.01
+
+
+@needs_compiler
+def test_a_killed_run_ends_as_the_run_that_was_never_killed(tmp_path):
+    params = (COMPILE, "Trainer.checkpoint_interval = 100", "num_env_steps = 450")
+    whole = run(tmp_path / "whole", *params)
+    run(tmp_path / "killed", *params, until=430)
+    resumed = run(tmp_path / "killed", *params)
+    assert_same_parameters(whole, resumed)
+    assert rows(tmp_path / "whole") == rows(tmp_path / "killed")
+
+
+def test_a_compiled_collector_takes_over_what_a_learner_hands_out(traced_only):
+    """Its program, made before, reads the parameters of after."""
+    trainer, _ = updated("taac", COMPILE)
+    rollout = trainer.rollout
+    torch.manual_seed(1)
+    collector = experiment.create_agent(trainer.environment, trainer.agent.device, role="collect")
+
+    def acts(agent):
+        torch.manual_seed(2)
+        return agent.rollout_step(rollout.time_step, rollout.state).switch_probability  # from actor and critics
+
+    assert not torch.equal(acts(collector), acts(trainer.agent))
+    collector.load_acting_state(trainer.agent.acting_state())
+    assert torch.equal(acts(collector), acts(trainer.agent))
+    assert isinstance(collector._rollout_step, CompiledFunction) and len(collector._rollout_step._programs) == 1
+
+
+def test_divergence_is_found(traced_only):
+    trainer, _ = updated("taac", COMPILE, updates=2)
+    before = {name: value.clone() for name, value in trainer.agent.state_dict().items()}
+    sampled = trainer.replay_buffer.sample(trainer.batch_size, trainer.segment_length)
+    sampled.time_step.reward[1, 3] = float("nan")
+    with pytest.raises(TaacError, match=r"update 3 was not taken: not finite are the loss"):
+        trainer.learner.update(sampled)
+    after = trainer.agent.algorithm.state_dict()
+    assert all(torch.equal(value, before[f"algorithm.{name}"]) for name, value in after.items())

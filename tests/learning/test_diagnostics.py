@@ -1,0 +1,236 @@
+"""What summaries show of updates: means since the last summary, exact over a resume, and diagnostics."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from taac.analysis.readers import events
+from taac.errors import TaacError
+from taac.learning.diagnostics import Diagnostics, RunningMeans, explained_variances
+from tests.learning.test_compiled_update import traced_only  # noqa: F401
+from tests.training.test_tensorboard import train
+from tests.training.test_trainer import assert_same_parameters
+
+
+def scalars(**values):
+    return {tag: torch.tensor(value) for tag, value in values.items()}
+
+
+def test_means_of_updates_that_report_different_tags():
+    means = RunningMeans()
+    assert means.means() == {}
+    means.add(scalars(a=1.0, b=4.0))
+    means.add(scalars(a=2.0, b=8.0))
+    means.add(scalars(a=6.0))
+    assert means.means() == {"a": 3.0, "b": 6.0}
+    means.clear()
+    assert means.means() == {}
+    means.add(scalars(b=5.0))
+    assert means.means() == {"b": 5.0}
+
+
+def test_a_value_that_moves_later_was_taken_as_it_was():
+    """A temperature's alpha may be its parameter itself."""
+    means, alpha = RunningMeans(), torch.tensor(1.0)
+    for value in (1.0, 2.0, 6.0):
+        alpha.fill_(value)
+        means.add({"alpha": alpha, "other": torch.tensor(0.0)})
+    assert means.means() == {"alpha": 3.0, "other": 0.0}
+
+
+def test_many_small_values_lose_no_digits():
+    means = RunningMeans()
+    for _ in range(20_000):
+        means.add(scalars(a=0.1))
+    assert means.means()["a"] == pytest.approx(torch.tensor(0.1).item(), rel=1e-12)
+
+
+def test_its_state_is_all_of_it():
+    means, resumed = RunningMeans(), RunningMeans()
+    means.add(scalars(a=0.1, b=0.7))
+    means.add(scalars(a=1 / 3))
+    resumed.load_state_dict(means.state_dict(), torch.device("cpu"))
+    for one in (means, resumed):
+        one.add(scalars(a=0.2, b=0.1))
+    assert resumed.means() == means.means()
+
+
+def test_a_summary_is_the_mean_of_its_updates(tmp_path, monkeypatch):
+    """Twenty environment steps after the initial collection, a summary every five: four of five updates each, by hand."""
+    from taac.learning.learner import Learner
+    from taac.training.summaries import SummaryWriter
+
+    seen, written = [], []
+    update, write = Learner.update, SummaryWriter.scalars
+
+    def watched(self, *args):
+        info = update(self, *args)
+        seen.append(info.extra["loss/critic"].item())
+        return info
+
+    def scalars_of(self, values, env_steps):
+        write(self, values, env_steps)
+        if "count/updates" in values:
+            written.append((env_steps, values.get("loss/critic")))
+
+    monkeypatch.setattr(Learner, "update", watched)
+    monkeypatch.setattr(SummaryWriter, "scalars", scalars_of)
+    train(tmp_path, "sac", "num_env_steps = 120", "Trainer.summary_interval = 5")
+    assert len(seen) == 20
+    means = [sum(seen[i : i + 5]) / 5 for i in range(0, 20, 5)]
+    assert [value for _, value in written if value is not None] == pytest.approx(means, rel=1e-6)
+    assert [step for step, value in written if value is None] == list(range(5, 101, 5)), "no update, no mean"
+
+
+# --- Statistics of an update ------------------------------------------------------------------------------------------
+
+F, M, L = 0, 1, 2
+
+
+def agent_of(signals=(), reward_parts=None):
+    """What `Diagnostics` reads of an agent."""
+    parts = None if reward_parts is None else torch.tensor(reward_parts)
+    return SimpleNamespace(
+        algorithm=SimpleNamespace(reward_parts=parts),
+        signals=[SimpleNamespace(name=name) for name in signals],
+    )
+
+
+def test_critics_by_hand():
+    """T = 4, B = 1, frames F M L F: critics learn on frames 0 and 1; that of 2, at LAST, must not be read, nor frame 3.
+
+    G = (4, 8, NaN): mean 6, variance 4.  Q_0 = (1, 3): mean 2; G - Q_0 = (3, 5): mean 4, variance 1; explained 3/4.
+    Q_1 = (4, 4): mean 4; G - Q_1 = (0, 4): mean 2, variance 4; explained 0.
+    """
+    step_type = torch.tensor([[F], [M], [L], [F]], dtype=torch.uint8)
+    q = torch.tensor([[[1.0], [3.0], [100.0]], [[4.0], [4.0], [-100.0]]])
+    target = torch.tensor([[4.0], [8.0], [1000.0]])
+    found, observed = Diagnostics("scalars", agent_of()).look({"step_type": step_type, "q": q, "target": target})
+    assert observed == {}
+    assert explained_variances({tag: value.item() for tag, value in found.items()}) == {
+        "critic/target/reward": 6.0,
+        "critic_0/value/reward": 2.0, "critic_0/td_error/reward": 4.0, "critic_0/explained_variance/reward": 0.75,
+        "critic_1/value/reward": 4.0, "critic_1/td_error/reward": 2.0, "critic_1/explained_variance/reward": 0.0,
+    }  # fmt: skip
+
+
+def test_explained_variance_is_of_mean_variances_and_left_out_where_nothing_varies():
+    means = {"critic/target_variance/a": 4.0, "critic_0/td_error_variance/a": 1.0, "loss/critic": 2.0,
+             "critic/target_variance/b": 0.0, "critic_0/td_error_variance/b": 1.0}  # fmt: skip
+    assert explained_variances(means) == {"critic_0/explained_variance/a": 0.75, "loss/critic": 2.0}
+
+
+@pytest.mark.parametrize(
+    "agent, count, names",
+    [
+        (agent_of(), 1, ["reward"]),
+        (agent_of(), 2, ["part_0", "part_1"]),
+        (agent_of(["icm", "rnd"]), 3, ["part_0", "icm", "rnd"]),
+        (agent_of(["gail"], reward_parts=[1]), 1, ["gail"]),  # the task's reward has no weight
+        (agent_of(["icm"], reward_parts=[0, 2, 3]), 3, ["part_0", "part_2", "icm"]),
+    ],
+)
+def test_parts_have_names(agent, count, names):
+    values = {"step_type": torch.tensor([[F], [M]], dtype=torch.uint8)}
+    numbers = torch.arange(count).float()
+    values |= {"q": numbers.reshape(1, 1, 1, -1), "target": numbers.reshape(1, 1, -1)}
+    if count == 1:
+        values = {name: x.squeeze(-1) if x.dtype == torch.float32 else x for name, x in values.items()}
+    found, _ = Diagnostics("scalars", agent).look(values)
+    found = {tag: value.item() for tag, value in found.items() if tag.startswith("critic_0/value/")}
+    assert found == {f"critic_0/value/{name}": float(n) for n, name in enumerate(names)}
+
+
+def test_policy_switch_and_temperatures_by_hand():
+    """Frames F M L: what stands at LAST is not read. A mean of two dimensions; a temperature that learns on two frames alone."""
+    ignored = 1e6
+    values = {
+        "step_type": torch.tensor([[F], [M], [L]], dtype=torch.uint8),
+        "q": torch.zeros(1, 2, 1), "target": torch.zeros(2, 1),
+        "mean": torch.tensor([[[1.0, 3.0]], [[5.0, 7.0]], [[ignored, ignored]]]),  # mean 4, variance (9 + 1 + 1 + 9) / 4 = 5
+        "log_std": torch.tensor([[[-1.0, -1.0]], [[-3.0, -3.0]]]),  # of frames 0..T-2: mean -2, deviation 1
+        "advantage": torch.tensor([[2.0], [6.0], [ignored]]),  # mean 4, deviation 2
+        "beta": torch.tensor([[[0.8, 0.2]], [[0.4, 0.6]], [[0.0, ignored]]]),  # deviation 0.2
+        "temperature/action": torch.tensor([[1.0], [5.0], [ignored]]),
+        "temperature/beta": torch.tensor([[2.0], [4.0]]),
+    }  # fmt: skip
+    found, observed = Diagnostics("histograms", agent_of()).look(values)
+    expected = {
+        "policy/mean": 4.0, "policy/mean_std": math.sqrt(5), "policy/log_std": -2.0, "policy/log_std_std": 1.0,
+        "switch/advantage": 4.0, "switch/advantage_std": 2.0, "switch/beta_std": 0.2,
+        "loss/temperature_action": 3.0, "loss/temperature_beta": 3.0,
+    }  # fmt: skip
+    shown = {tag: value.item() for tag, value in found.items() if not tag.startswith("critic")}
+    assert shown == pytest.approx(expected)
+    histograms = {tag: sorted(x.tolist()) for tag, x in Diagnostics.histograms(observed).items()}
+    assert histograms.pop("histogram/beta") == pytest.approx([0.2, 0.6])
+    assert histograms == {
+        "histogram/mean": [1, 3, 5, 7], "histogram/log_std": [-3, -3, -1, -1], "histogram/advantage": [2, 6],
+        "histogram/q": [0, 0], "histogram/target": [0, 0], "histogram/td_error": [0, 0],
+    }  # fmt: skip
+
+
+def test_gradient_norms_by_hand():
+    """Groups of (3, 4) and (0): 5 and 0; one without gradients is left out."""
+    one, two, three = (torch.nn.Parameter(torch.zeros(n)) for n in (1, 1, 2))
+    one.grad, two.grad = torch.tensor([3.0]), torch.tensor([-4.0])
+    four = torch.nn.Parameter(torch.zeros(()))
+    four.grad = torch.tensor(0.0)
+    groups = torch.optim.SGD([{"params": [one, two]}, {"params": [three]}, {"params": [four]}], lr=0.1)
+    norms = Diagnostics("scalars", agent_of()).gradient_norms(["actor", "icm", "temperature"], groups)
+    assert {tag: value.item() for tag, value in norms.items()} == {"gradient/actor": 5.0, "gradient/temperature": 0.0}
+    assert Diagnostics("off", agent_of()).gradient_norms(["actor", "icm", "temperature"], groups) == {}
+
+
+COMMON = {
+    *(f"critic_{i}/{kind}/reward" for i in (0, 1) for kind in ("value", "td_error", "explained_variance")),
+    "critic/target/reward", "loss/temperature_action",
+    *(f"{kind}/{group}" for kind in ("gradient", "learning_rate") for group in ("actor", "critic", "temperature")),
+}  # fmt: skip
+POLICY = {"policy/mean", "policy/mean_std", "policy/log_std", "policy/log_std_std"}
+SWITCH = {"switch/advantage", "switch/advantage_std", "switch/beta_std", "loss/temperature_beta"}
+SHOWN = {
+    "sac": COMMON | POLICY, "taac": COMMON | POLICY | SWITCH, "sac_hybrid": COMMON | POLICY | SWITCH,
+    "sac_krep": COMMON | POLICY | {"loss/temperature_choice"}, "sac_discrete": COMMON,
+    "sdar": COMMON | POLICY | {"loss/temperature_beta"}, "temporl": COMMON | POLICY, "sac_recurrent": COMMON | POLICY,
+    # its alpha is 1 and stays so: there is no temperature to learn
+    "sac_value": (COMMON | POLICY) - {"gradient/temperature", "learning_rate/temperature"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", SHOWN)
+def test_what_each_method_shows(method, tmp_path):
+    """In a run, beside what it shows without; nothing of what is learnt changes. Histograms stay out of the scalars' reader."""
+    short = ("num_env_steps = 120", "Trainer.summary_interval = 60")
+    plain = train(tmp_path / "off", method, *short)
+    shown = train(tmp_path / "on", method, *short, "Learner.diagnostics = 'histograms'")
+    assert_same_parameters(plain, shown)
+    off, on = (events.read(tmp_path / name).scalars for name in ("off", "on"))
+    assert set(on) - set(off) == SHOWN[method] and set(off) <= set(on)
+    for tag in set(off) - {t for t in off if t.startswith("time/")}:
+        assert on[tag].value.tolist() == off[tag].value.tolist(), tag
+    assert all(math.isfinite(value) for tag in SHOWN[method] for value in on[tag].value.tolist())
+    written = b"".join(p.read_bytes() for p in (tmp_path / "on").glob("events.out.tfevents.*"))
+    assert b"histogram/td_error" in written and (b"histogram/advantage" in written) == (
+        method in ("taac", "sac_hybrid")
+    )
+
+
+@pytest.mark.usefixtures("traced_only")
+@pytest.mark.parametrize("method", ["taac", "sac"])
+def test_compiled_the_same_is_shown(method, tmp_path):
+    short = ("num_env_steps = 120", "Trainer.summary_interval = 60", "Learner.diagnostics = 'histograms'")
+    train(tmp_path / "eager", method, *short)
+    train(tmp_path / "compiled", method, *short, "create_agent.compile = True")
+    eager, compiled = (events.read(tmp_path / name).scalars for name in ("eager", "compiled"))
+    for tag in SHOWN[method]:
+        assert compiled[tag].value.tolist() == pytest.approx(eager[tag].value.tolist(), rel=1e-3, abs=1e-4), tag
+
+
+def test_another_kind_is_refused():
+    with pytest.raises(TaacError, match=r"Learner\.diagnostics must be 'off', 'scalars' or 'histograms', got 'all'"):
+        Diagnostics("all", agent_of())

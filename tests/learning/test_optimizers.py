@@ -1,0 +1,284 @@
+"""Our Adam against its equation; optimizers of torch in its place; weight decay by group."""
+
+from __future__ import annotations
+
+import copy
+import functools
+
+import numpy as np
+import pytest
+import torch
+
+from taac.errors import DivergedError, TaacError
+from taac.learning.learner import Learner
+from taac.learning.optimizers import TensorFlowAdam, state_after_a_step
+from taac.runs import manifest
+from taac.runs.checkpoint import Checkpoints
+from taac.runs.run_folder import RunFolder
+from taac.training import trainer_state
+from tests.learning.test_guard import make_batch, parameters
+from tests.learning.test_learner import make_agent
+from tests.training.test_trainer import assert_same_parameters, build, run
+
+
+def test_adam_adds_epsilon_as_tensorflow_does():
+    """`lr sqrt(1-b2^t)/(1-b1^t) m / (sqrt(v) + eps)`, with an epsilon so large that its place matters."""
+    lr, b1, b2, eps = 0.1, 0.9, 0.999, 0.5
+    parameter = torch.nn.Parameter(torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64))
+    optimizer = TensorFlowAdam([parameter], lr=lr, betas=(b1, b2), eps=eps)
+    x, m, v = parameter.detach().numpy().copy(), np.zeros(3), np.zeros(3)
+    for t in range(1, 20):
+        gradient = np.sin(x * t)
+        parameter.grad = torch.from_numpy(gradient.copy())
+        optimizer.step()
+        m, v = b1 * m + (1 - b1) * gradient, b2 * v + (1 - b2) * gradient**2
+        x = x - lr * np.sqrt(1 - b2**t) / (1 - b1**t) * m / (np.sqrt(v) + eps)
+        np.testing.assert_allclose(parameter.detach().numpy(), x, rtol=1e-12)
+
+
+def test_adam_goes_on_after_its_state_was_saved():
+    def steps(parameter, optimizer, times):
+        for t in times:
+            parameter.grad = torch.tensor([0.3 * t, -1.0])
+            optimizer.step()
+
+    whole = torch.nn.Parameter(torch.ones(2))
+    steps(whole, TensorFlowAdam([whole], lr=0.1, eps=0.5), range(6))
+    part = torch.nn.Parameter(torch.ones(2))
+    first = TensorFlowAdam([part], lr=0.1, eps=0.5)
+    steps(part, first, range(3))
+    second, state = TensorFlowAdam([part], lr=0.7, eps=0.1), copy.deepcopy(first.state_dict())
+    before = part.detach().clone()
+    steps(part, second, [7, 8])  # which the state knows nothing of
+    part.data.copy_(before)
+    second.load_state_dict(state)
+    steps(part, second, range(3, 6))
+    assert torch.equal(whole, part)
+
+
+def test_adam_leaves_alone_what_has_no_gradient():
+    """A group without gradients does not count the step either; what an update skipped goes on where it was."""
+    moved, idle, sometimes = (torch.nn.Parameter(torch.ones(2)) for _ in range(3))
+    optimizer = TensorFlowAdam([{"params": [moved, idle]}, {"params": [sometimes]}], lr=0.1, eps=1e-7)
+    for t in range(4):
+        moved.grad = torch.tensor([1.0, -1.0])
+        sometimes.grad = torch.tensor([1.0, -1.0]) if t in (1, 3) else None
+        optimizer.step()
+    assert torch.equal(idle, torch.ones(2)) and idle not in optimizer.state
+    assert [group["num_steps"] for group in optimizer.param_groups] == [4, 2]
+    # A constant gradient moves by the learning rate at each step.
+    torch.testing.assert_close(moved.detach(), torch.tensor([0.6, 1.4]))
+    torch.testing.assert_close(sometimes.detach(), torch.tensor([0.8, 1.2]))
+
+
+def test_adam_moves_what_has_a_gradient_this_time():
+    first, second = (torch.nn.Parameter(torch.ones(1)) for _ in range(2))
+    optimizer = TensorFlowAdam([first, second], lr=0.1, eps=1e-7)
+    for moved, idle in ((first, second), (second, first), (second, first)):
+        moved.grad, idle.grad = torch.ones(1), None
+        before = idle.item()
+        optimizer.step()
+        assert idle.item() == before
+    assert first.item() == pytest.approx(0.9)
+    assert second.item() < 0.9 and optimizer.state[second]["exp_avg"].item() == pytest.approx(0.19)
+
+
+def test_adam_takes_a_closure_and_skips_what_is_not_finite():
+    parameter = torch.nn.Parameter(torch.tensor([3.0]))
+    optimizer = TensorFlowAdam([parameter], lr=0.1)
+
+    def closure():
+        parameter.grad = None
+        loss = parameter.square().sum()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure).item() == 9.0
+    assert parameter.item() == pytest.approx(2.9)
+    optimizer.step(closure, found_inf=torch.tensor(1.0))
+    assert parameter.item() == pytest.approx(2.9)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+def test_weight_decay_of_adam_adds_to_the_gradient(decay):
+    """As a loss with `decay / 2 * w^2` more."""
+    decayed, regularised = (torch.nn.Parameter(torch.tensor([1.0, -2.0, 3.0])) for _ in range(2))
+    first, second = TensorFlowAdam([decayed], lr=0.1, eps=0.5), TensorFlowAdam([regularised], lr=0.1, eps=0.5)
+    first.param_groups[0]["weight_decay"] = decay
+    for t in range(5):
+        decayed.grad = torch.tensor([0.5, 1.0, -t])
+        regularised.grad = torch.tensor([0.5, 1.0, -t]) + decay * regularised.detach()
+        first.step(), second.step()
+    torch.testing.assert_close(decayed, regularised)
+    assert (decay == 0) == (decayed.tolist() == pytest.approx(_moved_without_decay(), rel=1e-5))
+
+
+def _moved_without_decay():
+    parameter = torch.nn.Parameter(torch.tensor([1.0, -2.0, 3.0]))
+    optimizer = TensorFlowAdam([parameter], lr=0.1, eps=0.5)
+    for t in range(5):
+        parameter.grad = torch.tensor([0.5, 1.0, -t])
+        optimizer.step()
+    return parameter.tolist()
+
+
+# Optimizers of torch -------------------------------------------------------------------------------------------------
+
+OTHERS = {
+    "Adam": {}, "AdamW": {"amsgrad": True}, "SGD": {"momentum": 0.9, "nesterov": True},
+    "RMSprop": {"momentum": 0.5, "centered": True}, "Adagrad": {}, "NAdam": {},
+}  # fmt: skip
+
+
+def of_torch(name, **settings):
+    return functools.partial(getattr(torch.optim, name), **settings)
+
+
+def test_a_step_of_gradient_descent_by_hand():
+    """w <- w - lr_group (dL/dw + decay_group w); the temperature does not decay, whatever the optimizer's own decay is."""
+    learner = Learner(
+        make_agent(), 0.1, actor_learning_rate=0.2, temperature_learning_rate=0.3,
+        optimizer_ctor=of_torch("SGD", weight_decay=0.5), weight_decay={"critic": 0.25},
+    )  # fmt: skip
+    rates = {"actor": (0.2, 0.5), "critic": (0.1, 0.25), "temperature": (0.3, 0.0)}
+    groups = learner.agent.algorithm.parameter_groups()
+    before = {name: [p.detach().clone() for p in group] for name, group in groups.items()}
+    learner.update(make_batch())
+    for name, (rate, decay) in rates.items():
+        for w, p in zip(before[name], groups[name], strict=True):
+            assert p.grad is not None and p.grad.any()
+            torch.testing.assert_close(p.detach(), w - rate * (p.grad + decay * w))
+
+
+def test_decoupled_decay_shrinks_the_weights():
+    """AdamW's first step is w (1 - lr decay) - lr sign(gradient), where the gradient is far above its eps."""
+    learner = Learner(make_agent(), 0.1, optimizer_ctor=of_torch("AdamW", eps=1e-30), weight_decay={"actor": 0.5})
+    weight = learner.agent.algorithm.actor.head.weight
+    before = weight.detach().clone()
+    learner.update(make_batch())
+    torch.testing.assert_close(weight.detach(), 0.95 * before - 0.1 * weight.grad.sign())
+    decays = [group["weight_decay"] for group in learner.optimizer.param_groups]
+    assert decays == [0.5, 0.01, 0.0]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_step_that_is_not_finite_changes_nothing(name):
+    learner = Learner(make_agent(), 0.01, optimizer_ctor=of_torch(name, **OTHERS[name]))
+    assert learner.guard.interval == 1
+    learner.update(make_batch())
+    before, state = parameters(learner), copy.deepcopy(learner.optimizer.state_dict())
+    batch = make_batch()
+    batch.time_step.reward[1, 2] = float("nan")
+    with pytest.raises(DivergedError, match="update 2 was not taken"):
+        learner.update(batch)
+    assert all(torch.equal(p, before[name]) for name, p in learner.agent.named_parameters())
+    after = learner.optimizer.state_dict()
+    assert after["param_groups"] == state["param_groups"]
+    for number, kept in state["state"].items():
+        assert all(torch.equal(value, after["state"][number][key]) for key, value in kept.items())
+    learner.update(make_batch())
+    assert not all(torch.equal(p, before[name]) for name, p in learner.agent.named_parameters())
+
+
+def test_on_a_gpu_every_step_is_looked_at_before_it_is_taken():
+    """None but our own can be told on the device to skip one."""
+    agent = make_agent()
+    agent.device = torch.device("cuda")
+    assert Learner(agent, products="plain").guard.interval > 1
+    assert Learner(agent, products="plain", optimizer_ctor=torch.optim.Adam).guard.interval == 1
+
+
+@pytest.mark.parametrize("name", ["TensorFlowAdam", *OTHERS])
+def test_what_is_kept_after_a_step_is_known_before_it(name):
+    """And to find it out changes nothing."""
+    learner = Learner(make_agent(), 0.01, optimizer_ctor=of_torch(name, **OTHERS[name]) if name in OTHERS else None)
+    before, kept = parameters(learner), copy.deepcopy(learner.optimizer.state_dict())
+    expected = state_after_a_step(learner.optimizer)
+    assert str(learner.optimizer.state_dict()) == str(kept) and all(p.grad is None for p in learner.agent.parameters())
+    assert all(torch.equal(p, before[name]) for name, p in learner.agent.named_parameters())
+    learner.update(make_batch())
+    found = learner.optimizer.state_dict()["state"]
+
+    def kinds(state):
+        return {number: {key: (v.shape, v.dtype) for key, v in kept.items()} for number, kept in state.items()}
+
+    assert kinds(expected) == kinds(found) and found
+
+
+def bound(name):
+    return [f"Learner.optimizer_ctor = @{name}", *(f"{name}.{key} = {value}" for key, value in OTHERS[name].items())]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_saved_optimizer_goes_on_bit_for_bit(tmp_path, name):
+    def make():
+        return Learner(make_agent(), 0.01, optimizer_ctor=of_torch(name, **OTHERS[name]), weight_decay={"actor": 0.1})
+
+    whole, saved, resumed = make(), make(), make()
+    saved.agent.load_state_dict(whole.agent.state_dict())
+    batches = [make_batch() for _ in range(5)]
+
+    def update(learner, numbers):
+        for number in numbers:
+            torch.manual_seed(number)
+            learner.update(batches[number])
+
+    update(whole, range(5)), update(saved, range(3))
+    Checkpoints(tmp_path).save(1, {"agent": saved.agent.state_dict(), "optimizer": saved.optimizer.state_dict()})
+    found = Checkpoints(tmp_path).newest()
+    resumed.agent.load_state_dict(found.part("agent"))
+    trainer_state._load_optimizer(resumed.optimizer, found.part("optimizer"), found)
+    resumed.num_updates = 3
+    update(resumed, range(3, 5))
+    assert_same_parameters(whole, resumed)
+    with pytest.raises(AssertionError):
+        assert_same_parameters(whole, saved)
+
+
+def test_a_killed_run_ends_as_the_run_that_was_never_killed(tmp_path):
+    params = (
+        *bound("AdamW"), "Learner.weight_decay = {'critic': 1e-3}", "Trainer.checkpoint_interval = 20", "hidden_layers = (8,)",
+        "initial_collect_steps = 20", "num_env_steps = 60", "evaluation_interval = 1000", "Trainer.evaluation_episodes = 1",
+    )  # fmt: skip
+    whole = run(tmp_path / "whole", *params)
+    run(tmp_path / "killed", *params, until=50)
+    assert_same_parameters(whole, run(tmp_path / "killed", *params))
+    other = run(tmp_path / "other", *params, "Learner.weight_decay = {'critic': 1e-2}")
+    with pytest.raises(AssertionError):
+        assert_same_parameters(whole, other)
+
+
+def test_a_checkpoint_that_lacks_a_part_of_the_state_is_refused(tmp_path):
+    params = (*bound("AdamW"), "num_env_steps = 310", "evaluation_interval = 1000", "Trainer.evaluation_episodes = 1")
+    run(tmp_path / "run", *params)
+    trainer, folder = build(*params), RunFolder(tmp_path / "run")
+    path = folder.checkpoints.path / "310.json"
+    content = manifest.read_manifest(path)
+    del dict(content["state"]["optimizer"]["state"]["$items"])[0]["max_exp_avg_sq"]
+    path.write_bytes(manifest.make_manifest(content))
+    with pytest.raises(TaacError, match=r"of another optimizer: 'max_exp_avg_sq' of parameter 0 is missing, expected"):
+        trainer.resume(folder)
+    trainer.close()
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"weight_decay": {"critics": 1e-4}}, "no group 'critics' with weights; there are: actor, critic"),
+        ({"weight_decay": {"temperature": 1e-4}}, "no group 'temperature' with weights"),
+        ({"weight_decay": {"actor": -1e-4}}, "weight_decay of 'actor' must be 0 or more, got -0.0001"),
+        ({"weight_decay": {"actor": float("nan")}}, "must be 0 or more, got nan"),
+        ({"weight_decay": {"actor": 0.1}, "optimizer_ctor": torch.optim.Rprop}, "Rprop has no weight decay"),
+        ({"epsilon": 1e-5, "optimizer_ctor": torch.optim.Adam}, "epsilon 1e-05 is of the optimizer that .* Adam.eps"),
+    ],
+)
+def test_settings_that_are_refused(settings, message):
+    with pytest.raises(TaacError, match=message):
+        Learner(make_agent(), **settings)
+
+
+def test_what_an_optimizer_refuses_is_told():
+    with pytest.raises(TaacError, match="in SGD: ValueError: Nesterov momentum requires a momentum"):
+        build("Learner.optimizer_ctor = @SGD", "SGD.nesterov = True")
+    with pytest.raises(TaacError, match="lr"):
+        build("Learner.optimizer_ctor = @SGD", "SGD.lr = 0.1")

@@ -1,0 +1,220 @@
+"""Prioritised replay in the training loop: every method by one line, its errors and weights, and the same run resumed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from taac.algorithms import SacAlgorithm
+from taac.algorithms.agent import Agent
+from taac.data_structures import Experience, LossInfo, StepType, TimeStep
+from taac.errors import TaacError
+from taac.learning.learner import Learner
+from taac.specs import bounded
+from tests.methods import METHODS, fitting
+from tests.test_learning import METHODS as VALUE_METHODS
+from tests.test_learning import countdown, point_mass
+from tests.training.test_trainer import assert_same_parameters, build, rows, run
+
+PRIORITIZED = "create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_by_one_line(method):
+    trainer = build(PRIORITIZED, "num_envs = 2", *fitting(method), method=method)
+    learnt = []
+    update = trainer.learner.update
+
+    def recorded(experience, weights):
+        before = trainer.replay_buffer._drawn.clone()
+        learnt.append((before, weights, update(experience, weights)))
+        return learnt[-1][2]
+
+    trainer.learner.update = recorded
+    while trainer.learner.num_updates < 6:
+        trainer.collect()
+        trainer.learn()
+    trainer.close()
+    drawn, weights, loss_info = learnt[-1]
+    assert weights.shape == loss_info.segment_error.shape == (32,)
+    assert weights.max() == 1 and 0 < weights.min() < 1
+    assert not loss_info.segment_error.requires_grad and loss_info.segment_error.min() >= 0
+    assert loss_info.segment_error.std() > 0
+    # The tree has what was told last.
+    priority = (loss_info.segment_error.double() + trainer.replay_buffer.epsilon) ** trainer.replay_buffer.alpha
+    for item, expected in zip(drawn, priority):
+        assert trainer.replay_buffer._tree.masses[item] >= expected
+    assert {"replay/weight", "replay/segment_error"} <= set(trainer.losses)
+
+
+def test_off_by_default():
+    trainer = build()
+    trainer.close()
+    assert type(trainer.replay_buffer).__name__ == "ReplayBuffer"
+    assert trainer.replay_buffer.importance_weights(0.5) is None
+
+
+def test_a_killed_run_ends_as_the_run_that_was_never_killed(tmp_path):
+    params = (
+        PRIORITIZED,
+        "num_envs = 3",
+        "replay_length = 150",  # the ring wraps, and is saved in the middle
+        "Trainer.checkpoint_interval = 100",
+        "evaluation_interval = 150",
+    )
+    whole = run(tmp_path / "whole", *params)
+    for moment in (50, 160, 410, 560):
+        run(tmp_path / "killed", *params, until=moment)
+    resumed = run(tmp_path / "killed", *params)
+    assert_same_parameters(whole, resumed)
+    assert rows(tmp_path / "whole") == rows(tmp_path / "killed")
+    assert torch.equal(whole.replay_buffer._tree.masses, resumed.replay_buffer._tree.masses)
+
+
+def test_beta_is_1_at_the_end_of_the_run():
+    trainer = build(PRIORITIZED, "num_env_steps = 400", "initial_collect_steps = 100")
+    told = []
+    weights = trainer.replay_buffer.importance_weights
+    trainer.replay_buffer.importance_weights = lambda progress: told.append(progress) or weights(progress)
+    while trainer.env_steps < 400:
+        trainer.collect()
+        trainer.learn()
+    trainer.close()
+    assert told == [pytest.approx(steps / 400) for steps in range(101, 401)]
+
+
+# The loss ------------------------------------------------------------------------------------------------------------
+
+
+def sac(**options):
+    torch.manual_seed(0)
+    return SacAlgorithm(bounded((3,), -1, 1), bounded((2,), -1, 1), **options)
+
+
+def experience(step_types, seed=0):
+    """Frames `[T, B]` of these step types."""
+    torch.manual_seed(seed)
+    step_type = torch.tensor(step_types, dtype=torch.uint8)
+    shape = step_type.shape
+    return Experience(
+        TimeStep(
+            step_type, torch.randn(shape), (step_type != StepType.LAST).float(), torch.randn(*shape, 3),
+            torch.rand(*shape, 2) * 2 - 1, torch.ones(shape, dtype=torch.int16),
+        ),
+        (),
+    )  # fmt: skip
+
+
+def test_the_error_of_a_segment_by_hand():
+    """Two critics over T = 4, B = 3: LAST has no error, the segment's last frame has none either."""
+    q = torch.tensor([[[1.0, 0, 0], [2, 0, 5], [3, 0, 7]], [[3.0, 0, 0], [0, 0, 5], [1, 4, 7]]])
+    target = torch.tensor([[0.0, 0, 9], [1, 0, 9], [0, 1, 9]])
+    # |Q - G|, mean over critics: segment 0: 2, 1, 2; segment 1: 0, 0, 2; segment 2: 9, 4, 2.
+    last = [[1, 0, 2], [1, 1, 2], [2, 1, 2], [0, 1, 2]]
+    error = sac().segment_error(experience(last), q, target)
+    # Segment 0: the third is LAST: (2 + 1) / 2. Segment 1: (0 + 0 + 2) / 3. Segment 2: nothing to learn.
+    torch.testing.assert_close(error, torch.tensor([1.5, 2 / 3, 0.0]))
+    several = sac().segment_error(experience(last), torch.stack([q, 3 * q], -1), torch.stack([target, 3 * target], -1))
+    torch.testing.assert_close(several, 2 * error)
+
+
+def gradient(algorithm):
+    return torch.cat([p.grad.flatten() for p in algorithm.parameters() if p.grad is not None])
+
+
+@pytest.mark.parametrize("weights", [(1.0, 1.0, 1.0), (1.0, 0.0, 0.0), (0.5, 0.25, 1.0)])
+def test_weights_multiply_the_whole_loss_of_a_segment(weights):
+    """Gradients of actor, critics and temperature are the weighted sum of those of each segment alone."""
+    sampled = experience([[1, 0, 2], [1, 1, 0], [2, 1, 1]])
+    learner = Learner(Agent(sac()), products="plain")
+    torch.manual_seed(5)
+    told = learner.update(sampled, torch.tensor(weights))
+    found = gradient(learner.agent.algorithm)
+
+    algorithm = sac()
+    torch.manual_seed(5)
+    loss = algorithm.calc_loss(sampled, algorithm.train_step(sampled)).loss
+    total = sum(w * loss[:, b].sum() for b, w in enumerate(weights)) / loss.numel()
+    total.backward()
+    torch.testing.assert_close(found, gradient(algorithm))
+    torch.testing.assert_close(told.extra["loss/total"], total.detach())
+    torch.testing.assert_close(told.loss, loss.detach())
+
+
+def test_weights_of_the_critics_alone():
+    """Gradients of critics are those of the weighted loss; those of actor and temperature, of the plain one."""
+    sampled, weights = experience([[1, 0, 2], [1, 1, 0], [2, 1, 1]]), torch.tensor([0.5, 0.25, 1.0])
+    found = {}
+    for name, given, on in (("plain", None, "all"), ("all", weights, "all"), ("critics", weights, "critics")):
+        learner = Learner(Agent(sac()), products="plain", importance_weights=on)
+        torch.manual_seed(5)
+        told = learner.update(sampled, given)
+        groups = learner.agent.algorithm.parameter_groups()
+        found[name] = {g: torch.cat([p.grad.flatten() for p in parameters]) for g, parameters in groups.items()}
+        found[name]["loss"] = told.extra["loss/total"]
+    assert {"replay/weight", "replay/segment_error"} <= set(told.extra)
+    for group, expected in (("critic", "all"), ("actor", "plain"), ("temperature", "plain"), ("loss", "plain")):
+        torch.testing.assert_close(found["critics"][group], found[expected][group])
+        assert not torch.allclose(found["all"][group], found["plain"][group], rtol=1e-3)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_critics_learn_from_no_other_loss(method):
+    """With weights of 0 the critics' parameters stand still, whatever actor and temperatures learn."""
+    trainer = build(PRIORITIZED, "Learner.importance_weights = 'critics'", *fitting(method), method=method)
+    trainer.replay_buffer.importance_weights = lambda progress: torch.zeros(32)
+    critics = trainer.agent.algorithm.parameter_groups()["critic"]
+    before = [p.clone() for p in critics]
+    actor = [p.clone() for p in trainer.agent.algorithm.parameter_groups()["actor"]]
+    while trainer.learner.num_updates < 2:
+        trainer.collect()
+        trainer.learn()
+    trainer.close()
+    assert all(torch.equal(p, b) for p, b in zip(critics, before))
+    assert not all(torch.equal(p, b) for p, b in zip(trainer.agent.algorithm.parameter_groups()["actor"], actor))
+
+
+def test_what_weights_multiply_is_checked():
+    with pytest.raises(TaacError, match=r"importance_weights must be 'all' or 'critics', got 'critic'"):
+        Learner(Agent(sac()), importance_weights="critic")
+
+
+def test_weights_of_1_change_no_bit():
+    results = []
+    for weights in (None, torch.ones(3)):
+        learner = Learner(Agent(sac()), products="plain")
+        torch.manual_seed(5)
+        for seed in range(3):
+            learner.update(experience([[1, 0, 2], [1, 1, 0], [2, 1, 1]], seed), weights)
+        results.append(learner.agent.algorithm.state_dict())
+    for name, value in results[0].items():
+        assert torch.equal(value, results[1][name]), name
+
+
+def test_an_algorithm_without_errors_is_refused():
+    class Silent(SacAlgorithm):
+        def calc_loss(self, experience, info):
+            return LossInfo(*super().calc_loss(experience, info)[:2])
+
+    learner = Learner(Agent(Silent(bounded((3,), -1, 1), bounded((2,), -1, 1))))
+    learner.update(experience([[0], [1]]))
+    with pytest.raises(TaacError, match="which Silent does not tell"):
+        learner.update(experience([[0], [1]]), torch.ones(1))
+
+
+# Learning ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method, more", VALUE_METHODS)
+def test_values_are_those_of_uniform_replay(method, more):
+    """Reward 1 for k more steps: Q = 1 + gamma + ... + gamma^(k-1), however unequally often segments are drawn."""
+    gamma, left, q = countdown(method, 4, False, False, more, PRIORITIZED, "PrioritizedReplayBuffer.alpha = 1.0")
+    for steps in (1, 2, 3, 4):
+        assert q[left == steps].mean() == pytest.approx(sum(gamma**i for i in range(steps)), rel=0.04)
+
+
+@pytest.mark.parametrize("method", ["sac", "taac"])
+def test_learns_to_drive_a_point_to_the_origin(method):
+    """As in `test_learning`."""
+    _, episodes = point_mass(method, "PointMass-v0", "gamma = 0.95", PRIORITIZED)
+    assert sum(float(e.ret.sum()) for e in episodes) / len(episodes) > -6.5

@@ -1,0 +1,620 @@
+"""Reward signals and behaviour cloning in a run: parts of the reward, cadence, pretraining, resuming, refusals, imitation."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+import tests.toy_tasks  # noqa: F401
+from taac import nest
+from taac.acting.evaluation import evaluate
+from taac.acting.metrics import summarize
+from taac.data_structures import FIRST, Experience
+from taac.demonstrations.episode_files import EpisodeWriter
+from taac.environments.vector_environment import create_environment
+from taac.errors import DivergedError, TaacError
+from taac.learning.optimizers import TensorFlowAdam
+from taac.runs import checkpoint
+from taac.runs.run_folder import RunFolder
+from taac.training import config, experiment
+from tests.demonstrations.test_imitation import POINT, SMALL, binding, build, drive
+from tests.methods import METHODS, fitting
+from tests.training.test_trainer import assert_same_parameters, rows, run
+
+CPU = torch.device("cpu")
+SIGNALS = "create_agent.reward_signals = (@ICM, @RND)"
+TWO = "create_environment.env_name = 'taac-test/TwoRewards-v0'"
+
+
+@pytest.fixture(scope="module")
+def demonstrations(tmp_path_factory):
+    """Three episodes of a point that goes straight to 0, at most 0.1 a step."""
+    path = tmp_path_factory.mktemp("demonstrations") / "point.npz"
+    drive(path, create_environment(POINT), lambda t: (-t.observation / 0.1).clamp(-1, 1), 3)
+    return path
+
+
+def trained(trainer, updates):
+    while trainer.learner.num_updates < updates:
+        trainer.collect()
+        trainer.learn()
+    trainer.close()
+    return trainer
+
+
+def clones(modules):
+    return {name: value.clone() for name, value in modules.state_dict().items()}
+
+
+# Parts of the reward --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", [m for m in METHODS if not m.startswith("sqil")])
+def test_every_method_learns_the_signals_as_parts_of_its_reward(method):
+    """The task's first, then the signals' as they are named, with strengths for weights and a discount each."""
+    trainer = build(
+        *fitting(method), SIGNALS, "ICM.strength = 0.25", "RND.strength = -0.5", "RND.gamma = 0.5", "gamma = 0.9",
+        "create_agent.task_strength = 2.0", method=method,
+    )  # fmt: skip
+    algorithm = trainer.agent.algorithm
+    assert algorithm.reward_weights == (2.0, 0.25, -0.5)
+    assert algorithm.td_loss.gamma.tolist() == pytest.approx([0.9, 0.9, 0.5])
+    before = clones(trainer.agent)
+    trained(trainer, 2)
+    experience = trainer.agent.prepare(trainer.replay_buffer.sample(4, trainer.segment_length))
+    assert experience.time_step.reward.shape == (trainer.segment_length, 4, 3)
+    assert {"signal/icm_reward", "signal/icm_loss", "signal/rnd_reward", "signal/rnd_loss"} <= set(trainer.losses)
+    after = trainer.agent.state_dict()
+    moved = {
+        name.split(".")[1] for name in before if "reward_signals" in name and not torch.equal(before[name], after[name])
+    }
+    assert moved == {"icm", "rnd"}
+    fixed = [name for name in before if ".fixed" in name]
+    assert fixed and all(torch.equal(before[name], after[name]) for name in fixed)
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("name", [POINT, "taac-test/TwoRewards-v0"])
+def test_the_parts_of_a_prepared_batch(name, normalize):
+    """The task's own are what they would be alone, normalised or not; each signal's are those it gives."""
+    own = 2 if "Two" in name else 1
+    more = [f"create_environment.env_name = '{name}'", f"normalize_rewards = {normalize}",
+            "create_agent.normalize_observations = True"]  # fmt: skip
+    with_signals, alone = build(SIGNALS, *more), build(*more)
+    for trainer in (with_signals, alone):
+        for _ in range(40):
+            trainer.collect()
+        trainer.close()
+    batch = with_signals.replay_buffer.sample(16, 4)
+    alone.agent.observation_normalizer.load_state_dict(with_signals.agent.observation_normalizer.state_dict())
+    expected = alone.agent.prepare(batch).time_step
+    signals = nest.map_structure(lambda x: x, with_signals.agent.signals)
+    states = [clones(signal) for signal in signals]
+    given = with_signals.agent.prepare(batch).time_step
+    assert torch.equal(given.reward[..., :own].squeeze(-1) if own == 1 else given.reward[..., :own], expected.reward)
+    for number, (signal, state) in enumerate(zip(signals, states)):
+        signal.load_state_dict(state)
+        assert torch.equal(given.reward[..., own + number], signal(expected))  # of normalised observations
+        assert given.reward[1:, :, own + number].any()
+    assert [signal.name for signal in signals] == ["icm", "rnd"]
+
+
+def test_strengths_and_discounts_beside_a_reward_that_is_a_vector():
+    trainer = build(TWO, SIGNALS, "create_agent.task_strength = (1.0, 0.5)", "ICM.gamma = 0.25",
+                    "gamma = (0.9, 0.8, 0.7, 0.6)")  # fmt: skip
+    trainer.close()
+    assert trainer.agent.algorithm.reward_weights == pytest.approx((1.0, 0.5, 0.1, 0.1))
+    assert trainer.agent.algorithm.td_loss.gamma.tolist() == pytest.approx([0.9, 0.8, 0.25, 0.6])
+    one = build(TWO, SIGNALS, "create_agent.task_strength = 3.0")
+    one.close()
+    assert one.agent.algorithm.reward_weights == pytest.approx((3.0, 3.0, 0.1, 0.1))
+
+
+# Cadence, clipping, and what is not there ------------------------------------------------------------------------------
+
+
+def test_a_signal_learns_in_its_own_time():
+    """Every third update, from the first; in between neither its parameters nor its place in Adam's equation move."""
+    trainer = build(SIGNALS, "RND.update_period = 3", "RND.learning_rate = 1e-2", "ICM.learning_rate = 1e-4")
+    icm, rnd = trainer.agent.signals
+    groups = {id(p): group for group in trainer.learner.optimizer.param_groups for p in group["params"]}
+    of_rnd, of_icm = (groups[id(next(p for p in s.parameters() if p.requires_grad))] for s in (rnd, icm))
+    assert (of_rnd["lr"], of_icm["lr"]) == (1e-2, 1e-4)
+    moved, losses = [], []
+    for update in range(1, 8):
+        before = [p.clone() for p in rnd.parameters()]
+        icm_before = [p.clone() for p in icm.parameters()]
+        trained(trainer, update)
+        moved.append(any(not torch.equal(p, q) for p, q in zip(before, rnd.parameters())))
+        assert any(not torch.equal(p, q) for p, q in zip(icm_before, icm.parameters()))
+        losses.append(trainer.losses["signal/rnd_loss"].item())
+    assert moved == [True, False, False, True, False, False, True]
+    assert losses[0] == losses[1] == losses[2] != losses[3] == losses[4] == losses[5] != losses[6]
+    assert (of_rnd["num_steps"], of_icm["num_steps"]) == (3, 7)
+    state = trainer.learner.optimizer.state
+    assert {int(state[p]["step"]) for p in rnd.parameters() if p.requires_grad} == {3}
+
+
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+def test_a_signal_that_diverges_alone_is_found(monkeypatch, where):
+    """The algorithm's own loss and gradients are finite."""
+    trainer = trained(build(SIGNALS), 2)
+    rnd, before = trainer.agent.signals[1], clones(trainer.agent)
+    learnt = [p for p in rnd.parameters() if p.requires_grad]
+
+    def loss(*_):
+        finite = learnt[0].sum() * 0.0
+        return finite + float("nan") if where == "loss" else finite.sqrt()  # whose slope at 0 is infinite
+
+    monkeypatch.setattr(rnd, "loss", loss)
+    with pytest.raises(DivergedError, match="update 3 was not taken"):
+        trainer.learner.update(trainer.replay_buffer.sample(trainer.batch_size, trainer.segment_length))
+    for name, value in clones(trainer.agent.algorithm).items():
+        assert torch.equal(value, before[f"algorithm.{name}"]), name
+
+
+def test_each_signals_own_reward_is_summarised(monkeypatch):
+    trainer = build(SIGNALS)
+    for number, signal in enumerate(trainer.agent.signals):
+        # FIRST is arrived at by no action: what a signal says there is no reward
+        monkeypatch.setattr(signal, "forward", lambda t, n=number: torch.where(t.is_first(), 99.0, 2.0 + n))
+    sample = trainer.replay_buffer.sample
+
+    def with_a_first(*args):
+        experience = sample(*args)
+        experience.time_step.step_type[1, 0] = FIRST
+        return experience
+
+    monkeypatch.setattr(trainer.replay_buffer, "sample", with_a_first)
+    trained(trainer, 1)
+    assert [trainer.losses[f"signal/{name}_reward"].item() for name in ("icm", "rnd")] == [2.0, 3.0]
+
+
+def test_adam_passes_over_a_group_that_has_no_gradient():
+    """It takes up where it was: as an Adam that was called at the other steps alone."""
+    still, alone = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
+    other = torch.nn.Parameter(torch.ones(2))
+    optimizer = TensorFlowAdam([{"params": [other]}, {"params": [still]}], lr=0.1, eps=0.5)
+    reference = TensorFlowAdam([alone], lr=0.1, eps=0.5)
+    for t in range(6):
+        other.grad = torch.ones(2)
+        still.grad = torch.tensor([0.3 * t, -1.0]) if t % 2 else None
+        optimizer.step()
+        if t % 2:
+            alone.grad = torch.tensor([0.3 * t, -1.0])
+            reference.step()
+    assert torch.equal(still, alone) and not torch.equal(still, torch.ones(2))
+
+
+def test_clipping_leaves_signals_out():
+    """The algorithm's gradient is clipped to the norm whatever the signals' is, and theirs is not."""
+    trainer = build(SIGNALS, "Learner.max_grad_norm = 1e-3")
+    trained(trainer, 1)
+    norm = {
+        of: torch.stack([p.grad.norm() for p in module.parameters() if p.grad is not None]).norm().item()
+        for of, module in (("algorithm", trainer.agent.algorithm), ("signals", trainer.agent.reward_signals))
+    }
+    assert norm["algorithm"] == pytest.approx(1e-3, rel=1e-3)
+    assert norm["signals"] > 1e-2
+
+
+@pytest.mark.parametrize("method", ["sac", "taac"])
+def test_without_signals_and_cloning_an_update_is_the_algorithms_alone(method):
+    """Bit for bit, the optimizer's state too: three updates against a loop that knows of nothing else."""
+    first, second = (build("Learner.max_grad_norm = 0.5", method=method) for _ in range(2))
+    for trainer in (first, second):
+        torch.manual_seed(0)
+        for _ in range(40):
+            trainer.collect()
+        trainer.close()
+    assert first.learner.demonstrations is None and not first.agent.signals
+    agent = second.agent
+    optimizer = TensorFlowAdam(
+        [{"params": p} for p in agent.algorithm.parameter_groups().values()],
+        lr=second.learner.optimizer.param_groups[0]["lr"],
+    )
+    for update in range(1, 4):
+        batch = first.replay_buffer.sample(8, 4)
+        torch.manual_seed(update)
+        first.learner.update(batch)
+        torch.manual_seed(update)
+        experience = agent.prepare(batch)
+        loss = agent.algorithm.calc_loss(experience, agent.algorithm.train_step(experience)).loss.mean()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], 0.5)
+        optimizer.step()
+        agent.algorithm.after_update(update)
+    assert_same_parameters(first, second)
+
+
+def test_a_monitor_leaves_the_statistics_of_rewards_alone(demonstrations):
+    trainer = build(binding(demonstrations), SIGNALS, "create_agent.normalize_rewards = True", method="sqil_sac")
+    trained(trainer, 2)
+    before = clones(trainer.agent)
+    trainer.monitor(trainer.agent, trainer.replay_buffer, 8, 2)
+    assert all(torch.equal(before[name], value) for name, value in trainer.agent.state_dict().items())
+
+
+def looked_at(signal):
+    """The frames that a signal's model learns from, at each of its updates: its own, and demonstrations."""
+    found, loss = [], signal.loss
+    signal.loss = lambda own, shown: found.append((own, shown)) or loss(own, shown)
+    return found
+
+
+@pytest.mark.parametrize("replay", ["ReplayBuffer", "PrioritizedReplayBuffer"])
+def test_a_model_learns_from_batches_of_its_own_size(replay):
+    """The other signal from the algorithm's; priorities stay those of the algorithm's batch."""
+    trainer = build(
+        SIGNALS, "RND.batch_size = 5", "create_agent.normalize_observations = True",
+        f"create_experiment.replay_buffer_ctor = @{replay}", method="taac",
+    )  # fmt: skip
+    icm, rnd = (looked_at(signal) for signal in trainer.agent.signals)
+    before = clones(trainer.agent.reward_signals)
+    trained(trainer, 3)
+    shape = (trainer.segment_length, trainer.batch_size)
+    assert [frames.step_type.shape for frames, _ in icm] == [shape] * 3 and shape[1] != 5
+    assert [frames.step_type.shape for frames, _ in rnd] == [(shape[0], 5)] * 3
+    # Frames of the replay, as the algorithm sees them.
+    stored = trainer.replay_buffer._storage.time_step
+    for frames, shown in rnd:
+        assert shown is None
+        held = [
+            bool((stored.reward[: trainer.replay_buffer.size].flatten() == r).any()) for r in frames.reward.flatten()
+        ]
+        assert all(held)
+    (frames, _) = rnd[-1]
+    assert (frames.observation.abs() <= 10).all()
+    assert len({float(frames.reward.sum()) for frames, _ in rnd}) == 3
+    assert not torch.equal(before["rnd.predictor.0.weight"], trainer.agent.signals[1].predictor[0].weight)
+
+
+def test_a_batch_of_its_own_brings_as_many_demonstrations(demonstrations):
+    trainer = build(binding(demonstrations), "GAIL.batch_size = 3", method="sac", files=["gin/gail.gin"])
+    seen = looked_at(trainer.agent.signals[0])
+    trained(trainer, 2)
+    assert [(own.step_type.shape[1], shown.step_type.shape[1]) for own, shown in seen] == [(3, 3), (3, 3)]
+
+
+def test_a_batch_of_its_own_has_a_segment_or_more():
+    with pytest.raises(TaacError, match=r"RND\.batch_size must be 1 or more segments, or None, got 0"):
+        build(SIGNALS, "RND.batch_size = 0", method="sac")
+
+
+# Behaviour cloning -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["sac", "taac_l", "sac_recurrent"])
+def test_pretraining_moves_the_actor_alone_and_counts_for_nothing(method, demonstrations):
+    trainer = build(
+        binding(demonstrations), "Cloning.pretraining_updates = 5", "Cloning.initial_weight = 0.0",
+        method=method, files=["gin/cloning.gin"],
+    )  # fmt: skip
+    assert trainer.replay_buffer.size == 0  # kept apart
+    before, learner = clones(trainer.agent), trainer.learner
+    learner.pretrain(8, trainer.segment_length)
+    after = trainer.agent.state_dict()
+    moved = {name.split(".")[1] for name in before if not torch.equal(before[name], after[name])}
+    assert (
+        moved
+        == {"sac": {"actor"}, "taac_l": {"actor", "tau_embedding"}, "sac_recurrent": {"actor", "actor_encoder"}}[method]
+    )
+    assert learner.num_updates == trainer.env_steps == trainer.decisions == 0
+    assert [group["num_steps"] for group in learner.optimizer.param_groups] == [5, 0, 0]
+    trained(trainer, 2)
+    assert not {"cloning/loss", "cloning/weight"} & set(trainer.losses)  # its weight is 0
+
+
+def test_a_run_begins_with_the_pretraining_and_a_resumed_one_does_not(demonstrations, tmp_path, monkeypatch):
+    from taac.learning.learner import Learner
+
+    called = []
+    monkeypatch.setattr(Learner, "pretrain", lambda self, *sizes: called.append(sizes))
+    more = [*SMALL, binding(demonstrations), "Learner.cloning = @Cloning()", "Cloning.pretraining_updates = 3",
+            "num_env_steps = 150", "Trainer.checkpoint_interval = 60", "evaluation_episodes = 1"]  # fmt: skip
+    run(tmp_path, *more, method="sac", until=100)
+    assert called == [(8, 2)]
+    run(tmp_path, *more, method="sac")
+    assert called == [(8, 2)]
+
+
+def test_statistics_of_observations_begin_with_the_demonstrations(demonstrations):
+    """Otherwise the cloned policy would be taught on raw observations, and act on normalised ones."""
+    more = ["Learner.cloning = @Cloning()", "create_agent.normalize_observations = True"]
+    for settings, count in (("Cloning.pretraining_updates = 2", 3 * 31), ("Cloning.initial_weight = 1.0", 0)):
+        trainer = build(binding(demonstrations), settings, *more)
+        trainer.learner.pretrain(8, 2)
+        assert trainer.agent.observation_normalizer.count.item() == count
+        trainer.close()
+
+
+def test_the_cloning_weight_falls_in_a_straight_line(demonstrations):
+    """And multiplies the loss; after that no demonstration is drawn."""
+    trainer = build(
+        binding(demonstrations), "Learner.cloning = @Cloning()", "Cloning.initial_weight = 0.5", "Cloning.decay_updates = 4",
+        "create_experiment.demonstrations_ctor = @kept_apart",
+    )  # fmt: skip
+    drawn, seen = [], []
+    sample = trainer.learner.demonstrations.sample
+    trainer.learner.demonstrations.sample = lambda *sizes: drawn.append(sizes) or sample(*sizes)
+    for update in range(1, 7):
+        trained(trainer, update)
+        seen.append(trainer.losses.get("cloning/weight"))
+    assert [None if w is None else w.item() for w in seen] == [0.5, 0.375, 0.25, 0.125, None, None]
+    assert drawn == [(8, 2)] * 4
+    gradients = []
+    for weight in (0.0, 1.0, 3.0):
+        trainer.learner.cloning.weight = weight
+        torch.manual_seed(1)
+        rest = clones(trainer.agent)
+        trainer.learner.update(trainer.replay_buffer.sample(8, 2))
+        gradients.append(torch.cat([p.grad.flatten().clone() for p in trainer.agent.algorithm.actor.parameters()]))
+        trainer.agent.load_state_dict(rest)
+    torch.testing.assert_close(gradients[2] - gradients[0], 3 * (gradients[1] - gradients[0]), rtol=1e-3, atol=1e-5)
+    assert (gradients[1] - gradients[0]).norm() > 1e-3
+
+
+@pytest.mark.parametrize("memory", ["GRUMemory", "LSTMMemory"])
+def test_demonstrations_begin_with_empty_memories(memory, tmp_path):
+    """Otherwise they would be of networks that have learnt nothing, and of raw observations beside normalised ones."""
+    from taac.demonstrations.frames import demonstrated_frames
+
+    trainer = build(
+        "create_agent.normalize_observations = True",
+        f"RecurrentEncoder.memory_ctor = @{memory}",
+        method="sac_recurrent",
+    )
+    writer, stored = EpisodeWriter(tmp_path / "e.npz", trainer.environment), []
+    while writer.num_episodes < 3:
+        time_step, alg_step = trainer.rollout.step(trainer.agent.rollout_step)
+        writer(time_step, alg_step)
+        stored.append(Experience(time_step, alg_step.info))
+    trainer.close()
+    writer.save()
+    spec = experiment.experience_spec(trainer.environment, trainer.agent)
+    frames = demonstrated_frames(str(tmp_path / "e.npz"), trainer.environment, trainer.agent, spec)
+    expected = nest.map_structure(lambda *leaves: torch.cat(leaves)[: 3 * 31], *stored)
+    for x, y in zip(nest.flatten(frames.time_step), nest.flatten(expected.time_step), strict=True):
+        assert torch.equal(x, y)
+    for x, y in zip(nest.flatten(frames.rollout_info), nest.flatten(expected.rollout_info), strict=True):
+        assert x.shape == y.shape and not x.any() and y.any()
+
+
+# The run ---------------------------------------------------------------------------------------------------------------
+
+RND_AND_CLONING = {
+    "rnd": [SIGNALS, "RND.update_period = 3", "RND.gamma = 0.5"],
+    "gail": ["create_experiment.demonstrations_ctor = @kept_apart", "create_agent.reward_signals = (@GAIL,)"],
+    "cloning": ["Learner.cloning = @Cloning()", "Cloning.pretraining_updates = 5", "Cloning.initial_weight = 1.0",
+                "Cloning.decay_updates = 150", "create_agent.normalize_observations = True"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RND_AND_CLONING)
+def test_a_killed_run_ends_as_if_it_had_not_been(name, demonstrations, tmp_path):
+    more = [*SMALL, *RND_AND_CLONING[name], "num_env_steps = 260", "Trainer.checkpoint_interval = 60",
+            "evaluation_interval = 100", "evaluation_episodes = 1", "Trainer.summary_interval = 50"]  # fmt: skip
+    more += [] if name == "rnd" else [binding(demonstrations)]
+    whole = run(tmp_path / "whole", *more, method="sac")
+    run(tmp_path / "killed", *more, method="sac", until=130)
+    run(tmp_path / "killed", *more, method="sac", stop=170)  # between two checkpoints
+    resumed = run(tmp_path / "killed", *more, method="sac")
+    assert_same_parameters(whole, resumed)
+    assert rows(tmp_path / "whole") == rows(tmp_path / "killed")
+    assert resumed.losses.keys() == whole.losses.keys()
+    assert all(float(resumed.losses[tag]) == float(value) for tag, value in whole.losses.items())
+
+    from taac.analysis.readers import events
+
+    tags = {tag for tag in events.read(tmp_path / "whole").scalars if tag.split("/")[0] in ("signal", "cloning")}
+    assert len(tags) == {"rnd": 4, "gail": 2, "cloning": 2}[name]
+
+
+def test_a_run_does_not_go_on_with_other_demonstrations(demonstrations, tmp_path):
+    more = [*SMALL, *RND_AND_CLONING["gail"], "num_env_steps = 150", "Trainer.checkpoint_interval = 60",
+            "evaluation_episodes = 1"]  # fmt: skip
+    run(tmp_path / "run", *more, binding(demonstrations), method="sac", until=130)
+    drive(tmp_path / "other.npz", create_environment(POINT), lambda t: torch.zeros(1, 1), 3)
+    with pytest.raises(TaacError, match="demonstrations are not those that the run began with"):
+        run(tmp_path / "run", *more, binding(tmp_path / "other.npz"), method="sac")
+
+
+@pytest.mark.parametrize("role", ["act", "collect"])
+def test_roles_take_over_the_state_of_an_agent_that_learns_with_signals(role, tmp_path):
+    trainer = trained(build(SIGNALS, method="taac"), 3)
+    config.load(["gin/tasks/simple_control.gin", "gin/methods/taac.gin"], [*SMALL, SIGNALS])
+    environment = config.build(experiment.create_environment)
+    agent = config.build(lambda: experiment.create_agent(environment, CPU, role=role))
+    assert not agent.signals and not any("reward_signals" in name for name in agent.state_dict())
+    state = trainer.agent.state_dict()
+    assert any(name.startswith("reward_signals.rnd.") for name in state)
+    checkpoint.load_into(agent, agent.own_state(state), tmp_path)
+    time_step = environment.reset(3)
+    given, expected = (a.predict_step(time_step, a.initial_state(1)).output for a in (agent, trainer.agent))
+    assert torch.equal(given, expected)
+    environment.close()
+
+
+def test_a_run_can_start_from_the_signals_of_another(tmp_path):
+    more = [*SMALL, SIGNALS, "num_env_steps = 130", "evaluation_episodes = 1"]
+    first = run(tmp_path / "a", *more, method="sac")
+    second = build(*more, f"create_experiment.load_from = '{tmp_path / 'a'}:reward_signals.rnd'",
+                   "create_experiment.seed = 5")  # fmt: skip
+    second.begin()
+    second.close()
+    rnd, other = first.agent.signals[1].state_dict(), second.agent.signals[1].state_dict()
+    assert all(torch.equal(rnd[name], other[name]) for name in rnd)
+    assert RunFolder(tmp_path / "a").has_checkpoints()
+
+
+CLONABLE = [m for m in METHODS if m not in ("sac_ntd", "temporl") and not m.startswith("sqil")]
+
+# gin -------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("file, tag", [("gail", "signal/gail_loss"), ("cloning", "cloning/loss")])
+@pytest.mark.parametrize("method", CLONABLE)
+def test_gail_and_cloning_after_any_method_that_can_learn_from_demonstrations(method, file, tag, tmp_path):
+    more = ["create_environment.max_episode_steps = 30"] if fitting(method) else []
+    plain = build(*fitting(method), *more, method=method)
+    writer = EpisodeWriter(tmp_path / "e.npz", plain.environment)
+    while writer.num_episodes < 2:
+        writer(*plain.rollout.step(plain.agent.random_step))
+    plain.close()
+    writer.save()
+    trainer = build(
+        *fitting(method), *more, binding(tmp_path / "e.npz"), *(["Cloning.pretraining_updates = 2"] * (file == "cloning")),
+        method=method, files=[f"gin/{file}.gin"],
+    )  # fmt: skip
+    trainer.learner.pretrain(8, trainer.segment_length)
+    trained(trainer, 3)
+    assert tag in trainer.losses and bool(torch.as_tensor(trainer.losses[tag]).isfinite())
+
+
+@pytest.mark.parametrize(
+    "params, message",
+    [
+        (["create_agent.reward_signals = (@RND, @RND)"], "names one twice: rnd, rnd"),
+        (
+            ["create_agent.reward_signals = (@GAIL,)"],
+            "this method learns from demonstrations: bind create_experiment.demonstr",
+        ),
+        (["Learner.cloning = @Cloning()", "Cloning.initial_weight = 1.0"], "this method learns from demonstrations"),
+        (["create_experiment.demonstrations_ctor = @kept_apart"], "this method learns from demonstrations"),
+        (["create_agent.task_strength = 0.5"], "task_strength has no effect without create_agent.reward_signals"),
+        ([SIGNALS, "create_agent.task_strength = (1.0, 2.0)"], "task_strength must be one number or 1"),
+        (
+            [SIGNALS, "SacAlgorithm.reward_weights = (1.0,)"],
+            "reward_weights.*: nothing in this experiment uses this binding",
+        ),
+        ([SIGNALS, "create_agent.task_strength = 1e999"], "finite"),
+        ([SIGNALS, "gamma = (0.9, 0.8)"], "gamma has 2 numbers; expected 1 or 3"),
+        (["create_agent.reward_signals = @RND"], "reward_signals"),
+        ([SIGNALS, "RND.strenth = 2.0"], "did you mean 'strength'"),
+        (["Learner.cloning = @Cloning()"], "Cloning does nothing"),
+        (["Learner.cloning = @Cloning()", "Cloning.decay_updates = 0"], "decay_updates 1 or more"),
+        (["Learner.cloning = @Cloning()", "Cloning.initial_weight = -1.0"], "initial_weight 0 or more"),
+        (["Learner.cloning = @Cloning()", "Cloning.pretraining_updates = -1"], "pretraining_updates must be 0 or more"),
+    ],
+)
+def test_what_cannot_work_is_refused(params, message):
+    with pytest.raises(TaacError, match=message):
+        build(*params)
+
+
+def test_demonstrations_for_nobody_are_refused(demonstrations):
+    with pytest.raises(
+        TaacError, match="leaves the demonstrations to reward signals and behaviour cloning, of which there"
+    ):
+        build(binding(demonstrations), "create_experiment.demonstrations_ctor = @kept_apart")
+
+
+@pytest.mark.parametrize("method", ["sac_ntd", "temporl"])
+@pytest.mark.parametrize("file", ["gail", "cloning"])
+def test_methods_that_cannot_read_demonstrations_are_refused(method, file, demonstrations):
+    with pytest.raises(TaacError, match="cannot learn from demonstrations: it stores"):
+        build(binding(demonstrations), method=method, files=[f"gin/{file}.gin"])
+
+
+def test_agents_that_share_a_policy_have_signals_each_of_its_own():
+    """A signal sees one agent; its reward is the second part of each agent's."""
+    team = [
+        "create_environment.env_name = 'tests.environments.team:taac-test/Team-v0'",
+        "create_agent.shared_policy = True",
+    ]
+    trainer = build(
+        *team,
+        "normalize_rewards = False",
+        "reward_clip = None",
+        "create_agent.reward_signals = (@RND,)",
+        "Learner.diagnostics = 'scalars'",
+        "create_environment.env_kwargs = {'own_reward': True}",
+    )
+    while trainer.learner.num_updates < 2:
+        trainer.collect()
+        trainer.learn()
+    trainer.close()
+    assert trainer.signal_returns and all(returns["rnd"] > 0 for returns in trainer.signal_returns)
+    agent, batch = trainer.agent, trainer.replay_buffer.sample(4, trainer.segment_length)
+    reward = agent.prepare(batch).time_step.reward
+    assert reward.shape == (trainer.segment_length, 4 * 3, 2)
+    torch.testing.assert_close(reward[..., 0], batch.time_step.reward.flatten(1))
+    assert agent.signals[0].encoder.output_size == 1 and (reward[1:, :, 1] > 0).any()
+
+
+# Learning --------------------------------------------------------------------------------------------------------------
+
+LEARNING = ["learning_rate = 2e-3", "target_tau = 0.02", "hidden_layers = (64, 64)", "batch_size = 64",
+            "initial_collect_steps = 500", "num_env_steps = 2000", "replay_length = 10000", "gamma = 0.9"]  # fmt: skip
+
+
+def mean_return(trainer):
+    return summarize(evaluate(trainer.agent, trainer.evaluation_environment, 20, seed=7)).return_mean
+
+
+def test_gail_imitates_without_the_tasks_reward(demonstrations):
+    """To drive to 0 returns about -4, standing still about -25. A discriminator that learns fast, as updates are few."""
+    more = ["GAIL.gradient_penalty = 1.0", "GAIL.learning_rate = 3e-3"]
+    trainer = build(binding(demonstrations), *LEARNING, *more, files=["gin/gail.gin"])
+    assert trainer.agent.algorithm.reward_weights == (1.0,)
+    trained(trainer, 1200)
+    result = mean_return(trainer)
+    assert result > -10, result
+
+
+class Corridor(gymnasium.Env):
+    """A place between -2 and 2, from 0 at most 0.05 a step, for 40 steps; nothing is ever rewarded."""
+
+    def __init__(self):
+        self.observation_space = gymnasium.spaces.Box(-2.0, 2.0, (1,))
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._x, self._t = 0.0, 0
+        return np.zeros(1, dtype=np.float32), {}
+
+    def step(self, action):
+        self._t += 1
+        self._x = float(np.clip(self._x + 0.05 * float(action[0]), -2.0, 2.0))
+        return np.array([self._x], dtype=np.float32), 0.0, False, self._t >= 40, {}
+
+
+gymnasium.register("taac-test/Corridor-v0", Corridor)
+
+
+def test_curiosity_and_novelty_lead_to_more_places():
+    """Than the same agent finds without them, in as many steps."""
+    places = {}
+    for signal in ("", "@ICM", "@RND"):
+        trainer = build(
+            "create_environment.env_name = 'taac-test/Corridor-v0'", "hidden_layers = (32,)", "batch_size = 32",
+            "learning_rate = 2e-3", "target_tau = 0.02", "num_env_steps = 2000", "initial_collect_steps = 200",
+            "gamma = 0.95", "normalize_rewards = False", f"create_agent.reward_signals = ({signal}{',' * bool(signal)})",
+            *([f"{signal[1:]}.strength = 1.0", f"{signal[1:]}.learning_rate = 1e-3"] if signal else []),
+        )  # fmt: skip
+        seen = set()
+        while trainer.learner.num_updates < 800:
+            trainer.collect()
+            trainer.learn()
+            seen.add(round(trainer.rollout.time_step.observation.item() / 0.1))
+        trainer.close()
+        places[signal] = len(seen)
+    assert min(places["@ICM"], places["@RND"]) > 1.3 * places[""], places
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_cloning_alone_imitates(normalize, demonstrations):
+    """Before any environment step."""
+    trainer = build(
+        binding(demonstrations), *LEARNING, "Cloning.pretraining_updates = 300",
+        f"create_agent.normalize_observations = {normalize}", files=["gin/cloning.gin"],
+    )  # fmt: skip
+    before = mean_return(trainer)
+    trainer.learner.pretrain(64, 2)
+    result = mean_return(trainer)
+    trainer.close()
+    assert trainer.env_steps == 0 and before < -10 and result > -5, (before, result)

@@ -1,0 +1,235 @@
+"""Agents that hold only what their role needs, for every method."""
+
+from __future__ import annotations
+
+import multiprocessing
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from taac import nest
+from taac.algorithms.agent import Agent
+from taac.errors import TaacError
+from taac.learning.learner import Learner
+from taac.runs import checkpoint
+from taac.runs.checkpoint import Checkpoints
+from taac.training import config, experiment
+from tests.methods import METHODS, fitting
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(params=METHODS)
+def make(request):
+    """Makes agents of a method on a toy; all of one seed, so of the same parameters."""
+    config.load(
+        ["gin/tasks/simple_control.gin", f"gin/methods/{request.param}.gin"],
+        [
+            "create_environment.env_name = 'tests.toy_tasks:taac-test/PointMass-v0'", "num_envs = 3",
+            "hidden_layers = (8,)", "create_agent.normalize_observations = True",
+            *fitting(request.param),
+        ],
+    )  # fmt: skip
+    environment = config.build(experiment.create_environment)
+
+    def make(role, seed=0):
+        torch.manual_seed(seed)
+        return config.build(lambda: experiment.create_agent(environment, CPU, role=role))
+
+    make.method, make.environment = request.param, environment
+    yield make
+    environment.close()
+
+
+def steps(agent, environment, *kinds):
+    """What an agent does in a few steps of each kind, from one seed."""
+    torch.manual_seed(3)
+    found = []
+    for kind in kinds:
+        time_step, state = environment.reset(5), agent.initial_state(3)
+        for _ in range(4):
+            step = (
+                agent.predict_step(time_step, state, 0.5)
+                if kind == "predict"
+                else getattr(agent, kind)(time_step, state)
+            )
+            state = step.state
+            found += nest.flatten(tuple(step))
+            time_step = environment.step(step.output)
+    return found
+
+
+def assert_same(left, right):
+    assert len(left) == len(right) > 0
+    assert all(torch.equal(a, b) for a, b in zip(left, right))
+
+
+def test_every_role_acts_as_the_whole_agent_does(make):
+    ways = ("predict", "rollout_step", "random_step", "predict")
+    whole, collecting, acting = make("learn"), make("collect"), make("act")
+    assert_same(steps(whole, make.environment, *ways), steps(collecting, make.environment, *ways))
+    # Collecting has moved the statistics of observations; acting takes them over with everything else.
+    acting.load_state_dict(acting.own_state(whole.state_dict()))
+    assert_same(steps(whole, make.environment, "predict"), steps(acting, make.environment, "predict"))
+    assert torch.equal(whole.observation_normalizer.count, acting.observation_normalizer.count)
+
+
+def test_a_role_holds_no_more_than_it_needs(make):
+    """Each module that is held is needed for acting; encoders, targets and optimised temperatures that are not, are gone."""
+    whole, acting = make("learn"), make("act")
+    held = [name for name, _ in acting.algorithm.named_children()]
+    gone = {name for name, _ in whole.algorithm.named_children()} - set(held)
+    assert {"target_encoder", "target_value" if make.method == "sac_value" else "target_critics"} <= gone
+    needs_critics = ("taac", "taac_1td", "taac_ntd", "taac_l", "taac_q", "sac_krep")
+    assert ("critics" in held) == (make.method in needs_critics)
+    assert acting.reward_normalizer is None
+    for name in held:
+        agent = make("collect")
+        delattr(agent.algorithm, name)
+        with pytest.raises(AttributeError, match=name):
+            steps(agent, make.environment, "predict", "rollout_step")
+
+
+def test_the_state_of_a_role_is_saved_and_loaded_by_itself(make, tmp_path):
+    """From the whole to a role, from the file of a role to another; and never silently to less than is needed."""
+    whole, acting, other = make("learn"), make("act", seed=1), make("collect", seed=2)
+    acting.load_state_dict(acting.own_state(whole.state_dict()))
+    Checkpoints(tmp_path).save(1, {"agent": acting.state_dict()})
+    state = Checkpoints(tmp_path).newest().part("agent")
+    assert set(state) < set(whole.state_dict())
+    checkpoint.load_into(other, other.own_state(state), tmp_path / "actor.pt")
+    assert_same(steps(whole, make.environment, "predict"), steps(other, make.environment, "predict"))
+    with pytest.raises(TaacError, match=r"Missing key.*(target_critics|target_value)"):
+        checkpoint.load_into(make("learn"), state, tmp_path / "actor.pt")
+    state.pop(next(name for name in state if name.startswith("algorithm.actor.")))
+    with pytest.raises(TaacError, match=r"Missing key.*algorithm\.actor\."):
+        checkpoint.load_into(other, other.own_state(state), tmp_path / "actor.pt")
+
+
+def disturb(agent):
+    """All that can be learnt or counted, moved."""
+    with torch.no_grad():
+        for tensor in (*agent.algorithm.parameters(), *agent.algorithm.buffers()):
+            if tensor.is_floating_point():
+                tensor.add_(torch.randn_like(tensor) * 0.3)
+
+
+def test_a_collecting_agent_acts_on_what_a_learner_hands_over(make):
+    """Between any two steps, and again after the learner has moved on."""
+    whole, collecting = make("learn"), make("collect", seed=1)
+    ways = ("rollout_step", "predict")
+    for _ in range(2):
+        disturb(whole)
+        with pytest.raises(AssertionError):
+            assert_same(steps(whole, make.environment, "predict"), steps(collecting, make.environment, "predict"))
+        collecting.load_acting_state(whole.acting_state())
+        assert_same(steps(whole, make.environment, *ways), steps(collecting, make.environment, *ways))
+    state = whole.acting_state()
+    held = {name.split(".")[1] for name in state if name.startswith("algorithm.") and name.count(".") > 1}
+    assert held == {name for name, module in collecting.algorithm.named_children() if [*module.state_dict()]}
+    before = [tensor.clone() for tensor in state.values()]
+    disturb(whole)
+    assert all(map(torch.equal, state.values(), before)), "they are copies"
+
+    # Statistics of its own are kept where they are not asked for.
+    count = collecting.observation_normalizer.count.clone()
+    whole.observation_normalizer.count += 100
+    collecting.load_acting_state(whole.acting_state(), statistics=False)
+    assert torch.equal(collecting.observation_normalizer.count, count)
+    collecting.load_acting_state(whole.acting_state())
+    assert collecting.observation_normalizer.count == whole.observation_normalizer.count
+
+    # Another agent's is refused as a whole.
+    name = next(iter(state))
+    before = [value.clone() for value in collecting.acting_state().values()]
+    lacking, short, more = ({**whole.acting_state()} for _ in range(3))
+    del lacking[name]
+    short[name] = short[name][..., :-1]
+    more["algorithm.other"] = torch.zeros(())
+    for wrong, message in (
+        (lacking, "is missing, expected"),
+        (short, "expected torch.float32"),
+        (more, "expected nothing"),
+    ):
+        with pytest.raises(TaacError, match=f"of another agent: .*{message}"):
+            collecting.load_acting_state(wrong)
+    assert all(map(torch.equal, before, collecting.acting_state().values()))
+
+
+REMOTE = [
+    "create_environment.env_name = 'tests.toy_tasks:taac-test/PointMass-v0'", "num_envs = 3", "hidden_layers = (8,)",
+    "create_agent.normalize_observations = True", "initial_collect_steps = 40", "batch_size = 8", "replay_length = 100",
+]  # fmt: skip
+
+
+def collect_remotely(connection):
+    """Another process: an agent that only collects, on parameters that come through a pipe."""
+    config.load(["gin/tasks/simple_control.gin", "gin/methods/taac.gin"], REMOTE)
+    environment = config.build(experiment.create_environment)
+    torch.manual_seed(123)
+    agent = config.build(lambda: experiment.create_agent(environment, CPU, role="collect"))
+    time_step, state = environment.reset(5), agent.initial_state(3)
+    while (handed := connection.recv()) is not None:
+        agent.load_acting_state({name: torch.from_numpy(value) for name, value in handed.items()})
+        torch.manual_seed(7)
+        actions = []
+        for _ in range(4):  # goes on where it was: no episode ends for new parameters
+            step = agent.rollout_step(time_step, state)
+            state, time_step = step.state, environment.step(step.output)
+            actions.append(step.output.numpy())
+        connection.send(actions)
+    environment.close()
+
+
+def test_a_collector_in_another_process():
+    """It acts as an agent here does, with the learner's parameters before and after updates."""
+    here, there = multiprocessing.get_context("spawn").Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=collect_remotely, args=(there,))
+    process.start()
+    config.load(["gin/tasks/simple_control.gin", "gin/methods/taac.gin"], REMOTE)
+    trainer = config.build(experiment.create_experiment)
+    environment = config.build(experiment.create_environment)
+    local = config.build(lambda: experiment.create_agent(environment, CPU, role="collect"))
+    time_step, state = environment.reset(5), local.initial_state(3)
+    found = []
+    for _ in range(2):
+        while trainer.learner.num_updates < 20 * len(found):
+            trainer.collect()
+            trainer.learn()
+        handed = trainer.agent.acting_state()
+        here.send({name: value.numpy() for name, value in handed.items()})
+        local.load_acting_state(handed)
+        torch.manual_seed(7)
+        expected = []
+        for _ in range(4):
+            step = local.rollout_step(time_step, state)
+            state, time_step = step.state, environment.step(step.output)
+            expected.append(step.output)
+        assert here.poll(120), "the other process does not answer"
+        found.append(torch.stack([torch.from_numpy(action) for action in here.recv()]))
+        assert torch.equal(found[-1], torch.stack(expected))
+    here.send(None)
+    process.join(60)
+    trainer.close(), environment.close()
+    assert process.exitcode == 0 and not torch.equal(*found)
+
+
+def test_what_a_role_is_not_for_is_refused():
+    from tests.learning.test_learner import make_agent
+
+    algorithm = make_agent().algorithm
+    acting = Agent(algorithm, role="act")
+    for step in (acting.rollout_step, acting.random_step):
+        with pytest.raises(TaacError, match="'act' does not explore"):
+            step(SimpleNamespace(observation=()), ())
+    for role in ("act", "collect"):
+        with pytest.raises(TaacError, match=f"'{role}' holds no networks to learn with"):
+            Learner(Agent(make_agent().algorithm, role=role))
+    with pytest.raises(TaacError, match="role must be"):
+        Agent(algorithm, role="watch")
+
+
+def test_a_role_is_not_for_gin_files():
+    with pytest.raises(TaacError, match="role"):
+        config.load(["gin/tasks/simple_control.gin", "gin/methods/sac.gin"], ["create_agent.role = 'act'"])

@@ -1,0 +1,208 @@
+"""Agents that share a policy and actions in branches, the whole way: collecting, replay, updates, evaluation, learning."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from taac.acting.evaluation import evaluate
+from taac.acting.metrics import summarize
+from taac.algorithms import agent as agent_module
+from taac.data_structures import StepType
+from taac.errors import TaacError
+from taac.learning import learner as learner_module
+from taac.machine.compiled import CompiledFunction
+from taac.runs.run_folder import RunFolder
+from taac.specs import AGENT_MASK
+from taac.training import config, experiment
+from tests.environments.team import ALONE, CALLED, TEAM, Team
+
+SHARED = "create_agent.shared_policy = True"
+SMALL = ["hidden_layers = (32,)", "batch_size = 32", "initial_collect_steps = 100", "num_envs = 2", "replay_length = 2000",
+         "normalize_rewards = False", "reward_clip = None"]  # fmt: skip
+PRIORITIZED = "create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer"
+
+
+def build(method, *params, env=TEAM, **kwargs):
+    task = "discrete_control" if "discrete" in method or "branches" in method else "simple_control"
+    loaded = config.load(
+        [f"gin/tasks/{task}.gin", f"gin/methods/{method}.gin"],
+        [*SMALL, f"create_environment.env_name = '{env}'", f"create_environment.env_kwargs = {kwargs!r}", *params],
+    )
+    trainer = config.build(experiment.create_experiment)
+    loaded.check_used()
+    return trainer
+
+
+def train(trainer, updates):
+    told = []
+    update = trainer.learner.update
+    trainer.learner.update = lambda *args: told.append(update(*args)) or told[-1]
+    while trainer.learner.num_updates < updates:
+        trainer.collect()
+        trainer.learn()
+    trainer.close()
+    return trainer, told
+
+
+TEAMS = {
+    "sac": ("sac", {}),
+    "sac, own rewards": ("sac", {"own_reward": True}),
+    "taac": ("taac", {"own_reward": True}),
+    "sac_recurrent": ("sac_recurrent", {}),
+    "discrete": ("sac_discrete", {"kind": "discrete"}),
+    "branches": ("sac_discrete", {"kind": "branches", "own_reward": True}),
+}
+EXPLORE = ["exploration/LinearSchedule.start = 0.5", "exploration/LinearSchedule.end = 0.5"]
+
+
+@pytest.mark.parametrize("name", ["sac", "taac", "sac_recurrent", "branches"])
+def test_absent_agents_are_sent_nothing(name, tmp_path):
+    """Collecting at random, exploring, over a checkpoint, and evaluating; what was replayed is what was done."""
+    method, kwargs = TEAMS[name]
+    params = ["num_env_steps = 200", "evaluation_interval = 100", "checkpoint_interval = 150"]
+    params += ["create_agent.normalize_observations = True", "evaluation_episodes = 2"]
+    trainer = build(method, SHARED, *params, *(EXPLORE if "discrete" in method else []), comes_and_goes=True, **kwargs)
+    folder = RunFolder(tmp_path / "run")
+    folder.begin(config.operative_config(), {"seed": 0, "environment": "Team"})
+    Team.mistakes = 0
+    trainer.train(folder)
+    trainer.close()
+    assert Team.mistakes == 0 and trainer.learner.num_updates == 50 and trainer.evaluation.length == 20
+    frames = trainer.replay_buffer.sample(300, trainer.segment_length).time_step
+    present, acted = frames.observation[AGENT_MASK][:-1], frames.step_type[:-1] != int(StepType.LAST)
+    action = frames.prev_action[1:].flatten(3) if frames.prev_action.dim() > 3 else frames.prev_action[1:].unsqueeze(-1)
+    assert not action[~present & acted.unsqueeze(-1)].any() and action[present & acted.unsqueeze(-1)].any()
+
+
+LEARNING = ["learning_rate = 3e-3", "hidden_layers = (64,)", "batch_size = 64", "gamma = 0.0", "target_tau = 1.0",
+            "Temperature.initial_value = 0.1"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "method, kwargs, params, random",
+    [
+        ("sac", {}, [SHARED], 7),  # 1 - E a^2/4 - E x^2 = 1 - 1/3 - 1/3
+        ("sac", {"own_reward": True, "comes_and_goes": True}, [SHARED], 7),
+        ("taac", {"own_reward": True}, [SHARED], 7),
+        ("sac_discrete", {"kind": "discrete", "comes_and_goes": True}, [SHARED], 10),
+        ("sac_discrete", {"kind": "branches", "own_reward": True}, [SHARED, PRIORITIZED], 8.3),
+        ("sac_branches", {"env": ALONE}, [], 8.3),
+    ],
+)
+def test_a_shared_policy_and_branches_are_learnt(method, kwargs, params, random):
+    """At each of 20 steps the answer to what each agent sees is worth 1; random answers bring much less."""
+    trainer, _ = train(build(method, *LEARNING, *params, **kwargs), 500)
+    evaluated = evaluate(trainer.agent, trainer.evaluation_environment, 20, seed=1)
+    whole = 20
+    if kwargs.get("own_reward"):  # the sum over agents
+        whole *= 3 if not kwargs.get("comes_and_goes") else 2
+    assert summarize(evaluated).return_mean > 0.88 * whole > random
+
+
+def test_choices_that_a_branchs_mask_forbids_are_never_made():
+    """The environment asserts it: at random, exploring, from the policy, and greedily. With all that summaries can show."""
+    diagnostics = "Learner.diagnostics = 'histograms'"
+    trainer, _ = train(build("sac_branches", *EXPLORE, diagnostics, env=ALONE, mask=True), 60)
+    assert summarize(evaluate(trainer.agent, trainer.evaluation_environment, 5, seed=1)).length == 20
+
+
+@pytest.mark.parametrize(
+    "method, kwargs", [("sac_branches", {"env": ALONE, "mask": True}), *map(TEAMS.get, ["taac", "branches"])]
+)
+def test_compiled_updates_are_the_plain_ones(method, kwargs, monkeypatch):
+    monkeypatch.setattr(agent_module, "check_compiler", lambda: None)
+    for module in (agent_module, learner_module):
+        monkeypatch.setattr(module, "CompiledFunction", lambda *args: CompiledFunction(*args, compiler="none"))
+    if kwargs.get("env") != ALONE:
+        kwargs = {**kwargs, "comes_and_goes": True}
+    shared = [] if "env" in kwargs else [SHARED]
+    compiled, told = train(build(method, "create_agent.compile = True", *shared, PRIORITIZED, **kwargs), 4)
+    plain, also_told = train(build(method, *shared, PRIORITIZED, **kwargs), 4)
+    assert len(compiled.agent._rollout_step._programs) == 1
+    for one, other in zip(told, also_told, strict=True):
+        torch.testing.assert_close(one.extra, other.extra, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(one.segment_error, other.segment_error, rtol=1e-4, atol=1e-5)
+    for name, value in plain.agent.state_dict().items():
+        torch.testing.assert_close(compiled.agent.state_dict()[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_priorities_are_of_segments_and_weights_of_all_their_agents():
+    trainer, told = train(build("sac", SHARED, PRIORITIZED, own_reward=True), 3)
+    agent, batch = trainer.agent, trainer.replay_buffer.sample(32, 2)
+    assert told[0].segment_error.shape == (32,) and told[0].loss.shape == (2, 96)
+    weights, torch_state = torch.rand(32), torch.get_rng_state()
+    prepared = agent.prepare(batch)
+    torch.set_rng_state(torch_state)
+    frames = agent.algorithm.calc_loss(prepared, agent.algorithm.train_step(prepared)).loss
+    expected = (frames.unflatten(1, (32, 3)) * weights.reshape(1, 32, 1)).mean()
+    torch.set_rng_state(torch_state)
+    loss = trainer.learner.update(batch, weights).extra["loss/total"]
+    torch.testing.assert_close(loss, expected)
+
+
+@pytest.mark.parametrize(
+    "method, env, kwargs, params, message",
+    [
+        ("sac_discrete", TEAM, {"kind": "discrete"}, [], "each of 3 agents.*shared_policy = True for agents, or False for"),
+        ("sac_discrete", ALONE, {}, [], "shared_policy = True for agents, or False for branches"),
+        ("sac", TEAM, {}, [], r"got shape \[3, 1\]; if the first dimension counts agents.*shared_policy = True"),
+        ("sac", "Pendulum-v1", {}, [SHARED], r"every observation but 'global_state' must be \[1, \.\.\.\], got float32\[3\]"),
+        ("sac_ez", TEAM, {}, [SHARED], r"ZetaExplorer explores one continuous action vector.*float32\[3, 1\]"),
+        (
+            "sac", TEAM, {"comes_and_goes": True}, [SHARED, "create_agent.reward_signals = (@RND,)"],
+            "reward_signals cannot be combined with agents that come and go",
+        ),
+        ("sac", TEAM, {"global_state": True}, [SHARED], r"for critics alone.*actor_encoder_ctor = @LocalEncoder"),
+        ("sac_recurrent", TEAM, {"global_state": True}, [SHARED], "a recurrent algorithm cannot have such critics"),
+        ("sac", TEAM, {"comes_and_goes": True}, [SHARED, "OneStepTDLoss.ignore_done = True"], "ignore_done = True would"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused_before_any_work(method, env, kwargs, params, message):
+    with pytest.raises(TaacError, match=message):
+        build(method, *params, env=env, **kwargs)
+
+
+def test_advice_looks_at_one_agents_target_entropy():
+    from taac.training.advice import _entropy
+
+    trainer = build("sac", SHARED, "SacAlgorithm.target_entropy = -1.0")
+    trainer.close()
+    assert list(_entropy(trainer)) == []
+
+
+@pytest.mark.parametrize("method, low, high", [("sac_discrete_recurrent", 1.7, 2.0), ("sac_discrete", -6.0, 0.0)])
+def test_a_choice_that_was_shown_once_is_recalled_with_a_memory_alone(method, low, high):
+    """Cue, two steps that do not count, two that do: 2 is the best return, and -2 without a memory."""
+    memory = ["GRUMemory.output_size = 16", "Trainer.segment_length = 6", "RecurrentDiscreteSacAlgorithm.burn_in = 1"]
+    trainer, _ = train(
+        build(
+            method, "gamma = 0.9", "target_tau = 0.02", "learning_rate = 3e-3", "batch_size = 16",
+            "initial_collect_steps = 300", "Temperature.initial_value = 0.1", *(memory if "recurrent" in method else []),
+            env=CALLED,
+        ),
+        600,
+    )  # fmt: skip
+    episodes = evaluate(trainer.agent, trainer.evaluation_environment, 30, seed=5)
+    assert low < summarize(episodes).return_mean <= high
+
+
+@pytest.mark.parametrize(
+    "method, kind, name", [("sac", "box", "SacAlgorithm"), ("sac_discrete", "discrete", "DiscreteSacAlgorithm")]
+)
+def test_a_centralised_critic_explains_what_no_agent_sees(method, kind, name):
+    """A coin that the global state shows is worth 3 or -3: the critics learn it, and the policy answers as well without."""
+    central = f"{name}.actor_encoder_ctor = @LocalEncoder"
+    trainer, _ = train(build(method, *LEARNING, SHARED, central, kind=kind, global_state=True), 500)
+    algorithm, agents = trainer.agent.algorithm, trainer.agent.agents
+    sampled = trainer.agent.prepare(trainer.replay_buffer.sample(200, 2)).time_step
+    observation = {key: leaf[0] for key, leaf in sampled.observation.items()}
+    values = []
+    for coin in (1.0, -1.0):
+        features = algorithm.encoder({**observation, "global_state": torch.full((600, 1), coin)})
+        values.append(algorithm.critics(features, *([] if kind == "discrete" else [sampled.prev_action[1]])).mean())
+    assert agents.centralised and (values[0] - values[1]).item() == pytest.approx(6.0, abs=0.6)
+    episodes = evaluate(trainer.agent, trainer.evaluation_environment, 40, seed=1)
+    assert summarize(episodes).return_mean == pytest.approx(
+        18.5, abs=5.0
+    )  # 20 coins of 3: a standard deviation of 2 of the mean

@@ -1,0 +1,147 @@
+"""The compiled function against the function itself."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from taac.errors import TaacError
+from taac.machine.compiled import CompiledFunction, check_compiler
+from taac.machine.processes import INTERRUPTIONS
+
+# "none" runs what was traced as it is; "inductor" is what compiles. Both are tested, the first with more.
+needs_compiler = pytest.mark.skipif(
+    shutil.which(os.environ.get("CXX", "g++")) is None, reason="there is no C++ compiler here"
+)
+COMPILERS = ["none", pytest.param("inductor", marks=needs_compiler)]
+
+
+class Model(torch.nn.Module):
+    """What an update has: layers, noise, and a gradient in the middle of a forward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.actor, self.critic = torch.nn.Linear(3, 2), torch.nn.Linear(2, 1)
+        self.register_buffer("scale", torch.tensor(2.0))
+        self.unused = torch.nn.Parameter(torch.zeros(1))
+
+    def differentiate(self, batch):
+        (x, (y,)), noise = batch["x"], torch.randn(4, 2)
+        action = torch.relu(self.actor(x)) + noise
+        (slope,) = torch.autograd.grad(self.critic(action).tanh().sum(), action)
+        loss = (action * slope).sum() + self.scale * (self.critic(action.detach()) - y).square().mean()
+        gradients = torch.autograd.grad(loss, list(self.parameters()), allow_unused=True)
+        return {"loss": (loss.detach(), ()), "gradients": list(gradients), "none": None}
+
+
+def batch(rows=4):
+    return {"x": (torch.randn(rows, 3), [torch.randn(rows, 1)])}
+
+
+def assert_same(found, expected):
+    assert found.keys() == expected.keys() and found["none"] is None and found["loss"][1] == ()
+    torch.testing.assert_close(found["loss"][0], expected["loss"][0])
+    assert [g is None for g in found["gradients"]] == [g is None for g in expected["gradients"]]
+    assert sum(g is None for g in found["gradients"]) == 1
+    for one, other in zip(found["gradients"], expected["gradients"]):
+        if other is not None:
+            torch.testing.assert_close(one, other)
+            assert not one.requires_grad
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_the_same_numbers_the_same_noise_and_what_changed_in_place(compiler):
+    torch.manual_seed(0)
+    model = Model()
+    program = CompiledFunction(model.differentiate, model, compiler=compiler)
+    for _ in range(4):
+        given, state = batch(), torch.get_rng_state()
+        found, after = program(given), torch.get_rng_state()
+        torch.set_rng_state(state)
+        expected = model.differentiate(given)
+        assert_same(found, expected)
+        assert torch.equal(after, torch.get_rng_state())  # the first call, which traces, draws no more than the others
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.3 * torch.randn_like(parameter))
+            model.scale.mul_(1.5)
+
+
+def test_another_shape_is_another_program():
+    model = Model()
+
+    def means(x):
+        return model.actor(x).mean(0)
+
+    program = CompiledFunction(means, model, compiler="none")
+    for rows in (2, 5, 2):
+        x = torch.randn(rows, 3)
+        torch.testing.assert_close(program(x), means(x).detach())
+    assert len(program._programs) == 2
+
+
+def test_a_buffer_that_it_moves_moves_once_a_call():
+    model = torch.nn.BatchNorm1d(3)
+    program = CompiledFunction(model, model, compiler="none")
+    other = torch.nn.BatchNorm1d(3)
+    for calls in (1, 2, 3):
+        x = torch.randn(5, 3) + 1
+        torch.testing.assert_close(program(x), other(x).detach())
+        torch.testing.assert_close(model.running_mean, other.running_mean)
+        assert model.num_batches_tracked == calls
+
+
+def test_looking_at_numbers_is_refused():
+    def by_size(x):
+        return x if x.sum() > 0 else -x
+
+    with pytest.raises(TaacError, match=r"by_size cannot be traced as a whole: .*create_agent.compile = False"):
+        CompiledFunction(by_size, torch.nn.Module(), compiler="none")(torch.ones(2))
+
+
+def test_a_product_keeps_factors_of_its_bias():
+    """`addmm` and `baddbmm` are taken apart only where they are plain."""
+
+    def scaled(x):
+        return torch.addmm(x, x, x, beta=2, alpha=3), torch.baddbmm(x[None], x[None], x[None], beta=0.5, alpha=-1)
+
+    x = torch.randn(3, 3)
+    found = CompiledFunction(scaled, torch.nn.Module(), compiler="none")(x)
+    torch.testing.assert_close(found, (2 * x + 3 * x @ x, (0.5 * x - x @ x)[None]))
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="signals cannot be blocked here")
+def test_interruptions_wait_while_it_compiles(monkeypatch):
+    held = []
+
+    def compiling(graph, *_, **__):
+        held.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+        return graph
+
+    import torch._inductor
+
+    monkeypatch.setattr(torch._inductor, "compile", compiling)
+    CompiledFunction(lambda x: x + 1, torch.nn.Module())(torch.ones(2))
+    assert held == [set(INTERRUPTIONS)] and not signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+@needs_compiler
+def test_the_compiler_is_found():
+    check_compiler()
+
+
+def test_without_a_compiler_it_is_said_what_is_missing(tmp_path):
+    """In a process of its own: torch remembers whether it found one."""
+    code = "from taac.machine.compiled import check_compiler; check_compiler()"
+    environment = {**os.environ, "CXX": "no-such-compiler", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    message = done.stderr.strip().splitlines()[-1]
+    assert "TaacError: create_agent.compile needs a C++ compiler that torch can use" in message
+    assert "no-such-compiler" in message and "Bind create_agent.compile = False" in message

@@ -1,0 +1,37 @@
+"""Signals that wait. What else is in `taac.machine.processes` is tested where it is used."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+INTERRUPTED_WHILE_COMPILING = """
+import os, signal, subprocess, sys
+from taac.machine.processes import interruptions_held
+
+told = []
+signal.signal(signal.SIG, lambda *_: told.append("told"))
+compiler = "import os, signal; os.killpg(0, signal.SIG); print('compiled', flush=True)"
+with interruptions_held():
+    done = subprocess.run([sys.executable, "-c", compiler])
+    print(told, done.returncode, flush=True)
+print(told, signal.pthread_sigmask(signal.SIG_BLOCK, ()), flush=True)
+done = subprocess.run([sys.executable, "-c", compiler], stderr=subprocess.DEVNULL)
+print(done.returncode != 0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="signals cannot be blocked here")
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_to_the_group_waits_for_the_compiler(name):
+    """The compiler ends its work; this process is told afterwards, and later children are interrupted as ever."""
+    code = INTERRUPTED_WHILE_COMPILING.replace("signal.SIG,", f"signal.{name},").replace(
+        "signal.SIG)", f"signal.{name})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, start_new_session=True, check=True
+    )
+    assert done.stdout.splitlines() == ["compiled", "[] 0", "['told'] set()", "True"]

@@ -1,0 +1,173 @@
+"""The matrix products that a run may choose between give the same numbers, and what is asked for is what is in force."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taac.errors import TaacError
+from taac.learning import learner as learner_module
+from taac.machine import products
+from taac.training import config, experiment, trainer_state
+from tests.machine.test_amx import needs_amx
+
+needs_onednn = pytest.mark.skipif(not products.onednn_is_exact(), reason="no exact float32 product of oneDNN's here")
+
+
+def precision():
+    return torch.backends.mkldnn.matmul.fp32_precision
+
+
+@needs_onednn
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 3), st.integers(1, 300), st.integers(1, 70), st.integers(1, 70), st.booleans())
+def test_onednn_is_as_exact_as_float32(batch, rows, inner, columns, transposed):
+    """Forward and gradients of a layer against float64, in strides of both kinds; rounding to bfloat16 would err by 1e-3."""
+    x = torch.randn(batch, rows, inner, requires_grad=True)
+    weight = torch.randn(batch, columns, inner).transpose(1, 2) if transposed else torch.randn(batch, inner, columns)
+    weight.requires_grad_(True)
+    bias = torch.randn(batch, 1, columns)
+
+    def run(dtype):
+        y = torch.baddbmm(bias.to(dtype), x.to(dtype), weight.to(dtype))
+        return y, *torch.autograd.grad(y.sin().sum(), (x, weight))
+
+    expected = run(torch.float64)
+    with products.using("onednn"):
+        given_ = run(torch.float32)
+    for one, other in zip(given_, expected, strict=True):
+        assert (one - other).norm() <= 2e-6 * other.norm() + 1e-6
+
+
+@needs_onednn
+def test_what_was_in_force_before_is_in_force_again():
+    before = precision()
+    with pytest.raises(ZeroDivisionError), products.using("onednn"):
+        assert precision() == "bf16"
+        raise ZeroDivisionError
+    assert precision() == before
+    with products.using("plain"):
+        assert precision() == before
+
+
+CPU = torch.device("cpu")
+
+
+def test_auto_is_the_fastest_exact_one(monkeypatch):
+    speeds = {"onednn": 2.0, "bfloat16x6": 1.5}
+    monkeypatch.setattr(products, "onednn_is_exact", lambda: True)
+    monkeypatch.setattr(products.amx, "missing", lambda: None)
+    monkeypatch.setattr(products, "speed", speeds.__getitem__)
+    assert products.resolve("auto", CPU) == products.resolve("auto", CPU, compiled=True) == "onednn"
+    assert products.resolve("auto", torch.device("cuda"), compiled=True) == "plain"
+    speeds["bfloat16x6"] = 2.5
+    assert products.resolve("auto", CPU) == "onednn" and products.resolve("auto", CPU, compiled=True) == "bfloat16x6"
+    speeds.update(onednn=1.01, bfloat16x6=1.02)
+    assert products.resolve("auto", CPU, compiled=True) == "plain"
+    speeds.update(onednn=2.0, bfloat16x6=3.0)
+    monkeypatch.setattr(products, "onednn_is_exact", lambda: False)
+    monkeypatch.setattr(products.amx, "missing", lambda: "there is none")
+    assert products.resolve("auto", CPU, compiled=True) == "plain"
+
+
+def test_what_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setattr(products, "onednn_is_exact", lambda: False)
+    with pytest.raises(
+        TaacError, match=r"'onednn' were asked for, but .* no exact float32 product.*use 'auto' or 'plain'"
+    ):
+        products.resolve("onednn", CPU)
+    with pytest.raises(TaacError, match=r"'bfloat16x6' were asked for, but they need create_agent.compile = True"):
+        products.resolve("bfloat16x6", CPU)
+    with pytest.raises(TaacError, match=r"they are for the CPU, and the agent is on cuda"):
+        products.resolve("bfloat16x3", torch.device("cuda"), compiled=True)
+    monkeypatch.setattr(products.amx, "missing", lambda: "this processor has no amx_tile")
+    with pytest.raises(TaacError, match=r"'bfloat16x3' were asked for, but this processor has no amx_tile"):
+        products.resolve("bfloat16x3", CPU, compiled=True)
+    assert products.resolve("bfloat16", CPU, compiled=True) == "bfloat16"  # which torch has itself
+
+
+def test_parts_of_compiled_products(monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    monkeypatch.setattr(products.amx, "missing", lambda: asked.append(1))
+    assert [products.parts(kind, CPU) for kind in ("plain", "onednn")] == [None, None] and not asked
+    assert [products.parts(kind, CPU) for kind in ("bfloat16", "bfloat16x3", "bfloat16x6")] == [1, 2, 3]
+    assert products.parts("bfloat16", torch.device("cuda")) is None
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert [products.parts(kind, CPU) for kind in ("bfloat16", "bfloat16x3", "bfloat16x6")] == [None, 2, 3]
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    monkeypatch.setattr(products.amx, "missing", lambda: "there is none")
+    assert products.parts("bfloat16", CPU) is None
+
+
+@needs_amx
+def test_speeds_are_measured():
+    products.speed.cache_clear()
+    assert 0.01 < products.speed("bfloat16x6") < 100
+    assert 0.01 < products.speed("bfloat16x3") < 100
+
+
+def test_products_that_round_are_not_taken_for_exact(monkeypatch):
+    """On a processor that would really compute in bfloat16, the check must see it."""
+    real = torch.bmm
+
+    def rounding(a, b):
+        return real(a, b) if a.dtype == torch.float64 else real(a.bfloat16(), b.bfloat16()).float()
+
+    monkeypatch.setattr(torch, "bmm", rounding)
+    assert not products.onednn_is_exact.__wrapped__()
+
+
+def trainer(*params):
+    config.load(
+        ["gin/tasks/simple_control.gin", "gin/methods/taac.gin"],
+        [
+            "create_environment.env_name = 'Pendulum-v1'", "num_env_steps = 400", "initial_collect_steps = 100",
+            "batch_size = 32", "replay_length = 500", *params,
+        ],
+    )  # fmt: skip
+    return config.build(experiment.create_experiment)
+
+
+def losses(kind):
+    tested = trainer(f"Learner.products = '{kind}'")
+    while tested.env_steps < 110:
+        tested.collect()
+    values = [tested.learner.update(tested.replay_buffer.sample(32, 4)).extra["loss/total"].item() for _ in range(5)]
+    tested.close()
+    return torch.tensor(values)
+
+
+@needs_onednn
+def test_an_update_is_the_same_with_either_product():
+    torch.testing.assert_close(losses("onednn"), losses("plain"), rtol=1e-4, atol=1e-5)
+
+
+def test_bfloat16_rounds_products_and_nothing_else():
+    plain, rounded = losses("plain"), losses("bfloat16")
+    torch.testing.assert_close(rounded, plain, rtol=0.05, atol=0.01)
+    assert not torch.equal(rounded, plain)
+    tested = trainer("Learner.products = 'bfloat16'")
+    assert all(p.dtype == torch.float32 for p in tested.agent.parameters())
+    tested.close()
+
+
+def test_a_product_of_another_name_is_refused():
+    with pytest.raises(TaacError, match="products"):
+        trainer("Learner.products = 'mkl'")
+
+
+def test_a_resumed_run_keeps_its_product(monkeypatch):
+    """What "auto" meant when the run began: measured again, it might be the other, which rounds differently."""
+    tested, other = trainer("Learner.products = 'plain'"), trainer("Learner.products = 'bfloat16'")
+    kept = trainer_state.state_dict(tested)["products"]
+    other.learner.keep_products(kept)
+    assert other.learner.products == kept == "plain"
+    monkeypatch.setattr(learner_module, "available", lambda kind, device, compiled: False)
+    third = trainer("Learner.products = 'bfloat16'")
+    third.learner.keep_products(kept)
+    assert third.learner.products == "bfloat16", "a machine that has it not goes on with its own"
+    for made in (tested, other, third):
+        made.close()

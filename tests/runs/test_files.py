@@ -1,0 +1,259 @@
+"""Files: whole or not there, whatever happens; tensors and JSON, whatever is in them."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from taac.errors import TaacError
+from taac.runs import files
+from taac.runs.files import Damaged
+
+
+class Stumbling:
+    """`os`, but for one call that fails."""
+
+    def __init__(self, name, number=1, code=errno.ENOSPC):
+        self.name, self.number, self.code = name, number, code
+
+    def __getattr__(self, name):
+        call = getattr(os, name)
+
+        def watched(*args, **more):
+            if name == self.name:
+                self.number -= 1
+                if self.number == 0:
+                    if name == "write":
+                        call(args[0], args[1][:2])
+                    raise OSError(self.code, os.strerror(self.code))
+            return call(*args, **more)
+
+        return watched if name in ("open", "write", "fsync", "replace") else call
+
+
+@pytest.mark.parametrize("name", ["open", "write", "fsync", "replace"])
+def test_a_write_that_fails_leaves_what_was_there_and_nothing_beside(tmp_path, monkeypatch, name):
+    files.write(tmp_path / "f", b"before")
+    monkeypatch.setattr(files, "os", Stumbling(name))
+    with pytest.raises(OSError):
+        files.write(tmp_path / "f", b"after that")
+    assert (tmp_path / "f").read_bytes() == b"before" and [p.name for p in tmp_path.iterdir()] == ["f"]
+
+
+def test_a_write_is_on_the_disk_before_it_takes_its_name_and_the_name_too(tmp_path, monkeypatch):
+    order = []
+
+    class Watched:
+        def __getattr__(self, name):
+            call = getattr(os, name)
+            return (lambda *a, **k: (order.append((name, a)), call(*a, **k))[1]) if callable(call) else call
+
+    monkeypatch.setattr(files, "os", Watched())
+    files.write(tmp_path / "f", b"x" * 10)
+    changing = ("open", "write", "fsync", "replace")
+    calls = [(name, args[0] if name in ("open", "replace") else None) for name, args in order if name in changing]
+    beside = calls[0][1]
+    assert beside.parent == tmp_path and beside.name.startswith("f.") and files.is_temporary(f"x.csv{beside.name[1:]}")
+    assert calls == [
+        ("open", beside), ("write", None), ("fsync", None), ("replace", beside), ("open", tmp_path), ("fsync", None),
+    ]  # fmt: skip
+
+
+def test_a_system_that_writes_piece_by_piece(tmp_path, monkeypatch):
+    class Slow:
+        def __getattr__(self, name):
+            return (lambda fd, data: os.write(fd, data[:3])) if name == "write" else getattr(os, name)
+
+    monkeypatch.setattr(files, "os", Slow())
+    files.write(tmp_path / "f", bytes(range(100)))
+    files.append(tmp_path / "f", b"and more")
+    assert (tmp_path / "f").read_bytes() == bytes(range(100)) + b"and more"
+
+
+def test_a_full_disk_is_told_with_the_bytes_needed(tmp_path):
+    full = files.refusal(OSError(errno.ENOSPC, "No space"), tmp_path, 12345, "what was there is whole")
+    assert all(word in str(full) for word in ("disk is full", "12345 bytes are needed", "bytes are free", "is whole"))
+    other = files.refusal(OSError(errno.EIO, "Input/output error"), tmp_path, 12345, "what was there is whole")
+    assert "disk is full" not in str(other) and "Input/output error" in str(other)
+
+
+def test_reading_back(tmp_path):
+    data = os.urandom(1000)
+    files.write(tmp_path / "f", data)
+    assert files.read(tmp_path / "f", 1000, files.digest(data)) == data
+    with pytest.raises(Damaged, match="has 1000 bytes, expected 999"):
+        files.read(tmp_path / "f", 999, files.digest(data))
+    files.write(tmp_path / "f", data[:500] + bytes([data[500] ^ 1]) + data[501:])
+    with pytest.raises(Damaged, match="checksum"):
+        files.read(tmp_path / "f", 1000, files.digest(data))
+    with pytest.raises(Damaged, match="cannot be read"):
+        files.read(tmp_path / "g", 1000, "")
+
+
+def test_only_plain_files_are_read(tmp_path):
+    (tmp_path / "link").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "pipe")  # opening one waits for a writer, forever
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "whole").write_bytes(b"x" * 10)
+    (tmp_path / "other").symlink_to(tmp_path / "whole")  # could lead to any file of the reader's
+    for name in ("link", "other", "pipe", "folder"):
+        with pytest.raises(Damaged, match="not a plain file"):
+            files.read(tmp_path / name, 10, "")
+        for use in (
+            files.read_bytes, files.read_text, files.check_file, lambda p: files.write(p, b"y"), lambda p: files.append(p, b"y"),
+            lambda p: files.open_file(p, os.O_RDWR | os.O_CREAT),
+        ):  # fmt: skip
+            with pytest.raises(files.NotPlain, match=f"{name} is not a plain file but a"):
+                use(tmp_path / name)
+    assert (tmp_path / "whole").read_bytes() == b"x" * 10
+    for name, error in (("link", files.NotPlain), ("whole", files.NotPlain), ("folder", None), ("none", None)):
+        with pytest.raises(error) if error else contextlib.nullcontext():
+            assert files.check_folder(tmp_path / name) == (name == "folder")
+
+
+def test_a_link_that_appears_after_the_look_is_not_followed(tmp_path, monkeypatch):
+    (tmp_path / "target").write_bytes(b"mine")
+    (tmp_path / "f").symlink_to(tmp_path / "target")
+    monkeypatch.setattr(files, "check_file", lambda path: True)  # a plain file was there then
+    for use in (
+        files.read_bytes,
+        lambda p: files.append(p, b"y"),
+        lambda p: files.open_file(p, os.O_RDWR | os.O_CREAT),
+    ):
+        with pytest.raises(OSError):
+            use(tmp_path / "f")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(files.NotPlain, match="named pipe"):
+        files.read_bytes(tmp_path / "pipe")
+    assert (tmp_path / "target").read_bytes() == b"mine"
+
+
+def test_what_waits_under_the_temporary_name_is_not_written_through(tmp_path, monkeypatch):
+    """Where the random name is guessed all the same."""
+    (tmp_path / "mine").write_bytes(b"mine")
+    monkeypatch.setattr(files.secrets, "token_hex", lambda n: "00" * n)
+    files.temporary(tmp_path / "f").symlink_to(tmp_path / "mine")
+    with pytest.raises(OSError):
+        files.write(tmp_path / "f", b"a stranger's")
+    assert (tmp_path / "mine").read_bytes() == b"mine" and not (tmp_path / "f").exists()
+
+
+def test_text_is_read_as_pathlib_reads_it(tmp_path):
+    (tmp_path / "f").write_bytes("é\r\nb\rc\n".encode())
+    assert files.read_text(tmp_path / "f") == (tmp_path / "f").read_text(encoding="utf-8") == "é\nb\nc\n"
+    (tmp_path / "f").write_bytes(b"\xff")
+    with pytest.raises(UnicodeDecodeError):
+        files.read_text(tmp_path / "f")
+    assert files.read_text(tmp_path / "f", errors="replace") == "\ufffd"
+
+
+def same(a, b):
+    if isinstance(a, torch.Tensor):
+        return isinstance(b, torch.Tensor) and a.dtype == b.dtype and a.shape == b.shape and bool((a == b).all())
+    if isinstance(a, dict):
+        return isinstance(b, dict) and list(a) == list(b) and all(same(v, b[k]) for k, v in a.items())
+    if isinstance(a, (list, tuple)):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+    return type(a) is type(b) and (a == b or a != a)
+
+
+TENSORS = st.sampled_from(
+    [
+        torch.zeros(()), torch.arange(6).reshape(2, 3), torch.zeros(0, 3), torch.tensor([True]), torch.ones(4)[::2],
+        torch.rand(3, dtype=torch.float64), torch.zeros(2, dtype=torch.bfloat16),
+    ]
+)  # fmt: skip
+NESTS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | TENSORS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.text(max_size=3) | st.integers(0, 9), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+@settings(deadline=None, max_examples=100)
+@given(NESTS)
+@example({"a/b": torch.ones(1), "a": {"b": torch.zeros(1)}})  # two ways to one path
+@example({"$tensor": "x", "y": [(1, {2: torch.ones(2)})]})
+def test_what_is_encoded_comes_back(state):
+    import json
+
+    tree, tensors = files.encode(state)
+    back = files.decode(json.loads(json.dumps(tree)), files.unpack(files.pack(tensors), "f"))
+    assert same(state, back), (state, back)
+
+
+def test_tensors_that_share_memory_come_back_apart():
+    one = torch.zeros(3)
+    back = files.unpack(files.pack({"a": one, "b": one, "c": one[1:]}), "f")
+    back["a"][:] = 1
+    assert back["b"].tolist() == [0, 0, 0] and back["c"].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("value", [object(), {"a": {1.5: 2}}, {"a": b"bytes"}, {1, 2}])
+def test_what_has_no_place_in_json_is_refused_on_writing(value):
+    with pytest.raises(TypeError):
+        files.encode(value)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.sampled_from(["t", "$tensor", "$items"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["$tensor", "$items", "$tuple", "$else", "a"]), inner, max_size=2)
+    ),
+    max_leaves=8,
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(JSON)
+def test_any_tree_is_read_or_refused(tree):
+    with contextlib.suppress(Damaged):
+        files.decode(tree, {"t": torch.zeros(1)})
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.data())
+def test_any_bytes_are_tensors_or_refused(data):
+    """A header of any kind, before any numbers; no more memory is taken than the bytes that are there."""
+    whole = files.pack({"a": torch.arange(5), "b": torch.zeros(2, 3)})
+    kind = data.draw(st.sampled_from(["noise", "change", "header"]))
+    if kind == "noise":
+        found = data.draw(st.binary(max_size=200))
+    elif kind == "change":
+        at, piece = data.draw(st.integers(0, len(whole) - 1)), data.draw(st.binary(min_size=1, max_size=9))
+        found = whole[:at] + piece + whole[at + data.draw(st.integers(0, 12)) :]
+    else:
+        numbers = st.integers(-(2**63), 2**64) | st.integers(0, 40)
+        entry = {
+            "dtype": data.draw(st.sampled_from(["F32", "I64", "U8", "F4", "F8_E4M3", "X", "BOOL"])),
+            "shape": data.draw(st.lists(numbers, max_size=4)),
+            "data_offsets": data.draw(st.lists(numbers, min_size=2, max_size=2)),
+        }
+        import json
+
+        header = json.dumps({data.draw(st.text(max_size=4)): entry}).encode()
+        length = data.draw(st.just(len(header)) | st.integers(0, 2**64 - 1))
+        found = length.to_bytes(8, "little") + header + data.draw(st.binary(max_size=64))
+    try:
+        tensors = files.unpack(found, "f")
+    except TaacError as error:
+        assert isinstance(error, Damaged) and ("f holds no tensors" in str(error) or "f holds tensors of" in str(error))
+    else:
+        assert sum(t.nbytes for t in tensors.values()) <= len(found)
+
+
+def test_tensors_of_kinds_that_are_never_written_are_refused():
+    data = files.pack({"fine": torch.zeros(2), "odd": torch.zeros(2, dtype=torch.float8_e4m3fn)})
+    with pytest.raises(files.Damaged, match=r"f holds tensors of torch\.float8_e4m3fn"):
+        files.unpack(data, "f")
