@@ -10,6 +10,7 @@ import torch
 
 from taac import nest
 from taac.data_structures import FIRST, LAST, AlgStep, Nest, TimeStep
+from taac.runs.layout import EpisodeSummary
 
 _AT_ONCE = 64  # frames
 
@@ -25,21 +26,6 @@ class Episode(NamedTuple):
     longest_run: int  # most transitions in a row that followed one decision
     jerk: float  # mean squared second difference of the action in [-1, 1], over dimensions and time; 0 if length < 3
     same: float  # transitions whose action equals the one before, exactly; mean over dimensions
-
-
-class EpisodeSummary(NamedTuple):
-    """Averages over episodes."""
-
-    episodes: int
-    return_mean: float
-    return_std: float
-    length: float
-    fraction_repeated: float  # of all transitions
-    mean_run: float  # transitions a run
-    max_run: int
-    decisions: float  # per episode
-    jerk: float
-    fraction_same: float  # of all transitions, measured on the actions alone, whatever the method says it did
 
 
 class _Frame(NamedTuple):

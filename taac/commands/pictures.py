@@ -12,7 +12,7 @@ from taac.errors import TaacError
 
 if TYPE_CHECKING:
     from taac.environments.vector_environment import VectorEnvironment
-    from taac.pictures.recording import Recorder
+    from taac.pictures.steps import Recorder
 
 
 class Pictures:
@@ -46,7 +46,8 @@ class Pictures:
         """What is to see every step of the evaluation; None if nothing was asked for."""
         if not self._files:
             return None
-        from taac.pictures.recording import Film, Recorder, VideoFile
+        from taac.pictures.steps import Recorder
+        from taac.pictures.video import Film, VideoFile
 
         self._film, self._writer = Film(), None
         watchers: list[Any] = [self._film] if self._strip or self._timeline else []

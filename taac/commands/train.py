@@ -12,7 +12,7 @@ from taac.commands import flags
 from taac.errors import DivergedError, Interrupted, TaacError
 
 if TYPE_CHECKING:
-    from taac.acting.metrics import EpisodeSummary
+    from taac.runs.layout import EpisodeSummary
     from taac.runs.run_folder import RunFolder
     from taac.training.config import Config
     from taac.training.interruption import Interruption

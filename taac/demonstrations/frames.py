@@ -10,9 +10,9 @@ from taac import nest
 from taac.algorithms.agent import Agent
 from taac.data_structures import Experience, Nest, TimeStep
 from taac.demonstrations import episode_files
+from taac.demonstrations.replay import SqilReplay
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
-from taac.replay import SqilReplay
 
 _AT_A_TIME = 64  # episodes that an algorithm explains side by side
 

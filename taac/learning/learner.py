@@ -13,6 +13,7 @@ from taac.algorithms import Algorithm
 from taac.algorithms.agent import Agent
 from taac.algorithms.reward_signals import RewardSignal
 from taac.data_structures import Experience, LossInfo, Nest, TimeStep
+from taac.demonstrations.replay import Demonstrations, SqilReplay
 from taac.errors import TaacError
 from taac.learning.diagnostics import Diagnostics, RunningMeans, explained_variances
 from taac.learning.guard import GradientStep, GrowthWatch, Guard, sum_of_all
@@ -20,7 +21,7 @@ from taac.learning.optimizers import TensorFlowAdam, decay_weights, skips_on_dev
 from taac.machine.compiled import CompiledFunction
 from taac.machine.products import Products, available, parts, resolve, using
 from taac.ops.schedules import LinearSchedule, Schedule, Scheduled, at_start, bounds, follow
-from taac.replay import Demonstrations, ReplayBuffer, SqilReplay
+from taac.replay import ReplayBuffer
 
 EPSILON = 1e-7  # of TensorFlow's Adam
 

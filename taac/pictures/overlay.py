@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from taac.pictures.recording import Shown
+from taac.pictures.steps import Shown
 
 ACT, REPEAT = (232, 119, 34), (62, 122, 178)  # orange, blue
 _BACKGROUND, _TEXT = (24, 26, 30), (240, 240, 240)

@@ -24,10 +24,10 @@ except ImportError:  # not on Windows: there, runs are not locked
     fcntl = None  # type: ignore[assignment]
 
 from taac import __version__
-from taac.acting.metrics import EpisodeSummary
 from taac.errors import TaacError
 from taac.runs import files
 from taac.runs.checkpoint import Checkpoints
+from taac.runs.layout import EpisodeSummary
 
 PACKAGES = (
     "torch",

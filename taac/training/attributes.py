@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from taac.algorithms.temperature import Temperature
+from taac.demonstrations.replay import SqilReplay
 from taac.errors import TaacError
-from taac.replay import SqilReplay
 
 if TYPE_CHECKING:
     from taac.training.trainer import Trainer

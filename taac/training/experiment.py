@@ -19,12 +19,13 @@ from taac.algorithms.reward_signals import RewardSignal
 from taac.algorithms.td_losses import BaseTDLoss
 from taac.data_structures import Experience, Nest, TimeStep
 from taac.demonstrations.frames import SqilMonitor, demonstrated_frames
+from taac.demonstrations.replay import Demonstrations, SqilReplay, kept_apart, prefilled
 from taac.environments.vector_environment import VectorEnvironment, create_environment
 from taac.errors import TaacError
 from taac.learning.learner import Learner
 from taac.networks import ObservationNormalizer, RecurrentEncoder, RewardNormalizer
 from taac.ops.schedules import Schedule
-from taac.replay import Demonstrations, ReplayBuffer, SqilReplay, kept_apart, prefilled
+from taac.replay import ReplayBuffer
 from taac.training.trainer import Trainer
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from taac.acting.metrics import EpisodeSummary
 from taac.runs import files
+from taac.runs.layout import EpisodeSummary
 from taac.training import hparams
 
 # Tag -> meaning. No other scalar is written, but for what an algorithm declares in `summary_tags`.

@@ -14,20 +14,22 @@ import torch
 from taac.acting.action_log import ActionLog
 from taac.acting.evaluation import evaluate
 from taac.acting.explorers import Explorer
-from taac.acting.metrics import Episode, EpisodeRecorder, EpisodeSummary, summarize
+from taac.acting.metrics import Episode, EpisodeRecorder, summarize
 from taac.acting.rollout import Rollout
 from taac.algorithms.agent import Agent
 from taac.data_structures import LAST, AlgStep, Experience, Nest, TimeStep
+from taac.demonstrations.replay import SqilReplay
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import EnvironmentFailed, NotFiniteError, TaacError
 from taac.learning.learner import Learner
 from taac.machine.processes import settled_heap
 from taac.ops.schedules import Schedule, Scheduled, at_start, bounds
-from taac.pictures.recording import EpisodeVideo
-from taac.replay import ReplayBuffer, SqilReplay
+from taac.pictures.video import EpisodeVideo
+from taac.replay import ReplayBuffer
 from taac.runs import checkpoint, files, inspection
 from taac.runs.files import Damaged
 from taac.runs.frame_chunks import FrameChunks
+from taac.runs.layout import EpisodeSummary
 from taac.runs.run_folder import RunFolder
 from taac.training import trainer_state
 from taac.training.attributes import Attributes

@@ -9,12 +9,13 @@ import torch
 
 from taac import nest, specs
 from taac.acting.action_log import Elsewhere, numpy_state, set_numpy_state
-from taac.acting.metrics import Episode, EpisodeSummary
+from taac.acting.metrics import Episode
 from taac.errors import EnvironmentFailed, TaacError
 from taac.learning.optimizers import state_after_a_step
 from taac.runs import checkpoint
 from taac.runs.checkpoint import Checkpoint
 from taac.runs.files import Damaged
+from taac.runs.layout import EpisodeSummary
 
 if TYPE_CHECKING:
     from taac.training.trainer import Trainer

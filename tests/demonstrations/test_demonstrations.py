@@ -7,8 +7,9 @@ import torch
 
 from taac import nest, specs
 from taac.data_structures import Experience, StepType, TimeStep
+from taac.demonstrations.replay import SqilReplay, prefilled
 from taac.errors import TaacError
-from taac.replay import ReplayBuffer, SqilReplay, prefilled
+from taac.replay import ReplayBuffer
 
 F, M, L = (int(kind) for kind in (StepType.FIRST, StepType.MID, StepType.LAST))
 

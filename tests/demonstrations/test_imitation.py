@@ -17,9 +17,9 @@ from taac.algorithms.agent import Agent
 from taac.data_structures import AlgStep, Experience, StepType
 from taac.demonstrations.episode_files import EpisodeWriter
 from taac.demonstrations.frames import SqilMonitor, demonstrated_frames
+from taac.demonstrations.replay import SqilReplay
 from taac.environments.vector_environment import create_environment
 from taac.errors import TaacError
-from taac.replay import SqilReplay
 from taac.runs.run_folder import RunFolder
 from taac.training import config, experiment
 from tests.algorithms import test_sac, test_taac

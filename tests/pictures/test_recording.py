@@ -17,7 +17,8 @@ from taac.data_structures import AlgStep, Nest, TimeStep
 from taac.environments.vector_environment import create_environment
 from taac.errors import TaacError
 from taac.pictures.overlay import ACT, NARROWEST, REPEAT, Overlay, words
-from taac.pictures.recording import EpisodeVideo, Film, Recorder, Shown, VideoFile, shrink
+from taac.pictures.steps import Recorder, Shown
+from taac.pictures.video import EpisodeVideo, Film, VideoFile, shrink
 from tests.environments.toys import env_id
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from taac.acting.metrics import EpisodeSummary
+from taac.runs.layout import EpisodeSummary
 from taac.training.summaries import PHASES, TAGS, SummaryWriter, known_tags
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")

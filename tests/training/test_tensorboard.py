@@ -10,7 +10,7 @@ from PIL import Image
 
 from taac.commands.train import _hyper_parameters
 from taac.errors import TaacError
-from taac.pictures.recording import EpisodeVideo
+from taac.pictures.video import EpisodeVideo
 from taac.runs.run_folder import RunFolder
 from taac.training import config, experiment
 from taac.training.config import TASK_MACROS
