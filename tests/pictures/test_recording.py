@@ -127,7 +127,7 @@ def test_a_film_keeps_the_first_episode_alone():
 def test_the_video_of_an_evaluation_is_thinned_out_evenly(monkeypatch):
     """With room for 4 frames, 11 steps are shown as steps 1, 5 and 9: every 4th, each four times as long."""
     monkeypatch.setattr(EpisodeVideo, "MOST", 4)
-    monkeypatch.setattr("taac.pictures.recording.Overlay", lambda: lambda shown: shown.frame)
+    monkeypatch.setattr("taac.pictures.video.Overlay", lambda: lambda shown: shown.frame)
     environment = create_environment(
         env_id("Counter"), env_kwargs={"scripts": (("11t",),)}, render_mode="rgb_array", recorded=True
     )
