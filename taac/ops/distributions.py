@@ -1,4 +1,4 @@
-"""Squashed normal, the switching distribution beta, entropies and target entropies. All entropies are in nats."""
+"""The squashed normal, the switching distribution beta, categorical policies and target entropies, in nats."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _MIN_ALPHA = 1e-10
 
 
 def squash_log_det(pre_tanh: torch.Tensor) -> torch.Tensor:
-    """`log |d tanh(x) / dx| = log(1 - tanh(x)^2) = 2 (log 2 - x - softplus(-2x))`, elementwise; exact at saturation."""
+    """`log |d tanh(x) / dx| = log(1 - tanh(x)^2) = 2 (log 2 - x - softplus(-2x))`, elementwise. Exact at saturation."""
     return 2.0 * (_LOG_2 - pre_tanh - F.softplus(-2.0 * pre_tanh))
 
 
 def squashed_normal_log_prob(pre_tanh: torch.Tensor, mean: torch.Tensor, log_std: torch.Tensor) -> torch.Tensor:
     """Log-density of `a = tanh(x)`, `x ~ N(mean, exp(log_std)^2)` independently in each dimension.
 
-    `log p(a) = sum_i log N(x_i; mean_i, std_i) - log(1 - tanh(x_i)^2)`, from the pre-tanh `x`: inverting tanh would lose
-    all precision near the bounds.
+    `log p(a) = sum_i log N(x_i; mean_i, std_i) - log(1 - tanh(x_i)^2)`. It is computed from the pre-tanh `x` because
+    inverting tanh would lose all precision near the bounds.
 
     Args:
         pre_tanh, mean, log_std: `[..., A]`.
@@ -52,9 +52,9 @@ def _log_prob_of_noise(noise: torch.Tensor, pre_tanh: torch.Tensor, log_std: tor
 
 
 def squashed_normal_sample(mean: torch.Tensor, log_std: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """A reparameterised sample of the squashed normal, and its log-probability.
+    """A reparameterised sample of the squashed normal and its log-probability.
 
-    `a = tanh(mean + exp(log_std) * noise)`, `noise ~ N(0, 1)`; gradients flow to mean and log_std through both results.
+    `a = tanh(mean + exp(log_std) * noise)`, `noise ~ N(0, 1)`. Gradients flow to mean and log_std through both results.
 
     Args:
         mean, log_std: `[..., A]`.
@@ -75,12 +75,12 @@ def squashed_normal_sample(mean: torch.Tensor, log_std: torch.Tensor) -> tuple[t
 
 
 def squashed_normal_action(mean: torch.Tensor, log_std: torch.Tensor) -> torch.Tensor:
-    """The sample of `squashed_normal_sample`, of the same noise, without its log-probability."""
+    """The sample of `squashed_normal_sample` for the same noise, without its log-probability."""
     return torch.tanh(torch.addcmul(mean, log_std.exp(), torch.randn_like(mean)))
 
 
 def squashed_normal_mode(mean: torch.Tensor, log_std: torch.Tensor, epsilon: float = 0.0) -> torch.Tensor:
-    """The mode before squashing, `tanh(mean)`, `[..., A]`; with probability `epsilon`, each action is a sample instead."""
+    """The squashed mode `tanh(mean)`, `[..., A]`. With probability `epsilon`, an action is a sample instead."""
     mode = torch.tanh(mean)
     if epsilon == 0:
         return mode
@@ -93,15 +93,15 @@ def beta_distribution(
     alpha: torch.Tensor | float,
     advantage_clipping: tuple[float | None, float | None] | None = None,
 ) -> torch.Tensor:
-    """The switching policy, `beta = softmax(q / alpha)` over (go on with the old trajectory, start the new one).
+    """The switching policy `beta = softmax(q / alpha)` over (continue the old trajectory, start the new one).
 
-    Computed from the advantage `q_1 - q_0` so that it is exact at any size of q, and with alpha clamped to at least
-    1e-10, so that it never is NaN. It is never differentiated.
+    It is computed from the advantage `q_1 - q_0`, so that it is exact at any magnitude of q. Alpha is clamped to at least
+    1e-10, so that the result is never NaN. No gradient flows through it.
 
     Args:
-        q_values: `[..., 2]`, (q_0 of going on, q_1 of switching).
+        q_values: `[..., 2]`, q_0 of continuing and q_1 of switching.
         alpha: temperature, a scalar, > 0.
-        advantage_clipping: `(lo, hi)`, either may be None; the advantage is clipped to it first.
+        advantage_clipping: `(low, high)`, to which the advantage is clipped first; either may be None.
 
     Returns:
         Probabilities `[..., 2]`, detached, which sum to 1.
@@ -109,7 +109,7 @@ def beta_distribution(
     Raises:
         TaacError: the last dimension is not 2, not floats, or lo > hi.
 
-    Source: Yu, Xu and Zhang, TAAC (NeurIPS 2021, arXiv:2104.06521), section 4.1; advantage clipping: its locomotion
+    Source: Yu, Xu and Zhang, TAAC (NeurIPS 2021, arXiv:2104.06521), section 4.1; advantage clipping from its locomotion
     settings.
     """
     if q_values.dim() == 0 or q_values.shape[-1] != 2:
@@ -130,7 +130,7 @@ def beta_distribution(
 
 
 def boltzmann_distribution(q_values: torch.Tensor, alpha: torch.Tensor | float) -> torch.Tensor:
-    """The soft policy over choices, `p = softmax(q / alpha)`, with alpha clamped to at least 1e-10; never differentiated.
+    """The soft policy over choices, `p = softmax(q / alpha)`, with alpha clamped to at least 1e-10. No gradient flows.
 
     Args:
         q_values: `[..., C]`.
@@ -147,19 +147,19 @@ def boltzmann_distribution(q_values: torch.Tensor, alpha: torch.Tensor | float) 
 
 
 def categorical_entropy(probs: torch.Tensor) -> torch.Tensor:
-    """`-sum p log p` over the last dimension, in nats; a probability of 0 contributes 0. Not to be differentiated there."""
+    """`-sum p log p` over the last dimension, in nats. A probability of 0 contributes 0, with gradient NaN."""
     return -torch.xlogy(probs, probs).sum(-1)
 
 
 def categorical_policy(logits: torch.Tensor, valid: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Probabilities and log-probabilities over the valid choices, `log p = logits - log sum_valid exp(logits)`.
 
-    Both are 0 at choices that are not valid, so that sums like `sum p (alpha log p - q)` are over valid choices alone, and
-    no gradient flows to their logits.
+    Both are 0 at invalid choices, so that sums such as `sum p (alpha log p - q)` run over the valid choices only. No
+    gradient flows to the logits of invalid choices.
 
     Args:
         logits: `[..., C]`.
-        valid: `[..., C]` bool, at least one of each row.
+        valid: `[..., C]` bool, at least one true in each row.
 
     Returns:
         Probabilities `[..., C]` and log-probabilities `[..., C]`, with gradients.
@@ -171,7 +171,7 @@ def categorical_policy(logits: torch.Tensor, valid: torch.Tensor) -> tuple[torch
 
 
 def categorical_sample(probs: torch.Tensor) -> torch.Tensor:
-    """Choices `[...]` int64 drawn with probabilities (or weights) `[..., C]`; never one of probability 0."""
+    """Choices `[...]` int64 drawn with probabilities (or weights) `[..., C]`. Never draws one of probability 0."""
     return torch.multinomial(probs.reshape(-1, probs.shape[-1]), 1).reshape(probs.shape[:-1])
 
 
@@ -180,19 +180,19 @@ def continuous_target_entropy(
 ) -> float:
     """Target entropy of a continuous policy, `sum_i log((maximum_i - minimum_i) * min_prob)` over dimensions.
 
-    It is the entropy of a policy that spreads its mass evenly over the fraction `min_prob` of each dimension's range.
+    It is the entropy of a policy that is uniform over a fraction `min_prob` of each dimension's range.
 
     Args:
         minimum, maximum: bounds of the action, `[A]`, or a number for one dimension.
-        min_prob: in (0, 1]; 1 asks for the uniform policy.
+        min_prob: in (0, 1]; 1 is the entropy of the uniform policy.
 
     Returns:
         Nats.
 
     Raises:
-        TaacError: min_prob outside (0, 1] (the greatest entropy is at 1), or bounds without a range between them.
+        TaacError: min_prob outside (0, 1] (the greatest entropy is at 1), or bounds that are not finite or not in order.
 
-    Source: the settings published with TAAC (arXiv:2104.06521), which give `min_prob` a task.
+    Source: the settings published with TAAC (arXiv:2104.06521), which state `min_prob` for each task.
     """
     span = np.asarray(maximum, dtype=np.float64) - np.asarray(minimum, dtype=np.float64)
     if not (span.size and np.all(np.isfinite(span)) and np.all(span > 0)):
@@ -207,11 +207,11 @@ def continuous_target_entropy(
 def discrete_target_entropy(num_choices: int, min_prob: float) -> float:
     """Target entropy of a categorical policy, `p (log(N-1) - log p) - (1-p) log(1-p)`, p = min_prob.
 
-    It is the entropy of a policy whose likeliest choice has probability `1 - p` and whose others share `p` evenly.
+    It is the entropy of a policy whose most likely choice has probability `1 - p` and whose others share `p` evenly.
 
     Args:
         num_choices: N, at least 2.
-        min_prob: in (0, (N-1)/N]; the greatest asks for the uniform policy, of entropy `log N`.
+        min_prob: in (0, (N-1)/N]; the greatest is the uniform policy, with entropy `log N`.
 
     Returns:
         Nats; 0.1985 for N = 2 and p = 0.05.

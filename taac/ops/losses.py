@@ -15,7 +15,7 @@ def action_gradient_loss(action: torch.Tensor, action_gradient: torch.Tensor) ->
 
     Args:
         action: `[..., A]`, with a graph to the actor.
-        action_gradient: `[..., A]`, dQ/da; taken as a constant.
+        action_gradient: `[..., A]`, dQ/da, treated as a constant.
 
     Returns:
         `[...]`.
@@ -25,7 +25,7 @@ def action_gradient_loss(action: torch.Tensor, action_gradient: torch.Tensor) ->
 
 
 def temperature_loss(scale: torch.Tensor, entropy: torch.Tensor, target_entropy: torch.Tensor | float) -> torch.Tensor:
-    """`scale * (H - H_target)`, H a constant: pulls the temperature up while the entropy is below its target.
+    """`scale * (H - H_target)` with H constant. Raises the temperature while the entropy is below its target.
 
     Args:
         scale: scalar; log alpha (tuned in log space) or alpha itself (tuned directly).
@@ -35,16 +35,16 @@ def temperature_loss(scale: torch.Tensor, entropy: torch.Tensor, target_entropy:
     Returns:
         `[...]`.
 
-    Source: Haarnoja et al., SAC (arXiv:1812.05905), equation 18; in log space as their implementation.
+    Source: Haarnoja et al., SAC (arXiv:1812.05905), equation 18; in log space as in their implementation.
     """
     return scale * (entropy.detach() - target_entropy)
 
 
 def squared_td_error(q: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Squared TD error (without 1/2), summed over critics, its mean over reward dimensions.
+    """Squared TD error (without 1/2), summed over critics and averaged over reward dimensions.
 
     Args:
-        q: `[N, T, B]` or `[N, T, B, D]`, of N critics.
+        q: `[N, T, B]` or `[N, T, B, D]`, the predictions of N critics.
         target: `[T, B]` or `[T, B, D]`, detached.
 
     Returns:
@@ -59,12 +59,12 @@ def squared_td_error(q: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 def huber_td_error(q: torch.Tensor, target: torch.Tensor, delta: float) -> torch.Tensor:
-    """The squared TD error e^2 where |e| <= delta, and the line `delta (2 |e| - delta)` that goes on from there beyond it.
+    """Huber's loss: e^2 where the TD error |e| <= delta, and the tangent line `delta (2 |e| - delta)` beyond.
 
-    So no error pulls harder than one of delta does. It is twice Huber's function, as `squared_td_error` is without 1/2:
-    with delta above all errors the two are the same.
+    The gradient is therefore never larger than at an error of delta. It is twice Huber's function because
+    `squared_td_error` has no 1/2; with delta above all errors the two losses are equal.
 
-    Args, returns, errors: as `squared_td_error`.
+    Args, returns, errors: as in `squared_td_error`.
         delta: above 0, in units of Q.
 
     Source: Huber (1964), Robust Estimation of a Location Parameter; on TD errors Mnih et al. (Nature 2015), methods.

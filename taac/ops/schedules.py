@@ -1,6 +1,6 @@
-"""Numbers that change over a run, as functions of a count: the environment steps or the updates taken so far.
+"""Hyper-parameters that change over a run, as functions of a count: environment steps or updates so far.
 
-A schedule keeps no state. What it gives depends on the count alone, so a run that is resumed follows it exactly.
+A schedule keeps no state. Its value depends only on the count, so a resumed run follows it exactly.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class Schedule:
     """A number as a function of a count, 0 at the start of the run.
 
     Attributes:
-        unit: what it counts; "env_steps" are transitions over all environments, "updates" gradient steps.
+        unit: what it counts: "env_steps", transitions over all environments, or "updates", gradient steps.
         bounds: the least and the greatest value at any count.
-        first_change: the first count at which the value may differ from the one at 0.
-        knots: counts at which a piece begins or ends, 0 first.
-        in_steps: whether it takes few values, each over many counts.
+        first_change: the first count at which the value may differ from the value at 0.
+        knots: counts at which a piece begins or ends, starting with 0.
+        in_steps: whether the value is piecewise constant.
     """
 
     unit: Unit
@@ -40,11 +40,15 @@ class Schedule:
         raise NotImplementedError
 
     def at(self, env_steps: int, updates: int) -> float:
-        """The value after so many environment steps and updates, whichever of them it counts."""
+        """The value after `env_steps` environment steps and `updates` updates. Uses the one that it counts."""
         return self(env_steps if self.unit == "env_steps" else updates)
 
     def integral(self, count: int) -> Fraction | float:
-        """The integral of the value from 0 to a count, without rounding where the schedule allows that."""
+        """The integral of the value from 0 to a count, exact where the schedule allows it.
+
+        Raises:
+            TaacError: the schedule has no integral.
+        """
         raise TaacError(f"{type(self).__name__} has no integral, so it cannot be the schedule of a ratio")
 
     def __str__(self) -> str:
@@ -53,11 +57,11 @@ class Schedule:
 
 
 class LinearSchedule(Schedule):
-    """`start` up to the count `begin`, then in a straight line to `end` over a length, then `end`.
+    """`start` up to the count `begin`, then linear to `end` over a length, then `end`.
 
     Args:
         start, end: values.
-        env_steps, updates: the length, 1 or more, in the unit in which the schedule counts. Exactly one of them.
+        env_steps, updates: the length, 1 or more. Exactly one of the two; it sets the schedule's unit.
         begin: count at which the line begins.
     """
 
@@ -70,7 +74,7 @@ class LinearSchedule(Schedule):
         self.first_change, self.knots = self.begin + 1, (0, self.begin, self.begin + self.length)
 
     def __call__(self, count: int) -> float:
-        done = _done(count - self.begin, self.length)
+        done = _fraction(count - self.begin, self.length)
         return self.end if done == 1.0 else self.start + done * (self.end - self.start)
 
     def integral(self, count: int) -> Fraction:
@@ -82,13 +86,13 @@ class LinearSchedule(Schedule):
 
 
 class ExponentialSchedule(Schedule):
-    """`start` up to the count `begin`, then `start (end / start)^x`, x from 0 to 1 over a length, then `end`.
+    """`start` up to the count `begin`, then `start (end / start)^x` with x from 0 to 1 over a length, then `end`.
 
-    So in equal times it changes by equal factors.
+    It changes by equal factors in equal times.
 
     Args:
         start, end: values, both above 0 or both below.
-        env_steps, updates: the length, 1 or more, in the unit in which the schedule counts. Exactly one of them.
+        env_steps, updates: the length, 1 or more. Exactly one of the two; it sets the schedule's unit.
         begin: count at which the decay begins.
     """
 
@@ -106,13 +110,13 @@ class ExponentialSchedule(Schedule):
         self.first_change, self.knots = self.begin + 1, (0, self.begin, self.begin + self.length)
 
     def __call__(self, count: int) -> float:
-        done = _done(count - self.begin, self.length)
+        done = _fraction(count - self.begin, self.length)
         return self.end if done == 1.0 else self.start * (self.end / self.start) ** done
 
     def integral(self, count: int) -> float:
-        """In double precision: `start l ((end/start)^x - 1) / log(end/start)` for the part x of the length l that is over."""
+        """The integral in double precision: `start l ((end/start)^x - 1) / log(end/start)` at the fraction x of length l."""
         before, rate = min(count, self.begin), math.log(self.end / self.start)
-        done = _done(count - self.begin, self.length)
+        done = _fraction(count - self.begin, self.length)
         decayed = self.start * self.length * (math.expm1(rate * done) / rate if rate else done)
         return self.start * before + decayed + self.end * max(0, count - self.begin - self.length)
 
@@ -121,11 +125,11 @@ class ExponentialSchedule(Schedule):
 
 
 class PiecewiseSchedule(Schedule):
-    """`values[i]` from the count `counts[i]` on; or straight lines between these points, then the last value.
+    """`values[i]` from the count `counts[i]` on, or straight lines between these points and then the last value.
 
     Args:
         values: two or more.
-        env_steps, updates: the counts, as many as values, which rise from 0. Exactly one of them, the unit of the schedule.
+        env_steps, updates: the counts, rising from 0, as many as values. Exactly one of the two; it sets the unit.
         interpolate: whether straight lines join the points.
     """
 
@@ -141,7 +145,7 @@ class PiecewiseSchedule(Schedule):
         several = isinstance(values, (list, tuple)) and len(values) > 1
         if not several or len(values) != len(counts) or counts[0] != 0 or sorted({*counts}) != [*counts]:
             raise TaacError(
-                f"PiecewiseSchedule needs two or more values and as many counts of {UNITS[self.unit]}, which begin with 0 and "
+                f"PiecewiseSchedule needs two or more values and as many counts of {UNITS[self.unit]}, which start at 0 and "
                 f"rise, got values {values} and {self.unit} {given}"
             )
         self.values, self.knots = tuple(_finite(self, "values", value) for value in values), tuple(counts)
@@ -154,7 +158,7 @@ class PiecewiseSchedule(Schedule):
         piece = max(0, bisect.bisect_right(self.knots, count) - 1)
         if self.in_steps or piece == len(self.values) - 1:
             return self.values[piece]
-        done = _done(count - self.knots[piece], self.knots[piece + 1] - self.knots[piece])
+        done = _fraction(count - self.knots[piece], self.knots[piece + 1] - self.knots[piece])
         return self.values[piece] + done * (self.values[piece + 1] - self.values[piece])
 
     def integral(self, count: int) -> Fraction:
@@ -168,27 +172,27 @@ class PiecewiseSchedule(Schedule):
 class Scheduled(NamedTuple):
     """A hyper-parameter that follows a schedule.
 
-    A part lists its own in an attribute `scheduled`. Whoever drives the part sets their values before each use: the
-    trainer, see `taac.training.schedules`. Until then it has the value at count 0.
+    A part lists its scheduled hyper-parameters in an attribute `scheduled`. The trainer sets their values before each use
+    (`taac.training.schedules`). Until then each has its value at count 0.
     """
 
-    name: str  # as it is bound, "Learner.learning_rate"
+    name: str  # the name of the binding, "Learner.learning_rate"
     schedule: Schedule
-    set: Callable[[float], None]  # brings a value into force
+    set: Callable[[float], None]  # sets the value
 
 
 def at_start(value: float | Schedule) -> float:
-    """A hyper-parameter as it is before the first step."""
+    """The value of a hyper-parameter before the first step."""
     return value(0) if isinstance(value, Schedule) else value
 
 
 def bounds(value: float | Schedule) -> tuple[float, float]:
-    """The least and the greatest value that a hyper-parameter takes: what to check."""
+    """The least and the greatest value of a hyper-parameter, for range checks."""
     return value.bounds if isinstance(value, Schedule) else (value, value)
 
 
 def follow(part: Any, **parameters: Any) -> list[Scheduled]:
-    """Sets attributes of a part to hyper-parameters as they are at the start; returns those that follow a schedule."""
+    """Sets each hyper-parameter as an attribute of `part`, at its initial value. Returns those that follow a schedule."""
     for name, value in parameters.items():
         setattr(part, name, at_start(value))
     return [
@@ -220,7 +224,7 @@ def _unit_length_begin(
 
 
 def _whole(schedule: Schedule, name: str, count: Any) -> int:
-    """A count as an integer, which gin files also write as 1e6."""
+    """A count as an integer. Gin files may write it as a float, such as 1e6."""
     if isinstance(count, bool) or not isinstance(count, (int, float)) or count != count // 1:
         raise TaacError(f"{type(schedule).__name__}.{name} must be a whole number, got {count!r}")
     return int(count)
@@ -236,8 +240,8 @@ def _finite(schedule: Schedule, name: str, value: Any) -> float:
     return float(value)
 
 
-def _done(count: int, length: int) -> float:
-    """The part of a length that is over, in [0, 1]."""
+def _fraction(count: int, length: int) -> float:
+    """The fraction of a length that is done, in [0, 1]."""
     return min(1.0, max(0, count) / length)
 
 
@@ -246,11 +250,11 @@ def _during(schedule: LinearSchedule | ExponentialSchedule) -> str:
 
 
 def _exact(value: float) -> Fraction:
-    return Fraction(str(value))  # 0.1 is meant as 1/10, which no float is
+    return Fraction(str(value))  # 0.1 means 1/10, which no float equals
 
 
 def _area(points: Sequence[tuple[int, Fraction]], count: int, in_steps: bool) -> Fraction:
-    """The integral from 0 to a count: of steps, or of straight lines between points; the last value goes on."""
+    """The integral from 0 to a count, of steps or of straight lines between points. The last value continues for ever."""
     total = Fraction(0)
     for (begin, value), (end, following) in itertools.pairwise(points):
         over = min(count, end) - begin

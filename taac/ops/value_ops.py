@@ -1,14 +1,15 @@
 """Returns: the targets that critics regress on.
 
-All share one recursion, backwards from `G[T-1] = value[T-1]`:
+Most of them share one recursion, backwards from `G[T-1] = value[T-1]`:
 
     G[t] = reward[t+1] + discount[t+1] * A[t+1],    A[t] = value[t] where stop[t], else bonus[t] + G[t],
 
-and differ in `stop` alone, which always holds at LAST. `bonus[t]` is the entropy bonus of acting at step t, for soft
-values: `value[t]` is soft too, so that it already contains `bonus[t]`. Without entropy in the targets it is 0.
-`reward[t]` and `discount[t]` are those received on arriving at step `t`; `discount` already includes gamma:
-`gamma * TimeStep.discount`. What is computed *at* a LAST frame belongs to no action and must be masked by the caller. No
-gradient flows through any argument.
+and differ only in `stop`, which always holds at LAST. `bonus[t]` is the entropy bonus of acting at step t. It is used with
+soft values, where `value[t]` already contains `bonus[t]`; without entropy in the targets it is 0. `retrace_return` and
+`skip_returns` have recursions of their own.
+
+`reward[t]` and `discount[t]` are received on arriving at step t. `discount` includes gamma: `gamma * TimeStep.discount`.
+No action is taken at a LAST frame, so the caller must mask the result there. No gradient flows through any argument.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def one_step_return(
     Args:
         reward: `[T, B]` or `[T, B, D]`, received on arriving at step t.
         value: same shape, the value of the state at step t.
-        step_type: `[T, B]`, a `StepType` each. It does not matter here; it is checked, so that returns are exchangeable.
+        step_type: `[T, B]`, a `StepType` each. It is checked but not used, so that all returns can be called alike.
         discount: `[T, B]` or `[T, B, D]`, gamma times the discount received on arriving at step t.
 
     Returns:
@@ -52,19 +53,19 @@ def n_step_return(
 ) -> torch.Tensor:
     """N-step return to the end of the segment or of the episode, whichever comes first.
 
-    `G[t] = reward[t+1] + discount[t+1] * A[t+1]`, `A[t] = value[t]` where step t is LAST, else `bonus[t] + G[t]`; so
-    `G[0] = r[1] + d[1] r[2] + ... + d[1]...d[T-1] value[T-1]` inside an episode without a bonus. It is not corrected for
-    the policy that chose the actions.
+    `G[t] = reward[t+1] + discount[t+1] * A[t+1]`, `A[t] = value[t]` where step t is LAST, else `bonus[t] + G[t]`. Inside an
+    episode and without a bonus, `G[0] = r[1] + d[1] r[2] + ... + d[1]...d[T-1] value[T-1]`. There is no off-policy
+    correction.
 
-    The soft return is the same as the hard one (a value without entropy) of the rewards
-    `reward[t] + discount[t] * bonus[t]`: each step pays its entropy, and none is paid after a termination.
+    The soft return equals the hard return (values without entropy) of the rewards `reward[t] + discount[t] * bonus[t]`.
+    Each step earns its entropy bonus, and none is earned after a termination.
 
     Args:
-        reward, value, step_type, discount: as `one_step_return`.
-        bonus: of reward's shape, the entropy bonus at step t, which `value` contains; None: `value` contains none. That of
-            steps 0 and T-1 is never read.
+        reward, value, step_type, discount: as in `one_step_return`.
+        bonus: reward's shape, the entropy bonus at step t, which `value` contains. None if `value` contains no entropy.
+            The entries at steps 0 and T-1 are never read.
 
-    Returns, errors: as `one_step_return`.
+    Returns, errors: as in `one_step_return`.
 
     Source: Sutton and Barto (2nd edition), equation 7.1; with entropy, Haarnoja et al. (arXiv:1812.05905), equation 2.
     """
@@ -80,21 +81,20 @@ def compare_through_return(
     switch: torch.Tensor,
     bonus: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The compare-through return of TAAC: multi-step through the steps at which nobody switches.
+    """The compare-through return of TAAC: a multi-step return that bootstraps at the first switch.
 
     `G[t] = reward[t+1] + discount[t+1] * A[t+1]`, `A[t] = value[t]` where step t is LAST or `switch[t]`, else
     `bonus[t] + G[t]`.
-    With `switch[t] = b[t] | b~[t]` (the switch that was executed, and one newly sampled from the current policy at the
-    replayed state), a target reaches on through step t only where both went on with the same trajectory: there the
-    executed action is the one that the current policy takes, so the return needs no importance weights.
-    `switch[0]` is never read.
+    TAAC calls it with `switch[t] = b[t] | b~[t]`: `b` is the executed switch, `b~` is sampled anew from the current policy
+    at the replayed state. A target then extends beyond step t only if neither switches. There the current policy takes the
+    executed action, so the return needs no importance weights. `switch[0]` is never read.
 
-    With `switch` true everywhere it is `one_step_return`; with `switch` true nowhere, `n_step_return`.
+    With `switch` true everywhere it equals `one_step_return`; with `switch` false everywhere, `n_step_return`.
 
     Args:
-        reward, value, step_type, discount: as `one_step_return`.
+        reward, value, step_type, discount: as in `one_step_return`.
         switch: `[T, B]` bool.
-        bonus: as `n_step_return`. TAAC's own targets have none.
+        bonus: as in `n_step_return`. TAAC's own targets have none.
 
     Returns:
         `[T-1, B]` or `[T-1, B, D]`, detached.
@@ -121,7 +121,7 @@ def retrace_return(
     q: torch.Tensor,
     trace: torch.Tensor,
 ) -> torch.Tensor:
-    """The Retrace target: multi-step, with each further TD error cut by how likely the action is under the policy.
+    """The Retrace target: a multi-step return whose later TD errors are weighted by truncated importance ratios.
 
     `G[t] = Q[t] + sum_k (prod_{i=1..k} discount[t+i] c[t+i]) delta[t+k]`, `delta[t] = reward[t+1] + discount[t+1] value[t+1]
     - Q[t]`, with no trace through LAST; computed backwards as
@@ -129,13 +129,13 @@ def retrace_return(
     `G[t] = reward[t+1] + discount[t+1] * (value[t+1] + c[t+1] (G[t+1] - Q[t+1]))`, where the second term is 0 if step t+1
     is LAST or the segment's last.
 
-    With c = 0 everywhere it is `one_step_return`. With c = 1, and `value` the Q of the executed actions, it is
-    `n_step_return`. With a soft value, and Q as SAC's (without the entropy of its own action), it is the soft return as it
-    stands: `value - Q` contains the bonus of each step that it goes through.
+    With c = 0 everywhere it equals `one_step_return`. With c = 1 and `value` the Q of the executed actions it equals
+    `n_step_return`. Soft values need no `bonus`: SAC's Q excludes the entropy of its own action and the soft `value`
+    includes it, so `value - Q` contains the bonus of each step that the trace passes.
 
     Args:
-        reward, value, step_type, discount: as `one_step_return`; `value` is the policy's expected Q.
-        q: `[T-1, B]` or `[T-1, B, D]`, Q of the executed actions of steps 0..T-2; that of step 0 is never read.
+        reward, value, step_type, discount: as in `one_step_return`; `value` is the policy's expected Q.
+        q: `[T-1, B]` or `[T-1, B, D]`, Q of the executed actions at steps 0..T-2. The entry at step 0 is never read.
         trace: `[T-1, B]`, `c = lambda min(1, pi(a|s) / mu(a|s))` of those actions.
 
     Returns:
@@ -149,18 +149,18 @@ def retrace_return(
     discount = _check(reward, value, step_type, discount)
     if q.shape != reward[1:].shape or trace.shape != step_type[1:].shape:
         raise TaacError(
-            f"q and trace are of steps 0..T-2: expected shapes {list(reward[1:].shape)} and {list(step_type[1:].shape)}, "
+            f"q and trace must cover steps 0..T-2: expected shapes {list(reward[1:].shape)} and {list(step_type[1:].shape)}, "
             f"got {list(q.shape)} and {list(trace.shape)}"
         )
     with torch.no_grad():
-        goes_on = trace * (step_type[:-1] != StepType.LAST)
+        trace = trace * (step_type[:-1] != StepType.LAST)
         if reward.dim() == 3:
-            goes_on = goes_on.unsqueeze(-1)
+            trace = trace.unsqueeze(-1)
         returns = torch.empty_like(value[1:])
-        further = torch.zeros_like(value[0])
+        correction = torch.zeros_like(value[0])
         for t in range(value.shape[0] - 2, -1, -1):
-            returns[t] = reward[t + 1] + discount[t + 1] * (value[t + 1] + further)
-            further = goes_on[t] * (returns[t] - q[t])
+            returns[t] = reward[t + 1] + discount[t + 1] * (value[t + 1] + correction)
+            correction = trace[t] * (returns[t] - q[t])
         return returns
 
 
@@ -173,32 +173,32 @@ def skip_returns(
     max_skip: int,
     bonus: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The return of every skip that a segment holds: of an action taken at step t and held until step t+j.
+    """The returns of all skips in a segment. Skip j at step t is an action chosen at t and held until t+j.
 
-    `G_1[t] = reward[t+1] + discount[t+1] * value[t+1]`, and `G_j[t] = reward[t+1] + discount[t+1] * (bonus[t+1] + G_{j-1}[t+1])`:
-    j rewards, then the value of the state arrived at. It is one that happened where no new action was chosen at steps
-    t+1..t+j-1, and the episode did not end before t+j.
+    `G_1[t] = reward[t+1] + discount[t+1] * value[t+1]`, and
+    `G_j[t] = reward[t+1] + discount[t+1] * (bonus[t+1] + G_{j-1}[t+1])`: j rewards, then the value of the state at t+j.
+    Skip j happened if no new action was chosen at t+1..t+j-1 and the episode did not end before t+j.
 
-    A soft value contains the entropy of every step from the state arrived at on. `bonus` adds that of the steps in between,
-    so that long skips and short ones contain the entropy of the same steps, and compare by their rewards. Without it,
-    `G_1 - G_2` would contain the entropy of one step: a negative one would favour holding, a positive one deciding.
+    A soft value contains the entropy of every step from its state on. `bonus` adds the entropy of the steps in between, so
+    that long and short skips contain the entropy of the same steps and differ only in their rewards. Without it,
+    `G_1 - G_2` would contain the entropy of one step: negative entropy would favour long skips, positive entropy short ones.
 
     Args:
-        reward, value, step_type, discount: as `one_step_return`; the value of step 0 is never read.
+        reward, value, step_type, discount: as in `one_step_return`. The value at step 0 is never read.
         decided: `[T, B]` bool, whether a new action was chosen at a step.
         max_skip: J.
-        bonus: of reward's shape, the entropy bonus at step t, which `value` contains; None: `value` contains none. That of
-            steps 0 and T-1 is never read.
+        bonus: reward's shape, the entropy bonus at step t, which `value` contains. None if `value` contains no entropy.
+            The entries at steps 0 and T-1 are never read.
 
     Returns:
-        `G` `[J, T-1, B]` or `[J, T-1, B, D]`, detached, row j-1 of skips of length j, and whether the skip happened,
-        `[J, T-1, B]` bool; `G` is 0 where the segment ends before the skip.
+        `G`, `[J, T-1, B]` or `[J, T-1, B, D]`, detached; row j-1 holds the skips of length j, with 0 where the segment ends
+        before t+j. And whether each skip happened, `[J, T-1, B]` bool.
 
     Raises:
         TaacError: shapes that do not fit, T < 2, or J < 1.
 
     Source: Biedenkapp et al., TempoRL (ICML 2021, arXiv:2106.05262), section 4: the n-step update of the skip policy, and
-    the connectedness graph of a skip's states. The bonus is ours: the paper's values have no entropy.
+    the connectedness graph of a skip's states. The bonus is our addition, as the paper's values have no entropy.
     """
     discount = _check(reward, value, step_type, discount, bonus)
     if decided.shape != step_type.shape or decided.dtype != torch.bool:
@@ -213,13 +213,13 @@ def skip_returns(
         returns = reward.new_zeros(max_skip, *reward[1:].shape)
         happened = torch.zeros(max_skip, *step_type[1:].shape, dtype=torch.bool, device=step_type.device)
         acts = step_type[:-1] != StepType.LAST
-        arrived, until = value, torch.ones_like(decided)
+        target, valid = value, torch.ones_like(decided)
         for j in range(1, min(max_skip, steps - 1) + 1):
-            further = arrived[1:] if j == 1 or bonus is None else bonus[1 : steps - j + 1] + arrived[1:]
-            arrived = reward[1 : steps - j + 1] + discount[1 : steps - j + 1] * further
-            held = until[1:] if j == 1 else until[1:] & ~decided[1 : steps - j + 1]
-            until = acts[: steps - j] & held
-            returns[j - 1, : steps - j], happened[j - 1, : steps - j] = arrived, until
+            following = target[1:] if j == 1 or bonus is None else bonus[1 : steps - j + 1] + target[1:]
+            target = reward[1 : steps - j + 1] + discount[1 : steps - j + 1] * following
+            held = valid[1:] if j == 1 else valid[1:] & ~decided[1 : steps - j + 1]
+            valid = acts[: steps - j] & held
+            returns[j - 1, : steps - j], happened[j - 1, : steps - j] = target, valid
         return returns, happened
 
 
@@ -227,7 +227,7 @@ def skip_returns(
 def _backward(
     reward: torch.Tensor, value: torch.Tensor, stop: torch.Tensor, discount: torch.Tensor, bonus: torch.Tensor | None
 ) -> torch.Tensor:
-    """The recursion of the module's docstring. `discount` is already broadcast."""
+    """The recursion in the module's docstring. `discount` already has the reward's rank."""
     if reward.dim() == 3:
         stop = stop.unsqueeze(-1)
     steps = value.shape[0]
@@ -235,8 +235,8 @@ def _backward(
     target = value[-1]
     for t in range(steps - 2, -1, -1):
         if t < steps - 2:
-            further = target if bonus is None else bonus[t + 1] + target
-            target = torch.where(stop[t + 1], value[t + 1], further)
+            following = target if bonus is None else bonus[t + 1] + target
+            target = torch.where(stop[t + 1], value[t + 1], following)
         target = reward[t + 1] + discount[t + 1] * target
         returns[t] = target
     return returns
@@ -249,7 +249,7 @@ def _check(
     discount: torch.Tensor,
     bonus: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Checks the shapes that all returns share; gives the discount with the reward's rank."""
+    """Checks the shapes that all returns share. Returns the discount with the reward's rank."""
     if reward.dim() not in (2, 3):
         raise TaacError(f"reward must be [T, B] or [T, B, D], got shape {list(reward.shape)}")
     if value.shape != reward.shape:
@@ -264,5 +264,5 @@ def _check(
             f"discount must have shape {list(time_batch)} or reward's {list(reward.shape)}, got {list(discount.shape)}"
         )
     if reward.shape[0] < 2:
-        raise TaacError("a return needs at least two steps (T >= 2): the first, and one to arrive at")
+        raise TaacError(f"a return needs at least two steps (T >= 2), got T = {reward.shape[0]}")
     return discount.unsqueeze(-1) if discount.dim() < reward.dim() else discount

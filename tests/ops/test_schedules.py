@@ -124,7 +124,7 @@ def test_a_parameter_is_a_number_or_follows():
         (lambda: ExponentialSchedule(1.0, 2.0, updates=0), r"ExponentialSchedule\.updates must be 1 or more"),
         (lambda: PiecewiseSchedule((1,), env_steps=(0,)), "two or more values"),
         (lambda: PiecewiseSchedule((1, 2), env_steps=(0, 1, 2)), "as many counts"),
-        (lambda: PiecewiseSchedule((1, 2), env_steps=(5, 10)), "begin with 0"),
+        (lambda: PiecewiseSchedule((1, 2), env_steps=(5, 10)), "start at 0"),
         (lambda: PiecewiseSchedule((1, 2, 3), updates=(0, 10, 10)), "rise"),
         (lambda: PiecewiseSchedule((1, 2, 3), updates=(0, 10, 5)), "rise"),
         (lambda: PiecewiseSchedule((1, float("inf")), updates=(0, 5)), "finite"),
