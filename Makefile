@@ -11,7 +11,7 @@ PEERS := .venv-peers
 PEERS_PYTHON ?= $(PEERS)/bin/python
 BENCH_FLAGS ?=
 
-.PHONY: demo test check quick lint types bench bench-peers clean
+.PHONY: demo test check quick lint types docs-tables bench bench-peers clean
 
 $(STAMP): setup.py constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 10) else "taac needs Python 3.10 or later; $(PYTHON) is %d.%d. Try: make PYTHON=python3.11 ..." % v[:2])'
@@ -45,6 +45,10 @@ check: lint types
 	$(BIN)/python -m pytest -n $(WORKERS) -rs
 
 test: check
+
+# The pages of docs/ that are tables of the code; a test holds them equal.
+docs-tables: $(STAMP)
+	$(BIN)/python -m experiments.docs_tables
 
 bench: $(STAMP)
 	$(BIN)/python -m experiments.benchmarks --peers_python $(PEERS_PYTHON) $(BENCH_FLAGS)

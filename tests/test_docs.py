@@ -1,0 +1,301 @@
+"""The pages: their links, paths, bindings and flags exist, generated tables are up to date, and the README is short."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import gin
+import pytest
+
+from experiments import docs_tables
+from taac.training import config
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+PAGES = [
+    *(ROOT / name for name in ("README.md", "SECURITY.md", "CHANGELOG.md")),
+    *sorted(DOCS.rglob("*.md")),
+    *sorted((ROOT / "experiments").rglob("*.md")),
+]
+OF_PRESENT = [page for page in PAGES if page.name != "CHANGELOG.md"]  # a changelog also tells of what is gone
+README_BYTES = 10_240
+FENCE = re.compile(r"^ *```.*?^ *```[^\n]*$", re.MULTILINE | re.DOTALL)
+INLINE = re.compile(r"`([^`\n]+)`")
+PATH = re.compile(r"(?<![\w./-])(?:taac|gin|experiments|docs|tests)/[\w./*-]*\w")
+BINDING = re.compile(r"(?:^|--gin_param \"?)(?:\w+/)?(\w+)(?:\.(\w+))? ?=(?!=)", re.MULTILINE)
+
+
+def names(pages: list[Path]) -> list[str]:
+    return [str(page.relative_to(ROOT)) for page in pages]
+
+
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+# --- links ------------------------------------------------------------------------------------------------------------
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    found: set[str] = set()
+    for heading in re.findall(r"^#{1,6} +(.+?) *#*$", FENCE.sub("", text), re.MULTILINE):
+        shown = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        slug = re.sub(r"[^\w\- ]", "", shown).replace(" ", "-")
+        number, unique = 0, slug
+        while unique in found:
+            number += 1
+            unique = f"{slug}-{number}"
+        found.add(unique)
+    return found
+
+
+def dead_links(page: Path, text: str) -> list[str]:
+    """Relative links of a page's text that lead to no file, to no heading, or out of docs/, which are built by themselves."""
+    inside = DOCS if page.is_relative_to(DOCS) else ROOT
+    dead = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", INLINE.sub("", FENCE.sub("", text))):
+        if re.match(r"[a-z]+:", link):
+            continue
+        file, _, anchor = link.partition("#")
+        target = (page.parent / file).resolve() if file else page
+        alive = target.exists() and target.is_relative_to(inside)
+        if not alive or (anchor and anchor not in anchors(text if target == page else text_of(target))):
+            dead.append(link)
+    return dead
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
+def test_no_link_is_dead(page):
+    assert dead_links(page, text_of(page)) == []
+
+
+@pytest.mark.parametrize(
+    "text, dead",
+    [
+        ("[a](docs/equations.md#returns) [b](https://example.org/x) [c](#here)\n# Here", []),
+        ("[a](docs/gone.md)", ["docs/gone.md"]),
+        ("![a](docs/images/gone.png)", ["docs/images/gone.png"]),
+        ("[a](docs/equations.md#gone)", ["docs/equations.md#gone"]),
+        ("[a](#gone)\n# Here", ["#gone"]),
+        ("[a](../../etc/passwd)", ["../../etc/passwd"]),
+        ("`[a](docs/gone.md)`\n```\n[a](docs/gone.md)\n```\n", []),
+        ("[a](#b)\n```\n# B\n```\n", ["#b"]),
+        ("[a](#a-b-c) [b](#a-b-c-1)\n# A `b`, *c*\n## A b c", []),
+    ],
+)
+def test_dead_links_are_found(text, dead):
+    assert dead_links(ROOT / "README.md", text) == dead
+
+
+def test_links_out_of_docs_are_found():
+    text = "[a](equations.md#returns) [b](../README.md) [c](../experiments/README.md)"
+    assert dead_links(DOCS / "README.md", text) == ["../README.md", "../experiments/README.md"]
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.name)
+def test_every_page_is_in_the_index(page):
+    index = DOCS / "README.md"
+    assert page == index or f"]({page.relative_to(index.parent)})" in text_of(index)
+
+
+@functools.cache
+def cited() -> list[tuple[str, str]]:
+    """Citations of pages in code: file and line, and page with its anchor."""
+    found = []
+    for folder, pattern in (("taac", "*.py"), ("tests", "*.py"), ("experiments", "*.py"), ("gin", "*.gin")):
+        for path in (ROOT / folder).rglob(pattern):
+            if path == Path(__file__):
+                continue
+            for number, line in enumerate(text_of(path).splitlines(), 1):
+                where = f"{path.relative_to(ROOT)}:{number}"
+                found += [(where, link) for link in re.findall(r"docs/[\w/-]+\.md(?:#[\w-]*)?", line)]
+    return found
+
+
+def test_what_code_cites_exists():
+    assert cited()
+    assert [(where, link) for where, link in cited() if dead_links(ROOT / "README.md", f"[x]({link})")] == []
+
+
+# --- paths, bindings, flags, functions --------------------------------------------------------------------------------
+
+
+def code_of(text: str) -> Iterator[str]:
+    """What stands in fences and in backticks."""
+    yield from FENCE.findall(text)
+    yield from INLINE.findall(FENCE.sub("", text))
+
+
+def missing_paths(text: str) -> list[str]:
+    """Paths of the repository that a page's code names and that do not exist; NAME stands for any, as do ids of environments."""
+    found = [path for code in code_of(text) for path in PATH.findall(code)]
+    return [
+        path
+        for path in found
+        if not any(ROOT.glob(path)) and "NAME" not in path and not re.fullmatch(r"taac/\w+-v\d+", path)
+    ]
+
+
+@pytest.mark.parametrize("page", OF_PRESENT, ids=names(OF_PRESENT))
+def test_every_path_exists(page):
+    assert missing_paths(text_of(page)) == []
+
+
+def test_missing_paths_are_found():
+    text = (
+        "`taac/gone.py` `gin/methods/sac.gin` `taac/Recall-v0` `tests/**/*.gone`\n```\ntaac train gin/gone.gin\n```\n"
+    )
+    assert sorted(missing_paths(text)) == ["gin/gone.gin", "taac/gone.py", "tests/**/*.gone"]
+
+
+OWN = {"Constructor", "MyAlgorithm", "Other"}  # stand for something of the reader's
+
+
+@functools.cache
+def parameters(configurable: str) -> frozenset[str] | None:
+    """What can be bound, or is an attribute; None: no configurable of that name."""
+    config.load([])  # registers all
+    try:
+        found = gin.get_configurable(configurable)
+    except ValueError:
+        return None
+    if not inspect.isclass(found):
+        return frozenset(inspect.signature(inspect.unwrap(found)).parameters)
+    inits = [vars(level)["__init__"] for level in found.__mro__[:-1] if "__init__" in vars(level)]
+    return frozenset(dir(found)).union(*(inspect.signature(init).parameters for init in inits))
+
+
+def unknown_bindings(text: str) -> list[str]:
+    """Bindings in a page's code that name no configurable, parameter or macro; references such as `Trainer.hooks` likewise."""
+    unknown = []
+    for code in code_of(text):
+        gin_like = code.startswith("```\n") or "--gin_param" in code or re.match(r"\w+\.\w+ = ", code)
+        for name, parameter in BINDING.findall(code) if gin_like else []:
+            known = parameters(name) if parameter else {*config.TASK_MACROS, "NAME"}
+            if name not in OWN and (known is None or (parameter or name) not in known):
+                unknown.append(f"{name}.{parameter}" if parameter else name)
+        if reference := re.fullmatch(r"(\w+)\.(\w+)", code):
+            name, parameter = reference.groups()
+            if parameters(name) is not None and parameter not in parameters(name):
+                unknown.append(code)
+        unknown += [
+            f"@{name}" for name in re.findall(r"@([A-Z]\w+)", code) if name not in OWN and parameters(name) is None
+        ]
+    return unknown
+
+
+@pytest.mark.parametrize("page", OF_PRESENT, ids=names(OF_PRESENT))
+def test_every_binding_names_a_parameter(page):
+    assert unknown_bindings(text_of(page)) == []
+
+
+def test_unknown_bindings_are_found():
+    text = (
+        '```\ntaac train --gin_param "Trainer.gone = 1" --gin_param "gama = 0.9" --gin_param "gamma = 0.9" \\\n'
+        '    --gin_param "Goner.x = 1" --gin_param "SacAlgorithm.dqda_clipping = 1"\n'
+        "rate/LinearSchedule.ended = 1\nrate/LinearSchedule.end = @GoneSchedule()\n```\n"
+        "`Trainer.gone_too` `Trainer.hooks` `TaacAlgorithm.random_step` `TimeStep.reward` `Learner.gone = 1`"
+    )
+    assert sorted(unknown_bindings(text)) == [
+        "@GoneSchedule", "Goner.x", "Learner.gone", "LinearSchedule.ended", "Trainer.gone", "Trainer.gone_too", "gama"
+    ]  # fmt: skip
+
+
+@functools.cache
+def known_flags() -> frozenset[str]:
+    """Of all commands, from where they are defined."""
+    found = {"help"}
+    for path in (ROOT / "taac" / "commands").glob("*.py"):
+        source = text_of(path)
+        found |= set(re.findall(r"DEFINE_\w+\(\s*\"(\w+)\"", source))
+        if slurm := re.search(r"^SLURM = (\{.*\})$", source, re.MULTILINE):
+            found |= {f"slurm_{name}" for name in re.findall(r"\"(\w+)\":", slurm.group(1))}
+    return frozenset(found)
+
+
+def unknown_flags(text: str) -> list[str]:
+    """Flags in a page's `taac` commands, or alone in backticks, that no command has."""
+    unknown = []
+    for code in code_of(text):
+        lines = re.sub(r"\\\n", " ", code).splitlines() if code.startswith("```") else [code]
+        for line in lines:
+            if re.match(r"(python -m )?taac \w", line) or re.match(r"--[a-z_]+\b(?!-)", line):
+                given = re.findall(r"(?<![\w'\"=-])--([a-z_]+)", line)
+                unknown += [f for f in given if f not in known_flags() and f.removeprefix("no") not in known_flags()]
+    return unknown
+
+
+MANUAL = [page for page in OF_PRESENT if page.parent.name != "benchmarks" and page.parent.name != "reliability"]
+
+
+@pytest.mark.parametrize("page", MANUAL, ids=names(MANUAL))
+def test_every_flag_exists(page):
+    assert unknown_flags(text_of(page)) == []
+
+
+def test_unknown_flags_are_found():
+    text = "`--gone` `--nooverlay` `--slurm_time`\n```\ntaac plot --root_dir runs \\\n    --gone_too 3 --x 5\npip --else\n```\n"
+    assert sorted(unknown_flags(text)) == ["gone", "gone_too"]
+
+
+def missing_functions(text: str) -> list[str]:
+    """`value_ops.x` and the like, in backticks, that `taac.ops` does not have."""
+    modules = {path.stem for path in (ROOT / "taac" / "ops").glob("*.py")}
+    named = [code.split(".") for code in code_of(text) if re.fullmatch(r"\w+\.\w+", code)]
+    return [
+        f"{module}.{name}"
+        for module, name in named
+        if module in modules and name != "py" and not hasattr(importlib.import_module(f"taac.ops.{module}"), name)
+    ]
+
+
+@pytest.mark.parametrize("page", OF_PRESENT, ids=names(OF_PRESENT))
+def test_every_function_of_the_mathematics_exists(page):
+    assert missing_functions(text_of(page)) == []
+
+
+def test_missing_functions_are_found():
+    assert missing_functions("`value_ops.one_step_return` `value_ops.gone` `losses.py` `other.gone`") == [
+        "value_ops.gone"
+    ]
+
+
+# --- generated tables, and the README ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path, text", sorted(docs_tables.pages().items()), ids=lambda x: x.name if isinstance(x, Path) else ""
+)
+def test_generated_pages_are_up_to_date(path, text):
+    assert text_of(path) == text, "call `make docs-tables`"
+
+
+def test_generated_pages_follow_the_tables(monkeypatch):
+    before = docs_tables.pages()
+    monkeypatch.setitem(docs_tables.TAGS, "{phase}/new", "of a tag")
+    monkeypatch.setitem(docs_tables.TASK_MACROS, "new", "of a macro")
+    after = docs_tables.pages()
+    assert "| `rollout/new`, `evaluation/new` | of a tag |\n" in after[docs_tables.DOCS / "summaries.md"]
+    assert "| `new` | of a macro |\n" in after[docs_tables.DOCS / "macros.md"]
+    assert before.keys() == after.keys() and all(before[path] != after[path] for path in before)
+    monkeypatch.setitem(docs_tables.TAGS, "new", "a | b")
+    with pytest.raises(ValueError, match="break the table"):
+        docs_tables.summaries()
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_bytes()) <= README_BYTES
+
+
+def test_the_example_of_using_the_parts_runs():
+    """The Python blocks of the pages, as they stand."""
+    blocks = [block for page in OF_PRESENT for block in re.findall(r"```python\n(.*?)```", text_of(page), re.DOTALL)]
+    assert blocks
+    for block in blocks:
+        exec(compile(block, "docs", "exec"), {})
