@@ -27,6 +27,8 @@ CATEGORIES: dict[str, str] = {
 # A line that opens what one attempt at a run prints; what is before it in the log is of earlier ones.
 ATTEMPT = "=== "
 _SHOWN = 10  # differences that a message tells
+_END_OF_LOG = 64 << 10  # bytes in which to look for what went wrong
+_LONGEST_LINE = 1000  # characters of it
 
 
 class Run(NamedTuple):
@@ -55,7 +57,7 @@ class Run(NamedTuple):
     def error(self) -> str:
         """What its last attempt printed when it was refused, in its first line; else the last line that it printed."""
         try:
-            text = files.read_text(self.log, errors="replace").replace("\r", "\n")
+            text = files.read_end(self.log, _END_OF_LOG).decode(errors="replace").replace("\r", "\n")
         except OSError:
             return "it printed nothing"
         lines: list[str] = []
@@ -65,7 +67,7 @@ class Run(NamedTuple):
             elif line.strip():
                 lines.append(line.strip())
         refused = [line for line in lines if line.startswith("taac train: ")]
-        return (refused or lines or ["it printed nothing"])[-1]
+        return (refused or lines or ["it printed nothing"])[-1][:_LONGEST_LINE]
 
 
 @gin.configurable
@@ -166,18 +168,22 @@ class Comparison:
 def check_folders(runs: Sequence[Run]) -> None:
     """Refuses folders of runs, finished or not, that were started with other settings than is asked for now.
 
-    What is compared is what decides the run, by its config.gin: not how or from where it was started. Nothing is built.
+    What is compared is what decides the run, by its config.gin: not how or from where it was started. Nothing is built, and
+    nothing is imported that the configuration asked for does not import.
 
     Raises:
-        TaacError: names the first such folder, and what differs there.
+        TaacError: names the first such folder, and what differs there; or a link where a folder or a log belongs.
     """
     for run in runs:
+        for folder in (*run.folder.parents[:2], run.folder):  # of the task, of the method, of the run
+            files.check_folder(folder)
+        files.check_file(run.log)
         file = run.folder / "config.gin"
         if not file.exists() and not run.finished():  # not begun, or killed in the making: `taac train` sees to that
             continue
         asked = config.load(_after("--gin_file", run.command), _after("--gin_param", run.command))
         try:
-            found = asked.differences(config.load([str(file.absolute())]))
+            found = asked.differences(config.load([str(file.absolute())], imports=asked.imports))
         except TaacError as error:
             found = [str(error)]
         except (ValueError, RecursionError, MemoryError) as error:  # nested too deep; a number of too many digits

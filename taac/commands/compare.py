@@ -103,7 +103,7 @@ def launch(runs: list[Run], root_dir: str, array: SlurmArray) -> tuple[Launcher,
         return ray_cluster.RayCluster(given.ray_address, root_dir), given.jobs or None
     if given.launcher == "slurm":
         script = Path(root_dir) / "compare.sbatch"
-        slurm.folder(root_dir).mkdir(parents=True, exist_ok=True)  # the tasks print there, whoever submits them
+        slurm.make_folder(root_dir)  # the tasks print there, whoever submits them
         files.write(script, array.script(runs, root_dir, given.jobs).encode())
         print(f"{script}: the job array; when it is submitted, Ctrl-C leaves it alone and the same command follows it")
         return slurm.SlurmQueue(runs, script, given.jobs), None

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     import torch  # seconds, which commands that read text only do not pay for
 
 MAX_JSON_BYTES = 64 << 20  # parsed, JSON takes some ten times its size
+# Bytes of the files of a run, many times what the longest runs write.
+MAX_RUN_BYTES, MAX_CONFIG_BYTES, MAX_EVALUATIONS_BYTES = 4 << 20, 1 << 20, 64 << 20
+_PIECE = 1 << 20  # bytes
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -87,7 +90,7 @@ def open_file(path: Path, flags: int) -> int:
     """A descriptor of a plain file, opened without following a link and without waiting.
 
     Raises:
-        NotPlain: something else is there.
+        NotPlain: something else is there; or, with `O_APPEND`, a file of several names, as what is added would be under each.
         OSError: it cannot be opened.
     """
     check_file(path)  # before opening, which may itself do something to a device
@@ -99,6 +102,11 @@ def open_file(path: Path, flags: int) -> int:
         mode = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(mode):
             raise _not_plain(path, mode, "a plain file")
+        if flags & os.O_APPEND and os.fstat(descriptor).st_nlink > 1:
+            raise NotPlain(
+                f"{path} is a file that has another name elsewhere (a hard link), and is left alone; move it away, or put a "
+                "copy there"
+            )
     except OSError:
         os.close(descriptor)
         raise
@@ -184,11 +192,16 @@ def sync(path: Path) -> None:
 
 
 def refusal(error: OSError, path: Path, needed: int, more: str) -> TaacError:
-    """What to tell a user whose disk refused `needed` bytes at `path`."""
+    """What to tell a user whose disk refused `needed` bytes at `path`: too few bytes, or no inode for another file."""
     if isinstance(error, NotPlain):
         return error
     if error.errno not in FULL:
         return TaacError(f"cannot write {path}: {error}; {more}")
+    if error.errno == errno.ENOSPC and _has_no_inodes(path):
+        return TaacError(
+            f"the file system of {path} has no inodes left: it holds as many files and folders as it can, however many bytes "
+            f"are free; remove files there ({error.strerror}); {more}"
+        )
     try:
         free = f"{shutil.disk_usage(path if path.exists() else path.parent).free} bytes are free"
     except OSError:
@@ -196,9 +209,27 @@ def refusal(error: OSError, path: Path, needed: int, more: str) -> TaacError:
     return TaacError(f"the disk is full at {path}: {needed} bytes are needed, {free} ({error.strerror}); {more}")
 
 
+def _has_no_inodes(path: Path) -> bool:
+    try:
+        held = os.statvfs(path if path.exists() else path.parent)
+    except (OSError, AttributeError):  # Windows has no such call
+        return False
+    return held.f_files > 0 and held.f_favail == 0  # file systems without a bound count 0 of 0
+
+
 def digest(data: bytes) -> str:
     """A checksum as 32 hexadecimal digits; about a gigabyte a second."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def digest_of_file(path: Path, most: int) -> tuple[int, str]:
+    """Bytes and checksum of the first `most` bytes of a plain file, read in pieces; raises as `read_bytes`."""
+    found, left = hashlib.blake2b(digest_size=16), most
+    with os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
+        while left > 0 and (piece := file.read(min(left, _PIECE))):
+            found.update(piece)
+            left -= len(piece)
+    return most - left, found.hexdigest()
 
 
 def size(path: Path) -> int:
@@ -216,24 +247,28 @@ def size(path: Path) -> int:
         raise Damaged(f"{path} cannot be read: {error}") from error
 
 
-def read_bytes(path: Path) -> bytes:
-    """The content of a plain file.
+def read_bytes(path: Path, most: int | None = None) -> bytes:
+    """The content of a plain file, of at most `most` bytes: its size is checked before anything is read.
 
     Raises:
         NotPlain: a link, a pipe, a device or a folder is there.
+        Damaged: it is longer.
         OSError: it cannot be read.
     """
     with os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
-        return file.read()
+        found = os.fstat(file.fileno()).st_size
+        if most is not None and found > most:
+            raise Damaged(f"{path.name} has {found} bytes, expected at most {most}")
+        return file.read() if most is None else file.read(most)
 
 
-def read_text(path: Path, errors: str = "strict") -> str:
+def read_text(path: Path, errors: str = "strict", most: int | None = None) -> str:
     """The text of a plain file, with line ends as `Path.read_text` gives them; raises as `read_bytes`.
 
     Raises:
         UnicodeDecodeError: it is no UTF-8, unless `errors` says what to do then.
     """
-    return io.TextIOWrapper(io.BytesIO(read_bytes(path)), encoding="utf-8", errors=errors).read()
+    return io.TextIOWrapper(io.BytesIO(read_bytes(path, most)), encoding="utf-8", errors=errors).read()
 
 
 def read(path: Path, expected_size: int, expected_digest: str) -> bytes:
@@ -255,20 +290,22 @@ def read(path: Path, expected_size: int, expected_digest: str) -> bytes:
 
 
 def read_bounded(path: Path, most: int) -> bytes:
-    """The content of a plain file, read once, of at most `most` bytes; its size is checked before anything is read.
+    """As `read_bytes`, where what is no plain file is one more kind of damage.
 
     Raises:
         OSError: it is missing or cannot be read.
         Damaged: it is longer, or no plain file.
     """
     try:
-        descriptor = open_file(path, os.O_RDONLY)
+        return read_bytes(path, most)
     except NotPlain as error:
         raise Damaged(str(error)) from error
-    with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(descriptor).st_size
-        if found > most:
-            raise Damaged(f"{path.name} has {found} bytes, expected at most {most}")
+
+
+def read_end(path: Path, most: int) -> bytes:
+    """The last `most` bytes of a plain file, or all of it; raises as `read_bytes`."""
+    with os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - most))
         return file.read(most)
 
 

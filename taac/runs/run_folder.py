@@ -44,6 +44,7 @@ EVALUATION_COLUMNS = (
     "env_steps", "updates", "training_decisions", "seconds", "episodes", "return_mean", "return_std", "length",
     "fraction_repeated", "mean_run", "max_run", "decisions", "jerk", "fraction_same",
 )  # fmt: skip
+MAX_EVENTS_BYTES = 1 << 30  # of all event files, that are compared with what they were at a checkpoint
 CHANGING = ("status", "end", "resumed", "diverged", "error")  # of run.json, between checkpoints
 AGAIN = "make room and call the same command again"
 
@@ -90,7 +91,7 @@ class RunFolder:
                 f"--root_dir {self.path} is not empty and holds no run of taac "
                 f"({self.config.name} and {self.run.name} are not both there); give a new or empty folder"
             )
-        held = files.read_text(self.config, errors="replace")
+        held = files.read_text(self.config, errors="replace", most=files.MAX_CONFIG_BYTES)
         if held != config:
             self.checkpoints.refuse_earlier_version()  # its configuration lacks the parameters that are new
             changes = list(
@@ -164,8 +165,8 @@ class RunFolder:
 
     def read_run(self) -> dict[str, Any]:
         try:
-            content = json.loads(files.read_text(self.run))
-        except (OSError, ValueError, RecursionError) as error:
+            content = files.read_bounded_json(self.run, files.MAX_RUN_BYTES)
+        except (OSError, files.Damaged) as error:
             raise TaacError(f"{self.run} cannot be read: {error}; is {self.path} the folder of a run?") from error
         if not isinstance(content, dict):
             raise TaacError(f"{self.run} holds no run: expected a JSON object, got {type(content).__name__}")
@@ -202,12 +203,16 @@ class RunFolder:
         self.best.remove([steps for steps in saved if steps != max((s for s in saved if s <= up_to), default=None)])
 
     def records(self) -> dict[str, Any]:
-        """run.json and evaluations.csv as they are, and checksums of the event files: what a checkpoint holds of them."""
-        events = {path.name: files.read_bytes(path) for path in self._event_files()}
+        """What a checkpoint holds of the other files: run.json and evaluations.csv, and checksums of the event files."""
+        events, left = {}, MAX_EVENTS_BYTES
+        for path in self._event_files():
+            size, digest = files.digest_of_file(path, left)
+            events[path.name] = [size, digest]
+            left -= size
         return {
             "run": self.read_run(),
-            "evaluations": files.read_bytes(self.evaluations).decode(),
-            "events": {name: [len(data), files.digest(data)] for name, data in events.items()},
+            "evaluations": files.read_bounded(self.evaluations, files.MAX_EVALUATIONS_BYTES).decode(),
+            "events": events,
         }
 
     def _event_files(self) -> list[Path]:
@@ -228,7 +233,7 @@ class RunFolder:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise TaacError(f"a checkpoint of {self.path} does not hold the run's other files: {error!r}") from error
         found = []
-        if not self._held(self.evaluations).startswith(evaluations):
+        if self._digest(self.evaluations, len(evaluations)) != (len(evaluations), files.digest(evaluations)):
             found.append(f"{self.evaluations} was not as it had been written; it is again")
         try:
             run = self.read_run()
@@ -239,7 +244,8 @@ class RunFolder:
         if run and run != restored:
             found.append(f"{self.run} was not as it had been written; it is again")
         for name, (size, digest) in events.items():
-            if Path(name).name != name or files.digest(self._held(self.path / name)[:size]) != digest:
+            most = min(size, MAX_EVENTS_BYTES)
+            if Path(name).name != name or self._digest(self.path / name, most) != (size, digest):
                 found.append(
                     f"{self.path / name} is not as it was written: curves may lack points; training does not need it"
                 )
@@ -248,11 +254,11 @@ class RunFolder:
         return found
 
     @staticmethod
-    def _held(path: Path) -> bytes:
+    def _digest(path: Path, most: int) -> tuple[int, str]:
         try:
-            return files.read_bytes(path)
+            return files.digest_of_file(path, most)
         except OSError:
-            return b""
+            return 0, ""
 
     @staticmethod
     def _write(path: Path, text: str) -> None:

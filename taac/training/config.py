@@ -14,7 +14,7 @@ import os
 import re
 import tokenize
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,6 +55,8 @@ TASK_MACROS: dict[str, str] = {
     "checkpoint_interval": "environment steps between checkpoints",
 }
 
+MAX_BYTES = 1 << 20  # of a gin file, some 100 times the longest
+
 # Configurables of `taac compare`, not of an experiment.
 OF_COMPARE = ("taac.campaigns.comparison.", "taac.campaigns.launchers.")
 
@@ -87,7 +89,8 @@ class Binding(NamedTuple):
 class Config:
     """What `load` read: the binding in force of each parameter. `check_used` after building is the other half of it."""
 
-    def __init__(self, bindings: Iterable[Binding]):
+    def __init__(self, bindings: Iterable[Binding], imports: Iterable[str] = ()):
+        self.imports = frozenset(imports)  # modules, by name
         self.bindings: dict[tuple[str, str, str], Binding] = {}
         self._replaced: set[tuple[str, str]] = set()  # scope and selector of what only a replaced binding may refer to
         for b in bindings:  # a later binding takes the place of an earlier one
@@ -196,7 +199,12 @@ class Config:
                 raise TaacError(f"{b}: nothing uses this macro{nearest(b.scope, known)}")
 
 
-def load(gin_files: Sequence[str], gin_params: Sequence[str] = (), trusted: bool = True) -> Config:
+def load(
+    gin_files: Sequence[str],
+    gin_params: Sequence[str] = (),
+    trusted: bool = True,
+    imports: Collection[str] | None = None,
+) -> Config:
     """Reads gin files in order, then parameters; later bindings take the place of earlier ones.
 
     A file is looked for in the working directory, then in the repository or package (`gin/tasks/simple_control.gin`);
@@ -205,6 +213,8 @@ def load(gin_files: Sequence[str], gin_params: Sequence[str] = (), trusted: bool
     Args:
         trusted: False refuses what would import modules that are not this package's, and so run their code: statements,
             environments of other packages than `single.allowed_packages`, and arguments that those may import from.
+        imports: modules that the files may import beside this package's own, which may be as unknown otherwise; they may then
+            include no other files. None: any, where they are trusted.
 
     Raises:
         TaacError: a missing file, bad syntax, an unknown name, or a value of the wrong type.
@@ -215,12 +225,14 @@ def load(gin_files: Sequence[str], gin_params: Sequence[str] = (), trusted: bool
     with gin.unlock_config():
         for name in gin_files:
             path = _find(name, [Path()] + search_path(), f"--gin_file {name}")
-            if not trusted:
-                _refuse_imports(path)
+            if imports is not None:
+                _refuse_imports(path, imports, "The configuration that is asked for does not")
+            elif not trusted:
+                _refuse_imports(path, (), _TRUST)
             bindings += _read_file(path, ())
         for param in gin_params:
             bindings += _parse(param, "--gin_param", None, ())
-    config = Config(bindings)
+    config = Config(bindings, {statement.module for statement in gin_config._IMPORTS})
     for binding in config.bindings.values():
         _check_macros(binding)
     for binding in config.bindings.values():
@@ -269,16 +281,19 @@ def _find(name: str, folders: Sequence[Path], asked_by: str) -> Path:
 _TRUST = "A run of your own may do that: give --trust. For one from elsewhere, look at that module first: it is code"
 
 
-def _refuse_imports(path: Path) -> None:
-    """Refuses a file that imports modules but this package's own, or that includes other files, before any of it is read."""
+def _refuse_imports(path: Path, allowed: Collection[str], why: str) -> None:
+    """Refuses a file that imports modules but this package's own and those allowed, or that includes other files, before any
+    of it is read."""
     parser = _guarded(
         str(path), lambda: list(config_parser.ConfigParser(_text(path), gin_config.ParserDelegate(skip_unknown=True)))
     )
     for statement in parser:
         if isinstance(statement, config_parser.IncludeStatement):
-            raise TaacError(f"{path}:{statement.location.line_num}: includes '{statement.filename}'. {_TRUST}")
-        if isinstance(statement, config_parser.ImportStatement) and statement.module.split(".")[0] != "taac":
-            raise TaacError(f"{path}:{statement.location.line_num}: imports '{statement.module}'. {_TRUST}")
+            raise TaacError(f"{path}:{statement.location.line_num}: includes '{statement.filename}'. {why}")
+        if not isinstance(statement, config_parser.ImportStatement) or statement.module in allowed:
+            continue
+        if statement.module.split(".")[0] != "taac":
+            raise TaacError(f"{path}:{statement.location.line_num}: imports '{statement.module}'. {why}")
 
 
 def _refuse_foreign_environment(binding: Binding) -> None:
@@ -311,6 +326,8 @@ def _is_plain(value: Any) -> bool:
 
 def _text(path: Path) -> str:
     try:
+        if (size := path.stat().st_size) > MAX_BYTES:
+            raise TaacError(f"{path} has {size} bytes, expected at most {MAX_BYTES} of a gin file")
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise TaacError(f"{path} cannot be read as a gin file: {error}") from error

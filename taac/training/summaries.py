@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,13 @@ class SummaryWriter:
         # Clocks may be set back: a number of the run's own says which file came later. The rest nobody can know before,
         # so that no link waits there.
         suffix = f".taac-{next_number(folder)}-{secrets.token_hex(8)}"
-        self._writer = Writer(str(folder), purge_step=purge_step, filename_suffix=suffix)
+        self._hook_before = threading.excepthook
+        self._hook = threading.excepthook = _but_for_event_writers(threading.excepthook)
+        try:
+            self._writer = Writer(str(folder), purge_step=purge_step, filename_suffix=suffix)
+        except BaseException:
+            self._restore_hook()
+            raise
         self._known = {**known_tags(), **(tags or {})}
         # a template's {name} stands for anything without a slash
         self._patterns = [
@@ -171,8 +178,9 @@ class SummaryWriter:
             self._writer.file_writer.add_summary(summary, 0)
 
     def finished(self, env_steps: int) -> None:
-        """Tells the hparams view that the run has come to its end."""
+        """Tells the hparams view that the run has come to its end, and flushes: closing would not report what fails."""
         self._writer.file_writer.add_summary(hparams.end(), env_steps)
+        self.flush()
 
     def flush(self) -> None:
         """To the disk: what a checkpoint counts as written must outlast it."""
@@ -181,4 +189,18 @@ class SummaryWriter:
             files.sync(path)
 
     def close(self) -> None:
-        self._writer.close()
+        try:
+            self._writer.close()
+        finally:
+            self._restore_hook()
+
+    def _restore_hook(self) -> None:
+        if threading.excepthook is self._hook:
+            threading.excepthook = self._hook_before
+
+
+def _but_for_event_writers(hook: Callable[[Any], object]) -> Callable[[Any], object]:
+    """A `threading.excepthook` that leaves out TensorBoard's threads: what they raise is raised again by the next call."""
+    from tensorboard.summary.writer.event_file_writer import _AsyncWriterThread
+
+    return lambda raised: None if isinstance(raised.thread, _AsyncWriterThread) else hook(raised)

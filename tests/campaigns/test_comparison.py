@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -180,6 +182,17 @@ def test_the_error_of_a_run_is_of_its_last_attempt(tmp_path):
     assert run.error() == "taac train: no such thing"
 
 
+def test_of_a_log_of_gigabytes_the_end_is_read(tmp_path):
+    run = Run("T", "m", 0, tmp_path / "seed_0", ())
+    with open(run.log, "wb") as file:
+        file.truncate(20 << 30)
+        file.seek(0, 2)
+        file.write(b"\nKeyError: 'x'\n")
+    assert run.error() == "KeyError: 'x'"
+    run.log.write_text(f"{ATTEMPT}now\n" + "x" * 10_000 + "\n")
+    assert run.error() == "x" * 1000
+
+
 # Folders that are there already --------------------------------------------------------------------------------------
 
 
@@ -275,6 +288,54 @@ def test_a_run_that_was_killed_in_the_making_is_no_other_and_a_finished_one_must
     (run.folder / "run.json").write_text('{"status": "finished"}')
     with pytest.raises(TaacError, match=r"config\.gin"):
         comparison.check_folders(planned(tmp_path, []))
+
+
+@pytest.fixture
+def marker(tmp_path, monkeypatch):
+    """A module that leaves a file behind when it is imported."""
+    code = f"with open({str(tmp_path / 'imported')!r}, 'a') as file:\n    file.write('x')\n"
+    (tmp_path / "taac_test_marker.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path / "imported"
+    sys.modules.pop("taac_test_marker", None)
+
+
+@pytest.mark.parametrize("statement", ["import taac_test_marker", "from taac_test_marker import x", "include 'other.gin'"])
+def test_a_folder_in_the_place_of_a_run_imports_nothing(tmp_path, operative, marker, statement):
+    (tmp_path / "other.gin").write_text("import taac_test_marker\n")
+    run, *_ = planned(tmp_path, ["gamma = 0.9"])
+    leave(run, f"{statement}\n{operative}", "finished")
+    with pytest.raises(TaacError, match=r"config\.gin:1: (imports|includes) '.*'\. The configuration that is asked for"):
+        comparison.check_folders([run])
+    assert not marker.exists()
+
+
+def test_a_run_may_import_what_is_asked_for_too(tmp_path, operative, marker):
+    (tmp_path / "mine.gin").write_text("import taac_test_marker\ngamma = 0.9\n")
+    leave(planned(tmp_path, [])[0], f"import taac_test_marker\n{operative}", "finished")
+    comparison.check_folders(planned(tmp_path, [], [tmp_path / "mine.gin"]))
+    assert marker.read_text() == "x"
+
+
+def test_links_in_the_place_of_folders_and_logs_are_refused(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "bashrc").write_text("mine")
+    for number, part in enumerate(("task", "method", "seed", "log")):
+        run, *_ = planned(tmp_path / f"R{number}", [])
+        path = {"task": run.folder.parents[1], "method": run.folder.parent, "seed": run.folder, "log": run.log}[part]
+        path.parent.mkdir(parents=True)
+        path.symlink_to(tmp_path / "mine" / ("bashrc" if part == "log" else ""))
+        with pytest.raises(TaacError, match=rf"{path.name} is not a .* but a symbolic link"):
+            comparison.check_folders([run])
+    assert [p.name for p in (tmp_path / "mine").iterdir()] == ["bashrc"]
+
+
+def test_a_gin_file_of_gigabytes_is_refused_before_it_is_read(tmp_path):
+    run, *_ = planned(tmp_path, [])
+    leave(run, "", "finished")
+    os.truncate(run.folder / "config.gin", 10 << 30)
+    with pytest.raises(TaacError, match=r"config\.gin has 10737418240 bytes, expected at most"):
+        comparison.check_folders([run])
 
 
 def test_compare_refuses_before_anything_is_run(tmp_path, operative):

@@ -83,6 +83,55 @@ def test_a_full_disk_is_told_with_the_bytes_needed(tmp_path):
     assert "disk is full" not in str(other) and "Input/output error" in str(other)
 
 
+class Statvfs:
+    """A file system's counts of inodes: in all, and left for users."""
+
+    f_bavail = f_blocks = f_bfree = 10
+    f_frsize = 4096
+
+    def __init__(self, total, left):
+        self.f_files, self.f_favail = total, left
+
+
+@pytest.mark.parametrize(
+    "total, left, code, expected",
+    [
+        (1000, 0, errno.ENOSPC, "has no inodes left"),
+        (1000, 5, errno.ENOSPC, "the disk is full"),
+        (0, 0, errno.ENOSPC, "the disk is full"),  # btrfs: as many as there is room for
+        (1000, 0, errno.EDQUOT, "the disk is full"),
+    ],
+)
+def test_a_file_system_out_of_inodes_is_told_as_that(tmp_path, monkeypatch, total, left, code, expected):
+    monkeypatch.setattr(files.os, "statvfs", lambda path: Statvfs(total, left))
+    told = str(files.refusal(OSError(code, os.strerror(code)), tmp_path / "new", 12345, "what was there is whole"))
+    assert expected in told and "what was there is whole" in told and str(tmp_path) in told
+    assert ("are free" in told) and ("bytes are needed" in told) == (expected != "has no inodes left")
+
+
+def test_nothing_is_added_to_a_file_that_has_another_name(tmp_path):
+    """As of a hard link to a file of the user's."""
+    (tmp_path / "mine").write_bytes(b"mine")
+    os.link(tmp_path / "mine", tmp_path / "f")
+    with pytest.raises(files.NotPlain, match=r"f is a file that has another name elsewhere \(a hard link\)"):
+        files.append(tmp_path / "f", b"a stranger's")
+    files.write(tmp_path / "f", b"a stranger's")  # takes its place
+    assert (tmp_path / "mine").read_bytes() == b"mine" and (tmp_path / "f").read_bytes() == b"a stranger's"
+    files.append(tmp_path / "f", b" more")
+
+
+def test_parts_of_files(tmp_path):
+    data = os.urandom(1000)
+    (tmp_path / "f").write_bytes(data)
+    for most in (1, 999, 1000, 1001):
+        assert files.read_end(tmp_path / "f", most) == data[-most:]
+        part = data[:most]
+        assert files.digest_of_file(tmp_path / "f", most) == (len(part), files.digest(part))
+    assert files.digest_of_file(tmp_path / "f", -1) == files.digest_of_file(tmp_path / "f", 0) == (0, files.digest(b""))
+    with pytest.raises(Damaged, match="f has 1000 bytes, expected at most 999"):
+        files.read_text(tmp_path / "f", most=999)
+
+
 def test_reading_back(tmp_path):
     data = os.urandom(1000)
     files.write(tmp_path / "f", data)

@@ -24,7 +24,6 @@ NUMBERS = (
     "fraction_repeated", "mean_run", "max_run", "decisions", "jerk", "fraction_same",
 )  # fmt: skip
 NO_EVALUATION = "it has no evaluation yet"
-MAX_RUN_BYTES, MAX_CONFIG_BYTES, MAX_EVALUATIONS_BYTES = 4 << 20, 4 << 20, 64 << 20
 MAX_NAME = 200  # characters of a method, a task, a version
 _LONGEST_VALUE = 1000  # characters of a binding that is looked into
 _MARKS = ("run.json", "evaluations.csv")  # either makes a folder a run's
@@ -135,7 +134,7 @@ def read(folder: Path, root: Path) -> Record:
 
 def _about(folder: Path, problems: list[str]) -> dict[str, Any]:
     try:
-        content = files.read_bounded_json(folder / "run.json", MAX_RUN_BYTES)
+        content = files.read_bounded_json(folder / "run.json", files.MAX_RUN_BYTES)
     except FileNotFoundError:
         problems.append("there is no run.json")
         return {}
@@ -150,7 +149,7 @@ def _about(folder: Path, problems: list[str]) -> dict[str, Any]:
 
 def _settings(folder: Path, notes: list[str]) -> dict[str, str]:
     try:
-        return parse_gin(files.read_bounded_text(folder / "config.gin", MAX_CONFIG_BYTES))
+        return parse_gin(files.read_bounded_text(folder / "config.gin", files.MAX_CONFIG_BYTES))
     except (OSError, files.Damaged):
         notes.append("config.gin is missing or cannot be read: its settings are not compared with those of others")
         return {}
@@ -305,7 +304,7 @@ def read_evaluations(path: Path, problems: list[str], notes: list[str]) -> dict[
 
 def _rows(path: Path, problems: list[str], notes: list[str]) -> list[list[float]]:
     try:
-        text = files.read_bounded_text(path, MAX_EVALUATIONS_BYTES)
+        text = files.read_bounded_text(path, files.MAX_EVALUATIONS_BYTES)
     except FileNotFoundError:
         problems.append("there is no evaluations.csv")
         return []

@@ -36,6 +36,8 @@ case "$SLURM_ARRAY_TASK_ID" in
 *) echo "there is no run '$SLURM_ARRAY_TASK_ID'; SLURM_ARRAY_TASK_ID must be 0 to {last}" >&2; exit 2 ;;
 esac
 grep -qs '"status": "finished"' "$folder/run.json" && exit 0
+# A link there, or a file that has another name, would have what the run prints added to it.
+[ -z "$(find "$log" -prune ! '(' -type f -links 1 ')' 2>/dev/null)" ] || {{ echo "$log is a link" >&2; exit 1; }}
 mkdir -p "$(dirname "$log")" {slurm} && exec >>"$log" 2>&1 || exit 1
 echo "{attempt}$(date -u +%Y-%m-%dT%H:%M:%S+00:00) $(hostname) SLURM ${{SLURM_JOB_ID:-none}}"
 child= stop= requeue=
@@ -54,7 +56,7 @@ if [ -z "$stop" ]; then
     while wait "$child"; code=$?; kill -0 "$child" 2>/dev/null; do :; done  # a signal ends `wait`, not the run
 fi
 [ -z "$stop" ] || [ "$code" -ne 143 ] || code={resumable}
-echo "$code" >"$ended"
+(set -o noclobber; echo "$code" >"$ended")
 if [ -n "$requeue" ] && [ "$code" -eq {resumable} ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {requeues} ]; then
     scontrol requeue "$SLURM_JOB_ID"
 fi
@@ -161,6 +163,7 @@ class SlurmQueue:
         self._tasks: dict[Run, str] = {}  # of each run that is in the queue: "<job>_<index>"
         self._left: dict[Run, float] = {}  # when it had left the queue
         self._known = folder(script.parent) / "tasks.json"
+        files.check_folder(self._known.parent)
         looked = self._look()
         if looked is None:  # taken for an empty one, all that is in it would be submitted again
             raise TaacError(
@@ -200,7 +203,7 @@ class SlurmQueue:
     def _submit(self) -> None:
         indices = ",".join(str(self._index[run]) for run in self._pending)
         command = ["sbatch", "--parsable", f"--array={indices}{self._limit}", str(self._script)]
-        folder(self._script.parent).mkdir(parents=True, exist_ok=True)
+        make_folder(self._script.parent)
         result = subprocess.run(command, capture_output=True, text=True)
         if result.returncode != 0:
             raise TaacError(f"{shlex.join(command)} was refused: {result.stderr.strip()}")
@@ -213,7 +216,13 @@ class SlurmQueue:
 
     def _submitted(self) -> dict[str, str]:
         """The last task of each run that was ever submitted."""
-        return json.loads(files.read_text(self._known)) if files.check_file(self._known) else {}
+        try:
+            known = files.read_bounded_json(self._known, files.MAX_JSON_BYTES)
+        except FileNotFoundError:
+            return {}
+        if not isinstance(known, dict) or not all(isinstance(task, str) for task in known.values()):
+            raise TaacError(f"{self._known} holds no tasks by run; if none of them is in SLURM's queue, remove it")
+        return known
 
     def _look(self) -> dict[str, str] | None:
         """State of each of the user's array tasks in the queue; None when the queue does not answer."""
@@ -221,14 +230,15 @@ class SlurmQueue:
         result = subprocess.run(command, capture_output=True, text=True)
         if result.returncode != 0:
             return None
-        return dict(line.split() for line in result.stdout.splitlines() if line.strip())
+        words = (line.split() for line in result.stdout.splitlines())
+        return {pair[0]: pair[1] for pair in words if len(pair) == 2}
 
     def _outcome(self, run: Run, task: str) -> Outcome | None:
         """How a task that has left the queue ended; None while that cannot be told yet."""
         if run.finished():
             return Outcome(0)
         try:
-            code = int(files.read_text(self._known.parent / f"{task}.exit"))
+            code = int(files.read_bounded(self._known.parent / f"{task}.exit", 64))
             killed_by = code - 128  # the shell's way of telling signals; 255 is no such
             return Outcome(-killed_by if killed_by in signal.valid_signals() else code)
         except (OSError, ValueError):
@@ -259,3 +269,13 @@ def _seconds(limit: str) -> float:
 def folder(root_dir: str | Path) -> Path:
     """Where what SLURM says of the runs below `root_dir` goes."""
     return Path(os.path.abspath(root_dir)) / "slurm"
+
+
+def make_folder(root_dir: str | Path) -> None:
+    """Makes it, if it is not there.
+
+    Raises:
+        NotPlain: a link is there; SLURM would write where it leads.
+    """
+    if not files.check_folder(folder(root_dir)):
+        folder(root_dir).mkdir(parents=True, exist_ok=True)

@@ -96,6 +96,36 @@ def test_a_task_that_fails_says_so_and_setup_lines_come_before(tmp_path):
     assert lines[1] == "set up 77" and runs[0].error().startswith("taac train: ")
 
 
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_a_log_that_is_a_link_is_not_written_through(tmp_path, link):
+    runs, script = array_of(tmp_path / "R")
+    (tmp_path / "mine").write_text("mine")
+    runs[0].log.parent.mkdir(parents=True)
+    link(tmp_path / "mine", runs[0].log)
+    code, _, err = finish(start(script, 0))
+    assert code == 1 and "is a link" in err
+    assert (tmp_path / "mine").read_text() == "mine" and not runs[0].folder.exists()
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "[1]", '{"a": [1]}', "\ud800"])
+def test_tasks_that_are_none_are_refused(tmp_path, queue, text):
+    runs, script = array_of(tmp_path / "R")
+    (script.parent / "slurm").mkdir()
+    (script.parent / "slurm" / "tasks.json").write_text(text, errors="surrogatepass")
+    with pytest.raises(TaacError, match=r"tasks\.json"):
+        slurm.SlurmQueue(runs, script).begin(runs[0])
+
+
+def test_a_folder_of_slurm_that_is_a_link_is_refused(tmp_path, queue):
+    runs, script = array_of(tmp_path / "R")
+    (tmp_path / "mine").mkdir()
+    (script.parent / "slurm").symlink_to(tmp_path / "mine")
+    with pytest.raises(TaacError, match="slurm is not a folder but a symbolic link"):
+        slurm.SlurmQueue(runs, script)
+    with pytest.raises(TaacError, match="slurm is not a folder but a symbolic link"):
+        slurm.make_folder(script.parent)
+
+
 def test_a_signal_during_set_up_starts_nothing(tmp_path, slurm_commands):
     runs, script = array_of(tmp_path, setup=(f"touch {tmp_path}/on; sleep 1",))
     task = start(script, 0, slurm_commands)
