@@ -1,0 +1,160 @@
+"""Trains SAC of Stable-Baselines3 into run folders that `taac report` reads: the control of a comparison with this SAC.
+
+    .venv-peers/bin/python -m experiments.sb3_control --root_dir runs/sac_reference \\
+        --tasks HalfCheetah-v5,Hopper-v5 --seeds 5 --num_env_steps 100000
+
+Run it in an environment that has Stable-Baselines3 (`make bench-peers` makes one); taac itself need not be there. Each run
+goes to <root_dir>/<task>/sb3_sac/seed_<n>: `evaluations.csv`, `run.json` and `config.gin`, with the names that this package
+uses for the same things. The settings are Stable-Baselines3's defaults, but for 10,000 uniform steps at the beginning, as in
+RL Zoo, and a replay buffer as long as the run. A finished run is left alone; one that was interrupted begins again: Stable-
+Baselines3 cannot go on with the same numbers.
+
+Every `--evaluation_interval` steps, `--evaluation_episodes` greedy episodes are played in an environment of their own, whose
+episodes are seeded by the run's seed, the step and their number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+METHOD = "sb3_sac"
+COLUMNS = ("env_steps", "updates", "training_decisions", "seconds", "episodes", "return_mean", "return_std", "length")
+PACKAGES = ("stable-baselines3", "torch", "numpy", "gymnasium", "mujoco")
+
+
+def greedy_episodes(model: Any, task: str, seeds: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Undiscounted returns and lengths `[n]` of one greedy episode for each seed."""
+    environment = gymnasium.make(task)
+    returns, lengths = np.zeros(len(seeds)), np.zeros(len(seeds), dtype=int)
+    for i, seed in enumerate(seeds):
+        observation, _ = environment.reset(seed=seed)
+        ended = False
+        while not ended:
+            action, _ = model.predict(observation, deterministic=True)
+            observation, reward, terminated, truncated, _ = environment.step(action)
+            returns[i] += float(reward)
+            lengths[i] += 1
+            ended = terminated or truncated
+    environment.close()
+    return returns, lengths
+
+
+def episode_seeds(seed: int, env_steps: int, episodes: int) -> list[int]:
+    """Seeds of an evaluation's episodes, independent for each run and step."""
+    return [int(s) % 2**31 for s in np.random.SeedSequence([seed, 1, env_steps]).generate_state(episodes)]
+
+
+def settings(task: str, options: argparse.Namespace) -> str:
+    """What the run's configuration has in common with this package's, in gin's form, for the checks of `taac report`."""
+    return "\n".join(
+        [
+            f"create_environment.env_name = '{task}'",
+            "create_environment.num_envs = 1",
+            f"Trainer.num_env_steps = {options.num_env_steps}",
+            f"Trainer.initial_collect_steps = {options.initial_collect_steps}",
+            f"Trainer.evaluation_interval = {options.evaluation_interval}",
+            f"Trainer.evaluation_episodes = {options.evaluation_episodes}",
+            "Trainer.unroll_length = 1",
+            "Trainer.updates_per_iteration = 1",
+            "",
+        ]
+    )
+
+
+def make_model(task: str, seed: int, options: argparse.Namespace) -> Any:
+    import torch
+    from stable_baselines3 import SAC
+
+    torch.set_num_threads(1)
+    return SAC(
+        "MlpPolicy", task, seed=seed, device="cpu", learning_starts=options.initial_collect_steps,
+        buffer_size=max(options.num_env_steps, 1), policy_kwargs={"net_arch": [256, 256]}, verbose=0,
+    )  # fmt: skip
+
+
+def train(folder: Path, task: str, seed: int, options: argparse.Namespace) -> None:
+    """One run, from the beginning; `run.json` is written last and says that it is finished."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.gin").write_text(settings(task, options))
+    start, begun = datetime.datetime.now(datetime.timezone.utc), time.perf_counter()
+    model = make_model(task, seed, options)
+    evaluating = 0.0
+    with open(folder / "evaluations.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        while model.num_timesteps < options.num_env_steps:
+            model.learn(options.evaluation_interval, reset_num_timesteps=model.num_timesteps == 0, log_interval=None)
+            now, steps = time.perf_counter(), model.num_timesteps
+            returns, lengths = greedy_episodes(model, task, episode_seeds(seed, steps, options.evaluation_episodes))
+            row = (steps, model._n_updates, steps, round(now - begun - evaluating, 3), len(returns))
+            writer.writerow([*row, returns.mean(), returns.std(), lengths.mean()])
+            file.flush()
+            evaluating += time.perf_counter() - now
+            print(f"{task} seed {seed}: {steps} steps, return {returns.mean():.1f} +- {returns.std():.1f}", flush=True)
+    about = {
+        "status": "finished", "method": METHOD, "seed": seed, "environment": task, "device": "cpu",
+        "command": shlex.join(["python", "-m", "experiments.sb3_control", *sys.argv[1:]]),
+        "start": start.isoformat(timespec="seconds"),
+        "end": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "versions": {**{name: version(name) for name in PACKAGES}, "python": platform.python_version()},
+        "platform": {"system": platform.platform(), "processor": processor(), "cores": os.cpu_count()},
+        "env_steps": model.num_timesteps, "updates": model._n_updates,
+    }  # fmt: skip
+    temporary = folder / "run.json.part"
+    temporary.write_text(json.dumps(about, indent=2) + "\n")
+    temporary.replace(folder / "run.json")
+
+
+def version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root_dir", type=Path, required=True)
+    parser.add_argument("--tasks", required=True, help="environment ids, separated by commas")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first_seed", type=int, default=0)
+    parser.add_argument("--num_env_steps", type=int, default=100_000)
+    parser.add_argument("--initial_collect_steps", type=int, default=10_000)
+    parser.add_argument("--evaluation_interval", type=int, default=10_000)
+    parser.add_argument("--evaluation_episodes", type=int, default=10)
+    return parser
+
+
+def main() -> None:
+    options = parser().parse_args()
+    for seed in range(options.first_seed, options.first_seed + options.seeds):
+        for task in options.tasks.split(","):
+            folder = options.root_dir / task / METHOD / f"seed_{seed}"
+            if not (folder / "run.json").exists():
+                train(folder, task, seed, options)
+
+
+if __name__ == "__main__":
+    main()
