@@ -16,10 +16,10 @@ import torch.nn as nn
 from taac import nest
 from taac.algorithms.taac import TaacAlgorithm
 from taac.algorithms.td_losses import BaseTDLoss, OneStepTDLoss
+from taac.algorithms.trajectories import Tau
 from taac.data_structures import Experience, Nest
 from taac.errors import TaacError
 from taac.networks import SwitchNetwork
-from taac.ops.trajectories import Tau
 from taac.specs import TensorSpec
 
 

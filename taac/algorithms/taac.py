@@ -17,16 +17,16 @@ import torch
 import torch.nn as nn
 
 from taac import nest
-from taac.algorithms import target_entropies
+from taac.algorithms import target_entropies, trajectories
 from taac.algorithms.actor_critic import ActorCriticAlgorithm
 from taac.algorithms.td_losses import BaseTDLoss, TAACTDLoss
 from taac.algorithms.temperature import Temperature
+from taac.algorithms.trajectories import ConstantTrajectory, Tau, Trajectory
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, StepType, TimeStep
 from taac.errors import TaacError
 from taac.networks import ActorNetwork, CriticEnsemble, ObservationEncoder, TrajectoryEmbedding
-from taac.ops import distributions, losses, trajectories
+from taac.ops import distributions, losses
 from taac.ops.schedules import Schedule
-from taac.ops.trajectories import ConstantTrajectory, Tau, Trajectory
 from taac.specs import TensorSpec, check_unit_box
 
 

@@ -7,10 +7,10 @@ import torch
 
 from taac.algorithms import SacHybridAlgorithm
 from taac.algorithms.taac import TaacInfo
+from taac.algorithms.trajectories import Tau
 from taac.data_structures import Experience, StepType, TimeStep
 from taac.errors import TaacError
 from taac.networks import ActorNetwork, CriticEnsemble
-from taac.ops.trajectories import Tau
 from taac.specs import bounded
 
 A = 2

@@ -14,10 +14,10 @@ from taac import nest
 from taac.algorithms import OneStepTDLoss, SacAlgorithm, TaacAlgorithm, TAACTDLoss, TDLoss, Temperature
 from taac.algorithms.algorithm import reset_where_first
 from taac.algorithms.taac import TaacInfo, TaacState
+from taac.algorithms.trajectories import ConstantTrajectory, LinearTrajectory, QuadraticTrajectory, Tau
 from taac.data_structures import Experience, TimeStep
 from taac.errors import TaacError
 from taac.networks import ActorNetwork, CriticEnsemble
-from taac.ops.trajectories import ConstantTrajectory, LinearTrajectory, QuadraticTrajectory, Tau
 from tests.algorithms.test_sac import (
     ACTION_SPEC,
     BAD_ACTION_SPECS,

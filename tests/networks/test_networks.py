@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from taac.algorithms.trajectories import Tau
 from taac.errors import TaacError
 from taac.networks import (
     ActorNetwork,
@@ -15,7 +16,6 @@ from taac.networks import (
     TrajectoryEmbedding,
 )
 from taac.networks.layers import Mlp, scaled_linear
-from taac.ops.trajectories import Tau
 from taac.specs import bounded
 
 BATCHES = [(), (5,), (3, 5), (2, 3, 5)]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from taac.ops.trajectories import (
+from taac.algorithms.trajectories import (
     ConstantTrajectory,
     LinearTrajectory,
     QuadraticTrajectory,
