@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+import gin
 import torch
 
 from taac import nest
@@ -46,6 +47,7 @@ def _clamp(x: torch.Tensor) -> torch.Tensor:
     return x.clamp(-1.0, 1.0)
 
 
+@gin.configurable
 class ConstantTrajectory:
     """Repeats the action: `advance: a <- a`; `start: a = a_hat`."""
 
@@ -66,6 +68,7 @@ class ConstantTrajectory:
         return action
 
 
+@gin.configurable
 class LinearTrajectory:
     """Goes on in a straight line: `advance: a <- clamp(a + 2v)`, clamp to [-1, 1].
 
@@ -95,6 +98,7 @@ class LinearTrajectory:
         return action if self.inverse_mode else (action - tau.a) / 2
 
 
+@gin.configurable
 class QuadraticTrajectory:
     """Goes on in a parabola: `advance: v <- clamp(v + 2u)`, then `a <- clamp(a + 2v)`, clamp to [-1, 1]; u stays.
 

@@ -556,15 +556,8 @@ def _register() -> None:
     import taac.environments.vector_environment
     import taac.environments.wrappers
     import taac.training.experiment  # noqa: F401
-    from taac.algorithms import trajectories
     from taac.ops import schedules
 
-    for trajectory in (
-        trajectories.ConstantTrajectory,
-        trajectories.LinearTrajectory,
-        trajectories.QuadraticTrajectory,
-    ):
-        gin.external_configurable(trajectory, module="taac.algorithms.trajectories")
     _register_torch()
     for schedule in (schedules.LinearSchedule, schedules.ExponentialSchedule, schedules.PiecewiseSchedule):
         gin.external_configurable(schedule, module="taac.ops.schedules")
