@@ -123,7 +123,7 @@ def _numbers(trainer: Trainer, loaded: Config, memory: list) -> None:
     print(f"memory: {readable_bytes(sum(share.bytes for share in memory))}, and what a gradient step needs on its way")
     for share in memory:
         print(f"  {readable_bytes(share.bytes):>9}  {share.what}")
-    found = advice(trainer, loaded.settings("taac.environments.vector_environment.create_environment"), memory)
+    found = advice(trainer, loaded.settings("taac.environments.create.create_environment"), memory)
     print("what looks wrong:" if found else "what looks wrong: nothing")
     for line in found:
         print(f"  {line}")

@@ -39,7 +39,7 @@ def run() -> None:
 
     from taac.acting.evaluation import evaluate
     from taac.demonstrations.episode_files import EpisodeWriter, check_new_file
-    from taac.environments.vector_environment import create_environment
+    from taac.environments.create import create_environment
     from taac.runs import checkpoint, files
     from taac.runs.run_folder import RunFolder
     from taac.training import config, experiment

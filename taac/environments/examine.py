@@ -13,7 +13,7 @@ import torch
 
 from taac import nest, specs
 from taac.environments import single, spaces
-from taac.environments.vector_environment import create_environment
+from taac.environments.create import create_environment
 from taac.errors import TaacError
 
 _ARRAYS = (gymnasium.spaces.Box, gymnasium.spaces.MultiBinary, gymnasium.spaces.MultiDiscrete)

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import gin
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import iterate
 
 from taac import nest, specs
 from taac.data_structures import Nest, StepType, TimeStep
-from taac.environments import offscreen, single, spaces, torch_settings
+from taac.environments import spaces, torch_settings
+from taac.environments.checks import StepChecks
 from taac.environments.seeded_episodes import REPLAY, Replay, is_own, shown_error
 from taac.environments.step_recorder import RecordedStep
 from taac.environments.workers import Workers
-from taac.errors import DivergedError, EnvironmentFailed, NotFiniteError, TaacError
+from taac.errors import EnvironmentFailed, TaacError
 
-_GREATEST = float(np.finfo(np.float32).max)
 _FIRST, _MID, _LAST = (np.uint8(int(kind)) for kind in (StepType.FIRST, StepType.MID, StepType.LAST))
 
 
@@ -82,12 +78,7 @@ class VectorEnvironment:
         self.reward_dim, self.recorded = reward_dim, recorded
         self.durations, self.repeat_gamma = durations, repeat_gamma
         self._reward_shape = (self.num_envs,) if reward_dim is None else (self.num_envs, reward_dim)
-        self._categorical = {
-            path: (torch.as_tensor(spec.minimum), torch.as_tensor(spec.maximum))
-            for path, spec in nest.flatten_with_path(self.observation_spec)
-            if spec.is_categorical
-        }
-        self._masked = isinstance(self.observation_spec, dict) and specs.ACTION_MASK in self.observation_spec
+        self._checks = StepChecks(name, env.num_envs, self.observation_spec, self.action_spec)
         self._done = np.zeros(self.num_envs, dtype=bool)
         self.episodes = np.zeros(self.num_envs, dtype=np.int64)
         self._zero_action = specs.zeros(self.action_spec, self.num_envs)
@@ -186,9 +177,7 @@ class VectorEnvironment:
         self._done = terminated | truncated
         if self.reward_dim is not None:  # absent when every environment has just begun an episode
             reward = info.get("taac_vector_reward", np.zeros(self._reward_shape))
-        fits = np.abs(reward) <= _GREATEST  # False of NaN, too
-        if not fits.all():
-            self._refuse("a reward", reward, ~fits.reshape(self.num_envs, -1).all(1), action)
+        self._checks.reward(reward, action, self._steps)
         step_type = np.where(self._done, _LAST, _MID)
         discount = (~terminated).astype(np.float32)
         duration = np.ones(self.num_envs, dtype=np.int16)
@@ -203,11 +192,13 @@ class VectorEnvironment:
             action = nest.map_structure(
                 lambda a, z: torch.where(not_first.reshape(-1, *(1,) * (a.dim() - 1)), a, z), action, self._zero_action
             )
+        tensors = self._tensors(observation)
+        self._checks.observation(tensors, action, terminated, self._steps)
         return TimeStep(
             step_type=torch.from_numpy(step_type),
             reward=torch.from_numpy(reward.astype(np.float32)),
             discount=torch.from_numpy(discount.astype(np.float32)),
-            observation=self._checked(self._tensors(observation), action, terminated),
+            observation=tensors,
             prev_action=action,
             duration=torch.from_numpy(duration),
         )
@@ -265,61 +256,6 @@ class VectorEnvironment:
     def _tensors(self, observation: Any) -> Nest:
         return self._guarded("reading an observation", lambda: spaces.to_tensors(self.observation_spec, observation))
 
-    def _checked(self, observation: Nest, action: Nest, terminated: np.ndarray) -> Nest:
-        if self._masked:
-            self._check_mask(observation, terminated)
-        for path, leaf in nest.flatten_with_path(observation):
-            spec = self._categorical.get(path)
-            if spec is not None and not bool(((leaf >= spec[0]) & (leaf <= spec[1])).all()):
-                raise TaacError(
-                    f"environment '{self.name}' gave an observation '{path}' outside its space at step {self._steps} after "
-                    f"reset: {leaf.tolist()}, expected {spec[0].tolist()} to {spec[1].tolist()}"
-                )
-            if leaf.is_floating_point():
-                finite = np.isfinite(leaf.numpy())
-                if not finite.all():
-                    where = ~finite.reshape(self.num_envs, -1).all(1)
-                    self._refuse(f"an observation '{path}'" if path else "an observation", leaf.numpy(), where, action)
-        return observation
-
-    def _check_mask(self, observation: Nest, terminated: np.ndarray) -> None:
-        """Where the episode goes on, or was cut off, every branch of every present agent must have a valid choice."""
-        mask = observation[specs.ACTION_MASK]
-        possible = specs.can_act(mask, self.action_spec)
-        if specs.AGENT_MASK in observation:
-            absent = ~observation[specs.AGENT_MASK]
-            possible = possible | absent.reshape(*absent.shape, *(1,) * (possible.dim() - absent.dim()))
-        forbids = ~possible.numpy().reshape(self.num_envs, -1).all(1) & ~terminated
-        if forbids.any():
-            index = int(np.flatnonzero(forbids)[0])
-            raise TaacError(
-                f"environment '{self.name}' (number {index} of {self.num_envs}) gave an '{specs.ACTION_MASK}' that forbids "
-                f"every choice at step {self._steps} after reset: {mask[index].tolist()}; an episode in which nothing can be "
-                "done must terminate, and an agent or a branch that has nothing to do needs a choice that does nothing"
-            )
-
-    def _refuse(self, what: str, values: np.ndarray, bad: np.ndarray, action: Nest) -> None:
-        index = int(np.flatnonzero(bad)[0])
-        last_action = nest.map_structure(lambda a: a[index].tolist(), action)
-        large = " (too large for float32)" if np.isfinite(values[index]).all() else ""
-        told = (
-            f"environment '{self.name}' (number {index} of {self.num_envs}) gave {what} that is not finite at step "
-            f"{self._steps} after reset: {values[index]}{large}; the action before it, in [-1, 1], was {last_action}. "
-        )
-        named = {
-            "given": torch.as_tensor(np.array(values)),
-            **{f"action/{p}": a for p, a in nest.flatten_with_path(action)},
-        }
-        if not all(bool(leaf[index].isfinite().all()) for _, leaf in nest.flatten_with_path(action)):
-            raise DivergedError(
-                f"{told}Training has diverged: try a lower learning rate, or rewards that are clipped or normalised",
-                named,
-            )
-        raise NotFiniteError(
-            f"{told}Training on it would spoil every network: mend the environment, or clip the value in a wrapper",
-            named,
-        )
-
     def film(self, every: int) -> None:
         """From now on keeps a frame of every so many steps of the first environment; 0: of none. Needs `recorded`."""
         self._env.set_attr("film_every", [every] + [0] * (self.num_envs - 1))
@@ -334,122 +270,3 @@ class VectorEnvironment:
         else:
             self._guarded("its end", self._env.close)
         self._broken = False
-
-
-@contextlib.contextmanager
-def _named(name: str) -> Iterator[None]:
-    try:
-        yield
-    except EnvironmentFailed as error:
-        raise EnvironmentFailed(f"environment '{name}' {error}") from error
-
-
-def _with_bindings(wrapper: Callable[..., gymnasium.Env]) -> Callable[..., gymnasium.Env]:
-    """The wrapper with what gin binds to it: a worker process has no bindings."""
-    try:
-        return functools.partial(wrapper, **gin.get_bindings(wrapper))
-    except ValueError:  # not configurable
-        return wrapper
-
-
-@gin.configurable(denylist=["recorded"])
-def create_environment(
-    env_name: str = gin.REQUIRED,
-    num_envs: int = 1,
-    asynchronous: bool = False,
-    max_episode_steps: int | None = None,
-    wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]] = (),
-    env_kwargs: Mapping[str, Any] | None = None,
-    render_mode: str | None = None,
-    action_repeat: int = 1,
-    action_repeat_gamma: float = 0.99,
-    action_repeat_plain_sum: bool = False,
-    action_repeat_chosen: bool = False,
-    step_timeout: float | None = None,
-    max_restarts: int = 3,
-    remake: bool | None = None,
-    recorded: bool = False,
-) -> VectorEnvironment:
-    """Makes `num_envs` copies of a registered Gymnasium environment.
-
-    Args:
-        env_name: the id, `'Hopper-v5'`, or `'module:id'` to import a module that registers it (those in
-            `single.OPTIONAL_PACKAGES` need none). An environment with a vector reward says so with a `reward_space`
-            attribute, as MO-Gymnasium's do.
-        num_envs: environments stepped together.
-        asynchronous: each in a process of its own (for slow environments), instead of one after another in this one.
-        max_episode_steps: time limit, instead of the registered one.
-        wrappers: called with each environment, the first innermost. A wrapper that keeps something from episode to episode
-            begins again in every evaluation, and when a stopped run goes on, which then may not be the same run.
-        env_kwargs: passed to `gymnasium.make`.
-        render_mode: passed to `gymnasium.make`; without a screen, see `offscreen.prepare`.
-        action_repeat: every action is taken so many times (a frame skip).
-        action_repeat_gamma: discount of a step inside a repeat; the learner's own gamma.
-        action_repeat_plain_sum: rewards of a repeat are summed without discount, and a decision is discounted once.
-        action_repeat_chosen: the action is a pair (k, action), taken k times, with k in 1..`action_repeat` its own choice.
-        step_timeout: seconds that a step or reset of an asynchronous environment may take, all of them together; one that
-            takes longer has failed. None: for ever. The environments of evaluations are never asynchronous.
-        max_restarts: how often asynchronous environments are made anew in training when one has failed: raised an exception,
-            taken too long, or died as a process. All running episodes then end as truncations. After that the run stops,
-            with a checkpoint.
-        remake: makes environments anew for every episode: for simulators that keep something of earlier episodes, without
-            which a resumed run would be another run. None: those of Box2D, which are known to. `taac check --env_name` tries it.
-        recorded: environment steps can be taken from `VectorEnvironment.take_steps`, and filmed.
-
-    Raises:
-        TaacError: an unknown environment, a missing package, spaces that have no tensor form, no way to render.
-    """
-    if num_envs < 1:
-        raise TaacError(f"create_environment.num_envs must be 1 or more, got {num_envs}")
-    if action_repeat < 1:
-        raise TaacError(f"create_environment.action_repeat must be 1 or more, got {action_repeat}")
-    repeat = single.ActionRepeatSettings(
-        action_repeat, action_repeat_gamma, action_repeat_plain_sum, action_repeat_chosen
-    )
-    kwargs = dict(env_kwargs or {})
-    if render_mode is not None:
-        kwargs["render_mode"] = render_mode
-    repeated = repeat if action_repeat > 1 or action_repeat_chosen else None
-    spec, limit = single.find_spec(env_name), max_episode_steps
-    remakes = single.remembers(spec) if remake is None else remake
-    if render_mode is not None:
-        offscreen.prepare(spec)
-    if step_timeout is not None and not step_timeout > 0:
-        raise TaacError(f"create_environment.step_timeout must be above 0 seconds, or None, got {step_timeout}")
-    if max_restarts < 0:
-        raise TaacError(f"create_environment.max_restarts must be 0 or more, got {max_restarts}")
-
-    def makes(make: Callable[..., gymnasium.Env], inside: tuple[Any, ...]) -> list[Callable[[], gymnasium.Env]]:
-        args = (remakes, spec, kwargs, inside, limit, repeated, recorded)
-        return [functools.partial(make, (number, num_envs), *args) for number in range(num_envs)]
-
-    if max_episode_steps is not None and max_episode_steps < 1:
-        raise TaacError(f"create_environment.max_episode_steps must be 1 or more, or None, got {max_episode_steps}")
-    durations = (1 if action_repeat_chosen else action_repeat, action_repeat)
-    inside = 1.0 if repeated is None or action_repeat_plain_sum else action_repeat_gamma
-    longest = limit or spec.max_episode_steps
-    if not asynchronous:
-        several = makes(single.make_seeded, tuple(wrappers))
-        with _named(env_name), torch_settings.kept("failed when it was made"):
-            env = SyncVectorEnv(several, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
-        return VectorEnvironment(
-            env, env_name, single.reward_dim(env.envs[0]), recorded, durations, None, 0, longest, inside
-        )
-    with _named(env_name), torch_settings.kept(None):
-        probe = single.make_seeded((0, 1), False, spec, kwargs, tuple(wrappers), limit, repeated, recorded)
-        reward_dim = single.reward_dim(probe)  # an error here is this process's own, with its own message
-        probe.close()
-    in_worker = functools.partial(single.make_in_worker, os.getpid())
-    several = makes(in_worker, tuple(_with_bindings(wrapper) for wrapper in wrappers))
-
-    def start() -> Workers:
-        try:
-            with _named(env_name), torch_settings.kept(None):  # one is made in this process, for its spaces
-                return Workers(several, step_timeout)
-        except (ConnectionError, EOFError) as error:
-            raise TaacError(
-                f"the worker processes of '{env_name}' died when they were started: {error!r}. They must be able to import "
-                "what makes the environment; try create_environment.asynchronous = False to see more"
-            ) from error
-
-    return VectorEnvironment(start(), env_name, reward_dim, recorded, durations, start, max_restarts, longest, inside)

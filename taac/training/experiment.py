@@ -20,7 +20,8 @@ from taac.algorithms.td_losses import BaseTDLoss
 from taac.data_structures import Experience, Nest, TimeStep
 from taac.demonstrations.frames import SqilMonitor, demonstrated_frames
 from taac.demonstrations.replay import Demonstrations, SqilReplay, kept_apart, prefilled
-from taac.environments.vector_environment import VectorEnvironment, create_environment
+from taac.environments.create import create_environment
+from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
 from taac.learning.learner import Learner
 from taac.networks import ObservationNormalizer, RecurrentEncoder, RewardNormalizer

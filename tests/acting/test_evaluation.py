@@ -11,7 +11,8 @@ from taac.acting.metrics import Episode
 from taac.algorithms.agent import Agent
 from taac.algorithms.algorithm import Algorithm
 from taac.data_structures import AlgStep, Nest, StepType, TimeStep
-from taac.environments.vector_environment import VectorEnvironment, create_environment
+from taac.environments.create import create_environment
+from taac.environments.vector_environment import VectorEnvironment
 from tests.environments.toys import env_id
 
 FIRST, MID, LAST = (int(t) for t in StepType)

@@ -9,7 +9,7 @@ from PIL import Image
 
 from taac.acting.evaluation import evaluate
 from taac.commands.pictures import Pictures, action_parts
-from taac.environments.vector_environment import create_environment
+from taac.environments.create import create_environment
 from taac.errors import TaacError
 from taac.training import config, experiment
 from tests.environments.toys import env_id

@@ -18,7 +18,7 @@ from taac import nest, specs
 from taac.data_structures import AlgStep
 from taac.demonstrations import episode_files
 from taac.demonstrations.episode_files import EpisodeWriter, read
-from taac.environments.vector_environment import create_environment
+from taac.environments.create import create_environment
 from taac.errors import TaacError
 
 POINT, CAMERA, BOTH = "taac-test/PointMass-v0", "taac-test/Camera-v0", "taac-test/TwoRewards-v0"

@@ -18,7 +18,7 @@ from taac.data_structures import AlgStep, Experience, StepType
 from taac.demonstrations.episode_files import EpisodeWriter
 from taac.demonstrations.frames import SqilMonitor, demonstrated_frames
 from taac.demonstrations.replay import SqilReplay
-from taac.environments.vector_environment import create_environment
+from taac.environments.create import create_environment
 from taac.errors import TaacError
 from taac.runs.run_folder import RunFolder
 from taac.training import config, experiment

@@ -9,9 +9,9 @@ import torch
 from gymnasium import spaces
 
 from taac.data_structures import StepType
+from taac.environments.create import create_environment
 from taac.environments.single import make_single
 from taac.environments.spaces import action_adapter, observation_spec
-from taac.environments.vector_environment import create_environment
 from taac.environments.wrappers import ActionMaskFromInfo
 from taac.errors import TaacError
 from taac.networks import ObservationNormalizer

@@ -14,8 +14,9 @@ from taac.acting.metrics import EpisodeRecorder
 from taac.algorithms import SacAlgorithm
 from taac.algorithms.agent import Agent
 from taac.data_structures import AlgStep, Experience, StepType, TimeStep
+from taac.environments.create import create_environment
 from taac.environments.single import ActionRepeat, ChosenRepeat
-from taac.environments.vector_environment import VectorEnvironment, create_environment
+from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
 from taac.networks import RewardNormalizer
 from taac.specs import bounded

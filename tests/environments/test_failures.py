@@ -12,7 +12,7 @@ import psutil
 import pytest
 import torch
 
-from taac.environments.vector_environment import create_environment
+from taac.environments.create import create_environment
 from taac.errors import EnvironmentFailed, TaacError
 from tests.campaigns.launched import wait_for
 from tests.environments.toys import env_id

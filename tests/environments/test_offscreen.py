@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from taac.environments import offscreen
-from taac.environments.vector_environment import create_environment
+from taac.environments.create import create_environment
 from taac.errors import TaacError
 
 CHEETAH, PENDULUM = (gymnasium.spec(name) for name in ("HalfCheetah-v5", "Pendulum-v1"))
@@ -84,7 +84,7 @@ def test_nothing_is_changed_where_there_is_a_screen(monkeypatch, variables, name
 
 def test_an_environment_to_be_drawn_is_prepared_for_it_and_others_are_not(monkeypatch):
     prepared = []
-    monkeypatch.setattr("taac.environments.vector_environment.offscreen.prepare", lambda spec: prepared.append(spec.id))
+    monkeypatch.setattr("taac.environments.create.offscreen.prepare", lambda spec: prepared.append(spec.id))
     create_environment("Pendulum-v1").close()
     create_environment("Pendulum-v1", render_mode="rgb_array").close()
     assert prepared == ["Pendulum-v1"]

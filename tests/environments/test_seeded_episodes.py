@@ -10,8 +10,8 @@ import torch
 from taac import nest
 from taac.acting.action_log import ActionLog, Elsewhere
 from taac.data_structures import LAST
+from taac.environments.create import create_environment
 from taac.environments.seeded_episodes import SeededEpisodes, episode_seed
-from taac.environments.vector_environment import create_environment
 from taac.environments.wrappers import SplitReward
 from taac.runs.files import Damaged
 from tests.environments.toys import Noise, Remembering, env_id

@@ -16,7 +16,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from taac import nest
 from taac.data_structures import StepType, TimeStep
-from taac.environments.vector_environment import VectorEnvironment, create_environment
+from taac.environments.create import create_environment
+from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import DivergedError, TaacError
 from taac.machine.processes import INTERRUPTIONS
 from tests.environments import toys

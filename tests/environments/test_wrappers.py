@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from taac.data_structures import StepType
+from taac.environments.create import create_environment
 from taac.environments.single import OPTIONAL_PACKAGES, find_spec
-from taac.environments.vector_environment import create_environment
 from taac.environments.wrappers import SplitReward, SuccessEndsEpisode
 from taac.errors import TaacError
 from taac.training import config

@@ -13,7 +13,7 @@ from taac.acting.evaluation import evaluate
 from taac.acting.metrics import summarize
 from taac.data_structures import FIRST, Experience
 from taac.demonstrations.episode_files import EpisodeWriter
-from taac.environments.vector_environment import create_environment
+from taac.environments.create import create_environment
 from taac.errors import DivergedError, TaacError
 from taac.learning.optimizers import TensorFlowAdam
 from taac.runs import checkpoint

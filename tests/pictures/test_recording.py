@@ -14,7 +14,7 @@ from taac.acting.evaluation import evaluate
 from taac.algorithms.agent import Agent
 from taac.algorithms.algorithm import Algorithm
 from taac.data_structures import AlgStep, Nest, TimeStep
-from taac.environments.vector_environment import create_environment
+from taac.environments.create import create_environment
 from taac.errors import TaacError
 from taac.pictures.overlay import ACT, NARROWEST, REPEAT, Overlay, words
 from taac.pictures.steps import Recorder, Shown

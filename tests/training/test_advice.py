@@ -8,7 +8,7 @@ from taac.training import config, experiment
 from taac.training.advice import advice
 from taac.training.footprint import shares
 
-ENVIRONMENT = "taac.environments.vector_environment.create_environment"
+ENVIRONMENT = "taac.environments.create.create_environment"
 FILES = ["gin/tasks/simple_control.gin", "gin/methods/sac.gin"]
 PENDULUM = ["create_environment.env_name = 'Pendulum-v1'", "hidden_layers = (8,)"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gymnasium
 import pytest
 
-from taac.environments.vector_environment import create_environment
+from taac.environments.create import create_environment
 from taac.errors import TaacError
 from taac.training import config
 from tests.optional_packages import skip_without_package

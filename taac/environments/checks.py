@@ -1,0 +1,110 @@
+"""Checks of what a vector environment returns at each step."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from taac import nest, specs
+from taac.data_structures import Nest
+from taac.errors import DivergedError, NotFiniteError, TaacError
+
+_GREATEST = float(np.finfo(np.float32).max)
+
+
+class StepChecks:
+    """Raises errors for rewards and observations that training cannot use.
+
+    Args:
+        name: the environment's, for messages.
+        num_envs: B.
+        observation_spec, action_spec: of one environment.
+    """
+
+    def __init__(self, name: str, num_envs: int, observation_spec: Nest, action_spec: Nest):
+        self._name, self._num_envs, self._action_spec = name, num_envs, action_spec
+        self._categorical = {
+            path: (torch.as_tensor(spec.minimum), torch.as_tensor(spec.maximum))
+            for path, spec in nest.flatten_with_path(observation_spec)
+            if spec.is_categorical
+        }
+        self._masked = isinstance(observation_spec, dict) and specs.ACTION_MASK in observation_spec
+
+    def reward(self, reward: np.ndarray, action: Nest, step: int) -> None:
+        """Checks that rewards `[B]` or `[B, D]` are finite as float32.
+
+        Args:
+            action: `[B, ...]`, the actions before them, for the message.
+            step: the number of steps since reset, for the message.
+
+        Raises:
+            NotFiniteError: one is not; DivergedError if the action before it is not finite either.
+        """
+        fits = np.abs(reward) <= _GREATEST  # False for NaN, too
+        if not fits.all():
+            self._refuse("a reward", reward, ~fits.reshape(self._num_envs, -1).all(1), action, step)
+
+    def observation(self, observation: Nest, action: Nest, terminated: np.ndarray, step: int) -> None:
+        """Checks that observations `[B, ...]` are finite, that categorical ones are in range, and that masks allow a choice.
+
+        Args:
+            action, step: as in `reward`.
+            terminated: `[B]` bool, where the episode terminated: there a mask may forbid every choice.
+
+        Raises:
+            TaacError: a categorical observation outside its space, or a mask that forbids every choice.
+            NotFiniteError: an observation that is not finite; DivergedError if the action before it is not finite either.
+        """
+        if self._masked:
+            self._check_mask(observation, terminated, step)
+        for path, leaf in nest.flatten_with_path(observation):
+            spec = self._categorical.get(path)
+            if spec is not None and not bool(((leaf >= spec[0]) & (leaf <= spec[1])).all()):
+                raise TaacError(
+                    f"environment '{self._name}' gave an observation '{path}' outside its space at step {step} after "
+                    f"reset: {leaf.tolist()}, expected {spec[0].tolist()} to {spec[1].tolist()}"
+                )
+            if leaf.is_floating_point():
+                finite = np.isfinite(leaf.numpy())
+                if not finite.all():
+                    where = ~finite.reshape(self._num_envs, -1).all(1)
+                    what = f"an observation '{path}'" if path else "an observation"
+                    self._refuse(what, leaf.numpy(), where, action, step)
+
+    def _check_mask(self, observation: Nest, terminated: np.ndarray, step: int) -> None:
+        """Where the episode goes on, or was cut off, every branch of every present agent must have a valid choice."""
+        mask = observation[specs.ACTION_MASK]
+        possible = specs.can_act(mask, self._action_spec)
+        if specs.AGENT_MASK in observation:
+            absent = ~observation[specs.AGENT_MASK]
+            possible = possible | absent.reshape(*absent.shape, *(1,) * (possible.dim() - absent.dim()))
+        forbids = ~possible.numpy().reshape(self._num_envs, -1).all(1) & ~terminated
+        if forbids.any():
+            index = int(np.flatnonzero(forbids)[0])
+            raise TaacError(
+                f"environment '{self._name}' (number {index} of {self._num_envs}) gave an '{specs.ACTION_MASK}' that forbids "
+                f"every choice at step {step} after reset: {mask[index].tolist()}; an episode in which nothing can be "
+                "done must terminate, and an agent or a branch that has nothing to do needs a choice that does nothing"
+            )
+
+    def _refuse(self, what: str, values: np.ndarray, bad: np.ndarray, action: Nest, step: int) -> None:
+        index = int(np.flatnonzero(bad)[0])
+        last_action = nest.map_structure(lambda a: a[index].tolist(), action)
+        large = " (too large for float32)" if np.isfinite(values[index]).all() else ""
+        told = (
+            f"environment '{self._name}' (number {index} of {self._num_envs}) gave {what} that is not finite at step "
+            f"{step} after reset: {values[index]}{large}; the action before it, in [-1, 1], was {last_action}. "
+        )
+        named = {
+            "given": torch.as_tensor(np.array(values)),
+            **{f"action/{p}": a for p, a in nest.flatten_with_path(action)},
+        }
+        if not all(bool(leaf[index].isfinite().all()) for _, leaf in nest.flatten_with_path(action)):
+            raise DivergedError(
+                f"{told}Training has diverged: try a lower learning rate, or rewards that are clipped or normalised",
+                named,
+            )
+        raise NotFiniteError(
+            f"{told}Training on it would spoil every network: mend the environment, or clip the value in a wrapper",
+            named,
+        )
