@@ -36,9 +36,8 @@ class TimeStep(NamedTuple):
     discount: torch.Tensor  # [B] float32; 0 where terminated, else 1 (gamma^(k-1) if the action was repeated k times)
     observation: Nest  # [B, ...] each leaf
     prev_action: Nest  # [B, ...] the action that led here, in the algorithm's scale; zeros at FIRST
-    duration: (
-        torch.Tensor
-    )  # [B] int16, environment steps from the frame before to here: k if repeated k times; 0 at FIRST
+    # [B] int16, environment steps from the frame before to here: k if repeated k times; 0 at FIRST
+    duration: torch.Tensor
 
     def is_first(self) -> torch.Tensor:
         return self.step_type == FIRST
@@ -55,6 +54,9 @@ class AlgStep(NamedTuple):
     info: Nest  # [B, ...] what the replay buffer keeps of this step; () when only acting
     decided: torch.Tensor  # [B] bool, or [B, A] if dimensions decide alone; False: the old trajectory goes on
     switch_probability: Nest = ()  # shaped as `decided`, beta_1 at this step, for pictures; () where there is none
+    # Parameters of the distribution that a rollout drew `output` from, for explorers; () where nothing was drawn. Of actions
+    # (mean, log_std) before tanh, [B, A] each; of choices their probabilities, [B, K, C]; of both, probabilities [B, C] first.
+    policy: Nest = ()
 
 
 class Experience(NamedTuple):
@@ -72,6 +74,4 @@ class LossInfo(NamedTuple):
     segment_error: torch.Tensor | None = (
         None  # [B] how wrong the critics are about each segment; None: it has no critics
     )
-    detail: dict[str, torch.Tensor] | None = (
-        None  # of each frame, with graphs: see `ActorCriticAlgorithm.detail`; None: nothing
-    )
+    detail: dict[str, torch.Tensor] | None = None  # of each frame, with graphs: see `ActorCriticAlgorithm.detail`

@@ -31,6 +31,7 @@ class Explorer(Protocol):
         """What is executed instead, and the explorer's next state.
 
         Args:
+            alg_step: the policy's; `alg_step.policy` are the parameters of the distribution that its action was drawn from.
             env_steps: taken so far.
             uniform: draws an action uniformly from those that are valid here.
         """

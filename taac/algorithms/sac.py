@@ -126,8 +126,9 @@ class SacAlgorithm(ActorCriticAlgorithm):
 
     @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
-        action = distributions.squashed_normal_action(*self.actor(self.actor_features(time_step.observation)))
-        return self._act(time_step, action)
+        mean, log_std = self.actor(self.actor_features(time_step.observation))
+        action = distributions.squashed_normal_action(mean, log_std)
+        return self._act(time_step, action)._replace(policy=(mean, log_std))
 
     @torch.inference_mode()
     def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:

@@ -130,7 +130,7 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
     @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
         probs, _ = self._policy(self._seen(time_step), self._valid(time_step))
-        return self._act(time_step, distributions.categorical_sample(probs))
+        return self._act(time_step, distributions.categorical_sample(probs))._replace(policy=probs)
 
     @torch.inference_mode()
     def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:

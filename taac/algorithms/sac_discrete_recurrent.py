@@ -67,7 +67,8 @@ class RecurrentDiscreteSacAlgorithm(Memories, DiscreteSacAlgorithm):
     def rollout_step(self, time_step: TimeStep, state: RecurrentState) -> AlgStep:
         features, next_state = self.remember(time_step, state)
         probs, _ = self._policy(features, self._valid(time_step))
-        return self._act(time_step, distributions.categorical_sample(probs))._replace(state=next_state, info=state)
+        choice = distributions.categorical_sample(probs)
+        return self._act(time_step, choice)._replace(state=next_state, info=state, policy=probs)
 
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
         """As of discrete SAC, at the frames after the burn-in; the actor's memory learns with it."""

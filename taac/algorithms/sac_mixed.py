@@ -116,9 +116,11 @@ class MixedSacAlgorithm(SacAlgorithm):
     @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
         features, seen = self.encode(time_step.observation)
-        action = distributions.squashed_normal_action(*self.actor(seen))
-        q = self._values(self.critics(features, action))
-        return self._act(time_step, self.mixed.join(self._draw(self._choice_probs(q)), action))
+        mean, log_std = self.actor(seen)
+        action = distributions.squashed_normal_action(mean, log_std)
+        probs = self._choice_probs(self._values(self.critics(features, action)))
+        step = self._act(time_step, self.mixed.join(self._draw(probs), action))
+        return step._replace(policy=(probs, (mean, log_std)))
 
     @torch.inference_mode()
     def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:

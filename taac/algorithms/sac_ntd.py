@@ -54,7 +54,8 @@ class SacNtdAlgorithm(SacAlgorithm):
         mean, log_std = self.actor(self.actor_features(time_step.observation))
         pre_tanh = mean + log_std.exp() * torch.randn_like(mean)
         log_mu = distributions.squashed_normal_log_prob(pre_tanh, mean, log_std)
-        return self._act(time_step, torch.tanh(pre_tanh))._replace(info=SacNtdInfo(pre_tanh, log_mu))
+        info = SacNtdInfo(pre_tanh, log_mu)
+        return self._act(time_step, torch.tanh(pre_tanh))._replace(info=info, policy=(mean, log_std))
 
     @torch.inference_mode()
     def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:

@@ -58,8 +58,9 @@ class RecurrentSacAlgorithm(Memories, SacAlgorithm):
     @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: RecurrentState) -> AlgStep:
         features, next_state = self.remember(time_step, state)
-        action = distributions.squashed_normal_action(*self.actor(features))
-        return self._act(time_step, action)._replace(state=next_state, info=state)
+        mean, log_std = self.actor(features)
+        action = distributions.squashed_normal_action(mean, log_std)
+        return self._act(time_step, action)._replace(state=next_state, info=state, policy=(mean, log_std))
 
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
         """As of SAC, at the frames after the burn-in; the actor's memory learns with it."""

@@ -107,8 +107,9 @@ class SdarAlgorithm(SacAlgorithm):
         features, before = self.actor_features(time_step.observation), time_step.prev_action
         probability = self._acting_probability(features, time_step)
         act = torch.rand_like(probability) < probability
-        a_hat = distributions.squashed_normal_action(*self._propose(features, before, act.to(before.dtype)))
-        return self._mix(before, a_hat, act, probability)
+        mean, log_std = self._propose(features, before, act.to(before.dtype))
+        a_hat = distributions.squashed_normal_action(mean, log_std)
+        return self._mix(before, a_hat, act, probability)._replace(policy=(mean, log_std))
 
     @torch.inference_mode()
     def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:

@@ -164,10 +164,11 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         state = self._first_tau(time_step, state)
         features, seen = self.encode(time_step.observation)
         embedded = self.tau_embedding(seen, state.tau)
-        a_hat = distributions.squashed_normal_action(*self.actor(embedded))
+        mean, log_std = self.actor(embedded)
+        a_hat = distributions.squashed_normal_action(mean, log_std)
         beta_1 = self._switching_probability(features, embedded, state.tau, a_hat)
         drawn = torch.rand_like(beta_1) < beta_1
-        return self._execute(state, a_hat, drawn)._replace(switch_probability=beta_1)
+        return self._execute(state, a_hat, drawn)._replace(switch_probability=beta_1, policy=(mean, log_std))
 
     @torch.inference_mode()
     def random_step(self, time_step: TimeStep, state: TaacState) -> AlgStep:

@@ -106,8 +106,10 @@ class TempoRLAlgorithm(SacAlgorithm):
     @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: TempoRLState) -> AlgStep:
         features, seen = self.encode(time_step.observation)
-        action = distributions.squashed_normal_action(*self.actor(seen))
-        return self._commit(state, action, self._duration(features, action, self.skip_epsilon))
+        mean, log_std = self.actor(seen)
+        action = distributions.squashed_normal_action(mean, log_std)
+        step = self._commit(state, action, self._duration(features, action, self.skip_epsilon))
+        return step._replace(policy=(mean, log_std))
 
     @torch.inference_mode()
     def random_step(self, time_step: TimeStep, state: TempoRLState) -> AlgStep:

@@ -69,6 +69,15 @@ class Binding(NamedTuple):
     name: str
     value: Any
     where: str  # "file:line", or "--gin_param"
+    shipped: bool = False  # from a gin file of this package
+
+    @property
+    def is_tie(self) -> bool:
+        """Whether a shipped file ties a parameter to a task's macro. It is unused where another class takes the place of ours."""
+        bare = (
+            isinstance(self.value, gin_config.ConfigurableReference) and self.value.configurable.selector == "gin.macro"
+        )
+        return self.shipped and bare and "/".join(self.value.scopes) in TASK_MACROS
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -126,7 +135,7 @@ class Config:
         for b in self.bindings.values():
             if b.selector == "gin.macro" or b.selector.startswith(OF_COMPARE):
                 continue
-            if (b.scope, b.selector) in self._replaced:
+            if (b.scope, b.selector) in self._replaced or b.is_tie:
                 continue  # settings of a schedule, say, in whose place a number was bound
             if not any(
                 selector == b.selector and b.name in values and (not b.scope or f"{scope}/".startswith(f"{b.scope}/"))
@@ -360,7 +369,8 @@ def _parse(text: str, shown: str, path: Path | None, including: tuple[Path, ...]
                     f"{where}: cannot import '{statement.module}': {type(error).__name__}: {error}"
                 ) from error
         elif isinstance(statement, config_parser.BindingStatement):
-            bindings.append(_bind(statement, where))
+            shipped = path is not None and any(folder / "gin" in path.resolve().parents for folder in search_path())
+            bindings.append(_bind(statement, where)._replace(shipped=shipped))
         else:
             _configurable(statement.selector, where)
 
@@ -417,8 +427,10 @@ def _guarded(where: str, fn: Any) -> Any:
 
 
 def _default(selector: str, name: str) -> Any:
-    parameter = inspect.signature(_signature_fn(gin_config._REGISTRY[selector].wrapped)).parameters.get(name)
-    return inspect.Parameter.empty if parameter is None else parameter.default
+    for level in _levels(gin_config._REGISTRY[selector].wrapped):
+        if (parameter := inspect.signature(_signature_fn(level)).parameters.get(name)) is not None:
+            return parameter.default
+    return inspect.Parameter.empty
 
 
 # Types ---------------------------------------------------------------------------------------------------------------
@@ -428,19 +440,43 @@ def _signature_fn(wrapped: Any) -> Any:
     return wrapped.__init__ if isinstance(wrapped, type) else wrapped  # type: ignore[misc]
 
 
+def _levels(wrapped: Any) -> list[Any]:
+    """A function; or a class and those that it extends, as far as constructors pass keywords on to the next."""
+    if not isinstance(wrapped, type):
+        return [wrapped]
+    found = []
+    for level in wrapped.__mro__[:-1]:
+        if "__init__" in vars(level):
+            found.append(level)
+            if not _takes_any_keyword(level):
+                break
+    return found
+
+
+def _takes_any_keyword(level: Any) -> bool:
+    return any(p.kind == p.VAR_KEYWORD for p in inspect.signature(_signature_fn(level)).parameters.values())
+
+
 def _parameters(wrapped: Any) -> list[str]:
-    """Names that can be bound; where a class hands keywords on to the class it extends, that one's too."""
-    names: list[str] = []
-    for level in wrapped.__mro__[:-1] if isinstance(wrapped, type) else [wrapped]:
-        if isinstance(wrapped, type) and "__init__" not in vars(level):
-            continue
-        parameters = inspect.signature(_signature_fn(level)).parameters.values()
-        names += [
-            p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name != "self"
-        ]
-        if not any(p.kind == p.VAR_KEYWORD for p in parameters):
-            return names
-    return []  # keywords of any name
+    """Names that can be bound; empty if keywords of any name can."""
+    levels = _levels(wrapped)
+    if levels and _takes_any_keyword(levels[-1]):
+        return []
+    return [
+        p.name
+        for level in levels
+        for p in inspect.signature(_signature_fn(level)).parameters.values()
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name != "self"
+    ]
+
+
+def _hints(wrapped: Any) -> dict[str, Any]:
+    """The types of parameters, by name. Those of a user's own configurable may not be resolvable: then there are none."""
+    found: dict[str, Any] = {}
+    for level in reversed(_levels(wrapped)):
+        with contextlib.suppress(NameError, TypeError, AttributeError):
+            found |= typing.get_type_hints(_signature_fn(level))
+    return found
 
 
 def _check_macros(binding: Binding, seen: tuple[str, ...] = ()) -> None:
@@ -461,12 +497,7 @@ def _check_macros(binding: Binding, seen: tuple[str, ...] = ()) -> None:
 def _check_type(binding: Binding) -> None:
     if binding.selector == "gin.macro":
         return
-    wrapped = gin_config._REGISTRY[binding.selector].wrapped
-    try:
-        hints = typing.get_type_hints(_signature_fn(wrapped))
-    except (NameError, TypeError, AttributeError):
-        return  # a user's own configurable, whose annotations cannot be resolved
-    expected = hints.get(binding.name)
+    expected = _hints(gin_config._REGISTRY[binding.selector].wrapped).get(binding.name)
     if expected is None:
         return
     if (schedule := _schedule(binding.value)) is not None and Schedule not in _parts(expected):
@@ -486,7 +517,9 @@ def _check_type(binding: Binding) -> None:
                 collection_check_strategy=typeguard.CollectionCheckStrategy.ALL_ITEMS,
             )
         except typeguard.TypeCheckError as error:
-            problem = str(error).splitlines()[0].rstrip(":")  # of a union, each of its types follows in a line of its own
+            problem = (
+                str(error).splitlines()[0].rstrip(":")
+            )  # of a union, each of its types follows in a line of its own
     if problem:
         named = expected.__name__ if isinstance(expected, type) else str(expected)
         named = re.sub(r"\b(typing|taac)[.](\w+[.])*", "", named)
@@ -516,11 +549,9 @@ def _schedulable() -> list[str]:
     """Every parameter of this package's configurables that can follow a schedule."""
     found = set()
     for selector, configurable in gin_config._REGISTRY.items():
-        with contextlib.suppress(NameError, TypeError, AttributeError):
-            hints = typing.get_type_hints(_signature_fn(configurable.wrapped))
-            names = [n for n, hint in hints.items() if Schedule in _parts(hint)]
-            names = [n for n in names if _default(selector, n) is not inspect.Parameter.empty]  # others are not bound
-            found |= {f"{selector.rsplit('.', 1)[-1]}.{name}" for name in names}
+        names = [n for n, hint in _hints(configurable.wrapped).items() if Schedule in _parts(hint)]
+        names = [n for n in names if _default(selector, n) is not inspect.Parameter.empty]  # others are not bound
+        found |= {f"{selector.rsplit('.', 1)[-1]}.{name}" for name in names}
     return sorted(found)
 
 
