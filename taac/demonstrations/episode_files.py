@@ -24,7 +24,7 @@ import torch
 import taac
 from taac import nest, specs
 from taac.data_structures import AlgStep, StepType, TimeStep
-from taac.demonstrations import plain_arrays
+from taac.demonstrations import bounds, plain_arrays
 from taac.environments import spaces
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
@@ -54,9 +54,6 @@ def _check(where: str, episode: TimeStep, environment: VectorEnvironment) -> Non
     kinds = episode.step_type.tolist()
     if len(kinds) < 2 or kinds != [StepType.FIRST, *[StepType.MID] * (len(kinds) - 2), StepType.LAST]:
         raise TaacError(f"{where} is not whole: expected the step types FIRST, MID..., LAST")
-    for path, leaf in nest.flatten_with_path(episode):
-        if leaf.is_floating_point() and not bool(leaf.isfinite().all()):
-            raise TaacError(f"{where} has a '{path}' that is not finite")
     shape = () if environment.reward_dim is None else (environment.reward_dim,)
     if episode.reward.shape[1:] != shape:
         raise TaacError(
@@ -71,6 +68,7 @@ def _check(where: str, episode: TimeStep, environment: VectorEnvironment) -> Non
             f"{where} has actions that take {longest} environment steps, but those of '{environment.name}' take "
             f"{high if low == high else f'{low} to {high}'}; record with the same create_environment.action_repeat"
         )
+    bounds.check(where, episode, _frame_specs(environment), environment)
 
 
 def _check_spaces(source: str, held: dict[str, Any], environment: VectorEnvironment) -> None:

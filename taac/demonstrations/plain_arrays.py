@@ -50,4 +50,7 @@ def read_array(held: zipfile.ZipFile, name: str, most: int) -> np.ndarray:
         if min(shape, default=0) < 0 or size != info.file_size:
             raise ValueError(f"array '{name}' of shape {shape!r:.100} would be {size} bytes, but is {info.file_size}")
         file.seek(0)
-        return np.lib.format.read_array(file, allow_pickle=False)
+        array = np.lib.format.read_array(file, allow_pickle=False)
+    if array.dtype.kind == "b" and array.size and array.view(np.uint8).max() > 1:
+        raise ValueError(f"array '{name}' holds bytes that are no booleans")
+    return array

@@ -74,13 +74,13 @@ def test_good_and_bad_heads_in_turn_are_looked_at_once_each(tmp_path, monkeypatc
     path = tmp_path / "events.out.tfevents.1"
     path.write_bytes((whole + b"\0" * 16) * 2000)
     looked = []
-    real = tfrecords._whole_heads
+    real = tfrecords._masked
 
-    def counting(data, at):
-        looked.append(at.size)
-        return real(data, at)
+    def counting(crc):
+        looked.append(crc.size)
+        return real(crc)
 
-    monkeypatch.setattr(tfrecords, "_whole_heads", counting)
+    monkeypatch.setattr(tfrecords, "_masked", counting)
     found = tfrecords.read(path)
     assert found.start.tolist() == [32 * i + 12 for i in range(2000)]
     assert sum(looked) < 2 * path.stat().st_size
@@ -125,3 +125,84 @@ def test_no_damage_of_a_file_is_an_error(tmp_path_factory, data):
     payloads = data.draw(st.lists(st.binary(max_size=60), max_size=4))
     path.write_bytes(b"".join(checked(struct.pack("<Q", len(p))) + checked(p) for p in payloads))
     read(folder)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_heads_are_found_wherever_they_are(data):
+    """Against the checksum of all 8 bytes at every place; the file is longer than a block."""
+    pieces = st.binary(max_size=30) | st.integers(0, 2**32 - 1).map(lambda n: checked(struct.pack("<Q", n)))
+    parts = data.draw(st.lists(pieces | st.just(b"\0" * 20), max_size=8))
+    content = np.frombuffer(b"".join(parts) + b"end", dtype=np.uint8)
+    places = np.arange(max(0, content.size - 11))
+    expected = places[tfrecords._whole_heads(content, places)]
+    at = data.draw(st.integers(0, content.size))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tfrecords, "_BLOCK", data.draw(st.integers(1, 40)))
+        assert tfrecords._find_heads(content, at, 1000).tolist() == expected[expected >= at].tolist()
+
+
+def test_damage_costs_a_look_at_few_places(tmp_path, monkeypatch):
+    """A checksum of eight bytes at every place of a GiB took 17 minutes."""
+    path = tmp_path / "events.out.tfevents.1"
+    path.write_bytes(np.random.default_rng(0).bytes(1 << 20) + checked(struct.pack("<Q", 0)) + b"\0\0\0\0")
+    looked = []
+    real = tfrecords._masked
+    monkeypatch.setattr(tfrecords, "_masked", lambda crc: (looked.append(crc.size), real(crc))[1])
+    monkeypatch.setattr(tfrecords, "_whole_heads", lambda data, at: np.zeros(at.size, dtype=bool))
+    assert tfrecords.read(path).start.tolist() == [(1 << 20) + 12]
+    assert sum(looked) < 10
+
+
+def test_only_so_many_records_files_and_tags_are_read(tmp_path, monkeypatch):
+    for name in "123":
+        write(tmp_path, name, [point(10 * int(name) + i, 1.0, tag=f"{name}{i}") for i in range(3)])
+    everything = read(tmp_path)
+    assert len(everything.scalars) == 9 and not everything.notes
+    for module, bound, value, left, told in (
+        (events, "MAX_FILES", 2, 6, "1 event file(s) left out"),
+        (events, "MAX_TAGS", 4, 4, "9 tags, of which 4 are read"),
+        (tfrecords, "MAX_RECORDS", 5, 5, "only the first 2 records are read"),
+        (tfrecords, "MAX_BYTES", 2 * (tmp_path / "events.out.tfevents.1").stat().st_size, 6, "1 event file(s) left out"),
+    ):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, bound, value)
+            found = read(tmp_path)
+            assert len(found.scalars) == left and any(told in note for note in found.notes), (bound, found)
+
+
+def slowly_merged(found):
+    """One file after another, each start by itself."""
+    kept, seconds, offset = events._no_points(), np.zeros(0), 0.0
+    for i, file in enumerate(found):
+        points = file.points
+        live = np.ones(kept.step.size, dtype=bool)
+        for place, step in file.starts:
+            live &= kept.step < step
+            points = points.of((points.place > place) | (points.step < step))
+        if not file.starts and points.step.size:
+            for tag in np.unique(points.tag):
+                live &= (kept.tag != tag) | (kept.step < points.step[points.tag == tag].min())
+        kept, seconds = kept.of(live), seconds[live]
+        if i == 0 or file.starts:
+            offset = file.began - seconds.max(initial=0)
+        kept = events._Points(*(np.concatenate(columns) for columns in zip(kept, points)))
+        seconds = np.append(seconds, points.wall_time - offset)
+    return kept, seconds
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_files_are_merged_as_one_after_another(data):
+    steps, found = st.integers(-3, 12), []
+    for number in range(data.draw(st.integers(0, 5))):
+        n = data.draw(st.integers(0, 6))
+        tags, step = (np.array(data.draw(st.lists(s, min_size=n, max_size=n)), dtype=int) for s in (st.integers(0, 2), steps))
+        wall = 100.0 * number + np.arange(n) + data.draw(st.integers(-150, 150))
+        starts = [(place, data.draw(steps)) for place in sorted(data.draw(st.sets(st.integers(0, 7), max_size=3)))]
+        points = events._Points(np.arange(1, n + 1), tags, step, wall, np.arange(n, dtype=float))
+        found.append(events._File(str(number), 100.0 * number, starts, points, (), n))
+    points, seconds = events._merged(found)
+    expected, expected_seconds = slowly_merged(found)
+    assert [c.tolist() for c in points] == [c.tolist() for c in expected]
+    assert seconds.tolist() == expected_seconds.tolist()

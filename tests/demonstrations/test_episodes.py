@@ -15,8 +15,8 @@ import torch
 
 import tests.toy_tasks
 from taac import nest, specs
-from taac.data_structures import AlgStep
-from taac.demonstrations import episode_files
+from taac.data_structures import AlgStep, TimeStep
+from taac.demonstrations import bounds, episode_files, plain_arrays
 from taac.demonstrations.episode_files import EpisodeWriter, read
 from taac.environments.create import create_environment
 from taac.errors import TaacError
@@ -176,7 +176,7 @@ REFUSED = {
     "no checksum": (lambda m, a: m.pop("checksum"), "are damaged: the checksum does not fit"),
     "fewer frames": (checked(lambda m, a: a.update({k: v[:-1] for k, v in a.items()})), "episode 1 is not whole"),
     "no beginning": (checked(lambda m, a: a.update({k: v[1:] for k, v in a.items()})), "episode 0 is not whole"),
-    "not finite": (checked(lambda m, a: a["observation"].__setitem__(5, np.nan)), "has a 'observation' that is not"),
+    "not finite": (checked(lambda m, a: a["observation"].__setitem__(5, np.nan)), "frame 5: 'observation.*nan, expected"),
     "no episode": (checked(lambda m, a: a.update({k: v[:0] for k, v in a.items()})), "is not whole"),
     "other spaces": (lambda m, a: m["action_space"].update(low="-3.0"), r"their action_space is .*-3\.0.*is .*-2\.0"),
 }
@@ -189,6 +189,80 @@ def test_refused(name, recorded):
     rewritten(path, change)
     with pytest.raises(TaacError, match=message):
         read(str(path), environment)
+
+
+GEARS = "taac-test/Gears-v0"
+OUTSIDE = {
+    "observation": (POINT, "observation", (4, 0), 1e6, r"frame 4: 'observation' at \[0\] is 1e\+06, expected -\S+ to \S+"),
+    "action": (POINT, "prev_action", (3, 0), -1.001, r"frame 3: 'prev_action' at \[0\] is -1.001, expected -1\S* to 1"),
+    "infinite action": (POINT, "prev_action", (3, 0), np.inf, "frame 3: 'prev_action' at .* is inf, expected"),
+    "reward": (POINT, "reward", (2,), -np.inf, "frame 2: 'reward' is -inf, expected a finite number"),
+    "no number": (POINT, "reward", (2,), np.nan, "frame 2: 'reward' is nan, expected a finite number"),
+    "discount": (POINT, "discount", (7,), 1.01, "frame 7: 'discount' is 1.01, expected .* to 1"),
+    "negative discount": (POINT, "discount", (7,), -0.5, "frame 7: 'discount' is -0.5, expected .* to 1"),
+    "duration": (POINT, "duration", (1,), -1, "frame 1: 'duration' is -1, expected 0 to 1"),
+    "choice": (GEARS, "prev_action/gear", (1,), 3, "frame 1: 'prev_action/gear' is 3, expected 0 to 2"),
+    "negative choice": (GEARS, "prev_action/gear", (1,), -1, "frame 1: 'prev_action/gear' is -1, expected 0 to 2"),
+    "far choice": (GEARS, "prev_action/gear", (1,), -(2**63), "frame 1: 'prev_action/gear' is -9223372036854775808, expected"),
+    "part": (GEARS, "prev_action/push/0", (2, 1, 0), 2.0, r"frame 2: 'prev_action/push/0' at \[1, 0\] is 2.0, expected"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_frames_outside_the_spaces_are_refused(tmp_path, name):
+    """With a checksum that fits."""
+    env_name, array, place, value, message = OUTSIDE[name]
+    environment = create_environment(env_name, num_envs=1)
+    played(environment, 70, writer := EpisodeWriter(tmp_path / "e.npz", environment))
+    writer.save()
+    read(str(tmp_path / "e.npz"), environment)
+    rewritten(tmp_path / "e.npz", checked(lambda m, a: a[array].__setitem__(place, value)))
+    with pytest.raises(TaacError, match=f"e.npz': episode 0, {message}"):
+        read(str(tmp_path / "e.npz"), environment)
+
+
+def test_rounding_and_simulators_that_leave_their_own_bounds_are_allowed(tmp_path, recorded):
+    path, environment = recorded
+
+    def change(meta, arrays):
+        arrays["prev_action"][3] = np.float32(1.000001)
+        arrays["discount"][3] = np.nextafter(np.float32(1), np.float32(2))
+        space = environment.observation_space
+        arrays["observation"][4] = np.where(np.isfinite(space.high), 3 * space.high - 2 * space.low, 1e30)
+
+    rewritten(path, checked(change))
+    assert len(read(str(path), environment)) == 2
+
+
+def masked_episode(mask, discount=1.0):
+    """Two frames of an environment of three choices, the last with the mask given."""
+    both = torch.tensor([[True, True, True], mask])
+    return TimeStep(
+        step_type=torch.tensor([0, 2], dtype=torch.uint8),
+        reward=torch.zeros(2),
+        discount=torch.tensor([1.0, discount]),
+        observation={"action_mask": both},
+        prev_action=torch.zeros(2, dtype=torch.int64),
+        duration=torch.tensor([0, 1], dtype=torch.int16),
+    )
+
+
+def test_masks_that_allow_nothing_are_refused_where_the_episode_goes_on():
+    class Choices:
+        durations = (1, 1)
+        action_spec = specs.TensorSpec((), torch.int64, np.asarray(0), np.asarray(2))
+
+    frame = nest.map_structure(specs.spec_of, masked_episode([True] * 3))
+    bounds.check("here", masked_episode([False, True, False]), frame, Choices())
+    bounds.check("here", masked_episode([False] * 3, discount=0.0), frame, Choices())
+    with pytest.raises(TaacError, match="here, frame 1: 'action_mask' forbids every choice"):
+        bounds.check("here", masked_episode([False] * 3), frame, Choices())
+
+
+def test_bytes_that_are_no_booleans_are_refused(tmp_path):
+    np.savez(tmp_path / "a.npz", mask=np.array([0, 1, 7], dtype=np.uint8).view(np.bool_))
+    with zipfile.ZipFile(tmp_path / "a.npz") as held, pytest.raises(ValueError, match="no booleans"):
+        plain_arrays.read_array(held, "mask", 1000)
 
 
 def _members(path):

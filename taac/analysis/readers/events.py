@@ -26,6 +26,11 @@ _SHORT = 1024  # bytes; longer records hold texts and pictures, and are checked 
 _LONGEST = 1 << 16  # bytes; no longer record is looked into
 _MAX_TIME = 1e12  # seconds since the epoch
 _NAMED = 4  # tags that a note names
+_TOLD = 50  # notes on files
+_NO_STEP = np.iinfo(np.int64).max
+# Of a folder: a run writes a file each time that it begins or goes on.
+MAX_FILES = 1000
+MAX_TAGS = 10_000
 
 
 class Scalar(NamedTuple):
@@ -63,6 +68,7 @@ class _File(NamedTuple):
     starts: list[tuple[int, int]]  # (place, step) where a writer began: what is there of this step or later is void
     points: _Points
     notes: tuple[str, ...]
+    records: int  # that it holds
 
 
 def read(folder: Path) -> Events:
@@ -72,7 +78,8 @@ def read(folder: Path) -> Events:
     (another program's) comes where its first record belongs by its time. A restarted run begins a file with the step from
     which on everything before is void. A file that says nothing of a start (another program's) voids, of each of its tags,
     the points at or after that tag's first step in it. Of a step that is there twice, the later point counts. Links, pipes
-    and devices are not opened, and told. Records of more than 64 KiB are not looked into: they hold texts and pictures. A
+    and devices are not opened, and told; nor are event files beyond the first `MAX_FILES`, or the first GiB, of a folder. Records
+    of more than 64 KiB are not looked into: they hold texts and pictures. A
     value beyond `LARGEST` is infinite.
     """
     tags: dict[str, int] = {}
@@ -83,15 +90,20 @@ def read(folder: Path) -> Events:
                 paths.append(path)
         except TaacError as error:
             notes.append(str(error))
-    found = _in_order([_read_file(path, tags) for path in paths])
+    found = _in_order(_read_files(paths, tags, notes))
     points, seconds = _merged(found)
-    notes += [f"{file.name}: {note}" for file in found for note in file.notes]
+    told = [f"{file.name}: {note}" for file in found for note in file.notes]
+    notes += told[:_TOLD] + ([f"{len(told) - _TOLD} more notes on event files"] if len(told) > _TOLD else [])
+    if len(tags) > MAX_TAGS:
+        notes.append(f"{len(tags)} tags, of which {MAX_TAGS} are read")
+        few = points.tag < MAX_TAGS
+        points, seconds = points.of(few), seconds[few]
     # By tag, then step, then as written: the last of equal steps is the one that counts.
     order = np.lexsort((np.arange(points.step.size), points.step, points.tag))
     points, seconds = points.of(order), seconds[order]
     again = (points.tag[1:] == points.tag[:-1]) & (points.step[1:] == points.step[:-1])
     last = np.append(~again, True)[: points.step.size]
-    names = list(tags)
+    names = list(tags)[:MAX_TAGS]
     if again.any():
         twice = [names[tag] for tag in np.unique(points.tag[1:][again])]
         notes.append(f"steps that are there twice, of {_some(twice)}; the later point counts")
@@ -142,34 +154,64 @@ def _in_order(found: list[_File]) -> list[_File]:
     return sorted(found, key=place)
 
 
+def _read_files(paths: list[Path], tags: dict[str, int], notes: list[str]) -> list[_File]:
+    """Files in the order of their names, while bytes and records of a folder are left; adds what was left out to `notes`."""
+    found: list[_File] = []
+    left, records = tfrecords.MAX_BYTES, tfrecords.MAX_RECORDS
+    for path in paths[:MAX_FILES]:
+        try:
+            left -= path.stat().st_size if path.stat().st_size <= tfrecords.MAX_BYTES else 0  # those are refused one by one
+        except OSError:
+            continue
+        if left < 0 or records <= 0:
+            break
+        found.append(_read_file(path, tags, records))
+        records -= found[-1].records
+    if len(found) < len(paths):
+        notes.append(f"{len(paths) - len(found)} event file(s) left out: there are more, or longer ones, than are read")
+    return found
+
+
 def _merged(found: list[_File]) -> tuple[_Points, np.ndarray]:
     """The points that count, of all files in their order, and the seconds of the run at each."""
-    kept, seconds = _no_points(), np.zeros(0)
-    offset = 0.0
-    for i, file in enumerate(found):
-        points = file.points
-        live = np.ones(kept.step.size, dtype=bool)
-        for place, step in file.starts:
-            live &= kept.step < step
-            points = points.of((points.place > place) | (points.step < step))
-        if not file.starts and points.step.size:
-            first = np.full(max(points.tag.max(), kept.tag.max(initial=0)) + 1, np.iinfo(np.int64).max)
-            np.minimum.at(first, points.tag, points.step)
-            live &= kept.step < first[kept.tag]
-        kept, seconds = kept.of(live), seconds[live]
+    points = [_without_own_restarts(file) for file in found]
+    every = _Points(*(np.concatenate(columns) for columns in zip(_no_points(), *points)))
+    live, seconds = np.ones(every.step.size, dtype=bool), np.zeros(every.step.size)
+    first_of_tag = np.full(every.tag.max(initial=0) + 1, _NO_STEP)
+    latest = -_NO_STEP  # no live point has a later step
+    at, offset = 0, 0.0
+    for i, (file, own) in enumerate(zip(found, points)):
+        before, end = slice(0, at), at + own.step.size
+        if file.starts and (step := min(step for _, step in file.starts)) <= latest:
+            live[before] &= every.step[before] < step
+            latest = step - 1
+        if not file.starts and own.step.size and own.step.min() <= latest:
+            np.minimum.at(first_of_tag, own.tag, own.step)
+            live[before] &= every.step[before] < first_of_tag[every.tag[before]]
+            first_of_tag[own.tag] = _NO_STEP
         if i == 0 or file.starts:  # the clock goes on from what counts; another program's file shares the clock
-            offset = file.began - seconds.max(initial=0)
-        kept = _Points(*(np.concatenate(columns) for columns in zip(kept, points)))
-        seconds = np.append(seconds, points.wall_time - offset)
-    return kept, seconds
+            offset = file.began - seconds[before].max(initial=0, where=live[before])
+        seconds[at:end] = own.wall_time - offset
+        latest, at = max(latest, own.step.max(initial=-_NO_STEP)), end
+    return every.of(live), seconds[live]
 
 
-def _read_file(path: Path, tags: dict[str, int]) -> _File:
-    """One file; gives new tags their numbers."""
+def _without_own_restarts(file: _File) -> _Points:
+    """What no writer that began later in the same file has made void."""
+    points = file.points
+    if not file.starts:
+        return points
+    places, steps = (np.array(column, dtype=np.int64) for column in zip(*file.starts))  # by rising place
+    least = np.append(np.minimum.accumulate(steps[::-1])[::-1], _NO_STEP)  # of this start and those after it
+    return points.of(points.step < least[np.searchsorted(places, points.place)])
+
+
+def _read_file(path: Path, tags: dict[str, int], most: int) -> _File:
+    """One file, of which at most so many records; gives new tags their numbers."""
     try:
-        records = tfrecords.read(path)
+        records = tfrecords.read(path, most)
     except (OSError, Damaged) as error:
-        return _File(path.name, 0.0, [], _no_points(), (f"cannot be read, left out: {error}",))
+        return _File(path.name, 0.0, [], _no_points(), (f"cannot be read, left out: {error}",), 0)
     short = records.length <= _SHORT
     good = np.ones(short.shape, dtype=bool)
     good[short] = tfrecords.intact(records, np.flatnonzero(short))
@@ -200,7 +242,7 @@ def _read_file(path: Path, tags: dict[str, int]) -> _File:
     if not usable.all():
         notes.append(f"{int((~usable).sum())} value(s) whose step or time is none, left out")
     began = 0.0 if began is None or not abs(began) <= _MAX_TIME else float(began)
-    return _File(path.name, began, starts, points.of(usable), tuple(notes))
+    return _File(path.name, began, starts, points.of(usable), tuple(notes), records.start.size)
 
 
 def _no_points() -> _Points:

@@ -1,0 +1,89 @@
+"""Whether demonstrated frames are ones that their environment could give: finite, inside its spaces, with a valid choice."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from taac import nest, specs
+from taac.data_structures import TimeStep
+from taac.environments.vector_environment import VectorEnvironment
+from taac.errors import TaacError
+from taac.specs import TensorSpec
+
+ROUNDING = 1e-5  # by which actions in [-1, 1] and discounts in [0, 1] may be outside
+FAR = 10.0  # widths of a Box by which observations may be outside
+
+
+def check(where: str, episode: TimeStep, frame_specs: TimeStep, environment: VectorEnvironment) -> None:
+    """Refuses an episode, leaves `[N+1, ...]`, that holds what its environment cannot give.
+
+    Choices, actions and discounts must lie inside their spaces. Observations of a Box may leave it by ten times its width:
+    simulators leave the bounds that they declare, and training in them allows it; what is further away is damage.
+
+    Args:
+        where: for messages.
+        frame_specs: of a frame.
+
+    Raises:
+        TaacError: names the frame, the value and what was expected.
+    """
+    for (path, spec), (_, leaf) in zip(nest.flatten_with_path(frame_specs), nest.flatten_with_path(episode)):
+        if path != "step_type":
+            low, high = _bounds(path, spec, environment)
+            _check_leaf(where, path, leaf, low, high)
+    _check_masks(where, episode, environment)
+
+
+def _bounds(path: str, spec: TensorSpec, environment: VectorEnvironment) -> tuple[np.ndarray, np.ndarray]:
+    """The least and the greatest value of each element, float64, which broadcast to the leaf's."""
+    least, greatest = (-np.inf, np.inf) if spec.minimum is None else (spec.minimum, spec.maximum)
+    low, high = np.asarray(least, dtype=np.float64), np.asarray(greatest, dtype=np.float64)
+    if path == "discount":
+        low, high = np.asarray(-ROUNDING), np.asarray(1 + ROUNDING)
+    elif path == "duration":
+        low, high = np.asarray(0.0), np.asarray(float(environment.durations[1]))
+    elif path.startswith("prev_action") and not spec.is_categorical:
+        low, high = low - ROUNDING, high + ROUNDING
+    elif path.startswith("observation") and spec.dtype == torch.float32:
+        with np.errstate(all="ignore"):
+            width = high - low
+            low, high = (
+                bound + sign * FAR * np.where(np.isfinite(width), width, np.maximum(1.0, np.abs(bound)))
+                for bound, sign in ((low, -1), (high, 1))
+            )
+    if spec.dtype == torch.float32:
+        most = float(np.finfo(np.float32).max)
+        low, high = np.maximum(low, -most), np.minimum(high, most)
+    return low, high
+
+
+def _check_leaf(where: str, path: str, leaf: torch.Tensor, low: np.ndarray, high: np.ndarray) -> None:
+    values = leaf.numpy()
+    if values.size == 0 or (values.min() >= low.max() and values.max() <= high.min()):  # NaN is neither
+        return
+    (bad,) = np.nonzero(~((values >= low) & (values <= high)).reshape(len(values), -1).all(1))
+    if not bad.size:
+        return
+    frame = int(bad[0])
+    low, high = (np.broadcast_to(bound, values.shape[1:]) for bound in (low, high))
+    place = tuple(np.argwhere(~((values[frame] >= low) & (values[frame] <= high)))[0].tolist())
+    at = f" at {list(place)}" if place else ""
+    value, least, greatest = values[frame][place], float(low[place]), float(high[place])
+    expected = f"{least:g} to {greatest:g}" if max(-least, greatest) < 1e38 else "a finite number"
+    raise TaacError(f"{where}, frame {frame}: '{path}'{at} is {value!s}, expected {expected}")
+
+
+def _check_masks(where: str, episode: TimeStep, environment: VectorEnvironment) -> None:
+    """As `VectorEnvironment` does: where the episode goes on or was cut off, every present agent must have a choice."""
+    observation = episode.observation
+    if not isinstance(observation, dict) or specs.ACTION_MASK not in observation:
+        return
+    possible = specs.can_act(observation[specs.ACTION_MASK], environment.action_spec)
+    if specs.AGENT_MASK in observation:
+        absent = ~observation[specs.AGENT_MASK]
+        possible = possible | absent.reshape(*absent.shape, *(1,) * (possible.dim() - absent.dim()))
+    stuck = ~possible.reshape(len(possible), -1).all(1) & ~(episode.is_last() & (episode.discount == 0))
+    if bool(stuck.any()):
+        frame = int(stuck.nonzero()[0])
+        raise TaacError(f"{where}, frame {frame}: '{specs.ACTION_MASK}' forbids every choice, expected one that is valid")
