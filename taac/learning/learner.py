@@ -17,7 +17,7 @@ from taac.demonstrations.replay import Demonstrations, SqilReplay
 from taac.errors import TaacError
 from taac.learning.diagnostics import Diagnostics, RunningMeans, explained_variances
 from taac.learning.guard import GradientStep, GrowthWatch, Guard, sum_of_all
-from taac.learning.optimizers import TensorFlowAdam, decay_weights, skips_on_device, take_step
+from taac.learning.optimizers import TensorFlowAdam, decay_weights, load_state, skips_on_device, take_step
 from taac.machine.compiled import CompiledFunction
 from taac.machine.products import Products, available, parts, resolve, using
 from taac.ops.schedules import LinearSchedule, Schedule, Scheduled, at_start, bounds, follow
@@ -113,6 +113,7 @@ class Learner:
         demonstrations: what reward signals and cloning that need any sample from.
         replay: what reward signals with batches of their own sample from.
         means: of what updates report, since the last summary.
+        losses: what the last update reported, by tag; empty before the first.
         group_names: of the optimizer's groups of parameters.
     """
 
@@ -199,6 +200,7 @@ class Learner:
         self.diagnostics = Diagnostics(diagnostics, agent)
         self._observed: dict[str, torch.Tensor] = {}
         self.num_updates = 0
+        self.losses: Mapping[str, torch.Tensor | float] = {}
         self.cloning = cloning
         self.demonstrations: Demonstrations | None = None
         self.replay: ReplayBuffer | SqilReplay | None = None
@@ -309,10 +311,39 @@ class Learner:
         shown = self._demonstrated(signal.batch_size, length).time_step if signal.needs_demonstrations else None
         return sampled.time_step, shown
 
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs to learn on as if it had never been stopped, beside the agent's own state."""
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "growth": self.growth.state_dict(),
+            "means": self.means.state_dict(),
+            "products": self.products,  # which "auto" was
+            "num_updates": self.num_updates,
+            "losses": {tag: v.detach() if isinstance(v, torch.Tensor) else float(v) for tag, v in self.losses.items()},
+            "demonstrations": None if self.demonstrations is None else self.demonstrations.digest,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores `state_dict()`.
+
+        Raises:
+            TaacError: the optimizer or the demonstrations are not those of the state.
+        """
+        if self.demonstrations is not None and state.get("demonstrations") is not None:
+            self.demonstrations.check(state["demonstrations"])
+        load_state(self.optimizer, state["optimizer"])
+        self.growth.load_state_dict(state["growth"])
+        self.means.load_state_dict(state["means"], self.agent.device)
+        self.keep_products(state["products"])
+        self.num_updates = int(state["num_updates"])
+        self.losses = dict(state["losses"])
+
     def keep_products(self, products: str | None) -> None:
-        """Goes on with the matrix products that a run began with, whatever "auto" would be now: others round differently."""
-        agent = self.agent
-        if products is not None and available(products, agent.device, agent.compiled):  # elsewhere it may not be
+        """Uses the matrix products that a run began with, whatever "auto" would be now, because others round differently.
+
+        Does nothing if this machine does not have them.
+        """
+        if products is not None and available(products, self.agent.device, self.agent.compiled):
             self._take_products(products)
 
     def _take_products(self, products: str) -> None:
@@ -358,6 +389,7 @@ class Learner:
         if self.max_grad_norm is not None:
             torch.nn.utils.clip_grad_norm_(self._differentiated, self.max_grad_norm)
         take_step(self.optimizer, found_inf)
+        self.losses = extra
         self.means.add(extra)
         if self.diagnostics.on:
             self.means.add({**statistics, **gradient_norms})

@@ -141,3 +141,34 @@ def state_after_a_step(optimizer: torch.optim.Optimizer) -> dict[int, dict[str, 
             parameter.grad = torch.zeros_like(parameter)
     trial.step()
     return trial.state_dict()["state"]
+
+
+def load_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Restores `optimizer.state_dict()`.
+
+    torch does not check the shapes of the state's tensors, and a step would read past the end of one that is too short.
+
+    Raises:
+        TaacError: the state is of another optimizer, or of other parameters; nothing is changed.
+    """
+    expected = state_after_a_step(optimizer)
+    for index, values in state["state"].items():
+        given, right = ({name: _kind(v) for name, v in of.items()} for of in (values, expected[index]))
+        if given != right:
+            name = next(name for name in (*given, *right) if given.get(name) != right.get(name))
+            raise TaacError(
+                f"it is of another optimizer: '{name}' of parameter {index} is {given.get(name, 'missing')}, expected "
+                f"{right.get(name, 'nothing of that name')}"
+            )
+    for ours, theirs in zip(optimizer.state_dict()["param_groups"], state["param_groups"], strict=True):
+        given, right = ({k: _kind(v) for k, v in group.items()} for group in (theirs, ours))
+        if given != right:
+            raise TaacError(f"it is of another optimizer: {given}, expected {right}")
+    optimizer.load_state_dict(state)
+
+
+def _kind(value: Any) -> Any:
+    """Type, and of a tensor shape: what must be equal in two states of one optimizer."""
+    if isinstance(value, torch.Tensor):
+        return f"{value.dtype} {list(value.shape)}"
+    return [_kind(v) for v in value] if isinstance(value, (list, tuple)) else type(value).__name__

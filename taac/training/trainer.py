@@ -240,7 +240,6 @@ class Trainer:
         self.recent: list[Episode] = []  # ended since the last summary
         self.signal_returns: list[dict[str, float]] = []  # of the same episodes, by signal; with diagnostics
         self.evaluation_due = False  # one has begun, and not ended yet
-        self.losses: dict[str, torch.Tensor] = {}  # of the last gradient step
         self.save_replay = save_replay
         self._stop: Callable[[], bool] = lambda: False
         ring = replay_buffer.agents if isinstance(replay_buffer, SqilReplay) else replay_buffer
@@ -397,7 +396,6 @@ class Trainer:
             weights = self.replay_buffer.importance_weights(self.env_steps / self.num_env_steps)
             loss_info = self.learner.update(experience, weights)
             self.replay_buffer.update_priorities(loss_info.segment_error)
-            self.losses = loss_info.extra
             self.hooks("after_update", self)
         self._follow_schedules()  # what comes next, as an evaluation, is as of the counts that are saved
 
@@ -484,7 +482,7 @@ class Trainer:
         if self.monitor is not None and updates:
             values |= self.monitor(self.agent, self.replay_buffer, self.batch_size, self.segment_length)
         writer.scalars(values, self.env_steps)
-        for warning in self.learner.growth.judge(self.losses):
+        for warning in self.learner.growth.judge(self.learner.losses):
             checkpoint.tell(f"warning, at {self.env_steps} environment steps: {warning}")
             writer.text("warning", warning, self.env_steps)
         if self.recent:

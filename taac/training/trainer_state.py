@@ -11,7 +11,6 @@ from taac import nest, specs
 from taac.acting.action_log import Elsewhere, numpy_state, set_numpy_state
 from taac.acting.metrics import Episode
 from taac.errors import EnvironmentFailed, TaacError
-from taac.learning.optimizers import state_after_a_step
 from taac.runs import checkpoint
 from taac.runs.checkpoint import Checkpoint
 from taac.runs.files import Damaged
@@ -32,16 +31,14 @@ def state_dict(trainer: Trainer, under_way: bool = True) -> dict[str, Any]:
         under_way: whether episodes are, whose places are then part of it; otherwise a resumed run begins new ones.
     """
     cuda = trainer.agent.device.type == "cuda"
+    learner = trainer.learner.state_dict()
+    num_updates = learner.pop("num_updates")
     return {
         "agent": trainer.agent.state_dict(),
-        "optimizer": trainer.learner.optimizer.state_dict(),
-        "growth": trainer.learner.growth.state_dict(),
-        "means": trainer.learner.means.state_dict(),
-        "products": trainer.learner.products,  # which "auto" was: another would round differently
+        **learner,
         "replay": trainer.replay_buffer.state_dict(frames=False) if trainer.save_replay else None,
-        "demonstrations": None if trainer.learner.demonstrations is None else trainer.learner.demonstrations.digest,
         "counters": {
-            "updates": trainer.learner.num_updates,
+            "updates": num_updates,
             "earning_transitions": trainer.earning_transitions,
             **{name: getattr(trainer, name) for name in COUNTERS},
         },
@@ -51,7 +48,6 @@ def state_dict(trainer: Trainer, under_way: bool = True) -> dict[str, Any]:
         "attributes": trainer.attributes.state_dict(),
         "signal_returns": trainer.signal_returns,
         "recent": [episode._replace(ret=episode.ret.tolist())._asdict() for episode in trainer.recent],
-        "losses": {tag: v.detach() if isinstance(v, torch.Tensor) else float(v) for tag, v in trainer.losses.items()},
         "random": {
             "numpy": numpy_state(),
             "cpu": torch.get_rng_state(),
@@ -77,18 +73,15 @@ def restore(trainer: Trainer, found: Checkpoint) -> None:
 
 
 def _restore(trainer: Trainer, state: dict[str, Any], found: Checkpoint) -> None:
-    if trainer.learner.demonstrations is not None and state.get("demonstrations") is not None:
-        trainer.learner.demonstrations.check(state["demonstrations"])
     if state["replay"] is not None and trainer.frame_chunks is not None:
         trainer.replay_buffer.load_state_dict(state["replay"])
         trainer.frame_chunks.load(found.path.parent, found.frames)
     checkpoint.load_into(trainer.agent, state["agent"], found.path)
-    _load_optimizer(trainer.learner.optimizer, state["optimizer"], found)
-    trainer.learner.growth.load_state_dict(state["growth"])
-    trainer.learner.means.load_state_dict(state["means"], trainer.agent.device)
-    trainer.learner.keep_products(state["products"])
     counters = state["counters"]
-    trainer.learner.num_updates = int(counters["updates"])
+    try:
+        trainer.learner.load_state_dict({**state, "num_updates": counters["updates"]})
+    except TaacError as error:
+        raise TaacError(f"the checkpoint {found.path} cannot be used: {error}") from error
     for name in COUNTERS:
         setattr(trainer, name, type(getattr(trainer, name))(counters[name]))
     trainer.earning_transitions = int(counters["earning_transitions"])
@@ -98,7 +91,6 @@ def _restore(trainer: Trainer, state: dict[str, Any], found: Checkpoint) -> None
     trainer.attributes.load_state_dict(state["attributes"])
     trainer.signal_returns = [{name: float(v) for name, v in returns.items()} for returns in state["signal_returns"]]
     trainer.recent = [Episode(**{**kept, "ret": np.array(kept["ret"])}) for kept in state["recent"]]
-    trainer.losses = dict(state["losses"])
     if state["under_way"] is not None:
         trainer.start_episodes()
         try:
@@ -123,30 +115,8 @@ def _set_random(trainer: Trainer, state: dict[str, Any]) -> None:
         torch.cuda.set_rng_state(state["cuda"])
 
 
-def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any], found: Checkpoint) -> None:
-    """Loads it, after checking what torch does not: shapes that differ would be read past their end."""
-    expected = state_after_a_step(optimizer)
-    for index, values in state["state"].items():
-        given, right = ({name: _tensor_kind(v) for name, v in of.items()} for of in (values, expected[index]))
-        if given != right:
-            name = next(name for name in (*given, *right) if given.get(name) != right.get(name))
-            raise TaacError(
-                f"the checkpoint {found.path} is of another optimizer: '{name}' of parameter {index} is "
-                f"{given.get(name, 'missing')}, expected {right.get(name, 'nothing of that name')}"
-            )
-    for ours, theirs in zip(optimizer.state_dict()["param_groups"], state["param_groups"], strict=True):
-        kinds, ours_kinds = ({k: _kind(v) for k, v in group.items()} for group in (theirs, ours))
-        if kinds != ours_kinds:
-            raise TaacError(f"the checkpoint {found.path} is of another optimizer: {kinds}, expected {ours_kinds}")
-    optimizer.load_state_dict(state)
-
-
 def _tensor_kind(value: Any) -> str:
     return f"{value.dtype} {list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
-
-
-def _kind(value: Any) -> Any:
-    return [_kind(v) for v in value] if isinstance(value, (list, tuple)) else type(value).__name__
 
 
 # The running episodes ------------------------------------------------------------------------------------------------

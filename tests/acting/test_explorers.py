@@ -138,7 +138,7 @@ def test_recurrent_sac_learns_from_what_was_executed():
         trainer.collect()
         trainer.learn()
     trainer.close()
-    assert all(bool(torch.as_tensor(value).isfinite()) for value in trainer.losses.values())
+    assert all(bool(torch.as_tensor(value).isfinite()) for value in trainer.learner.losses.values())
 
 
 def test_nested_actions_are_refused():

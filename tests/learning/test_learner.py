@@ -10,9 +10,11 @@ from taac.algorithms.agent import Agent
 from taac.errors import TaacError
 from taac.learning.learner import Learner
 from taac.ops import losses
+from taac.runs.checkpoint import Checkpoints
 from taac.specs import bounded
+from tests.learning.test_guard import make_batch
 from tests.methods import METHODS, fitting
-from tests.training.test_trainer import build
+from tests.training.test_trainer import assert_same_parameters, build
 
 
 def make_agent():
@@ -32,6 +34,40 @@ def test_learning_rates_by_group():
 def test_a_learning_rate_of_zero_is_refused(name):
     with pytest.raises(TaacError, match="above 0"):
         Learner(make_agent(), **{name: 0.0})
+
+
+def test_a_restored_learner_learns_on_as_one_that_was_never_stopped(tmp_path):
+    """Through a file, with means and losses that a summary has not shown yet."""
+    whole, stopped, resumed = Learner(make_agent(), 0.01), Learner(make_agent(), 0.01), Learner(make_agent(), 0.5)
+    stopped.agent.load_state_dict(whole.agent.state_dict())
+    batches = [make_batch() for _ in range(4)]
+
+    def update(learner, numbers):
+        for number in numbers:
+            torch.manual_seed(number)
+            learner.update(batches[number])
+
+    update(whole, range(4)), update(stopped, range(2))
+    Checkpoints(tmp_path).save(1, {"agent": stopped.agent.state_dict(), "learner": stopped.state_dict()})
+    found = Checkpoints(tmp_path).newest()
+    resumed.agent.load_state_dict(found.part("agent"))
+    resumed.load_state_dict(found.part("learner"))
+    assert resumed.losses == stopped.losses and resumed.losses
+    update(resumed, range(2, 4))
+    assert resumed.num_updates == 4 and resumed.losses == whole.losses and resumed.summary() == whole.summary()
+    assert resumed.growth.state_dict() == whole.growth.state_dict()
+    assert_same_parameters(whole, resumed)
+
+
+def test_the_state_of_another_optimizer_is_refused_and_changes_nothing():
+    learner, other = Learner(make_agent()), Learner(make_agent())
+    other.update(make_batch())
+    state = other.state_dict()
+    state["optimizer"]["state"][0]["exp_avg"] = torch.zeros(1)
+    before = str(learner.state_dict())
+    with pytest.raises(TaacError, match=r"of another optimizer: 'exp_avg' of parameter 0 is .*\[1\], expected"):
+        learner.load_state_dict(state)
+    assert str(learner.state_dict()) == before
 
 
 def first_batch(method, *params):

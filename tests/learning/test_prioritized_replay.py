@@ -44,7 +44,7 @@ def test_every_method_by_one_line(method):
     priority = (loss_info.segment_error.double() + trainer.replay_buffer.epsilon) ** trainer.replay_buffer.alpha
     for item, expected in zip(drawn, priority):
         assert trainer.replay_buffer._tree.masses[item] >= expected
-    assert {"replay/weight", "replay/segment_error"} <= set(trainer.losses)
+    assert {"replay/weight", "replay/segment_error"} <= set(trainer.learner.losses)
 
 
 def test_off_by_default():

@@ -65,7 +65,7 @@ def test_every_method_learns_the_signals_as_parts_of_its_reward(method):
     trained(trainer, 2)
     experience = trainer.agent.prepare(trainer.replay_buffer.sample(4, trainer.segment_length))
     assert experience.time_step.reward.shape == (trainer.segment_length, 4, 3)
-    assert {"signal/icm_reward", "signal/icm_loss", "signal/rnd_reward", "signal/rnd_loss"} <= set(trainer.losses)
+    assert {"signal/icm_reward", "signal/icm_loss", "signal/rnd_reward", "signal/rnd_loss"} <= set(trainer.learner.losses)
     after = trainer.agent.state_dict()
     moved = {
         name.split(".")[1] for name in before if "reward_signals" in name and not torch.equal(before[name], after[name])
@@ -129,7 +129,7 @@ def test_a_signal_learns_in_its_own_time():
         trained(trainer, update)
         moved.append(any(not torch.equal(p, q) for p, q in zip(before, rnd.parameters())))
         assert any(not torch.equal(p, q) for p, q in zip(icm_before, icm.parameters()))
-        losses.append(trainer.losses["signal/rnd_loss"].item())
+        losses.append(trainer.learner.losses["signal/rnd_loss"].item())
     assert moved == [True, False, False, True, False, False, True]
     assert losses[0] == losses[1] == losses[2] != losses[3] == losses[4] == losses[5] != losses[6]
     assert (of_rnd["num_steps"], of_icm["num_steps"]) == (3, 7)
@@ -169,7 +169,7 @@ def test_each_signals_own_reward_is_summarised(monkeypatch):
 
     monkeypatch.setattr(trainer.replay_buffer, "sample", with_a_first)
     trained(trainer, 1)
-    assert [trainer.losses[f"signal/{name}_reward"].item() for name in ("icm", "rnd")] == [2.0, 3.0]
+    assert [trainer.learner.losses[f"signal/{name}_reward"].item() for name in ("icm", "rnd")] == [2.0, 3.0]
 
 
 def test_adam_passes_over_a_group_that_has_no_gradient():
@@ -305,7 +305,7 @@ def test_pretraining_moves_the_actor_alone_and_counts_for_nothing(method, demons
     assert learner.num_updates == trainer.env_steps == trainer.decisions == 0
     assert [group["num_steps"] for group in learner.optimizer.param_groups] == [5, 0, 0]
     trained(trainer, 2)
-    assert not {"cloning/loss", "cloning/weight"} & set(trainer.losses)  # its weight is 0
+    assert not {"cloning/loss", "cloning/weight"} & set(trainer.learner.losses)  # its weight is 0
 
 
 def test_a_run_begins_with_the_pretraining_and_a_resumed_one_does_not(demonstrations, tmp_path, monkeypatch):
@@ -342,7 +342,7 @@ def test_the_cloning_weight_falls_in_a_straight_line(demonstrations):
     trainer.learner.demonstrations.sample = lambda *sizes: drawn.append(sizes) or sample(*sizes)
     for update in range(1, 7):
         trained(trainer, update)
-        seen.append(trainer.losses.get("cloning/weight"))
+        seen.append(trainer.learner.losses.get("cloning/weight"))
     assert [None if w is None else w.item() for w in seen] == [0.5, 0.375, 0.25, 0.125, None, None]
     assert drawn == [(8, 2)] * 4
     gradients = []
@@ -404,8 +404,8 @@ def test_a_killed_run_ends_as_if_it_had_not_been(name, demonstrations, tmp_path)
     resumed = run(tmp_path / "killed", *more, method="sac")
     assert_same_parameters(whole, resumed)
     assert rows(tmp_path / "whole") == rows(tmp_path / "killed")
-    assert resumed.losses.keys() == whole.losses.keys()
-    assert all(float(resumed.losses[tag]) == float(value) for tag, value in whole.losses.items())
+    assert resumed.learner.losses.keys() == whole.learner.losses.keys()
+    assert all(float(resumed.learner.losses[tag]) == float(value) for tag, value in whole.learner.losses.items())
 
     from taac.analysis.readers import events
 
@@ -471,7 +471,7 @@ def test_gail_and_cloning_after_any_method_that_can_learn_from_demonstrations(me
     )  # fmt: skip
     trainer.learner.pretrain(8, trainer.segment_length)
     trained(trainer, 3)
-    assert tag in trainer.losses and bool(torch.as_tensor(trainer.losses[tag]).isfinite())
+    assert tag in trainer.learner.losses and bool(torch.as_tensor(trainer.learner.losses[tag]).isfinite())
 
 
 @pytest.mark.parametrize(
