@@ -281,7 +281,7 @@ def sac(config):
 
 
 def sac_reference(w, config, time_step, noise):
-    """SPEC sections 5 and 6, one frame at a time: the loss `[T][B]`."""
+    """docs/equations.md#the-sac-family and #learning-in-taac, one frame at a time: the loss `[T][B]`."""
     c = SimpleNamespace(**config)
     alpha, scale = temperature(w, "temperature.value", c.tuning)
     target_entropy = NUM_ACTIONS * math.log(2 * c.min_prob) if c.target_entropy is None else c.target_entropy

@@ -127,7 +127,7 @@ def heads(w, name, *inputs):
 
 
 def discrete_reference(w, config, time_step, observation, choice, valid):
-    """One frame at a time: the loss `[T][B]`. Equations of SPEC section 5, over valid choices alone."""
+    """One frame at a time: the loss `[T][B]`. Equations of docs/equations.md#the-sac-family, over valid choices alone."""
     c = SimpleNamespace(**config)
     alpha, scale = temperature(w, "temperature.value", c.tuning)
     p = c.min_prob

@@ -99,7 +99,7 @@ def entropy_of(p):
 
 
 def mixed_reference(w, config, time_step, choice, vector, noise):
-    """One frame at a time: the loss `[T][B]`. Equations in the docstrings of `sac_mixed` and SPEC section 5."""
+    """One frame at a time: the loss `[T][B]`. Equations: docstrings of `sac_mixed`, docs/equations.md#the-sac-family."""
     c = SimpleNamespace(**config)
     alpha, scale = temperature(w, "temperature.value", c.tuning)
     alpha_d, scale_d = temperature(w, "choice_temperature.value", c.tuning)

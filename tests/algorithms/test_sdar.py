@@ -432,7 +432,7 @@ def test_groups_hold_every_trainable_parameter_once(tuning, temperatures):
 
 
 def test_target_entropies():
-    """h(0.05) = 0.198515 nats a dimension (SPEC section 2), log(2 * 0.1) a dimension that acts."""
+    """h(0.05) = 0.198515 nats a dimension (docs/equations.md#entropies-and-temperatures), log(2 * 0.1) a dimension that acts."""
     algorithm = SdarAlgorithm(VECTOR_SPEC, ACTION_SPEC, beta_min_prob=0.05, action_min_prob=0.1)
     assert algorithm.beta_temperature.target_entropy == pytest.approx(2 * 0.198515, abs=1e-5)
     assert algorithm.temperature.target_entropy == pytest.approx(2 * math.log(0.2))

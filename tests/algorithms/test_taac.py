@@ -64,7 +64,7 @@ NUM_PARTS = {"constant": 1, "linear": 2, "quadratic": 3, "linear-direct": 2, "qu
 TD_LOSSES = {"compare-through": TAACTDLoss, "one-step": OneStepTDLoss, "n-step": TDLoss}
 ACTORS = ("actor.", "tau_embedding.")
 
-# --- SPEC section 3, on lists of parts --------------------------------------------------------------------------------
+# --- docs/equations.md#trajectories, on lists of parts ----------------------------------------------------------------
 
 
 def clamp(x):
@@ -136,7 +136,7 @@ def experience_of(config):
 
 
 def taac_reference(w, config, experience, noise, uniform):
-    """SPEC sections 1, 2 and 6, one frame at a time: the loss `[T][B]`, beta_1 and b | b~ of each frame."""
+    """docs/equations.md#learning-in-taac, one frame at a time: the loss `[T][B]`, beta_1 and b | b~ of each frame."""
     c = SimpleNamespace(**config)
     time_step, (tau_prev, b_executed) = experience
     replayed_parts = [p for p in tau_prev if not isinstance(p, tuple)]

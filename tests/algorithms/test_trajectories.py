@@ -1,4 +1,4 @@
-"""Trajectories: tables worked by hand from SPEC section 3, gradients, selection."""
+"""Trajectories: tables worked by hand from docs/equations.md#trajectories, gradients, selection."""
 
 import pytest
 import torch

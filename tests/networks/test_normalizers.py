@@ -16,7 +16,7 @@ from taac.specs import TensorSpec, bounded
 
 
 def reward_reference(batches, clip):
-    """SPEC section 6: at call k the mean and second moment move by 8/(8+k); then (r - mean)/sqrt(var + 1e-10)."""
+    """docs/equations.md#rewards: at call k the mean and second moment move by 8/(8+k); then (r - mean)/sqrt(var + 1e-10)."""
     mean = second = 0.0
     for k, batch in enumerate(batches):
         rate = 8 / (8 + k)
