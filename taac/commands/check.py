@@ -52,12 +52,12 @@ def _environment(env_name: str) -> None:
 
     findings = examine(env_name)
     for finding in findings:
-        print(f"{'  ok  ' if finding.fine else 'MEND  '}{finding.about}")
-        if finding.mend:
-            print(f"      {finding.mend}")
-    wrong = sum(not finding.fine for finding in findings)
+        print(f"{'  ok  ' if finding.ok else 'FIX   '}{finding.about}")
+        if finding.advice:
+            print(f"      {finding.advice}")
+    wrong = sum(not finding.ok for finding in findings)
     if wrong:
-        raise TaacError(f"environment '{env_name}': {wrong} of {len(findings)} findings are to be mended")
+        raise TaacError(f"environment '{env_name}': {wrong} of {len(findings)} findings are faults")
     print(f"environment '{env_name}' can be trained on")
 
 

@@ -1,1 +1,1 @@
-"""Environments: Gymnasium to `TimeStep`. Import from the modules: worker processes load `single` alone, without torch."""
+"""Environments: from Gymnasium to `TimeStep`. Import from the modules, so that worker processes load `single` without torch."""

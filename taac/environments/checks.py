@@ -61,7 +61,7 @@ class StepChecks:
             spec = self._categorical.get(path)
             if spec is not None and not bool(((leaf >= spec[0]) & (leaf <= spec[1])).all()):
                 raise TaacError(
-                    f"environment '{self._name}' gave an observation '{path}' outside its space at step {step} after "
+                    f"environment '{self._name}' returned an observation '{path}' outside its space at step {step} after "
                     f"reset: {leaf.tolist()}, expected {spec[0].tolist()} to {spec[1].tolist()}"
                 )
             if leaf.is_floating_point():
@@ -72,7 +72,7 @@ class StepChecks:
                     self._refuse(what, leaf.numpy(), where, action, step)
 
     def _check_mask(self, observation: Nest, terminated: np.ndarray, step: int) -> None:
-        """Where the episode goes on, or was cut off, every branch of every present agent must have a valid choice."""
+        """Requires a valid choice in every branch of every present agent, unless the episode terminated."""
         mask = observation[specs.ACTION_MASK]
         possible = specs.can_act(mask, self._action_spec)
         if specs.AGENT_MASK in observation:
@@ -82,29 +82,29 @@ class StepChecks:
         if forbids.any():
             index = int(np.flatnonzero(forbids)[0])
             raise TaacError(
-                f"environment '{self._name}' (number {index} of {self._num_envs}) gave an '{specs.ACTION_MASK}' that forbids "
-                f"every choice at step {step} after reset: {mask[index].tolist()}; an episode in which nothing can be "
-                "done must terminate, and an agent or a branch that has nothing to do needs a choice that does nothing"
+                f"environment '{self._name}' (number {index} of {self._num_envs}) returned an '{specs.ACTION_MASK}' that "
+                f"forbids every choice at step {step} after reset: {mask[index].tolist()}; an episode in which no choice is "
+                "possible must terminate, and an agent or a branch that has nothing to do needs a choice that does nothing"
             )
 
     def _refuse(self, what: str, values: np.ndarray, bad: np.ndarray, action: Nest, step: int) -> None:
         index = int(np.flatnonzero(bad)[0])
         last_action = nest.map_structure(lambda a: a[index].tolist(), action)
         large = " (too large for float32)" if np.isfinite(values[index]).all() else ""
-        told = (
-            f"environment '{self._name}' (number {index} of {self._num_envs}) gave {what} that is not finite at step "
+        message = (
+            f"environment '{self._name}' (number {index} of {self._num_envs}) returned {what} that is not finite at step "
             f"{step} after reset: {values[index]}{large}; the action before it, in [-1, 1], was {last_action}. "
         )
-        named = {
+        evidence = {
             "given": torch.as_tensor(np.array(values)),
             **{f"action/{p}": a for p, a in nest.flatten_with_path(action)},
         }
         if not all(bool(leaf[index].isfinite().all()) for _, leaf in nest.flatten_with_path(action)):
             raise DivergedError(
-                f"{told}Training has diverged: try a lower learning rate, or rewards that are clipped or normalised",
-                named,
+                f"{message}Training has diverged: try a lower learning rate, or rewards that are clipped or normalised",
+                evidence,
             )
         raise NotFiniteError(
-            f"{told}Training on it would spoil every network: mend the environment, or clip the value in a wrapper",
-            named,
+            f"{message}Training on it would corrupt every network: fix the environment, or clip the value in a wrapper",
+            evidence,
         )

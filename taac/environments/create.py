@@ -19,7 +19,8 @@ from taac.errors import EnvironmentFailed, TaacError
 
 
 @contextlib.contextmanager
-def _named(name: str) -> Iterator[None]:
+def _errors_name(name: str) -> Iterator[None]:
+    """Adds the environment's name to every `EnvironmentFailed` raised within."""
     try:
         yield
     except EnvironmentFailed as error:
@@ -27,7 +28,7 @@ def _named(name: str) -> Iterator[None]:
 
 
 def _with_bindings(wrapper: Callable[..., gymnasium.Env]) -> Callable[..., gymnasium.Env]:
-    """The wrapper with what gin binds to it: a worker process has no bindings."""
+    """Returns the wrapper with its gin bindings as arguments, because a worker process has no bindings."""
     try:
         return functools.partial(wrapper, **gin.get_bindings(wrapper))
     except ValueError:  # not configurable
@@ -52,34 +53,37 @@ def create_environment(
     remake: bool | None = None,
     recorded: bool = False,
 ) -> VectorEnvironment:
-    """Makes `num_envs` copies of a registered Gymnasium environment.
+    """Creates `num_envs` copies of a registered Gymnasium environment.
 
     Args:
-        env_name: the id, `'Hopper-v5'`, or `'module:id'` to import a module that registers it (those in
-            `single.OPTIONAL_PACKAGES` need none). An environment with a vector reward says so with a `reward_space`
-            attribute, as MO-Gymnasium's do.
-        num_envs: environments stepped together.
-        asynchronous: each in a process of its own (for slow environments), instead of one after another in this one.
-        max_episode_steps: time limit, instead of the registered one.
-        wrappers: called with each environment, the first innermost. A wrapper that keeps something from episode to episode
-            begins again in every evaluation, and when a stopped run goes on, which then may not be the same run.
+        env_name: the id, `'Hopper-v5'`, or `'module:id'` to import a module that registers it (not needed for those in
+            `single.OPTIONAL_PACKAGES`). An environment with a vector reward needs a `reward_space` attribute, as in
+            MO-Gymnasium.
+        num_envs: number of environments stepped together.
+        asynchronous: whether each runs in a process of its own (for slow environments). If not, they run one after another
+            in this process.
+        max_episode_steps: time limit that replaces the registered one.
+        wrappers: called with each environment, the first innermost. A wrapper that keeps state across episodes loses it at
+            every evaluation and when a run is resumed, so the resumed run may differ.
         env_kwargs: passed to `gymnasium.make`.
-        render_mode: passed to `gymnasium.make`; without a screen, see `offscreen.prepare`.
-        action_repeat: every action is taken so many times (a frame skip).
-        action_repeat_gamma: discount of a step inside a repeat; the learner's own gamma.
-        action_repeat_plain_sum: rewards of a repeat are summed without discount, and a decision is discounted once.
-        action_repeat_chosen: the action is a pair (k, action), taken k times, with k in 1..`action_repeat` its own choice.
-        step_timeout: seconds that a step or reset of an asynchronous environment may take, all of them together; one that
-            takes longer has failed. None: for ever. The environments of evaluations are never asynchronous.
-        max_restarts: how often asynchronous environments are made anew in training when one has failed: raised an exception,
-            taken too long, or died as a process. All running episodes then end as truncations. After that the run stops,
-            with a checkpoint.
-        remake: makes environments anew for every episode: for simulators that keep something of earlier episodes, without
-            which a resumed run would be another run. None: those of Box2D, which are known to. `taac check --env_name` tries it.
-        recorded: environment steps can be taken from `VectorEnvironment.take_steps`, and filmed.
+        render_mode: passed to `gymnasium.make`. Without a screen, see `offscreen.prepare`.
+        action_repeat: number of environment steps for which each action is repeated (a frame skip).
+        action_repeat_gamma: discount of a step inside a repeat, normally the learner's own gamma.
+        action_repeat_plain_sum: sums the rewards of a repeat without discount and discounts each decision once.
+        action_repeat_chosen: makes the action a pair (k, action), repeated k times, where the agent chooses k in
+            1..`action_repeat`.
+        step_timeout: seconds allowed for a step or reset of all asynchronous environments together. After that the
+            environment has failed. None waits for ever. The environments of evaluations are never asynchronous.
+        max_restarts: number of times that training recreates asynchronous environments after one has failed, which means
+            that it raised an exception, took too long, or its process died. All running episodes then end as truncations.
+            After the last restart, the next failure stops the run with a checkpoint.
+        remake: whether to recreate environments for every episode. Simulators that keep state across episodes need it,
+            or a resumed run would differ. None does so for those known to need it, Box2D's. `taac check --env_name` tests it.
+        recorded: whether steps can be read with `VectorEnvironment.pop_steps`, and filmed.
 
     Raises:
-        TaacError: an unknown environment, a missing package, spaces that have no tensor form, no way to render.
+        TaacError: an argument out of range, an unknown environment, a missing package, a space that has no tensor form, or
+            no way to render.
     """
     if num_envs < 1:
         raise TaacError(f"create_environment.num_envs must be 1 or more, got {num_envs}")
@@ -93,7 +97,7 @@ def create_environment(
         kwargs["render_mode"] = render_mode
     repeated = repeat if action_repeat > 1 or action_repeat_chosen else None
     spec, limit = single.find_spec(env_name), max_episode_steps
-    remakes = single.remembers(spec) if remake is None else remake
+    remakes = single.keeps_state(spec) if remake is None else remake
     if render_mode is not None:
         offscreen.prepare(spec)
     if step_timeout is not None and not step_timeout > 0:
@@ -101,37 +105,38 @@ def create_environment(
     if max_restarts < 0:
         raise TaacError(f"create_environment.max_restarts must be 0 or more, got {max_restarts}")
 
-    def makes(make: Callable[..., gymnasium.Env], inside: tuple[Any, ...]) -> list[Callable[[], gymnasium.Env]]:
-        args = (remakes, spec, kwargs, inside, limit, repeated, recorded)
+    def copies(make: Callable[..., gymnasium.Env], wrapped_in: tuple[Any, ...]) -> list[Callable[[], gymnasium.Env]]:
+        args = (remakes, spec, kwargs, wrapped_in, limit, repeated, recorded)
         return [functools.partial(make, (number, num_envs), *args) for number in range(num_envs)]
 
     if max_episode_steps is not None and max_episode_steps < 1:
         raise TaacError(f"create_environment.max_episode_steps must be 1 or more, or None, got {max_episode_steps}")
     durations = (1 if action_repeat_chosen else action_repeat, action_repeat)
-    inside = 1.0 if repeated is None or action_repeat_plain_sum else action_repeat_gamma
+    repeat_gamma = 1.0 if repeated is None or action_repeat_plain_sum else action_repeat_gamma
     longest = limit or spec.max_episode_steps
     if not asynchronous:
-        several = makes(single.make_seeded, tuple(wrappers))
-        with _named(env_name), torch_settings.kept("failed when it was made"):
-            env = SyncVectorEnv(several, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
+        makers = copies(single.make_seeded, tuple(wrappers))
+        with _errors_name(env_name), torch_settings.preserved("failed when it was created"):
+            env = SyncVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
         return VectorEnvironment(
-            env, env_name, single.reward_dim(env.envs[0]), recorded, durations, None, 0, longest, inside
+            env, env_name, single.reward_dim(env.envs[0]), recorded, durations, None, 0, longest, repeat_gamma
         )
-    with _named(env_name), torch_settings.kept(None):
+    with _errors_name(env_name), torch_settings.preserved(None):
+        # The probe is created in this process, so that its errors keep their own messages.
         probe = single.make_seeded((0, 1), False, spec, kwargs, tuple(wrappers), limit, repeated, recorded)
-        reward_dim = single.reward_dim(probe)  # an error here is this process's own, with its own message
+        reward_dim = single.reward_dim(probe)
         probe.close()
     in_worker = functools.partial(single.make_in_worker, os.getpid())
-    several = makes(in_worker, tuple(_with_bindings(wrapper) for wrapper in wrappers))
+    makers = copies(in_worker, tuple(_with_bindings(wrapper) for wrapper in wrappers))
 
     def start() -> Workers:
         try:
-            with _named(env_name), torch_settings.kept(None):  # one is made in this process, for its spaces
-                return Workers(several, step_timeout)
+            with _errors_name(env_name), torch_settings.preserved(None):  # Gymnasium creates one here, for its spaces
+                return Workers(makers, step_timeout)
         except (ConnectionError, EOFError) as error:
             raise TaacError(
                 f"the worker processes of '{env_name}' died when they were started: {error!r}. They must be able to import "
-                "what makes the environment; try create_environment.asynchronous = False to see more"
+                "the code that creates the environment; try create_environment.asynchronous = False to see more"
             ) from error
 
-    return VectorEnvironment(start(), env_name, reward_dim, recorded, durations, start, max_restarts, longest, inside)
+    return VectorEnvironment(start(), env_name, reward_dim, recorded, durations, start, max_restarts, longest, repeat_gamma)

@@ -1,4 +1,4 @@
-"""An environment tried through what training needs of it: what it is, what is wrong with it, and how to mend that."""
+"""Checks an environment for everything that training needs. Reports what it is, what is wrong and how to fix it."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ EPISODES, STEPS = 20, 3000  # whichever comes first
 
 
 class Finding(NamedTuple):
-    """Something about an environment."""
+    """One result of examining an environment."""
 
-    fine: bool
+    ok: bool
     about: str
-    mend: str = ""  # what to do about it
+    advice: str = ""  # what to do about it
 
 
-class _Seen(NamedTuple):
-    """What playing at random showed."""
+class _Play(NamedTuple):
+    """The results of random play."""
 
     findings: list[Finding]
     lengths: list[int]  # of episodes that ended
-    terminated: list[bool]  # of the same: terminated, rather than truncated
+    terminated: list[bool]  # for each of those episodes, whether it terminated; otherwise it was truncated
     steps: int
     seconds: float
 
 
 def examine(env_name: str) -> list[Finding]:
-    """Makes an environment, plays in it at random, and tells what was found.
+    """Creates an environment, plays random actions in it and reports the findings.
 
     Raises:
-        TaacError: there is no such environment, or it cannot be made.
+        TaacError: there is no such environment, or it cannot be created.
     """
     spec = single.find_spec(env_name)
 
@@ -54,30 +54,31 @@ def examine(env_name: str) -> list[Finding]:
     except TaacError:
         raise
     except (Exception, SystemExit) as error:
-        raise TaacError(f"'{env_name}' cannot be made: {type(error).__name__}: {error}") from error
+        raise TaacError(f"'{env_name}' cannot be created: {type(error).__name__}: {error}") from error
     try:
-        found, usable = _spaces(env)
+        findings, usable = _spaces(env)
         if not usable:
-            return found
-        seen = _play(env)
-        found += seen.findings
-        if any(not finding.fine for finding in seen.findings):
-            return found
-        found += _episodes(env, seen)
-        found.append(
-            _tried(lambda: _seeding(make), "seeding: the same seed and actions in two environments, and again")
+            return findings
+        play = _play(env)
+        findings += play.findings
+        if any(not finding.ok for finding in play.findings):
+            return findings
+        findings += _episodes(env, play)
+        findings.append(
+            _attempt(lambda: _seeding(make), "seeding: the same seed and actions in two environments, and again")
         )
     finally:
         env.close()
-    found.append(_tried(lambda: _as_training_sees_it(env_name), "two in parallel, as in training"))
-    found.append(
-        Finding(True, f"a step takes {1e6 * seen.seconds / max(1, seen.steps):.0f} us, over {seen.steps} random steps")
+    findings.append(_attempt(lambda: _as_in_training(env_name), "two in parallel, as in training"))
+    findings.append(
+        Finding(True, f"a step takes {1e6 * play.seconds / max(1, play.steps):.0f} us, over {play.steps} random steps")
     )
-    return found
+    return findings
 
 
 def _spaces(env: gymnasium.Env) -> tuple[list[Finding], bool]:
-    found, usable = [], True
+    """Findings about the spaces and wrappers, and whether training can use them."""
+    findings, usable = [], True
     kinds: list[tuple[str, Any, Any]] = [
         ("observation", spaces.observation_spec, env.observation_space),
         ("action", lambda space: spaces.action_adapter(space)[0], env.action_space),
@@ -85,29 +86,26 @@ def _spaces(env: gymnasium.Env) -> tuple[list[Finding], bool]:
     for name, read, space in kinds:
         try:
             leaves = list(nest.flatten_with_path(read(space)))
-            found.append(Finding(True, f"{name} space {space}: {len(leaves)} tensor(s), {_sizes(leaves)}"))
+            findings.append(Finding(True, f"{name} space {space}: {len(leaves)} tensor(s), {_sizes(leaves)}"))
         except TaacError as error:
             usable = False
-            found.append(Finding(False, f"{name} space {space}", str(error)))
-    inside: Any = env
-    while isinstance(inside, gymnasium.Wrapper):
-        if isinstance(inside, gymnasium.wrappers.Autoreset):
+            findings.append(Finding(False, f"{name} space {space}", str(error)))
+    layer: Any = env
+    while isinstance(layer, gymnasium.Wrapper):
+        if isinstance(layer, gymnasium.wrappers.Autoreset):
             usable = False
-            found.append(
-                Finding(
-                    False, "it resets itself at the end of an episode", "leave out the wrapper Autoreset: taac resets"
-                )
-            )
-        inside = inside.env
-    return found, usable
+            advice = "leave out the wrapper Autoreset, because taac resets environments itself"
+            findings.append(Finding(False, "it resets itself at the end of an episode", advice))
+        layer = layer.env
+    return findings, usable
 
 
 def _sizes(leaves: list[tuple[str, specs.TensorSpec]]) -> str:
     return ", ".join(f"{path + ' ' if path else ''}{list(leaf.shape)}" for path, leaf in leaves)
 
 
-def _play(env: gymnasium.Env) -> _Seen:
-    """Random episodes; stops at the first thing that is wrong."""
+def _play(env: gymnasium.Env) -> _Play:
+    """Plays random episodes. Stops at the first fault."""
     env.action_space.seed(0)
     lengths: list[int] = []
     ends: list[bool] = []
@@ -115,79 +113,79 @@ def _play(env: gymnasium.Env) -> _Seen:
     vector = single.reward_dim(env) is not None
     seed: int | None = 0
     while len(lengths) < EPISODES and steps < STEPS:
-        given = _reset(env, seed)
-        if isinstance(given, Finding):
-            return _Seen([given], [], [], 0, 0.0)
-        observation = given[0]
-        seed, length, over = None, 0, False
-        wrong = _observation(env, observation, "at reset")
-        while not over and wrong is None and steps < STEPS:
+        result = _reset(env, seed)
+        if isinstance(result, Finding):
+            return _Play([result], [], [], 0, 0.0)
+        observation = result[0]
+        seed, length, done = None, 0, False
+        fault = _observation(env, observation, "at reset")
+        while not done and fault is None and steps < STEPS:
             action = env.action_space.sample()
             start = time.perf_counter()
             try:
                 observation, reward, terminated, truncated, _ = env.step(action)
             except (Exception, SystemExit) as error:
-                mend = "it must take any action of its space, and return (observation, reward, terminated, truncated, info)"
+                advice = "it must accept every action of its space and return (observation, reward, terminated, truncated, info)"
                 about = f"step {length + 1} of episode {len(lengths) + 1} failed: {type(error).__name__}: {error}, with {action}"
-                return _Seen([Finding(False, about, mend)], [], [], 0, 0.0)
+                return _Play([Finding(False, about, advice)], [], [], 0, 0.0)
             seconds += time.perf_counter() - start
             steps, length = steps + 1, length + 1
             where = f"at step {length} of episode {len(lengths) + 1}"
-            wrong = _observation(env, observation, where) or _reward(reward, vector, where)
-            wrong = wrong or _ended(terminated, truncated, where)
-            over = bool(terminated) or bool(truncated)
-        if wrong is not None:
-            return _Seen([wrong], lengths, ends, steps, seconds)
-        if over:
+            fault = _observation(env, observation, where) or _reward(reward, vector, where)
+            fault = fault or _ended(terminated, truncated, where)
+            done = bool(terminated) or bool(truncated)
+        if fault is not None:
+            return _Play([fault], lengths, ends, steps, seconds)
+        if done:
             lengths.append(length)
             ends.append(bool(terminated))
     about = f"{steps} random steps: observations are in their space, numbers are finite, ends are bools"
-    return _Seen([Finding(True, about)], lengths, ends, steps, seconds)
+    return _Play([Finding(True, about)], lengths, ends, steps, seconds)
 
 
 def _reset(env: gymnasium.Env, seed: int | None) -> Any:
-    mend = "reset(*, seed=None, options=None) must return a pair (observation, info) at the start and after any episode"
+    advice = "reset(*, seed=None, options=None) must return a pair (observation, info) at the start and after any episode"
     try:
-        given = env.reset(seed=seed)
+        result = env.reset(seed=seed)
     except (Exception, SystemExit) as error:
-        return Finding(False, f"reset failed: {type(error).__name__}: {error}", mend)
-    if not isinstance(given, tuple) or len(given) != 2 or not isinstance(given[1], dict):
-        return Finding(False, f"reset returned {given!r}", mend)
-    return given
+        return Finding(False, f"reset failed: {type(error).__name__}: {error}", advice)
+    if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
+        return Finding(False, f"reset returned {result!r}", advice)
+    return result
 
 
 def _observation(env: gymnasium.Env, observation: Any, where: str) -> Finding | None:
     space = env.observation_space
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Gymnasium's, of what is no array
+        warnings.simplefilter("ignore")  # Gymnasium warns if it is not an array
         inside = space.contains(observation) and (isinstance(observation, np.ndarray) or not isinstance(space, _ARRAYS))
     if inside:
         for path, leaf in _numbers(observation):
             if not np.isfinite(leaf).all():
                 name = f" '{path}'" if path else ""
                 return Finding(
-                    False, f"the observation{name} {where} is not finite", "mend it, or clip it in a wrapper"
+                    False, f"the observation{name} {where} is not finite", "fix it, or clip it in a wrapper"
                 )
         return None
-    told = f"the observation {where} is not in its space {space}"
+    about = f"the observation {where} is not in its space {space}"
     if isinstance(space, gymnasium.spaces.Box) and isinstance(observation, np.ndarray):
         array = observation
         if array.shape != space.shape:
             return Finding(
-                False, f"{told}: its shape is {array.shape}", "return what the space says, or correct the space"
+                False, f"{about}: its shape is {array.shape}", "return the shape of the space, or correct the space"
             )
         if not np.can_cast(array.dtype, space.dtype):
-            mend = f"return observation.astype(np.{space.dtype}), or give the space dtype=np.{array.dtype}"
-            return Finding(False, f"{told}: its dtype is {array.dtype}", mend)
+            advice = f"return observation.astype(np.{space.dtype}), or create the space with dtype=np.{array.dtype}"
+            return Finding(False, f"{about}: its dtype is {array.dtype}", advice)
         if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
-            return Finding(False, f"the observation {where} is not finite: {array}", "mend it, or clip it in a wrapper")
+            return Finding(False, f"the observation {where} is not finite: {array}", "fix it, or clip it in a wrapper")
         outside = f"{array.min()} to {array.max()}" if array.size else "empty"
         return Finding(
             False,
-            f"{told}: its values are {outside}",
-            "widen the space's bounds (np.inf has none), or clip the observation",
+            f"{about}: its values are {outside}",
+            "widen the space's bounds (np.inf for no bound), or clip the observation",
         )
-    return Finding(False, f"{told}: {observation!r}", "return what the space says, or correct the space")
+    return Finding(False, f"{about}: {observation!r}", "return an element of the space, or correct the space")
 
 
 def _numbers(observation: Any, path: str = "") -> list[tuple[str, np.ndarray]]:
@@ -202,12 +200,12 @@ def _numbers(observation: Any, path: str = "") -> list[tuple[str, np.ndarray]]:
 def _reward(reward: Any, vector: bool, where: str) -> Finding | None:
     array = np.asarray(reward)
     if not np.issubdtype(array.dtype, np.number) and array.dtype != bool:
-        return Finding(False, f"the reward {where} is no number: {reward!r}", "return a float")
+        return Finding(False, f"the reward {where} is not a number: {reward!r}", "return a float")
     if array.ndim and not vector:
-        mend = "return a float; or give the environment a reward_space, a Box of rank 1, if its reward is a vector"
-        return Finding(False, f"the reward {where} has shape {array.shape}", mend)
+        advice = "return a float; if the reward is a vector, add a reward_space, a Box of rank 1, to the environment"
+        return Finding(False, f"the reward {where} has shape {array.shape}", advice)
     if not np.isfinite(array).all():
-        return Finding(False, f"the reward {where} is {reward}", "mend it, or clip it in a wrapper")
+        return Finding(False, f"the reward {where} is {reward}", "fix it, or clip it in a wrapper")
     return None
 
 
@@ -218,72 +216,73 @@ def _ended(terminated: Any, truncated: Any, where: str) -> Finding | None:
     return None
 
 
-def _episodes(env: gymnasium.Env, seen: _Seen) -> list[Finding]:
+def _episodes(env: gymnasium.Env, play: _Play) -> list[Finding]:
     limit = getattr(env.spec, "max_episode_steps", None)
-    told = f"time limit {limit} steps" if limit else "no time limit"
-    if not seen.lengths:
+    limit_text = f"time limit {limit} steps" if limit else "no time limit"
+    if not play.lengths:
         if limit:
-            return [Finding(True, f"{told}; no episode ended within {seen.steps} random steps")]
-        mend = "set create_environment.max_episode_steps, or let episodes end: an evaluation waits for their ends"
-        return [Finding(False, f"{told}, and no episode ended within {seen.steps} random steps", mend)]
+            return [Finding(True, f"{limit_text}; no episode ended within {play.steps} random steps")]
+        advice = "set create_environment.max_episode_steps, or make episodes end; an evaluation waits until they end"
+        return [Finding(False, f"{limit_text}, and no episode ended within {play.steps} random steps", advice)]
     about = (
-        f"{told}; {sum(seen.terminated)} of {len(seen.lengths)} episodes terminated, the others were truncated, after "
-        f"{min(seen.lengths)} to {max(seen.lengths)} steps"
+        f"{limit_text}; {sum(play.terminated)} of {len(play.lengths)} episodes terminated, the others were truncated, after "
+        f"{min(play.lengths)} to {max(play.lengths)} steps"
     )
-    same = len(seen.lengths) >= 3 and len(set(seen.lengths)) == 1 and all(seen.terminated)
+    same = len(play.lengths) >= 3 and len(set(play.lengths)) == 1 and all(play.terminated)
     if same:
-        mend = (
-            "if that is a time limit, return truncated=True instead (or register the environment with max_episode_steps): after "
+        advice = (
+            "if that is a time limit, return truncated=True instead, or register the environment with max_episode_steps. After "
             "a termination no further reward is expected, which is wrong where an episode is only cut off"
         )
-        return [Finding(True, f"{about}. All of one length", mend)]
+        return [Finding(True, f"{about}. All episodes have the same length", advice)]
     return [Finding(True, about)]
 
 
 def _seeding(make: Any) -> Finding:
-    """The same seed and actions in two environments, and again in the first, must be the same episode."""
+    """Checks that the same seed and actions repeat an episode, in a second environment and again in the first."""
 
     def play(env: gymnasium.Env, seed: int) -> list[Any]:
         env.action_space.seed(1)
         observation, _ = env.reset(seed=seed)
-        seen, over = [_bytes(observation)], False
-        while not over and len(seen) < 200:
+        steps, done = [_bytes(observation)], False
+        while not done and len(steps) < 200:
             observation, reward, terminated, truncated, _ = env.step(env.action_space.sample())
-            seen.append((_bytes(observation), np.asarray(reward).tolist(), bool(terminated), bool(truncated)))
-            over = bool(terminated or truncated)
-        return seen
+            steps.append((_bytes(observation), np.asarray(reward).tolist(), bool(terminated), bool(truncated)))
+            done = bool(terminated or truncated)
+        return steps
 
     first, second = make(), make()
     try:
         one, two = play(first, 5), play(second, 5)
         if one != two:
             at = next((i for i, (a, b) in enumerate(zip(one, two)) if a != b), min(len(one), len(two)))
-            mend = (
-                "call super().reset(seed=seed) in reset and draw all random numbers from self.np_random: otherwise a run can "
-                "neither be repeated nor go on bit for bit after it was stopped"
+            advice = (
+                "call super().reset(seed=seed) in reset and draw all random numbers from self.np_random. Otherwise a run can "
+                "neither be repeated nor resumed bit for bit"
             )
-            return Finding(False, f"the same seed and actions lead elsewhere, at step {at}", mend)
+            return Finding(False, f"the same seed and actions lead to different results at step {at}", advice)
         if play(first, 5) != one:
-            about = "the same seed gives the same episode in a new environment, but not in one that was used before"
-            mend = (
-                "bind create_environment.remake = True, so that it is made anew for every episode: a run that was stopped could "
-                "otherwise not go on bit for bit. Those of Box2D are made anew without that"
+            about = "the same seed repeats the episode in a new environment, but not in one that was used before"
+            advice = (
+                "bind create_environment.remake = True, which recreates it for every episode. Otherwise a run cannot be "
+                "resumed bit for bit. Box2D environments are recreated by default"
             )
-            return Finding(True, about, mend)
-        return Finding(True, "the same seed and actions give the same episode")
+            return Finding(True, about, advice)
+        return Finding(True, "the same seed and actions repeat the episode")
     finally:
         first.close()
         second.close()
 
 
-def _tried(look: Callable[[], Finding], about: str) -> Finding:
+def _attempt(check: Callable[[], Finding], about: str) -> Finding:
+    """The finding of a check, or a finding that the check failed with an exception."""
     try:
-        return look()
+        return check()
     except TaacError as error:
         return Finding(False, about, str(error))
     except (Exception, SystemExit) as error:  # whatever the environment raises
-        mend = "it must work when several are made, and in a second episode as in the first"
-        return Finding(False, f"{about}: failed with {type(error).__name__}: {error}", mend)
+        advice = "it must work when several are created, and in a second episode as in the first"
+        return Finding(False, f"{about}: failed with {type(error).__name__}: {error}", advice)
 
 
 def _bytes(observation: Any) -> Any:
@@ -294,8 +293,8 @@ def _bytes(observation: Any) -> Any:
     return np.asarray(observation).tobytes()
 
 
-def _as_training_sees_it(env_name: str) -> Finding:
-    """Two of them side by side for some steps, as training has them: each LAST must be followed by a FIRST."""
+def _as_in_training(env_name: str) -> Finding:
+    """Steps two environments in parallel, as training does. Each LAST must be followed by a FIRST."""
     environment = create_environment(env_name, 2)
     try:
         generator = torch.Generator().manual_seed(0)
@@ -303,9 +302,9 @@ def _as_training_sees_it(env_name: str) -> Finding:
         for _ in range(300):
             now = environment.step(_random(environment.action_spec, generator))
             if not torch.equal(before.is_last(), now.is_first()):
-                return Finding(False, "after an episode's end another does not begin", "reset must work after any end")
+                return Finding(False, "no new episode begins after one has ended", "reset must work after any episode")
             lasts, before = lasts + int(now.is_last().sum()), now
-        return Finding(True, f"two in parallel, 300 steps, each new episode begun after the end of one ({lasts} ends)")
+        return Finding(True, f"two in parallel, 300 steps; after each of {lasts} ends a new episode began")
     finally:
         environment.close()
 

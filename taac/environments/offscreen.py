@@ -10,10 +10,10 @@ from gymnasium.envs.registration import EnvSpec
 
 from taac.errors import TaacError
 
-_BACKENDS = ("egl", "osmesa")  # of MuJoCo, in the order in which they are tried
-_MUJOCO = ("mujoco", "gymnasium_robotics", "dm_control")  # in the entry points of environments that it draws
+_BACKENDS = ("egl", "osmesa")  # MuJoCo's, in the order in which they are tried
+_MUJOCO = ("mujoco", "gymnasium_robotics", "dm_control")  # parts of the entry points of environments that MuJoCo renders
 INSTALL = (
-    "without a screen, MuJoCo draws with EGL or OSMesa; on Debian or Ubuntu: apt-get install libegl1 libgl1, "
+    "without a screen, MuJoCo renders with EGL or OSMesa; on Debian or Ubuntu: apt-get install libegl1 libgl1, "
     "or: apt-get install libosmesa6"
 )
 _TRIAL = """
@@ -26,14 +26,14 @@ with mujoco.Renderer(model, 8, 8) as renderer:
 
 
 def prepare(spec: EnvSpec) -> None:
-    """Makes rendering an environment to arrays work without a screen, where there is none.
+    """Enables rendering to arrays on a machine without a screen. Does nothing where there is a screen.
 
-    pygame gets a driver without a window. For MuJoCo, the first of EGL and OSMesa that draws in a process of its own is
-    chosen. Both are environment variables, `SDL_VIDEODRIVER` and `MUJOCO_GL`, which those libraries read when they are
-    imported or draw first; where one is set already, it stays.
+    Chooses a windowless driver for pygame. For MuJoCo, chooses the first of EGL and OSMesa that renders in a trial process.
+    It sets the environment variables `SDL_VIDEODRIVER` and `MUJOCO_GL`, which these libraries read when they are imported
+    or first render. A variable that is already set is kept.
 
     Raises:
-        TaacError: the environment is one of MuJoCo's, and neither draws, or not the one that is set.
+        TaacError: the environment is one of MuJoCo's, and neither backend, or not the one that is set, can render.
     """
     if not headless():
         return
@@ -47,25 +47,25 @@ def prepare(spec: EnvSpec) -> None:
             os.environ["MUJOCO_GL"] = backend
             return
     raise TaacError(
-        f"environment '{spec.id}' cannot be drawn: {INSTALL}. {'MUJOCO_GL is set. ' if chosen else ''}What "
+        f"environment '{spec.id}' cannot be rendered: {INSTALL}. {'MUJOCO_GL is set. ' if chosen else ''}What "
         "went wrong: " + "; ".join(f"{backend}: {failure}" for backend, failure in failures.items())
     )
 
 
 def headless() -> bool:
-    """Whether this is a Linux machine without a screen; other systems need none to draw."""
+    """Whether this is a Linux machine without a screen. Other systems can render without one."""
     return sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
 def try_mujoco(backend: str) -> str:
-    """Draws an empty scene with MuJoCo in a new process; gives the last line of what went wrong, or ''."""
+    """Renders an empty scene with MuJoCo in a new process. Returns the last line of the error, or ''."""
     environment = {k: v for k, v in os.environ.items() if k != "PYOPENGL_PLATFORM"} | {"MUJOCO_GL": backend}
     try:
-        tried = subprocess.run(
+        trial = subprocess.run(
             [sys.executable, "-c", _TRIAL], env=environment, capture_output=True, text=True, timeout=60
         )
     except subprocess.TimeoutExpired:
         return "no answer within 60 s"
-    if tried.returncode == 0:
+    if trial.returncode == 0:
         return ""
-    return (tried.stderr.strip().splitlines() or [f"exit code {tried.returncode}"])[-1]
+    return (trial.stderr.strip().splitlines() or [f"exit code {trial.returncode}"])[-1]

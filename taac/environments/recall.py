@@ -1,4 +1,4 @@
-"""The smallest task that needs a memory. Importing this module registers it: `taac.environments.recall:taac/Recall-v0`."""
+"""A minimal task that needs memory. Importing this module registers it as `taac.environments.recall:taac/Recall-v0`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import numpy as np
 
 
 class Recall(gymnasium.Env):
-    """A cue of -1 or 1 is shown at the first step alone; at the last `recalled` steps the action must equal it.
+    """Shows a cue of -1 or 1 at the first step only. At the last `recalled` steps the action must equal the cue.
 
     The observation is (cue or 0, fraction of the episode that has passed). The reward is `1 - (action - cue)^2` at the
-    steps that count and 0 before, so a policy without a memory does best with the action 0, which returns 0, and one
-    that remembers returns `recalled`.
+    last `recalled` steps and 0 before. The best policy without memory plays 0, with an expected return of 0. A policy
+    that remembers the cue earns a return of `recalled`.
 
     Args:
-        length: steps an episode, which then terminates.
-        recalled: how many of the last of them count.
+        length: number of steps after which the episode terminates.
+        recalled: number of steps at the end that are rewarded.
     """
 
     def __init__(self, length: int = 10, recalled: int = 5):

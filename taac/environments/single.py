@@ -1,4 +1,4 @@
-"""Making one Gymnasium environment. Worker processes import this module, so it must stay free of torch."""
+"""Creates one Gymnasium environment. Worker processes import this module, so it must not import torch."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from taac.machine.processes import INTERRUPTIONS, die_with_parent
 
 
 class OptionalPackage(NamedTuple):
-    """A package whose environments are registered when it is imported, which is done only when one is asked for."""
+    """A package that registers environments on import. It is imported only when one of them is requested."""
 
     prefixes: tuple[str, ...]  # of its ids
     module: str
-    install: str  # the command, and what it stands for
+    install: str  # the command, and the extra that it belongs to
 
 
 OPTIONAL_PACKAGES = (
@@ -35,7 +35,7 @@ OPTIONAL_PACKAGES = (
         "pip install gymnasium-robotics (taac's extra 'manipulation')",
     ),
     OptionalPackage(("racetrack-", "parking-"), "highway_env", "pip install highway-env (taac's extra 'driving')"),
-    # Without its dependencies: its pygame would overwrite pygame-ce, which Gymnasium brings and which it runs with.
+    # Installed without its dependencies, because its pygame would overwrite Gymnasium's pygame-ce, with which it works.
     OptionalPackage(("mo-",), "mo_gymnasium", "pip install --no-deps mo-gymnasium (no extra of taac's: see README.md)"),
 )
 
@@ -57,29 +57,29 @@ def make_single(
     action_repeat: ActionRepeatSettings | None = None,
     recorded: bool = False,
 ) -> gymnasium.Env:
-    """A registered environment inside the given wrappers (the first is the innermost), a recorder if asked for, and the
-    action repeat.
+    """Creates a registered environment inside the given wrappers (the first is the innermost), then a recorder and an
+    action repeat if requested.
 
     Raises:
-        TaacError: the environment is unknown or cannot be made.
+        TaacError: the environment is unknown or cannot be created.
     """
-    shown = env_name if isinstance(env_name, str) else env_name.id
+    name = env_name if isinstance(env_name, str) else env_name.id
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("error", message=".*not in the possible render_modes")
             env = gymnasium.make(env_name, max_episode_steps=max_episode_steps, disable_env_checker=True, **env_kwargs)
     except UserWarning as error:
         raise TaacError(
-            f"environment '{shown}' cannot be drawn: it has no render mode '{env_kwargs.get('render_mode')}'"
+            f"environment '{name}' cannot be rendered: it has no render mode '{env_kwargs.get('render_mode')}'"
         ) from error
     except gymnasium.error.DependencyNotInstalled as error:
-        raise TaacError(f"environment '{shown}' needs a package that is not installed: {error}") from error
+        raise TaacError(f"environment '{name}' needs a package that is not installed: {error}") from error
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
-        raise TaacError(f"cannot make environment '{shown}': {error} {_HINT}") from error
+        raise TaacError(f"cannot create environment '{name}': {error} {_HINT}") from error
     except (TypeError, ValueError, AssertionError, OSError) as error:
         render = " It may not be able to render." if "render_mode" in env_kwargs else ""
         raise TaacError(
-            f"cannot make environment '{shown}' with arguments {dict(env_kwargs)}: {error}.{render}"
+            f"cannot create environment '{name}' with arguments {dict(env_kwargs)}: {error}.{render}"
         ) from error
     for wrapper in wrappers:
         env = wrapper(env)
@@ -94,10 +94,10 @@ _HINT = "(create_environment.env_name is a registered id, or 'module:id' to impo
 
 
 def find_spec(env_name: str) -> EnvSpec:
-    """What is registered under a name. A worker process that gets the spec need not have imported who registered it.
+    """Finds the registered spec of an environment. A worker process that receives the spec needs no import to register it.
 
     Raises:
-        TaacError: nothing is, or the package that registers it is not installed.
+        TaacError: nothing is registered under the name, or the package that registers it is not installed.
     """
     module, _, name = env_name.rpartition(":")
     package = next((p for p in OPTIONAL_PACKAGES if name.startswith(p.prefixes)), None)
@@ -112,18 +112,18 @@ def find_spec(env_name: str) -> EnvSpec:
             raise TaacError(
                 f"environment '{env_name}' needs {package.module}, which is not installed: {package.install}"
             ) from error
-        raise TaacError(f"cannot make environment '{env_name}': {error} {_HINT}") from error
+        raise TaacError(f"cannot create environment '{env_name}': {error} {_HINT}") from error
     except gymnasium.error.Error as error:
-        raise TaacError(f"cannot make environment '{env_name}': {error} {_HINT}") from error
+        raise TaacError(f"cannot create environment '{env_name}': {error} {_HINT}") from error
 
 
 def allowed_packages() -> tuple[str, ...]:
-    """Packages whose environments a stranger's run may name: their code imports nothing that plain arguments name."""
+    """Packages whose environments an untrusted run may use. Their code never imports what plain arguments name."""
     return ("gymnasium", "taac", *(package.module for package in OPTIONAL_PACKAGES))
 
 
 def is_of_allowed_package(env_name: str) -> bool:
-    """Whether an id, without `module:`, is registered and its entry point lies in one of `allowed_packages`.
+    """Whether the entry point of a registered id, without `module:`, lies in one of `allowed_packages`.
 
     Raises:
         TaacError: nothing is registered under the name, or the package that registers it is not installed.
@@ -134,7 +134,11 @@ def is_of_allowed_package(env_name: str) -> bool:
 
 
 def reward_dim(env: gymnasium.Env) -> int | None:
-    """D if the environment's rewards are vectors, which it says with a `reward_space` of rank 1; else None."""
+    """D if the environment has vector rewards, declared by a `reward_space` of rank 1; else None.
+
+    Raises:
+        TaacError: the `reward_space` has another rank.
+    """
     if not env.has_wrapper_attr("reward_space"):
         return None
     shape = env.get_wrapper_attr("reward_space").shape
@@ -143,21 +147,21 @@ def reward_dim(env: gymnasium.Env) -> int | None:
     return int(shape[0])
 
 
-def remembers(spec: EnvSpec) -> bool:
-    """Whether an environment's simulator is known to keep something of earlier episodes, however it is seeded."""
+def keeps_state(spec: EnvSpec) -> bool:
+    """Whether the simulator is known to keep state across episodes in spite of seeding, as Box2D does."""
     return str(spec.entry_point).startswith("gymnasium.envs.box2d")
 
 
 def make_seeded(number: tuple[int, int], remake: bool, *args: Any, own_process: bool = False) -> gymnasium.Env:
-    """`make_single` of the arguments after the first two, in `SeededEpisodes`."""
+    """Creates `make_single(*args)` inside `SeededEpisodes`."""
     return SeededEpisodes(functools.partial(make_single, *args), number, remake, own_process)
 
 
 def make_in_worker(owner: int, *args: Any) -> gymnasium.Env:
-    """`make_seeded` in a worker process, which leaves signals to the process that it works for, the `owner`, and ends with it.
+    """Calls `make_seeded` in a worker process, which from then on ignores signals to stop and dies with its `owner` process.
 
-    A stop is often sent to all processes of a run at once, and the owner needs its environments to stop in order.
-    `AsyncVectorEnv` makes one in the owner as well, to look at its spaces: there signals stay as they are.
+    A scheduler often signals all processes of a run at once, and the owner still needs its environments to shut down in
+    order. `AsyncVectorEnv` also creates one environment in the owner, to read its spaces; there signals are left alone.
     """
     own_process = os.getpid() != owner
     if own_process:
@@ -168,12 +172,12 @@ def make_in_worker(owner: int, *args: Any) -> gymnasium.Env:
 
 
 class ActionRepeat(gymnasium.Wrapper):
-    """Takes every action `num_steps` times: a semi-Markov process of decisions.
+    """Repeats every action for `num_steps` steps, which makes decisions a semi-Markov process.
 
-    After k steps (fewer than `num_steps` where the episode ends) the reward is `sum_{i<k} gamma^i r_i`, and
-    `info["taac_discount"]` is `gamma^(k-1)`, so that with the learner's own gamma the next value is discounted by `gamma^k`.
-    With `plain_sum` the reward is the plain sum, and the discount is 1: one gamma a decision, as published with TAAC.
-    `info["taac_duration"]` is k, `info["taac_raw_reward"]` the plain sum.
+    After k steps (fewer than `num_steps` if the episode ends) the reward is `sum_{i<k} gamma^i r_i`, and
+    `info["taac_discount"]` is `gamma^(k-1)`. Together with the learner's own gamma, the next value is discounted by
+    `gamma^k`. With `plain_sum` the reward is the undiscounted sum and the discount is 1, so that each decision is discounted
+    once by gamma, as published with TAAC. `info["taac_duration"]` is k and `info["taac_raw_reward"]` the undiscounted sum.
     """
 
     def __init__(self, env: gymnasium.Env, num_steps: int, gamma: float, plain_sum: bool = False):
@@ -197,7 +201,7 @@ class ActionRepeat(gymnasium.Wrapper):
 
 
 class ChosenRepeat(ActionRepeat):
-    """An `ActionRepeat` whose action is a pair `(k, action)`: what to do, and for how many steps, 1 to `num_steps`."""
+    """An `ActionRepeat` whose action is a pair `(k, action)`: the action is repeated for k steps, 1 to `num_steps`."""
 
     def __init__(self, env: gymnasium.Env, num_steps: int, gamma: float, plain_sum: bool = False):
         super().__init__(env, num_steps, gamma, plain_sum)
@@ -211,7 +215,7 @@ class ChosenRepeat(ActionRepeat):
 
 
 class VectorReward(gymnasium.Wrapper):
-    """Hands a vector reward on in `info["taac_vector_reward"]`, with its sum for reward: vector environments take scalars."""
+    """Moves a vector reward to `info["taac_vector_reward"]` and returns its sum, as vector environments accept only scalars."""
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)

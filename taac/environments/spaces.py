@@ -1,4 +1,4 @@
-"""Gymnasium spaces to specs, and values between the two."""
+"""Converts Gymnasium spaces to specs, and values between the two."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from taac.errors import TaacError
 from taac.specs import ACTION_MASK, AGENT_MASK, TensorSpec, bounded
 
 
-def _refuse_nothing(what: str, space: spaces.Space, path: str) -> None:
+def _check_not_empty(what: str, space: spaces.Space, path: str) -> None:
     parts = len(space.spaces) if isinstance(space, (spaces.Dict, spaces.Tuple)) else 1
     if parts == 0 or 0 in (space.shape or ()):
         raise TaacError(
-            f"the {what} space at '{path or '/'}' is {space}, which holds no number at all; expected a shape without 0, and "
-            "a Dict or Tuple with parts: leave it out with a wrapper, or observe a constant"
+            f"the {what} space at '{path or '/'}' is {space}, which holds no numbers; expected a shape without 0, or a Dict "
+            "or Tuple with parts: remove it with a wrapper, or observe a constant"
         )
 
 
 def observation_spec(space: spaces.Space, path: str = "") -> Nest:
-    """The spec of an observation space, Dict and Tuple of any depth.
+    """The spec of an observation space, which may nest Dict and Tuple to any depth.
 
-    Float boxes become float32; uint8 boxes (images, bytes) stay; other integer boxes and MultiBinary become float32;
-    Discrete and MultiDiscrete become categorical int64. The leaves `action_mask` and `agent_mask` of a Dict become bool if they
-    are binary: MultiBinary, or an integer box in [0, 1].
+    uint8 boxes (images, bytes) stay uint8. Other boxes and MultiBinary become float32. Discrete and MultiDiscrete become
+    categorical int64. The leaves `action_mask` and `agent_mask` of a Dict become bool if they are binary: MultiBinary, or an
+    integer or bool box in [0, 1].
 
     Raises:
-        TaacError: a space that has no tensor form (Text, Graph, Sequence...), or holds nothing.
+        TaacError: the space has no tensor form (Text, Graph, Sequence...), or is empty.
     """
-    _refuse_nothing("observation", space, path)
+    _check_not_empty("observation", space, path)
     if isinstance(space, spaces.Dict):
         return {
             key: TensorSpec(tuple(child.shape or ()), torch.bool, np.asarray(0), np.asarray(1))
@@ -68,12 +68,12 @@ def _is_binary(space: spaces.Space) -> bool:
 
 
 def to_tensors(spec: Nest, observation: Any) -> Nest:
-    """A batched observation of numpy arrays as fresh tensors of the spec's dtypes, leaves `[B, ...]`."""
+    """Copies a batched observation of numpy arrays to tensors of the spec's dtypes, leaves `[B, ...]`."""
     if isinstance(spec, dict):
         return {key: to_tensors(child, observation[key]) for key, child in spec.items()}
     if isinstance(spec, tuple) and not isinstance(spec, TensorSpec):
         return tuple(to_tensors(child, part) for child, part in zip(spec, observation))
-    with np.errstate(over="ignore"):  # what does not fit becomes infinite, which is refused where the step is known
+    with np.errstate(over="ignore"):  # an overflow becomes infinite, which `StepChecks` reports with the step
         return torch.from_numpy(np.array(observation, dtype=_NUMPY[spec.dtype]))
 
 
@@ -81,17 +81,17 @@ _NUMPY = {torch.uint8: np.uint8, torch.float32: np.float32, torch.int64: np.int6
 
 
 def action_adapter(space: spaces.Space) -> tuple[Nest, Callable[[Nest], Any]]:
-    """The spec that algorithms act in, and the function from its actions `[B, ...]` to the environment's.
+    """Returns the spec in which algorithms act, and the function from its actions `[B, ...]` to the environment's.
 
-    A box is rescaled: algorithms act in [-1, 1], and `a` becomes `low + (a + 1) / 2 * (high - low)`. Choices (Discrete and
-    MultiDiscrete) count from 0, and `start` is added to them.
+    Boxes are rescaled: algorithms act in [-1, 1], and `a` becomes `low + (a + 1) / 2 * (high - low)`. Choices (Discrete and
+    MultiDiscrete) count from 0, and the space's `start` is added.
 
-    Tuple and Dict spaces become tuples and dicts of what their parts become.
+    Tuple and Dict spaces become tuples and dicts of the specs of their parts.
 
     Raises:
-        TaacError: an unbounded box; a space that has no form here, or holds nothing.
+        TaacError: a box is unbounded, has an empty range or holds integers; a space is not supported or empty.
     """
-    _refuse_nothing("action", space, "")
+    _check_not_empty("action", space, "")
     if isinstance(space, spaces.Tuple):
         adapters = [action_adapter(child) for child in space.spaces]
         return tuple(spec for spec, _ in adapters), lambda action: tuple(
@@ -113,13 +113,13 @@ def action_adapter(space: spaces.Space) -> tuple[Nest, Callable[[Nest], Any]]:
         low, span = space.low.astype(np.float64), space.high.astype(np.float64) - space.low.astype(np.float64)
         dtype, unit = space.dtype, bool(np.all(space.low == -1) and np.all(space.high == 1))
         if not np.issubdtype(dtype, np.floating):
-            raise TaacError(f"the action space {space} is a box of integers; expected floats, or a Discrete space")
+            raise TaacError(f"the action space {space} is a box of integers; expected a box of floats or a Discrete space")
 
         def rescale(action: torch.Tensor) -> np.ndarray:
             array = action.numpy()
             if unit:
                 return array.astype(dtype)
-            # Rounding must not step over the bounds: environments may check them.
+            # Rounding must not exceed the bounds, because environments may check them.
             return np.clip((low + (array + 1.0) * 0.5 * span).astype(dtype), space.low, space.high)
 
         return bounded(tuple(space.shape), -1.0, 1.0), rescale
@@ -138,13 +138,13 @@ def action_adapter(space: spaces.Space) -> tuple[Nest, Callable[[Nest], Any]]:
 
 
 def to_unit(where: str, space: spaces.Space, action: Any) -> Nest:
-    """Actions of the environment's `[N, ...]` in the scale that algorithms act in: the inverse of `action_adapter`'s.
+    """Converts the environment's actions `[N, ...]` to the scale in which algorithms act. The inverse of `action_adapter`.
 
     Args:
         where: for messages.
 
     Raises:
-        TaacError: an action outside the space (by more than rounding).
+        TaacError: an action is outside the space by more than rounding.
     """
     if isinstance(space, spaces.Tuple):
         return tuple(to_unit(where, child, part) for child, part in zip(space.spaces, action))
@@ -167,7 +167,7 @@ def to_unit(where: str, space: spaces.Space, action: Any) -> Nest:
 
 
 def describe(space: spaces.Space) -> Any:
-    """A space as plain values that JSON can hold: equal where the spaces are. Equal bounds are written as one number."""
+    """Describes a space in plain JSON values, equal if the spaces are equal. Equal bounds are written as one number."""
     if isinstance(space, spaces.Dict):
         return {"type": "Dict", "spaces": {key: describe(child) for key, child in space.spaces.items()}}
     if isinstance(space, spaces.Tuple):
@@ -183,8 +183,8 @@ def describe(space: spaces.Space) -> Any:
 
 
 def _bound(values: Any) -> Any:
-    """`str`, so that infinity is plain JSON, of one number for all elements or of a list."""
-    array = np.asarray(values) + 0  # -0.0 is 0.0
+    """Bounds as text, because JSON has no infinity: one number if all elements are equal, else a list."""
+    array = np.asarray(values) + 0  # turns -0.0 into 0.0
     if array.size and (array == array.flat[0]).all():
         return str(array.flat[0].item())
     return [str(x) for x in array.reshape(-1).tolist()]

@@ -1,4 +1,4 @@
-"""Keeping what each environment step gave, for pictures. Worker processes import this module: keep torch out of it."""
+"""Records environment steps for pictures. Worker processes import this module, so it must not import torch."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import numpy as np
 
 
 class RecordedStep(NamedTuple):
-    """One environment step, also where an action that is repeated inside the environment takes several."""
+    """One environment step. An action that is repeated inside the environment has several."""
 
     reward: float  # undiscounted; the sum of a vector reward's parts
-    frame: np.ndarray | None  # [H, W, 3] uint8, where the step led; None: not filmed
+    frame: np.ndarray | None  # [H, W, 3] uint8, rendered after the step; None if not filmed
 
 
 class StepRecorder(gymnasium.Wrapper):
-    """Keeps the steps of an episode until they are taken away.
+    """Records the steps of an episode until `pop_steps` clears them.
 
-    It belongs inside `ActionRepeat`, whose callers see only sums and the last frame.
+    It must be inside `ActionRepeat`, whose callers see only sums and the last frame.
 
     Attributes:
-        film_every: every so many steps of an episode, a frame is rendered and kept; 0: none is.
+        film_every: renders a frame at every `film_every`-th step of an episode; 0 renders none.
     """
 
     def __init__(self, env: gymnasium.Env):
@@ -45,12 +45,12 @@ class StepRecorder(gymnasium.Wrapper):
         try:
             frame: Any = self.env.render()
         except Exception as error:
-            raise RuntimeError(f"it cannot be drawn: {type(error).__name__}: {error}") from error
+            raise RuntimeError(f"it cannot be rendered: {type(error).__name__}: {error}") from error
         if not isinstance(frame, np.ndarray) or frame.ndim != 3:
-            raise RuntimeError("it cannot be drawn: it gives no 'rgb_array' frame")
-        return frame.copy()  # some environments draw into the same array again
+            raise RuntimeError("it cannot be rendered: render() returned no 'rgb_array' frame")
+        return frame.copy()  # some environments render into the same array again
 
-    def take_steps(self) -> list[RecordedStep]:
-        """The steps since the last call or the episode's beginning."""
+    def pop_steps(self) -> list[RecordedStep]:
+        """Returns and clears the steps since the last call or the episode's beginning."""
         steps, self._steps = self._steps, []
         return steps

@@ -1,4 +1,4 @@
-"""Settings of torch that an environment in this process may not change: training would go on with them."""
+"""Protects torch's global settings from environments in this process, since training would continue with changed ones."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def _settings() -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def kept(where: str | None) -> Iterator[None]:
-    """Restores torch's default dtype and gradient mode if what is done within it changes them.
+def preserved(where: str | None) -> Iterator[None]:
+    """Restores torch's default dtype and gradient mode if the code within changes them.
 
     Args:
-        where: which environment and when, for the message; None: restores them without an error.
+        where: which environment and when, for the message. None restores the settings without an error.
 
     Raises:
-        EnvironmentFailed: they were changed.
+        EnvironmentFailed: a setting was changed.
     """
     before = _settings()
     try:
@@ -36,6 +36,6 @@ def kept(where: str | None) -> Iterator[None]:
     if where is not None and after != before:
         changed = "; ".join(f"{n} from {before[n]} to {after[n]}" for n in before if after[n] != before[n])
         raise EnvironmentFailed(
-            f"{where}: it changed torch's {changed}, for all of this process. Training would go on with that: have the "
-            "environment set it back (`with torch.no_grad():`, say), or bind create_environment.asynchronous = True"
+            f"{where}: it changed torch's {changed} for the whole process, and so for training. Make the environment restore "
+            "the setting (for example, `with torch.no_grad():`), or bind create_environment.asynchronous = True"
         )

@@ -1,4 +1,4 @@
-"""A Gymnasium vector environment as a source of `TimeStep`s."""
+"""A Gymnasium vector environment that returns `TimeStep`s."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from taac import nest, specs
 from taac.data_structures import Nest, StepType, TimeStep
 from taac.environments import spaces, torch_settings
 from taac.environments.checks import StepChecks
-from taac.environments.seeded_episodes import REPLAY, Replay, is_own, shown_error
+from taac.environments.seeded_episodes import REPLAY, Replay, describe_error, is_environment_error
 from taac.environments.step_recorder import RecordedStep
 from taac.environments.workers import Workers
 from taac.errors import EnvironmentFailed, TaacError
@@ -24,33 +24,33 @@ _FIRST, _MID, _LAST = (np.uint8(int(kind)) for kind in (StepType.FIRST, StepType
 
 
 class VectorEnvironment:
-    """Steps a `gymnasium.vector.VectorEnv` in NEXT_STEP autoreset, and gives time steps on the CPU.
+    """Steps a `gymnasium.vector.VectorEnv` with NEXT_STEP autoreset and returns time steps on the CPU.
 
-    Termination and time limit at once count as termination. Every float is checked to be finite.
+    A step that terminates and reaches the time limit counts as a termination. Every float is checked to be finite.
 
     Attributes:
-        observation_spec, action_spec: nests of specs, one environment's; float actions are in [-1, 1].
+        observation_spec, action_spec: nests of specs for one environment. Float actions are in [-1, 1].
         reward_dim: D if the reward is a vector, else None.
         num_envs: B.
-        episodes: `[B]`, numbers of the running episodes since the environments were seeded, from 0.
-        recorded: whether `film` and `take_steps` can be used.
-        observation_space, action_space: Gymnasium's, of one environment.
-        durations: the least and the greatest number of environment steps that an action takes, if the episode goes on.
-        repeat_gamma: the discount of a step inside a repeated action, `discount` being `repeat_gamma^(k-1)`.
-        raw_reward: `[B]` or `[B, D]`, the undiscounted rewards of the environment steps that the last `step` took.
+        episodes: `[B]`, the number of each running episode, counted from 0 since the environments were seeded.
+        recorded: whether `film` and `pop_steps` can be used.
+        observation_space, action_space: Gymnasium's spaces of one environment.
+        durations: the least and the greatest number of environment steps of an action, unless the episode ends first.
+        repeat_gamma: the discount of a step inside a repeated action; `discount` is `repeat_gamma^(k-1)` after k steps.
+        raw_reward: `[B]` or `[B, D]`, the undiscounted sum of the rewards of the environment steps in the last `step`.
 
     Args:
-        env: the vector environment; a vector reward comes in its `info["taac_vector_reward"]`, see `single.VectorReward`.
+        env: the vector environment. A vector reward arrives in its `info["taac_vector_reward"]`, see `single.VectorReward`.
         name: for messages.
         reward_dim: D if the reward is a vector.
-        recorded: the environments are inside a `StepRecorder`.
+        recorded: whether each environment is wrapped in a `StepRecorder`.
         durations, repeat_gamma: see above.
-        remake: makes a vector environment like `env`, for `restart`; None: it cannot be restarted.
-        max_restarts: how often.
-        max_episode_steps: the time limit that the environments have, in environment steps; None: none, or unknown.
+        remake: makes a vector environment like `env`, for `restart`. None if it cannot be restarted.
+        max_restarts: the greatest number of restarts.
+        max_episode_steps: the environments' time limit in environment steps. None if there is none or it is unknown.
 
     Raises:
-        TaacError: another autoreset mode, or spaces that have no tensor form.
+        TaacError: the autoreset mode is not NEXT_STEP, or a space has no tensor form.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class VectorEnvironment:
         mode = env.metadata.get("autoreset_mode")
         if mode != AutoresetMode.NEXT_STEP:
             raise TaacError(
-                f"vector environment '{name}' has autoreset mode {mode}; taac needs AutoresetMode.NEXT_STEP, in which the "
-                "last observation of an episode is a step of its own: pass autoreset_mode=AutoresetMode.NEXT_STEP"
+                f"vector environment '{name}' has autoreset mode {mode}; taac needs AutoresetMode.NEXT_STEP, which returns "
+                "the last observation of an episode as a step of its own: pass autoreset_mode=AutoresetMode.NEXT_STEP"
             )
         self._env, self.name, self.num_envs = env, name, env.num_envs
         self.observation_space, self.action_space = env.single_observation_space, env.single_action_space
@@ -86,7 +86,7 @@ class VectorEnvironment:
         self._seed: int | None = None
         self._remake, self.max_restarts, self.restarts = remake, max_restarts, 0
         self.max_episode_steps = max_episode_steps
-        self._broken = False  # a call has failed: the environments may not answer any more
+        self._broken = False  # whether a call has failed, after which the environments may no longer answer
         self.raw_reward = np.zeros(self._reward_shape)
 
     @property
@@ -95,49 +95,49 @@ class VectorEnvironment:
 
     @property
     def process_ids(self) -> list[int]:
-        """Of the processes that the environments have to themselves; empty when they run in this one."""
+        """Ids of the environments' worker processes. Empty when they run in this process."""
         return [process.pid for process in self._env.processes] if isinstance(self._env, Workers) else []
 
     def described_spaces(self) -> dict[str, Any]:
-        """Both spaces as plain values, see `spaces.describe`."""
+        """Returns both spaces as plain values, see `spaces.describe`."""
         return {
             "observation_space": spaces.describe(self.observation_space),
             "action_space": spaces.describe(self.action_space),
         }
 
     def reset(self, seed: int) -> TimeStep:
-        """Begins an episode in every environment; environment i is seeded with `seed + i`.
+        """Begins an episode in every environment. Environment i is seeded with `seed + i`.
 
-        Every later episode begins with a seed of its own, which follows from that and its number; see `SeededEpisodes`.
+        The seed of each later episode follows from that seed and the episode's number, see `SeededEpisodes`.
         """
         blank = [nest.map_structure(lambda a: a[:0], self._zero_action)] * self.num_envs
         return self.replay(seed, np.zeros(self.num_envs, dtype=np.int64), blank)
 
     def replay(self, seed: int, episodes: np.ndarray, actions: Sequence[Nest]) -> TimeStep:
-        """Begins given episodes and takes given actions in them.
+        """Restores the state in the middle of episodes: begins them again and repeats their actions.
 
         Args:
-            seed: as that of `reset`.
-            episodes: `[B]`, their numbers.
-            actions: those of each environment since its episode began, leaves `[n_i, ...]`.
+            seed: as in `reset`.
+            episodes: `[B]`, the numbers of the episodes.
+            actions: for each environment, its actions since the episode began, leaves `[n_i, ...]`.
 
         Returns:
-            the time steps that they lead to; at an episode of which there are no actions yet, its FIRST.
+            The time steps that the actions lead to. Where there are no actions, the episode's FIRST.
         """
         self._seed, self._steps = seed, 0
-        counts = np.array([len(nest.flatten(of_one)[0]) for of_one in actions])
+        counts = np.array([len(nest.flatten(sequence)[0]) for sequence in actions])
         options = None
         if counts.any() or episodes.any():
-            in_own_scale = [list(iterate(self._env.action_space, self._to_env_action(of_one))) for of_one in actions]
-            options = {REPLAY: [Replay(int(n), taken) for n, taken in zip(episodes, in_own_scale)]}
-        observation, info = self._guarded("reset", lambda: self._env.reset(seed=seed, options=options))
+            env_actions = [list(iterate(self._env.action_space, self._to_env_action(sequence))) for sequence in actions]
+            options = {REPLAY: [Replay(int(n), sequence) for n, sequence in zip(episodes, env_actions)]}
+        observation, info = self._call("reset", lambda: self._env.reset(seed=seed, options=options))
         first = counts == 0
         last = [
-            nest.index(self._zero_action, i) if first[i] else nest.index(of_one, -1) for i, of_one in enumerate(actions)
+            nest.index(self._zero_action, i) if first[i] else nest.index(sequence, -1) for i, sequence in enumerate(actions)
         ]
         none = np.zeros(self.num_envs)
         self.episodes, self._done = np.array(episodes, dtype=np.int64), none.astype(bool)
-        return self._arrived(
+        return self._time_step(
             observation,
             info.get("taac_reward", none),
             info.get("taac_terminated", none).astype(bool),
@@ -148,22 +148,22 @@ class VectorEnvironment:
         )
 
     def step(self, action: Nest) -> TimeStep:
-        """Takes `action` `[B, ...]`; where an episode has just ended, ignores it and begins the next one.
+        """Executes `action` `[B, ...]`. Where an episode has just ended, ignores it and begins the next episode.
 
         Raises:
-            NotFiniteError: a reward or observation that is NaN or infinite; DivergedError after an action that is.
-            EnvironmentFailed: one of them raised an exception (one that would end the process too), did not answer in time,
-                changed torch's default dtype or gradient mode, or its process died.
+            NotFiniteError: a reward or observation is NaN or infinite. DivergedError if the action was, too.
+            EnvironmentFailed: an environment raised an exception (even one that would end the process), did not answer in
+                time or changed torch's default dtype or gradient mode, or its process died.
         """
-        observation, reward, terminated, truncated, info = self._guarded(
+        observation, reward, terminated, truncated, info = self._call(
             f"step {self._steps + 1} after reset", lambda: self._env.step(self._to_env_action(action)), action
         )
         first = self._done
         self._steps += 1
         self.episodes += first
-        return self._arrived(observation, reward, terminated, truncated, info, action, first)
+        return self._time_step(observation, reward, terminated, truncated, info, action, first)
 
-    def _arrived(
+    def _time_step(
         self,
         observation: Any,
         reward: np.ndarray,
@@ -173,9 +173,9 @@ class VectorEnvironment:
         action: Nest,
         first: np.ndarray,
     ) -> TimeStep:
-        """The time step of what the vector environment returned; `first` `[B]`: where an episode begins."""
+        """Builds the time step from what the vector environment returned. `first` `[B]` marks episodes that begin."""
         self._done = terminated | truncated
-        if self.reward_dim is not None:  # absent when every environment has just begun an episode
+        if self.reward_dim is not None:  # the key is absent when every environment has just begun an episode
             reward = info.get("taac_vector_reward", np.zeros(self._reward_shape))
         self._checks.reward(reward, action, self._steps)
         step_type = np.where(self._done, _LAST, _MID)
@@ -204,32 +204,33 @@ class VectorEnvironment:
         )
 
     def restart(self, failure: EnvironmentFailed) -> None:
-        """Makes all environments anew after one has failed; `reset` comes next.
+        """Recreates all environments after one has failed. Call `reset` next.
 
         Raises:
-            EnvironmentFailed: they are not asynchronous, or have been restarted `max_restarts` times.
+            EnvironmentFailed: the environments cannot be restarted, or have been restarted `max_restarts` times.
         """
         if self._remake is None:
             raise failure
         while True:
             if self.restarts >= self.max_restarts:
                 raise EnvironmentFailed(
-                    f"{failure}. Environments have been restarted {self.restarts} times, which is all that "
-                    f"create_environment.max_restarts = {self.max_restarts} allows"
+                    f"{failure}. Environments have been restarted {self.restarts} times, and "
+                    f"create_environment.max_restarts = {self.max_restarts} allows no more"
                 ) from failure
             self.restarts += 1
             self.close()
             try:
-                self._env = self._guarded("its restart", self._remake)
+                self._env = self._call("its restart", self._remake)
                 return
-            except EnvironmentFailed as again:
-                failure = again
-            except TaacError as again:  # they could be made before
-                failure = EnvironmentFailed(f"environment '{self.name}' could not be made anew: {again}")
+            except EnvironmentFailed as error:
+                failure = error
+            except TaacError as error:  # counts as a failure, because they could be created before
+                failure = EnvironmentFailed(f"environment '{self.name}' could not be recreated: {error}")
 
-    def _guarded(self, where: str, fn: Callable[[], Any], action: Nest = None) -> Any:
+    def _call(self, where: str, fn: Callable[[], Any], action: Nest = None) -> Any:
+        """Calls `fn`. Turns what an environment raises into an `EnvironmentFailed` that names the environment and the step."""
         try:
-            with torch_settings.kept(f"failed at {where}"):
+            with torch_settings.preserved(f"failed at {where}"):
                 return fn()
         except EnvironmentFailed as error:
             self._broken = True
@@ -239,34 +240,35 @@ class VectorEnvironment:
             raise
         except BaseException as error:
             self._broken = True
-            if not is_own(error):
+            if not is_environment_error(error):
                 raise
             where = f"failed at {where}: "
-            told = f"environment '{self.name}' {where}{shown_error(error)}"
-            found = self._env.failed(error) if isinstance(self._env, Workers) and isinstance(error, Exception) else None
-            if found is not None:
-                index, how = found
+            message = f"environment '{self.name}' {where}{describe_error(error)}"
+            in_workers = isinstance(self._env, Workers) and isinstance(error, Exception)
+            failure = self._env.find_failure(error) if in_workers else None
+            if failure is not None:
+                index, cause = failure
                 seed = None if self._seed is None else self._seed + index
-                told = f"environment '{self.name}' (number {index} of {self.num_envs}, seed {seed}) {where}{how}"
+                message = f"environment '{self.name}' (number {index} of {self.num_envs}, seed {seed}) {where}{cause}"
                 if action is not None:
                     last = nest.map_structure(lambda a: a[index].tolist(), action)
-                    told += f"; its last action, in [-1, 1], was {last}"
-            raise EnvironmentFailed(told) from error
+                    message += f"; its last action, in [-1, 1], was {last}"
+            raise EnvironmentFailed(message) from error
 
     def _tensors(self, observation: Any) -> Nest:
-        return self._guarded("reading an observation", lambda: spaces.to_tensors(self.observation_spec, observation))
+        return self._call("reading an observation", lambda: spaces.to_tensors(self.observation_spec, observation))
 
     def film(self, every: int) -> None:
-        """From now on keeps a frame of every so many steps of the first environment; 0: of none. Needs `recorded`."""
+        """Records a frame at every `every`-th step of the first environment from now on; 0 stops. Needs `recorded`."""
         self._env.set_attr("film_every", [every] + [0] * (self.num_envs - 1))
 
-    def take_steps(self) -> list[RecordedStep]:
-        """The environment steps that the first environment took since the last call. Needs `recorded`."""
-        return self._env.call("take_steps")[0]
+    def pop_steps(self) -> list[RecordedStep]:
+        """Returns and clears the steps that the first environment has recorded since the last call. Needs `recorded`."""
+        return self._env.call("pop_steps")[0]
 
     def close(self) -> None:
         if self._broken and isinstance(self._env, Workers):
-            self._env.kill()  # who is gone, or hangs, would not answer
+            self._env.kill()  # a process that has died or hangs would not answer
         else:
-            self._guarded("its end", self._env.close)
+            self._call("its end", self._env.close)
         self._broken = False

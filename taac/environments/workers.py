@@ -1,4 +1,4 @@
-"""Environments in processes of their own: a limit on how long a step may take, and which of them failed, and how."""
+"""Environments in worker processes: a time limit on each step, and a report of which environment failed and why."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ from taac.environments.seeded_episodes import REPLAY, Replay
 
 
 class Workers(AsyncVectorEnv):
-    """An `AsyncVectorEnv` whose calls have a time limit, and that can be ended when a process of it hangs or is gone.
+    """An `AsyncVectorEnv` whose calls have a time limit, and which can be closed when a process hangs or has died.
 
     Args:
-        makes: make the environments, each in a process of its own.
-        step_timeout: seconds that a step or a reset may take; None: for ever.
+        makers: functions that create the environments, each called in a process of its own.
+        step_timeout: seconds allowed for a step or a reset; None waits for ever. A replay of n actions may take n + 1
+            times as long.
     """
 
     _at_exit: Callable[[], None] | None = None
 
-    def __init__(self, makes: Sequence[Callable[[], gymnasium.Env]], step_timeout: float | None = None):
-        # Not "fork": torch's threads do not survive it.
-        super().__init__(makes, copy=False, context="spawn", autoreset_mode=AutoresetMode.NEXT_STEP)
+    def __init__(self, makers: Sequence[Callable[[], gymnasium.Env]], step_timeout: float | None = None):
+        # Not "fork", which torch's threads do not survive.
+        super().__init__(makers, copy=False, context="spawn", autoreset_mode=AutoresetMode.NEXT_STEP)
         self.step_timeout = step_timeout
-        # Left open until the interpreter ends, they would be waited for, asked to stop by a signal that they ignore.
+        # At exit, multiprocessing would send processes that are still open a signal that they ignore, and wait for ever.
         self._at_exit = functools.partial(_kill, self.processes)
         atexit.register(self._at_exit)
 
@@ -53,35 +54,36 @@ class Workers(AsyncVectorEnv):
         return self.step_wait(self.step_timeout)
 
     def _raise_if_errors(self, successes: Iterable[bool]) -> None:
-        """Raises what the first environment raised. Gymnasium's own also prints every traceback, as warnings."""
+        """Raises what the first failed environment raised. Gymnasium's method would also print every traceback as a warning."""
         count = sum(not success for success in successes)
         if count:
-            found = [self.error_queue.get() for _ in range(count)]
-            _, kind, value, _ = min(found, key=lambda item: item[0])
+            errors = [self.error_queue.get() for _ in range(count)]
+            _, kind, value, _ = min(errors, key=lambda item: item[0])
             raise kind(str(value))
 
-    def failed(self, error: Exception) -> tuple[int, str] | None:
-        """Of the environments for which a call failed: the first one's number, and how it failed; None: it is none of theirs.
+    def find_failure(self, error: Exception) -> tuple[int, str] | None:
+        """Finds the first environment that caused a call to fail: its process died, or it did not answer in time.
 
-        That is one whose process died or, if time ran out, one that has not answered.
+        Returns:
+            Its number and the cause, or None if no environment caused the error.
         """
         if not isinstance(error, (multiprocessing.TimeoutError, ConnectionError, EOFError)):
             return None
         late = isinstance(error, multiprocessing.TimeoutError)
-        silent = [i for i, pipe in enumerate(self.parent_pipes) if late and not _answers(pipe)]
+        silent = [i for i, pipe in enumerate(self.parent_pipes) if late and not _has_answered(pipe)]
         deadline = time.monotonic() + 1.0
-        while True:  # a process that has closed its pipe may take a moment to be gone
+        while True:  # a process that has closed its pipe may take a moment to exit
             for index, process in enumerate(self.processes):
                 if process.exitcode is not None:
-                    return index, f"its process died ({_how(process.exitcode)})"
+                    return index, f"its process died ({_exit_reason(process.exitcode)})"
             if silent or time.monotonic() > deadline:
                 break
             time.sleep(0.01)
         return (silent[0], f"it did not answer within {self.step_timeout:g} s") if silent else None
 
     def kill(self) -> None:
-        """Ends all processes at once, whatever they are doing."""
-        self._state = AsyncState.DEFAULT  # nothing is waited for any more
+        """Kills all processes at once, whatever they are doing."""
+        self._state = AsyncState.DEFAULT  # so that closing waits for no pending call
         self.close(terminate=True)
 
 
@@ -91,14 +93,14 @@ def _kill(processes: Sequence[Any]) -> None:
         process.join()
 
 
-def _answers(pipe: Any) -> bool:
+def _has_answered(pipe: Any) -> bool:
     try:
         return bool(pipe.poll(0))
     except OSError:
         return True  # closed at the other end
 
 
-def _how(exitcode: int) -> str:
+def _exit_reason(exitcode: int) -> str:
     if exitcode >= 0:
         return f"exit code {exitcode}"
     try:

@@ -1,4 +1,4 @@
-"""Wrappers that gin files name in `create_environment.wrappers`. Worker processes import this module: keep torch out of it."""
+"""Wrappers for `create_environment.wrappers`. Worker processes import this module, so it must not import torch."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from taac.errors import TaacError
 
 @gin.configurable
 class SuccessEndsEpisode(gymnasium.Wrapper):
-    """Sparse reward: the episode terminates on success (`info["is_success"]`) with reward 1; any other reward is 0.
+    """Sparse reward: the episode terminates on success (`info["is_success"]`) with reward 1; every other reward is 0.
 
-    A time limit inside still truncates. Source: manipulation as published with TAAC (arXiv:2104.06521).
+    The environment's own time limit still truncates. Source: manipulation as published with TAAC (arXiv:2104.06521).
 
     Raises:
-        TaacError: the environment does not tell success.
+        TaacError: the environment does not report success.
     """
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         observation, _, terminated, truncated, info = self.env.step(action)
         if "is_success" not in info:
             raise TaacError(
-                f"SuccessEndsEpisode needs info['is_success'], but the info has {_listed(info)}; for an environment "
-                "that does not tell success, bind create_environment.wrappers = ()"
+                f"SuccessEndsEpisode needs info['is_success'], but the info has {_keys(info)}; for an environment "
+                "that does not report success, bind create_environment.wrappers = ()"
             )
         success = bool(info["is_success"])
         return observation, float(success), terminated or success, truncated, info
@@ -35,14 +35,14 @@ class SuccessEndsEpisode(gymnasium.Wrapper):
 
 @gin.configurable
 class SplitReward(gymnasium.Wrapper):
-    """The reward as a vector of its parts, each from `info`: `r_d = info[keys[d]]`, where `sum_d r_d = r`.
+    """Turns the reward into a vector of parts from `info`: `r_d = info[keys[d]]`, where `sum_d r_d = r`.
 
     Args:
-        env: its reward is a scalar.
-        keys: of the parts, `("reward_forward", "reward_ctrl")`; MuJoCo's environments call theirs `reward_...`.
+        env: an environment with a scalar reward.
+        keys: keys of the parts, such as `("reward_forward", "reward_ctrl")`; MuJoCo's keys begin with `reward_`.
 
     Raises:
-        TaacError: no keys; a part that is not in the info; parts that do not add up to the reward.
+        TaacError: there are no keys, a part is missing in the info, or the parts do not add up to the reward.
     """
 
     def __init__(self, env: gymnasium.Env, keys: Sequence[str] = gin.REQUIRED):
@@ -56,31 +56,32 @@ class SplitReward(gymnasium.Wrapper):
         observation, reward, terminated, truncated, info = self.env.step(action)
         missing = [key for key in self.keys if key not in info]
         if missing:
-            raise TaacError(f"SplitReward.keys: the info has no {', '.join(missing)}; it has {_listed(info)}")
+            raise TaacError(f"SplitReward.keys: the info has no {', '.join(missing)}; it has {_keys(info)}")
         parts = np.array([info[key] for key in self.keys], dtype=np.float64)
-        # Some parts are float32. Not finite is not ours to refuse: that is done where environment and step are known.
+        # The tolerance is for float32 parts. `StepChecks` reports values that are not finite, with environment and step.
         scale = np.abs(parts).sum()
         if np.isfinite(scale) and np.isfinite(reward) and abs(parts.sum() - reward) > 1e-5 * max(1.0, scale):
             raise TaacError(
                 f"the parts {dict(zip(self.keys, parts.tolist()))} add up to {parts.sum():g}, but the reward is "
-                f"{float(reward):g}; SplitReward.keys must name all parts of it; the info has {_listed(info)}"
+                f"{float(reward):g}; SplitReward.keys must name all parts of it; the info has {_keys(info)}"
             )
         return observation, parts, terminated, truncated, info
 
 
 @gin.configurable
 class ActionMaskFromInfo(gymnasium.Wrapper):
-    """Puts `info[key]`, which says which choices are valid, into the observation, as its leaf `action_mask`.
+    """Copies the mask of valid choices from `info[key]` into the observation, as the leaf `action_mask`.
 
-    A Dict observation gets one leaf more; any other becomes `{"observation": ..., "action_mask": ...}`. So the mask is
-    replayed with the observation that it belongs to.
+    A Dict observation gets one more leaf; any other becomes `{"observation": ..., "action_mask": ...}`. The replay buffer
+    therefore stores the mask together with its observation.
 
     Args:
-        env: its actions are Discrete, or MultiDiscrete with equally many choices for each of N agents or branches.
-        key: of the mask in the info of `reset` and `step`, numbers or bools `[(N,) C]`, 0 where a choice is invalid.
+        env: an environment with Discrete actions, or MultiDiscrete with the same number of choices for each of N agents or
+            branches.
+        key: key of the mask in the info of `reset` and `step`: numbers or bools `[(N,) C]`, 0 where a choice is invalid.
 
     Raises:
-        TaacError: other actions; no mask in the info, or one of another shape.
+        TaacError: the actions are of another kind, the info has no mask, or the mask has another shape.
     """
 
     def __init__(self, env: gymnasium.Env, key: str = "action_mask"):
@@ -111,15 +112,15 @@ class ActionMaskFromInfo(gymnasium.Wrapper):
 
     def _masked(self, observation: Any, info: dict[str, Any]) -> dict[str, Any]:
         if self._key not in info:
-            raise TaacError(f"ActionMaskFromInfo.key: the info has no '{self._key}'; it has {_listed(info)}")
+            raise TaacError(f"ActionMaskFromInfo.key: the info has no '{self._key}'; it has {_keys(info)}")
         mask = np.asarray(info[self._key]) != 0
         if mask.shape != self._shape:
             raise TaacError(
-                f"ActionMaskFromInfo: info['{self._key}'] must be {list(self._shape)}, one entry a choice, got "
+                f"ActionMaskFromInfo: info['{self._key}'] must have shape {list(self._shape)}, one entry a choice, got "
                 f"{list(mask.shape)}"
             )
         return {**(observation if self._nested else {"observation": observation}), "action_mask": mask.astype(np.int8)}
 
 
-def _listed(info: dict[str, Any]) -> str:
+def _keys(info: dict[str, Any]) -> str:
     return ", ".join(sorted(info)) or "nothing"

@@ -49,7 +49,7 @@ class Recorder:
         """Takes the frame that was acted at, after the environment has moved on."""
         if not self._left:
             return
-        steps = self._environment.take_steps()
+        steps = self._environment.pop_steps()
         if time_step.step_type[0] == StepType.LAST:  # the action was ignored: a new episode began
             self._left -= 1
             if not self._left:

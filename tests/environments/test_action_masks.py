@@ -118,7 +118,7 @@ def test_a_mask_that_forbids_everything_is_refused_with_environment_and_step(ste
     if step:
         refused_at(step - 1, forbids_at=step, agents=agents)
     message = (
-        rf"Masked-v0' \(number 0 of 2\) gave an 'action_mask' that forbids every choice at step {step} after reset"
+        rf"Masked-v0' \(number 0 of 2\) returned an 'action_mask' that forbids every choice at step {step} after reset"
     )
     with pytest.raises(TaacError, match=message):
         refused_at(step, forbids_at=step, agents=agents)

@@ -1,4 +1,4 @@
-"""`taac check --env_name`: each thing that can be wrong with an environment, and what is said to mend it."""
+"""`taac check --env_name`: each fault that an environment can have, and the advice to fix it."""
 
 from __future__ import annotations
 
@@ -185,23 +185,23 @@ def named(cls, **more):
 
 
 @pytest.mark.parametrize(
-    "cls, about, mend",
+    "cls, about, advice",
     [
         (Wide, "the observation at reset is not in its space Box.*its values are", "widen the space's bounds"),
-        (WrongShape, r"its shape is \(3,\)", "return what the space says"),
+        (WrongShape, r"its shape is \(3,\)", "return the shape of the space"),
         (WrongType, "its dtype is float64", r"return observation.astype\(np.float32\)"),
-        (NotANumber, "the observation at reset is not finite", "mend it"),
-        (Infinite, "the observation at reset is not finite", "mend it"),
-        (AList, r"the observation at reset is not in its space Box.*: \[0.5, 0.5\]", "correct the space"),
+        (NotANumber, "the observation at reset is not finite", "fix it"),
+        (Infinite, "the observation at reset is not finite", "fix it"),
+        (AList, r"the observation at reset is not in its space Box.*: \[0.5, 0.5\]", "return an element of the space"),
         (ADict, r"the observation at reset is not in its space Dict", "correct the space"),
         (NoPair, "reset returned array", r"must return a pair \(observation, info\)"),
         (NoSeed, "reset failed: TypeError", "seed=None"),
         (WrongReward, r"the reward at step 1 of episode 1 has shape \(2,\)", "reward_space"),
-        (NoReward, "is no number: 'much'", "return a float"),
+        (NoReward, "is not a number: 'much'", "return a float"),
         (NanReward, "the reward at step 1 of episode 1 is nan", "clip it in a wrapper"),
         (NoBool, "'terminated' at step 1 of episode 1 is 0", "return a bool"),
         (FourValues, "step 1 of episode 1 failed: ValueError", r"\(observation, reward, terminated, truncated, info\)"),
-        (OldRandom, "the same seed and actions lead elsewhere, at step 0", r"super\(\).reset\(seed=seed\)"),
+        (OldRandom, "the same seed and actions lead to different results at step 0", r"super\(\).reset\(seed=seed\)"),
         (Endless, "no time limit, and no episode ended", "max_episode_steps"),
         (Unbounded, "action space", "unbounded"),
         (Words, "observation space", "add a wrapper"),
@@ -209,47 +209,47 @@ def named(cls, **more):
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
-def test_what_is_wrong_is_named_with_what_mends_it(cls, about, mend):
-    wrong = [finding for finding in examine(named(cls)) if not finding.fine]
-    assert len(wrong) == 1
+def test_a_fault_is_reported_with_advice(cls, about, advice):
+    faults = [finding for finding in examine(named(cls)) if not finding.ok]
+    assert len(faults) == 1
     with pytest.raises(AssertionError, match=about):
-        raise AssertionError(wrong[0].about)
-    with pytest.raises(AssertionError, match=mend):
-        raise AssertionError(wrong[0].mend)
+        raise AssertionError(faults[0].about)
+    with pytest.raises(AssertionError, match=advice):
+        raise AssertionError(faults[0].advice)
 
 
-def test_one_that_fails_when_there_are_several_is_told_so():
-    wrong = [finding for finding in examine(named(OnlyOne)) if not finding.fine]
-    assert [finding.about.partition(":")[0] for finding in wrong] == ["seeding", "two in parallel, as in training"]
-    assert all("RuntimeError: the port is taken" in finding.about + finding.mend for finding in wrong)
+def test_failure_with_several_environments_is_reported():
+    faults = [finding for finding in examine(named(OnlyOne)) if not finding.ok]
+    assert [finding.about.partition(":")[0] for finding in faults] == ["seeding", "two in parallel, as in training"]
+    assert all("RuntimeError: the port is taken" in finding.about + finding.advice for finding in faults)
 
 
-def test_nothing_is_wrong_with_a_sound_one():
+def test_a_sound_environment_has_no_faults():
     found = examine(named(Sound))
-    assert all(finding.fine and not finding.mend for finding in found) and len(found) == 7
+    assert all(finding.ok and not finding.advice for finding in found) and len(found) == 7
     assert "20 of 20 episodes terminated" in found[3].about and found[3].about.endswith("after 7 to 15 steps")
-    assert "the same seed and actions give the same episode" in found[4].about
+    assert "the same seed and actions repeat the episode" in found[4].about
 
 
-def test_what_may_be_wrong_is_a_hint():
-    (hint,) = [finding for finding in examine(named(FixedEnd)) if finding.mend]
-    assert hint.fine and "All of one length" in hint.about and "truncated=True instead" in hint.mend
-    (hint,) = [finding for finding in examine(named(Remembers)) if finding.mend]
-    assert hint.fine and "not in one that was used before" in hint.about
-    assert "create_environment.remake = True" in hint.mend
+def test_a_possible_fault_is_a_hint():
+    (hint,) = [finding for finding in examine(named(FixedEnd)) if finding.advice]
+    assert hint.ok and "All episodes have the same length" in hint.about and "truncated=True instead" in hint.advice
+    (hint,) = [finding for finding in examine(named(Remembers)) if finding.advice]
+    assert hint.ok and "not in one that was used before" in hint.about
+    assert "create_environment.remake = True" in hint.advice
 
 
 @pytest.mark.parametrize("name", ["Goal", "Noise", "Masked", "TwoOfThree", "Ledger"])
-def test_environments_of_every_kind_are_tried_to_the_end(name):
+def test_environments_of_every_kind_are_examined_to_the_end(name):
     found = examine(env_id(name))
     assert "a step takes" in found[-1].about
 
 
-def test_one_that_cannot_be_made_is_an_error():
+def test_an_environment_that_cannot_be_created_is_an_error():
     with pytest.raises(TaacError, match=r"ExaminedNotMade-v0.*AttributeError: no simulator"):
         examine(named(NotMade))
 
 
-def test_an_unknown_one_is_an_error():
+def test_an_unknown_environment_is_an_error():
     with pytest.raises(TaacError, match=r"Pendulun-v1.*doesn't exist"):
         examine("Pendulun-v1")

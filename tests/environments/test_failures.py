@@ -1,4 +1,4 @@
-"""Environments that raise, hang or die: who is named, and how episodes end where they are made anew."""
+"""Environments that raise, hang or die: which is named, and how episodes end when they are recreated."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def break_down(environment):
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_one_that_raises_is_named_with_seed_step_and_action(tmp_path, asynchronous):
+def test_an_environment_that_raises_is_named_with_seed_step_and_action(tmp_path, asynchronous):
     environment = fragile(tmp_path, "raise", asynchronous=asynchronous)
     with pytest.raises(EnvironmentFailed) as error:
         break_down(environment)
@@ -63,10 +63,10 @@ def test_ctrl_c_is_no_failure_of_an_environment(tmp_path):
     environment.close()
 
 
-def quits(when, told, **settings):
+def quits(when, message, **settings):
     environment = None
     with pytest.raises(
-        TaacError, match=rf"'{env_id('Quits')}' .*{told}: it would have ended the process with SystemExit\(0\)"
+        TaacError, match=rf"'{env_id('Quits')}' .*{message}: it would have ended the process with SystemExit\(0\)"
     ):
         environment = create_environment(env_id("Quits"), env_kwargs={"when": when}, **settings)
         environment.reset(0)
@@ -76,28 +76,28 @@ def quits(when, told, **settings):
 
 
 @pytest.mark.parametrize(
-    "when, told", [("made", "failed when it was made"), ("reset", "failed at reset"), ("closed", "failed at its end")]
+    "when, message", [("made", "failed when it was created"), ("reset", "failed at reset"), ("closed", "failed at its end")]
 )
-def test_one_that_exits_at_any_other_time_is_named(when, told):
-    quits(when, told)
+def test_an_environment_that_exits_at_any_other_time_is_named(when, message):
+    quits(when, message)
 
 
-@pytest.mark.parametrize("when, told", [("made", "failed when it was made"), ("reset", "failed at reset")])
-def test_one_that_exits_in_a_worker_process_is_named(when, told):
-    quits(when, told, asynchronous=True)
+@pytest.mark.parametrize("when, message", [("made", "failed when it was created"), ("reset", "failed at reset")])
+def test_an_environment_that_exits_in_a_worker_process_is_named(when, message):
+    quits(when, message, asynchronous=True)
 
 
 @pytest.mark.parametrize(
-    "how, told",
+    "how, message",
     [
         ("dtype", "changed torch's default dtype from torch.float32 to torch.float64"),
         ("gradients", "changed torch's gradient mode from True to False"),
     ],
 )
-def test_one_that_changes_torch_is_named_and_the_change_undone(tmp_path, how, told):
+def test_an_environment_that_changes_torch_is_named_and_the_change_undone(tmp_path, how, message):
     before = torch.get_default_dtype(), torch.is_grad_enabled()
     environment = fragile(tmp_path, how)
-    with pytest.raises(EnvironmentFailed, match=f"environment '.*' failed at step 3 after reset: it {told}"):
+    with pytest.raises(EnvironmentFailed, match=f"environment '.*' failed at step 3 after reset: it {message}"):
         break_down(environment)
     assert (torch.get_default_dtype(), torch.is_grad_enabled()) == before
     environment.close()
@@ -113,24 +113,24 @@ def test_one_that_changes_torch_when_it_is_made(asynchronous):
     if asynchronous:
         create_environment(name, env_kwargs={"when": "dtype"}, asynchronous=True).close()
     else:
-        with pytest.raises(TaacError, match=rf"'{name}' failed when it was made: it changed torch's default dtype"):
+        with pytest.raises(TaacError, match=rf"'{name}' failed when it was created: it changed torch's default dtype"):
             create_environment(name, env_kwargs={"when": "dtype"})
     assert torch.get_default_dtype() == torch.float32
 
 
 @pytest.mark.parametrize(
-    "how, told",
+    "how, message",
     [
         ("die", "its process died (SIGKILL)"),
         ("exit", "its process died (exit code 3)"),
         ("hang", "it did not answer within 1.5 s"),
     ],
 )
-def test_one_that_dies_or_hangs_is_named_and_made_anew(tmp_path, how, told):
+def test_an_environment_that_dies_or_hangs_is_named_and_recreated(tmp_path, how, message):
     environment = fragile(tmp_path, how, asynchronous=True, step_timeout=1.5, max_restarts=1)
     with pytest.raises(EnvironmentFailed) as error:
         break_down(environment)
-    assert f"(number 2 of 3, seed 9) failed at step 3 after reset: {told}" in str(error.value)
+    assert f"(number 2 of 3, seed 9) failed at step 3 after reset: {message}" in str(error.value)
     assert "its last action, in [-1, 1], was [0.75]" in str(error.value)
     environment.restart(error.value)
     time_step = environment.reset(7)
@@ -138,7 +138,7 @@ def test_one_that_dies_or_hangs_is_named_and_made_anew(tmp_path, how, told):
     for _ in range(4):  # it has broken down once, which is all
         time_step = environment.step(torch.zeros(3, 1))
     assert time_step.observation[:, 1].tolist() == [4.0] * 3
-    with pytest.raises(EnvironmentFailed, match=r"restarted 1 times, which is all that .*max_restarts = 1 allows"):
+    with pytest.raises(EnvironmentFailed, match=r"restarted 1 times, and .*max_restarts = 1 allows no more"):
         environment.restart(error.value)
     environment.close()
 
@@ -160,7 +160,7 @@ def test_one_that_cannot_be_made_again_at_once_is_tried_again(tmp_path):
     outcomes.append(TaacError("none at all"))
     environment.max_restarts = 4
     with pytest.raises(
-        EnvironmentFailed, match=r"could not be made anew: none at all\. Environments have been restarted 4"
+        EnvironmentFailed, match=r"could not be recreated: none at all\. Environments have been restarted 4"
     ):
         environment.restart(error.value)
     environment.close()

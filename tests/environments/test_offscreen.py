@@ -117,6 +117,6 @@ def first_frame(name):
         environment.reset(0)
         environment.film(1)
         environment.step(torch.zeros(1, *environment.action_spec.shape))
-        return environment.take_steps()[0].frame
+        return environment.pop_steps()[0].frame
     finally:
         environment.close()

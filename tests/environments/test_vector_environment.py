@@ -201,7 +201,7 @@ def test_one_part_of_a_vector_reward_that_is_not_finite_is_refused():
     environment = create_environment(env_id("Pair"), 2, env_kwargs=kwargs, wrappers=(Spoilt,))
     environment.reset(0)
     environment.step(action_at(0, 2))
-    with pytest.raises(TaacError, match=r"number 1 of 2\) gave a reward that is not finite at step 2"):
+    with pytest.raises(TaacError, match=r"number 1 of 2\) returned a reward that is not finite at step 2"):
         environment.step(action_at(1, 2))
 
 
@@ -414,9 +414,9 @@ def test_the_spec_is_that_of_the_observations():
     "spaces_, message",
     [
         ({"observation_space": spaces.Dict({"words": spaces.Text(5)})}, "at '/words' is Text"),
-        ({"observation_space": spaces.Dict({})}, r"observation space at '/' is Dict\(\), which holds no number at all"),
-        ({"observation_space": spaces.Tuple(())}, "holds no number at all"),
-        ({"observation_space": spaces.Box(-1, 1, (0,))}, "holds no number at all"),
+        ({"observation_space": spaces.Dict({})}, r"observation space at '/' is Dict\(\), which holds no numbers"),
+        ({"observation_space": spaces.Tuple(())}, "holds no numbers"),
+        ({"observation_space": spaces.Box(-1, 1, (0,))}, "holds no numbers"),
         ({"observation_space": spaces.Dict({"a": spaces.Box(-1, 1, (2, 0)), "b": spaces.Discrete(2)})}, "at '/a' is Box"),
         ({"observation_space": spaces.Dict({"a": spaces.Dict({}), "b": spaces.Discrete(2)})}, "at '/a' is Dict"),
         ({"action_space": spaces.Box(-1, 1, (0,))}, "the action space at '/' is Box.*holds no number"),
@@ -475,7 +475,7 @@ def test_what_is_not_finite_is_refused_by_environment_and_step(where, name, valu
 def test_after_an_action_that_is_not_finite_training_has_diverged(action, diverged):
     environment = create_environment(env_id("Faulty"), 2, env_kwargs={"where": "reward", "seed": 21, "step": 1})
     environment.reset(20)
-    with pytest.raises(TaacError, match="has diverged" if diverged else "mend the environment") as error:
+    with pytest.raises(TaacError, match="has diverged" if diverged else "fix the environment") as error:
         environment.step(torch.tensor([[0.0], [action]]))
     assert isinstance(error.value, DivergedError) == diverged
 
@@ -483,7 +483,7 @@ def test_after_an_action_that_is_not_finite_training_has_diverged(action, diverg
 def test_an_observation_that_is_not_finite_at_reset_is_refused():
     kwargs = {"where": "observation", "seed": 20, "step": 0}
     environment = create_environment(env_id("Faulty"), 2, env_kwargs=kwargs)
-    with pytest.raises(TaacError, match=r"number 1 of 2\) gave an observation 'parts/1' .* at step 0 after reset"):
+    with pytest.raises(TaacError, match=r"number 1 of 2\) returned an observation 'parts/1' .* at step 0 after reset"):
         environment.reset(19)
 
 
@@ -516,7 +516,7 @@ def test_a_reward_too_large_for_float32_is_refused(value):
     environment = create_environment(env_id("Faulty"), 2, env_kwargs=kwargs)
     environment.reset(19)
     with pytest.raises(
-        TaacError, match=r"number 1 of 2\) gave a reward that is not finite at step 1 .*1e\+39 \(too large"
+        TaacError, match=r"number 1 of 2\) returned a reward that is not finite at step 1 .*1e\+39 \(too large"
     ):
         environment.step(torch.zeros(2, 1))
 
@@ -599,7 +599,7 @@ def test_steps_of_the_first_environment_are_recorded_and_filmed():
     def go(steps):
         for _ in range(steps):
             environment.step(torch.zeros(2, 2))
-            taken.append([(s.reward, None if s.frame is None else s.frame.tolist()) for s in environment.take_steps()])
+            taken.append([(s.reward, None if s.frame is None else s.frame.tolist()) for s in environment.pop_steps()])
 
     def frame(k):
         return np.full((2, 3, 3), k).tolist()
@@ -634,7 +634,7 @@ def test_a_recorder_stands_inside_the_action_repeat():
     environment.film(1)
     for expected in ([1, 2, 3, 4], [5, 6], []):
         environment.step(torch.zeros(1, 2))
-        steps = environment.take_steps()
+        steps = environment.pop_steps()
         assert [s.reward for s in steps] == expected
         assert [int(s.frame[0, 0, 0]) for s in steps] == expected
 
@@ -665,6 +665,6 @@ def test_what_was_set_from_outside_outlives_a_seed():
     for seed in (0, 1):
         env.reset(seed)
         env.step(torch.zeros(2, 1))
-        (step,) = env.take_steps()
+        (step,) = env.pop_steps()
         assert step.frame is not None
     env.close()

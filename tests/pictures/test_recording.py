@@ -110,7 +110,7 @@ def test_every_other_step_is_filmed_and_all_are_shown():
 def test_an_environment_that_cannot_render_is_refused():
     environment = create_environment(env_id("Noise"), recorded=True)
     recorder = Recorder(environment, [], film_every=1)
-    with pytest.raises(TaacError, match=r"failed at step 1: .*cannot be drawn: NotImplementedError"):
+    with pytest.raises(TaacError, match=r"failed at step 1: .*cannot be rendered: NotImplementedError"):
         evaluate(Agent(Scripted([True])), environment, 1, seed=0, on_step=recorder)
 
 

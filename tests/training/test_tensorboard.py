@@ -218,5 +218,5 @@ def test_videos_of_what_cannot_be_drawn_are_refused_before_any_work():
     params = ["create_environment.env_name = 'tests.toy_tasks:taac-test/PointMass-v0'",
               "create_experiment.evaluation_video = True"]  # fmt: skip
     config.load(["gin/tasks/simple_control.gin", "gin/methods/taac.gin"], [*TINY, *params])
-    with pytest.raises(TaacError, match=r"PointMass-v0' cannot be drawn: it has no render mode 'rgb_array'"):
+    with pytest.raises(TaacError, match=r"PointMass-v0' cannot be rendered: it has no render mode 'rgb_array'"):
         config.build(experiment.create_experiment)
