@@ -1,9 +1,9 @@
 """The records that pass between environments, algorithms, replay and trainer.
 
-Everything that has time is time-major: `[T, B, ...]`. A frame `t` of an episode holds what the environment returned
-*on arriving at* step `t`, so `reward[t]` and `discount[t]` are the result of the action chosen at `t-1`, which is
-`prev_action[t]`. An episode is FIRST, MID..., LAST. LAST is a frame of its own: the action taken there is ignored, and
-the frame after it is the FIRST of the next episode.
+Everything that has time is time-major: `[T, B, ...]`. Frame `t` of an episode holds what the environment returned
+*on arriving at* step `t`. So `reward[t]` and `discount[t]` are the result of the action chosen at `t-1`, which is
+`prev_action[t]`. An episode is FIRST, MID..., LAST. LAST is a frame of its own: the action chosen there is ignored, and
+the next frame is the FIRST of the next episode.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from typing import Any, NamedTuple
 
 import torch
 
-Nest = Any  # a tensor, or a dict, tuple or NamedTuple of nests; () holds nothing
+Nest = Any  # a tensor, or a dict, tuple, list or NamedTuple of nests; () is empty
 
 
 class StepType(enum.IntEnum):
-    """Where in its episode a frame is."""
+    """The position of a frame in its episode."""
 
     FIRST = 0
     MID = 1
     LAST = 2
 
 
-# Plain numbers, for comparing: with an enum's member it takes 10 us more for a tensor, and five times as long for an array.
+# Plain integers for comparisons. Comparing with an enum member takes 10 us more for a tensor, and five times as long for an
+# array.
 FIRST, LAST = int(StepType.FIRST), int(StepType.LAST)
 
 
@@ -36,8 +37,7 @@ class TimeStep(NamedTuple):
     discount: torch.Tensor  # [B] float32; 0 where terminated, else 1 (gamma^(k-1) if the action was repeated k times)
     observation: Nest  # [B, ...] each leaf
     prev_action: Nest  # [B, ...] the action that led here, in the algorithm's scale; zeros at FIRST
-    # [B] int16, environment steps from the frame before to here: k if repeated k times; 0 at FIRST
-    duration: torch.Tensor
+    duration: torch.Tensor  # [B] int16, environment steps since the previous frame: k if repeated k times; 0 at FIRST
 
     def is_first(self) -> torch.Tensor:
         return self.step_type == FIRST
@@ -47,20 +47,21 @@ class TimeStep(NamedTuple):
 
 
 class AlgStep(NamedTuple):
-    """What an algorithm answers to a time step."""
+    """What an algorithm returns for a time step."""
 
     output: Nest  # [B, ...] the action to execute
-    state: Nest  # [B, ...] the state to hand in at the next step
-    info: Nest  # [B, ...] what the replay buffer keeps of this step; () when only acting
-    decided: torch.Tensor  # [B] bool, or [B, A] if dimensions decide alone; False: the old trajectory goes on
-    switch_probability: Nest = ()  # shaped as `decided`, beta_1 at this step, for pictures; () where there is none
-    # Parameters of the distribution that a rollout drew `output` from, for explorers; () where nothing was drawn. Of actions
-    # (mean, log_std) before tanh, [B, A] each; of choices their probabilities, [B, K, C]; of both, probabilities [B, C] first.
+    state: Nest  # [B, ...] the state to pass in at the next step
+    info: Nest  # [B, ...] what the replay buffer stores about this step; () when only acting
+    decided: torch.Tensor  # [B] bool, or [B, A] if each dimension decides; False where the old trajectory continues
+    switch_probability: Nest = ()  # shaped as `decided`, beta_1 at this step, for pictures; () if there is none
+    # Parameters of the distribution from which a rollout drew `output`, for explorers; () if nothing was drawn. For continuous
+    # actions (mean, log_std) before tanh, [B, A] each; for choices their probabilities, [B, K, C]; for both, probabilities
+    # [B, C] first.
     policy: Nest = ()
 
 
 class Experience(NamedTuple):
-    """One frame as the replay buffer keeps it; `[B, ...]` when added, `[T, B, ...]` when sampled."""
+    """One frame as the replay buffer stores it; `[B, ...]` when added, `[T, B, ...]` when sampled."""
 
     time_step: TimeStep
     rollout_info: Nest  # AlgStep.info of the rollout at this frame
@@ -69,9 +70,7 @@ class Experience(NamedTuple):
 class LossInfo(NamedTuple):
     """What `Algorithm.calc_loss` returns."""
 
-    loss: torch.Tensor  # [T, B] the loss of each frame, before its mean is taken
+    loss: torch.Tensor  # [T, B] the loss of each frame, before averaging
     extra: dict[str, torch.Tensor]  # scalars to summarise, by tag
-    segment_error: torch.Tensor | None = (
-        None  # [B] how wrong the critics are about each segment; None: it has no critics
-    )
-    detail: dict[str, torch.Tensor] | None = None  # of each frame, with graphs: see `ActorCriticAlgorithm.detail`
+    segment_error: torch.Tensor | None = None  # [B] the critics' error on each segment; None without critics
+    detail: dict[str, torch.Tensor] | None = None  # values of each frame, with graphs, see `ActorCriticAlgorithm.detail`

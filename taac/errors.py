@@ -1,4 +1,4 @@
-"""The one exception for what a user can mend, and the one for what goes on when called again."""
+"""The exceptions of this package: `TaacError` for what a user can fix, `Interrupted` for a run that can be resumed."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 class TaacError(ValueError):
     """Bad input: the message says what was given, what was expected and what to do.
 
-    Commands print it without a traceback and exit with a code that is not 0.
+    Commands print it without a traceback and exit with a nonzero code.
     """
 
 
 class NotFiniteError(TaacError):
-    """A number is NaN or infinite where training needs finite ones.
+    """A number is NaN or infinite where training needs finite numbers.
 
     Attributes:
-        evidence: what it was found among, tensors by path; see `taac.runs.inspection`.
+        evidence: the tensors in which it was found, by path; see `taac.runs.inspection`.
     """
 
     def __init__(self, message: str, evidence: dict[str, Any] | None = None):
@@ -25,15 +25,15 @@ class NotFiniteError(TaacError):
 
 
 class DivergedError(NotFiniteError):
-    """Training has diverged: the policy's actions, a loss, a gradient or a parameter are no longer finite numbers."""
+    """Training has diverged: an action of the policy, a loss, a gradient or a parameter is no longer finite."""
 
 
 class EnvironmentFailed(TaacError):
-    """An environment raised an exception, took too long, or its process died: the message says which, and after what."""
+    """An environment raised an exception or took too long, or its process died. The message names it and its last action."""
 
 
 class Interrupted(Exception):
-    """Stopped by a signal, with all that is needed to go on: commands exit with `RESUMABLE`."""
+    """A signal stopped the run, which has saved everything needed to resume. Commands exit with `RESUMABLE`."""
 
 
 RESUMABLE = 75  # EX_TEMPFAIL of sysexits.h: "try again"

@@ -1,7 +1,7 @@
 """Nested tensors: functions over dicts, tuples, lists and NamedTuples of any depth.
 
-`()` is a nest without leaves, so a part that a record has no use for costs nothing. Dicts are visited in the order of
-the first nest's keys.
+`()` is a nest without leaves, so an unused field of a record costs nothing. Dicts are visited in the order of the first
+nest's keys.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def is_container(nest: Nest) -> bool:
 
 
 def map_structure(fn: Callable[..., Any], nest: Nest, *others: Nest) -> Nest:
-    """The nest of `fn(leaf, ...)` over corresponding leaves of nests of one structure.
+    """The nest of `fn(leaf, ...)` over corresponding leaves of nests with the same structure.
 
     Raises:
         TaacError: the structures differ; the message names the path of the first difference.
@@ -34,13 +34,13 @@ def flatten_like(structure: Nest, nest: Nest) -> list[Any]:
     """All leaves of `nest`, in the order of `structure`.
 
     Raises:
-        TaacError: `nest` is of another structure; the message names the path of the first difference.
+        TaacError: `nest` has another structure; the message names the path of the first difference.
     """
     try:
         return _leaves_like(structure, nest, [])
     except _Differ:
         leaves: list[Any] = []
-        _map_many(lambda _, leaf: leaves.append(leaf), (structure, nest), "")  # which finds out where, and says so
+        _map_many(lambda _, leaf: leaves.append(leaf), (structure, nest), "")  # raises an error with the path
         return leaves
 
 
@@ -49,7 +49,7 @@ class _Differ(Exception):
 
 
 def _leaves_like(structure: Nest, nest: Nest, leaves: list[Any]) -> list[Any]:
-    """The leaves of `nest` in the order of `structure`. On the path that rollouts take: no path names."""
+    """The leaves of `nest` in the order of `structure`. Builds no path names, because rollouts call it at every step."""
     if isinstance(structure, dict):
         if not isinstance(nest, dict) or structure.keys() != nest.keys():
             raise _Differ
@@ -57,7 +57,7 @@ def _leaves_like(structure: Nest, nest: Nest, leaves: list[Any]) -> list[Any]:
             _leaves_like(value, nest[key], leaves)
     elif isinstance(structure, (tuple, list)):
         if type(structure) is not type(nest) or len(structure) != len(nest):
-            raise _Differ  # or a tuple and a list of one length, which are one structure
+            raise _Differ  # also for a tuple and a list of equal length, which `_map_many` then accepts as one structure
         for value, other in zip(structure, nest):
             _leaves_like(value, other, leaves)
     elif isinstance(nest, (dict, tuple, list)):
@@ -68,7 +68,7 @@ def _leaves_like(structure: Nest, nest: Nest, leaves: list[Any]) -> list[Any]:
 
 
 def _map_one(fn: Callable[[Any], Any], nest: Nest) -> Nest:
-    # The path that rollouts take several times a step: no zipping, no path names.
+    # Rollouts call this several times a step, so it neither zips nor builds path names.
     if isinstance(nest, dict):
         return {key: _map_one(fn, value) for key, value in nest.items()}
     if isinstance(nest, tuple):
@@ -100,7 +100,7 @@ def _map_many(fn: Callable[..., Any], nests: tuple[Nest, ...], path: str) -> Nes
 def _check_same(first: Nest, other: Nest, path: str) -> None:
     same = is_container(other) and isinstance(other, dict) == isinstance(first, dict) and len(other) == len(first)
     if same and (hasattr(first, "_fields") or hasattr(other, "_fields")):
-        same = type(first) is type(other)  # records of one length are not one structure
+        same = type(first) is type(other)  # records of equal length have different structures
     if same and isinstance(first, dict):
         same = first.keys() == other.keys()
     if not same:
@@ -116,7 +116,7 @@ def _describe(nest: Nest) -> str:
 
 
 def flatten_with_path(nest: Nest, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Pairs of a leaf's path (`"camera/0"`; `""` for a bare leaf) and the leaf."""
+    """Yields pairs of a leaf's path (`"camera/0"`; `""` for a bare leaf) and the leaf."""
     if isinstance(nest, dict):
         items = list(nest.items())
     elif isinstance(nest, (tuple, list)):
@@ -136,10 +136,14 @@ def flatten(nest: Nest) -> list[Any]:
 
 
 def pack_like(structure: Nest, leaves: list[Any]) -> Nest:
-    """The nest shaped as `structure` that `flatten`s to `leaves`."""
+    """The nest with the structure of `structure` and the given leaves. The inverse of `flatten`.
+
+    Raises:
+        TaacError: the number of leaves differs.
+    """
     iterator = iter(leaves)
     if len(leaves) != len(flatten(structure)):
-        raise TaacError(f"{len(leaves)} leaves given for a structure of {len(flatten(structure))}")
+        raise TaacError(f"got {len(leaves)} leaves for a structure with {len(flatten(structure))}")
     return map_structure(lambda _: next(iterator), structure)
 
 

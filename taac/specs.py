@@ -1,4 +1,4 @@
-"""What a tensor looks like before there is one: shape, dtype and bounds, without batch or time dimensions."""
+"""Specs of tensors: shape, dtype and bounds, without batch or time dimensions."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from taac import nest
 from taac.data_structures import Nest
 from taac.errors import TaacError
 
-# Keys of a Dict observation that have a meaning of their own.
+# Keys of a Dict observation with a special meaning.
 ACTION_MASK = "action_mask"  # which choices are valid
 AGENT_MASK = "agent_mask"  # which of the agents that share a policy are present
-GLOBAL_STATE = "global_state"  # what critics see and the actor does not, see `networks.LocalEncoder`
+GLOBAL_STATE = "global_state"  # observed by critics but not by the actor, see `networks.LocalEncoder`
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TensorSpec:
     """Shape, dtype and, where known, bounds of a tensor.
 
-    A spec of dtype int64 is categorical: integers from `minimum` to `maximum`, each a choice of its own. Everything
-    else is a quantity (uint8: an image or bytes).
+    A spec with dtype int64 is categorical: each integer from `minimum` to `maximum` is a choice. All other specs are
+    quantities; uint8 is an image or bytes.
     """
 
     shape: tuple[int, ...]
     dtype: torch.dtype = torch.float32
-    minimum: np.ndarray | None = None  # broadcast to `shape`; None: unbounded or unknown
+    minimum: np.ndarray | None = None  # broadcast to `shape`; None if unbounded or unknown
     maximum: np.ndarray | None = None
 
     @property
@@ -72,23 +72,24 @@ def spec_of(tensor: torch.Tensor, batch_dims: int = 1) -> TensorSpec:
 
 
 def zeros(spec: Nest, *batch: int, device: torch.device | str = "cpu") -> Nest:
-    """A nest of zeros like a nest of specs, each `[*batch, *shape]`."""
+    """A nest of zeros for a nest of specs, each leaf `[*batch, *shape]`."""
     return nest.map_structure(lambda s: s.zeros(*batch, device=device), spec)
 
 
 class MixedActionSpec:
-    """Takes an action with one discrete and any continuous parts apart, and puts it together again.
+    """Splits an action into one discrete part and one vector of all continuous parts, and joins them again.
 
     Args:
-        spec: nest with one scalar categorical leaf, and float leaves of any shape in [-1, 1].
-        user: for messages.
+        spec: nest with one scalar categorical leaf and one or more float leaves of any shape in [-1, 1].
+        user: the name of the algorithm, for messages.
 
     Attributes:
-        num_choices: C of the discrete part.
+        num_choices: C, the number of choices of the discrete part.
         continuous: spec of the continuous parts as one vector `[A]`.
 
     Raises:
-        TaacError: another number of discrete parts, or continuous ones that are missing or have other bounds.
+        TaacError: there is not exactly one discrete part, its choices do not count from 0, or the continuous parts are
+            missing or have other bounds.
     """
 
     def __init__(self, spec: Nest, user: str):
@@ -98,8 +99,8 @@ class MixedActionSpec:
         if len(discrete) != 1 or not boxes or any(b.is_categorical for b in boxes):
             raise TaacError(
                 f"{user} needs one discrete action and at least one continuous one (a Tuple or Dict of a Discrete and Boxes), "
-                f"but the action space is {', '.join(map(str, leaves))}; for discrete actions alone there is sac_discrete "
-                "(DiscreteSacAlgorithm), for one Box sac and taac; or use a wrapper"
+                f"but the action space is {', '.join(map(str, leaves))}; use sac_discrete (DiscreteSacAlgorithm) for discrete "
+                "actions alone, sac or taac for one Box, or a wrapper"
             )
         for box in boxes:
             check_unit_box(dataclasses.replace(box, shape=(box.numel,)), user)
@@ -125,40 +126,41 @@ class MixedActionSpec:
 
 
 class DiscreteActionSpec:
-    """One agent's discrete action: a choice, or one in each of K branches at once; and the mask of valid choices.
+    """One agent's discrete action, one choice in each of K branches, with the mask of valid choices.
 
-    A Discrete space has one branch, a MultiDiscrete space a branch for each entry; branches may differ in their number of
-    choices. What networks compute for each choice has one number a choice, branch after branch, `[..., sum_b C_b]`; `padded`
-    makes `[..., K, C]` of it, C the most choices of a branch. Entries beyond a branch's own choices are never valid.
+    A Discrete space has one branch, a MultiDiscrete space one branch for each entry. Branches may have different numbers of
+    choices. Network outputs have one number for each choice, branch after branch, `[..., sum_b C_b]`. `padded` turns them
+    into `[..., K, C]`, where C is the largest number of choices. Entries beyond a branch's own choices are never valid.
 
-    The mask, if there is one, is the leaf `action_mask` of a Dict observation: bools, one a choice, branch after branch. Its
-    shape is `[sum_b C_b]`, or `[K, C]` where branches have equally many choices. Networks do not see it.
+    The mask, if there is one, is the leaf `action_mask` of a Dict observation: one bool for each choice, branch after branch.
+    Its shape is `[sum_b C_b]`, or `[K, C]` if all branches have the same number of choices. Networks do not observe it.
 
     Args:
         spec: a categorical leaf, `[]` or `[K]`.
-        observation_spec: of the environment.
-        user: for messages.
+        observation_spec: the environment's.
+        user: the name of the algorithm, for messages.
 
     Attributes:
         num_choices: C_b of each branch.
-        branched: whether the action is `[K]`, and not a scalar.
+        branched: whether the action is `[K]` instead of a scalar.
         masked: whether the observation has a mask.
-        observation: the spec of what networks see: all but the mask.
+        observation: the spec of what networks observe, which is everything but the mask.
 
     Raises:
-        TaacError: continuous or nested actions; a branch of fewer than 2 choices; a mask that does not fit.
+        TaacError: actions are continuous or nested, a branch has fewer than 2 choices, the mask does not fit, or the
+            observation holds nothing but the mask.
     """
 
     def __init__(self, spec: Nest, observation_spec: Nest, user: str):
         if not isinstance(spec, TensorSpec) or not spec.is_categorical:
             raise TaacError(
                 f"{user} needs discrete actions (a Discrete or MultiDiscrete space), but the action space is "
-                f"{', '.join(str(leaf) for leaf in nest.flatten(spec))}; for a Box there are sac, taac and what else is in "
-                "gin/methods, for one Discrete and Boxes together MixedSacAlgorithm"
+                f"{', '.join(str(leaf) for leaf in nest.flatten(spec))}; use sac, taac or another method in gin/methods for a "
+                "Box, or MixedSacAlgorithm for one Discrete together with Boxes"
             )
         if len(spec.shape) > 1 or not spec.numel:
             raise TaacError(
-                f"{user} needs one choice or a vector of them, got the action {spec}; if its first dimension counts agents "
+                f"{user} needs one choice or a vector of choices, got the action {spec}; if its first dimension counts agents "
                 "that share a policy, bind create_agent.shared_policy = True; else use a wrapper"
             )
         choices = np.broadcast_to(spec.num_choices, spec.shape).reshape(-1)
@@ -172,11 +174,13 @@ class DiscreteActionSpec:
             self._check_mask(observation_spec[ACTION_MASK])
         self.observation = self.observed(observation_spec)
         if not nest.flatten(self.observation):
-            raise TaacError(f"{user} has nothing to observe but '{ACTION_MASK}', which the networks do not see")
+            raise TaacError(
+                f"{user} has nothing to observe but '{ACTION_MASK}', which the networks do not see; add an observation"
+            )
 
     @property
     def most_choices(self) -> int:
-        """C, of the branch that has the most."""
+        """C, the largest number of choices of any branch."""
         return max(self.num_choices)
 
     def _check_mask(self, mask: Nest) -> None:
@@ -194,20 +198,20 @@ class DiscreteActionSpec:
         """An observation, or its spec, without the mask."""
         return {k: v for k, v in observation.items() if k != ACTION_MASK} if self.masked else observation
 
-    def padded(self, of_choices: torch.Tensor, dim: int = -1) -> torch.Tensor:
-        """Numbers of all choices in one dimension, `sum_b C_b`, as two, `K, C`; any of those numbers beyond a branch's own."""
+    def padded(self, values: torch.Tensor, dim: int = -1) -> torch.Tensor:
+        """Splits a dimension of size `sum_b C_b` into two, `K, C`. Pads each branch with copies of its last entry."""
         most = self.most_choices
         if min(self.num_choices) < most:
             starts = itertools.accumulate((0, *self.num_choices[:-1]))
-            places = [start + min(c, n - 1) for start, n in zip(starts, self.num_choices) for c in range(most)]
-            of_choices = of_choices.index_select(dim, torch.tensor(places, device=of_choices.device))
-        return of_choices.unflatten(dim, (len(self.num_choices), most))
+            indices = [start + min(c, n - 1) for start, n in zip(starts, self.num_choices) for c in range(most)]
+            values = values.index_select(dim, torch.tensor(indices, device=values.device))
+        return values.unflatten(dim, (len(self.num_choices), most))
 
     def valid(self, observation: Nest, batch: torch.Size, device: torch.device) -> torch.Tensor:
         """Which choices are valid, bools `[*batch, K, C]`.
 
-        Where none of a branch is, all are: the environment refuses that everywhere but where nothing is chosen, at a
-        termination or for an agent that is absent.
+        A branch without any valid choice counts as having all of its choices valid. The environment allows this only where
+        no action matters: at a termination, or for an absent agent.
         """
         counts = torch.tensor(self.num_choices, device=device)
         own = torch.arange(self.most_choices, device=device) < counts.unsqueeze(-1)
@@ -226,12 +230,12 @@ class DiscreteActionSpec:
 
 
 def can_act(mask: torch.Tensor, action_spec: Nest) -> torch.Tensor:
-    """Which choices that have to be made can be made: whether a mask of valid choices allows any.
+    """Whether a mask allows at least one choice, for each entry of the action.
 
     Args:
-        mask: bools `[B, ..., C]`, a row for each entry of the action; or `[B, ..., sum_b C_b]`, where the action's last
-            dimension is K branches, which share a row.
-        action_spec: of the actions that it is about.
+        mask: bools `[B, ..., C]`, one row for each entry of the action; or `[B, ..., sum_b C_b]` if the action's last
+            dimension is K branches that share a row.
+        action_spec: the spec of the actions.
 
     Returns:
         Bools `[B, ...]`, or `[B, ..., K]`.
@@ -246,7 +250,7 @@ def can_act(mask: torch.Tensor, action_spec: Nest) -> torch.Tensor:
 
 
 def check_unit_box(spec: Nest, user: str) -> TensorSpec:
-    """The spec itself, if it is what a continuous policy acts in: one float vector in [-1, 1].
+    """Checks that a spec is one float vector in [-1, 1], as a continuous policy needs. Returns the spec.
 
     Raises:
         TaacError: it is discrete, nested, not a vector, or has other bounds.
@@ -254,7 +258,7 @@ def check_unit_box(spec: Nest, user: str) -> TensorSpec:
     if not isinstance(spec, TensorSpec):
         raise TaacError(
             f"{user} needs one continuous action vector, but the action space is nested: {spec}. "
-            "Flatten it with a wrapper, or use MixedSacAlgorithm, which takes one Discrete and any Boxes."
+            "Flatten it with a wrapper, or use MixedSacAlgorithm, which accepts one Discrete and any Boxes."
         )
     if spec.is_categorical or not spec.dtype.is_floating_point:
         raise TaacError(

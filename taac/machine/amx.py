@@ -1,15 +1,16 @@
-"""Matrix products on a processor's units for bfloat16 products (AMX, as in Intel's server processors from 2023 on).
+"""Matrix products on a processor's bfloat16 units (AMX, in Intel's server processors since 2023).
 
-Those units multiply bfloat16 numbers, sum in float32, and are some ten times as fast as those for float32. A float32 number is
-the sum of three bfloat16 numbers; so a product of two float32 matrices is a sum of products of their parts. With one part of
-each factor, it is rounded to bfloat16's 8 bits; with two, which makes three products, to 16; with three, which makes six,
-nothing is lost, and the result is as near to the exact one as that of a product in float32.
+These units multiply bfloat16 numbers, sum in float32, and are about ten times as fast as the float32 units. A float32 number
+is the sum of three bfloat16 numbers, so a product of two float32 matrices is a sum of products of their parts:
+
+- one part of each factor: one product, rounded to bfloat16's 8 bits;
+- two parts: three products, rounded to 16 bits;
+- three parts: six products, as accurate as a float32 product.
 
 Source: Henry, Tang and Heinecke, Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision Computations
 (arXiv:1904.06376).
 
-The kernel is `amx_product.cpp`, compiled when it is first needed, and kept where torch keeps what it compiled. It runs on one
-thread.
+The kernel, `amx_product.cpp`, is compiled on first use and stored in torch's cache of compiled code. It runs on one thread.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ import torch
 from taac.errors import TaacError
 from taac.machine.processes import interruptions_held
 
-PARTS = {"bfloat16x6": 3, "bfloat16x3": 2, "bfloat16": 1}  # of each float32 factor
+PARTS = {"bfloat16x6": 3, "bfloat16x3": 2, "bfloat16": 1}  # parts of each float32 factor
 _SOURCE = pathlib.Path(__file__).with_name("amx_product.cpp")
 _FLAGS = ["-std=c++17", "-O3", "-shared", "-fPIC", "-fvisibility=hidden"]
 _FLAGS += ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512bf16", "-mamx-tile", "-mamx-bf16"]
 _NEEDED = {"amx_tile", "amx_bf16", "avx512f", "avx512bw", "avx512vl", "avx512_bf16"}
-# How torch's compiler is to declare the kernel, which it calls by this name.
+# The declaration of the kernel in torch's compiled programs, which call it by this name.
 _DECLARATION = (
     "AOTITorchError aoti_torch_cpu_amx_product(AtenTensorHandle, AtenTensorHandle, int64_t, AtenTensorHandle*)"
 )
@@ -43,7 +44,7 @@ _DECLARATION = (
 
 @functools.cache
 def missing() -> str | None:
-    """Why there are no such products here; None if there are. Compiles the kernel, once on a machine, in some 2 s."""
+    """Why this machine has no AMX products, or None if it has. Compiles the kernel once per machine, in about 2 s."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return f"{sys.platform} on {platform.machine()} has no AMX"
     lacking = _NEEDED - _processor_flags()
@@ -57,17 +58,21 @@ def missing() -> str | None:
 
 
 def amx_product(x: torch.Tensor, y: torch.Tensor, parts: int) -> torch.Tensor:
-    """`x @ y` of matrices on the CPU, or of batches of as many, `[(N, )R, K]` and `[(N, )K, C]`: contiguous, `[(N, )R, C]`.
+    """`x @ y` for two matrices on the CPU, or two batches of N matrices: `[(N, )R, K]` and `[(N, )K, C]`.
 
-    Sums are in float32. The result is of the type of both factors, float32 or bfloat16. A number that is not finite, or above
-    bfloat16's greatest, 3.39e38, makes the results that it is in not finite.
+    Sums are in float32. An input that is not finite, or above bfloat16's maximum of 3.39e38, makes the results that depend
+    on it not finite.
 
     Args:
-        parts: bfloat16 numbers of which a number is the sum, 1 to 3, of float32 factors; 1 of bfloat16 factors. For normal
-            numbers the relative error is some 2e-3, 4e-6 and 1e-7 (that of a product in float32 is 3e-7).
+        x, y: both float32 or both bfloat16, with contiguous rows or columns.
+        parts: number of bfloat16 parts of each float32 factor, 1 to 3; must be 1 for bfloat16 factors. For normal numbers
+            the relative error is about 2e-3, 4e-6 and 1e-7 (a float32 product has 3e-7).
+
+    Returns:
+        `[(N, )R, C]`, contiguous, with the dtype of the factors.
 
     Raises:
-        TaacError: other tensors, or other parts; this machine has no such products (see `missing`).
+        TaacError: the tensors or `parts` are not as above, or this machine has no AMX products (see `missing`).
     """
     return torch.ops.taac.amx_product(x, y, parts)
 
@@ -89,28 +94,29 @@ def _amx_product(x: torch.Tensor, y: torch.Tensor, parts: int) -> torch.Tensor:
 
 @_amx_product.register_fake
 def _result(x: torch.Tensor, y: torch.Tensor, parts: int) -> torch.Tensor:
-    """What the result is written to; checks what is given."""
+    """Checks the arguments and allocates the result."""
     fits = x.dim() == y.dim() in (2, 3) and x.shape[-1] == y.shape[-2] > 0 and x.shape[:-2] == y.shape[:-2]
-    if not fits or not _is_taken(x, y, parts):
+    if not fits or not _is_supported(x, y, parts):
         raise TaacError(
-            "amx_product takes two float32 matrices that fit, or batches of as many, and 1 to 3 parts, or bfloat16 ones and 1, "
-            f"got {tuple(x.shape)} {x.dtype}, {tuple(y.shape)} {y.dtype} and {parts}"
+            "amx_product expects matrices [R, K] and [K, C], or equally many of each, in float32 with 1 to 3 parts or in "
+            f"bfloat16 with 1 part, got {tuple(x.shape)} {x.dtype}, {tuple(y.shape)} {y.dtype} and {parts}"
         )
     if not all(1 in m.stride()[-2:] for m in (x, y)):
         raise TaacError(
-            f"amx_product takes matrices of contiguous rows or columns, got strides {x.stride()} and {y.stride()}"
+            f"amx_product expects matrices with contiguous rows or columns, got strides {x.stride()} and {y.stride()}"
         )
     return x.new_empty(*x.shape[:-1], y.shape[-1])
 
 
-def _is_taken(x: torch.Tensor, y: torch.Tensor, parts: int) -> bool:
+def _is_supported(x: torch.Tensor, y: torch.Tensor, parts: int) -> bool:
     return x.dtype == y.dtype and parts in {torch.float32: (1, 2, 3), torch.bfloat16: (1,)}.get(x.dtype, ())
 
 
 def decompositions(parts: int) -> dict[Any, Callable[..., Any]]:
-    """For tracing: torch's products on the CPU as these, of float32 tensors, or with 1 part of bfloat16 tensors.
+    """Decompositions for tracing that replace torch's CPU products by `amx_product`.
 
-    Those without an inner dimension, or of one row or column, are no work for them.
+    With 1 part they replace products of bfloat16 tensors, with more parts those of float32 tensors. Products with an empty
+    inner dimension, or a single row or column, are left to torch.
     """
     dtype = torch.bfloat16 if parts == 1 else torch.float32
 
@@ -122,7 +128,10 @@ def decompositions(parts: int) -> dict[Any, Callable[..., Any]]:
 
 
 def compiler_options() -> dict[str, Any]:
-    """For torch's compiler: its programs are to call the kernel itself, not by way of Python, where this torch can do that."""
+    """Options for torch's compiler that make its programs call the kernel directly instead of through Python.
+
+    Empty if this version of torch does not support that.
+    """
     import torch._inductor.config as settings
 
     name = "custom_ops_to_c_shims"
@@ -158,11 +167,11 @@ def _library() -> ctypes.CDLL:
                 [*command, *libraries, "-o", str(new)], check=True, capture_output=True, text=True, timeout=300
             )
             os.replace(new, path)  # another process may have been here first
-    library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)  # where compiled programs find it
+    library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)  # so that compiled programs find it
     pointer, integer = ctypes.c_void_p, ctypes.c_int64
     library.taac_amx_product.argtypes = [pointer, *[integer] * 3, pointer, *[integer] * 3, pointer, *[integer] * 5]
     if library.taac_amx_request() != 0:
-        raise OSError("the system does not lend the tiles")
+        raise OSError("the operating system refuses access to the AMX tiles")
     return library
 
 

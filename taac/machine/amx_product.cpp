@@ -1,12 +1,12 @@
 // Matrix products of float32 tensors on a processor's units for bfloat16 products (AMX); see amx.py.
 //
-// A float32 number is the sum of up to three bfloat16 numbers, x = x1 + x2 + x3, each the rest of those before it, rounded: 8 of the 24
-// bits of its significand in each. The units multiply bfloat16 numbers exactly and sum in float32. Of the products of parts are summed
+// A float32 number is the sum of up to three bfloat16 numbers, x = x1 + x2 + x3. Each part is the rounded remainder after the parts before
+// it, and holds 8 of the 24 bits of the significand. The units multiply bfloat16 numbers exactly and sum in float32. The kernel sums
 //   with 1 part:  x1 y1
 //   with 2 parts: x1 y1 + x1 y2 + x2 y1
 //   with 3 parts: x1 y1 + x1 y2 + x2 y1 + x1 y3 + x2 y2 + x3 y1
-// and what is left out is below 2^-8, 2^-16 and 2^-24 of the product. Splitting a factor is work in proportion to its size, and the
-// products are, so that six of them take less time than one of float32.
+// and omits terms below 2^-8, 2^-16 and 2^-24 of the product. Splitting costs time in proportion to the size of a factor. The units are so
+// fast that six of their products take less time than one in float32.
 
 #include <immintrin.h>
 #include <sys/syscall.h>
@@ -20,29 +20,29 @@
 
 namespace {
 
-// A tile is 16 rows of 64 bytes. One of the left factor has 16 rows of 32 numbers along the inner dimension; one of the right factor has
-// 16 pairs of them along the inner dimension for each of 16 columns: [pair][column][2]. Tiles of the parts of a number lie one after another.
+// A tile is 16 rows of 64 bytes. A tile of the left factor holds 16 rows of 32 numbers along the inner dimension. A tile of the right factor
+// holds, for each of 16 columns, 16 pairs along the inner dimension: [pair][column][2]. The tiles of a number's parts are adjacent in memory.
 constexpr int64_t kTile = 1024, kEdge = 16, kInner = 32;
 
 template <typename T>  // float, or uint16_t for bfloat16
 struct Factor {
   const T* data;
-  int64_t outer, inner;                // sizes; outer are the rows of the left factor, and the columns of the right one
+  int64_t outer, inner;                // sizes; outer counts the rows of the left factor or the columns of the right one
   int64_t outer_stride, inner_stride;  // one of them is 1
 };
 
-// Makes what was written to memory be there: compilers are not told that loads of tiles read it.
+// Forces pending writes to memory, because compilers do not know that loads of tiles read it.
 void written(const void* memory) { asm volatile("" : : "r"(memory) : "memory"); }
 
 __mmask16 first(int64_t n) { return n >= 16 ? 0xffff : n <= 0 ? 0 : (1u << n) - 1; }
 
-// The nearest bfloat16 number, as float32; halves away from 0, as what it leaves is kept. Beyond the greatest one it is infinity.
+// The nearest bfloat16 number, as float32. Ties round away from 0, which is harmless because the remainder is kept. Overflows to infinity.
 __m512 rounded(__m512 x) {
   const __m512i half = _mm512_set1_epi32(0x8000), kept = _mm512_set1_epi32(0xffff0000);
   return _mm512_castsi512_ps(_mm512_and_si512(_mm512_add_epi32(_mm512_castps_si512(x), half), kept));
 }
 
-// Writes the parts of 16 numbers at x and 16 at y, 0 where a mask is 0. Along: those of x, then those of y. Else: pairs of one and one.
+// Writes the parts of 16 numbers at x and 16 at y, with 0 where a mask is 0. If kAlong, x comes before y; otherwise they are interleaved.
 template <int kParts, bool kAlong>
 void split(const float* x, __mmask16 x_mask, const float* y, __mmask16 y_mask, __m512i order, char* to) {
   __m512 u = _mm512_maskz_loadu_ps(x_mask, x), v = _mm512_maskz_loadu_ps(y_mask, y);
@@ -53,7 +53,7 @@ void split(const float* x, __mmask16 x_mask, const float* y, __mmask16 y_mask, _
     u = _mm512_sub_ps(u, a);  // exact
     v = _mm512_sub_ps(v, b);
   }
-  const __m512i last = (__m512i)_mm512_cvtne2ps_pbh(v, u);  // to the nearest; not a number stays so
+  const __m512i last = (__m512i)_mm512_cvtne2ps_pbh(v, u);  // rounds to nearest and keeps NaN
   _mm512_store_si512(to, kAlong ? last : _mm512_permutexvar_epi16(order, last));
 }
 
@@ -102,7 +102,7 @@ void pack(const Factor<T>& f, bool left, char* to) {
   for (int64_t o = 0; o < f.outer; o += kEdge)
     for (int64_t k = 0; k < f.inner; k += kInner, to += kTile * kParts) {
       const T* from = f.data + o * f.outer_stride + k * f.inner_stride;
-      const int64_t outer = f.outer - o, inner = f.inner - k;  // what is left
+      const int64_t outer = f.outer - o, inner = f.inner - k;  // the remaining sizes
       const __mmask16 x_mask = first(kAlong ? inner : outer), y_mask = first(kAlong ? inner - kEdge : outer);
       for (int i = 0; i < 16; i++) {
         if (kAlong) {
@@ -119,13 +119,13 @@ void pack(const Factor<T>& f, bool left, char* to) {
     }
 }
 
-// Tiles of a factor, [outer / 16][inner / 32][parts], with zeros beyond its end.
+// Packs a factor into tiles, [outer / 16][inner / 32][parts], padded with zeros.
 template <int kParts, typename T>
 void pack(const Factor<T>& f, bool left, char* to) {
   f.inner_stride == 1 ? pack<kParts, true>(f, left, to) : pack<kParts, false>(f, left, to);
 }
 
-// Sums are in tiles 0 to 3, a block of 2 x 2; tiles 4 and 5 are of the left factor, 6 and 7 of the right one.
+// Tiles 0 to 3 hold the sums, a block of 2 x 2; tiles 4 and 5 hold the left factor, 6 and 7 the right one.
 #define LEFT(part) \
   _tile_loadd(4, a + kTile * (part), 64); \
   if (kRows == 2) _tile_loadd(5, a + next + kTile * (part), 64);
@@ -140,7 +140,7 @@ void pack(const Factor<T>& f, bool left, char* to) {
 
 template <int kParts, int kRows, int kColumns>
 void multiply(const char* a, const char* b, int64_t steps, int64_t next) {
-  for (int64_t k = 0; k < steps; k++, a += kTile * kParts, b += kTile * kParts) {  // in the order of the fewest loads
+  for (int64_t k = 0; k < steps; k++, a += kTile * kParts, b += kTile * kParts) {  // in the order that needs the fewest loads
     if (kParts == 1) { LEFT(0) RIGHT(0) MULTIPLY }
     if (kParts == 2) { LEFT(0) RIGHT(1) MULTIPLY RIGHT(0) MULTIPLY LEFT(1) MULTIPLY }
     if (kParts == 3) { LEFT(0) RIGHT(2) MULTIPLY RIGHT(1) MULTIPLY LEFT(1) MULTIPLY RIGHT(0) MULTIPLY LEFT(2) MULTIPLY LEFT(0) MULTIPLY }
@@ -148,7 +148,7 @@ void multiply(const char* a, const char* b, int64_t steps, int64_t next) {
 }
 
 template <int kNumber>
-void load(const float* from, int64_t stride) {  // tiles are named in instructions
+void load(const float* from, int64_t stride) {  // the number of a tile must be a constant
   if (kNumber == 0) _tile_loadd(0, from, stride * 4);
   if (kNumber == 1) _tile_loadd(1, from, stride * 4);
   if (kNumber == 2) _tile_loadd(2, from, stride * 4);
@@ -163,7 +163,7 @@ void store(float* to, int64_t stride) {
   if (kNumber == 3) _tile_stored(3, to, stride * 4);
 }
 
-// The 16 x 16 of a result that a tile stands for, of which rows x columns are there.
+// Loads a 16 x 16 tile of a result, of which only rows x columns exist.
 template <int kNumber>
 void resume(const float* from, int64_t stride, int64_t rows, int64_t columns) {
   if (rows >= kEdge && columns >= kEdge) return load<kNumber>(from, stride);
@@ -192,7 +192,7 @@ void finish(uint16_t* to, int64_t stride, int64_t rows, int64_t columns) {
 }
 
 template <int kNumber>
-void resume(const uint16_t*, int64_t, int64_t, int64_t) {}  // sums in bfloat16 are not begun and resumed
+void resume(const uint16_t*, int64_t, int64_t, int64_t) {}  // sums in bfloat16 are never resumed
 
 template <int kParts, int kRows, int kColumns, typename T>
 void block(const char* a, const char* b, int64_t steps, int64_t next, bool begun, T* c, int64_t stride, int64_t rows, int64_t columns) {
@@ -217,7 +217,7 @@ void block(const char* a, const char* b, int64_t steps, int64_t next, bool begun
   if (kRows == 2 && kColumns == 2) finish<3>(below + kEdge, stride, rows - kEdge, columns - kEdge);
 }
 
-char* scratch(size_t size) {  // of this thread, aligned to tiles' rows
+char* scratch(size_t size) {  // memory of this thread, aligned to the rows of tiles
   struct Memory {
     char* data = nullptr;
     size_t size = 0;
@@ -236,8 +236,8 @@ template <int kParts, typename T>
 bool product(const Factor<T>& left, const Factor<T>& right, T* c) {
   const int64_t steps = (left.inner + kInner - 1) / kInner, columns = right.outer;
   const int64_t row_tiles = (left.outer + kEdge - 1) / kEdge, column_tiles = (columns + kEdge - 1) / kEdge;
-  // So many steps along the inner dimension at a time that what is packed stays in the caches: two rows of the left factor's tiles in the
-  // first, all of the right one's in the second.
+  // The number of steps along the inner dimension at a time, chosen so that packed tiles stay in the caches: two rows of the left factor's
+  // tiles in the first-level cache, all of the right factor's in the second.
   const int64_t most = sizeof(T) == 2 ? steps : kParts == 3 ? 4 : 8;
   char* a = scratch((2 + column_tiles) * std::min(most, steps) * kTile * kParts);
   if (!a) return false;
@@ -270,7 +270,7 @@ bool products(const T* a, int64_t a_batch, int64_t a_row, int64_t a_inner, const
   return done;
 }
 
-struct alignas(64) Layout {  // of all tiles, as the processor reads it
+struct alignas(64) Layout {  // the configuration of all tiles, in the processor's format
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
   uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
@@ -280,14 +280,14 @@ struct alignas(64) Layout {  // of all tiles, as the processor reads it
 
 extern "C" {
 
-// Asks the system for the tiles; 0 if this process has them.
+// Requests the tiles from the system. Returns 0 if this process may use them.
 __attribute__((visibility("default"))) int taac_amx_request() {
   constexpr int kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   return syscall(SYS_arch_prctl, kRequest, kTileData);
 }
 
-// c[n] = a[n] b[n] for n below batch, a[n] of rows x inner, b[n] of inner x columns; c is contiguous. All are float, or with parts 0
-// bfloat16. 0 if done, 1 if there is no memory.
+// c[n] = a[n] b[n] for n below batch, where a[n] is rows x inner and b[n] is inner x columns. c is contiguous. All are float, or bfloat16
+// if parts is 0. Returns 0 on success, 1 if out of memory.
 __attribute__((visibility("default"))) int taac_amx_product(const void* a, int64_t a_batch, int64_t a_row, int64_t a_inner, const void* b,
                                                             int64_t b_batch, int64_t b_inner, int64_t b_column, void* c, int64_t batch,
                                                             int64_t rows, int64_t inner, int64_t columns, int64_t parts) {
@@ -307,7 +307,7 @@ __attribute__((visibility("default"))) int taac_amx_product(const void* a, int64
   return !done;
 }
 
-// The same as torch's compiler calls it: of two tensors of 2 or 3 dimensions.
+// The same product in the form that torch's compiler calls, for two tensors of 2 or 3 dimensions.
 __attribute__((visibility("default"))) AOTITorchError aoti_torch_cpu_amx_product(AtenTensorHandle a, AtenTensorHandle b, int64_t parts,
                                                                                  AtenTensorHandle* result) {
   int64_t dims, *a_sizes, *b_sizes, *a_strides, *b_strides;

@@ -1,8 +1,9 @@
-"""A function of tensors as one compiled program.
+"""Compiles a function of tensors to a single program.
 
-`torch.compile` stops at `torch.autograd.grad`, which an actor's loss needs in the middle of a forward pass. So the function
-is first run under a tracer that sees every operation below autograd, backward passes among them; what it recorded has nothing
-left to stop at, and torch's compiler takes it as a whole: elementwise work is fused, and Python is not asked between operations.
+`torch.compile` breaks its graph at `torch.autograd.grad`, which an actor's loss needs in the middle of a forward pass. The
+function is therefore first traced below autograd, where every operation is visible, including those of backward passes. The
+traced graph has no breaks, so torch's compiler compiles it as a whole: elementwise operations are fused, and no Python runs
+between operations.
 """
 
 from __future__ import annotations
@@ -21,23 +22,24 @@ from taac.machine import amx
 from taac.machine.processes import interruptions_held
 
 _aten = torch.ops.aten
-ADVICE = "Bind create_agent.compile = False to run without"
+ADVICE = "Bind create_agent.compile = False to run without compilation"
 
 
 class CompiledFunction:
-    """Computes what `fn` does, traced at the first call and for each new shape of arguments, and compiled.
+    """A compiled version of `fn`, traced at the first call and for each new combination of argument shapes and dtypes.
 
-    Random numbers are torch's own, drawn in the order in which `fn` draws them; sums are rounded otherwise.
+    It draws torch's own random numbers in the same order as `fn`. Floating-point results may be rounded differently.
 
     Args:
-        fn: called with nests of tensors, gives a nest of tensors (or None) without gradients. Python values that it reads
-            are those of the trace for ever.
-        module: whose parameters and buffers it reads, which may change between calls, but in place; it may move buffers.
-        parts: bfloat16 numbers that stand for each float32 factor of a matrix product, see `amx`; None: torch's own products.
-        compiler: "inductor", torch's, or "none", which runs what was traced as it is.
+        fn: maps nests of tensors to a nest of tensors (or None) without gradients. Python values that it reads are fixed
+            at their values when it was traced.
+        module: the module whose parameters and buffers `fn` reads. They may change between calls, but only in place. `fn`
+            may change buffers.
+        parts: number of bfloat16 parts of each float32 factor in matrix products, see `amx`. None uses torch's products.
+        compiler: "inductor", torch's compiler, or "none", which runs the traced graph without compiling it.
 
     Raises:
-        TaacError: at a call: `fn` looks at numbers, or could not be compiled.
+        TaacError: raised by a call, if `fn` depends on the values of tensors or cannot be compiled.
     """
 
     def __init__(
@@ -54,10 +56,10 @@ class CompiledFunction:
     def __call__(self, *args: Nest) -> Nest:
         leaves = nest.flatten(args)
         key = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
-        known = self._programs.get(key)
-        if known is None:
+        cached = self._programs.get(key)
+        if cached is None:
             return self._first_call(key, args, leaves)
-        program, structure = known
+        program, structure = cached
         with torch.no_grad():
             results = iter(program(*leaves))
         return nest.map_structure(lambda _: next(results), structure)
@@ -72,7 +74,7 @@ class CompiledFunction:
 
         buffers = [(buffer, buffer.clone()) for buffer in self._module.buffers()]
         decompositions = _UNFUSED if self._parts is None else {**_UNFUSED, **amx.decompositions(self._parts)}
-        try:  # on shapes alone: nothing is drawn, and no number computed but from scalars
+        try:  # with fake tensors: draws no random numbers and computes nothing but scalars
             graph = make_fx(flat, decompositions, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
         except Exception as error:
             raise TaacError(f"{_name(self._fn)} cannot be traced as a whole: {_first_line(error)}. {ADVICE}") from error
@@ -91,8 +93,8 @@ class CompiledFunction:
 
 
 def _compiled(graph: Any, leaves: list[torch.Tensor], more_options: dict[str, Any]) -> Callable[..., list[Any]]:
-    """The graph for tensors like these, without the checks at each call that `torch.compile` would put around it."""
-    import torch._inductor  # takes a second, which runs that compile nothing are spared
+    """Compiles the graph for tensors like `leaves`, without the guards that `torch.compile` would check at each call."""
+    import torch._inductor  # here, because it takes a second and most runs compile nothing
 
     options = {
         "fallback_random": True,  # torch's own random numbers
@@ -100,18 +102,18 @@ def _compiled(graph: Any, leaves: list[torch.Tensor], more_options: dict[str, An
         **more_options,
     }
     with warnings.catch_warnings(), torch.no_grad(), interruptions_held():
-        warnings.simplefilter("ignore")  # of torch's own code
+        warnings.simplefilter("ignore")  # from torch's own code
         program = torch._inductor.compile(graph, [*leaves], options=options)
-    # Without the wrapper that keeps torch.compile from compiling it again, which nobody asks for here.
+    # Remove the wrapper that keeps torch.compile from compiling the program again, as nothing here would.
     wrapped = getattr(program, "_torchdynamo_disable", False)
     return getattr(program, "_torchdynamo_orig_callable", program) if wrapped else program
 
 
 def check_compiler() -> None:
-    """Compiles a sum.
+    """Compiles a sum, to check that compilation works here.
 
     Raises:
-        TaacError: that does not work here.
+        TaacError: it does not.
     """
     try:
         CompiledFunction(lambda x: x + 1, torch.nn.Module())(torch.zeros(2))
@@ -129,7 +131,7 @@ def _baddbmm(bias: torch.Tensor, x: torch.Tensor, y: torch.Tensor, beta: float =
     return bias + torch.bmm(x, y) if beta == alpha == 1 else NotImplemented
 
 
-# A bias apart from its product is fused with the activation; within, it is copied over the product's result first.
+# A separate bias is fused with the activation. As part of the product, it would first be copied into the product's result.
 _UNFUSED = {_aten.addmm.default: _addmm, _aten.baddbmm.default: _baddbmm}
 
 
@@ -138,7 +140,7 @@ def _name(fn: Callable[..., Any]) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    while isinstance(getattr(error, "inner_exception", None), BaseException):  # what torch.compile wraps
+    while isinstance(getattr(error, "inner_exception", None), BaseException):  # torch.compile wraps the real error
         error = error.inner_exception  # type: ignore[attr-defined]
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else ''}"

@@ -1,4 +1,4 @@
-"""This process and its children: what asks them to stop, how they end together, and the heap."""
+"""Functions for this process and its children: signals that stop them, ending together, and the garbage collector."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import signal
 import sys
 from collections.abc import Iterator
 
-# What asks a process to stop: the system or a scheduler, Ctrl-C, a terminal that is closed.
+# Signals that ask a process to stop, from the system or a scheduler, Ctrl-C, or a closed terminal.
 INTERRUPTIONS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name))
 
 
 @contextlib.contextmanager
 def settled_heap() -> Iterator[None]:
-    """Within it, Python's search for cycles leaves out the objects that are there at the beginning.
+    """Excludes the objects that exist on entry from Python's garbage collection while the context is active.
 
-    Those of torch and the simulators are many, and looking at them again and again takes 3% of a training.
+    torch and the simulators create many, and scanning them repeatedly would take 3% of the training time.
     """
     gc.collect()
     gc.freeze()
@@ -29,9 +29,9 @@ def settled_heap() -> Iterator[None]:
 
 @contextlib.contextmanager
 def interruptions_held() -> Iterator[None]:
-    """Within it, signals that ask to stop wait, for this process and for programs that it starts, as a compiler.
+    """Delays signals to stop while the context is active, for this process and for programs that it starts.
 
-    Ctrl-C goes to a terminal's whole group: a compiler that it ended would look like one that failed.
+    Ctrl-C goes to a terminal's whole process group. A compiler that it interrupts would look like one that failed.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
@@ -44,6 +44,6 @@ def interruptions_held() -> Iterator[None]:
 
 
 def die_with_parent(number: signal.Signals) -> None:
-    """Has Linux send this process a signal when the thread that started it ends; elsewhere, does nothing."""
+    """Asks Linux to send this process a signal when the thread that started it ends. Does nothing on other systems."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, number)  # PR_SET_PDEATHSIG

@@ -1,9 +1,9 @@
-"""Which matrix product is called on the CPU.
+"""Chooses the implementation of matrix products on the CPU.
 
-torch's float32 products go to MKL, which takes a slow path on AMD processors; the oneDNN in torch does not. torch offers
-oneDNN for float32 products under the name of a precision, `fp32_precision = "bf16"`: a processor that has no units for that
-(AMX) computes them in full float32. So it is taken only where that was checked, and where it was measured to be faster. A
-processor that has such units can sum float32 products of theirs (see `amx`), in programs that are compiled.
+torch computes float32 products with MKL, which is slow on AMD processors; torch's oneDNN is not. torch enables oneDNN for
+float32 products only through a precision setting, `fp32_precision = "bf16"`. A processor without bfloat16 units (AMX) then
+still computes them in full float32. oneDNN is therefore used only where a check shows full precision and a measurement shows
+that it is faster. On a processor with AMX, compiled programs can sum float32 products from bfloat16 products, see `amx`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Products = Literal["auto", "plain", "onednn", "bfloat16x6", "bfloat16x3", "bfloa
 
 
 def using(kind: str) -> contextlib.AbstractContextManager[None]:
-    """Inside, products of float32 tensors on the CPU are torch's own ("plain"), or oneDNN's in full float32 ("onednn")."""
+    """A context in which float32 products on the CPU use oneDNN in full float32 ("onednn") or torch's default ("plain")."""
     return _using_onednn() if kind == "onednn" else contextlib.nullcontext()
 
 
@@ -39,13 +39,13 @@ def _using_onednn() -> Iterator[None]:
 
 
 def resolve(kind: Products, device: torch.device, compiled: bool = False) -> str:
-    """What "auto" stands for on a device and this processor: the fastest of those that are as exact as float32 is.
+    """Replaces "auto" by the fastest product with float32 accuracy for a device. Checks any other kind and returns it.
 
     Args:
-        compiled: whether the update is, as "bfloat16x6" and "bfloat16x3" need.
+        compiled: whether the update is compiled, which "bfloat16x6" and "bfloat16x3" require.
 
     Raises:
-        TaacError: an unknown name, or a product that is not there or, "onednn", not exact.
+        TaacError: the name is unknown, or the product is not available or, for "onednn", not exact.
     """
     if kind not in get_args(Products):
         raise TaacError(f"Learner.products must be one of {', '.join(map(repr, get_args(Products)))}, got '{kind}'")
@@ -56,12 +56,12 @@ def resolve(kind: Products, device: torch.device, compiled: bool = False) -> str
         )
     why = _missing(kind, device, compiled)
     if why is not None:
-        raise TaacError(f"products '{kind}' were asked for, but {why}; use 'auto' or 'plain'")
+        raise TaacError(f"products '{kind}' were requested, but {why}; use 'auto' or 'plain'")
     return kind
 
 
 def available(kind: str, device: torch.device, compiled: bool = False) -> bool:
-    """Whether there is such a product."""
+    """Whether a kind of product can be used."""
     return _missing(kind, device, compiled) is None
 
 
@@ -69,23 +69,23 @@ def _missing(kind: str, device: torch.device, compiled: bool) -> str | None:
     if kind in ("onednn", "bfloat16x6", "bfloat16x3") and device.type != "cpu":
         return f"they are for the CPU, and the agent is on {device}"
     if kind == "onednn" and not onednn_is_exact():
-        return f"torch {torch.__version__} has no exact float32 product of oneDNN's here"
+        return f"torch {torch.__version__} has no exact float32 product from oneDNN here"
     if kind in ("bfloat16x6", "bfloat16x3"):
         return amx.missing() if compiled else "they need create_agent.compile = True"
     return None
 
 
 def parts(kind: str, device: torch.device) -> int | None:
-    """Into how many bfloat16 numbers a compiled update splits a factor for `amx`'s products; None if it has torch's own."""
+    """Number of bfloat16 parts of each factor for `amx`'s products in a compiled update. None for torch's own products."""
     if kind not in amx.PARTS or device.type != "cpu" or amx.missing() is not None:
         return None
-    # torch has bfloat16 products, too, and on several threads.
+    # torch's own bfloat16 products can use several threads.
     return None if kind == "bfloat16" and torch.get_num_threads() > 1 else amx.PARTS[kind]
 
 
 @functools.cache
 def onednn_is_exact() -> bool:
-    """Whether oneDNN's product is there, and as exact as float32 is (checked on one product)."""
+    """Whether oneDNN's product is available and as exact as float32, checked on one product."""
     if not torch.backends.mkldnn.is_available() or not hasattr(torch.backends.mkldnn, "matmul"):
         return False
     left, right = _operands()
@@ -94,14 +94,14 @@ def onednn_is_exact() -> bool:
         with warnings.catch_warnings(), using("onednn"):
             warnings.simplefilter("error")
             error = (torch.bmm(left, right) - expected).norm() / expected.norm()
-    except (RuntimeError, AttributeError, UserWarning):  # this torch or processor has none
+    except (RuntimeError, AttributeError, UserWarning):  # not supported by this torch or processor
         return False
-    return error.item() < 2e-6  # float32's is 3e-7, bfloat16's 3e-3
+    return error.item() < 2e-6  # float32 has 3e-7, bfloat16 3e-3
 
 
 @functools.cache
 def speed(kind: str) -> float:
-    """How many times as fast as torch's own product another is, on a layer of two critics; measured once, in some 60 ms."""
+    """Speed relative to torch's own product, on a layer of two critics. Measured once, in about 60 ms."""
     left, right = _operands()
     best = {"plain": float("inf"), kind: float("inf")}
     for _ in range(8):  # in turn, so that a busy moment hits both

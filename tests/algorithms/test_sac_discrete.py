@@ -426,7 +426,7 @@ def build(spec=VECTOR_SPEC, action_spec=SPEC, **options):
         ({"target_entropy": 1.4}, r"1\.4 nats cannot be reached.*1\.3863 nats = log\(4\)"),
         ({"target_entropy": float("nan")}, "cannot be reached"),
         ({"action_min_prob": 0.8}, r"min_prob must be in \(0, 0\.75\] for 4 choices, got 0\.8"),
-        ({"action_spec": bounded((2,), -1.0, 1.0)}, "needs discrete actions.*for a Box there are sac, taac"),
+        ({"action_spec": bounded((2,), -1.0, 1.0)}, "needs discrete actions.*use sac, taac or another method"),
         ({"action_spec": (SPEC, bounded((2,), -1.0, 1.0))}, "needs discrete actions.*MixedSacAlgorithm"),
         ({"action_spec": bounded((), 0, 0, torch.int64)}, "2 or more choices"),
         ({"action_spec": bounded((), 1, 4, torch.int64)}, "counted from 0"),

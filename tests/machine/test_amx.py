@@ -112,7 +112,7 @@ def test_what_is_not_finite_stays_so_where_it_belongs(parts, number):
     ],
 )
 def test_other_tensors_are_refused(x, y, parts):
-    with pytest.raises(TaacError, match="amx_product takes"):
+    with pytest.raises(TaacError, match="amx_product expects"):
         amx.amx_product(x, y, parts)
 
 

@@ -75,15 +75,15 @@ def test_auto_is_the_fastest_exact_one(monkeypatch):
 def test_what_is_not_there_is_refused(monkeypatch):
     monkeypatch.setattr(products, "onednn_is_exact", lambda: False)
     with pytest.raises(
-        TaacError, match=r"'onednn' were asked for, but .* no exact float32 product.*use 'auto' or 'plain'"
+        TaacError, match=r"'onednn' were requested, but .* no exact float32 product.*use 'auto' or 'plain'"
     ):
         products.resolve("onednn", CPU)
-    with pytest.raises(TaacError, match=r"'bfloat16x6' were asked for, but they need create_agent.compile = True"):
+    with pytest.raises(TaacError, match=r"'bfloat16x6' were requested, but they need create_agent.compile = True"):
         products.resolve("bfloat16x6", CPU)
     with pytest.raises(TaacError, match=r"they are for the CPU, and the agent is on cuda"):
         products.resolve("bfloat16x3", torch.device("cuda"), compiled=True)
     monkeypatch.setattr(products.amx, "missing", lambda: "this processor has no amx_tile")
-    with pytest.raises(TaacError, match=r"'bfloat16x3' were asked for, but this processor has no amx_tile"):
+    with pytest.raises(TaacError, match=r"'bfloat16x3' were requested, but this processor has no amx_tile"):
         products.resolve("bfloat16x3", CPU, compiled=True)
     assert products.resolve("bfloat16", CPU, compiled=True) == "bfloat16"  # which torch has itself
 
