@@ -91,7 +91,7 @@ class Pictures:
 
 
 def action_parts(environment: VectorEnvironment) -> tuple[list[str], list[int | None]]:
-    """A label for each number of an action, and of how many choices it is one, if it is; in the order of `Shown.action`."""
+    """A label for each number of an action, and of how many choices it is one, if it is; in the order of `EpisodeStep.action`."""
     from taac import nest
 
     names, choices = list[str](), list[int | None]()

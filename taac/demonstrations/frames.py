@@ -1,4 +1,4 @@
-"""Demonstrations as an agent's replayed frames, and what SQIL monitors."""
+"""Converts demonstrations to an agent's replayed frames, and monitors SQIL."""
 
 from __future__ import annotations
 
@@ -14,34 +14,35 @@ from taac.demonstrations.replay import SqilReplay
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
 
-_AT_A_TIME = 64  # episodes that an algorithm explains side by side
+_EPISODES_AT_ONCE = 64  # number of episodes for which an algorithm computes `info` in one batch
 
 
 def demonstrated_frames(source: str, environment: VectorEnvironment, agent: Agent, spec: Nest) -> Experience:
-    """Demonstrations as rollouts of this agent would be stored, one episode after another; leaves `[F, ...]`.
+    """Converts demonstrations to frames as this agent's rollouts would be stored. Episodes are joined, leaves `[F, ...]`.
 
     Args:
         source: a file of recorded episodes, or `"minari:ID"`; see `episode_files.read`.
-        spec: of one stored frame.
+        spec: the spec of one stored frame.
 
     Raises:
-        TaacError: as `episode_files.read`; the algorithm stores what recorded actions do not tell.
+        TaacError: the algorithm stores something that recorded actions do not contain; also as in `episode_files.read`.
     """
     recorded = episode_files.read(source, environment)
-    parts = [_explained(agent, recorded[i : i + _AT_A_TIME]) for i in range(0, len(recorded), _AT_A_TIME)]
+    step = _EPISODES_AT_ONCE
+    parts = [_with_info(agent, recorded[i : i + step]) for i in range(0, len(recorded), step)]
     frames: Experience = nest.map_structure(lambda *leaves: torch.cat(leaves), *(e for part in parts for e in part))
     stored = {path: tuple(s.shape) for path, s in nest.flatten_with_path(spec.rollout_info)}
-    told = {path: tuple(x.shape[1:]) for path, x in nest.flatten_with_path(frames.rollout_info)}
-    if stored != told:
+    computed = {path: tuple(x.shape[1:]) for path, x in nest.flatten_with_path(frames.rollout_info)}
+    if stored != computed:
         raise TaacError(
             f"{type(agent.algorithm).__name__} cannot learn from demonstrations: it stores {', '.join(stored)} of its "
-            "rollouts, which recorded actions do not tell. Use SacAlgorithm, TaacAlgorithm or another method that can"
+            "rollouts, which recorded actions do not contain. Use SacAlgorithm, TaacAlgorithm or another method that can"
         )
     return frames
 
 
-def _explained(agent: Agent, recorded: list[TimeStep]) -> list[Experience]:
-    """Each episode with the `info` that the algorithm gives it, leaves `[N+1, ...]`."""
+def _with_info(agent: Agent, recorded: list[TimeStep]) -> list[Experience]:
+    """Each episode with the `info` that the algorithm computes for it, leaves `[N+1, ...]`."""
     padded = nest.map_structure(lambda *leaves: nn.utils.rnn.pad_sequence(list(leaves)), *recorded)
     info = agent.demonstrated_info(padded)
     return [
@@ -51,19 +52,18 @@ def _explained(agent: Agent, recorded: list[TimeStep]) -> list[Experience]:
 
 @gin.configurable
 class SqilMonitor:
-    """Looks at both halves of a batch, the demonstrations and the agent's own, each by itself.
+    """Compares the two halves of a batch, the demonstrations and the agent's own segments.
 
-    The cosine similarity of the policy's gradients is that of the vectors `d loss / d phi` over all the actor's parameters;
-    where it is negative, what the policy learns from one half it unlearns from the other. TD errors are squared and summed
-    over critics, as in the loss.
+    The cosine similarity is between the two gradients `d loss / d phi` over all the actor's parameters. If it is negative, an
+    update on one half increases the other half's loss. TD errors are squared and summed over critics, as in the loss.
     """
 
     @staticmethod
     def check(replay: object) -> SqilReplay:
-        """The replay itself.
+        """Returns the replay if its batches have two halves.
 
         Raises:
-            TaacError: its batches have no two halves.
+            TaacError: they do not.
         """
         if not isinstance(replay, SqilReplay):
             raise TaacError(
@@ -72,15 +72,15 @@ class SqilMonitor:
         return replay
 
     def __call__(self, agent: Agent, replay: object, batch_size: int, length: int) -> dict[str, torch.Tensor]:
-        """Scalars of a batch drawn for the purpose. Networks, statistics and training's random numbers stay as they are."""
+        """Returns scalars computed on a new batch. Networks, statistics and training's random numbers do not change."""
         halves = self.check(replay).halves
         statistics = [m for m in (agent.reward_normalizer, agent.reward_signals) if m is not None]
-        moved = [(buffer, buffer.clone()) for module in statistics for buffer in module.buffers()]
+        saved = [(buffer, buffer.clone()) for module in statistics for buffer in module.buffers()]
         with torch.random.fork_rng(devices=[agent.device] if agent.device.type == "cuda" else []):
             demonstrated, own = halves(batch_size, length)
             first, gradient = _half(agent, demonstrated)
             second, other = _half(agent, own)
-        for buffer, before in moved:
+        for buffer, before in saved:
             buffer.copy_(before)
         return {
             "sqil/gradient_cosine": nn.functional.cosine_similarity(gradient, other, dim=0),
@@ -94,7 +94,7 @@ class SqilMonitor:
 
 
 def _half(agent: Agent, experience: Experience) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """What an update on this half alone reports, and the gradient of its loss by the actor's parameters, as a vector."""
+    """The scalars of an update on one half, and the gradient of its loss with respect to the actor's parameters."""
     algorithm = agent.algorithm
     experience = agent.prepare(experience)
     loss_info = algorithm.calc_loss(experience, algorithm.train_step(experience))

@@ -1,4 +1,4 @@
-"""Pictures of one episode: a strip of frames grouped by decision, and actions against time. Pure functions of arrays."""
+"""Figures of one episode: a strip of frames grouped by decision, and actions against time. Pure functions of arrays."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-ACT, REPEAT = (232, 119, 34), (62, 122, 178)  # orange, blue: as in videos
-MOST_COLUMNS, MOST_ROWS = 60, 6  # actions drawn, and frames of each
+ACT, REPEAT = (232, 119, 34), (62, 122, 178)  # orange and blue, as in videos
+MOST_COLUMNS, MOST_ROWS = 60, 6  # the most actions drawn, and frames of each
 _WIDTH, _GAP = 1680, 6  # pixels
 _WHITE, _BLACK, _GREY = (255, 255, 255), (20, 20, 20), (110, 110, 110)
 
@@ -19,16 +19,16 @@ class Column(NamedTuple):
 
     number: int  # from 1
     start: int  # its first step, from 0
-    length: int  # steps that it ran
-    shown: list[int]  # the steps of which the frames are drawn
+    length: int  # number of steps that it ran
+    drawn: list[int]  # the steps whose frames are drawn
 
 
 def columns(decided: np.ndarray, most_columns: int = MOST_COLUMNS, most_rows: int = MOST_ROWS) -> list[Column]:
-    """The actions of an episode; of more than `most_columns`, so many evenly spaced, and of each so many frames.
+    """The actions of an episode. Of more than `most_columns` actions, or `most_rows` frames of one, evenly spaced ones.
 
     Args:
-        decided: `[T]` or `[T, P]` bool, whether a new action was chosen at a step, if only in one of P dimensions. What runs
-            before the first decision counts as an action.
+        decided: `[T]` or `[T, P]` bool, whether a new action was chosen at a step, in any of P dimensions. The steps before
+            the first decision count as an action.
     """
     steps = len(decided)
     acts = np.asarray(decided.reshape(steps, -1).any(axis=1)) | (np.arange(steps) == 0)
@@ -42,20 +42,20 @@ def columns(decided: np.ndarray, most_columns: int = MOST_COLUMNS, most_rows: in
 
 
 def _spread(n: int, most: int) -> list[int]:
-    """0..n-1, or `most` of them evenly spaced, the first and the last among them."""
+    """0..n-1, or `most` of them evenly spaced, including the first and the last."""
     if n <= most:
         return list(range(n))
     return np.linspace(0, n - 1, most).round().astype(int).tolist() if most > 1 else [0]
 
 
 def film_strip(path: Path, frames: Sequence[np.ndarray], decided: np.ndarray, title: str) -> Path:
-    """Draws an episode as columns, one for each action, its frames stacked downwards (as figure 1 of arXiv:2104.06521).
+    """Draws an episode as columns, one for each action, with frames stacked downwards (as in figure 1 of arXiv:2104.06521).
 
-    Columns are wrapped. Of an episode with more than 60 actions, 60 evenly spaced are drawn, and of an action with more
-    than 6 frames, 6; the picture says so.
+    Columns are wrapped. At most 60 evenly spaced actions are drawn, and at most 6 evenly spaced frames of each. The picture
+    says what was left out.
 
     Args:
-        frames: T frames `[H, W, 3]` uint8 of one size, each where the step led.
+        frames: T frames `[H, W, 3]` uint8 of one size, each rendered after its step.
         decided: `[T]` or `[T, P]` bool.
         title: the first line.
 
@@ -69,7 +69,7 @@ def film_strip(path: Path, frames: Sequence[np.ndarray], decided: np.ndarray, ti
     per_band = min(len(drawn), max(1, (_WIDTH - _GAP) // (wide + _GAP)))
     bands = [drawn[i : i + per_band] for i in range(0, len(drawn), per_band)]
     header = 40
-    heights = [header + max(len(c.shown) for c in band) * (high + _GAP) + 3 * _GAP for band in bands]
+    heights = [header + max(len(c.drawn) for c in band) * (high + _GAP) + 3 * _GAP for band in bands]
     font, small = ImageFont.load_default(20), ImageFont.load_default(14)
     lines = [title, *_caption(decided, drawn)]
     width = max(
@@ -93,18 +93,16 @@ def film_strip(path: Path, frames: Sequence[np.ndarray], decided: np.ndarray, ti
 def _caption(decided: np.ndarray, drawn: Sequence[Column]) -> list[str]:
     parts = decided.reshape(len(decided), -1)
     actions = len(columns(decided, len(decided), 1))
-    each = (
-        "each column is one action, its frames downwards"
-        if parts.shape[1] == 1
-        else (f"a column begins where any of {parts.shape[1]} dimensions acts, its frames go downwards")
-    )
+    each = "each column is one action, with its frames downwards"
+    if parts.shape[1] > 1:
+        each = f"a column begins where any of {parts.shape[1]} dimensions acts, with its frames downwards"
     lines = [f"{len(decided)} steps in {actions} actions; {each}; the number on a frame is the step that led there"]
     left_out = []
     if len(drawn) < actions:
         left_out.append(f"only {len(drawn)} of {actions} actions are drawn, evenly spaced")
-    if any(len(c.shown) < c.length for c in drawn):
-        left_out.append(f"of an action that ran longer than {MOST_ROWS} steps, {MOST_ROWS} frames are drawn")
-    return lines + (["Not everything is here: " + "; ".join(left_out)] if left_out else [])
+    if any(len(c.drawn) < c.length for c in drawn):
+        left_out.append(f"only {MOST_ROWS} frames are drawn of an action that ran longer than {MOST_ROWS} steps")
+    return lines + (["Not everything is shown: " + "; ".join(left_out)] if left_out else [])
 
 
 def _draw_column(
@@ -117,7 +115,7 @@ def _draw_column(
     small, tiny = ImageFont.load_default(14), ImageFont.load_default(12)
     draw.text((left, top), f"action {column.number}", _BLACK, small)
     draw.text((left, top + 17), f"{column.length} step{'s' * (column.length > 1)}", _GREY, small)
-    for row, step in enumerate(column.shown):
+    for row, step in enumerate(column.drawn):
         y = top + header + row * (high + _GAP)
         color = ACT if step == column.start else REPEAT
         draw.rectangle((left - 2, y - 2, left + wide + 1, y + high + 1), fill=color)
@@ -137,16 +135,16 @@ def timeline(
     reward: np.ndarray,
     title: str,
 ) -> Path:
-    """Draws every part of the action against time, with the steps at which a new one was chosen; below, beta_1 and reward.
+    """Draws every part of the action against time and marks the steps at which it was newly chosen, with beta_1 and reward.
 
     Args:
         actions: `[T, A]`; boxes in [-1, 1].
         names: A labels.
-        choices: A; how many there are where a part is a choice, from 0; None where it is a number.
-        decided: `[T, P]` bool; P is 1, or A where dimensions decide alone.
-        switch_probability: `[T, P]`, NaN where the method did not look; None: it has none.
+        choices: A entries; the number of choices (counted from 0) where a part is a choice, None where it is a quantity.
+        decided: `[T, P]` bool; P is 1, or A if each dimension decides separately.
+        switch_probability: `[T, P]`, NaN at steps where the method does not decide. None if it has none.
         reward: `[T]`.
-        title: of the picture.
+        title: title of the figure.
 
     Returns:
         `path`, a PNG file.
@@ -158,10 +156,10 @@ def timeline(
 
     steps, size = np.arange(1, len(actions) + 1), actions.shape[1]
     decided = decided if decided.shape[1] == size else np.repeat(decided.any(1, keepdims=True), size, axis=1)
-    below = 1 + (switch_probability is not None)
-    heights = [1.0] * size + [1.3] * below
+    extra = 1 + (switch_probability is not None)
+    heights = [1.0] * size + [1.3] * extra
     figure, axes = pyplot.subplots(
-        size + below, 1, figsize=(13, 1.2 + 1.05 * sum(heights)), sharex=True, squeeze=False, layout="constrained",
+        size + extra, 1, figsize=(13, 1.2 + 1.05 * sum(heights)), sharex=True, squeeze=False, layout="constrained",
         height_ratios=heights,
     )  # fmt: skip
     figure.suptitle(title)
@@ -185,7 +183,7 @@ def timeline(
 
 def _draw_action(axis: Any, steps: np.ndarray, action: np.ndarray, acts: np.ndarray, choices: int | None) -> None:
     act, repeat = (tuple(c / 255 for c in color) for color in (ACT, REPEAT))
-    size = float(np.clip(2500 / len(steps), 3, 28))  # points; many steps make room for small ones only
+    size = float(np.clip(2500 / len(steps), 3, 28))  # points; smaller if there are many steps
     axis.plot(steps, action, color=repeat, linewidth=1.2, drawstyle="steps-mid", label="executed action")
     axis.scatter(steps[acts], action[acts], s=size, color=act, zorder=3, linewidths=0, label="a new action was chosen")
     if choices is not None:

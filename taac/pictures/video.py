@@ -1,4 +1,4 @@
-"""What watches the steps of an episode and keeps its frames: a video file, a GIF for TensorBoard, a film."""
+"""Watchers that record the frames of an episode: a video file, a GIF for TensorBoard, a list of steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from taac.environments.vector_environment import VectorEnvironment
 from taac.pictures.overlay import Overlay, enlarge
-from taac.pictures.steps import Recorder, Shown
+from taac.pictures.steps import EpisodeStep, Recorder
 
 
 class VideoFile:
@@ -22,8 +22,8 @@ class VideoFile:
         options = {"duration": 1000 / fps, "loop": 0} if path.suffix == ".gif" else {"fps": fps, "macro_block_size": 2}
         self._writer = imageio.get_writer(path, **options)
 
-    def __call__(self, shown: Shown) -> None:
-        frame = shown.frame if self._draw is None else self._draw(shown)
+    def __call__(self, step: EpisodeStep) -> None:
+        frame = step.frame if self._draw is None else self._draw(step)
         if frame is not None:
             self._writer.append_data(frame)
 
@@ -34,11 +34,11 @@ class VideoFile:
 class EpisodeVideo:
     """Records the first episode of an evaluation as a small GIF with an overlay.
 
-    At most `MOST` frames are kept, at most `SIDE` pixels high and wide, overlay aside: of a long episode, every second,
-    fourth... is, and each is shown for as much longer.
+    It stores at most `MOST` frames, at most `SIDE` pixels high and wide without the overlay. For a long episode it stores
+    every second, fourth... frame and displays each for correspondingly longer.
 
     Args:
-        environment: as `Recorder`'s.
+        environment: as in `Recorder`.
     """
 
     MOST, SIDE = 200, 240
@@ -48,9 +48,9 @@ class EpisodeVideo:
         self._every, self._frames = 1, list[np.ndarray]()
         self.on_step = Recorder(environment, [self._watch], film_every=1)
 
-    def _watch(self, shown: Shown) -> None:
-        small = None if shown.frame is None else shrink(shown.frame, self.SIDE)
-        drawn = self._overlay(shown._replace(frame=small))
+    def _watch(self, step: EpisodeStep) -> None:
+        small = None if step.frame is None else shrink(step.frame, self.SIDE)
+        drawn = self._overlay(step._replace(frame=small))
         if drawn is None:
             return
         self._frames.append(drawn)
@@ -59,7 +59,7 @@ class EpisodeVideo:
             self._environment.film(self._every)
 
     def gif(self) -> tuple[bytes, tuple[int, int]]:
-        """The file's content, and its height and width."""
+        """Returns the GIF's content, and its height and width."""
         from PIL import Image
 
         first, *rest = (Image.fromarray(frame) for frame in self._frames)
@@ -70,20 +70,20 @@ class EpisodeVideo:
 
 
 class Film:
-    """A watcher that keeps the first episode: every step, with its frame shrunk to at most `side` pixels high and wide."""
+    """A watcher that stores the steps of the first episode, with frames scaled to at most `side` pixels high and wide."""
 
     def __init__(self, side: int = 120):
-        self._side, self._episodes, self.steps = side, 0, list[Shown]()
+        self._side, self._episodes, self.steps = side, 0, list[EpisodeStep]()
 
-    def __call__(self, shown: Shown) -> None:
-        self._episodes += shown.number == 1
+    def __call__(self, step: EpisodeStep) -> None:
+        self._episodes += step.number == 1
         if self._episodes == 1:
-            frame = None if shown.frame is None else shrink(shown.frame, self._side)
-            self.steps.append(shown._replace(frame=frame))
+            frame = None if step.frame is None else shrink(step.frame, self._side)
+            self.steps.append(step._replace(frame=frame))
 
 
 def shrink(frame: np.ndarray, side: int) -> np.ndarray:
-    """The frame `[H, W, 3]`, no side longer than `side`; a small one is enlarged a whole number of times."""
+    """Scales the frame `[H, W, 3]` so that no side is longer than `side`. A small frame is enlarged by an integer factor."""
     from PIL import Image
 
     height, width = frame.shape[:2]

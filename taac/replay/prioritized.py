@@ -1,7 +1,7 @@
-"""Prioritised replay: segments are drawn in proportion to how wrong the critics last were about them.
+"""Prioritised replay: segments are sampled in proportion to the critics' last error on them.
 
 Source: Schaul, Quan, Antonoglou and Silver, Prioritized Experience Replay (ICLR 2016, arXiv:1511.05952), the proportional
-variant, for segments; equation numbers below are that paper's.
+variant, applied to segments. Equation numbers below are that paper's.
 """
 
 from __future__ import annotations
@@ -19,30 +19,33 @@ from taac.replay.sum_tree import SumTree
 
 @gin.configurable
 class PrioritizedReplayBuffer(ReplayBuffer):
-    """A ring buffer whose segments are drawn with probability `P(i) = p_i^alpha / sum_k p_k^alpha` (equation 1).
+    """A ring buffer whose segments are sampled with probability `P(i) = p_i^alpha / sum_k p_k^alpha` (equation 1).
 
-    An item is the segment that starts at a frame. Its priority is `p_i = error_i + epsilon` as of when it was learnt from
-    last. A segment gets the greatest priority seen so far (1 at first) once all of its frames are there; until then, and
-    as soon as its first frame is overwritten, it has none: no segment ever crosses the write pointer. A batch of k is
-    drawn from k equal parts of the sum of priorities, environment after environment and in each along the ring.
+    An item is the segment that starts at a frame. Its priority is `p_i = error_i + epsilon`, with the error from the last
+    time it was learnt from. A segment enters with the greatest priority seen so far (initially 1) once all its frames are
+    stored. Before that, and after its first frame is overwritten, its probability is 0, so no segment ever crosses the write
+    pointer. The sum of priorities, ordered by environment and then along the ring, is divided into k equal parts, and a
+    batch of k takes one segment from each.
 
-    A segment whose first T-1 frames are all LAST has no critic loss. Its probability is 0 (T being the length asked for when it
-    became whole): it is never drawn, and has no part in the weights. At T = 2 these are the segments that begin at LAST.
+    A segment whose first T-1 frames are all LAST has no critic loss, where T is the segment length requested when its last
+    frame was stored. Such a segment has probability 0 and does not affect the weights. At T = 2 these are the segments that
+    begin at LAST.
 
-    With all priorities equal, or `alpha = 0`, each draw is uniform over the other segments, with all weights 1. As in
-    `ReplayBuffer`, the parts make each environment give equally many where their number divides the batch and each has as many
-    segments. Not alike: the random numbers, and what does not divide, which here goes to environments by chance.
+    With equal priorities or `alpha = 0`, sampling is uniform over the remaining segments and all weights are 1. As in
+    `ReplayBuffer`, every environment then contributes equally if the number of environments divides the batch size and all
+    have the same number of segments. Unlike there, the random numbers differ, and a remainder goes to environments at random.
 
     Args:
-        experience_spec, num_envs: as `ReplayBuffer`.
-        alpha: how much priorities count, in [0, 1]; 0 is uniform.
-        beta: of the weights at the beginning of the run, in (0, 1]; rises to 1 in a straight line over the run. 0: no weights,
-            which are then 1 throughout.
-        epsilon: keeps segments without error from never being seen again; > 0, in the units of Q. The paper gives none.
-        buffer_arguments: everything else of `ReplayBuffer`, which is also where gin binds it.
+        experience_spec, num_envs: as in `ReplayBuffer`.
+        alpha: strength of the priorities, in [0, 1]; 0 is uniform.
+        beta: exponent of the importance weights at the beginning of the run, in [0, 1]. It rises linearly to 1 over the run.
+            0 disables the weights, which then stay 1.
+        epsilon: added to every error, so that segments without error are still sampled; > 0, in units of Q. The paper states
+            no value.
+        buffer_arguments: the other arguments of `ReplayBuffer`; gin binds them there.
 
     Raises:
-        TaacError: as `ReplayBuffer`; settings out of range.
+        TaacError: a setting is out of range; also as in `ReplayBuffer`.
     """
 
     def __init__(
@@ -61,10 +64,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             raise TaacError(f"PrioritizedReplayBuffer.epsilon must be above 0, got {epsilon}")
         super().__init__(experience_spec, num_envs, **buffer_arguments)
         self.alpha, self.beta, self.epsilon = alpha, beta, epsilon
-        self._tree = SumTree(num_envs * self.length, self.device)  # item: environment * length + place in the ring
+        self._tree = SumTree(num_envs * self.length, self.device)  # item: environment * length + position in the ring
         self.num_bytes += self._tree.num_bytes
-        self._greatest = torch.ones((), dtype=torch.float64, device=self.device)  # priority seen
-        self._unopened = 0  # newest frames of each environment at which no segment has begun to count
+        self._greatest = torch.ones((), dtype=torch.float64, device=self.device)  # the greatest priority so far
+        self._unopened = 0  # number of newest frames of each environment whose segments have no priority yet
         self._drawn = torch.zeros(0, dtype=torch.int64, device=self.device)  # items of the last batch
 
     def add(self, experience: Any) -> None:
@@ -73,10 +76,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def _draw(self, batch_size: int, starts: int) -> tuple[torch.Tensor, torch.Tensor]:
         self._open(self._size - starts)
-        if self.device.type == "cpu" and not self._tree.total > 0:  # a GPU would be waited for
+        if self.device.type == "cpu" and not self._tree.total > 0:  # on a GPU the check would wait for the device
             raise TaacError(
-                f"none of the {self.num_envs * starts} segments held has a frame to learn from: all but their last frames are "
-                "LAST; raise ReplayBuffer.length"
+                f"none of the {self.num_envs * starts} stored segments has a frame to learn from: all but their last frames "
+                "are LAST; raise ReplayBuffer.length"
             )
         uniform = torch.rand(batch_size, device=self.device, dtype=torch.float64)
         part = torch.arange(batch_size, device=self.device)
@@ -86,13 +89,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         return environment, (place - self._next + self._size) % self.length
 
     def _open(self, unfinished: int) -> None:
-        """Gives segments that are whole by now their first priority; those of the `unfinished` newest frames are not yet.
+        """Sets the first priority of segments that are now complete. The `unfinished` newest frames start incomplete ones.
 
-        Segments that the critics cannot learn from stay without one.
+        Segments that the critics cannot learn from keep probability 0.
         """
         newness = torch.arange(max(self._unopened, unfinished), device=self.device)
         place = (self._next - 1 - newness) % self.length
-        learnt_from = torch.arange(max(1, unfinished), device=self.device).unsqueeze(1)  # frames 0..T-2 of a segment
+        learnt_from = torch.arange(max(1, unfinished), device=self.device).unsqueeze(1)  # frames 0..T-2 of each segment
         step_type = self._storage.time_step.step_type[(place + learnt_from) % self.length]  # [T-1, frames, B]
         opens = (step_type != LAST).any(0) & (newness >= unfinished).unsqueeze(1)
         mass = torch.where(opens, self._greatest**self.alpha, 0.0)
@@ -101,26 +104,27 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._unopened = unfinished
 
     def importance_weights(self, progress: float) -> torch.Tensor:
-        """`w_i = (N P(i))^-beta / max_j w_j` of the batch drawn last, `[B']` float32 (section 3.4); the maximum is over it.
+        """`w_i = (N P(i))^-beta / max_j w_j` for the last batch, `[B']` float32 (section 3.4), with the maximum over the batch.
 
         Args:
-            progress: how much of the run is over, in [0, 1]; beta is `beta + progress * (1 - beta)`, or 0 if it began with 0.
+            progress: the fraction of the run that is done, in [0, 1]. The exponent is `beta + progress * (1 - beta)`, or 0 if
+                beta is 0.
         """
         beta = self.beta + min(1.0, progress) * (1.0 - self.beta) if self.beta else 0.0
         mass = self._tree.masses[self._drawn]
         return (mass / mass.min()).pow(-beta).float()  # N and the sum of priorities cancel
 
     def update_priorities(self, error: torch.Tensor | None) -> None:
-        """Takes the errors `[B']`, >= 0, of the batch drawn last; of a segment drawn twice the greater counts.
+        """Sets priorities from the errors `[B']`, >= 0, of the last batch. For a segment drawn twice, the greater error counts.
 
-        An error that is not finite counts as the greatest priority seen.
+        An error that is not finite counts as the greatest priority so far.
 
         Raises:
-            TaacError: they are not of that batch.
+            TaacError: the number of errors does not fit the last batch.
         """
         if error is None or error.shape != self._drawn.shape:
             raise TaacError(
-                f"expected an error for each of the {len(self._drawn)} segments that were sampled last, got "
+                f"expected an error for each of the {len(self._drawn)} segments in the last batch, got "
                 f"{None if error is None else list(error.shape)}"
             )
         priority = error.detach().to(self.device, torch.float64) + self.epsilon
@@ -140,7 +144,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
         own = {name: value for name, value in state.items() if name.startswith("priorities/")}
         if len(own) != 3:
-            raise TaacError("the saved replay buffer has no priorities: it is of a run without prioritised replay")
+            raise TaacError(
+                "the saved replay buffer has no priorities, so its run had no prioritised replay; resume it with its own settings"
+            )
         super().load_state_dict({name: value for name, value in state.items() if name not in own})
         masses = self._tree.masses.new_zeros(self.num_envs, self.length)
         masses[:, : self._size] = own["priorities/masses"].t()

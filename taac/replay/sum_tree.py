@@ -1,20 +1,20 @@
-"""A sum tree in tensors: draws from, and changes of, a large discrete distribution, for whole batches at a time."""
+"""A sum tree in tensors: samples and updates a large discrete distribution, a whole batch at a time."""
 
 from __future__ import annotations
 
 import torch
 
-WIDTH = 128  # children of a node: few levels, each a handful of operations for the whole batch
+WIDTH = 128  # children of a node. Wide nodes make few levels, each of which needs a few operations for the whole batch
 
 
 class SumTree:
-    """Masses `m_i >= 0` of `size` items, with the sums that make drawing proportional to them cheap.
+    """Stores masses `m_i >= 0` of `size` items, and sums that make sampling in proportion to the masses cheap.
 
-    Every node has `WIDTH` children. Level 0 holds the masses, and the entry of a node in the next level is the sum of the
-    row below it, so that a change or a draw touches one row a level: time and memory grow with log(size).
+    Every node has `WIDTH` children. Level 0 holds the masses. An entry of the next level is the sum of the row below it, so
+    an update or a draw touches one row in each level and its time grows with log(size).
 
-    A sum is the last of its row's cumulative sums: it depends on the masses alone, not on the order of changes, so that
-    a tree made anew from the masses has the same bits.
+    A sum is the last of its row's cumulative sums. It depends only on the masses, not on the order of updates, so a tree
+    rebuilt from the masses has the same bits.
 
     Source: Schaul et al., Prioritized Experience Replay (arXiv:1511.05952), appendix B.2.1, there with two children.
     """
@@ -30,7 +30,7 @@ class SumTree:
 
     @property
     def masses(self) -> torch.Tensor:
-        """`[size]` float64; a view, to be read."""
+        """`[size]` float64, a read-only view."""
         return self._levels[0].reshape(-1)[: self.size]
 
     @property
@@ -43,25 +43,25 @@ class SumTree:
         return sum(level.nbytes for level in self._levels)
 
     def set(self, items: torch.Tensor, masses: torch.Tensor) -> None:
-        """Gives items `[K]` their masses `[K]`; of an item that is there more than once, the greatest counts."""
+        """Sets the masses `[K]` of items `[K]`. For an item that occurs more than once, the greatest mass counts."""
         self._levels[0].view(-1).scatter_reduce_(0, items, masses, "amax", include_self=False)
         for below, above in zip(self._levels, self._levels[1:]):
             items = torch.div(items, WIDTH, rounding_mode="floor")
             if len(items) < len(below):
                 above.view(-1)[items] = below[items].cumsum(-1)[:, -1]
-            else:  # as many as there are rows
+            else:  # at least as many items as rows, so sum every row
                 above.view(-1)[: len(below)] = below.cumsum(-1)[:, -1]
 
     def find(self, targets: torch.Tensor) -> torch.Tensor:
         """The items `[K]` at which the cumulative sum of the masses first exceeds targets `[K]` in `[0, total)`.
 
-        With `targets` uniform, item i is found with probability `m_i / total`. One without mass never is, as long as any
-        has some.
+        With uniform `targets`, item i is found with probability `m_i / total`. An item with mass 0 is never found, unless all
+        masses are 0.
         """
         items = torch.zeros_like(targets, dtype=torch.int64)
         for level in reversed(self._levels):
             sums = level[items].cumsum(-1)
-            # What is left of a target may have been rounded up to its row's sum, behind which there is nothing.
+            # Rounding may have raised a target to its row's sum, where there is no item.
             targets = torch.minimum(targets, torch.nextafter(sums[:, -1], torch.zeros_like(targets)))
             column = torch.searchsorted(sums, targets.unsqueeze(-1), right=True)
             before = torch.where(column > 0, sums.gather(-1, (column - 1).clamp(min=0)), 0.0)

@@ -430,7 +430,7 @@ def build(spec=VECTOR_SPEC, action_spec=SPEC, **options):
         ({"action_spec": (SPEC, bounded((2,), -1.0, 1.0))}, "needs discrete actions.*MixedSacAlgorithm"),
         ({"action_spec": bounded((), 0, 0, torch.int64)}, "2 or more choices"),
         ({"action_spec": bounded((), 1, 4, torch.int64)}, "counted from 0"),
-        ({"action_spec": bounded((2, 2), 0, 3, torch.int64)}, "a vector of them.*shared_policy = True"),
+        ({"action_spec": bounded((2, 2), 0, 3, torch.int64)}, "a vector of choices.*shared_policy = True"),
         ({"spec": {"observation": VECTOR_SPEC, ACTION_MASK: bounded((5,), 0, 1, torch.bool)}}, r"of shape \[4\].*bool\[5\]"),
         ({"spec": {"observation": VECTOR_SPEC, ACTION_MASK: bounded((4,), 0, 1)}}, "must be binary.*float32"),
         ({"spec": {ACTION_MASK: MASK_SPEC}}, "nothing to observe"),

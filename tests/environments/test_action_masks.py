@@ -152,7 +152,7 @@ def test_what_action_mask_from_info_refuses():
         ActionMaskFromInfo(Probe(action_space=spaces.MultiDiscrete([2, 3])))
     with pytest.raises(TaacError, match="the info has no 'action_mask'; it has nothing"):
         ActionMaskFromInfo(Probe(action_space=spaces.Discrete(3))).reset(seed=0)
-    with pytest.raises(TaacError, match=r"info\['action_mask'\] must be \[5\], one entry a choice, got \[2, 5\]"):
+    with pytest.raises(TaacError, match=r"info\['action_mask'\] must have shape \[5\], one entry a choice, got \[2, 5\]"):
         wrong = make_single(env_id("Masked"), {"where": "info", "agents": 2}, (), None)
         wrong.unwrapped.action_space = spaces.Discrete(5)
         ActionMaskFromInfo(wrong.unwrapped).reset(seed=0)

@@ -462,7 +462,7 @@ def test_what_is_not_finite_is_refused_by_environment_and_step(where, name, valu
     message = str(error.value)
     for part in (
         "(number 2 of 4)",
-        f"gave {name} that is not finite",
+        f"returned {name} that is not finite",
         "at step 3 after reset",
         shown,
         "[0.75]",

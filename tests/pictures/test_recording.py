@@ -1,4 +1,4 @@
-"""Following episodes for pictures: which step is shown when, with what, and for how long the present action has run."""
+"""Following episodes for pictures: which steps are recorded, with what, and for how long the current action has run."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from taac.algorithms.algorithm import Algorithm
 from taac.data_structures import AlgStep, Nest, TimeStep
 from taac.environments.create import create_environment
 from taac.errors import TaacError
-from taac.pictures.overlay import ACT, NARROWEST, REPEAT, Overlay, words
-from taac.pictures.steps import Recorder, Shown
+from taac.pictures.overlay import ACT, NARROWEST, REPEAT, Overlay, band_texts
+from taac.pictures.steps import EpisodeStep, Recorder
 from taac.pictures.video import EpisodeVideo, Film, VideoFile, shrink
 from tests.environments.toys import env_id
 
@@ -41,11 +41,11 @@ class Scripted(Algorithm):
 
 
 def follow(scripts, decided, num_episodes=1, film_every=1, num_envs=1, episodes=3, **settings):
-    """What is shown of the first episodes of `scripts`, whose rewards are 10 e + k at step k of episode e."""
+    """The recorded steps of the first episodes of `scripts`, whose rewards are 10 e + k at step k of episode e."""
     environment = create_environment(
         env_id("Counter"), num_envs, env_kwargs={"scripts": scripts}, render_mode="rgb_array", recorded=True, **settings
     )
-    seen: list[Shown] = []
+    seen: list[EpisodeStep] = []
     recorder = Recorder(environment, [seen.append], num_episodes, film_every)
     evaluate(Agent(Scripted(decided)), environment, episodes, seed=0, on_step=recorder)
     return seen
@@ -69,7 +69,7 @@ def test_an_episode_that_begins_without_a_decision_counts_its_run_from_one():
 
 
 def test_so_many_episodes_are_followed_and_each_begins_anew():
-    """Episodes of 2, 3 and 2 steps, of which the first two are followed; what is done at LAST is never shown."""
+    """Episodes of 2, 3 and 2 steps, of which the first two are followed; the action at LAST is never recorded."""
     seen = follow((("2t", "3u", "2t"),), [False, False, True], num_episodes=2)
     assert [s.number for s in seen] == [1, 2, 1, 2, 3]
     assert [s.reward for s in seen] == [1, 2, 11, 12, 13]
@@ -127,7 +127,7 @@ def test_a_film_keeps_the_first_episode_alone():
 def test_the_video_of_an_evaluation_is_thinned_out_evenly(monkeypatch):
     """With room for 4 frames, 11 steps are shown as steps 1, 5 and 9: every 4th, each four times as long."""
     monkeypatch.setattr(EpisodeVideo, "MOST", 4)
-    monkeypatch.setattr("taac.pictures.video.Overlay", lambda: lambda shown: shown.frame)
+    monkeypatch.setattr("taac.pictures.video.Overlay", lambda: lambda step: step.frame)
     environment = create_environment(
         env_id("Counter"), env_kwargs={"scripts": (("11t",),)}, render_mode="rgb_array", recorded=True
     )
@@ -148,17 +148,17 @@ def test_the_video_of_an_evaluation_is_thinned_out_evenly(monkeypatch):
 # --- drawing ----------------------------------------------------------------------
 
 
-def shown(number=3, decided=(False,), run=(2,), beta=(0.25,), ret=-1.5, frame=None):
+def episode_step(number=3, decided=(False,), run=(2,), beta=(0.25,), ret=-1.5, frame=None):
     probability = None if beta is None else np.array(beta)
-    return Shown(number, np.zeros(1), np.array(decided), np.array(run), probability, 1.0, ret, frame)
+    return EpisodeStep(number, np.zeros(1), np.array(decided), np.array(run), probability, 1.0, ret, frame)
 
 
-def test_words():
-    assert words(shown()) == ("REPEAT", "2 steps", "beta 0.25", "step 3   return -1.5")
-    assert words(shown(decided=(True,), run=(1,), beta=None)) == ("ACT", "1 step", "", "step 3   return -1.5")
-    several = shown(decided=(True, False, True), run=(1, 7, 1), beta=(0.9, 0.1, 0.8))
-    assert words(several)[:3] == ("ACT 2/3", "7 steps", "beta 0.60")
-    assert words(shown(decided=(False, False), run=(4, 2), beta=(0, 0)))[0] == "REPEAT"
+def test_band_texts():
+    assert band_texts(episode_step()) == ("REPEAT", "2 steps", "beta 0.25", "step 3   return -1.5")
+    assert band_texts(episode_step(decided=(True,), run=(1,), beta=None)) == ("ACT", "1 step", "", "step 3   return -1.5")
+    several = episode_step(decided=(True, False, True), run=(1, 7, 1), beta=(0.9, 0.1, 0.8))
+    assert band_texts(several)[:3] == ("ACT 2/3", "7 steps", "beta 0.60")
+    assert band_texts(episode_step(decided=(False, False), run=(4, 2), beta=(0, 0)))[0] == "REPEAT"
 
 
 @pytest.mark.parametrize("height, width", [(2, 3), (96, 96), (400, 600), (151, 601)])
@@ -166,8 +166,8 @@ def test_words():
 def test_the_overlay_hides_nothing_and_says_act_or_repeat(height, width, parts):
     frame = np.random.default_rng(0).integers(0, 255, (height, width, 3), dtype=np.uint8)
     overlay = Overlay()
-    acting = overlay(shown(1, (True,) * parts, (1,) * parts, (1.0,) * parts, frame=frame))
-    repeating = overlay(shown(2, (False,) * parts, (2,) * parts, (0.0,) * parts, frame=frame))
+    acting = overlay(episode_step(1, (True,) * parts, (1,) * parts, (1.0,) * parts, frame=frame))
+    repeating = overlay(episode_step(2, (False,) * parts, (2,) * parts, (0.0,) * parts, frame=frame))
     times = -(-NARROWEST // width)
     for drawn in (acting, repeating):
         assert drawn.shape[1] == width * times and drawn.shape == acting.shape and drawn.dtype == np.uint8
@@ -184,9 +184,9 @@ def test_the_overlay_hides_nothing_and_says_act_or_repeat(height, width, parts):
 def test_the_tape_begins_anew_with_an_episode_and_goes_on_through_steps_that_are_not_filmed():
     frame = np.zeros((300, 300, 3), np.uint8)
     overlay = Overlay()
-    assert overlay(shown(1, (True,))) is None
-    second = overlay(shown(2, (False,), frame=frame))
-    again = overlay(shown(1, (False,), frame=frame))
+    assert overlay(episode_step(1, (True,))) is None
+    second = overlay(episode_step(2, (False,), frame=frame))
+    again = overlay(episode_step(1, (False,), frame=frame))
 
     def acts(drawn):
         return int((drawn == ACT).all(-1).sum())
@@ -205,7 +205,7 @@ def test_a_video_file_holds_each_filmed_step(tmp_path, overlay):
     video = VideoFile(tmp_path / "x.gif", 10, overlay)
     for number, grey in ((1, 10), (2, None), (3, 200)):
         frame = None if grey is None else np.full((40, 260, 3), grey, np.uint8)
-        video(shown(number, frame=frame))
+        video(episode_step(number, frame=frame))
     video.close()
     with Image.open(tmp_path / "x.gif") as gif:
         assert gif.n_frames == 2 and gif.width == 260

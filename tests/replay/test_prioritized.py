@@ -204,7 +204,7 @@ def test_only_segments_whose_first_frames_are_all_last_go(segment, without):
 
 
 def test_with_nothing_to_learn_from_nothing_can_be_drawn():
-    with pytest.raises(TaacError, match="none of the 1 segments held has a frame to learn from"):
+    with pytest.raises(TaacError, match="none of the 1 stored segments has a frame to learn from"):
         filled(1, 2, 6).sample(3, 2)  # frames 4, which is LAST, and 5
 
 
