@@ -116,7 +116,7 @@ class ReplayBuffer:
         starts = self._size - length + 1
         if starts < 1:
             raise TaacError(
-                f"cannot sample segments of {length} frames from a buffer with {self._size} frames for each environment; "
+                f"cannot sample segments of {length} frames from a buffer that holds {self._size} for each environment; "
                 "raise Trainer.initial_collect_steps or ReplayBuffer.length"
             )
         return starts
