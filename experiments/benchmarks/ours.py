@@ -50,7 +50,7 @@ def fill(trainer: Any, frames: int) -> None:
     buffer = trainer.replay_buffer
     while buffer.size < min(frames, 2002):
         trainer.collect()
-    buffer.sample(1, trainer.segment_length)  # what is prioritised gets its first priorities
+    buffer.sample_batch(1, trainer.segment_length)  # what is prioritised gets its first priorities
     state = buffer.state_dict()
     held = buffer.size
     for name, leaf in state.items():

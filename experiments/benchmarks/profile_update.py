@@ -26,8 +26,8 @@ def profile(method: str, params: list[str], updates: int) -> dict[str, tuple[flo
 
     trainer = ours.build({"method": method}, ["replay_length = 20000", "initial_collect_steps = 2000", *params])
     ours.fill(trainer, 4000)
-    learn = lambda: trainer.learner.update(  # noqa: E731
-        trainer.replay_buffer.sample(trainer.batch_size, trainer.segment_length)
+    learn = lambda: trainer.learner.learn_from(  # noqa: E731
+        trainer.replay_buffer, trainer.batch_size, trainer.segment_length
     )
     for _ in range(min(100, updates)):
         learn()

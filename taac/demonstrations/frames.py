@@ -79,7 +79,7 @@ class SqilMonitor:
         with torch.random.fork_rng(devices=[agent.device] if agent.device.type == "cuda" else []):
             demonstrated, own = halves(batch_size, length)
             first, gradient = _half(agent, demonstrated)
-            second, other = _half(agent, own)
+            second, other = _half(agent, own.experience)
         for buffer, before in saved:
             buffer.copy_(before)
         return {

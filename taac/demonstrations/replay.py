@@ -10,6 +10,7 @@ import torch
 from taac import nest, specs
 from taac.data_structures import Experience, Nest, StepType
 from taac.errors import TaacError
+from taac.replay.batch import Batch
 from taac.replay.replay_buffer import ReplayBuffer
 
 
@@ -102,41 +103,41 @@ class SqilReplay:
         if frames.time_step.reward.dim() > 1:
             raise TaacError("SqilReplay sets rewards to 1 and 0, but the environment's reward is a vector; use a scalar reward")
         self.agents = replay_buffer
-        self._drawn = 0  # number of demonstrations in the last batch
         self.demonstrations = Demonstrations(frames, replay_buffer.device)
 
     def sample(self, batch_size: int, length: int) -> Experience:
-        """Samples `batch_size` segments of `length` frames, leaves `[length, batch_size, ...]`, demonstrations first."""
-        halves = self.halves(batch_size, length)
-        return nest.map_structure(lambda demonstrated, own: torch.cat([demonstrated, own], dim=1), *halves)
+        """Returns `batch_size` segments of `length` frames, leaves `[length, batch_size, ...]`, demonstrations first.
 
-    def halves(self, batch_size: int, length: int) -> tuple[Experience, Experience]:
-        """Samples both halves of a batch: demonstrations, and the agent's own segments."""
-        half = batch_size // 2
-        self._drawn = batch_size - half
-        demonstrated = self.demonstrations.sample(self._drawn, length)
-        own = self.agents.sample(half, length)
-        return _rewarded(demonstrated, 1.0), _rewarded(own, 0.0)
-
-    def sample_aside(self, batch_size: int, length: int) -> Experience:
-        """Samples as `sample` does, but the agent's half uniformly and without replacing the last batch."""
+        Both halves are drawn uniformly.
+        """
         half = batch_size // 2
         demonstrated = _rewarded(self.demonstrations.sample(batch_size - half, length), 1.0)
-        own = _rewarded(self.agents.sample_aside(half, length), 0.0)
-        return nest.map_structure(lambda *halves: torch.cat(halves, dim=1), demonstrated, own)
+        return _joined(demonstrated, _rewarded(self.agents.sample(half, length), 0.0))
 
-    def importance_weights(self, progress: float) -> torch.Tensor | None:
-        """Weights `[B']`: 1 for demonstrations, and prioritised replay's own, scaled to mean 1, for the agent's segments.
+    def sample_batch(self, batch_size: int, length: int, progress: float = 0.0) -> Batch:
+        """Returns a batch of which the agent's half is drawn as its buffer prefers; see `Replay`.
 
-        Without the scaling the agent's half would count less than the demonstrations, because the greatest weight of a
-        prioritised batch is 1 and the mean is below it. See `ReplayBuffer`.
+        If that half has importance weights, they are divided by their mean, and demonstrations have weight 1. The greatest
+        weight of a prioritised batch is 1, so the agent's half would otherwise count less than the demonstrations.
         """
-        own = self.agents.importance_weights(progress)
-        return None if own is None else torch.cat([own.new_ones(self._drawn), own / own.mean()])
+        demonstrated, own = self.halves(batch_size, length, progress)
+        weights = own.weights
+        if weights is not None:
+            weights = torch.cat([weights.new_ones(batch_size - batch_size // 2), weights / weights.mean()])
+        return Batch(_joined(demonstrated, own.experience), weights, own.indices)
 
-    def update_priorities(self, error: torch.Tensor | None) -> None:
-        """Passes the errors of the agent's segments, the end of `[B']`, to its buffer. See `ReplayBuffer`."""
-        self.agents.update_priorities(None if error is None else error[self._drawn :])
+    def halves(self, batch_size: int, length: int, progress: float = 0.0) -> tuple[Experience, Batch]:
+        """Returns both parts of a batch: demonstrations, and the agent's own with its weights and indices."""
+        half = batch_size // 2
+        demonstrated = self.demonstrations.sample(batch_size - half, length)
+        own = self.agents.sample_batch(half, length, progress)
+        return _rewarded(demonstrated, 1.0), own._replace(experience=_rewarded(own.experience, 0.0))
+
+    def update_priorities(self, batch: Batch, error: torch.Tensor | None) -> None:
+        """Passes the errors of the agent's half on; see `Replay`."""
+        if batch.indices is not None and error is not None:
+            error = error[len(error) - len(batch.indices) :]
+        self.agents.update_priorities(batch, error)
 
     # The agent's frames ----------------------------------------------------------------------------------------------
 
@@ -168,6 +169,10 @@ class SqilReplay:
         rest = dict(state)
         self.demonstrations.check(rest.pop("demonstrations"))
         self.agents.load_state_dict(rest)
+
+
+def _joined(demonstrated: Experience, own: Experience) -> Experience:
+    return nest.map_structure(lambda *halves: torch.cat(halves, dim=1), demonstrated, own)
 
 
 def _rewarded(experience: Experience, reward: float) -> Experience:

@@ -13,7 +13,7 @@ from taac.algorithms import Algorithm
 from taac.algorithms.agent import Agent
 from taac.algorithms.reward_signals import RewardSignal
 from taac.data_structures import Experience, LossInfo, Nest, TimeStep
-from taac.demonstrations.replay import Demonstrations, SqilReplay
+from taac.demonstrations.replay import Demonstrations
 from taac.errors import TaacError
 from taac.learning.diagnostics import Diagnostics, RunningMeans, explained_variances
 from taac.learning.guard import GradientStep, GrowthWatch, Guard, sum_of_all
@@ -21,7 +21,7 @@ from taac.learning.optimizers import TensorFlowAdam, decay_weights, load_state, 
 from taac.machine.compiled import CompiledFunction
 from taac.machine.products import Products, available, parts, resolve, using
 from taac.ops.schedules import LinearSchedule, Schedule, Scheduled, at_start, bounds, follow
-from taac.replay import ReplayBuffer
+from taac.replay import Replay
 
 EPSILON = 1e-7  # of TensorFlow's Adam
 
@@ -111,7 +111,6 @@ class Learner:
 
     Attributes:
         demonstrations: what reward signals and cloning that need any sample from.
-        replay: what reward signals with batches of their own sample from.
         means: of what updates report, since the last summary.
         losses: what the last update reported, by tag; empty before the first.
         group_names: of the optimizer's groups of parameters.
@@ -203,7 +202,6 @@ class Learner:
         self.losses: Mapping[str, torch.Tensor | float] = {}
         self.cloning = cloning
         self.demonstrations: Demonstrations | None = None
-        self.replay: ReplayBuffer | SqilReplay | None = None
         if cloning is not None and type(agent.algorithm).cloning_loss is Algorithm.cloning_loss:
             raise TaacError(
                 f"{type(agent.algorithm).__name__} has no behaviour cloning: remove Learner.cloning, or use a SAC or TAAC"
@@ -262,10 +260,10 @@ class Learner:
             return self.agent.algorithm.cloning_loss(demonstrated).mean()
 
     def _add_side_gradients(
-        self, time_step: TimeStep
+        self, time_step: TimeStep, replay: Replay | None
     ) -> tuple[torch.Tensor | float, torch.Tensor | float, dict[str, torch.Tensor]]:
         """Adds gradients of the losses beside the algorithm's; gives their sum, its `total`, and what to summarise of them."""
-        losses, extra = self._side_losses(time_step)
+        losses, extra = self._side_losses(time_step, replay)
         if not losses:
             return 0.0, 0.0, extra
         loss = torch.stack(losses).sum()
@@ -275,7 +273,9 @@ class Learner:
                 parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
         return loss.detach(), sum_of_all(loss.detach(), gradients), extra
 
-    def _side_losses(self, time_step: TimeStep) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
+    def _side_losses(
+        self, time_step: TimeStep, replay: Replay | None
+    ) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
         """Losses beside the algorithm's, of reward signals and of cloning, and what to summarise of them."""
         losses: list[torch.Tensor] = []
         extra: dict[str, torch.Tensor] = {}
@@ -285,7 +285,7 @@ class Learner:
         needed = weight > 0 or any(signal.needs_demonstrations and signal.batch_size is None for signal in due)
         demonstrated = self._demonstrated(batch_size, length) if needed else None
         for signal in due:
-            losses.append(signal.loss(*self._frames_for(signal, time_step, demonstrated)))
+            losses.append(signal.loss(*self._frames_for(signal, time_step, demonstrated, replay)))
             signal.last_loss.copy_(losses[-1].detach())
         arrived = ~time_step.is_first()[1:]  # by an action, which is what a reward is for
         count = arrived.sum().clamp(min=1)
@@ -299,15 +299,15 @@ class Learner:
         return losses, extra
 
     def _frames_for(
-        self, signal: RewardSignal, time_step: TimeStep, demonstrated: Experience | None
+        self, signal: RewardSignal, time_step: TimeStep, demonstrated: Experience | None, replay: Replay | None
     ) -> tuple[TimeStep, TimeStep | None]:
         """What a signal's model learns from: frames of the replay, and of demonstrations."""
         if signal.batch_size is None:
             return time_step, None if demonstrated is None else demonstrated.time_step
-        if self.replay is None:
-            raise TaacError(f"{type(signal).__name__}.batch_size: this learner has no replay to draw batches from")
+        if replay is None:
+            raise TaacError(f"{type(signal).__name__}.batch_size: this update has no replay to draw batches from")
         length = len(time_step.step_type)
-        sampled = self.agent.prepare_observations(self.replay.sample_aside(signal.batch_size, length))
+        sampled = self.agent.prepare_observations(replay.sample(signal.batch_size, length))
         shown = self._demonstrated(signal.batch_size, length).time_step if signal.needs_demonstrations else None
         return sampled.time_step, shown
 
@@ -354,14 +354,31 @@ class Learner:
             else self._differentiate
         )
 
-    def update(self, experience: Experience, weights: torch.Tensor | None = None) -> LossInfo:
-        """One gradient step on a sampled batch `[T, B]`; gives what is to be summarised, still on the device.
+    def learn_from(self, replay: Replay, batch_size: int, length: int, progress: float = 0.0) -> LossInfo:
+        """Takes one gradient step on a batch drawn from the replay, and updates the priorities of its segments.
 
         Args:
+            replay: what to draw from; reward signals that have batches of their own draw from it too.
+            batch_size, length: number of segments, and of frames in each.
+            progress: the fraction of the run that is done, in [0, 1].
+        """
+        batch = replay.sample_batch(batch_size, length, progress)
+        loss_info = self.update(batch.experience, batch.weights, replay)
+        replay.update_priorities(batch, loss_info.segment_error)
+        return loss_info
+
+    def update(
+        self, experience: Experience, weights: torch.Tensor | None = None, replay: Replay | None = None
+    ) -> LossInfo:
+        """Takes one gradient step on a batch `[T, B]`; returns what is to be summarised, still on the device.
+
+        Args:
+            experience: segments as they were sampled.
             weights: `[B]`, importance weights of prioritised replay; the whole loss of a segment's frames is multiplied by
                 its weight, actor and temperatures included, so that all of it estimates (up to a scale) what uniform
                 replay's mean does. With `importance_weights = "critics"` only what the critics learn is multiplied, and
                 "loss/total" is the plain mean. None: all count alike.
+            replay: where reward signals with a `batch_size` of their own draw from.
 
         Raises:
             TaacError: weights were given, but the algorithm tells no errors that priorities could be updated from.
@@ -381,7 +398,7 @@ class Learner:
                 parameter.grad = gradient
             extra = {"loss/total": loss, **extra}
             if self.cloning is not None or self.agent.signals:
-                side_loss, side_total, side_extra = self._add_side_gradients(experience.time_step)
+                side_loss, side_total, side_extra = self._add_side_gradients(experience.time_step, replay)
                 loss, total, extra = loss + side_loss, total + side_total, {**extra, **side_extra}
         step = GradientStep(self.num_updates + 1, sampled, experience, loss, total, frames, extra)
         found_inf = self.guard.look(step)

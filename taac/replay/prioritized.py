@@ -13,6 +13,7 @@ import torch
 
 from taac.data_structures import LAST, Nest
 from taac.errors import TaacError
+from taac.replay.batch import Batch
 from taac.replay.replay_buffer import ReplayBuffer
 from taac.replay.sum_tree import SumTree
 
@@ -68,13 +69,23 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self.num_bytes += self._tree.num_bytes
         self._greatest = torch.ones((), dtype=torch.float64, device=self.device)  # the greatest priority so far
         self._unopened = 0  # number of newest frames of each environment whose segments have no priority yet
-        self._drawn = torch.zeros(0, dtype=torch.int64, device=self.device)  # items of the last batch
 
     def add(self, experience: Any) -> None:
         super().add(experience)
         self._unopened = min(self._unopened + 1, self.length)
 
-    def _draw(self, batch_size: int, starts: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def sample_batch(self, batch_size: int, length: int, progress: float = 0.0) -> Batch:
+        """Returns segments drawn by their priorities, with weights and indices; see `Replay`.
+
+        Raises:
+            TaacError: fewer than `length` frames are stored, or no segment has a frame to learn from.
+        """
+        items = self._draw_items(batch_size, self._starts(length))
+        environment = torch.div(items, self.length, rounding_mode="floor")
+        start = (items - environment * self.length - self._next + self._size) % self.length
+        return Batch(self._segments(environment, start, length), self.importance_weights(items, progress), items)
+
+    def _draw_items(self, batch_size: int, starts: int) -> torch.Tensor:
         self._open(self._size - starts)
         if self.device.type == "cpu" and not self._tree.total > 0:  # on a GPU the check would wait for the device
             raise TaacError(
@@ -83,10 +94,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             )
         uniform = torch.rand(batch_size, device=self.device, dtype=torch.float64)
         part = torch.arange(batch_size, device=self.device)
-        self._drawn = self._tree.find((part + uniform) / batch_size * self._tree.total)
-        environment = torch.div(self._drawn, self.length, rounding_mode="floor")
-        place = self._drawn - environment * self.length
-        return environment, (place - self._next + self._size) % self.length
+        return self._tree.find((part + uniform) / batch_size * self._tree.total)
 
     def _open(self, unfinished: int) -> None:
         """Sets the first priority of segments that are now complete. The `unfinished` newest frames start incomplete ones.
@@ -103,34 +111,38 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._tree.set((environment * self.length + place.unsqueeze(1)).flatten(), mass.flatten())
         self._unopened = unfinished
 
-    def importance_weights(self, progress: float) -> torch.Tensor:
-        """`w_i = (N P(i))^-beta / max_j w_j` for the last batch, `[B']` float32 (section 3.4), with the maximum over the batch.
+    def importance_weights(self, indices: torch.Tensor, progress: float) -> torch.Tensor:
+        """Returns `w_i = (N P(i))^-beta / max_j w_j` (section 3.4), `[B']` float32.
 
         Args:
+            indices: the segments of a batch, `[B']`; the maximum is over these.
             progress: the fraction of the run that is done, in [0, 1]. The exponent is `beta + progress * (1 - beta)`, or 0 if
                 beta is 0.
         """
         beta = self.beta + min(1.0, progress) * (1.0 - self.beta) if self.beta else 0.0
-        mass = self._tree.masses[self._drawn]
+        mass = self._tree.masses[indices]
         return (mass / mass.min()).pow(-beta).float()  # N and the sum of priorities cancel
 
-    def update_priorities(self, error: torch.Tensor | None) -> None:
-        """Sets priorities from the errors `[B']`, >= 0, of the last batch. For a segment drawn twice, the greater error counts.
+    def update_priorities(self, batch: Batch, error: torch.Tensor | None) -> None:
+        """Sets the priorities of a batch's segments from their errors `[B']`, >= 0.
 
+        For a segment drawn twice, the greater error counts.
         An error that is not finite counts as the greatest priority so far.
 
         Raises:
-            TaacError: the number of errors does not fit the last batch.
+            TaacError: the batch has no indices, or not one error for each.
         """
-        if error is None or error.shape != self._drawn.shape:
+        if batch.indices is None:
+            raise TaacError("the batch has no indices: draw it by sample_batch of the prioritised replay buffer")
+        if error is None or error.shape != batch.indices.shape:
             raise TaacError(
-                f"expected an error for each of the {len(self._drawn)} segments in the last batch, got "
+                f"expected an error for each of the {len(batch.indices)} segments of the batch, got "
                 f"{None if error is None else list(error.shape)}"
             )
         priority = error.detach().to(self.device, torch.float64) + self.epsilon
         priority = torch.where(priority.isfinite(), priority, self._greatest)
         self._greatest = torch.maximum(self._greatest, priority.max())
-        self._tree.set(self._drawn, priority**self.alpha)
+        self._tree.set(batch.indices, priority**self.alpha)
 
     def state_dict(self, frames: bool = True) -> dict[str, torch.Tensor]:
         masses = self._tree.masses.view(self.num_envs, self.length)[:, : self._size]
@@ -153,4 +165,3 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._tree.set(torch.arange(self._tree.size, device=self.device), masses.flatten())
         self._greatest.copy_(own["priorities/greatest"])
         self._unopened = int(own["priorities/unopened"])
-        self._drawn = self._drawn[:0]

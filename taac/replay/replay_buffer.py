@@ -10,6 +10,7 @@ from taac import nest
 from taac.data_structures import FIRST, Experience, Nest
 from taac.errors import TaacError
 from taac.machine.memory import available_bytes, readable_bytes
+from taac.replay.batch import Batch
 
 
 @gin.configurable
@@ -84,9 +85,9 @@ class ReplayBuffer:
         self._added += 1
 
     def sample(self, batch_size: int, length: int) -> Experience:
-        """Samples `batch_size` segments of `length` frames, leaves `[length, batch_size, ...]`.
+        """Returns `batch_size` segments of `length` frames, leaves `[length, batch_size, ...]`, drawn uniformly.
 
-        Every environment contributes equally many. A remainder goes to environments drawn at random.
+        Every environment contributes equally many. A remainder comes from environments drawn at random.
 
         Raises:
             TaacError: fewer than `length` frames are stored.
@@ -94,10 +95,12 @@ class ReplayBuffer:
         starts = self._starts(length)
         return self._segments(*self._draw(batch_size, starts), length)
 
-    def sample_aside(self, batch_size: int, length: int) -> Experience:
-        """Samples as `sample` does, but always uniformly and without replacing the last batch, to which priorities refer."""
-        starts = self._starts(length)
-        return self._segments(*ReplayBuffer._draw(self, batch_size, starts), length)
+    def sample_batch(self, batch_size: int, length: int, progress: float = 0.0) -> Batch:
+        """Returns `sample` as a batch without weights; see `Replay`."""
+        return Batch(self.sample(batch_size, length), None, None)
+
+    def update_priorities(self, batch: Batch, error: torch.Tensor | None) -> None:
+        """Does nothing: all segments are equally likely."""
 
     def newest_episode(self, environment: int) -> Experience | None:
         """The frames of an environment's current episode, from FIRST to the newest, leaves `[T, 1, ...]`.
@@ -152,13 +155,6 @@ class ReplayBuffer:
         row = torch.arange(batch_size, device=self.device)
         turn, stratum = row % self.num_envs, torch.div(row, self.num_envs, rounding_mode="floor")
         return turn, stratum, torch.div(batch_size - 1 - turn, self.num_envs, rounding_mode="floor") + 1
-
-    def importance_weights(self, progress: float) -> torch.Tensor | None:
-        """Weights `[B']` of the segments in the last batch at a fraction `progress` of the run. None if all are equal."""
-        return None
-
-    def update_priorities(self, error: torch.Tensor | None) -> None:
-        """Accepts the errors `[B']` of the segments in the last batch after an update on them. Uniform replay ignores them."""
 
     def frames(self, start: int, stop: int) -> dict[str, torch.Tensor]:
         """The frames from `start` to `stop` in the ring, by path, `[stop - start, B, ...]`, as views of the buffer's memory."""

@@ -205,7 +205,6 @@ class Trainer:
                     f"{num_env_steps - initial_collect_steps} environment steps after the initial collection"
                 )
         stays = self.scheduled_ratio is None and update_clock == "env_steps"
-        learner.replay = replay_buffer
         self.agent.algorithm.set_update_ratio(self.update_ratio if stays else None)
         self.evaluation_interval, self.evaluation_episodes = evaluation_interval, evaluation_episodes
         self.evaluation_epsilon, self.max_evaluation_steps = evaluation_epsilon, max_evaluation_steps
@@ -392,10 +391,8 @@ class Trainer:
         for _ in range(self.updates_earned() - self.learner.num_updates):
             self._follow_schedules()
             self.hooks("before_update", self)
-            experience = self.replay_buffer.sample(self.batch_size, self.segment_length)
-            weights = self.replay_buffer.importance_weights(self.env_steps / self.num_env_steps)
-            loss_info = self.learner.update(experience, weights)
-            self.replay_buffer.update_priorities(loss_info.segment_error)
+            progress = self.env_steps / self.num_env_steps
+            self.learner.learn_from(self.replay_buffer, self.batch_size, self.segment_length, progress)
             self.hooks("after_update", self)
         self._follow_schedules()  # what comes next, as an evaluation, is as of the counts that are saved
 

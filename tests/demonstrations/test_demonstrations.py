@@ -9,7 +9,7 @@ from taac import nest, specs
 from taac.data_structures import Experience, StepType, TimeStep
 from taac.demonstrations.replay import SqilReplay, prefilled
 from taac.errors import TaacError
-from taac.replay import ReplayBuffer
+from taac.replay import Batch, ReplayBuffer
 
 F, M, L = (int(kind) for kind in (StepType.FIRST, StepType.MID, StepType.LAST))
 
@@ -97,12 +97,11 @@ def test_demonstrations_that_do_not_fit_are_refused(num_envs, length, kinds):
 
 @pytest.mark.parametrize("batch_size, demonstrated", [(8, 4), (9, 5), (1, 1)])
 @pytest.mark.parametrize("length", [2, 4])
-@pytest.mark.parametrize("how", ["sample", "sample_aside"])
+@pytest.mark.parametrize("how", ["sample", "sample_batch"])
 def test_half_of_each_batch(batch_size, demonstrated, length, how):
     replay = SqilReplay(filled(20), frames("FMMMLFMML"))
-    replay.sample(6, 2)
-    batch = getattr(replay, how)(batch_size, length).time_step
-    assert replay._drawn == (demonstrated if how == "sample" else 3), "of the batch sampled last, not aside"
+    batch = getattr(replay, how)(batch_size, length)
+    batch = batch.time_step if how == "sample" else batch.experience.time_step
     assert batch.observation.shape == (length, batch_size, 1)
     assert (batch.observation[:, :demonstrated] < 1000).all() and (batch.observation[:, demonstrated:] >= 1000).all()
     assert (batch.observation.diff(dim=0) == 1).all()  # segments
@@ -159,13 +158,14 @@ def test_a_vector_reward_is_refused():
 
 
 class Weighs(ReplayBuffer):
-    """Weighs its segments, and keeps what it is told of them."""
+    """Weighs its segments, and keeps the errors it is given."""
 
-    def importance_weights(self, progress):
-        return progress * torch.arange(1, 5)
+    def sample_batch(self, batch_size, length, progress):
+        weights = progress * torch.arange(1, batch_size + 1)
+        return Batch(self.sample(batch_size, length), weights, torch.arange(batch_size))
 
-    def update_priorities(self, error):
-        self.told = error
+    def update_priorities(self, batch, error):
+        self.errors = error
 
 
 def test_weights_and_errors_are_of_the_agent_s_half():
@@ -174,13 +174,14 @@ def test_weights_and_errors_are_of_the_agent_s_half():
     The agent's weights are 0.5, 1, 1.5 and 2 over their mean, 1.25: both halves count alike.
     """
     replay = SqilReplay(filled(20), frames("FMMMLFMML"))
-    replay.sample(9, 2)
-    assert replay.importance_weights(0.5) is None
-    replay.update_priorities(None)
+    batch = replay.sample_batch(9, 2, 0.5)
+    assert batch.weights is None and batch.indices is None
+    replay.update_priorities(batch, None)
     replay.agents.__class__ = Weighs
-    weights = replay.importance_weights(0.5).tolist()
-    assert weights == pytest.approx([1, 1, 1, 1, 1, 0.4, 0.8, 1.2, 1.6])
-    replay.update_priorities(torch.arange(9.0))
-    assert replay.agents.told.tolist() == [5, 6, 7, 8]
-    replay.update_priorities(None)
-    assert replay.agents.told is None
+    batch = replay.sample_batch(9, 2, 0.5)
+    assert batch.weights.tolist() == pytest.approx([1, 1, 1, 1, 1, 0.4, 0.8, 1.2, 1.6])
+    replay.sample_batch(4, 2, 0.5)  # a batch drawn between changes nothing
+    replay.update_priorities(batch, torch.arange(9.0))
+    assert replay.agents.errors.tolist() == [5, 6, 7, 8]
+    replay.update_priorities(batch, None)
+    assert replay.agents.errors is None

@@ -20,6 +20,7 @@ from taac.demonstrations.frames import SqilMonitor, demonstrated_frames
 from taac.demonstrations.replay import SqilReplay
 from taac.environments.create import create_environment
 from taac.errors import TaacError
+from taac.replay import Batch
 from taac.runs.run_folder import RunFolder
 from taac.training import config, experiment
 from tests.algorithms import test_sac, test_taac
@@ -128,6 +129,7 @@ def sqil_of(experience):
     class Columns:
         def __init__(self, columns):
             self.sample = lambda batch_size, length: nest.index(experience, (slice(None), columns))
+            self.sample_batch = lambda batch_size, length, progress: Batch(self.sample(batch_size, length), None, None)
 
     replay.demonstrations, replay.agents = Columns(slice(0, BATCH // 2)), Columns(slice(BATCH // 2, BATCH))
     return replay
@@ -233,7 +235,8 @@ def test_the_monitors_are_those_of_finite_differences(backbone, monkeypatch):
     assert all(torch.equal(p, before[name]) for name, p in algorithm.state_dict().items())
     assert all(p.grad is None for p in algorithm.parameters())
 
-    halves, noises = replay.halves(BATCH, STEPS), draws["randn_like"]
+    demonstrated, own = replay.halves(BATCH, STEPS)
+    halves, noises = (demonstrated, own.experience), draws["randn_like"]
     assert len(noises) == 2
     first, second = (numeric_policy_gradient(algorithm, half, noise) for half, noise in zip(halves, noises))
     cosine = first @ second / np.linalg.norm(first) / np.linalg.norm(second)
@@ -417,18 +420,19 @@ def test_sqil_with_prioritised_replay_of_the_agent_s_frames(method, demonstratio
     """Demonstrations count 1, and the agent's frames on average; priorities are moved by the errors of that half alone."""
     more = "create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer"
     trainer = build(binding(demonstrations), more, method=method)
-    update, seen = trainer.learner.update, []
-    trainer.learner.update = lambda *given: seen.append((given[1], update(*given))) or seen[-1][1]
+    update, seen = trainer.replay_buffer.update_priorities, []
+    trainer.replay_buffer.update_priorities = lambda *given: seen.append(given) or update(*given)
     while trainer.learner.num_updates < 60:
         trainer.collect()
         trainer.learn()
     trainer.close()
-    weights, loss_info = seen[-1]
-    assert weights[:4].tolist() == [1] * 4 and len(weights) == 8 and any(len(w[4:].unique()) > 1 for w, _ in seen)
-    assert all(w[4:].mean().item() == pytest.approx(1.0) for w, _ in seen)
-    tree, own = trainer.replay_buffer.agents, loss_info.segment_error[4:].double()
+    (_, weights, indices), error = seen[-1]
+    assert weights[:4].tolist() == [1] * 4 and len(weights) == 8
+    assert any(len(batch.weights[4:].unique()) > 1 for batch, _ in seen)
+    assert all(batch.weights[4:].mean().item() == pytest.approx(1.0) for batch, _ in seen)
+    tree, own = trainer.replay_buffer.agents, error[4:].double()
     priority = (own + tree.epsilon) ** tree.alpha
-    for item, expected in zip(tree._drawn, priority):  # of a segment drawn twice the greater counts
+    for item, expected in zip(indices, priority):  # of a segment drawn twice the greater counts
         mass = tree._tree.masses[item]
         assert mass >= expected - 1e-12 and (priority - mass).abs().min() < 1e-12
 

@@ -22,26 +22,18 @@ PRIORITIZED = "create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer"
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_by_one_line(method):
     trainer = build(PRIORITIZED, "num_envs = 2", *fitting(method), method=method)
-    learnt = []
-    update = trainer.learner.update
-
-    def recorded(experience, weights):
-        before = trainer.replay_buffer._drawn.clone()
-        learnt.append((before, weights, update(experience, weights)))
-        return learnt[-1][2]
-
-    trainer.learner.update = recorded
+    learnt, update = [], trainer.replay_buffer.update_priorities
+    trainer.replay_buffer.update_priorities = lambda *given: learnt.append(given) or update(*given)
     while trainer.learner.num_updates < 6:
         trainer.collect()
         trainer.learn()
     trainer.close()
-    drawn, weights, loss_info = learnt[-1]
-    assert weights.shape == loss_info.segment_error.shape == (32,)
+    (_, weights, drawn), error = learnt[-1]
+    assert weights.shape == error.shape == (32,)
     assert weights.max() == 1 and 0 < weights.min() < 1
-    assert not loss_info.segment_error.requires_grad and loss_info.segment_error.min() >= 0
-    assert loss_info.segment_error.std() > 0
-    # The tree has what was told last.
-    priority = (loss_info.segment_error.double() + trainer.replay_buffer.epsilon) ** trainer.replay_buffer.alpha
+    assert not error.requires_grad and error.min() >= 0 and error.std() > 0
+    # The tree has the last errors.
+    priority = (error.double() + trainer.replay_buffer.epsilon) ** trainer.replay_buffer.alpha
     for item, expected in zip(drawn, priority):
         assert trainer.replay_buffer._tree.masses[item] >= expected
     assert {"replay/weight", "replay/segment_error"} <= set(trainer.learner.losses)
@@ -51,7 +43,6 @@ def test_off_by_default():
     trainer = build()
     trainer.close()
     assert type(trainer.replay_buffer).__name__ == "ReplayBuffer"
-    assert trainer.replay_buffer.importance_weights(0.5) is None
 
 
 def test_a_killed_run_ends_as_the_run_that_was_never_killed(tmp_path):
@@ -75,7 +66,7 @@ def test_beta_is_1_at_the_end_of_the_run():
     trainer = build(PRIORITIZED, "num_env_steps = 400", "initial_collect_steps = 100")
     told = []
     weights = trainer.replay_buffer.importance_weights
-    trainer.replay_buffer.importance_weights = lambda progress: told.append(progress) or weights(progress)
+    trainer.replay_buffer.importance_weights = lambda indices, p: told.append(p) or weights(indices, p)
     while trainer.env_steps < 400:
         trainer.collect()
         trainer.learn()
@@ -162,7 +153,7 @@ def test_weights_of_the_critics_alone():
 def test_critics_learn_from_no_other_loss(method):
     """With weights of 0 the critics' parameters stand still, whatever actor and temperatures learn."""
     trainer = build(PRIORITIZED, "Learner.importance_weights = 'critics'", *fitting(method), method=method)
-    trainer.replay_buffer.importance_weights = lambda progress: torch.zeros(32)
+    trainer.replay_buffer.importance_weights = lambda indices, progress: torch.zeros(32)
     critics = trainer.agent.algorithm.parameter_groups()["critic"]
     before = [p.clone() for p in critics]
     actor = [p.clone() for p in trainer.agent.algorithm.parameter_groups()["actor"]]

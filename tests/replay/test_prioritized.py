@@ -36,8 +36,9 @@ def items(sample):
 def teach(buffer, segment, error_of, times=40):
     """Draws until every segment has the error that it should have."""
     for _ in range(times):
-        drawn = items(buffer.sample(32, segment))
-        buffer.update_priorities(torch.tensor([error_of(*item) for item in drawn], dtype=torch.float64))
+        batch = buffer.sample_batch(32, segment)
+        errors = [error_of(*item) for item in items(batch.experience)]
+        buffer.update_priorities(batch, torch.tensor(errors, dtype=torch.float64))
 
 
 def masses(buffer):
@@ -67,8 +68,8 @@ def test_equal_priorities_are_uniform_replay(options, batch):
     teach(buffer, 3, lambda e, n: 0.7 if options["alpha"] else float(n))
     drawn = []
     for _ in range(3000 // batch):
-        drawn += items(buffer.sample(batch, 3))
-        weights = buffer.importance_weights(0.5)
+        found, weights, _ = buffer.sample_batch(batch, 3, 0.5)
+        drawn += items(found)
         assert weights.dtype == torch.float32 and weights.tolist() == [1.0] * batch
     uniform = {(e, n): 1 / 14 for e in range(2) for n in range(4, 11)}
     assert chi_square(drawn, uniform) < CHI_SQUARE[13]
@@ -80,10 +81,10 @@ def test_with_equal_priorities_environments_give_equally_many_segments(s):
     """As of `ReplayBuffer`, where their number divides the batch; and each part of an environment's ring gives one."""
     buffer = filled(s["num_envs"], s["length"], s["added"], ENDLESS * s["num_envs"])
     torch.manual_seed(s["seed"])
-    environment, _ = who(buffer.sample(s["num_envs"] * s["batch"], s["segment"]))
+    environment, _ = who(buffer.sample_batch(s["num_envs"] * s["batch"], s["segment"]).experience)
     assert torch.bincount(environment[0], minlength=s["num_envs"]).tolist() == [s["batch"]] * s["num_envs"]
     starts = buffer.size - s["segment"] + 1
-    drawn = items(buffer.sample(s["num_envs"] * starts, s["segment"]))
+    drawn = items(buffer.sample_batch(s["num_envs"] * starts, s["segment"]).experience)
     assert sorted(drawn) == sorted(masses_of_all(s, starts))
 
 
@@ -102,10 +103,10 @@ def test_segments_are_drawn_in_proportion_to_their_priorities(alpha):
     teach(buffer, 3, lambda e, n: n - 4)
     powers = np.array([0.25, 1.25, 2.25, 3.25, 4.25, 5.25, 6.25]) ** alpha
     probabilities = {(0, 4 + k): p for k, p in enumerate(powers / powers.sum())}
-    drawn = [item for _ in range(3000) for item in items(buffer.sample(1, 3))]
+    drawn = [item for _ in range(3000) for item in items(buffer.sample_batch(1, 3).experience)]
     assert chi_square(drawn, probabilities) < CHI_SQUARE[6]
     # Drawn from equal parts, counts are as good as exact.
-    drawn = [item for _ in range(300) for item in items(buffer.sample(100, 3))]
+    drawn = [item for _ in range(300) for item in items(buffer.sample_batch(100, 3).experience)]
     for item, p in probabilities.items():
         assert drawn.count(item) / len(drawn) == pytest.approx(p, abs=1e-3)
 
@@ -114,18 +115,20 @@ def test_weights_by_hand():
     """P = 1/8, 2/8, 5/8 of N = 3 segments: (N P)^-1 = 8/3, 4/3, 8/15; over the greatest: 1, 1/2, 1/5."""
     buffer = filled(1, 4, 4, alpha=1.0, beta=0.0, epsilon=0.5)
     teach(buffer, 2, lambda e, n: [0.5, 1.5, 4.5][n])
-    numbers = [n for _, n in items(buffer.sample(64, 2))]
+    found, _, indices = buffer.sample_batch(64, 2)
+    numbers = [n for _, n in items(found)]
     assert set(numbers) == {0, 1, 2}
     table = torch.tensor([1.0, 1 / 2, 1 / 5])
     for progress in (0.0, 0.5, 1.0):  # beta = 0: none
-        assert buffer.importance_weights(progress).tolist() == [1.0] * 64
+        assert buffer.importance_weights(indices, progress).tolist() == [1.0] * 64
     buffer.beta = 0.4  # at progress p it is 0.4 + p (1 - 0.4)
     for progress, power in [(0.0, 0.4), (0.25, 0.55), (0.5, 0.7), (1.0, 1.0), (1.5, 1.0)]:
-        torch.testing.assert_close(buffer.importance_weights(progress), table[numbers] ** power)
+        torch.testing.assert_close(buffer.importance_weights(indices, progress), table[numbers] ** power)
     # The greatest weight is that of the batch.
-    while 0 in (numbers := [n for _, n in items(buffer.sample(3, 2))]):
-        pass
-    torch.testing.assert_close(buffer.importance_weights(1.0), table[numbers] * (2 if 1 in numbers else 5))
+    while 0 in numbers:
+        found, weights, _ = buffer.sample_batch(3, 2, 1.0)
+        numbers = [n for _, n in items(found)]
+    torch.testing.assert_close(weights, table[numbers] * (2 if 1 in numbers else 5))
 
 
 def test_the_weighted_mean_is_that_of_uniform_replay():
@@ -134,9 +137,10 @@ def test_the_weighted_mean_is_that_of_uniform_replay():
     teach(buffer, 3, lambda e, n: values[n - 4])
     plain, weighted, weight = [], [], []
     for _ in range(400):
-        value = values[[n - 4 for _, n in items(buffer.sample(64, 3))]]
+        batch = buffer.sample_batch(64, 3, 1.0)
+        value = values[[n - 4 for _, n in items(batch.experience)]]
         assert 0 in value, "the least likely is in every batch: all have the same greatest weight, so one scale"
-        weights = buffer.importance_weights(1.0).double().numpy()
+        weights = batch.weights.double().numpy()
         plain.append(value.mean())
         weighted.append((weights * value).mean())
         weight.append(weights.mean())
@@ -146,8 +150,8 @@ def test_the_weighted_mean_is_that_of_uniform_replay():
 
 def test_a_segment_drawn_twice_takes_the_greater_error():
     buffer = filled(1, 4, 2, alpha=1.0, epsilon=0.5)
-    buffer.sample(3, 2)  # there is only one
-    buffer.update_priorities(torch.tensor([1.0, 3.0, 2.0]))
+    batch = buffer.sample_batch(3, 2)  # there is only one
+    buffer.update_priorities(batch, torch.tensor([1.0, 3.0, 2.0]))
     buffer.newest = 1
     assert masses(buffer) == {(0, 0): 3.5}
 
@@ -156,13 +160,13 @@ def test_a_segment_drawn_twice_takes_the_greater_error():
 def test_new_segments_get_the_greatest_priority_seen(alpha):
     buffer = filled(1, 6, 3, alpha=alpha, epsilon=0.5)
     buffer.newest = 2
-    buffer.sample(1, 2)
+    buffer.sample_batch(1, 2)
     assert masses(buffer) == {(0, 0): 1.0, (0, 1): 1.0}, "1 before anything is known"
     teach(buffer, 2, lambda e, n: 4.0 if n == 0 else 0.0)
     teach(buffer, 2, lambda e, n: 0.0)
     add(buffer, 3, 4)
     buffer.newest = 3
-    buffer.sample(1, 2)
+    buffer.sample_batch(1, 2)
     assert masses(buffer) == pytest.approx({(0, 0): 0.5**alpha, (0, 1): 0.5**alpha, (0, 2): 4.5**alpha})
 
 
@@ -173,7 +177,7 @@ def test_an_error_that_is_no_number_counts_as_the_greatest(bad):
     buffer.newest = 2
     teach(buffer, 2, lambda e, n: [2.0, bad][n])
     assert masses(buffer) == {(0, 0): 2.5, (0, 1): 2.5}
-    assert set(items(buffer.sample(8, 2))) == {(0, 0), (0, 1)}
+    assert set(items(buffer.sample_batch(8, 2).experience)) == {(0, 0), (0, 1)}
 
 
 # Segments without a frame to learn from --------------------------------------------------------------------------------
@@ -182,12 +186,13 @@ def test_an_error_that_is_no_number_counts_as_the_greatest(bad):
 def test_segments_that_begin_at_last_are_never_drawn():
     """T = 2, episodes of 5 frames: frames 4 and 9 are LAST. Nobody's weight depends on the segments there."""
     buffer = filled(1, 12, 12, alpha=1.0, beta=1.0, epsilon=0.25)
-    assert {n for _, n in items(buffer.sample(200, 2))} == {0, 1, 2, 3, 5, 6, 7, 8, 10}
+    assert {n for _, n in items(buffer.sample_batch(200, 2).experience)} == {0, 1, 2, 3, 5, 6, 7, 8, 10}
     teach(buffer, 2, lambda e, n: 0.25 if n == 0 else 0.75)  # masses 0.5 and eight times 1
-    numbers = [n for _, n in items(buffer.sample(850, 2))]
+    found, weights, _ = buffer.sample_batch(850, 2, 1.0)
+    numbers = [n for _, n in items(found)]
     assert numbers.count(0) == pytest.approx(50, abs=1), "1/17 of all"
     expected = [1.0 if n == 0 else 0.5 for n in numbers]
-    assert buffer.importance_weights(1.0).tolist() == expected
+    assert weights.tolist() == expected
 
 
 @pytest.mark.parametrize("segment, without", [(2, {2, 3, 6}), (3, {2}), (4, set())])
@@ -199,13 +204,13 @@ def test_only_segments_whose_first_frames_are_all_last_go(segment, without):
         frame = frames_of(torch.tensor([0]), torch.tensor([number]), ENDLESS)
         step_type = torch.tensor([kind], dtype=torch.uint8)
         buffer.add(frame._replace(time_step=frame.time_step._replace(step_type=step_type)))
-    drawn = {n for _, n in items(buffer.sample(300, segment))}
+    drawn = {n for _, n in items(buffer.sample_batch(300, segment).experience)}
     assert drawn == set(range(10 - segment + 1)) - without
 
 
 def test_with_nothing_to_learn_from_nothing_can_be_drawn():
     with pytest.raises(TaacError, match="none of the 1 stored segments has a frame to learn from"):
-        filled(1, 2, 6).sample(3, 2)  # frames 4, which is LAST, and 5
+        filled(1, 2, 6).sample_batch(3, 2)  # frames 4, which is LAST, and 5
 
 
 # The ring ------------------------------------------------------------------------------------------------------------
@@ -253,9 +258,10 @@ def test_priorities_are_those_of_the_segments_that_are_held(s, rounds, lengths_v
         slow.sample(segment)
         if not any(slow.priority.values()):
             with pytest.raises(TaacError, match="has a frame to learn from"):
-                buffer.sample(s["batch"], segment)
+                buffer.sample_batch(s["batch"], segment)
             return
-        sample = buffer.sample(s["batch"], segment)
+        batch = buffer.sample_batch(s["batch"], segment)
+        sample = batch.experience
         environment, number = who(sample)
         assert (environment == environment[0]).all()
         assert (number == number[0] + torch.arange(segment)[:, None]).all(), "consecutive: not across the write pointer"
@@ -267,7 +273,7 @@ def test_priorities_are_those_of_the_segments_that_are_held(s, rounds, lengths_v
         for _ in range(int(random.integers(0, 4))):  # the errors may come late
             add(buffer, slow.added, slow.added + 1, s["lengths"])
             slow.add()
-        buffer.update_priorities(torch.from_numpy(errors))
+        buffer.update_priorities(batch, torch.from_numpy(errors))
         slow.update(drawn, errors.tolist())
         for _ in range(int(random.integers(0, 2 * s["length"])) if random.random() < 0.3 else 0):
             add(buffer, slow.added, slow.added + 1, s["lengths"])
@@ -294,9 +300,10 @@ def test_a_restored_buffer_goes_on_identically(s, between):
         samples, weights = [], []
         for each in (buffer, restored):
             torch.manual_seed(number)
-            samples.append(each.sample(9, s["segment"]))
-            weights.append(each.importance_weights(0.3))
-            each.update_priorities(torch.rand(9))
+            batch = each.sample_batch(9, s["segment"], 0.3)
+            samples.append(batch.experience)
+            weights.append(batch.weights)
+            each.update_priorities(batch, torch.rand(9))
             add(each, number, number + 1, lengths)
         assert_equal(*samples)
         assert torch.equal(*weights)
@@ -316,12 +323,11 @@ def test_state_beside_the_frames():
 @pytest.mark.parametrize("errors", [None, torch.ones(1), torch.ones(3, 2)])
 def test_errors_of_another_batch_are_refused(errors):
     buffer = filled(1, 6, 4)
-    buffer.sample(3, 2)
+    batch = buffer.sample_batch(3, 2)
     with pytest.raises(TaacError, match="each of the 3 segments"):
-        buffer.update_priorities(errors)
-    buffer.load_state_dict(buffer.state_dict())  # what was sampled before is not of the restored buffer
-    with pytest.raises(TaacError, match="each of the 0 segments"):
-        buffer.update_priorities(torch.ones(3))
+        buffer.update_priorities(batch, errors)
+    with pytest.raises(TaacError, match="the batch has no indices: draw it by sample_batch"):
+        buffer.update_priorities(ReplayBuffer.sample_batch(buffer, 3, 2), torch.ones(3))
 
 
 def test_bytes_include_the_tree(monkeypatch):
@@ -347,23 +353,34 @@ def test_settings_out_of_range_are_refused(options, message):
 
 def test_too_few_frames_are_refused():
     with pytest.raises(TaacError, match=r"segments of 3 frames.* holds 2 "):
-        filled(1, 4, 2).sample(1, 3)
+        filled(1, 4, 2).sample_batch(1, 3)
 
 
 # Batches for something else ------------------------------------------------------------------------------------------
 
 
-def test_a_sample_aside_is_uniform_and_is_not_the_batch_that_was_sampled_last():
+def test_sample_is_uniform_and_leaves_batches_alone():
     """2 environments with 7 segments each, one of which has nearly all of the priority."""
     buffer = filled(2, 9, 13, ENDLESS * 2, epsilon=1e-6)
     teach(buffer, 3, lambda e, n: 1e6 if (e, n) == (1, 5) else 0.0)
     torch.manual_seed(0)
-    last = items(buffer.sample(14, 3))
+    batch = buffer.sample_batch(14, 3)
+    last = items(batch.experience)
     assert last.count((1, 5)) > 7
-    aside = [item for _ in range(300) for item in items(buffer.sample_aside(10, 3))]
+    aside = [item for _ in range(300) for item in items(buffer.sample(10, 3))]
     assert chi_square(aside, {(e, n): 1 / 14 for e in range(2) for n in range(4, 11)}) < CHI_SQUARE[13]
-    assert len(buffer.importance_weights(0.0)) == 14
-    buffer.update_priorities(torch.tensor([8.0 if item == (1, 5) else 2.0 for item in last], dtype=torch.float64))
+    errors = torch.tensor([8.0 if item == (1, 5) else 2.0 for item in last], dtype=torch.float64)
+    buffer.update_priorities(batch, errors)
     held = buffer._tree.masses.view(2, 9)
     for e, n in last:
         assert held[e, n % 9].item() == pytest.approx((8.0 if (e, n) == (1, 5) else 2.0) ** 0.6, rel=1e-5)
+
+
+def test_each_batch_knows_its_own_segments():
+    """Of two batches drawn in turn, the errors of the first move its segments, not those of the second."""
+    buffer = filled(1, 9, 13, ENDLESS, alpha=1.0, epsilon=0.5)
+    torch.manual_seed(0)
+    first, second = buffer.sample_batch(1, 3), buffer.sample_batch(1, 3)
+    assert first.indices != second.indices
+    buffer.update_priorities(first, torch.tensor([7.0]))
+    assert buffer._tree.masses[first.indices] == 7.5 and buffer._tree.masses[second.indices] == 1.0

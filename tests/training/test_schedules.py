@@ -170,7 +170,7 @@ def test_prioritised_replay_with_batches_that_grow():
               "batch_size = @size/LinearSchedule()", *linear("size", 4, 12.4, "updates = 20")]  # fmt: skip
     trainer, sizes = build(*params), []
     update = trainer.replay_buffer.update_priorities
-    trainer.replay_buffer.update_priorities = lambda error: sizes.append(len(error)) or update(error)
+    trainer.replay_buffer.update_priorities = lambda batch, error: sizes.append(len(error)) or update(batch, error)
     trained(trainer, 325).close()
     assert sizes == [round(4 + 8.4 * min(1, number / 20)) for number in range(25)] and sizes[-1] == 12
     assert trainer.batch_sizes == (4, 12)
