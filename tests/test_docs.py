@@ -156,7 +156,7 @@ def test_missing_paths_are_found():
     assert sorted(missing_paths(text)) == ["gin/gone.gin", "taac/gone.py", "tests/**/*.gone"]
 
 
-OWN = {"Constructor", "MyAlgorithm", "Other"}  # stand for something of the reader's
+OWN = re.compile(r"My[A-Z]\w+|Constructor|Other")  # names that stand for something of the reader's
 
 
 @functools.cache
@@ -180,14 +180,16 @@ def unknown_bindings(text: str) -> list[str]:
         gin_like = code.startswith("```\n") or "--gin_param" in code or re.match(r"\w+\.\w+ = ", code)
         for name, parameter in BINDING.findall(code) if gin_like else []:
             known = parameters(name) if parameter else {*config.TASK_MACROS, "NAME"}
-            if name not in OWN and (known is None or (parameter or name) not in known):
+            if not OWN.fullmatch(name) and (known is None or (parameter or name) not in known):
                 unknown.append(f"{name}.{parameter}" if parameter else name)
         if reference := re.fullmatch(r"(\w+)\.(\w+)", code):
             name, parameter = reference.groups()
             if parameters(name) is not None and parameter not in parameters(name):
                 unknown.append(code)
         unknown += [
-            f"@{name}" for name in re.findall(r"@([A-Z]\w+)", code) if name not in OWN and parameters(name) is None
+            f"@{name}"
+            for name in re.findall(r"@([A-Z]\w+)", code)
+            if not OWN.fullmatch(name) and parameters(name) is None
         ]
     return unknown
 
