@@ -14,7 +14,7 @@ import os
 import re
 import tokenize
 import typing
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -243,13 +243,20 @@ def load(
             bindings += _parse(param, "--gin_param", None, ())
     config = Config(bindings, {statement.module for statement in gin_config._IMPORTS})
     for binding in config.bindings.values():
-        _check_macros(binding)
+        _guarded_depth(_check_macros, binding)
     for binding in config.bindings.values():
-        _check_type(binding)
+        _guarded_depth(_check_type, binding)
         if not trusted:
-            _refuse_foreign_environment(binding)
+            _guarded_depth(_refuse_foreign_environment, binding)
     _guarded("", gin.finalize)
     return config
+
+
+def _guarded_depth(check: Callable[[Binding], None], binding: Binding) -> None:
+    try:
+        check(binding)
+    except (RecursionError, MemoryError) as error:
+        raise TaacError(f"{binding.where}: the value of {binding.name} is nested too deeply: {type(error).__name__}") from error
 
 
 def operative_config() -> str:
@@ -413,6 +420,8 @@ def _guarded(where: str, fn: Any) -> Any:
         line = f":{error.lineno}" if error.lineno and where != "--gin_param" else ""
         text = f" in '{error.text.strip()}'" if error.text else ""
         raise TaacError(f"{where}{line}: bad gin syntax: {error.msg.strip()}{text}") from error
+    except (RecursionError, MemoryError) as error:
+        raise TaacError(f"{where}: a value is nested too deeply, or too long: {type(error).__name__}") from error
     except tokenize.TokenError as error:
         raise TaacError(f"{where}: bad gin syntax: {error.args[0]}") from error
     except (ValueError, TypeError, KeyError) as error:

@@ -330,6 +330,20 @@ def test_links_in_the_place_of_folders_and_logs_are_refused(tmp_path):
     assert [p.name for p in (tmp_path / "mine").iterdir()] == ["bashrc"]
 
 
+@pytest.mark.parametrize("value, depth", [("(" * 150 + ")" * 150, 750), ("[" * 150 + "]" * 150, 750), ("[" * 5000, 0)])
+def test_values_that_are_nested_too_deeply_are_refused(tmp_path, value, depth):
+    """Wherever in the call stack the recursion ends."""
+    (tmp_path / "f.gin").write_text(f"gamma = {value}\n")
+
+    def deeper(n):
+        if n:
+            return deeper(n - 1)
+        return config.load([str(tmp_path / "f.gin")], trusted=False)
+
+    with pytest.raises(TaacError, match=r"f\.gin"):
+        deeper(depth)
+
+
 def test_a_gin_file_of_gigabytes_is_refused_before_it_is_read(tmp_path):
     run, *_ = planned(tmp_path, [])
     leave(run, "", "finished")

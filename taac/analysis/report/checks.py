@@ -21,6 +21,8 @@ _NO_MATTER = ("tensorboard", "gin-config")
 _ENVIRONMENT = ("env_kwargs", "max_episode_steps", "wrappers")
 _EVALUATION = ("evaluation_interval", "evaluation_episodes", "evaluation_epsilon")
 PLAN = "compare.json"  # what `taac compare` writes of all of its runs
+_LONGEST = 1000  # characters of a name or an error in it
+_MOST_NAMED = 100  # runs that are missing
 _LONGEST = 200  # characters of a value that a message tells
 _NAMED = 8  # runs that a message names
 
@@ -103,14 +105,19 @@ def missing_warnings(root: Path, records: Sequence[Record]) -> list[str]:
     try:
         for run in files.read_bounded_json(path, files.MAX_JSON_BYTES)["runs"]:
             task, method, seed, status = (run[name] for name in ("task", "method", "seed", "status"))
+            names = (task, method, status, run["folder"])
+            if not all(isinstance(name, str) and len(name) <= _LONGEST and name.isprintable() for name in names):
+                raise ValueError(f"a run of it has a task, method, status or folder that is no name: {names!r:.200}")
             folder = "/".join(PurePath(run["folder"]).parts[-3:])  # <task>/<method>/seed_<n>: all may have been moved
             if (task, method, seed) in tasks or folder in folders:
                 continue
             why = (run.get("error") or "").removesuffix(f" (see {run.get('log')})")
-            why = re.sub(r", \d+ times(?=: )", "", why, count=1)
+            why = re.sub(r", \d+ times(?=: )", "", why[:_LONGEST], count=1).encode("utf-8", "backslashreplace").decode()
             warnings.append(f"run {folder} ({method}) is planned, and not there: {status}{why and f', {why}'}")
     except (OSError, files.Damaged, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return [f"{PLAN} cannot be read, so runs that left no folder are not known: {type(error).__name__}: {error}"]
+    if len(warnings) > _MOST_NAMED:
+        warnings[_MOST_NAMED:] = [f"{len(warnings) - _MOST_NAMED} more runs are planned, and not there"]
     return warnings
 
 
