@@ -300,6 +300,19 @@ def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_bytes()) <= README_BYTES
 
 
+def rooms_without_a_place(readme: str) -> list[str]:
+    """Rooms of the package that the README's map does not name."""
+    return [
+        path.parent.name for path in sorted(TAAC.glob("*/__init__.py")) if f"taac/{path.parent.name}/" not in readme
+    ]
+
+
+def test_the_map_names_every_room():
+    readme = text_of(ROOT / "README.md")
+    assert rooms_without_a_place(readme) == []
+    assert rooms_without_a_place(readme.replace("taac/acting/", "")) == ["acting"]
+
+
 def test_the_example_of_using_the_parts_runs():
     """The Python blocks of the pages, as they stand."""
     blocks = [block for page in OF_PRESENT for block in re.findall(r"```python\n(.*?)```", text_of(page), re.DOTALL)]
