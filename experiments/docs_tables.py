@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from taac.training.config import TASK_MACROS
+from taac.configuration import TASK_MACROS
 from taac.training.summaries import PHASES, TAGS
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from taac import registry
 from taac.machine.processes import INTERRUPTIONS
 
 torch.set_num_threads(1)
+registry.register()
 # The same examples every time, however slow the machine is at the moment.
 hypothesis.settings.register_profile("taac", deadline=None, derandomize=True, database=None)
 hypothesis.settings.load_profile("taac")

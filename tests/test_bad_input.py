@@ -24,20 +24,21 @@ from absl import flags
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from taac import configuration
 from taac.commands import check
 from taac.commands import flags as command_flags
 from taac.errors import TaacError
 from taac.runs.run_folder import RunFolder
-from taac.training import config, experiment
+from taac.training import experiment
 
 TASK, METHOD = "gin/tasks/simple_control.gin", "gin/methods/sac.gin"
 
 
 def built(*params, method=METHOD):
-    loaded = config.load(
+    loaded = configuration.load(
         [TASK, method], ["create_environment.env_name = 'Pendulum-v1'", "hidden_layers = (8,)", *params]
     )
-    config.build(experiment.create_experiment).close()
+    configuration.build(experiment.create_experiment).close()
     loaded.check_used()
 
 
@@ -74,7 +75,7 @@ def built(*params, method=METHOD):
 def test_values_that_are_refused(param, message):
     with pytest.raises(TaacError) as error:
         built(param)
-        trainer = config.build(experiment.create_experiment)  # what a run is to start from is read when it begins
+        trainer = configuration.build(experiment.create_experiment)  # what a run is to start from is read when it begins
         try:
             trainer.begin()
         finally:
@@ -121,12 +122,12 @@ def test_a_module_that_cannot_be_imported(tmp_path, monkeypatch, code, message):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "mine.gin").write_text(f"\nimport {name}\n")
     with pytest.raises(TaacError, match=rf"mine.gin:2: cannot import '{name}': {message}"):
-        config.load([str(tmp_path / "mine.gin")])
+        configuration.load([str(tmp_path / "mine.gin")])
 
 
 def test_a_file_name_that_is_none():
     with pytest.raises(TaacError, match=r"--gin_param: include: 'aaa.*' is no name of a file: .*too long"):
-        config.load([], [f"include '{'a' * 5000}'"])
+        configuration.load([], [f"include '{'a' * 5000}'"])
 
 
 def checked(*words):
@@ -237,7 +238,7 @@ def test_whatever_a_gin_file_holds_is_taken_or_refused(text, tmp_path):
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
     for files, params in (([str(path)], []), ([TASK], [text])):
         try:
-            loaded = config.load(files, params)
+            loaded = configuration.load(files, params)
             loaded.check_macros()
         except TaacError as error:
             assert str(error)

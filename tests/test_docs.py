@@ -13,7 +13,7 @@ import gin
 import pytest
 
 from experiments import docs_tables
-from taac.training import config
+from taac import configuration
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS, TAAC = ROOT / "docs", ROOT / "taac"
@@ -162,7 +162,7 @@ OWN = re.compile(r"My[A-Z]\w+|Constructor|Other")  # names that stand for someth
 @functools.cache
 def parameters(configurable: str) -> frozenset[str] | None:
     """What can be bound, or is an attribute; None: no configurable of that name."""
-    config.load([])  # registers all
+    configuration.load([])  # registers all
     try:
         found = gin.get_configurable(configurable)
     except ValueError:
@@ -179,7 +179,7 @@ def unknown_bindings(text: str) -> list[str]:
     for code in code_of(text):
         gin_like = code.startswith("```\n") or "--gin_param" in code or re.match(r"\w+\.\w+ = ", code)
         for name, parameter in BINDING.findall(code) if gin_like else []:
-            known = parameters(name) if parameter else {*config.TASK_MACROS, "NAME"}
+            known = parameters(name) if parameter else {*configuration.TASK_MACROS, "NAME"}
             if not OWN.fullmatch(name) and (known is None or (parameter or name) not in known):
                 unknown.append(f"{name}.{parameter}" if parameter else name)
         if reference := re.fullmatch(r"(\w+)\.(\w+)", code):

@@ -7,8 +7,9 @@ import pytest
 import torch
 import torch.nn as nn
 
+from taac import configuration
 from taac.errors import TaacError
-from taac.training import config, experiment
+from taac.training import experiment
 
 TASK = "gin/tasks/simple_control.gin"
 SMALL = [
@@ -18,8 +19,8 @@ SMALL = [
 
 
 def build(method, *params):
-    loaded = config.load([TASK, f"gin/methods/{method}.gin"], [*SMALL, *params])
-    trainer = config.build(experiment.create_experiment)
+    loaded = configuration.load([TASK, f"gin/methods/{method}.gin"], [*SMALL, *params])
+    trainer = configuration.build(experiment.create_experiment)
     loaded.check_used()
     return trainer
 
@@ -175,7 +176,7 @@ def test_a_file_of_the_user_is_checked_where_it_binds_macros_too(tmp_path):
     own = tmp_path / "own.gin"
     own.write_text("include 'gin/methods/taac.gin'\nOneLayerCritics.input_size = %batch_size\n")
     with pytest.raises(TaacError, match=r"own\.gin:2: OneLayerCritics\.input_size.*nothing in this experiment uses"):
-        loaded = config.load([TASK, str(own)], SMALL)
-        trainer = config.build(experiment.create_experiment)
+        loaded = configuration.load([TASK, str(own)], SMALL)
+        trainer = configuration.build(experiment.create_experiment)
         trainer.close()
         loaded.check_used()

@@ -6,19 +6,20 @@ import numpy as np
 import pytest
 import torch
 
+from taac import configuration
 from taac.acting.evaluation import evaluate
 from taac.acting.metrics import summarize
-from taac.training import config, experiment
+from taac.training import experiment
 
 TASK = "gin/tasks/simple_control.gin"
 
 
 def train(method, *params, updates):
     """Collects and learns until so many updates were taken, without writing anything."""
-    loaded = config.load(
+    loaded = configuration.load(
         [TASK, f"gin/methods/{method}.gin"], ["normalize_rewards = False", "reward_clip = None", *params]
     )
-    trainer = config.build(experiment.create_experiment)
+    trainer = configuration.build(experiment.create_experiment)
     loaded.check_used()
     while trainer.learner.num_updates < updates:
         trainer.collect()

@@ -18,8 +18,9 @@ FOREVER = 1_000_000_000
 
 def build(options: dict[str, Any], params: list[str]) -> Any:
     """A trainer of a method on HalfCheetah-v5 (or what `env` says), as `taac train` would build it."""
+    from taac import configuration, registry
     from taac.errors import TaacError
-    from taac.training import config, experiment
+    from taac.training import experiment
 
     env = options.get("env", "HalfCheetah-v5")
     if env == "Free-v0":
@@ -32,13 +33,14 @@ def build(options: dict[str, Any], params: list[str]) -> Any:
         f"evaluation_interval = {FOREVER}",
         f"checkpoint_interval = {FOREVER}",
     ]
+    registry.register()
     try:
-        loaded = config.load(files, [*fixed, *params, *options.get("gin_params", [])])
+        loaded = configuration.load(files, [*fixed, *params, *options.get("gin_params", [])])
     except TaacError as error:
         if "has no parameter" in str(error):
             raise worker.Missing(f"{str(error).split(';')[0]} in this version") from error
         raise
-    trainer = config.build(experiment.create_experiment)
+    trainer = configuration.build(experiment.create_experiment)
     loaded.check_used()
     return trainer
 
@@ -83,14 +85,14 @@ def updates(options: dict[str, Any], answer: Answer) -> None:
 
 def training(options: dict[str, Any], answer: Answer) -> None:
     """The whole training loop, one update a step, summaries included; neither evaluation nor checkpoints."""
+    from taac import configuration
     from taac.runs.run_folder import RunFolder
-    from taac.training import config
 
     trainer = build(options, [f"initial_collect_steps = {options['collect']}"])
     meter = worker.Meter(answer, options["collect"] + options["warmup"], {})
     with tempfile.TemporaryDirectory() as path:
         folder = RunFolder(path)
-        folder.begin(config.operative_config(), {})
+        folder.begin(configuration.operative_config(), {})
         trainer.train(folder, lambda *_: meter.tick())
 
 
@@ -150,8 +152,8 @@ def memory(options: dict[str, Any], answer: Answer) -> None:
 
 def startup(options: dict[str, Any], answer: Answer) -> None:
     """When the first environment step and the first update had been made, as `taac train` makes them."""
+    from taac import configuration
     from taac.runs.run_folder import RunFolder
-    from taac.training import config
 
     imported = time.time()
     trainer = build(options, ["initial_collect_steps = 8"])
@@ -166,7 +168,7 @@ def startup(options: dict[str, Any], answer: Answer) -> None:
 
     with tempfile.TemporaryDirectory() as path:
         folder = RunFolder(path)
-        folder.begin(config.operative_config(), {})
+        folder.begin(configuration.operative_config(), {})
         trainer.train(folder, progress)
 
 

@@ -16,17 +16,18 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from taac import configuration, registry
 from taac.analysis.readers import events, run_records, tfrecords
 from taac.analysis.report import anchors, checks
-from taac.campaigns import comparison, time_left
+from taac.campaigns import time_left
 from taac.campaigns.launchers.slurm import SlurmQueue
+from taac.campaigns.run import Run
 from taac.demonstrations import episode_files
 from taac.environments.create import create_environment
 from taac.errors import TaacError
 from taac.runs import files, inspection, manifest
 from taac.runs.checkpoint import Checkpoints
 from taac.runs.run_folder import RunFolder
-from taac.training import config
 
 Drawn = Callable[[], None]  # writes what was drawn
 Kind = tuple[st.SearchStrategy[Drawn], Callable[[], object]]
@@ -200,7 +201,7 @@ def _warned(warnings: list[str]) -> None:
 
 def run_json(folder: Path) -> Kind:
     run = a_run(folder)
-    planned = comparison.Run("Pendulum-v1", "sac", 3, run, ())
+    planned = Run("Pendulum-v1", "sac", 3, run, ())
     readers = attempts(
         lambda: _record(run), RunFolder(run).read_run, planned.finished, lambda: RunFolder(run).open(GIN)
     )
@@ -210,11 +211,12 @@ def run_json(folder: Path) -> Kind:
 def config_gin(folder: Path) -> Kind:
     run = a_run(folder)
     path = str(run / "config.gin")
-    asked = config.load([path], trusted=False)  # imports what it needs
+    registry.register()
+    asked = configuration.load([path], trusted=False)
     readers = attempts(
         lambda: _record(run),
-        lambda: config.load([path], trusted=False).check_macros(),
-        lambda: asked.differences(config.load([path], imports=asked.imports)),
+        lambda: configuration.load([path], trusted=False).check_macros(),
+        lambda: asked.differences(configuration.load([path], imports=asked.imports)),
         lambda: RunFolder(run).open(GIN),
         lambda: time_left.read_pace(run, 0.0),
     )

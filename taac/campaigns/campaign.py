@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from taac.campaigns.comparison import Run
 from taac.campaigns.launchers import Launcher, Outcome
+from taac.campaigns.run import Run
 from taac.campaigns.time_left import TimeLeft
 from taac.errors import TaacError
 from taac.runs import files

@@ -7,14 +7,14 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import gin
 
+from taac import configuration
+from taac.campaigns.run import Run
 from taac.environments import single
 from taac.errors import TaacError
 from taac.runs import files
-from taac.training import config
 
 # Whose published settings an environment has: patterns of ids. Anything else gets those of simple control.
 CATEGORIES: dict[str, str] = {
@@ -24,50 +24,7 @@ CATEGORIES: dict[str, str] = {
     "driving": r"CarRacing-v\d+|racetrack-v\d+",
     "discrete_control": r"(CartPole|LunarLander|Acrobot)-v\d+",
 }
-# A line that opens what one attempt at a run prints; what is before it in the log is of earlier ones.
-ATTEMPT = "=== "
 _SHOWN = 10  # differences that a message tells
-_END_OF_LOG = 64 << 10  # bytes in which to look for what went wrong
-_LONGEST_LINE = 1000  # characters of it
-
-
-class Run(NamedTuple):
-    """One run of a comparison."""
-
-    task: str  # environment id
-    method: str  # a file in gin/methods
-    seed: int
-    folder: Path
-    command: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        return f"{self.task}/{self.method}/seed {self.seed}"
-
-    @property
-    def log(self) -> Path:
-        return self.folder.with_suffix(".log")
-
-    def finished(self) -> bool:
-        try:
-            return files.read_bounded_json(self.folder / "run.json", files.MAX_JSON_BYTES).get("status") == "finished"
-        except (OSError, files.Damaged, AttributeError):
-            return False
-
-    def error(self) -> str:
-        """What its last attempt printed when it was refused, in its first line; else the last line that it printed."""
-        try:
-            text = files.read_end(self.log, _END_OF_LOG).decode(errors="replace").replace("\r", "\n")
-        except OSError:
-            return "it printed nothing"
-        lines: list[str] = []
-        for line in text.splitlines():
-            if line.startswith(ATTEMPT):
-                lines = []
-            elif line.strip():
-                lines.append(line.strip())
-        refused = [line for line in lines if line.startswith("taac train: ")]
-        return (refused or lines or ["it printed nothing"])[-1][:_LONGEST_LINE]
 
 
 @gin.configurable
@@ -130,7 +87,7 @@ class Comparison:
         for method in self.methods:
             for task in self.tasks:
                 params = [*self.params(task, method), *gin_params]
-                config.load([*self.files(task, method), *gin_files], params).check_macros()
+                configuration.load([*self.files(task, method), *gin_files], params).check_macros()
 
     def plan(self, root_dir: str | Path, gin_files: Sequence[str] = (), gin_params: Sequence[str] = ()) -> list[Run]:
         """The runs, seed by seed, so that what is there at any moment can be compared.
@@ -181,9 +138,9 @@ def check_folders(runs: Sequence[Run]) -> None:
         file = run.folder / "config.gin"
         if not file.exists() and not run.finished():  # not begun, or killed in the making: `taac train` sees to that
             continue
-        asked = config.load(_after("--gin_file", run.command), _after("--gin_param", run.command))
+        asked = configuration.load(_after("--gin_file", run.command), _after("--gin_param", run.command))
         try:
-            found = asked.differences(config.load([str(file.absolute())], imports=asked.imports))
+            found = asked.differences(configuration.load([str(file.absolute())], imports=asked.imports))
         except TaacError as error:
             found = [str(error)]
         except (ValueError, RecursionError, MemoryError) as error:  # nested too deep; a number of too many digits
@@ -206,7 +163,7 @@ def _check_known(what: str, params: Mapping[str, tuple[str, ...]], known: set[st
         if name not in known:
             raise TaacError(
                 f"Comparison.{what}_params has '{name}', which is not in Comparison.{what}s"
-                f"{config.nearest(name, known)}; there are: {', '.join(sorted(known))}"
+                f"{configuration.nearest(name, known)}; there are: {', '.join(sorted(known))}"
             )
 
 

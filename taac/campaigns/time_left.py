@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from taac.campaigns.comparison import Run
+from taac.campaigns.run import Run
 from taac.runs import files
 
 _MOST = 64 << 20  # bytes of a file

@@ -11,7 +11,7 @@ from taac.commands import flags
 from taac.errors import TaacError
 
 if TYPE_CHECKING:
-    from taac.training.config import Config
+    from taac.configuration import Config
     from taac.training.trainer import Trainer
 
 
@@ -62,11 +62,13 @@ def _environment(env_name: str) -> None:
 
 
 def _experiment(gin_files: list[str]) -> None:
-    from taac.training import config, experiment
+    from taac import configuration, registry
+    from taac.training import experiment
     from taac.training.footprint import shares
 
-    loaded = config.load(gin_files, flags.FLAGS.gin_param)
-    trainer = config.build(experiment.create_experiment)
+    registry.register()
+    loaded = configuration.load(gin_files, flags.FLAGS.gin_param)
+    trainer = configuration.build(experiment.create_experiment)
     try:
         memory = shares(trainer)
     finally:
@@ -123,7 +125,7 @@ def _numbers(trainer: Trainer, loaded: Config, memory: list) -> None:
     print(f"memory: {readable_bytes(sum(share.bytes for share in memory))}, and what a gradient step needs on its way")
     for share in memory:
         print(f"  {readable_bytes(share.bytes):>9}  {share.what}")
-    found = advice(trainer, loaded.settings("taac.environments.create.create_environment"), memory)
+    found = advice(trainer, loaded.settings("create_environment"), memory)
     print("what looks wrong:" if found else "what looks wrong: nothing")
     for line in found:
         print(f"  {line}")

@@ -17,9 +17,10 @@ from taac.runs import files
 
 if TYPE_CHECKING:
     from taac.campaigns.campaign import State
-    from taac.campaigns.comparison import Comparison, Run
+    from taac.campaigns.comparison import Comparison
     from taac.campaigns.launchers import Launcher
     from taac.campaigns.launchers.slurm import SlurmArray
+    from taac.campaigns.run import Run
 
 SLURM = {"partition": "string", "time": "string", "mem": "string", "cpus": "integer", "gres": "string"}
 
@@ -79,17 +80,18 @@ def read() -> tuple[Comparison, SlurmArray]:
 
     Every mistake in the configuration of any run is found here.
     """
+    from taac import configuration, registry
     from taac.campaigns.comparison import Comparison
     from taac.campaigns.launchers.slurm import SlurmArray
-    from taac.training import config
 
     given = flags.FLAGS
-    config.load(given.gin_file)
-    bound = config.build(Comparison)
+    registry.register()
+    configuration.load(given.gin_file)
+    bound = configuration.build(Comparison)
     asked = {"methods": words(given.methods), "tasks": words(given.tasks), "seeds": given.seeds}
-    comparison = config.build(lambda: Comparison(**told({**asked, "first_seed": given.first_seed})))
+    comparison = configuration.build(lambda: Comparison(**told({**asked, "first_seed": given.first_seed})))
     wanted = {name: getattr(given, f"slurm_{name}") for name in (*SLURM, "setup", "options")}
-    array = config.build(lambda: SlurmArray(**told(wanted)))
+    array = configuration.build(lambda: SlurmArray(**told(wanted)))
     comparison.check(bound, given.gin_file, given.gin_param)
     return comparison, array
 

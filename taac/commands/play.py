@@ -37,12 +37,13 @@ def run() -> None:
     given = flags.FLAGS
     pictures = Pictures(given.record_file, given.film_strip, given.timeline, given.record_episodes, given.overlay)
 
+    from taac import configuration, registry
     from taac.acting.evaluation import evaluate
     from taac.demonstrations.episode_files import EpisodeWriter, check_new_file
     from taac.environments.create import create_environment
     from taac.runs import checkpoint, files
     from taac.runs.run_folder import RunFolder
-    from taac.training import config, experiment
+    from taac.training import experiment
     from taac.training.schedules import Schedules
 
     if given.record_demonstrations:
@@ -58,11 +59,14 @@ def run() -> None:
             "earlier version wrote the run; without --best, the newest checkpoint's is played"
         )
     saved = (folder.best if given.best else folder.checkpoints).newest()
-    config.load([str(folder.config.resolve())], trusted=given.trust)
+    registry.register()
+    configuration.load([str(folder.config.resolve())], trusted=given.trust)
     arguments = pictures.environment_arguments
-    environment = config.build(lambda: create_environment(num_envs=1, asynchronous=False, **arguments))
+    environment = configuration.build(lambda: create_environment(num_envs=1, asynchronous=False, **arguments))
     try:
-        agent = config.build(lambda: experiment.create_agent(environment, experiment.choose_device("cpu"), role="act"))
+        agent = configuration.build(
+            lambda: experiment.create_agent(environment, experiment.choose_device("cpu"), role="act")
+        )
         checkpoint.load_into(agent, agent.own_state(saved.part("agent")), saved.path)
         if (schedules := Schedules(agent)).values:  # it acts as it did there
             schedules.move(saved.env_steps, saved.part("counters")["updates"])

@@ -53,7 +53,9 @@ def run() -> None:
         diverged=diverged.parse(given.diverged),
     )
     comparison = report.make(root, options)
-    written = files.write(comparison, Path(flags.folder("--output_dir", given.output_dir)) if given.output_dir else root)
+    written = files.write(
+        comparison, Path(flags.folder("--output_dir", given.output_dir)) if given.output_dir else root
+    )
     for warning in comparison["warnings"]:
         print(f"warning: {warning}")
     for pair in comparison["pairs"]:

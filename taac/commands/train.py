@@ -12,9 +12,9 @@ from taac.commands import flags
 from taac.errors import DivergedError, Interrupted, TaacError
 
 if TYPE_CHECKING:
+    from taac.configuration import Config
     from taac.runs.layout import EpisodeSummary
     from taac.runs.run_folder import RunFolder
-    from taac.training.config import Config
     from taac.training.interruption import Interruption
     from taac.training.trainer import Trainer
 
@@ -30,15 +30,17 @@ def define_flags() -> None:
 def run() -> None:
     root_dir, gin_files = flags.root_dir(), flags.gin_files()
 
+    from taac import configuration, registry
     from taac.runs.run_folder import RunFolder, now
-    from taac.training import config, experiment
+    from taac.training import experiment
     from taac.training.interruption import Interruption
 
-    loaded = config.load(gin_files, flags.FLAGS.gin_param)
-    trainer = config.build(experiment.create_experiment)
+    registry.register()
+    loaded = configuration.load(gin_files, flags.FLAGS.gin_param)
+    trainer = configuration.build(experiment.create_experiment)
     try:
         loaded.check_used()
-        operative = config.operative_config()
+        operative = configuration.operative_config()
         folder = RunFolder(root_dir)
         finished = (
             f"{folder.path} holds this run already, finished; nothing to do. To train again, give another folder."

@@ -12,7 +12,9 @@ import gin
 import gymnasium
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from taac.configuration import reading
 from taac.environments import offscreen, single, torch_settings
+from taac.environments.foreign import refuse_foreign_environment
 from taac.environments.vector_environment import VectorEnvironment
 from taac.environments.workers import Workers
 from taac.errors import EnvironmentFailed, TaacError
@@ -33,6 +35,9 @@ def _with_bindings(wrapper: Callable[..., gymnasium.Env]) -> Callable[..., gymna
         return functools.partial(wrapper, **gin.get_bindings(wrapper))
     except ValueError:  # not configurable
         return wrapper
+
+
+reading.add_check(refuse_foreign_environment)
 
 
 @gin.configurable(denylist=["recorded"])

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from taac import nest
+from taac import configuration, nest
 from taac.acting.explorers import ZetaExplorer
 from taac.data_structures import AlgStep, StepType, TimeStep
 from taac.errors import TaacError
 from taac.ops.schedules import LinearSchedule
-from taac.training import config, experiment
+from taac.training import experiment
 from taac.training.schedules import Schedules
 
 B = 5
@@ -110,23 +110,23 @@ def test_epsilon_follows_its_schedule(monkeypatch):
 
 
 def test_algorithms_that_store_their_own_choice_are_refused():
-    config.load(
+    configuration.load(
         ["gin/tasks/simple_control.gin", "gin/methods/taac.gin"],
         ["Trainer.explorer = @ZetaExplorer()", "replay_length = 500"],
     )
     with pytest.raises(TaacError, match="ZetaExplorer replaces actions, which TaacAlgorithm would not see"):
-        config.build(experiment.create_experiment)
+        configuration.build(experiment.create_experiment)
 
 
 def test_recurrent_sac_learns_from_what_was_executed():
     """The memories that it stores are of the executed actions, which were not the policy's, and it trains."""
-    config.load(
+    configuration.load(
         ["gin/tasks/simple_control.gin", "gin/methods/sac_recurrent.gin"],
         ["create_environment.env_name = 'Pendulum-v1'", "initial_collect_steps = 20", "replay_length = 500",
          "hidden_layers = (8,)", "batch_size = 4", "num_envs = 1", "Trainer.explorer = @ZetaExplorer()",
          "ZetaExplorer.epsilon = 1.0"],
     )  # fmt: skip
-    trainer = config.build(experiment.create_experiment)
+    trainer = configuration.build(experiment.create_experiment)
     while trainer.env_steps < 60:
         trainer.collect()
     frames, memories = trainer.replay_buffer.sample(1, 30)
@@ -142,14 +142,14 @@ def test_recurrent_sac_learns_from_what_was_executed():
 
 
 def test_nested_actions_are_refused():
-    config.load(
+    configuration.load(
         ["gin/tasks/simple_control.gin", "gin/methods/sac_krep.gin"],
         ["Trainer.explorer = @ZetaExplorer()", "replay_length = 500"],
     )
     with pytest.raises(
         TaacError, match="ZetaExplorer explores one continuous action vector, but the actions are nested: 0, 1"
     ):
-        config.build(experiment.create_experiment)
+        configuration.build(experiment.create_experiment)
 
 
 @pytest.mark.parametrize("batch", [2, 3])
@@ -174,11 +174,11 @@ def test_settings_out_of_range(settings):
 
 @pytest.mark.parametrize("params, last", [([], 0.01), (["exploration/LinearSchedule.end = 0.1"], 0.1)])
 def test_epsilon_of_sac_ez_falls_over_the_run_unless_it_is_constant(params, last):
-    loaded = config.load(
+    loaded = configuration.load(
         ["gin/tasks/simple_control.gin", "gin/methods/sac_ez.gin"],
         ["create_environment.env_name = 'Pendulum-v1'", "num_env_steps = 20000", *params],
     )
-    trainer = config.build(experiment.create_experiment)
+    trainer = configuration.build(experiment.create_experiment)
     loaded.check_used()
     trainer.close()
     explorer, asked = trainer.explorer, torch.ones(4000, dtype=torch.uint8)
@@ -192,12 +192,12 @@ def test_epsilon_of_sac_ez_falls_over_the_run_unless_it_is_constant(params, last
 
 def test_what_is_replayed_is_what_was_executed():
     """The whole way: while an action is held, the replayed prev_action stays the same, and the record says repeated."""
-    config.load(
+    configuration.load(
         ["gin/tasks/simple_control.gin", "gin/methods/sac_ez.gin"],
         ["create_environment.env_name = 'Pendulum-v1'", "initial_collect_steps = 20", "replay_length = 500",
          "hidden_layers = (8,)", "ZetaExplorer.epsilon = 1.0", "ZetaExplorer.mu = 1.2"],
     )  # fmt: skip
-    trainer = config.build(experiment.create_experiment)
+    trainer = configuration.build(experiment.create_experiment)
     while trainer.env_steps < 199:
         trainer.collect()
     trainer.close()

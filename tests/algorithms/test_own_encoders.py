@@ -6,11 +6,11 @@ import gin
 import pytest
 import torch
 
-from taac import nest
+from taac import configuration, nest
 from taac.errors import TaacError
 from taac.learning.learner import Learner
 from taac.ops.schedules import LinearSchedule
-from taac.training import config, experiment
+from taac.training import experiment
 from tests.methods import DISCRETE_METHODS, METHODS, fitting
 from tests.training.test_trainer import SMALL, build
 
@@ -114,15 +114,15 @@ def test_the_actors_loss_trains_it_and_nothing_else_does(method):
 @pytest.mark.parametrize("method", OWN)
 def test_a_role_holds_the_encoders_that_acting_needs(method):
     encoders = [f"{of(method)}.encoder_ctor = @LinearEncoder", f"{of(method)}.actor_encoder_ctor = @LinearEncoder"]
-    config.load(
+    configuration.load(
         ["gin/tasks/simple_control.gin", f"gin/methods/{method}.gin"],
         [*SMALL, *encoders, *fitting(method), "hidden_layers = (8,)"],
     )
-    environment = config.build(experiment.create_environment)
+    environment = configuration.build(experiment.create_environment)
     agents = []
     for role in ("learn", "act"):
         torch.manual_seed(0)
-        agents.append(config.build(lambda role=role: experiment.create_agent(environment, CPU, role=role)))
+        agents.append(configuration.build(lambda role=role: experiment.create_agent(environment, CPU, role=role)))
     time_step = environment.reset(1)
     environment.close()
     found = [nest.flatten(tuple(agent.predict_step(time_step, agent.initial_state(1)))) for agent in agents]

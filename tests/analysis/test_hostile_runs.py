@@ -15,7 +15,8 @@ from taac.analysis.report import files as report_files
 from taac.analysis.report import make as report
 from taac.analysis.report.scores import Options
 from taac.campaigns import time_left
-from taac.campaigns.comparison import Run, check_folders
+from taac.campaigns.comparison import check_folders
+from taac.campaigns.run import Run
 from taac.errors import TaacError
 from tests.analysis.campaigns import COLUMNS, make_run
 

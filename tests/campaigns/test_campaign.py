@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from taac.campaigns.campaign import Campaign, State
-from taac.campaigns.comparison import ATTEMPT, Run
 from taac.campaigns.launchers import Outcome
+from taac.campaigns.run import ATTEMPT, Run
 from taac.commands.compare import View
 from taac.errors import TaacError
 from tests.campaigns.launched import BREAKS, POINT, compare, evaluations, finish, processes, record, wait_for

@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from taac import configuration
 from taac.campaigns import comparison
-from taac.campaigns.comparison import ATTEMPT, Comparison, Run
+from taac.campaigns.comparison import Comparison
 from taac.campaigns.launchers.slurm import SlurmArray
+from taac.campaigns.run import ATTEMPT, Run
+from taac.configuration.config import OF_COMPARE
 from taac.errors import TaacError
-from taac.training import config, experiment
+from taac.training import experiment
 from tests.campaigns.launched import POINT, SMALL, compare, finish
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,7 +51,7 @@ def words_after(run, flag):
 
 def bound(run):
     """What a run's files and parameters bind in the end."""
-    loaded = config.load(words_after(run, "--gin_file"), words_after(run, "--gin_param"))
+    loaded = configuration.load(words_after(run, "--gin_file"), words_after(run, "--gin_param"))
     return {
         b.scope if b.selector == "gin.macro" else f"{b.selector.rsplit('.', 1)[-1]}.{b.name}": b.value
         for b in loaded.bindings.values()
@@ -91,8 +94,8 @@ def test_the_nearer_setting_wins(tmp_path):
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.stem)
 def test_a_shipped_comparison_is_without_mistakes(path):
-    config.load([str(path)])
-    held = config.build(Comparison)
+    configuration.load([str(path)])
+    held = configuration.build(Comparison)
     held.check(held, [str(path)])
     for run in held.plan("R", [str(path)]):
         assert bound(run)["create_environment.env_name"] == run.task
@@ -101,14 +104,14 @@ def test_a_shipped_comparison_is_without_mistakes(path):
 def test_the_comparison_of_simple_control_is_the_published_one():
     path = ROOT / "experiments" / "simple_control.gin"
     assert path in SHIPPED
-    config.load([str(path)])
-    held = config.build(Comparison)
+    configuration.load([str(path)])
+    held = configuration.build(Comparison)
     assert held.methods == ("sac", "taac") and len(held.seeds) >= 5
     assert held.tasks == ("MountainCarContinuous-v0", "LunarLanderContinuous-v3", "InvertedDoublePendulum-v5")
     for run in held.plan("R", [str(path)]):
-        plain = config.load(words_after(run, "--gin_file")[:2], words_after(run, "--gin_param")[-2:]).bindings
-        own = config.load(words_after(run, "--gin_file"), words_after(run, "--gin_param")).bindings
-        assert {k: b.value for k, b in own.items() if not k[1].startswith(config.OF_COMPARE)} == {
+        plain = configuration.load(words_after(run, "--gin_file")[:2], words_after(run, "--gin_param")[-2:]).bindings
+        own = configuration.load(words_after(run, "--gin_file"), words_after(run, "--gin_param")).bindings
+        assert {k: b.value for k, b in own.items() if not k[1].startswith(OF_COMPARE)} == {
             k: b.value for k, b in plain.items()
         }
 
@@ -138,9 +141,9 @@ def test_mistakes_in_a_gin_file_are_found(tmp_path, text, words):
     file = tmp_path / "mine.gin"
     file.write_text(f"Comparison.methods = ('sac', 'taac')\nComparison.tasks = ('Pendulum-v1',)\n{text}\n")
     with pytest.raises(TaacError) as caught:
-        config.load([str(file)])
-        held = config.build(Comparison)
-        config.build(SlurmArray)
+        configuration.load([str(file)])
+        held = configuration.build(Comparison)
+        configuration.build(SlurmArray)
         held.check(held, [str(file)])
     assert all(word in str(caught.value) for word in words), caught.value
 
@@ -169,8 +172,8 @@ def test_flags_win_over_the_file(tmp_path):
 
 def test_an_experiment_for_compare_says_what_is_missing_to_train():
     with pytest.raises(TaacError, match="bind it"):
-        config.load(["experiments/simple_control.gin"])
-        config.build(comparison.config.gin.get_configurable("create_experiment"))
+        configuration.load(["experiments/simple_control.gin"])
+        configuration.build(experiment.create_experiment)
 
 
 def test_the_error_of_a_run_is_of_its_last_attempt(tmp_path):
@@ -200,9 +203,9 @@ def test_of_a_log_of_gigabytes_the_end_is_read(tmp_path):
 def operative():
     """The config.gin that the first run of `planned` leaves."""
     run = planned(Path("R"), ["gamma = 0.9"])[0]
-    config.load(words_after(run, "--gin_file"), words_after(run, "--gin_param"))
-    trainer = config.build(experiment.create_experiment)
-    text = config.operative_config()
+    configuration.load(words_after(run, "--gin_file"), words_after(run, "--gin_param"))
+    trainer = configuration.build(experiment.create_experiment)
+    text = configuration.operative_config()
     trainer.close()
     return text
 
@@ -338,7 +341,7 @@ def test_values_that_are_nested_too_deeply_are_refused(tmp_path, value, depth):
     def deeper(n):
         if n:
             return deeper(n - 1)
-        return config.load([str(tmp_path / "f.gin")], trusted=False)
+        return configuration.load([str(tmp_path / "f.gin")], trusted=False)
 
     with pytest.raises(TaacError, match=r"f\.gin"):
         deeper(depth)

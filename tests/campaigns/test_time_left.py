@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from taac.campaigns import time_left
-from taac.campaigns.comparison import Run
+from taac.campaigns.run import Run
 
 
 @pytest.mark.parametrize(

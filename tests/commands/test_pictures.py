@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from taac import configuration
 from taac.acting.evaluation import evaluate
 from taac.commands.pictures import Pictures, action_parts
 from taac.environments.create import create_environment
 from taac.errors import TaacError
-from taac.training import config, experiment
+from taac.training import experiment
 from tests.environments.toys import env_id
 from tests.methods import METHODS, fitting
 from tests.training.test_tensorboard import TINY
@@ -19,13 +20,13 @@ from tests.training.test_tensorboard import TINY
 
 def draw(folder, method, *params, file="x.gif", **settings):
     """Pictures of one episode of an untrained agent that samples (so that it both acts and repeats); gives its steps."""
-    config.load(["gin/tasks/simple_control.gin", f"gin/methods/{method}.gin"], [*TINY, *fitting(method), *params])
+    configuration.load(["gin/tasks/simple_control.gin", f"gin/methods/{method}.gin"], [*TINY, *fitting(method), *params])
     names = {"record_file": file, "film_strip": "strip.png", "timeline": "time.png"}
     given = {k: str(folder / v) for k, v in names.items()}
     pictures = Pictures(**{**given, "record_episodes": 1, "overlay": True, **settings})
-    environment = config.build(lambda: create_environment(num_envs=1, **pictures.environment_arguments))
+    environment = configuration.build(lambda: create_environment(num_envs=1, **pictures.environment_arguments))
     try:
-        agent = config.build(lambda: experiment.create_agent(environment, experiment.choose_device("cpu")))
+        agent = configuration.build(lambda: experiment.create_agent(environment, experiment.choose_device("cpu")))
         recorder = pictures.begin(environment)
         evaluate(agent, environment, 1, 0, 1.0, recorder)
         pictures.close()
@@ -73,8 +74,8 @@ def test_a_bare_video_has_the_size_of_the_frames(tmp_path):
 
 
 def test_parts_of_an_action_are_named_in_the_order_in_which_they_are_drawn(tmp_path):
-    config.load(["gin/tasks/simple_control.gin", "gin/methods/sac_krep.gin"], TINY)
-    environment = config.build(create_environment)
+    configuration.load(["gin/tasks/simple_control.gin", "gin/methods/sac_krep.gin"], TINY)
+    environment = configuration.build(create_environment)
     assert action_parts(environment) == (["choice 0", "action 1"], [3, None])
     environment.close()
     (step, *_) = draw(tmp_path, "sac_krep", record_file=None, film_strip=None)

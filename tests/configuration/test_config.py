@@ -10,10 +10,11 @@ import gin
 import numpy as np
 import pytest
 
+from taac import configuration
 from taac.demonstrations.episode_files import EpisodeWriter
 from taac.errors import TaacError
 from taac.runs.run_folder import RunFolder
-from taac.training import config, experiment
+from taac.training import experiment
 from tests import methods
 from tests.optional_packages import skip_without_package
 
@@ -29,8 +30,8 @@ SMALL = ["replay_length = 500", "hidden_layers = (8,)", "batch_size = 4", "initi
 
 
 def build(files, params=()):
-    loaded = config.load([str(f) for f in files], params)
-    trainer = config.build(experiment.create_experiment)
+    loaded = configuration.load([str(f) for f in files], params)
+    trainer = configuration.build(experiment.create_experiment)
     loaded.check_used()
     return trainer
 
@@ -144,7 +145,7 @@ def test_several_rewards_train_evaluate_and_save(name, tmp_path):
     more = [*short, "create_experiment.evaluation_envs = 1", f"create_environment.env_name = '{env_name}'"]
     trainer = build(files, [*SMALL, *params, *more, "create_environment.max_episode_steps = 15"])
     folder = RunFolder(tmp_path / "run")
-    folder.begin(config.operative_config(), {"seed": 0, "environment": env_name})
+    folder.begin(configuration.operative_config(), {"seed": 0, "environment": env_name})
     trainer.train(folder)
     trainer.close()
     dim = len(trainer.agent.algorithm.reward_weights)
@@ -165,15 +166,15 @@ def test_there_is_no_file_for_a_combination():
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda p: p.stem)
 def test_a_task_file_defines_every_macro_of_the_table(task):
-    loaded = config.load([str(task)])
-    assert {b.scope for b in loaded.bindings.values() if b.selector == "gin.macro"} == set(config.TASK_MACROS)
+    loaded = configuration.load([str(task)])
+    assert {b.scope for b in loaded.bindings.values() if b.selector == "gin.macro"} == set(configuration.TASK_MACROS)
 
 
 def test_order_of_task_and_method_does_not_matter():
     build([TASK, METHOD], SMALL).close()
-    first = config.operative_config()
+    first = configuration.operative_config()
     build([METHOD, TASK], SMALL).close()
-    assert config.operative_config() == first
+    assert configuration.operative_config() == first
 
 
 def test_later_bindings_win():
@@ -184,10 +185,10 @@ def test_later_bindings_win():
 
 def test_the_operative_configuration_builds_the_same_experiment(tmp_path):
     build(["experiments/smoke.gin"], SMALL).close()
-    first = config.operative_config()
+    first = configuration.operative_config()
     (tmp_path / "config.gin").write_text(first)
     build([tmp_path / "config.gin"]).close()
-    assert config.operative_config() == first
+    assert configuration.operative_config() == first
 
 
 def test_files_are_found_from_any_working_directory(tmp_path, monkeypatch):
@@ -309,28 +310,28 @@ def test_bad_syntax(param, words):
 
 def test_missing_file_names_the_nearest():
     with pytest.raises(TaacError, match=r"did you mean 'gin/methods/taac.gin'"):
-        config.load(["gin/methods/tac.gin"])
+        configuration.load(["gin/methods/tac.gin"])
 
 
 def test_missing_include_names_its_place(tmp_path):
     path = tmp_path / "mine.gin"
     path.write_text("gamma = 0.9\ninclude 'gin/tasks/simple_controll.gin'\n")
     with pytest.raises(TaacError, match=r"mine.gin:2.*did you mean 'gin/tasks/simple_control.gin'"):
-        config.load([str(path)])
+        configuration.load([str(path)])
 
 
 def test_a_file_that_includes_itself(tmp_path):
     path = tmp_path / "mine.gin"
     path.write_text(f"include '{path}'\n")
     with pytest.raises(TaacError, match="includes itself"):
-        config.load([str(path)])
+        configuration.load([str(path)])
 
 
 def test_a_file_that_is_not_text(tmp_path):
     path = tmp_path / "mine.gin"
     path.write_bytes(b"\xff\xfe\x00gamma")
     with pytest.raises(TaacError, match=r"mine.gin cannot be read"):
-        config.load([str(path)])
+        configuration.load([str(path)])
 
 
 @pytest.mark.parametrize(
@@ -388,8 +389,8 @@ def test_values_out_of_range(param, words):
 
 
 def test_loading_again_forgets_what_was_loaded_before():
-    config.load([TASK, METHOD], ["gamma = 0.3"])
-    config.load([TASK, METHOD])
+    configuration.load([TASK, METHOD], ["gamma = 0.3"])
+    configuration.load([TASK, METHOD])
     assert gin.query_parameter("%gamma") == 0.99
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tests.toy_tasks  # noqa: F401
-from taac import nest
+from taac import configuration, nest
 from taac.acting.evaluation import evaluate
 from taac.acting.metrics import summarize
 from taac.algorithms.agent import Agent
@@ -22,7 +22,7 @@ from taac.environments.create import create_environment
 from taac.errors import TaacError
 from taac.replay import Batch
 from taac.runs.run_folder import RunFolder
-from taac.training import config, experiment
+from taac.training import experiment
 from tests.algorithms import test_sac, test_taac
 from tests.algorithms.test_sac import BATCH, IS_FIRST, NUM_ACTIONS, STEPS, check_update, record_draws, weights_of
 from tests.training.test_trainer import assert_same_parameters, rows, run
@@ -35,8 +35,8 @@ SMALL = [
 
 
 def build(*params, method="sac", files=()):
-    loaded = config.load([TASK, f"gin/methods/{method}.gin", *files], [*SMALL, *params])
-    trainer = config.build(experiment.create_experiment)
+    loaded = configuration.load([TASK, f"gin/methods/{method}.gin", *files], [*SMALL, *params])
+    trainer = configuration.build(experiment.create_experiment)
     loaded.check_used()
     return trainer
 

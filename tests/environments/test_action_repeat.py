@@ -9,6 +9,7 @@ import pytest
 import torch
 from gymnasium.vector import SyncVectorEnv
 
+from taac import configuration
 from taac.acting.evaluation import evaluate
 from taac.acting.metrics import EpisodeRecorder
 from taac.algorithms import SacAlgorithm
@@ -20,7 +21,7 @@ from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
 from taac.networks import RewardNormalizer
 from taac.specs import bounded
-from taac.training import config, experiment
+from taac.training import experiment
 from tests.environments.toys import Probe, env_id
 
 FIRST, MID, LAST = (int(t) for t in StepType)
@@ -88,12 +89,12 @@ def test_a_repeat_below_one_is_refused():
 
 
 def build(*params):
-    config.load(
+    configuration.load(
         ["gin/tasks/simple_control.gin", "gin/methods/sac_nrep.gin"],
         ["create_environment.env_name = 'Pendulum-v1'", "initial_collect_steps = 60", "replay_length = 500",
          "hidden_layers = (8,)", "batch_size = 4", "create_experiment.evaluation_envs = 1", *params],
     )  # fmt: skip
-    return config.build(experiment.create_experiment)
+    return configuration.build(experiment.create_experiment)
 
 
 def test_the_trainer_counts_what_the_environment_counts():
@@ -353,13 +354,13 @@ def test_the_record_of_an_episode_follows_the_durations():
 
 def test_the_trainer_counts_what_chosen_durations_take():
     """Two environments, episodes of 7 and 5 steps; frame by frame durations are 1, 2, 3, 1... in one, 3, 2, 1... in the other."""
-    config.load(
+    configuration.load(
         ["gin/tasks/simple_control.gin", "gin/methods/sac_krep.gin"],
         [f"create_environment.env_name = '{env_id('Counter')}'", "segment_length = 4",
          "create_environment.env_kwargs = {'scripts': (('7t', '5u'), ('7t', '5u'))}", "num_envs = 2",
          "initial_collect_steps = 10000", "replay_length = 500", "hidden_layers = (8,)", "batch_size = 4"],
     )  # fmt: skip
-    trainer = config.build(experiment.create_experiment)
+    trainer = configuration.build(experiment.create_experiment)
     taken = [0, 0]
     for i, env in enumerate(trainer.environment._env.envs):
         assert env.action_space[0].n == 3  # K is the segment length less one

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
+from taac import configuration
 from taac.data_structures import StepType
 from taac.environments.create import create_environment
 from taac.environments.single import OPTIONAL_PACKAGES, find_spec
 from taac.environments.wrappers import SplitReward, SuccessEndsEpisode
 from taac.errors import TaacError
-from taac.training import config
 from tests.environments.toys import env_id
 from tests.optional_packages import skip_without_package
 
@@ -78,7 +78,7 @@ def test_an_environment_that_does_not_tell_success_is_refused():
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_reward_is_split_as_gin_says_in_workers_too(asynchronous):
     gin_params = ["create_environment.wrappers = (@SplitReward,)", "SplitReward.keys = ('cost', 'near')"]
-    loaded = config.load([], gin_params)
+    loaded = configuration.load([], gin_params)
     rows = table(3, env_kwargs={"scripts": (("2u",),)}, asynchronous=asynchronous)
     loaded.check_used()
     assert rows == [(FIRST, [0, 0], 1), (MID, [-0.5, 1], 1), (LAST, [-0.5, 2], 1), (FIRST, [0, 0], 1)]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import tests.toy_tasks  # noqa: F401
-from taac import nest
+from taac import configuration, nest
 from taac.acting.evaluation import evaluate
 from taac.acting.metrics import summarize
 from taac.data_structures import FIRST, Experience
@@ -18,7 +18,7 @@ from taac.errors import DivergedError, TaacError
 from taac.learning.optimizers import TensorFlowAdam
 from taac.runs import checkpoint
 from taac.runs.run_folder import RunFolder
-from taac.training import config, experiment
+from taac.training import experiment
 from tests.demonstrations.test_imitation import POINT, SMALL, binding, build, drive
 from tests.methods import METHODS, fitting
 from tests.training.test_trainer import assert_same_parameters, rows, run
@@ -425,9 +425,9 @@ def test_a_run_does_not_go_on_with_other_demonstrations(demonstrations, tmp_path
 @pytest.mark.parametrize("role", ["act", "collect"])
 def test_roles_take_over_the_state_of_an_agent_that_learns_with_signals(role, tmp_path):
     trainer = trained(build(SIGNALS, method="taac"), 3)
-    config.load(["gin/tasks/simple_control.gin", "gin/methods/taac.gin"], [*SMALL, SIGNALS])
-    environment = config.build(experiment.create_environment)
-    agent = config.build(lambda: experiment.create_agent(environment, CPU, role=role))
+    configuration.load(["gin/tasks/simple_control.gin", "gin/methods/taac.gin"], [*SMALL, SIGNALS])
+    environment = configuration.build(experiment.create_environment)
+    agent = configuration.build(lambda: experiment.create_agent(environment, CPU, role=role))
     assert not agent.signals and not any("reward_signals" in name for name in agent.state_dict())
     state = trainer.agent.state_dict()
     assert any(name.startswith("reward_signals.rnd.") for name in state)

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from taac import nest
+from taac import configuration, nest
 from taac.algorithms.agent import Agent
 from taac.errors import TaacError
 from taac.learning.learner import Learner
 from taac.runs import checkpoint
 from taac.runs.checkpoint import Checkpoints
-from taac.training import config, experiment
+from taac.training import experiment
 from tests.methods import METHODS, fitting
 
 CPU = torch.device("cpu")
@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 @pytest.fixture(params=METHODS)
 def make(request):
     """Makes agents of a method on a toy; all of one seed, so of the same parameters."""
-    config.load(
+    configuration.load(
         ["gin/tasks/simple_control.gin", f"gin/methods/{request.param}.gin"],
         [
             "create_environment.env_name = 'tests.toy_tasks:taac-test/PointMass-v0'", "num_envs = 3",
@@ -31,11 +31,11 @@ def make(request):
             *fitting(request.param),
         ],
     )  # fmt: skip
-    environment = config.build(experiment.create_environment)
+    environment = configuration.build(experiment.create_environment)
 
     def make(role, seed=0):
         torch.manual_seed(seed)
-        return config.build(lambda: experiment.create_agent(environment, CPU, role=role))
+        return configuration.build(lambda: experiment.create_agent(environment, CPU, role=role))
 
     make.method, make.environment = request.param, environment
     yield make
@@ -165,10 +165,10 @@ REMOTE = [
 
 def collect_remotely(connection):
     """Another process: an agent that only collects, on parameters that come through a pipe."""
-    config.load(["gin/tasks/simple_control.gin", "gin/methods/taac.gin"], REMOTE)
-    environment = config.build(experiment.create_environment)
+    configuration.load(["gin/tasks/simple_control.gin", "gin/methods/taac.gin"], REMOTE)
+    environment = configuration.build(experiment.create_environment)
     torch.manual_seed(123)
-    agent = config.build(lambda: experiment.create_agent(environment, CPU, role="collect"))
+    agent = configuration.build(lambda: experiment.create_agent(environment, CPU, role="collect"))
     time_step, state = environment.reset(5), agent.initial_state(3)
     while (handed := connection.recv()) is not None:
         agent.load_acting_state({name: torch.from_numpy(value) for name, value in handed.items()})
@@ -187,10 +187,10 @@ def test_a_collector_in_another_process():
     here, there = multiprocessing.get_context("spawn").Pipe()
     process = multiprocessing.get_context("spawn").Process(target=collect_remotely, args=(there,))
     process.start()
-    config.load(["gin/tasks/simple_control.gin", "gin/methods/taac.gin"], REMOTE)
-    trainer = config.build(experiment.create_experiment)
-    environment = config.build(experiment.create_environment)
-    local = config.build(lambda: experiment.create_agent(environment, CPU, role="collect"))
+    configuration.load(["gin/tasks/simple_control.gin", "gin/methods/taac.gin"], REMOTE)
+    trainer = configuration.build(experiment.create_experiment)
+    environment = configuration.build(experiment.create_environment)
+    local = configuration.build(lambda: experiment.create_agent(environment, CPU, role="collect"))
     time_step, state = environment.reset(5), local.initial_state(3)
     found = []
     for _ in range(2):
@@ -232,4 +232,4 @@ def test_what_a_role_is_not_for_is_refused():
 
 def test_a_role_is_not_for_gin_files():
     with pytest.raises(TaacError, match="role"):
-        config.load(["gin/tasks/simple_control.gin", "gin/methods/sac.gin"], ["create_agent.role = 'act'"])
+        configuration.load(["gin/tasks/simple_control.gin", "gin/methods/sac.gin"], ["create_agent.role = 'act'"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from taac import configuration
 from taac.acting.evaluation import evaluate
 from taac.acting.metrics import summarize
 from taac.algorithms import agent as agent_module
@@ -14,7 +15,7 @@ from taac.learning import learner as learner_module
 from taac.machine.compiled import CompiledFunction
 from taac.runs.run_folder import RunFolder
 from taac.specs import AGENT_MASK
-from taac.training import config, experiment
+from taac.training import experiment
 from tests.environments.team import ALONE, CALLED, TEAM, Team
 
 SHARED = "create_agent.shared_policy = True"
@@ -25,11 +26,11 @@ PRIORITIZED = "create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer"
 
 def build(method, *params, env=TEAM, **kwargs):
     task = "discrete_control" if "discrete" in method or "branches" in method else "simple_control"
-    loaded = config.load(
+    loaded = configuration.load(
         [f"gin/tasks/{task}.gin", f"gin/methods/{method}.gin"],
         [*SMALL, f"create_environment.env_name = '{env}'", f"create_environment.env_kwargs = {kwargs!r}", *params],
     )
-    trainer = config.build(experiment.create_experiment)
+    trainer = configuration.build(experiment.create_experiment)
     loaded.check_used()
     return trainer
 
@@ -64,7 +65,7 @@ def test_absent_agents_are_sent_nothing(name, tmp_path):
     params += ["create_agent.normalize_observations = True", "evaluation_episodes = 2"]
     trainer = build(method, SHARED, *params, *(EXPLORE if "discrete" in method else []), comes_and_goes=True, **kwargs)
     folder = RunFolder(tmp_path / "run")
-    folder.begin(config.operative_config(), {"seed": 0, "environment": "Team"})
+    folder.begin(configuration.operative_config(), {"seed": 0, "environment": "Team"})
     Team.mistakes = 0
     trainer.train(folder)
     trainer.close()

@@ -7,10 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from taac import configuration
 from taac.errors import TaacError
 from taac.learning import learner as learner_module
 from taac.machine import products
-from taac.training import config, experiment, trainer_state
+from taac.training import experiment, trainer_state
 from tests.machine.test_amx import needs_amx
 
 needs_onednn = pytest.mark.skipif(not products.onednn_is_exact(), reason="no exact float32 product of oneDNN's here")
@@ -121,14 +122,14 @@ def test_products_that_round_are_not_taken_for_exact(monkeypatch):
 
 
 def trainer(*params):
-    config.load(
+    configuration.load(
         ["gin/tasks/simple_control.gin", "gin/methods/taac.gin"],
         [
             "create_environment.env_name = 'Pendulum-v1'", "num_env_steps = 400", "initial_collect_steps = 100",
             "batch_size = 32", "replay_length = 500", *params,
         ],
     )  # fmt: skip
-    return config.build(experiment.create_experiment)
+    return configuration.build(experiment.create_experiment)
 
 
 def losses(kind):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from taac.training import config, experiment
+from taac import configuration
+from taac.training import experiment
 from tests.methods import DISCRETE_METHODS, METHODS
 
 NEVER_REPEATS = {"sac", "sac_ntd", "sac_recurrent", "sac_value", *DISCRETE_METHODS}
@@ -13,7 +14,7 @@ CURVES = {"taac_l", "taac_q"}  # going on changes the action, so that repetition
 
 
 def trained(method, num_envs=3):
-    loaded = config.load(
+    loaded = configuration.load(
         ["gin/tasks/simple_control.gin", f"gin/methods/{method}.gin"],
         [
             "create_environment.env_name = 'tests.environments.toys:taac-test/Ledger-v0'",
@@ -22,7 +23,7 @@ def trained(method, num_envs=3):
             "hidden_layers = (16,)", "batch_size = 16", "replay_length = 400",
         ],
     )  # fmt: skip
-    trainer = config.build(experiment.create_experiment)
+    trainer = configuration.build(experiment.create_experiment)
     loaded.check_used()
     while trainer.env_steps < trainer.num_env_steps:
         trainer.collect()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from taac.training import config, experiment
+from taac import configuration
+from taac.training import experiment
 from taac.training.advice import advice
 from taac.training.footprint import shares
 
@@ -14,8 +15,8 @@ PENDULUM = ["create_environment.env_name = 'Pendulum-v1'", "hidden_layers = (8,)
 
 
 def advised(*params, files=FILES):
-    loaded = config.load(files, [*PENDULUM, *params])
-    trainer = config.build(experiment.create_experiment)
+    loaded = configuration.load(files, [*PENDULUM, *params])
+    trainer = configuration.build(experiment.create_experiment)
     memory = shares(trainer)
     trainer.close()
     loaded.check_used()
@@ -105,6 +106,6 @@ def test_where_each_value_came_from(tmp_path):
     assert origins["Learner.max_grad_norm = None"] == "default"
     assert origins["create_agent.algorithm_ctor = @SacAlgorithm"].startswith("gin/methods/sac.gin:")
     # Together they are the configuration: what they say builds the same again.
-    config.load([], list(origins))
-    config.build(experiment.create_experiment).close()
+    configuration.load([], list(origins))
+    configuration.build(experiment.create_experiment).close()
     assert dict(loaded.origins()).keys() == origins.keys()

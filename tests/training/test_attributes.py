@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from taac import configuration
 from taac.errors import TaacError
 from taac.runs.run_folder import RunFolder
-from taac.training import config
 from tests.training.test_trainer import assert_same_parameters, build, run
 
 SHORT = ("num_env_steps = 330", "evaluation_interval = 330", "evaluation_episodes = 1", "checkpoint_interval = 1000",
@@ -127,7 +127,7 @@ def test_any_kind_of_number_can_be_set_and_saved(tmp_path, kind):
     trainer.attributes.set("learning_rate/critic", kind(1))
     trainer.attributes.set("batch_size", kind(16))
     folder = RunFolder(tmp_path)
-    folder.begin(config.operative_config(), {})
+    folder.begin(configuration.operative_config(), {})
     trainer.save(folder)
     trainer.close()
     resumed = build(*SHORT)

@@ -5,23 +5,23 @@ from __future__ import annotations
 import pytest
 import torch
 
-from taac import nest
+from taac import configuration, nest
 from taac.data_structures import StepType
 from taac.ops.value_ops import compare_through_return
-from taac.training import config, experiment
+from taac.training import experiment
 
 
 @pytest.mark.parametrize("method", ["taac", "taac_l", "taac_q"])
 def test_on_replayed_segments_of_a_policy_that_has_changed_since(method):
     """With forced switches, random first trajectories, episodes that end, and a policy trained and then disturbed."""
-    config.load(
+    configuration.load(
         ["gin/tasks/simple_control.gin", f"gin/methods/{method}.gin"],
         ["create_environment.env_name = 'Pendulum-v1'", "create_environment.max_episode_steps = 9", "num_envs = 2",
          "initial_collect_steps = 100", "hidden_layers = (16,)", "batch_size = 64", "replay_length = 400",
          "TaacAlgorithm.max_repeat_steps = 3", "TaacAlgorithm.randomize_first_state_tau = True",
          "learning_rate = 1e-2", "create_experiment.evaluation_envs = 1"],
     )  # fmt: skip
-    trainer = config.build(experiment.create_experiment)
+    trainer = configuration.build(experiment.create_experiment)
     while trainer.env_steps < 500:
         trainer.collect()
         trainer.learn()

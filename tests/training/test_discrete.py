@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from taac import configuration
 from taac.acting.evaluation import evaluate
 from taac.acting.explorers import EpsilonGreedyExplorer
 from taac.acting.metrics import EpisodeRecorder, summarize
@@ -16,7 +17,7 @@ from taac.errors import TaacError
 from taac.ops.schedules import LinearSchedule
 from taac.runs.run_folder import RunFolder
 from taac.specs import ACTION_MASK
-from taac.training import config, experiment
+from taac.training import experiment
 from taac.training.schedules import Schedules
 from tests.environments.toys import Masked, env_id
 
@@ -31,8 +32,8 @@ SMALL = [
 
 
 def build(*params, files=FILES):
-    loaded = config.load(files, [*SMALL, *params])
-    trainer = config.build(experiment.create_experiment)
+    loaded = configuration.load(files, [*SMALL, *params])
+    trainer = configuration.build(experiment.create_experiment)
     loaded.check_used()
     return trainer
 
@@ -72,7 +73,7 @@ def test_an_invalid_choice_is_never_made(name, tmp_path):
         "evaluation_interval = 300", "checkpoint_interval = 270", **kwargs,
     )  # fmt: skip
     folder = RunFolder(tmp_path / "run")
-    folder.begin(config.operative_config(), {"seed": 0, "environment": "Masked"})
+    folder.begin(configuration.operative_config(), {"seed": 0, "environment": "Masked"})
     Masked.mistakes = 0
     lengths = []
     add = EpisodeRecorder.add
@@ -189,9 +190,9 @@ def test_epsilon_out_of_range(epsilon):
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_before_any_work(files, params, message):
-    config.load(files, [*SMALL, *params])
+    configuration.load(files, [*SMALL, *params])
     with pytest.raises(TaacError, match=message):
-        config.build(experiment.create_experiment)
+        configuration.build(experiment.create_experiment)
 
 
 # --- Learning ---------------------------------------------------------------------------------------------------------

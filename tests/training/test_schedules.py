@@ -7,11 +7,12 @@ from fractions import Fraction
 import pytest
 import torch
 
+from taac import configuration
 from taac.analysis.readers import events
 from taac.errors import TaacError
 from taac.ops.schedules import LinearSchedule, PiecewiseSchedule
 from taac.runs.run_folder import RunFolder
-from taac.training import config, experiment
+from taac.training import experiment
 from taac.training.schedules import Schedules
 from tests.training.test_trainer import assert_same_parameters, build, curves, rows, run
 
@@ -109,7 +110,7 @@ def test_what_follows_an_iteration_has_the_values_of_its_end():
 
 def test_an_evaluation_that_a_resumed_run_repeats_has_the_values_of_its_counts(tmp_path):
     trainer, folder, seen = build(*STRENGTHS), RunFolder(tmp_path / "run"), []
-    folder.begin(config.operative_config(), {})
+    folder.begin(configuration.operative_config(), {})
     trainer.env_steps, trainer.learner.num_updates, trainer.evaluation_due = 250, 75, True  # as restored
     trainer._evaluate = lambda *_: seen.append(trainer.agent.algorithm.weights.tolist())
     trainer.train(folder, stop=lambda: True)
@@ -258,7 +259,7 @@ def test_an_agent_that_plays_follows_too():
     """TAAC's switch goes by the weights that the reward has at the checkpoint."""
     trainer = build(*STRENGTHS)
     trainer.close()
-    agent = config.build(lambda: experiment.create_agent(trainer.environment, torch.device("cpu"), role="act"))
+    agent = configuration.build(lambda: experiment.create_agent(trainer.environment, torch.device("cpu"), role="act"))
     assert agent.algorithm.weights.tolist() == [0.0, 2.0]
     Schedules(agent).move(250, 150)
     assert agent.algorithm.weights.tolist() == [0.5, -0.5]

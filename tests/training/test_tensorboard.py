@@ -8,12 +8,13 @@ import warnings
 import pytest
 from PIL import Image
 
+from taac import configuration
 from taac.commands.train import _hyper_parameters
+from taac.configuration import TASK_MACROS
 from taac.errors import TaacError
 from taac.pictures.video import EpisodeVideo
 from taac.runs.run_folder import RunFolder
-from taac.training import config, experiment
-from taac.training.config import TASK_MACROS
+from taac.training import experiment
 from tests.methods import DISCRETE_METHODS, METHODS, fitting
 from tests.training.test_trainer import Killed, assert_same_parameters, rows
 
@@ -39,17 +40,17 @@ EXPECTED_OWN = {
 
 def train(path, method, *params, until=None):
     """Trains as the command does, from wherever the folder stands; with `until`, dies there as if killed."""
-    loaded = config.load(
+    loaded = configuration.load(
         ["gin/tasks/simple_control.gin", f"gin/methods/{method}.gin"], [*TINY, *fitting(method), *params]
     )
-    trainer = config.build(experiment.create_experiment)
+    trainer = configuration.build(experiment.create_experiment)
     loaded.check_used()
     folder = RunFolder(path)
     if folder.has_checkpoints():
         trainer.resume(folder)
     else:
         about = {"method": method, "seed": trainer.seed, "environment": trainer.environment.name}
-        folder.begin(config.operative_config(), about)
+        folder.begin(configuration.operative_config(), about)
 
     def progress(env_steps, *_):
         if until is not None and env_steps >= until:
@@ -217,6 +218,6 @@ def test_videos_change_no_bit_and_are_shown(tmp_path, method):
 def test_videos_of_what_cannot_be_drawn_are_refused_before_any_work():
     params = ["create_environment.env_name = 'tests.toy_tasks:taac-test/PointMass-v0'",
               "create_experiment.evaluation_video = True"]  # fmt: skip
-    config.load(["gin/tasks/simple_control.gin", "gin/methods/taac.gin"], [*TINY, *params])
+    configuration.load(["gin/tasks/simple_control.gin", "gin/methods/taac.gin"], [*TINY, *params])
     with pytest.raises(TaacError, match=r"PointMass-v0' cannot be rendered: it has no render mode 'rgb_array'"):
-        config.build(experiment.create_experiment)
+        configuration.build(experiment.create_experiment)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from taac import configuration
 from taac.acting.evaluation import evaluate
 from taac.analysis.readers import events
 from taac.data_structures import StepType
@@ -18,7 +19,7 @@ from taac.runs.checkpoint import Checkpoint
 from taac.runs.files import Damaged
 from taac.runs.manifest import make_manifest, read_manifest
 from taac.runs.run_folder import RunFolder
-from taac.training import config, experiment, trainer_state
+from taac.training import experiment, trainer_state
 from taac.training.summaries import known_tags
 from taac.training.trainer import derived_seed
 from tests.environments.toys import env_id
@@ -38,8 +39,8 @@ SMALL = [
 
 
 def build(*params, method="taac"):
-    loaded = config.load([TASK, f"gin/methods/{method}.gin"], [*SMALL, *params])
-    trainer = config.build(experiment.create_experiment)
+    loaded = configuration.load([TASK, f"gin/methods/{method}.gin"], [*SMALL, *params])
+    trainer = configuration.build(experiment.create_experiment)
     loaded.check_used()
     return trainer
 
@@ -54,7 +55,7 @@ def run(path, *params, method="taac", until=None, stop=None):
     if folder.has_checkpoints():
         trainer.resume(folder)
     else:
-        folder.begin(config.operative_config(), {"seed": trainer.seed, "environment": trainer.environment.name})
+        folder.begin(configuration.operative_config(), {"seed": trainer.seed, "environment": trainer.environment.name})
 
     def progress(env_steps, *_):
         if until is not None and env_steps >= until:
@@ -259,7 +260,7 @@ def test_a_run_of_a_version_whose_checkpoints_ended_episodes_is_refused_as_such(
     content = read_manifest(path)
     content["state"]["counters"]["num_checkpoints"] = 1
     path.write_bytes(make_manifest(content))
-    operative = config.operative_config()
+    operative = configuration.operative_config()
     for held in (operative, operative.replace("Trainer.keep_checkpoints = 2\n", "")):
         folder.config.write_text(held)
         with pytest.raises(TaacError, match=r"earlier version.*with that version only\. taac play"):
@@ -272,7 +273,7 @@ def test_a_run_of_a_version_whose_checkpoints_ended_episodes_is_refused_as_such(
 def test_a_run_saved_before_its_first_step_or_between_two_goes_on(tmp_path, stop):
     whole = run(tmp_path / "whole")
     trainer, folder = build(), RunFolder(tmp_path / "run")
-    folder.begin(config.operative_config(), {})
+    folder.begin(configuration.operative_config(), {})
     if stop:
         trainer.train(folder, stop=lambda: trainer.env_steps >= stop)
     trainer.save(folder)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 from typing import NamedTuple, Protocol
 
-from taac.campaigns.comparison import Run
+from taac.campaigns.run import Run
 from taac.errors import RESUMABLE
 
 

@@ -12,8 +12,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from taac.campaigns.comparison import ATTEMPT, Run
 from taac.campaigns.launchers import Outcome
+from taac.campaigns.run import ATTEMPT, Run
 from taac.machine.processes import die_with_parent
 from taac.runs import files
 

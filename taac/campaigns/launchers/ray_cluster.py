@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from taac.campaigns.comparison import Run
 from taac.campaigns.launchers import Outcome, local
+from taac.campaigns.run import Run
 from taac.errors import TaacError
 
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import gin
 
-from taac.campaigns.comparison import ATTEMPT, Run
 from taac.campaigns.launchers import Outcome
 from taac.campaigns.launchers.local import ONE_THREAD
+from taac.campaigns.run import ATTEMPT, Run
 from taac.errors import RESUMABLE, TaacError
 from taac.runs import files
 from taac.runs.files import is_one_line

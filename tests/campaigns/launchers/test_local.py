@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from taac.campaigns.comparison import Run
 from taac.campaigns.launchers import Outcome, local
+from taac.campaigns.run import Run
 from tests.campaigns.launched import wait_for
 
 

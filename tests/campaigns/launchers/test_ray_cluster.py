@@ -119,7 +119,7 @@ def test_a_worker_that_dies_is_replaced_and_the_run_ends_with_the_same_bits(tmp_
 def test_a_worker_that_dies_again_and_again_is_a_failure_in_the_end(tmp_path, cluster):
     code = (
         "import sys; from pathlib import Path\n"
-        "from taac.campaigns.campaign import Campaign; from taac.campaigns.comparison import Run\n"
+        "from taac.campaigns.campaign import Campaign; from taac.campaigns.run import Run\n"
         "from taac.campaigns.launchers.ray_cluster import RayCluster\n"
         "root = Path(sys.argv[2])\n"
         "run = Run('T', 'm', 0, root / 'seed_0', ('python', '-c', 'import time; time.sleep(600)', sys.argv[2]))\n"

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from taac.campaigns.campaign import Campaign
-from taac.campaigns.comparison import Comparison, Run
+from taac.campaigns.comparison import Comparison
 from taac.campaigns.launchers import Outcome, slurm
+from taac.campaigns.run import Run
 from taac.errors import TaacError
 from tests.campaigns.launched import POINT, SMALL, compare, evaluations, finish, processes, record, wait_for
 

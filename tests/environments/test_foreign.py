@@ -5,9 +5,9 @@ from __future__ import annotations
 import gymnasium
 import pytest
 
+from taac import configuration
 from taac.environments.create import create_environment
 from taac.errors import TaacError
-from taac.training import config
 from tests.optional_packages import skip_without_package
 
 BY_DICTIONARY = "{'config': {'other_vehicles_type': 'elsewhere.Vehicle'}}"
@@ -16,7 +16,7 @@ BY_DICTIONARY = "{'config': {'other_vehicles_type': 'elsewhere.Vehicle'}}"
 def load(tmp_path, *lines):
     path = tmp_path / "config.gin"
     path.write_text("\n".join(lines))
-    return config.load([str(path)], trusted=False)
+    return configuration.load([str(path)], trusted=False)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_plain_environments_are_built(tmp_path, name, kwargs):
         f"create_environment.env_name = {name}",
         f"create_environment.env_kwargs = {kwargs}",
     )
-    config.build(create_environment).close()
+    configuration.build(create_environment).close()
 
 
 @pytest.mark.parametrize("package", ["racetrack-v0", "FetchReach-v4"])

@@ -1,0 +1,52 @@
+"""One run of a campaign: its command, its folder, its log, and how it ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from taac.runs import files
+
+# The line that opens the output of each attempt at a run; the log keeps the output of earlier attempts above it.
+ATTEMPT = "=== "
+_END_OF_LOG = 64 << 10  # bytes in which to look for what went wrong
+_LONGEST_LINE = 1000  # characters of it
+
+
+class Run(NamedTuple):
+    """One run of a comparison."""
+
+    task: str  # environment id
+    method: str  # a file in gin/methods
+    seed: int
+    folder: Path
+    command: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.task}/{self.method}/seed {self.seed}"
+
+    @property
+    def log(self) -> Path:
+        return self.folder.with_suffix(".log")
+
+    def finished(self) -> bool:
+        try:
+            return files.read_bounded_json(self.folder / "run.json", files.MAX_JSON_BYTES).get("status") == "finished"
+        except (OSError, files.Damaged, AttributeError):
+            return False
+
+    def error(self) -> str:
+        """What its last attempt printed when it was refused, in its first line; else the last line that it printed."""
+        try:
+            text = files.read_end(self.log, _END_OF_LOG).decode(errors="replace").replace("\r", "\n")
+        except OSError:
+            return "it printed nothing"
+        lines: list[str] = []
+        for line in text.splitlines():
+            if line.startswith(ATTEMPT):
+                lines = []
+            elif line.strip():
+                lines.append(line.strip())
+        refused = [line for line in lines if line.startswith("taac train: ")]
+        return (refused or lines or ["it printed nothing"])[-1][:_LONGEST_LINE]

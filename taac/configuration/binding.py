@@ -1,0 +1,47 @@
+"""One line of a gin file or flag: which value is bound to which parameter, and where."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from taac.configuration.gin_state import MACRO, Reference, macro_of
+from taac.configuration.macros import TASK_MACROS
+from taac.configuration.names import short
+
+
+class Binding(NamedTuple):
+    """A value that a file or flag binds."""
+
+    scope: str  # of a macro: its name
+    selector: str  # full name of the configurable; `MACRO` for a macro
+    name: str  # of the parameter
+    value: Any
+    where: str  # "file:line", or "--gin_param"
+    shipped: bool = False  # whether the file is one of this package
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.scope, self.selector, self.name
+
+    @property
+    def is_macro(self) -> bool:
+        return self.selector == MACRO
+
+    @property
+    def is_tie(self) -> bool:
+        """Whether a shipped file ties a parameter to a macro of a task.
+
+        It is unused where a class of the user replaces the one that has the parameter.
+        """
+        return self.shipped and isinstance(self.value, Reference) and macro_of(self.value) in TASK_MACROS
+
+    @property
+    def line(self) -> str:
+        """The binding as a line of gin."""
+        if self.is_macro:
+            return f"{self.scope} = {self.value!r}"
+        scope = f"{self.scope}/" if self.scope else ""
+        return f"{scope}{short(self.selector)}.{self.name} = {self.value!r}"
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.line}"

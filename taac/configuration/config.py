@@ -1,0 +1,164 @@
+"""A configuration that was read, and building from it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import gin
+
+from taac.configuration import gin_state, values
+from taac.configuration.binding import Binding
+from taac.configuration.macros import TASK_MACROS
+from taac.configuration.names import enclosing_scopes, nearest, short
+from taac.errors import TaacError
+
+# Configurables of `taac compare`, not of an experiment.
+OF_COMPARE = ("taac.campaigns.comparison.", "taac.campaigns.launchers.")
+
+
+class Config:
+    """The bindings in force, and checks of them. gin holds a copy of their values, to build from.
+
+    Args:
+        bindings: in the order in which they were read. A later one replaces an earlier one of the same parameter.
+        imports: names of the modules that the files import.
+    """
+
+    def __init__(self, bindings: Iterable[Binding], imports: Iterable[str] = ()):
+        self.imports = frozenset(imports)
+        self.bindings: dict[tuple[str, str, str], Binding] = {}
+        self._replaced: set[tuple[str, str]] = set()  # scope and selector that only a replaced binding refers to
+        for b in bindings:
+            if b.key in self.bindings:
+                references = gin_state.references(self.bindings[b.key].value)
+                self._replaced |= {("/".join(r.scopes), r.configurable.selector) for r in references if r.scopes}
+            self.bindings[b.key] = b
+
+    @property
+    def macros(self) -> Mapping[str, Any]:
+        """Value of each macro, by name."""
+        return {b.scope: b.value for b in self.bindings.values() if b.is_macro}
+
+    def resolve(self, value: Any) -> tuple[bool, Any]:
+        """(True, a value with its macros replaced), or (False, None) if it is known only once it is built."""
+        return values.resolve(value, self.macros)
+
+    def check_macros(self) -> None:
+        """Refuses unreferenced macros. The part of `check_used` that needs no build.
+
+        Raises:
+            TaacError: names the macro's place and the nearest name that is referred to.
+        """
+        references = [r for b in self.bindings.values() for r in gin_state.references(b.value)]
+        self._check_macros({name for r in references if (name := gin_state.macro_of(r)) is not None})
+
+    def check_used(self) -> None:
+        """Refuses bindings that nothing used. Call it when everything has been built.
+
+        Bindings of `taac compare` are skipped: each of its runs reads its gin files, too.
+
+        Raises:
+            TaacError: names the place of an unused binding and the nearest name that was used.
+        """
+        used = gin_state.used()
+        self._check_macros(gin_state.used_macros())
+        for b in self.bindings.values():
+            if b.is_macro or b.selector.startswith(OF_COMPARE):
+                continue
+            if (b.scope, b.selector) in self._replaced or b.is_tie:
+                continue  # such as settings of a schedule that a number replaced
+            if not any(
+                selector == b.selector and b.name in found and (not b.scope or f"{scope}/".startswith(f"{b.scope}/"))
+                for (scope, selector), found in used.items()
+            ):
+                built = sorted({short(s) for _, s in used if s != gin_state.MACRO})
+                raise TaacError(
+                    f"{b}: nothing in this experiment uses this binding"
+                    f"{nearest(short(b.selector), built)}; in use are: {', '.join(built)}"
+                )
+
+    def differences(self, operative: Config) -> list[str]:
+        """Where an operative configuration, written by a run and read again, differs from this one. Builds neither.
+
+        A parameter that this one does not bind has its default. A parameter that the operative configuration lacks, such as
+        one that was added since, is no difference, unless it is bound here.
+        """
+        found: list[str] = []
+        compared: set[tuple[str, str, str]] = set()
+        for (scope, selector, name), held in operative.bindings.items():
+            keys = [(s, selector, name) for s in enclosing_scopes(scope)]
+            compared.update(keys)
+            key = next((k for k in keys if k in self.bindings), None)
+            if key is not None:
+                asked = repr(self.bindings[key].value)
+            elif held.is_macro:
+                asked = "nothing"
+            else:
+                asked = repr(values.default(gin_state.wrapped(selector), name))
+            if repr(held.value) != asked:
+                found.append(f"{held.line}, not {asked}")
+        for key, b in self.bindings.items():
+            if key not in compared and not b.is_macro and not b.selector.startswith(OF_COMPARE):
+                found.append(f"no {b.line}")
+        return found
+
+    def origins(self) -> list[tuple[str, str]]:
+        """What building used, as lines of gin, each with its origin: "file:line", "--gin_param" or "default"."""
+        macros: list[tuple[str, str]] = []
+        others: list[tuple[str, str]] = []
+        for (scope, selector), found in gin_state.used().items():
+            for name, value in found.items():
+                b = Binding(scope, selector, name, value, "default")
+                inner = [scope] if b.is_macro else enclosing_scopes(scope)
+                bound = next(
+                    (self.bindings[s, selector, name] for s in inner if (s, selector, name) in self.bindings), b
+                )
+                (macros if b.is_macro else others).append((b.line, bound.where))
+        return sorted(macros) + sorted(others)
+
+    def settings(self, selector: str) -> dict[str, Any]:
+        """The parameters that a configurable was called with, macros resolved.
+
+        Args:
+            selector: its name, with its module or without.
+        """
+        found = gin_state.used().get(("", gin_state.match(selector).selector), {})
+        return {name: self.resolve(value)[1] for name, value in found.items()}
+
+    def task_macros(self) -> dict[str, Any]:
+        """The value of each of `TASK_MACROS` that building used; None if it used none or the value must be built."""
+        used, macros = gin_state.used_macros(), self.macros
+        return {n: self.resolve(macros[n])[1] if n in macros and n in used else None for n in TASK_MACROS}
+
+    def _check_macros(self, used: set[str]) -> None:
+        for b in self.bindings.values():
+            if b.is_macro and b.scope not in used and b.scope not in TASK_MACROS:
+                known = sorted({*used, *TASK_MACROS})
+                raise TaacError(f"{b}: nothing uses this macro{nearest(b.scope, known)}")
+
+
+def operative_config() -> str:
+    """The full configuration that building used, defaults included, as a gin file that builds the same experiment."""
+    return gin.operative_config_str(max_line_length=110)
+
+
+def build(create: Any) -> Any:
+    """Calls a gin-configured constructor.
+
+    Raises:
+        TaacError: the constructor raised an error, or a required value is not bound.
+    """
+    try:
+        return create()
+    except Exception as error:
+        # gin adds a line for each constructor that the error passes through.
+        message = re.sub(r"\n  In call to configurable .*", "", str(error)).strip()
+        if isinstance(error, TaacError):
+            raise TaacError(message) from error
+        if "Required bindings" in message:
+            raise TaacError(f"{message}: bind it in a gin file or with --gin_param") from error
+        places = re.findall(r"In call to configurable '(\w+)'", str(error))
+        inside = f" in {places[0]}" if places else ""
+        raise TaacError(f"cannot build the experiment{inside}: {type(error).__name__}: {message}") from error

@@ -1,0 +1,218 @@
+"""Reading gin files and parameters into a `Config`."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tokenize
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import taac
+from taac.configuration import gin_state, values
+from taac.configuration.binding import Binding
+from taac.configuration.config import Config
+from taac.configuration.macros import TASK_MACROS
+from taac.configuration.names import nearest
+from taac.errors import TaacError
+
+MAX_BYTES = 1 << 20  # of a gin file, some 100 times the longest
+TRUST = "A run of your own may do that: give --trust. For one from elsewhere, look at that module first: it is code"
+
+Check = Callable[[Binding, Config, bool], None]
+_checks: list[Check] = []
+
+
+def add_check(check: Check) -> None:
+    """Makes `load` call `check(binding, config, trusted)` for every binding in force. It raises a TaacError to refuse one."""
+    if check not in _checks:
+        _checks.append(check)
+
+
+def load(
+    gin_files: Sequence[str],
+    gin_params: Sequence[str] = (),
+    trusted: bool = True,
+    imports: Collection[str] | None = None,
+) -> Config:
+    """Reads gin files in order, then parameters. Later bindings replace earlier ones.
+
+    A file is looked for in the working directory, then in the repository or package (`gin/tasks/simple_control.gin`). A file
+    that another one includes is looked for in the repository or package, then beside the other one.
+
+    Args:
+        trusted: False refuses whatever would run code of other packages: import statements, and bindings that a check of
+            `add_check` refuses, such as environments of packages that are not on a list. Included files are refused, too.
+        imports: the modules that the files may import besides this package's own; included files are refused. None: any
+            module, if the files are trusted.
+
+    Raises:
+        TaacError: a missing file, bad syntax, an unknown name, or a value of the wrong type.
+    """
+    gin_state.clear()
+    bindings: list[Binding] = []
+    for name in gin_files:
+        path = _find(name, [Path()] + search_path(), f"--gin_file {name}")
+        if imports is not None:
+            _refuse_imports(path, imports, "The configuration that is asked for does not")
+        elif not trusted:
+            _refuse_imports(path, (), TRUST)
+        bindings += _read_file(path, ())
+    for param in gin_params:
+        bindings += _parse(param, "--gin_param", None, ())
+    config = Config(bindings, gin_state.imports())
+    macros = config.macros
+    for binding in config.bindings.values():
+        _bounded(values.check_macros, binding, macros)
+    for binding in config.bindings.values():
+        _bounded(values.check_type, binding, macros)
+        for check in _checks:
+            _bounded(check, binding, config, trusted)
+    _guarded("", lambda: gin_state.install((b.key, b.value) for b in config.bindings.values()))
+    return config
+
+
+def _bounded(check: Callable[..., None], binding: Binding, *arguments: Any) -> None:
+    try:
+        check(binding, *arguments)
+    except (RecursionError, MemoryError) as error:
+        raise TaacError(
+            f"{binding.where}: the value of {binding.name} is nested too deeply: {type(error).__name__}"
+        ) from error
+
+
+def search_path() -> list[Path]:
+    """The folders that hold `gin/` and `experiments/`: the repository around the package, or a folder in the package."""
+    package = Path(taac.__file__).resolve().parent
+    return [p for p in (package.parent, package / "configs") if (p / "gin" / "base.gin").is_file()]
+
+
+# Files ---------------------------------------------------------------------------------------------------------------
+
+
+def _find(name: str, folders: Sequence[Path], asked_by: str) -> Path:
+    for folder in folders:
+        try:
+            if (folder / name).is_file():
+                return folder / name
+        except (OSError, ValueError) as error:
+            raise TaacError(f"{asked_by}: '{name[:100]}' is no name of a file: {error.args[-1]}") from error
+    present = [
+        str(p.relative_to(f)) for f in search_path() for sub in ("gin", "experiments") for p in (f / sub).rglob("*.gin")
+    ]
+    raise TaacError(
+        f"{asked_by}: there is no file '{name}' in {', '.join(str(f.resolve()) for f in folders)}{nearest(name, present)}"
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        if (size := path.stat().st_size) > MAX_BYTES:
+            raise TaacError(f"{path} has {size} bytes, expected at most {MAX_BYTES} of a gin file")
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TaacError(f"{path} cannot be read as a gin file: {error}") from error
+
+
+def _read_file(path: Path, including: tuple[Path, ...]) -> list[Binding]:
+    if path.resolve() in including:
+        raise TaacError(f"{path} includes itself, by way of {' -> '.join(map(str, including))}")
+    text = _text(path)
+    shown = os.path.relpath(path) if not str(os.path.relpath(path)).startswith("..") else str(path)
+    return _parse(text, shown, path, (*including, path.resolve()))
+
+
+def _refuse_imports(path: Path, allowed: Collection[str], why: str) -> None:
+    """Refuses a file that includes another one, or imports a module that is neither allowed nor this package's.
+
+    Nothing is imported, and nothing is bound.
+    """
+    for statement in _guarded(str(path), lambda: list(gin_state.statements(_text(path), skip_unknown=True))):
+        where = f"{path}:{statement.location.line_num}"
+        if isinstance(statement, gin_state.Include):
+            raise TaacError(f"{where}: includes '{statement.filename}'. {why}")
+        if not isinstance(statement, gin_state.Import) or statement.module in allowed:
+            continue
+        if statement.module.split(".")[0] != "taac":
+            raise TaacError(f"{where}: imports '{statement.module}'. {why}")
+
+
+# Statements ----------------------------------------------------------------------------------------------------------
+
+
+def _parse(text: str, shown: str, path: Path | None, including: tuple[Path, ...]) -> list[Binding]:
+    bindings: list[Binding] = []
+    statements = _guarded(shown, lambda: gin_state.statements(text))
+    while True:
+        statement = _guarded(shown, lambda: next(statements, None))
+        if statement is None:
+            return bindings
+        where = f"{shown}:{statement.location.line_num}" if path else shown
+        if isinstance(statement, gin_state.Include):
+            folders = search_path() + ([path.parent] if path else [Path()])
+            bindings += _read_file(_find(statement.filename, folders, f"{where}: include"), including)
+        elif isinstance(statement, gin_state.Import):
+            try:
+                gin_state.import_module(statement)
+            except Exception as error:  # whatever the module raises when it is imported
+                raise TaacError(
+                    f"{where}: cannot import '{statement.module}': {type(error).__name__}: {error}"
+                ) from error
+        elif isinstance(statement, gin_state.Binding):
+            shipped = path is not None and any(folder / "gin" in path.resolve().parents for folder in search_path())
+            bindings.append(_binding(statement, where)._replace(shipped=shipped))
+        else:
+            _configurable(statement.selector, where)
+
+
+def _binding(statement: Any, where: str) -> Binding:
+    scope, selector, name, value, _ = statement
+    if not name:  # `gamma = 0.99`
+        macro = f"{scope}/{selector}" if scope else selector
+        return Binding(macro, gin_state.MACRO, "value", value, where)
+    configurable = _configurable(selector, where)
+    parameters = values.parameters(configurable.wrapped)
+    if parameters and name not in parameters:
+        raise TaacError(
+            f"{where}: '{selector}' has no parameter '{name}'{nearest(name, parameters)}; it has: {', '.join(parameters)}"
+        )
+    _guarded(where, lambda: gin_state.check_bindable(scope, selector, name))
+    return Binding(scope, configurable.selector, name, value, where)
+
+
+def _configurable(selector: str, where: str) -> Any:
+    try:
+        found = gin_state.match(selector)
+    except KeyError as error:
+        raise TaacError(f"{where}: '{selector}' is ambiguous: {error}") from error
+    if found is None:
+        if "taac.registry" not in sys.modules:
+            raise TaacError(f"{where}: '{selector}' is not known: call taac.registry.register() before `load`")
+        raise TaacError(
+            f"{where}: there is nothing configurable named '{selector}'{nearest(selector, gin_state.names())}"
+        )
+    return found
+
+
+def _guarded(where: str, function: Callable[[], Any]) -> Any:
+    """Calls `function`. Errors of gin become a `TaacError` with the place, and with the nearest name of an unknown one."""
+    try:
+        return function()
+    except SyntaxError as error:
+        line = f":{error.lineno}" if error.lineno and where != "--gin_param" else ""
+        text = f" in '{error.text.strip()}'" if error.text else ""
+        raise TaacError(f"{where}{line}: bad gin syntax: {error.msg.strip()}{text}") from error
+    except (RecursionError, MemoryError) as error:
+        raise TaacError(f"{where}: a value is nested too deeply, or too long: {type(error).__name__}") from error
+    except tokenize.TokenError as error:
+        raise TaacError(f"{where}: bad gin syntax: {error.args[0]}") from error
+    except (ValueError, TypeError, KeyError) as error:
+        message = str(error.args[0] if error.args else error).strip()
+        unknown = re.search(r"'@?%?([\w./]+?)(?:\(\))?'", message)
+        near = ""
+        if unknown:
+            word = unknown.group(1).rsplit("/", 1)[-1].rsplit(".", 1)[-1]
+            near = nearest(word, [*gin_state.names(), *TASK_MACROS])
+        raise TaacError((f"{where}: " if where else "gin: ") + message.replace("\n", " ") + near) from error

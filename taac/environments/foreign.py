@@ -1,0 +1,45 @@
+"""What a configuration that is not trusted may not bind: environments that run code of other packages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from taac.configuration import Binding, Config
+from taac.configuration.reading import TRUST
+from taac.environments import single
+from taac.errors import TaacError
+
+
+def refuse_foreign_environment(binding: Binding, config: Config, trusted: bool) -> None:
+    """Refuses an environment of a package that is not on the list, and arguments that could make one import others.
+
+    Raises:
+        TaacError: names the binding's place and what is allowed. Never, if the configuration is trusted.
+    """
+    if trusted or not binding.selector.endswith(".create_environment"):
+        return
+    if binding.name == "env_name":
+        _refuse_foreign_name(binding, *config.resolve(binding.value))
+    elif binding.name == "env_kwargs":
+        known, value = config.resolve(binding.value)
+        plain = value is None or (isinstance(value, dict) and all(_is_plain(part) for part in value.values()))
+        if not known or not plain:
+            raise TaacError(
+                f"{binding}: expected numbers, strings, True, False, None, or lists of them; simulators import what "
+                f"other arguments name. {TRUST}"
+            )
+
+
+def _refuse_foreign_name(binding: Binding, known: bool, value: Any) -> None:
+    if not known or not isinstance(value, str) or ":" in value:
+        raise TaacError(f"{binding} imports the module before the colon, or can only be known by building it. {TRUST}")
+    if not single.is_of_allowed_package(value):
+        raise TaacError(
+            f"{binding} is an environment of another package than {', '.join(single.allowed_packages())}. {TRUST}"
+        )
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(_is_plain(part) for part in value)
+    return value is None or isinstance(value, (bool, int, float, str))

@@ -1,0 +1,89 @@
+"""All that gin can configure. Call `register` before gin files are read.
+
+A class or function announces itself where it is defined, with `@gin.configurable`. `register` imports every module of the
+rooms that hold such, so a new file there needs no entry here. A module outside the package is imported by the gin file that
+uses it: `import my_module`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import pkgutil
+from typing import Any
+
+import gin
+import torch
+
+from taac.configuration import Binding, Config, gin_state, values
+from taac.configuration.names import short
+from taac.configuration.reading import add_check
+from taac.errors import TaacError
+from taac.ops import schedules
+from taac.ops.schedules import Schedule
+
+ROOMS = (
+    "networks", "replay", "environments", "algorithms", "demonstrations", "acting", "learning", "training", "campaigns",
+)  # fmt: skip
+
+
+@functools.cache
+def register() -> None:
+    """Makes known to gin what this package defines, and what gin files need of torch."""
+    for room in ROOMS:
+        package = importlib.import_module(f"taac.{room}")
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
+    for schedule in (schedules.LinearSchedule, schedules.ExponentialSchedule, schedules.PiecewiseSchedule):
+        gin.external_configurable(schedule, module=schedule.__module__)  # `ops` is free of gin
+    _register_torch()
+    add_check(refuse_unfollowed_schedule)
+
+
+def _register_torch() -> None:
+    """Activations and optimizers. gin's own `gin.torch` cannot be imported on Python 3.12."""
+    for name in ("ReLU", "ELU", "LeakyReLU", "Tanh", "GELU", "SiLU"):
+        activation = getattr(torch.nn, name)
+        kept_back = [p for p in inspect.signature(activation).parameters if p == "inplace"]
+        gin.external_configurable(activation, module="torch.nn", denylist=kept_back or None)
+    for name in ("Adam", "AdamW", "SGD", "RMSprop", "Adagrad", "NAdam"):
+        kept_back = ["params", "lr", "maximize", "differentiable"]  # the learner sets them
+        gin.external_configurable(getattr(torch.optim, name), module="torch.optim", denylist=kept_back)
+
+
+def refuse_unfollowed_schedule(binding: Binding, config: Config, trusted: bool) -> None:
+    """Refuses a schedule of a parameter whose annotation names no `Schedule`, for nothing would move it.
+
+    Raises:
+        TaacError: names the binding's place and the parameters that can follow a schedule.
+    """
+    if binding.selector == gin_state.MACRO:
+        return
+    expected = values.type_hints(gin_state.wrapped(binding.selector)).get(binding.name)
+    found = None if expected is None else _schedule(binding.value, config)
+    if found is not None and not values.mentions(expected, Schedule):
+        raise TaacError(f"{binding}: {binding.name} cannot follow a {found}; what can: {', '.join(_schedulable())}")
+
+
+def _schedule(value: Any, config: Config) -> str | None:
+    """The name of a schedule that a value refers to, by way of macros too."""
+    for reference in gin_state.references(value):
+        macro, wrapped = gin_state.macro_of(reference), reference.configurable.wrapped
+        if macro is not None:
+            if (found := _schedule(config.macros[macro], config)) is not None:
+                return found
+        elif isinstance(wrapped, type) and issubclass(wrapped, Schedule):
+            return wrapped.__name__
+    return None
+
+
+def _schedulable() -> list[str]:
+    """Every parameter that can follow a schedule."""
+    found = set()
+    for selector, wrapped in gin_state.configurables().items():
+        for name, annotation in values.type_hints(wrapped).items():
+            required = values.default(wrapped, name) is inspect.Parameter.empty  # callers give it; it is not bound
+            if values.mentions(annotation, Schedule) and not required:
+                found.add(f"{short(selector)}.{name}")
+    return sorted(found)

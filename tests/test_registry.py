@@ -1,0 +1,131 @@
+"""What is configurable is known by being defined: in a room of the package, or in a module that a gin file imports."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+TRAJECTORY = '''
+import gin
+from taac.algorithms.trajectories import ConstantTrajectory
+
+
+@gin.configurable
+class FadingTrajectory(ConstantTrajectory):
+    """`a <- rate a`."""
+
+    def __init__(self, rate: float = 0.5):
+        self.rate = rate
+
+    def advance(self, tau):
+        return tau._replace(a=self.rate * tau.a)
+'''
+SMALL = [
+    "create_environment.env_name = 'Pendulum-v1'", "num_env_steps = 100", "initial_collect_steps = 20", "batch_size = 4",
+    "hidden_layers = (8,)", "replay_length = 200",
+]  # fmt: skip
+TRAIN = f"""
+import sys
+from taac import configuration, registry
+from taac.training import experiment
+registry.register()
+loaded = configuration.load(["gin/tasks/simple_control.gin", sys.argv[1]], {SMALL!r})
+trainer = configuration.build(experiment.create_experiment)
+loaded.check_used()
+while trainer.learner.num_updates < 2:
+    trainer.collect()
+    trainer.learn()
+trainer.close()
+assert type(trainer.agent.algorithm.trajectory).__name__ == "FadingTrajectory"
+assert trainer.agent.algorithm.trajectory.rate == 0.25
+"""
+
+
+def run(code, *words, cwd=ROOT):
+    paths = f"import sys; sys.path[:0] = ['', {str(ROOT)!r}]\n"
+    result = subprocess.run([sys.executable, "-c", paths + code, *words], capture_output=True, text=True, cwd=cwd)
+    return result.stderr if result.returncode else ""
+
+
+def gin_file(folder, first=""):
+    path = folder / "taac_fading.gin"
+    path.write_text(
+        f"{first}\ninclude 'gin/methods/taac.gin'\nTaacAlgorithm.trajectory = @FadingTrajectory()\n"
+        "FadingTrajectory.rate = 0.25\n"
+    )
+    return str(path)
+
+
+def test_a_trajectory_is_one_source_file_and_one_gin_file(tmp_path):
+    """The folder stands for `taac/algorithms/`, where the file would be put."""
+    (tmp_path / "fading.py").write_text(TRAJECTORY)
+    added = f"import taac.algorithms; taac.algorithms.__path__.append({str(tmp_path)!r})\n"
+    assert run(added + TRAIN, gin_file(tmp_path)) == ""
+    assert "@FadingTrajectory()" in run(TRAIN, gin_file(tmp_path))  # it is nowhere else
+
+
+def test_a_trajectory_from_outside_is_one_source_file_and_one_gin_file(tmp_path):
+    (tmp_path / "my_module.py").write_text(TRAJECTORY)
+    assert run(TRAIN, gin_file(tmp_path, "import my_module"), cwd=tmp_path) == ""
+
+
+def decorated(source):
+    """Whether a module decorates something with `gin.configurable`."""
+    marks = [mark for node in ast.walk(ast.parse(source)) for mark in getattr(node, "decorator_list", ())]
+    return any(ast.unparse(mark).startswith("gin.configurable") for mark in marks)
+
+
+def test_every_module_that_announces_something_is_imported():
+    modules = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for path in (ROOT / "taac").rglob("*.py")
+        if decorated(path.read_text(encoding="utf-8"))
+    }
+    assert len(modules) > 20
+    code = "from taac import registry; registry.register(); import sys; print(*sys.modules)"
+    imported = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True).stdout
+    assert modules - set(imported.split()) == set()
+
+
+def test_reading_before_registering_says_what_to_do():
+    message = run("from taac import configuration; configuration.load([], ['Learner.learning_rate = 1e-3'])")
+    assert "'Learner' is not known: call taac.registry.register() before `load`" in message
+
+
+def test_a_foreign_environment_is_refused_even_if_nobody_registered(tmp_path):
+    (tmp_path / "config.gin").write_text("create_environment.env_name = 'evil:Env-v0'")
+    load = "from taac import configuration; import taac.environments.create\nconfiguration.load(['config.gin'], trusted={})"
+    assert "give --trust" in run(load.format(False), cwd=tmp_path)
+    assert run(load.format(True), cwd=tmp_path) == ""
+
+
+@pytest.mark.parametrize("words", [["--help"], ["report", "--help"], ["train", "--help"], ["compare", "--help"]])
+def test_help_loads_neither_torch_nor_gin(words):
+    code = (
+        "from taac.commands.main import main\n"
+        "try:\n    main(['taac', *sys.argv[1:]])\n"
+        "except SystemExit as end:\n    assert not end.code\n"
+        "assert not {'torch', 'gin', 'gymnasium'} & set(sys.modules)"
+    )
+    assert run(code, *words) == ""
+
+
+def test_only_one_file_uses_what_gin_keeps_private():
+    """`import gin` is its public side; `gin.config` and names that begin with an underscore are not."""
+    users = set()
+    for path in (ROOT / "taac").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = {alias.name for alias in getattr(node, "names", ())} if isinstance(node, ast.Import) else set()
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "gin":
+                names.add("gin.config")
+            if isinstance(node, ast.Attribute) and ast.unparse(node).startswith(("gin._", "gin.config.")):
+                names.add("gin.config")
+            if any(name.startswith("gin.") for name in names):
+                users.add(path.name)
+    assert users == {"gin_state.py"}
