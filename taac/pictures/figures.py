@@ -101,7 +101,7 @@ def _caption(decided: np.ndarray, drawn: Sequence[Column]) -> list[str]:
     if len(drawn) < actions:
         left_out.append(f"only {len(drawn)} of {actions} actions are drawn, evenly spaced")
     if any(len(c.drawn) < c.length for c in drawn):
-        left_out.append(f"only {MOST_ROWS} frames are drawn of an action that ran longer than {MOST_ROWS} steps")
+        left_out.append(f"{MOST_ROWS} frames are drawn of an action that ran longer than {MOST_ROWS} steps")
     return lines + (["Not everything is shown: " + "; ".join(left_out)] if left_out else [])
 
 
