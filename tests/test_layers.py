@@ -184,6 +184,29 @@ def test_the_check_of_rooms_can_fail(module, source):
     assert violations(module, source)
 
 
+def upward(modules: Mapping[str, set[str]], order: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Imports within `taac.analysis` from an earlier folder of `order` to a later one."""
+
+    def position(module: str) -> int:
+        parts = module.split(".")
+        return order.index(parts[2]) if len(parts) > 3 and parts[2] in order else -1
+
+    edges = [(a, b) for a, targets in modules.items() for b in targets if a.startswith("taac.analysis.")]
+    return sorted((a, b) for a, b in edges if b.startswith("taac.analysis.") and 0 <= position(a) < position(b))
+
+
+ANALYSIS = ("readers", "statistics", "curves", "report")
+
+
+def test_analysis_is_built_from_readers_to_report():
+    assert upward(graph(SOURCES), ANALYSIS) == []
+
+
+def test_the_check_of_analysis_can_fail():
+    sources = {"taac.analysis.curves.a": "import taac.analysis.report.b", "taac.analysis.report.b": ""}
+    assert upward(graph(sources), ANALYSIS) == [("taac.analysis.curves.a", "taac.analysis.report.b")]
+
+
 def test_the_check_of_circles_can_fail():
     sources = {
         "taac.a": "",

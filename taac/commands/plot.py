@@ -50,7 +50,7 @@ def run() -> None:
             smoothing=given.smoothing,
             allow_mixed=given.allow_mixed,
         )
-        found = tag_curves.make(roots, options)
+        found = tag_curves.make_curves(roots, options)
         notes, written = found.notes, [plots.write_curves(found, output) for output in outputs]
     for note in notes:
         print(f"note: {note}")

@@ -10,7 +10,7 @@ import pytest
 
 from taac.analysis.readers import run_records
 from taac.analysis.report import diverged
-from taac.analysis.report import make as report
+from taac.analysis.report.content import make_report
 from taac.analysis.report.scores import Options
 from taac.errors import TaacError
 from tests.analysis.campaigns import STEPS, make_run
@@ -41,7 +41,7 @@ def told(folder, env_steps, status="running"):
 @pytest.mark.parametrize("policy, score", [("worst", -7.0), (-1000.0, -1000.0), (0, 0.0)])
 def test_a_diverged_run_counts_from_there_on(tmp_path, policy, score):
     campaign(tmp_path)
-    content = report.make(tmp_path, Options(diverged=policy))
+    content = make_report(tmp_path, Options(diverged=policy))
     final, area = scores(content, "odd")
     assert final == score
     # 100 to 600 along the steps, then (600 + X) / 2 over a hundred, and X to the end.
@@ -59,15 +59,15 @@ def test_a_diverged_run_counts_from_there_on(tmp_path, policy, score):
 
 def test_the_mean_of_the_last_evaluations_may_hold_some_from_before(tmp_path):
     campaign(tmp_path)
-    assert scores(report.make(tmp_path, Options(last=5)), "odd")[0] == pytest.approx((600 - 4 * 7) / 5)
+    assert scores(make_report(tmp_path, Options(last=5)), "odd")[0] == pytest.approx((600 - 4 * 7) / 5)
 
 
 def test_the_worst_is_the_anchor_where_that_is_lower(tmp_path):
     campaign(tmp_path, task="Ant-v5")  # y0 is -58.04
-    content = report.make(tmp_path, Options())
+    content = make_report(tmp_path, Options())
     assert scores(content, "odd")[0] == -58.04
     campaign(tmp_path / "mine", task="Mine-v0")
-    both = report.make(tmp_path, Options())
+    both = make_report(tmp_path, Options())
     assert {t["task"]: t["diverged_score"] for t in both["tasks"]} == {"Ant-v5": -58.04, "Mine-v0": -7.0}
 
 
@@ -75,7 +75,7 @@ def test_the_worst_is_of_what_was_compared(tmp_path):
     """A return of -50 that comes after the compared step has no part in it."""
     campaign(tmp_path)
     make_run(tmp_path / "long", "sac", "Mine-v0", 4, [*RISING, -50.0], steps=(*STEPS, 1100), budget=1000)
-    assert scores(report.make(tmp_path, Options()), "odd")[0] == -7
+    assert scores(make_report(tmp_path, Options()), "odd")[0] == -7
 
 
 def test_a_run_that_ended_when_its_actions_were_no_longer_finite(tmp_path):
@@ -86,9 +86,9 @@ def test_a_run_that_ended_when_its_actions_were_no_longer_finite(tmp_path):
     assert record.diverged == 450 and record.problems == (
         "diverged: training met numbers that are not finite, at step 450",
     )
-    final, area = scores(report.make(tmp_path, Options()), "odd")
+    final, area = scores(make_report(tmp_path, Options()), "odd")
     assert final == -7 and area == pytest.approx(((100 + 400) / 2 * 300 + (400 - 7) / 2 * 100 - 7 * 500) / 900)
-    content = report.make(tmp_path, Options(diverged="leave_out"))
+    content = make_report(tmp_path, Options(diverged="leave_out"))
     assert scores(content, "odd") == (None, None)
     told(folder, 450, status="finished")  # it was trained again, and came to its end
     assert next(r for r in run_records.find(tmp_path) if r.folder == "odd").diverged is None
@@ -97,40 +97,40 @@ def test_a_run_that_ended_when_its_actions_were_no_longer_finite(tmp_path):
 def test_others_that_are_shorter_do_not_end_a_diverged_run(tmp_path):
     told(campaign(tmp_path, steps=STEPS[:4]), 450)
     make_run(tmp_path / "short", "sac", "Mine-v0", 5, steps=STEPS[:5], status="running")
-    assert scores(report.make(tmp_path, Options()), "odd")[0] == -7
+    assert scores(make_report(tmp_path, Options()), "odd")[0] == -7
 
 
 def test_evaluations_that_are_missing_before_it_diverged_are_not_made_up(tmp_path):
     """Known up to 400, diverged at 650: a line from 400 to the worst at 700."""
     told(campaign(tmp_path, steps=STEPS[:4]), 650)
-    final, area = scores(report.make(tmp_path, Options()), "odd")
+    final, area = scores(make_report(tmp_path, Options()), "odd")
     assert final == -7 and area == pytest.approx(((100 + 400) / 2 * 300 + (400 - 7) / 2 * 300 - 7 * 300) / 900)
 
 
 def test_a_run_that_diverged_before_its_first_evaluation(tmp_path):
     folder = campaign(tmp_path, steps=())
     told(folder, 50)
-    assert scores(report.make(tmp_path, Options()), "odd") == (-7, -7)
+    assert scores(make_report(tmp_path, Options()), "odd") == (-7, -7)
 
 
 def test_a_diverged_run_with_another_problem_is_left_out(tmp_path):
     (campaign(tmp_path) / "run.json").unlink()
     make_run(tmp_path / "b", "taac", "Mine-v0", 4)
-    content = report.make(tmp_path, Options())
+    content = make_report(tmp_path, Options())
     assert scores(content, "odd") == (None, None) and any("no run.json" in w for w in content["warnings"])
 
 
 def test_all_diverged_is_no_comparison(tmp_path):
     make_run(tmp_path / "a", returns=[NAN] * 10)
     with pytest.raises(TaacError, match="none of the 1 runs"):
-        report.make(tmp_path, Options())
+        make_report(tmp_path, Options())
 
 
 @pytest.mark.parametrize("policy", ["best", "", NAN, math.inf])
 def test_policies_that_are_none(tmp_path, policy):
     campaign(tmp_path)
     with pytest.raises(TaacError, match="--diverged must be"):
-        report.make(tmp_path, Options(diverged=policy))
+        make_report(tmp_path, Options(diverged=policy))
 
 
 def test_a_policy_is_read_from_a_word():
@@ -141,7 +141,7 @@ def test_the_curve_of_a_diverged_run_goes_on_where_it_is_known(tmp_path):
     """Against environment steps it goes on as the worst; of a run that was ended, no update is known past its end."""
     folder = campaign(tmp_path, steps=STEPS[:4])
     told(folder, 450)
-    content = report.make(tmp_path, Options())
+    content = make_report(tmp_path, Options())
     by_axis = {
         c["axis"]: dict(zip(c["x"], next(m["estimate"] for m in c["methods"] if m["method"] == "taac")))
         for c in content["curves"]
@@ -157,7 +157,7 @@ def test_the_curve_of_a_diverged_run_goes_on_where_it_is_known(tmp_path):
 def test_scores_at_a_step_are_of_the_last_evaluations_up_to_it(tmp_path):
     for seed in range(2):
         make_run(tmp_path / str(seed), "sac", "Mine-v0", seed, RISING + seed)
-    content = report.make(tmp_path, Options(at_step=650))
+    content = make_report(tmp_path, Options(at_step=650))
     (task,) = content["tasks"]
     assert task["step"] == 650 and task["evaluations"] == 3
     assert scores(content, "0") == (500, pytest.approx(375))  # of 400, 500, 600; from 100 to 650 along the steps
@@ -170,7 +170,7 @@ def test_runs_that_were_not_there_are_left_out_of_a_comparison_at_a_step(tmp_pat
     make_run(tmp_path / "late", "sac", seed=1, steps=STEPS[7:])
     make_run(tmp_path / "whole", "sac", seed=2)
     make_run(tmp_path / "running", "sac", seed=3, steps=STEPS[:3], status="running")
-    content = report.make(tmp_path, Options(at_step=600))
+    content = make_report(tmp_path, Options(at_step=600))
     assert {r["folder"]: r["left_out"] for r in content["runs"]} == {
         "late": "evaluated from step 800 on, compared at 600",
         "running": "unfinished: evaluated up to step 300 of 1000, compared at 600",
@@ -182,4 +182,4 @@ def test_runs_that_were_not_there_are_left_out_of_a_comparison_at_a_step(tmp_pat
 def test_a_step_that_no_run_has_reached(tmp_path):
     make_run(tmp_path / "a")
     with pytest.raises(TaacError, match="evaluated up to step 1000 of 1000, compared at 1001"):
-        report.make(tmp_path, Options(at_step=1001))
+        make_report(tmp_path, Options(at_step=1001))

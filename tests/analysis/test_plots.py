@@ -31,7 +31,7 @@ def make_group(root, lines, tag="rollout/return", method="sac", **more):
 
 def only(root, **options):
     """The one curve of `rollout/return`, and the notes."""
-    found = tag_curves.make([root], Options(("rollout/return",), **options))
+    found = tag_curves.make_curves([root], Options(("rollout/return",), **options))
     (of,) = found.curves
     return of.curve, found.notes
 
@@ -117,7 +117,7 @@ def test_methods_and_tasks_are_kept_apart(tmp_path):
                 else {"loss/actor": {1: 1}}
             )
             summarize(make_run(tmp_path / task / method, method, task), series)
-    found = tag_curves.make([tmp_path], Options(("rollout/return",)))
+    found = tag_curves.make_curves([tmp_path], Options(("rollout/return",)))
     assert [(c.task, c.method, c.runs, c.curve.estimate.tolist()) for c in found.curves] == [
         ("A-v0", "sac", 1, [1, 1]), ("A-v0", "taac", 1, [2, 2]), ("B-v0", "taac", 1, [2, 2]),
     ]  # fmt: skip
@@ -128,7 +128,7 @@ def test_evaluations_are_those_of_the_table(tmp_path):
     """The event files' are of lower precision, and need not be there."""
     make_run(tmp_path / "a", repeated=0.75, returns=np.array(STEPS) / 3)
     summarize(tmp_path / "a", {"evaluation/return": {100: 7.0}})
-    found = tag_curves.make([tmp_path], Options())
+    found = tag_curves.make_curves([tmp_path], Options())
     assert [c.tag for c in found.curves] == ["evaluation/return", "evaluation/fraction_repeated"]
     assert found.curves[0].curve.estimate.tolist() == (np.array(STEPS) / 3).tolist()
     assert found.curves[1].curve.estimate.tolist() == [0.75] * 10
@@ -153,7 +153,7 @@ def test_several_folders_and_each_run_once(tmp_path):
     make_group(tmp_path / "one", [{1: 1.0, 2: 1.0}])
     summarize(make_run(tmp_path / "two", seed=1), {"rollout/return": {1: 3.0, 2: 3.0}})
     roots = [tmp_path / "one", tmp_path / "two", tmp_path / "one" / ".."]
-    (of,) = tag_curves.make(roots, Options(("rollout/return",))).curves
+    (of,) = tag_curves.make_curves(roots, Options(("rollout/return",))).curves
     assert of.runs == 2 and of.curve.estimate.tolist() == [2, 2]
 
 
@@ -176,7 +176,7 @@ def test_the_axes_of_counts_are_interpolated_and_never_extrapolated(tmp_path):
 def test_decisions_are_known_at_evaluations_too(tmp_path):
     """A run that repeats half its steps; it has no summaries."""
     make_run(tmp_path / "run", repeated=0.5)
-    (of,) = tag_curves.make([tmp_path], Options(("evaluation/return",), x="decisions")).curves
+    (of,) = tag_curves.make_curves([tmp_path], Options(("evaluation/return",), x="decisions")).curves
     assert of.curve.steps.tolist() == [step / 2 for step in STEPS] and of.curve.estimate.tolist() == list(STEPS)
 
 
@@ -191,7 +191,7 @@ def test_updates_are_those_of_summaries_and_evaluations_and_the_last_point_of_a_
 
 def test_wall_time_is_the_seconds_of_the_run(tmp_path):
     make_run(tmp_path / "run", steps=(100, 200))  # planted: a tenth of a second a step
-    found = tag_curves.make([tmp_path], Options(("evaluation/return",), x="wall_time"))
+    found = tag_curves.make_curves([tmp_path], Options(("evaluation/return",), x="wall_time"))
     assert found.curves[0].curve.steps.tolist() == [10, 20]
 
 
@@ -276,15 +276,15 @@ def test_a_tag_that_no_run_has(pattern, message):
 )
 def test_options_that_make_no_sense(tmp_path, options, message):
     with pytest.raises(TaacError, match=message):
-        tag_curves.make([tmp_path], Options(**options))
+        tag_curves.make_curves([tmp_path], Options(**options))
 
 
 def test_folders_without_runs_and_runs_without_series(tmp_path):
     with pytest.raises(TaacError, match="holds no run"):
-        tag_curves.make([tmp_path], Options())
+        tag_curves.make_curves([tmp_path], Options())
     make_run(tmp_path / "run", steps=())
     with pytest.raises(TaacError, match="neither evaluations nor summaries yet"):
-        tag_curves.make([tmp_path], Options())
+        tag_curves.make_curves([tmp_path], Options())
 
 
 def test_runs_that_are_not_comparable_are_refused(tmp_path):
@@ -303,7 +303,7 @@ def test_runs_that_are_not_comparable_are_refused(tmp_path):
 def found(tmp_path):
     make_group(tmp_path, [{10: 1, 20: 2, 30: NAN, 40: 4}, {10: 2, 20: 5, 40: 5}])
     make_group(tmp_path, [{10: 1, 20: 2}], method="taac", task="Ant-v5")
-    return tag_curves.make([tmp_path], Options(("rollout/return", "evaluation/return"), smoothing=15))
+    return tag_curves.make_curves([tmp_path], Options(("rollout/return", "evaluation/return"), smoothing=15))
 
 
 def test_the_table_holds_the_curves_and_says_what_they_are(found):
@@ -366,5 +366,5 @@ def test_a_run_json_of_an_older_run(tmp_path):
     folder = tmp_path / "sac" / "seed_0"
     (folder / "run.json").write_text(json.dumps({"status": "finished", "method": "sac"}))
     (folder / "config.gin").unlink()
-    (of,) = tag_curves.make([tmp_path], Options(("rollout/return",))).curves
+    (of,) = tag_curves.make_curves([tmp_path], Options(("rollout/return",))).curves
     assert of.task == "unknown task"

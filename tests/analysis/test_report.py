@@ -14,10 +14,11 @@ import gymnasium
 import numpy as np
 import pytest
 
-from taac.analysis.report import anchors, files
-from taac.analysis.report import make as report
-from taac.analysis.report import tables as report_tables
+from taac.analysis.report import anchors
+from taac.analysis.report.content import make_report
+from taac.analysis.report.files import write_report
 from taac.analysis.report.scores import Options
+from taac.analysis.report.tables import markdown, table, with_interval
 from taac.analysis.statistics.differences import compare, holm, probability_of_improvement
 from taac.errors import TaacError
 from tests.analysis.campaigns import (
@@ -45,13 +46,13 @@ def campaign(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def comparison(campaign):
-    return report.make(campaign, Options())
+    return make_report(campaign, Options())
 
 
 @pytest.fixture(scope="module")
 def written(comparison, tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
-    files.write(comparison, folder)
+    write_report(comparison, folder)
     return folder
 
 
@@ -74,7 +75,7 @@ def method_of(content, task, method):
 
 @pytest.mark.parametrize("last", [1, 3])
 def test_final_returns_are_means_of_the_last_evaluations(campaign, last):
-    content = report.make(campaign, Options(last=last))
+    content = make_report(campaign, Options(last=last))
     for task in TASKS:
         for method in EFFECTS:
             of, expected = method_of(content, task, method), finals(task, method, last)
@@ -126,7 +127,7 @@ def test_actor_calls_saved_weigh_episodes_by_their_length(tmp_path):
             writer = csv.DictWriter(file, COLUMNS)
             writer.writeheader()
             writer.writerows(rows)
-    of = method_of(report.make(tmp_path, Options(last=2)), "Hopper-v5", "sac")
+    of = method_of(make_report(tmp_path, Options(last=2)), "Hopper-v5", "sac")
     assert of["repetition"]["actor_calls_saved"]["mean"]["estimate"] == pytest.approx(0.6)
 
 
@@ -150,7 +151,7 @@ def test_exploring_repetition_is_that_of_the_summaries_since_the_evaluation_befo
             },
         )
     make_run(tmp_path / "bare", seed=2, repeated=0.5)
-    content = report.make(tmp_path, Options())
+    content = make_report(tmp_path, Options())
     of = method_of(content, "Hopper-v5", "sac")
     exploring = of["repetition_exploring"]
     assert list(exploring) == list(of["repetition"])
@@ -164,7 +165,7 @@ def test_exploring_repetition_is_that_of_the_summaries_since_the_evaluation_befo
         "repetition while exploring is not known of bare: no rollout/ summaries at the end of training"
         in content["warnings"]
     )
-    exploring = method_of(report.make(tmp_path, Options(last=10)), "Hopper-v5", "sac")["repetition_exploring"]
+    exploring = method_of(make_report(tmp_path, Options(last=10)), "Hopper-v5", "sac")["repetition_exploring"]
     assert exploring["fraction_repeated"]["mean"]["estimate"] == pytest.approx(0.4 + 0.05)  # all since the beginning
 
 
@@ -172,7 +173,7 @@ def test_exploring_repetition_of_a_longer_run_is_that_before_the_compared_step(t
     make_run(tmp_path / "short")
     folder = make_run(tmp_path / "long", "long", steps=range(100, 2001, 100), budget=2000)
     summarize(folder, {"rollout/jerk": {600: 9.0, 800: 1.0, 1000: 3.0, 1800: 9.0}})
-    of = method_of(report.make(tmp_path, Options(allow_mixed=True)), "Hopper-v5", "long")
+    of = method_of(make_report(tmp_path, Options(allow_mixed=True)), "Hopper-v5", "long")
     assert of["repetition_exploring"]["jerk"]["mean"]["estimate"] == 2
 
 
@@ -180,7 +181,7 @@ def test_event_files_that_are_damaged_are_told(tmp_path):
     folder = summarize(make_run(tmp_path / "run"), {"rollout/jerk": {800: 2.0, 900: 3.0}})
     (file,) = folder.glob("*tfevents*")
     file.write_bytes(file.read_bytes()[:-1])
-    content = report.make(tmp_path, Options())
+    content = make_report(tmp_path, Options())
     assert f"run run (sac): {file.name}: the last record is torn, left out" in content["warnings"]
     assert method_of(content, "Hopper-v5", "sac")["repetition_exploring"]["jerk"]["mean"]["estimate"] == 2
 
@@ -208,7 +209,7 @@ def test_verdicts_are_those_of_the_corrected_family(tmp_path):
     for method, of in values.items():
         for seed, value in enumerate(of):
             make_run(tmp_path / method / str(seed), method, seed=seed, returns=[value] * 10)
-    pairs = {p["x"] + p["y"]: p for p in report.make(tmp_path, Options(paired=False))["pairs"]}
+    pairs = {p["x"] + p["y"]: p for p in make_report(tmp_path, Options(paired=False))["pairs"]}
     assert pairs["ab"]["p_value"] < 0.05 < pairs["ab"]["p_holm"]
     assert pairs["ab"]["difference"]["low"] > 0 and pairs["ab"]["verdict"] == "inconclusive"
 
@@ -219,10 +220,10 @@ def test_names_are_text_in_markdown_and_no_formulas_in_spreadsheets(comparison):
     for name, hostile in names.items():
         text = text.replace(json.dumps(name), json.dumps(hostile))
     content = json.loads(text)
-    shown = report_tables.markdown(content, ["<b>.png"])
+    shown = markdown(content, ["<b>.png"])
     assert "<" not in shown and "](https" not in shown and "\n# y" not in shown
     assert "&lt;script>alert(1)&lt;/script>" in shown and "=cmd" in shown
-    rows = list(csv.DictReader(io.StringIO(report_tables.table(content))))
+    rows = list(csv.DictReader(io.StringIO(table(content))))
     assert {"'=cmd|' /C calc'!A0"} == {row["method"] for row in rows if "cmd" in row["method"]}
     assert not any(value.startswith(("=", "+", "@")) for row in rows for value in row.values())
     assert any(float(row["low"]) < 0 for row in rows if row["low"])  # a number is none
@@ -231,7 +232,7 @@ def test_names_are_text_in_markdown_and_no_formulas_in_spreadsheets(comparison):
 def test_unequal_seeds_are_compared_unpaired(tmp_path):
     make_campaign(tmp_path, tasks=("Ant-v5",), methods=("better", "null"))
     shutil.rmtree(tmp_path / "Ant-v5" / "null" / "seed_3")
-    content = report.make(tmp_path, Options())
+    content = make_report(tmp_path, Options())
     (p,) = content["pairs"]
     x, y = finals("Ant-v5", "better"), finals("Ant-v5", "null", seeds=(0, 1, 2, 4))
     expected = compare([x], [y])
@@ -245,7 +246,7 @@ def test_as_many_other_seeds_are_no_pairs(tmp_path):
     for seed in range(3):
         make_run(tmp_path / f"a{seed}", "a", seed=seed, returns=np.array(STEPS) + seed)
         make_run(tmp_path / f"b{seed}", "b", seed=seed + 1, returns=np.array(STEPS) + seed)
-    (p,) = report.make(tmp_path, Options())["pairs"]
+    (p,) = make_report(tmp_path, Options())["pairs"]
     assert not p["paired"]
 
 
@@ -297,13 +298,13 @@ def test_a_task_without_anchors_is_left_out_and_can_be_given_some(tmp_path):
     for task in ("Hopper-v5", "Mine-v0"):
         for seed in range(2):
             make_run(tmp_path / "runs" / task / str(seed), "sac", task, seed, np.array(STEPS) + seed)
-    content = report.make(tmp_path / "runs", Options())
+    content = make_report(tmp_path / "runs", Options())
     assert content["over_tasks"]["methods"] == [] and "two tasks" in content["over_tasks"]["why_none"]
     assert content["over_tasks"]["left_out"] == ["Mine-v0"]
     assert any("Mine-v0 is left out: it has no anchors" in w for w in content["warnings"])
     file = tmp_path / "mine.json"
     file.write_text(json.dumps({"tasks": {"Mine-v0": {"y0": 0, "y1": 2000}, "Hopper-v5": {"y0": 0, "y1": 1000}}}))
-    block = report.make(tmp_path / "runs", Options(anchors=file))["over_tasks"]
+    block = make_report(tmp_path / "runs", Options(anchors=file))["over_tasks"]
     assert block["methods"][0]["final"]["mean"]["estimate"] == pytest.approx((900.5 / 2000 + 900.5 / 1000) / 2)
 
 
@@ -326,7 +327,7 @@ def test_anchors_that_are_none(tmp_path, text, message):
 def test_a_method_that_lacks_a_task_is_left_out_over_tasks(tmp_path):
     make_campaign(tmp_path, seeds=range(2), methods=("better", "null"))
     shutil.rmtree(tmp_path / "Ant-v5" / "null")
-    content = report.make(tmp_path, Options())
+    content = make_report(tmp_path, Options())
     assert [m["method"] for m in content["over_tasks"]["methods"]] == ["better"]
     assert "over tasks, null is left out: it has no run on Ant-v5" in content["warnings"]
     assert "null on Ant-v5: no run that can be used" in content["warnings"]
@@ -346,7 +347,7 @@ def test_unfinished_and_diverged_runs_are_left_out_and_told_where_that_is_asked_
     make_run(tmp_path / "short", seed=3, steps=STEPS[:4], status="running")
     make_run(tmp_path / "nan", seed=4, returns=[1, 2, np.nan, 4, 5, 6, 7, 8, 9, 10])
     make_run(tmp_path / "nearly", seed=5, returns=np.array(STEPS) + 3, status="running")
-    content = report.make(tmp_path, Options(diverged="leave_out"))
+    content = make_report(tmp_path, Options(diverged="leave_out"))
     assert left_out(content) == {
         "nan": "diverged: the return is not a finite number at step 300",
         "short": "unfinished: evaluated up to step 400 of 1000, compared at 1000",
@@ -363,7 +364,7 @@ def test_a_finished_run_whose_evaluations_end_early_is_told(tmp_path):
     for seed in range(3):
         make_run(tmp_path / f"run{seed}", seed=seed)
     make_run(tmp_path / "cut", seed=3, steps=STEPS[:7])
-    content = report.make(tmp_path, Options())
+    content = make_report(tmp_path, Options())
     assert content["tasks"][0]["step"] == 700
     told = (
         "run cut (sac) is finished, but its evaluations end at step 700 of 1000: "
@@ -398,7 +399,7 @@ def test_planned_runs_that_left_no_folder_are_told(tmp_path, run, told):
         planned.append({**PLANNED, "method": "sac", "seed": seed, "folder": "elsewhere", "status": "finished"})
     planned[-1].update(method="sack", folder="/old/root/Hopper-v5/sac/seed_1")
     (tmp_path / "compare.json").write_text(json.dumps({"updated": "then", "runs": planned}))
-    warnings = report.make(tmp_path, Options())["warnings"]
+    warnings = make_report(tmp_path, Options())["warnings"]
     expected = f"run Hopper-v5/bad/seed_0 (bad) is planned, and not there: {told}"
     assert [w for w in warnings if "planned" in w] == [expected]
 
@@ -407,14 +408,14 @@ def test_planned_runs_that_left_no_folder_are_told(tmp_path, run, told):
 def test_a_damaged_plan_is_told(tmp_path, text):
     make_run(tmp_path / "run")
     (tmp_path / "compare.json").write_text(text)
-    warnings = report.make(tmp_path, Options())["warnings"]
+    warnings = make_report(tmp_path, Options())["warnings"]
     assert sum(w.startswith("compare.json cannot be read") for w in warnings) == 1
 
 
 def test_intervals_of_fractions_end_where_fractions_do(tmp_path):
     for seed, repeated in enumerate((0.0, 0.0, 0.9)):
         make_run(tmp_path / str(seed), seed=seed, repeated=repeated, returns=np.array(STEPS) + 1000.0 * seed)
-    content = report.make(tmp_path, Options())
+    content = make_report(tmp_path, Options())
     of = method_of(content, "Hopper-v5", "sac")["repetition"]
     for name in ("fraction_repeated", "fraction_same", "actor_calls_saved"):
         mean = of[name]["mean"]
@@ -432,7 +433,7 @@ def test_the_page_says_where_intervals_do_not_hold(comparison):
 def test_without_a_finished_run_all_are_compared_where_all_have_been(tmp_path):
     for seed, n in enumerate((5, 7, 9)):
         make_run(tmp_path / f"run{seed}", seed=seed, steps=STEPS[:n], status="running")
-    content = report.make(tmp_path, Options())
+    content = make_report(tmp_path, Options())
     assert content["tasks"][0]["step"] == 500 and not left_out(content)
     assert method_of(content, "Hopper-v5", "sac")["final"]["mean"]["estimate"] == pytest.approx(400)  # of 300, 400, 500
     assert "no run on Hopper-v5 is finished; compared at step 500, which all have reached" in content["warnings"]
@@ -444,7 +445,7 @@ def test_evaluations_at_other_steps_are_compared_over_what_both_cover(tmp_path):
         make_run(tmp_path / f"a{seed}", "a", seed=seed)
         steps = range(250, 1001, 250)
         make_run(tmp_path / f"b{seed}", "b", seed=seed, steps=steps)
-    content = report.make(tmp_path, Options())
+    content = make_report(tmp_path, Options())
     for method in "ab":
         assert method_of(content, "Hopper-v5", method)["area"]["mean"]["estimate"] == pytest.approx(625)
 
@@ -454,8 +455,8 @@ def test_mixed_budgets_are_compared_at_the_smaller(tmp_path):
         make_run(tmp_path / f"a{seed}", "a", seed=seed)
         make_run(tmp_path / f"b{seed}", "b", seed=seed, steps=range(100, 2001, 100), budget=2000)
     with pytest.raises(TaacError, match=r"budget on Hopper-v5.*b0, b1 has 2000"):
-        report.make(tmp_path, Options())
-    content = report.make(tmp_path, Options(allow_mixed=True))
+        make_report(tmp_path, Options())
+    content = make_report(tmp_path, Options(allow_mixed=True))
     assert content["tasks"][0]["step"] == 1000
     assert method_of(content, "Hopper-v5", "b")["final"]["mean"]["estimate"] == pytest.approx(900)
     assert content["warnings"][0].startswith("not comparable: budget on Hopper-v5")
@@ -463,24 +464,24 @@ def test_mixed_budgets_are_compared_at_the_smaller(tmp_path):
 
 def test_fewer_evaluations_than_asked_for_are_told(tmp_path):
     make_run(tmp_path / "a", steps=(1000,), returns=(7,))
-    comparison = report.make(tmp_path, Options())
+    comparison = make_report(tmp_path, Options())
     content = comparison
     assert content["tasks"][0]["evaluations"] == 1
     assert "final returns on Hopper-v5 are of 1 evaluation(s), not 3" in content["warnings"]
     of = method_of(content, "Hopper-v5", "sac")
     assert of["final"]["mean"]["estimate"] == 7 and of["final"]["mean"]["low"] is None
     assert of["area"]["mean"] is None and of["area"]["runs"] == 0
-    files.write(comparison, tmp_path)
+    write_report(comparison, tmp_path)
 
 
 def test_one_run_of_each_is_inconclusive_without_an_interval(tmp_path):
     for method in ("a", "b"):
         make_run(tmp_path / method, method, returns=np.array(STEPS) * (1 if method == "a" else 9))
-    comparison = report.make(tmp_path, Options())
+    comparison = make_report(tmp_path, Options())
     (p,) = comparison["pairs"]
     assert p["verdict"] == "inconclusive" and p["difference"]["low"] is None and p["improvement"] is None
     assert p["difference"]["estimate"] == pytest.approx(-7200)
-    assert "report_improvement.png" not in [path.name for path in files.write(comparison, tmp_path / "out")]
+    assert "report_improvement.png" not in [path.name for path in write_report(comparison, tmp_path / "out")]
 
 
 def test_columns_that_are_missing_are_dashes(tmp_path):
@@ -488,19 +489,19 @@ def test_columns_that_are_missing_are_dashes(tmp_path):
         make_run(
             tmp_path / f"a{seed}", seed=seed, columns=[c for c in COLUMNS if c not in ("jerk", "fraction_repeated")]
         )
-    comparison = report.make(tmp_path, Options())
+    comparison = make_report(tmp_path, Options())
     of = method_of(comparison, "Hopper-v5", "sac")["repetition"]
     assert of["jerk"] == {"runs": 0, "mean": None} and of["decisions"]["runs"] == 2
-    files.write(comparison, tmp_path)
+    write_report(comparison, tmp_path)
     assert sum("has no column fraction_repeated, jerk" in w for w in comparison["warnings"]) == 2
 
 
 def test_nothing_to_compare(tmp_path):
     make_run(tmp_path / "a", returns=[np.nan] * 10)
     with pytest.raises(TaacError, match="none of the 1 runs"):
-        report.make(tmp_path, Options())
+        make_report(tmp_path, Options())
     with pytest.raises(TaacError, match="last_evaluations"):
-        report.make(tmp_path, Options(last=0))
+        make_report(tmp_path, Options(last=0))
 
 
 # --- Files ----------------------------------------------------------------------------------------
@@ -517,7 +518,7 @@ def test_all_files_are_there_and_nothing_else(written):
 
 
 def test_the_same_runs_give_the_same_bytes(campaign, written, tmp_path):
-    files.write(report.make(campaign, Options()), tmp_path)
+    write_report(make_report(campaign, Options()), tmp_path)
     assert listing(tmp_path) == listing(written)
 
 
@@ -546,7 +547,7 @@ def test_markdown_tables_hold_the_numbers_of_json(written):
     content = json.loads((written / "report.json").read_text())
     found = tables((written / "report.md").read_text())
     assert len(found) == 3 * len(TASKS) + 5
-    show = report_tables.with_interval
+    show = with_interval
     for i, task in enumerate(content["tasks"]):
         scores, pairs, repetition = found[3 * i : 3 * i + 3]
         for row, m in zip(scores[1:], task["methods"], strict=True):
@@ -594,19 +595,19 @@ def test_csv_holds_the_numbers_of_json(written):
 
 
 def test_a_picture_that_is_no_longer_of_this_report_is_removed_and_others_are_kept(comparison, tmp_path):
-    files.write(comparison, tmp_path)
+    write_report(comparison, tmp_path)
     (tmp_path / "mine.png").write_text("mine")
     make_run(tmp_path / "one" / "run")
-    files.write(report.make(tmp_path / "one", Options()), tmp_path)
+    write_report(make_report(tmp_path / "one", Options()), tmp_path)
     assert not (tmp_path / "report_profile.png").exists() and (tmp_path / "mine.png").exists()
 
 
 def test_a_report_that_cannot_be_made_leaves_the_old_one(written, comparison, tmp_path, monkeypatch):
-    files.write(comparison, tmp_path)
+    write_report(comparison, tmp_path)
     before = listing(tmp_path)
-    monkeypatch.setattr(files.tables, "table", lambda content: 1 / 0)
+    monkeypatch.setattr("taac.analysis.report.tables.table", lambda content: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        files.write(comparison, tmp_path)
+        write_report(comparison, tmp_path)
     assert listing(tmp_path) == before
 
 
@@ -616,7 +617,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(comparison, tmp_path, monkeypatc
 
     monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(OSError, match="no space"):
-        files.write(comparison, tmp_path)
+        write_report(comparison, tmp_path)
     assert listing(tmp_path) == {}
 
 
@@ -624,4 +625,4 @@ def test_versions_that_differ_are_refused(tmp_path):
     make_campaign(tmp_path, seeds=range(2), tasks=("Ant-v5",))
     make_run(tmp_path / "odd", "null", "Ant-v5", 2, versions={**VERSIONS, "torch": "2.0"})
     with pytest.raises(TaacError, match=r"version of torch: 2.13.0 in 6 run\(s\), but odd has 2.0"):
-        report.make(tmp_path, Options())
+        make_report(tmp_path, Options())

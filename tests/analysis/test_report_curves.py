@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from taac.analysis.readers.run_records import find
-from taac.analysis.report import make as report
+from taac.analysis.report.content import make_report
 from taac.analysis.report.curves import MOST_POINTS, points, shared_points
 from taac.analysis.report.scores import Options
 from tests.analysis.campaigns import make_run
@@ -54,7 +54,7 @@ def curve_of(content, axis, method, measure="return_mean"):
 
 
 def test_every_task_measure_and_axis_has_a_row(two):
-    content = report.make(two, Options())
+    content = make_report(two, Options())
     assert [(c["task"], c["measure"], c["axis"]) for c in content["curves"]] == [
         ("Mine-v0", m, a)
         for m in ("return_mean", "fraction_repeated")
@@ -64,7 +64,7 @@ def test_every_task_measure_and_axis_has_a_row(two):
 
 
 def test_against_steps_a_curve_is_the_mean_of_evaluations_with_its_interval(two):
-    found = curve_of(report.make(two, Options()), "env_steps", "sac")
+    found = curve_of(make_report(two, Options()), "env_steps", "sac")
     assert list(found) == [100, 200, 300, 400]
     assert found[100] == (0, None, None)  # the seeds are equal
     half = 12.7062047 * 0.5  # t of 1 degree of freedom; sd / sqrt(2) of 30 and 31
@@ -72,22 +72,22 @@ def test_against_steps_a_curve_is_the_mean_of_evaluations_with_its_interval(two)
 
 
 def test_against_updates_evaluations_before_the_first_are_one(two):
-    found = curve_of(report.make(two, Options()), "updates", "taac")
+    found = curve_of(make_report(two, Options()), "updates", "taac")
     assert {x: e for x, (e, _, _) in found.items() if e is not None} == {0: 2, 100: 5.5, 200: 9}
-    sac = curve_of(report.make(two, Options()), "updates", "sac")  # updates are the steps
+    sac = curve_of(make_report(two, Options()), "updates", "sac")  # updates are the steps
     assert {x: e for x, (e, _, _) in sac.items()} == {0: None, 100: 0, 200: 10, 300: 20, 400: 30.5}
 
 
 def test_against_decisions(two):
-    found = curve_of(report.make(two, Options()), "training_decisions", "taac")
+    found = curve_of(make_report(two, Options()), "training_decisions", "taac")
     assert {x: e for x, (e, _, _) in found.items() if e is not None} == {50: 1, 100: 3, 150: 5.5, 200: 9}
-    found = curve_of(report.make(two, Options()), "training_decisions", "taac", "fraction_repeated")
+    found = curve_of(make_report(two, Options()), "training_decisions", "taac", "fraction_repeated")
     assert {x: e for x, (e, _, _) in found.items() if e is not None} == {50: 0, 100: 0.25, 150: 0.5, 200: 0.75}
 
 
 def test_against_wall_time_seeds_are_interpolated_where_both_have_been(two):
     """Seed 0 is evaluated at 10, 20, 30, 40 and seed 1 at 11, 21, 31, 42 seconds: known from 11 to 40."""
-    found = curve_of(report.make(two, Options()), "seconds", "taac")
+    found = curve_of(make_report(two, Options()), "seconds", "taac")
     known = {x: e for x, (e, _, _) in found.items() if e is not None}
     assert min(known) == 11 and max(known) == 40
     # Seed 0 at 11: 1 + 2/10. Seed 1 at 40: 6 + 3 * 9/11.
@@ -97,14 +97,14 @@ def test_against_wall_time_seeds_are_interpolated_where_both_have_been(two):
 def test_a_column_that_a_method_lacks_takes_it_off_that_axis_alone(two):
     for seed in range(2):
         write(two / f"taac{seed}", training_decisions=[""] * 4)
-    rows = {(c["measure"], c["axis"]): c for c in report.make(two, Options())["curves"]}
+    rows = {(c["measure"], c["axis"]): c for c in make_report(two, Options())["curves"]}
     assert [m["method"] for m in rows["return_mean", "training_decisions"]["methods"]] == ["sac"]
     assert [m["method"] for m in rows["return_mean", "updates"]["methods"]] == ["sac", "taac"]
 
 
 def test_one_run_is_drawn_without_an_interval(tmp_path):
     make_run(tmp_path / "a", "sac", "Mine-v0", returns=[1, 2, 3, 4], steps=STEPS)
-    assert curve_of(report.make(tmp_path, Options()), "env_steps", "sac")[300] == (3, None, None)
+    assert curve_of(make_report(tmp_path, Options()), "env_steps", "sac")[300] == (3, None, None)
 
 
 def test_points_are_what_is_known(tmp_path):

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from taac.analysis.report import files
-from taac.analysis.report import make as report
-from taac.analysis.report import page as report_page
+from taac.analysis.report.content import make_report
+from taac.analysis.report.files import write_report
+from taac.analysis.report.page import FOLDER, SCRIPTS, html_page
 from taac.analysis.report.scores import Options
 from tests.analysis import browser
 from tests.analysis.campaigns import STEPS, make_campaign, make_run
@@ -43,7 +43,7 @@ def folder(tmp_path_factory):
         make_run(root / f"late{seed}", "late", "Ant-v5", seed, values, steps=(500, 650, 800, 1000), repeated=0.5)
     shutil.rmtree(root / "Hopper-v5" / "plain" / "seed_2")
     make_run(root / "odd", "plain", "Hopper-v5", 2, [*STEPS[:6], *[math.nan] * 4])
-    files.write(report.make(root, Options()), root / "out")
+    write_report(make_report(root, Options()), root / "out")
     return root / "out"
 
 
@@ -58,9 +58,9 @@ def hostile(tmp_path_factory):
     for i, method in enumerate(HOSTILE["methods"]):
         for seed in range(2):
             make_run(root / f"{i}_{seed}", method, HOSTILE["task"], seed, np.array(STEPS) + seed + i)
-    content = report.make(root, Options())
+    content = make_report(root, Options())
     (root / "report.json").write_text(json.dumps(content))
-    (root / "report.html").write_text(report_page.page(content))
+    (root / "report.html").write_text(html_page(content))
     return root
 
 
@@ -99,15 +99,15 @@ def test_the_page_names_no_other_file(hostile):
 
 def test_what_is_not_finite_is_no_page():
     with pytest.raises(ValueError):
-        report_page.page({"score": math.nan})
+        html_page({"score": math.nan})
 
 
 def test_an_installed_package_has_the_page(tmp_path):
     build = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", str(tmp_path)]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
     installed = {p.name: p.read_bytes() for p in (tmp_path / "taac" / "analysis" / "report" / "html").iterdir()}
-    assert installed == {p.name: p.read_bytes() for p in report_page.FOLDER.iterdir()}
-    assert set(installed) == {"page.html", "page.css", *report_page.SCRIPTS}
+    assert installed == {p.name: p.read_bytes() for p in FOLDER.iterdir()}
+    assert set(installed) == {"page.html", "page.css", *SCRIPTS}
 
 
 # --- In a browser ---------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ def test_blocks_beside_the_repetition_are_shown_whatever_they_are_called(chromiu
     for task in more["tasks"]:
         for name in ("repetition_exploring", "something_new"):
             task["methods"][0][name] = {"fraction_repeated": {"runs": 3, "mean": mean}}
-    (tmp_path / "report.html").write_text(report_page.page(more))
+    (tmp_path / "report.html").write_text(html_page(more))
     tab = browser.Page(chromium).open(tmp_path / "report.html")
     first, *others = rows(tab, "table.repetition_exploring[data-task='Ant-v5']")
     assert first[0]["text"] == "better" and shows(first[1], mean) and all(row[1]["text"] == DASH for row in others)

@@ -7,8 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from taac.analysis.readers import run_records
-from taac.analysis.report import checks
+from taac.analysis.readers import comparable, run_records
 from taac.errors import TaacError
 from tests.analysis.campaigns import COLUMNS, VERSIONS, make_run
 
@@ -189,15 +188,15 @@ def test_what_differs_is_named(tmp_path, other, what):
         make_run(tmp_path / f"sac_{seed}", seed=seed)
     make_run(tmp_path / "odd", **{"method": "taac", "seed": 7, **other})
     records = run_records.find(tmp_path)
-    found = checks.mixtures(records)
+    found = comparable.mixtures(records)
     if what is None:
         assert found == []
         return
     assert len(found) == 1 and what in found[0], found
     with pytest.raises(TaacError, match="--allow_mixed") as refused:
-        checks.refuse_mixtures(records, allow_mixed=False)
+        comparable.refuse_mixtures(records, allow_mixed=False)
     assert what in str(refused.value)
-    assert what in checks.refuse_mixtures(records, allow_mixed=True)[0]
+    assert what in comparable.refuse_mixtures(records, allow_mixed=True)[0]
 
 
 def test_a_run_with_videos_of_its_evaluations_is_no_other_configuration(tmp_path):
@@ -205,4 +204,4 @@ def test_a_run_with_videos_of_its_evaluations_is_no_other_configuration(tmp_path
         folder = make_run(tmp_path / f"sac_{seed}", seed=seed)
         with open(folder / "config.gin", "a", encoding="utf-8") as file:
             file.write(f"\ncreate_experiment.evaluation_video = {seed == 1}\n")
-    assert checks.mixtures(run_records.find(tmp_path)) == []
+    assert comparable.mixtures(run_records.find(tmp_path)) == []

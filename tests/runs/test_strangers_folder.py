@@ -11,8 +11,8 @@ import torch
 
 from taac.analysis.curves import plots
 from taac.analysis.readers import events, run_records
-from taac.analysis.report import files as report_files
-from taac.analysis.report import make as report
+from taac.analysis.report.content import make_report
+from taac.analysis.report.files import write_report
 from taac.analysis.report.scores import Options
 from taac.campaigns.launchers import local
 from taac.errors import TaacError
@@ -178,7 +178,7 @@ def test_plots_of_a_run_are_not_written_through(drawn, mine, name, kind):
 def test_plots_of_runs_are_not_written_through(drawn, mine, name):
     from taac.analysis.curves import tag_curves
 
-    found = tag_curves.make([drawn.parent], tag_curves.Options(("rollout/return",)))
+    found = tag_curves.make_curves([drawn.parent], tag_curves.Options(("rollout/return",)))
     replace(drawn.parent / name, "link", mine)
     with pytest.raises(TaacError, match=f"{name} is not a plain file but"):
         plots.write_curves(found, drawn.parent / name)
@@ -186,21 +186,21 @@ def test_plots_of_runs_are_not_written_through(drawn, mine, name):
 
 def test_reports_are_not_written_through(drawn, mine):
     root = drawn.parent
-    comparison = report.make(root, Options())
-    names = [path.name for path in report_files.write(comparison, root)]
+    comparison = make_report(root, Options())
+    names = [path.name for path in write_report(comparison, root)]
     for name in names:
         replace(root / f"{name}.tmp", "link", mine)
-    report_files.write(comparison, root)
+    write_report(comparison, root)
     for name in names:
         replace(root / name, "link", mine)
         with pytest.raises(TaacError, match=f"{name} is not a plain file but"):
-            report_files.write(comparison, root)
+            write_report(comparison, root)
         (root / name).unlink()
 
 
 def test_a_plan_that_is_a_pipe_is_told(drawn, mine):
     os.mkfifo(drawn.parent / "compare.json")
-    warnings = report.make(drawn.parent, Options())["warnings"]
+    warnings = make_report(drawn.parent, Options())["warnings"]
     assert any("compare.json" in text and "named pipe" in text for text in warnings)
 
 

@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from taac.analysis.csv_cells import cell
 from taac.analysis.curves.tag_curves import AXES, TagCurve, TagCurves
-from taac.analysis.literal_text import literal_text
 from taac.analysis.readers import run_records
 from taac.analysis.readers.events import Scalar
 from taac.analysis.readers.run_records import Record
+from taac.analysis.untrusted_text import csv_cell, literal_text
 from taac.errors import TaacError
 from taac.runs import files
 
@@ -81,7 +80,7 @@ def _write_scalars(path: Path, scalars: Mapping[str, Scalar]) -> Path:
     writer.writerow(["tag", "env_steps", "wall_time", "value"])
     for tag, of in scalars.items():
         columns = (of.env_steps.tolist(), of.wall_time.tolist(), of.value.tolist())
-        writer.writerows([cell(tag), *row] for row in zip(*columns))
+        writer.writerows([csv_cell(tag), *row] for row in zip(*columns))
     files.write(path, file.getvalue().encode())
     return path
 
@@ -119,9 +118,8 @@ def table(found: TagCurves) -> str:
         interval = "Student t, at each point by itself" if of.runs > 1 else "none: one run"
         for row in zip(*(column.tolist() for column in of.curve)):
             at, *numbers = ("" if math.isnan(number) else number for number in row)
-            writer.writerow(
-                [cell(of.tag), cell(of.task), cell(of.method), of.runs, x, at, *numbers, confidence, interval, found.smoothing]
-            )
+            names = (csv_cell(of.tag), csv_cell(of.task), csv_cell(of.method))
+            writer.writerow([*names, of.runs, x, at, *numbers, confidence, interval, found.smoothing])
     return file.getvalue()
 
 

@@ -12,10 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from taac.analysis.curves.learning_curves import Curve, common_steps, interpolate, learning_curve
-from taac.analysis.readers import events, run_records
+from taac.analysis.readers import comparable, events, run_records
 from taac.analysis.readers.events import Scalar
 from taac.analysis.readers.run_records import Record
-from taac.analysis.report import checks
 from taac.errors import TaacError
 
 AXES = {
@@ -63,7 +62,7 @@ class TagCurves(NamedTuple):
         return f"mean of the run's points in the last {width:g} {AXES[self.options.x]}" if width else "none"
 
 
-def make(roots: Sequence[Path], options: Options) -> TagCurves:
+def make_curves(roots: Sequence[Path], options: Options) -> TagCurves:
     """Curves of all runs below some folders.
 
     The points of each run are smoothed (`smooth`), then interpolated linearly on the union of the points of its group,
@@ -76,7 +75,7 @@ def make(roots: Sequence[Path], options: Options) -> TagCurves:
     _check(options)
     records = _records(roots)
     notes = _Notes()
-    for mixture in checks.refuse_mixtures(records, options.allow_mixed):
+    for mixture in comparable.refuse_mixtures(records, options.allow_mixed):
         notes.add(mixture)
     series = {r.folder: _series(r) for r in records}
     tags = choose(options.tags, sorted({tag for of in series.values() for tag in of}))
@@ -240,4 +239,4 @@ class _Notes:
         self._runs.setdefault(text, []).extend([] if record is None else [record])
 
     def told(self) -> list[str]:
-        return [f"{checks.named(runs)}: {text}" if runs else text for text, runs in self._runs.items()]
+        return [f"{comparable.named(runs)}: {text}" if runs else text for text, runs in self._runs.items()]

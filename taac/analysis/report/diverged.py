@@ -37,7 +37,7 @@ def parse(text: str) -> str | float:
         return text
 
 
-def stand_in(
+def impute_diverged(
     records: Sequence[Record], steps: Mapping[str, int], scales: Mapping[str, Anchor], policy: str | float
 ) -> tuple[list[Record], dict[str, float]]:
     """The records, with returns in place of those that diverged runs have not.

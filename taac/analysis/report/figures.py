@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from taac.analysis.literal_text import literal_text
+from taac.analysis.untrusted_text import literal_text
 
 NAMES = ("report_return.png", "report_repeated.png", "report_profile.png", "report_improvement.png")
 

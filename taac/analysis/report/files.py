@@ -10,8 +10,8 @@ from taac.analysis.report import figures, page, tables
 from taac.runs import files
 
 
-def write(comparison: dict[str, Any], folder: Path) -> list[Path]:
-    """Writes report.md, report.csv, report.html, report.json and the pictures, from what `report.make` gives.
+def write_report(comparison: dict[str, Any], folder: Path) -> list[Path]:
+    """Writes report.md, report.csv, report.html, report.json and the pictures, from what `make_report` returns.
 
     The same comparison gives the same bytes.
 
@@ -26,7 +26,7 @@ def write(comparison: dict[str, Any], folder: Path) -> list[Path]:
     contents = {
         "report.md": tables.markdown(content, list(pictures)).encode(),
         "report.csv": tables.table(content).encode(),
-        "report.html": page.page(content).encode(),
+        "report.html": page.html_page(content).encode(),
         "report.json": (json.dumps(content, indent=1, allow_nan=False) + "\n").encode(),
         **pictures,
     }

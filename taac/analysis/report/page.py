@@ -15,7 +15,7 @@ FOLDER = Path(__file__).with_name("html")
 SCRIPTS = ("chart.js", "page.js")  # in order
 
 
-def page(content: dict[str, Any]) -> str:
+def html_page(content: dict[str, Any]) -> str:
     """report.html."""
     template = string.Template(_read("page.html"))
     return template.substitute(

@@ -7,8 +7,8 @@ import io
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from taac.analysis.csv_cells import cell
 from taac.analysis.report.scores import REPETITION
+from taac.analysis.untrusted_text import csv_cell
 
 CSV_COLUMNS = (
     "block", "task", "method", "versus", "measure", "statistic", "runs", "estimate", "low", "high", "confidence",
@@ -147,7 +147,7 @@ def table(content: dict[str, Any]) -> str:
     file = io.StringIO()
     writer = csv.DictWriter(file, CSV_COLUMNS, restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: cell(value) for name, value in row.items()} for row in _rows(content))
+    writer.writerows({name: csv_cell(value) for name, value in row.items()} for row in _rows(content))
     return file.getvalue()
 
 

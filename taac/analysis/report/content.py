@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from taac import __version__
-from taac.analysis.readers import run_records
+from taac.analysis.readers import comparable, run_records
 from taac.analysis.readers.run_records import Record
 from taac.analysis.report import anchors, checks, curves, diverged, statements
 from taac.analysis.report.over_tasks import over_tasks
@@ -34,7 +34,7 @@ from taac.errors import TaacError
 SCHEMA = 1
 
 
-def make(root: Path, options: Options) -> dict[str, Any]:
+def make_report(root: Path, options: Options) -> dict[str, Any]:
     """The comparison of all runs below a folder: the content of report.json.
 
     Raises:
@@ -45,9 +45,9 @@ def make(root: Path, options: Options) -> dict[str, Any]:
     diverged.check_policy(options.diverged)
     version, scales = anchors.load(options.anchors)
     records = run_records.find(root)
-    warnings = checks.refuse_mixtures(records, options.allow_mixed)
+    warnings = comparable.refuse_mixtures(records, options.allow_mixed)
     steps = compared_steps(records, options.at_step)
-    records, standing_in = diverged.stand_in(records, steps, scales, options.diverged)
+    records, standing_in = diverged.impute_diverged(records, steps, scales, options.diverged)
     used = [r for r in records if checks.left_out(r, steps) is None]
     warnings += checks.run_warnings(records, steps)
     warnings += checks.missing_warnings(root, records)
