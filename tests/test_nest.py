@@ -129,7 +129,7 @@ def test_pack_like_refuses_another_number_of_leaves(plan):
     count = len(paths(plan))
     for leaves in ([0] * (count + 1), [0] * (count - 1)):
         if len(leaves) != count:
-            with pytest.raises(TaacError, match=f"^{len(leaves)} leaves .* {count}$"):
+            with pytest.raises(TaacError, match=f"^got {len(leaves)} leaves .* {count}$"):
                 nest.pack_like(structure, leaves)
 
 
