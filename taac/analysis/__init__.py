@@ -1,1 +1,1 @@
-"""Reading finished run folders. Nothing here imports algorithms or training."""
+"""Reads finished run folders. Imports neither algorithms nor training."""

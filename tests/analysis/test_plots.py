@@ -85,7 +85,7 @@ def test_runs_are_averaged_on_the_steps_of_all_within_the_range_of_all(tmp_path)
     for i in (2, 3):
         assert (curve.low[i], curve.high[i]) == pytest.approx(estimate_interval([table[:, i]], "mean")[1:3])
     assert np.isnan(curve.low[:2]).all()  # equal runs tell no spread
-    assert notes == ["rollout/return of sac on Hopper-v5: drawn up to 30 environment steps, where all 3 runs have been"]
+    assert notes == ["rollout/return of sac on Hopper-v5: drawn up to 30 environment steps, which all 3 runs have reached"]
 
 
 def test_one_run_has_no_interval_and_is_not_cut(tmp_path):

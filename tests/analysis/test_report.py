@@ -162,7 +162,7 @@ def test_exploring_repetition_is_that_of_the_summaries_since_the_evaluation_befo
     assert exploring["jerk"] == {"runs": 0, "mean": None}
     assert of["repetition"]["fraction_repeated"]["mean"]["estimate"] == 0.5 and of["repetition"]["jerk"]["runs"] == 3
     assert (
-        "repetition while exploring is not known of bare: no rollout/ summaries at the end of training"
+        "repetition while exploring is not known for bare: no rollout/ summaries at the end of training"
         in content["warnings"]
     )
     exploring = method_of(make_report(tmp_path, Options(last=10)), "Hopper-v5", "sac")["repetition_exploring"]
@@ -314,8 +314,8 @@ def test_a_task_without_anchors_is_left_out_and_can_be_given_some(tmp_path):
         ("{", "cannot be read"),
         ("[]", 'hold no "tasks"'),
         ('{"tasks": {"A": {"y0": 1}}}', "no numbers y0 and y1"),
-        ('{"tasks": {"A": {"y0": 1, "y1": 1}}}', "make no scale"),
-        ('{"tasks": {"A": {"y0": 1, "y1": NaN}}}', "make no scale"),
+        ('{"tasks": {"A": {"y0": 1, "y1": 1}}}', "define no scale"),
+        ('{"tasks": {"A": {"y0": 1, "y1": NaN}}}', "define no scale"),
     ],
 )
 def test_anchors_that_are_none(tmp_path, text, message):
@@ -330,7 +330,7 @@ def test_a_method_that_lacks_a_task_is_left_out_over_tasks(tmp_path):
     content = make_report(tmp_path, Options())
     assert [m["method"] for m in content["over_tasks"]["methods"]] == ["better"]
     assert "over tasks, null is left out: it has no run on Ant-v5" in content["warnings"]
-    assert "null on Ant-v5: no run that can be used" in content["warnings"]
+    assert "null on Ant-v5: no usable run" in content["warnings"]
     assert content["over_tasks"]["improvement"][0]["tasks"] == ["Hopper-v5"]
 
 
@@ -357,7 +357,7 @@ def test_unfinished_and_diverged_runs_are_left_out_and_told_where_that_is_asked_
     told = "\n".join(content["warnings"])
     assert "run nan (sac) is left out: diverged" in told and "run short (sac) is left out: unfinished" in told
     assert "1 diverged run(s) left out, which flatters it" in told
-    assert "run nearly (sac) is in, but not finished: its status is 'running'" in told
+    assert "run nearly (sac) is included, but not finished: its status is 'running'" in told
 
 
 def test_a_finished_run_whose_evaluations_end_early_is_told(tmp_path):
@@ -400,7 +400,7 @@ def test_planned_runs_that_left_no_folder_are_told(tmp_path, run, told):
     planned[-1].update(method="sack", folder="/old/root/Hopper-v5/sac/seed_1")
     (tmp_path / "compare.json").write_text(json.dumps({"updated": "then", "runs": planned}))
     warnings = make_report(tmp_path, Options())["warnings"]
-    expected = f"run Hopper-v5/bad/seed_0 (bad) is planned, and not there: {told}"
+    expected = f"run Hopper-v5/bad/seed_0 (bad) is planned but missing: {told}"
     assert [w for w in warnings if "planned" in w] == [expected]
 
 
@@ -467,7 +467,7 @@ def test_fewer_evaluations_than_asked_for_are_told(tmp_path):
     comparison = make_report(tmp_path, Options())
     content = comparison
     assert content["tasks"][0]["evaluations"] == 1
-    assert "final returns on Hopper-v5 are of 1 evaluation(s), not 3" in content["warnings"]
+    assert "final returns on Hopper-v5 are means of 1 evaluation(s), not 3" in content["warnings"]
     of = method_of(content, "Hopper-v5", "sac")
     assert of["final"]["mean"]["estimate"] == 7 and of["final"]["mean"]["low"] is None
     assert of["area"]["mean"] is None and of["area"]["runs"] == 0

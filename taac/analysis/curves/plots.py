@@ -1,4 +1,4 @@
-"""Pictures and tables of curves."""
+"""Draws curves as figures and writes them as tables."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from taac.runs import files
 
 FORMATS = (".png", ".svg", ".csv")
 CSV_COLUMNS = ("tag", "task", "method", "runs", "x", "at", "mean", "low", "high", "confidence", "interval", "smoothing")
-_MOST_ROWS = 60  # of panels; a picture cannot be of any height
+_MOST_ROWS = 60  # the most rows of panels, because the height of a figure is limited
 
 
 # --- One run --------------------------------------------------------------------------------------
 
 
 def plot_run(folder: Path) -> tuple[Path, Path, list[str]]:
-    """Draws return and fraction of repeated steps against environment steps.
+    """Draws a run's return and fraction of repeated steps against environment steps.
 
-    Greedy evaluation is drawn with a band of one standard deviation over episodes; exploring episodes beside it. Nothing
+    Greedy evaluations have a band of one standard deviation over episodes. Exploring episodes are drawn beside them. Nothing
     is smoothed.
 
     Returns:
-        `curves.png`, and `curves.csv` with every scalar summary (tag, env_steps, wall_time, value), in the folder; and
-        what is wrong with the run.
+        The files `curves.png` and `curves.csv` in the folder, and notes on problems of the run. The table holds every scalar
+        summary (tag, env_steps, wall_time, value).
 
     Raises:
-        TaacError: the folder holds no run, or one without an evaluation yet.
+        TaacError: the folder holds no run, or the run has no evaluation yet.
     """
     record = run_records.read(folder, folder)
     if not np.isfinite(record.returns).any():
@@ -89,16 +89,16 @@ def _write_scalars(path: Path, scalars: Mapping[str, Scalar]) -> Path:
 
 
 def check_format(path: Path) -> None:
-    """Raises TaacError for an ending that is none of `FORMATS`."""
+    """Raises TaacError unless the file's suffix is one of `FORMATS`."""
     if path.suffix.lower() not in FORMATS:
         raise TaacError(f"--output {path} must end in {' or '.join(FORMATS)}")
 
 
 def write_curves(found: TagCurves, path: Path) -> Path:
-    """A picture (.png, .svg) or table (.csv) of curves; the same curves give the same bytes.
+    """Writes curves as a figure (.png, .svg) or table (.csv). The same curves produce the same bytes.
 
     Raises:
-        TaacError: another ending, more panels than a picture can have.
+        TaacError: the suffix is another, or there are more panels than a figure can hold.
     """
     check_format(path)
     suffix = path.suffix.lower()
@@ -109,7 +109,7 @@ def write_curves(found: TagCurves, path: Path) -> Path:
 
 
 def table(found: TagCurves) -> str:
-    """A row for each point of each curve; what is not known is left empty."""
+    """The curves as CSV, with a row for each point. Unknown values are empty."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)
@@ -125,12 +125,12 @@ def table(found: TagCurves) -> str:
 
 @literal_text()
 def picture(found: TagCurves, form: str) -> bytes:
-    """A row of panels for each tag, a column for each task, a line for each method."""
+    """The curves as a figure: a row of panels for each tag, a column for each task, a line for each method."""
     tags = list(dict.fromkeys(of.tag for of in found.curves))
     tasks = sorted({of.task for of in found.curves})
     methods = sorted({of.method for of in found.curves})
     if len(tags) > _MOST_ROWS:
-        raise TaacError(f"{len(tags)} tags are too many for one picture (at most {_MOST_ROWS}); give fewer, or a .csv")
+        raise TaacError(f"{len(tags)} tags are too many for one figure (at most {_MOST_ROWS}); use fewer, or a .csv")
     pyplot = _pyplot()
     size = (max(6.5, 5.2 * len(tasks)), 3.2 * len(tags) + 0.8)
     figure, axes = pyplot.subplots(len(tags), len(tasks), figsize=size, squeeze=False, layout="constrained")

@@ -1,4 +1,4 @@
-"""Curves of any summaries of any runs: runs of one method on one task averaged, against steps, decisions, updates or time."""
+"""Curves of any summaries of any runs, averaged over the runs of a method on a task, by steps, decisions, updates or time."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Options(NamedTuple):
     """What is drawn, and how."""
 
     tags: tuple[str, ...] = DEFAULT_TAGS  # or patterns with * ? [...]
-    x: str = "env_steps"  # of AXES
-    smoothing: float = 0.0  # on the scale of x; 0: none
+    x: str = "env_steps"  # a key of AXES
+    smoothing: float = 0.0  # width in units of x; 0 for none
     confidence: float = 0.95
     allow_mixed: bool = False
 
@@ -45,32 +45,33 @@ class TagCurve(NamedTuple):
     task: str
     method: str
     runs: int
-    curve: Curve  # against x; the ends of the interval are NaN where there is one run, or where runs do not differ
+    curve: Curve  # against x; the interval is NaN with a single run, or where runs do not differ
 
 
 class TagCurves(NamedTuple):
-    """All that a picture or a table shows."""
+    """The content of a figure or a table."""
 
-    curves: list[TagCurve]  # by tag as asked for, task, method
+    curves: list[TagCurve]  # ordered by tag as requested, task, method
     options: Options
-    notes: list[str]  # what a reader must know
+    notes: list[str]  # for readers
 
     @property
     def smoothing(self) -> str:
-        """What smoothing means, in words."""
+        """A description of the smoothing."""
         width = self.options.smoothing
         return f"mean of the run's points in the last {width:g} {AXES[self.options.x]}" if width else "none"
 
 
 def make_curves(roots: Sequence[Path], options: Options) -> TagCurves:
-    """Curves of all runs below some folders.
+    """Computes the curves of all runs below some folders.
 
-    The points of each run are smoothed (`smooth`), then interpolated linearly on the union of the points of its group,
-    within the range that all runs of the group cover, and averaged, with Student's t interval at each point by itself.
-    Nothing is extrapolated. A value that is no finite number leaves a gap.
+    A group is the runs of one method on one task. The points of each run are smoothed (`smooth`), interpolated linearly at
+    the union of the group's points within the range that all its runs cover, and averaged, with Student's t interval at each
+    point separately. Nothing is extrapolated. A value that is not finite leaves a gap.
 
     Raises:
-        TaacError: wrong options, no run, runs that are not comparable (without `allow_mixed`), a tag that no run has.
+        TaacError: the options are wrong, there are no runs, runs are not comparable (without `allow_mixed`), or no run has a
+            requested tag.
     """
     _check(options)
     records = _records(roots)
@@ -95,15 +96,15 @@ def make_curves(roots: Sequence[Path], options: Options) -> TagCurves:
             if curve is not None:
                 found.append(TagCurve(tag, task, method, len(lines), curve))
     if not found:
-        raise TaacError("there is nothing to draw:\n  " + "\n  ".join(notes.told()))
-    return TagCurves(found, options, notes.told())
+        raise TaacError("there is nothing to draw:\n  " + "\n  ".join(notes.lines()))
+    return TagCurves(found, options, notes.lines())
 
 
 def choose(patterns: Sequence[str], known: Sequence[str]) -> list[str]:
-    """The tags that are meant, each once, in the order of the patterns.
+    """The tags that match the patterns, each once, in the order of the patterns.
 
     Raises:
-        TaacError: one stands for no tag.
+        TaacError: a pattern matches no tag.
     """
     chosen: list[str] = []
     for pattern in patterns:
@@ -119,9 +120,9 @@ def choose(patterns: Sequence[str], known: Sequence[str]) -> list[str]:
 
 
 def smooth(x: np.ndarray, y: np.ndarray, width: float) -> np.ndarray:
-    """Trailing mean: each point becomes the mean of the points in `(x - width, x]`; 0 changes nothing.
+    """The trailing mean: each point becomes the mean of the points in `(x - width, x]`. Width 0 changes nothing.
 
-    Points that are NaN are left out of means, and stay NaN themselves.
+    NaN points are left out of the means, and stay NaN.
 
     Args:
         x: `[n]`, rising.
@@ -133,7 +134,7 @@ def smooth(x: np.ndarray, y: np.ndarray, width: float) -> np.ndarray:
     at, values = x[known], y[known]
     first = np.searchsorted(at, at - width, side="right")
     ends = np.arange(1, at.size + 1)
-    # Sums of stretches one by one: differences of running sums would lose small values behind a large one.
+    # Each stretch is summed separately, as differences of running sums would lose small values after a large one.
     sums = np.add.reduceat(np.append(values, 0.0), np.stack([first, ends], axis=1).ravel())[::2] if at.size else values
     out = np.full(y.shape, math.nan)
     out[known] = sums / (ends - first)
@@ -149,11 +150,11 @@ def _check(options: Options) -> None:
     if not (math.isfinite(options.smoothing) and options.smoothing >= 0):
         raise TaacError(f"--smoothing must be 0 or more {AXES[options.x]}, got {options.smoothing}")
     if not options.tags:
-        raise TaacError("--tags is empty; give tags, such as rollout/return, or patterns, such as 'beta/*'")
+        raise TaacError("--tags is empty; use tags, such as rollout/return, or patterns, such as 'beta/*'")
 
 
 def _records(roots: Sequence[Path]) -> list[Record]:
-    """All runs below the folders, each once; named by their whole paths where there are several folders."""
+    """All runs below the folders, each once. They are named by their whole paths if there are several folders."""
     found: dict[Path, Record] = {}
     for root in roots:
         for record in run_records.find(root):
@@ -164,7 +165,7 @@ def _records(roots: Sequence[Path]) -> list[Record]:
 
 
 def _series(record: Record) -> dict[str, Scalar]:
-    """Everything that can be drawn of a run; what evaluations.csv holds is taken from there."""
+    """All series of a run. Those in evaluations.csv replace the summaries."""
     table, found = record.evaluations, dict(record.scalars)
     for name in run_records.NUMBERS:
         counts = name in ("env_steps", "seconds", "episodes", *_COUNTS.values())
@@ -176,7 +177,7 @@ def _series(record: Record) -> dict[str, Scalar]:
 
 
 def _line(record: Record, tag: str, scalar: Scalar, options: Options, notes: _Notes) -> tuple[np.ndarray, np.ndarray]:
-    """One run's points `[n]`, x rising, smoothed, with NaN for what is no finite number."""
+    """One run's points `[n]` with rising x, smoothed, and NaN for values that are not finite."""
     for flaw in events.flaws(scalar):
         notes.add(f"{tag} has {flaw}", record)
     x, y = _along(record, scalar, options.x), np.where(np.isfinite(scalar.value), scalar.value, math.nan)
@@ -184,13 +185,13 @@ def _line(record: Record, tag: str, scalar: Scalar, options: Options, notes: _No
     if not known.all():
         notes.add(f"{tag} has {(~known).sum()} point(s) whose {AXES[options.x]} are not known, left out", record)
     x, y = np.maximum.accumulate(x[known]), y[known]
-    last = np.append(x[1:] > x[:-1], True)[: x.size]  # of those at one place, as before the first update
+    last = np.append(x[1:] > x[:-1], True)[: x.size]  # keep the last of several points at one x
     x, y = x[last], y[last]
     return x, smooth(x, y, options.smoothing)
 
 
 def _along(record: Record, scalar: Scalar, axis: str) -> np.ndarray:
-    """Where the points of a series lie on an axis, `[n]`; counts are interpolated between those that were written."""
+    """The positions of a series' points on an axis, `[n]`. Counts are interpolated between the recorded ones."""
     if axis == "env_steps":
         return scalar.env_steps.astype(np.float64)
     if axis == "wall_time":
@@ -199,7 +200,7 @@ def _along(record: Record, scalar: Scalar, axis: str) -> np.ndarray:
     if f"count/{axis}" in record.scalars:
         of = record.scalars[f"count/{axis}"]
         counts.update(zip(of.env_steps.tolist(), of.value.tolist()))
-    if _COUNTS[axis] in record.evaluations:  # exact where a summary was rounded to float32, and there at the very end
+    if _COUNTS[axis] in record.evaluations:  # not rounded to float32 as summaries are, and recorded at the very end
         at_evaluations = zip(record.steps.astype(int).tolist(), record.evaluations[_COUNTS[axis]].tolist())
         counts.update((step, count) for step, count in at_evaluations if math.isfinite(count))
     at = sorted(step for step, count in counts.items() if math.isfinite(count))
@@ -212,7 +213,7 @@ def _along(record: Record, scalar: Scalar, axis: str) -> np.ndarray:
 
 
 def _mean(lines: list[tuple[np.ndarray, np.ndarray]], what: str, options: Options, notes: _Notes) -> Curve | None:
-    """The mean of several runs; None where there are none, or they have no point in common."""
+    """The mean of several runs, or None if there are none or they have no point in common."""
     if not lines:
         return None
     steps = common_steps(lines, gaps=True)
@@ -225,12 +226,12 @@ def _mean(lines: list[tuple[np.ndarray, np.ndarray]], what: str, options: Option
         return Curve(steps, values[0], nothing, nothing)
     longest = max(x[-1] for x, _ in lines)
     if longest - steps[-1] > 0.05 * longest:
-        notes.add(f"{what}: drawn up to {steps[-1]:g} {AXES[options.x]}, where all {len(lines)} runs have been")
+        notes.add(f"{what}: drawn up to {steps[-1]:g} {AXES[options.x]}, which all {len(lines)} runs have reached")
     return learning_curve(steps, values, confidence=options.confidence)
 
 
 class _Notes:
-    """What a reader must know, each thing once, with all the runs that it is true of."""
+    """Collects notes for readers. Each note is listed once, with all runs to which it applies."""
 
     def __init__(self) -> None:
         self._runs: dict[str, list[Record]] = {}
@@ -238,5 +239,5 @@ class _Notes:
     def add(self, text: str, record: Record | None = None) -> None:
         self._runs.setdefault(text, []).extend([] if record is None else [record])
 
-    def told(self) -> list[str]:
+    def lines(self) -> list[str]:
         return [f"{comparable.named(runs)}: {text}" if runs else text for text, runs in self._runs.items()]

@@ -1,4 +1,4 @@
-"""Whether runs can be compared: what differs between them that should not."""
+"""Checks whether runs are comparable, and reports what differs between them."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from collections.abc import Callable, Hashable, Sequence
 from taac.analysis.readers.run_records import Record
 from taac.errors import TaacError
 
-# Packages that read and show, but do not decide, a result.
+# Packages that do not affect results.
 _NO_MATTER = ("tensorboard", "gin-config")
 _ENVIRONMENT = ("env_kwargs", "max_episode_steps", "wrappers")
 _EVALUATION = ("evaluation_interval", "evaluation_episodes", "evaluation_epsilon")
-_LONGEST = 200  # characters of a value that a message tells
-_NAMED = 8  # runs that a message names
+_LONGEST = 200  # the most characters of a value in a message
+_NAMED = 8  # the most runs named in a message
 
 
 def mixtures(records: Sequence[Record]) -> list[str]:
-    """What differs between runs that are to be compared, a sentence each, with the runs that differ from most.
+    """Returns a sentence for each difference that makes runs incomparable, naming the runs that deviate from the majority.
 
-    Over all runs: versions of packages. Over the runs of a task: budgets, update ratios, settings of the environment and
-    of evaluations. Over the runs of a method on a task: all settings but the seed, and no seed twice.
+    All runs must have the same versions of packages. The runs of a task must have the same budget, update ratio, and
+    settings of the environment and of evaluations. The runs of a method on a task must have the same settings except for
+    the seed, and every seed only once.
     """
     found = []
     packages = sorted({p for r in records for p in r.versions} - set(_NO_MATTER))
@@ -40,21 +41,21 @@ def mixtures(records: Sequence[Record]) -> list[str]:
 
 
 def refuse_mixtures(records: Sequence[Record], allow_mixed: bool) -> list[str]:
-    """`mixtures`, as warnings.
+    """Returns the differences of `mixtures` as warnings.
 
     Raises:
-        TaacError: there are some, and they are not allowed.
+        TaacError: there are differences, and `allow_mixed` is false.
     """
     found = mixtures(records)
     if found and not allow_mixed:
         raise TaacError(
-            "these runs are not comparable; give a folder without those that differ, or --allow_mixed:\n  "
+            "these runs are not comparable; use a folder without the runs that differ, or --allow_mixed:\n  "
             + "\n  ".join(found)
         )
     return [f"not comparable: {mixture}" for mixture in found]
 
 
-_UNKNOWN = object()  # says nothing, so it differs from nothing
+_UNKNOWN = object()  # an unknown value, which counts as no difference
 
 
 def _known(value: Hashable) -> Hashable:
@@ -73,19 +74,19 @@ def grouped(records: Sequence[Record], key: Callable[[Record], Hashable]) -> dic
 
 
 def _differing(records: Sequence[Record], what: str, key: Callable[[Record], Hashable], show: bool = True) -> list[str]:
-    """One sentence where records differ in `key`: the most frequent value (of several, the first), and who has which other."""
+    """A sentence if records differ in `key`: the most frequent value (the first, if tied) and the runs with other values."""
     groups = grouped([r for r in records if key(r) is not _UNKNOWN], key)
     if len(groups) < 2:
         return []
     (usual, most), *others = sorted(groups.items(), key=lambda item: -len(item[1]))
-    told = [
+    deviations = [
         f"{named(group)} {f'has {_short(value)}' if show else _changes(most[0], group[0])}" for value, group in others
     ]
-    return [f"{what}: {_short(usual) if show else 'the same'} in {len(most)} run(s), but {'; '.join(told)}"]
+    return [f"{what}: {_short(usual) if show else 'the same'} in {len(most)} run(s), but {'; '.join(deviations)}"]
 
 
 def _short(value: Hashable) -> str:
-    """A value as text that a message has room for."""
+    """A value as text, cut to fit a message."""
     text = str(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
@@ -93,13 +94,13 @@ def _short(value: Hashable) -> str:
 def _changes(usual: Record, other: Record) -> str:
     names = sorted(set(usual.settings) | set(other.settings))
     changed = [n for n in names if usual.settings.get(n) != other.settings.get(n)]
-    # A macro and what it is bound to change together; the binding says more.
+    # A macro and the bindings that use it change together. The bindings are more informative.
     changed = [n for n in changed if "." in n] or changed
     shown = [f"{n} = {_short(other.settings.get(n))} for {_short(usual.settings.get(n))}" for n in changed[:3]]
     return f"has {', '.join(shown)}{' and more' if len(changed) > 3 else ''}"
 
 
 def named(records: Sequence[Record]) -> str:
-    """The folders of runs, the first of them."""
+    """The folders of the first runs, and how many more there are."""
     shown = ", ".join(r.folder for r in records[:_NAMED])
     return f"{shown} and {len(records) - _NAMED} more" if len(records) > _NAMED else shown

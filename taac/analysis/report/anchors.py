@@ -1,4 +1,4 @@
-"""Anchors of normalised scores: for each task the returns (y0, y1) that become 0 and 1."""
+"""Anchors of normalised scores: for each task, the returns (y0, y1) that are mapped to 0 and 1."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from taac.errors import TaacError
 from taac.runs import files
 
 MAX_BYTES = 4 << 20
-SMALLEST = 1e-30  # difference of two returns that make a scale
+SMALLEST = 1e-30  # the smallest difference between the two returns of a scale
 FILE = Path(__file__).with_name("anchors.json")
 
 
@@ -23,13 +23,13 @@ class Anchor(NamedTuple):
 
 
 def load(extra: Path | None = None) -> tuple[str, dict[str, Anchor]]:
-    """The version of the package's anchors and the anchors by environment id; those of `extra` win.
+    """Returns the version and the anchors by environment id. Anchors in `extra` replace the package's own.
 
-    A file is `{"version": ..., "tasks": {"Hopper-v5": {"y0": 18.0, "y1": 3800.0, "source": "..."}}}`; what it says of
-    itself besides is ignored.
+    A file is `{"version": ..., "tasks": {"Hopper-v5": {"y0": 18.0, "y1": 3800.0, "source": "..."}}}`. Other entries are
+    ignored.
 
     Raises:
-        TaacError: a file that cannot be read, or anchors that are no scale.
+        TaacError: a file cannot be read, or its anchors are not finite or not different.
     """
     version, anchors = _read(FILE)
     if extra is not None:
@@ -57,5 +57,5 @@ def _anchor(path: Path, task: str, given: Any) -> Anchor:
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise TaacError(f"anchors {path}: {task:.200} has no numbers y0 and y1, got {given!r:.200}") from error
     if not (abs(y0) <= LARGEST and abs(y1) <= LARGEST) or abs(y1 - y0) < SMALLEST:
-        raise TaacError(f"anchors {path}: ({y0}, {y1}) of {task} make no scale; give two different finite returns")
+        raise TaacError(f"anchors {path}: ({y0}, {y1}) of {task} define no scale; use two different finite returns")
     return Anchor(y0, y1, str(given.get("source", path.name)))

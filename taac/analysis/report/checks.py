@@ -1,4 +1,4 @@
-"""What a reader of a comparison must be warned of."""
+"""Warnings for the readers of a comparison."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from taac.analysis.report.scores import Scores
 from taac.runs import files
 
 FEWEST_SEEDS, ADVISED_SEEDS = 5, 10
-PLAN = "compare.json"  # what `taac compare` writes of all of its runs
-_LONGEST = 1000  # characters of a name or an error in it
-_MOST_NAMED = 100  # runs that are missing
+PLAN = "compare.json"  # the plan that `taac compare` writes
+_LONGEST = 1000  # the most characters of a name or an error in the plan
+_MOST_NAMED = 100  # the most missing runs named
 
 
 def run_warnings(records: Sequence[Record], steps: Mapping[str, int]) -> list[str]:
-    """Runs that are not in the numbers, and why; what was mended in those that are.
+    """Warns about runs that are left out, and about repaired data in those that are included.
 
     Args:
-        steps: at which the runs of each task are compared.
+        steps: the step at which the runs of each task are compared.
     """
     warnings = []
     for r in records:
@@ -33,11 +33,11 @@ def run_warnings(records: Sequence[Record], steps: Mapping[str, int]) -> list[st
         if why:
             warnings.append(f"run {r.folder} ({r.method}) is left out: {why}")
         elif r.status != "finished":
-            warnings.append(f"run {r.folder} ({r.method}) is in, but not finished: its status is {r.status!r}")
+            warnings.append(f"run {r.folder} ({r.method}) is included, but not finished: its status is {r.status!r}")
         elif r.budget is not None and r.last_step is not None and r.last_step < r.budget:
             warnings.append(
-                f"run {r.folder} ({r.method}) is finished, but its evaluations end at step {r.last_step} of {r.budget}: "
-                f"all of {r.task} is compared no later than that"
+                f"run {r.folder} ({r.method}) is finished, but its evaluations end at step {r.last_step} of {r.budget}; "
+                f"runs on {r.task} are compared no later than that"
             )
         warnings += [f"run {r.folder} ({r.method}): {note}" for note in r.notes]
     diverged = Counter((r.task, r.method) for r in records if any(p.startswith("diverged") for p in r.problems))
@@ -47,10 +47,10 @@ def run_warnings(records: Sequence[Record], steps: Mapping[str, int]) -> list[st
 
 
 def missing_warnings(root: Path, records: Sequence[Record]) -> list[str]:
-    """Runs that `taac compare` planned, by its compare.json in this folder, and that left no folder here.
+    """Warns about runs that `taac compare` planned in this folder's compare.json but that have no folder here.
 
-    A run is known by task, method and seed, or by its folder below the record's. How often it was tried, and when, is not
-    told: a campaign that was interrupted and one that was not say the same.
+    A run is identified by task, method and seed, or by its folder relative to the plan. The warnings leave out how often
+    and when a run was tried, so that an interrupted campaign and an uninterrupted one produce the same report.
     """
     path = root / PLAN
     if not os.path.lexists(path):
@@ -63,22 +63,22 @@ def missing_warnings(root: Path, records: Sequence[Record]) -> list[str]:
             task, method, seed, status = (run[name] for name in ("task", "method", "seed", "status"))
             names = (task, method, status, run["folder"])
             if not all(isinstance(name, str) and len(name) <= _LONGEST and name.isprintable() for name in names):
-                raise ValueError(f"a run of it has a task, method, status or folder that is no name: {names!r:.200}")
-            folder = "/".join(PurePath(run["folder"]).parts[-3:])  # <task>/<method>/seed_<n>: all may have been moved
+                raise ValueError(f"the task, method, status or folder of a run in it is not a name: {names!r:.200}")
+            folder = "/".join(PurePath(run["folder"]).parts[-3:])  # <task>/<method>/seed_<n>, as all may have been moved
             if (task, method, seed) in tasks or folder in folders:
                 continue
             why = (run.get("error") or "").removesuffix(f" (see {run.get('log')})")
             why = re.sub(r", \d+ times(?=: )", "", why[:_LONGEST], count=1).encode("utf-8", "backslashreplace").decode()
-            warnings.append(f"run {folder} ({method}) is planned, and not there: {status}{why and f', {why}'}")
+            warnings.append(f"run {folder} ({method}) is planned but missing: {status}{why and f', {why}'}")
     except (OSError, files.Damaged, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        return [f"{PLAN} cannot be read, so runs that left no folder are not known: {type(error).__name__}: {error}"]
+        return [f"{PLAN} cannot be read, so runs without a folder are unknown: {type(error).__name__}: {error}"]
     if len(warnings) > _MOST_NAMED:
-        warnings[_MOST_NAMED:] = [f"{len(warnings) - _MOST_NAMED} more runs are planned, and not there"]
+        warnings[_MOST_NAMED:] = [f"{len(warnings) - _MOST_NAMED} more runs are planned but missing"]
     return warnings
 
 
 def left_out(record: Record, steps: Mapping[str, int]) -> str | None:
-    """Why a run has no part in the numbers; None: it has."""
+    """Why a run is left out, or None if it is included."""
     if record.problems:
         return "; ".join(record.problems)
     step = steps.get(record.task or "")
@@ -92,7 +92,7 @@ def left_out(record: Record, steps: Mapping[str, int]) -> str | None:
 
 
 def seed_warnings(records: Sequence[Record], used: Sequence[Record]) -> list[str]:
-    """Too few seeds, unequal ones, and methods that lack a task."""
+    """Warns about too few seeds, unequal seeds, and methods without runs on a task."""
     warnings = []
     methods = sorted({r.method for r in records})
     by_task = grouped(used, lambda r: r.task)
@@ -105,7 +105,7 @@ def seed_warnings(records: Sequence[Record], used: Sequence[Record]) -> list[str
         for method in methods:
             n = counts[method]
             if not n:
-                warnings.append(f"{method} on {task}: no run that can be used")
+                warnings.append(f"{method} on {task}: no usable run")
                 continue
             if n < FEWEST_SEEDS:
                 warnings.append(
@@ -121,7 +121,7 @@ def seed_warnings(records: Sequence[Record], used: Sequence[Record]) -> list[str
 
 
 def exploring_warnings(scores: Mapping[str, Mapping[str, Scores]]) -> list[str]:
-    """Runs of which nothing tells how much they repeated while exploring."""
+    """Warns about runs whose repetition while exploring is unknown."""
     methods = [of for methods in scores.values() for of in methods.values()]
     without = [
         r for of in methods for i, r in enumerate(of.records) if all(np.isnan(v[i]) for v in of.exploring.values())
@@ -129,5 +129,5 @@ def exploring_warnings(scores: Mapping[str, Mapping[str, Scores]]) -> list[str]:
     if not without:
         return []
     return [
-        f"repetition while exploring is not known of {named(without)}: no rollout/ summaries at the end of training"
+        f"repetition while exploring is not known for {named(without)}: no rollout/ summaries at the end of training"
     ]

@@ -1,6 +1,6 @@
-"""The numbers of a comparison, from run folders alone, as one object of plain values that JSON can hold.
+"""Computes the numbers of a comparison from run folders, as one object of plain JSON values.
 
-What each number is: `taac.analysis.report.scores`.
+`taac.analysis.report.scores` defines each number.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ SCHEMA = 1
 
 
 def make_report(root: Path, options: Options) -> dict[str, Any]:
-    """The comparison of all runs below a folder: the content of report.json.
+    """Compares all runs below a folder. Returns the content of report.json.
 
     Raises:
-        TaacError: no runs, none that can be used, runs that are not comparable (without `allow_mixed`), wrong anchors.
+        TaacError: there are no runs or no usable ones, they are not comparable (without `allow_mixed`), or the anchors or
+            options are wrong.
     """
     if options.last < 1:
         raise TaacError(f"--last_evaluations must be 1 or more, got {options.last}")
@@ -47,7 +48,7 @@ def make_report(root: Path, options: Options) -> dict[str, Any]:
     records = run_records.find(root)
     warnings = comparable.refuse_mixtures(records, options.allow_mixed)
     steps = compared_steps(records, options.at_step)
-    records, standing_in = diverged.impute_diverged(records, steps, scales, options.diverged)
+    records, imputed = diverged.impute_diverged(records, steps, scales, options.diverged)
     used = [r for r in records if checks.left_out(r, steps) is None]
     warnings += checks.run_warnings(records, steps)
     warnings += checks.missing_warnings(root, records)
@@ -57,7 +58,7 @@ def make_report(root: Path, options: Options) -> dict[str, Any]:
     scores, kept = scores_of(used, steps, options.last)
     for task in sorted(kept):
         if kept[task] < options.last:
-            warnings.append(f"final returns on {task} are of {kept[task]} evaluation(s), not {options.last}")
+            warnings.append(f"final returns on {task} are means of {kept[task]} evaluation(s), not {options.last}")
         if options.at_step is None and not any(r.status == "finished" for r in used if r.task == task):
             warnings.append(f"no run on {task} is finished; compared at step {steps[task]}, which all have reached")
     warnings += checks.exploring_warnings(scores)
@@ -68,7 +69,7 @@ def make_report(root: Path, options: Options) -> dict[str, Any]:
         "methods": sorted({r.method for r in used}),
         "runs": [_run(r, scores, steps) for r in records],
         "tasks": [
-            {**_task(task, scores[task], steps[task], kept[task], options), "diverged_score": standing_in.get(task)}
+            {**_task(task, scores[task], steps[task], kept[task], options), "diverged_score": imputed.get(task)}
             for task in sorted(scores)
         ],
         "pairs": _pairs(scores, options),
@@ -87,7 +88,7 @@ def make_report(root: Path, options: Options) -> dict[str, Any]:
 
 def _run(r: Record, scores: Mapping[str, Mapping[str, Scores]], steps: Mapping[str, int]) -> dict[str, Any]:
     out = checks.left_out(r, steps)
-    told: dict[str, Any] = {
+    row: dict[str, Any] = {
         "folder": r.folder, "task": r.task, "method": r.method, "method_from": r.method_rule, "seed": r.seed,
         "status": r.status, "last_step": r.last_step, "budget": r.budget, "update_ratio": r.update_ratio,
         "diverged": r.diverged, "left_out": out, "final": None, "area": None,
@@ -95,8 +96,8 @@ def _run(r: Record, scores: Mapping[str, Mapping[str, Scores]], steps: Mapping[s
     if out is None and r.task is not None:
         of = scores[r.task][r.method]
         at = next(i for i, other in enumerate(of.records) if other.folder == r.folder)
-        told["final"], told["area"] = of.final[at], of.area[at]
-    return told
+        row["final"], row["area"] = of.final[at], of.area[at]
+    return row
 
 
 def _task(task: str, methods: Mapping[str, Scores], step: int, k: int, options: Options) -> dict[str, Any]:
@@ -120,7 +121,7 @@ def _task(task: str, methods: Mapping[str, Scores], step: int, k: int, options: 
 
 
 def _pairs(scores: Mapping[str, Mapping[str, Scores]], options: Options) -> list[dict[str, Any]]:
-    """Each two methods on each task, by final return; one family, corrected by Holm."""
+    """Compares every two methods on each task by final return. All comparisons are one family, corrected by Holm's method."""
     rows: list[dict[str, Any]] = []
     differences: list[Difference] = []
     for task, methods in scores.items():
@@ -134,13 +135,13 @@ def _pairs(scores: Mapping[str, Mapping[str, Scores]], options: Options) -> list
 
 
 def plain(value: Any) -> Any:
-    """With built-in types only, and None for what is not a finite number."""
+    """Converts to built-in types, with None for numbers that are not finite."""
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
-    if hasattr(value, "tolist"):  # of numpy
+    if hasattr(value, "tolist"):  # numpy's arrays and numbers
         return plain(value.tolist())
-    if isinstance(value, str):  # a lone surrogate, as JSON can hold, cannot be written
+    if isinstance(value, str):  # JSON can hold a lone surrogate, which cannot be written as UTF-8
         return value.encode("utf-8", "backslashreplace").decode()
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""The learning curves of a report: every method on every task, against everything that can be counted."""
+"""The learning curves of a report: every method on every task, against each of four counts."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Run = tuple[np.ndarray, np.ndarray]  # x and values, [n] each, x rising
 
 
 def curves(scores: Mapping[str, Mapping[str, Scores]], confidence: float) -> list[dict[str, Any]]:
-    """A row for each task, measure and axis: `x` `[n]`, and for each method `estimate`, `low`, `high` `[n]`.
+    """Returns a row for each task, measure and axis: `x` `[n]`, and for each method `estimate`, `low` and `high` `[n]`.
 
-    A curve is the mean over the runs of its method with a pointwise interval, and is NaN where not all of them have been:
-    nothing is extrapolated. All methods are told at the same x (`shared_points`), to be read beside each other. Numbers
+    A curve is the mean over the runs of its method with a pointwise interval. It is NaN outside the range that all of these
+    runs cover; nothing is extrapolated. All methods are evaluated at the same x (`shared_points`), for comparison. Numbers
     have seven digits.
     """
     return [
@@ -52,9 +52,9 @@ def _row(task: str, measure: str, axis: str, methods: Mapping[str, Scores], conf
 
 
 def points(record: Record, axis: str, measure: str) -> Run | None:
-    """A run's evaluations against an axis; None where nothing is known.
+    """A run's evaluations against an axis, or None if there are none.
 
-    Evaluations at equal x, as those before the first update, are one with their mean.
+    Evaluations at equal x, such as those before the first update, are averaged.
     """
     x, values = record.evaluations[axis], record.evaluations[measure]
     known = np.isfinite(x) & np.isfinite(values)
@@ -65,10 +65,10 @@ def points(record: Record, axis: str, measure: str) -> Run | None:
 
 
 def shared_points(methods: Sequence[Sequence[Run]]) -> np.ndarray:
-    """The x `[n]` at which all methods are told: where any run was evaluated, within the range of all runs of its method.
+    """The x `[n]` at which all methods are evaluated: where any run was evaluated, within the range of some method's runs.
 
-    Where those are many (each run has an x of its own on most axes), evenly spaced ones instead, as many as the longest
-    run has evaluations and at most `MOST_POINTS`, with the ends of every method's range.
+    If there are many (on most axes every run has its own x), returns evenly spaced points and the ends of every method's
+    range instead: as many points as the longest run has evaluations, at most `MOST_POINTS`.
     """
     ranges = [(max(x[0] for x, _ in runs), min(x[-1] for x, _ in runs)) for runs in methods if runs]
     ranges = [(low, high) for low, high in ranges if low <= high]
@@ -87,7 +87,7 @@ def shared_points(methods: Sequence[Sequence[Run]]) -> np.ndarray:
 
 
 def _curve(runs: Sequence[Run], x: np.ndarray, confidence: float) -> Curve:
-    """NaN outside the range of all runs; one run alone has no interval."""
+    """The mean curve with its interval. NaN outside the range that all runs cover; a single run has no interval."""
     nothing = np.full(x.size, math.nan)
     if not runs or not x.size:
         return Curve(x, nothing, nothing, nothing)
@@ -98,5 +98,5 @@ def _curve(runs: Sequence[Run], x: np.ndarray, confidence: float) -> Curve:
 
 
 def _short(values: np.ndarray) -> list[float | int]:
-    """Seven digits, which a drawing cannot show; whole numbers stay whole."""
+    """Rounds to seven digits, which is finer than any drawing. Whole numbers become integers."""
     return [int(v) if v.is_integer() else float(f"{v:.7g}") for v in values.tolist()]

@@ -1,8 +1,8 @@
-"""What a run scores that diverged.
+"""The scores of diverged runs.
 
-To leave such runs out flatters the method that has them: what is missing is missing because it was bad. So a run that
-diverged counts from there on as the worst that was seen on its task, unless another number is asked for. The idea is that
-of worst-rank scores in clinical trials.
+Leaving them out would flatter their method, because the missing returns are missing for being bad. A diverged run
+therefore counts, from the divergence on, as the worst return observed on its task, unless another number is requested. This
+follows worst-rank scores in clinical trials.
 
 Source: Lachin, Worst-rank score analysis with informatively missing observations in clinical trials, Controlled Clinical
 Trials 1999.
@@ -20,7 +20,7 @@ from taac.analysis.report.anchors import Anchor
 from taac.errors import TaacError
 
 WORST, LEAVE_OUT = "worst", "leave_out"
-_KEPT = ("env_steps", "updates", "training_decisions", "seconds", "episodes")  # how far it was; the rest is how it went
+_KEPT = ("env_steps", "updates", "training_decisions", "seconds", "episodes")  # progress, not performance
 
 
 def check_policy(policy: str | float) -> None:
@@ -30,7 +30,7 @@ def check_policy(policy: str | float) -> None:
 
 
 def parse(text: str) -> str | float:
-    """A policy as it is given to a command."""
+    """Parses the policy from a command's flag."""
     try:
         return float(text)
     except ValueError:
@@ -40,18 +40,18 @@ def parse(text: str) -> str | float:
 def impute_diverged(
     records: Sequence[Record], steps: Mapping[str, int], scales: Mapping[str, Anchor], policy: str | float
 ) -> tuple[list[Record], dict[str, float]]:
-    """The records, with returns in place of those that diverged runs have not.
+    """Imputes the missing returns of diverged runs.
 
-    A diverged run keeps its evaluations from before. Those from there on, and those that it never came to, at the steps of
-    the longest run of the task, have the return X of the policy, and nothing else is known of them.
+    A diverged run keeps its evaluations from before the divergence. Later evaluations, including those that it never reached
+    at the steps of the longest run of the task, get the return X of the policy. All their other values are NaN.
 
     Args:
-        steps: at which each task is compared; of a task without, no run is touched.
-        policy: "leave_out": no record is touched; "worst": X is the lowest return of any evaluation on the task, of any run
-            up to the compared step, or the anchor y0 if that is lower; a number: X itself.
+        steps: the step at which each task is compared. Runs of other tasks are not changed.
+        policy: "leave_out" changes no record. "worst" sets X to the lowest return of any evaluation on the task, over all
+            runs up to the compared step, or to the anchor y0 if that is lower. A number is X itself.
 
     Returns:
-        The records, and X for each task where it was put in.
+        The records, and X for each task where it was used.
     """
     if policy == LEAVE_OUT:
         return list(records), {}
@@ -67,26 +67,26 @@ def impute_diverged(
                 _worst(records, r.task, steps[r.task], scales) if isinstance(policy, str) else float(policy)
             )
         known = math.isfinite(scores[r.task])
-        found.append(_mended(r, _guide(records, r.task), scores[r.task]) if known else r)
+        found.append(_imputed(r, _evaluation_steps(records, r.task), scores[r.task]) if known else r)
     return found, {task: score for task, score in scores.items() if math.isfinite(score)}
 
 
 def _worst(records: Sequence[Record], task: str, step: int, scales: Mapping[str, Anchor]) -> float:
-    seen = np.concatenate([r.returns[r.steps <= step] for r in records if r.task == task])
-    worst = float(seen[np.isfinite(seen)].min(initial=math.inf))
+    returns = np.concatenate([r.returns[r.steps <= step] for r in records if r.task == task])
+    worst = float(returns[np.isfinite(returns)].min(initial=math.inf))
     return min(worst, scales[task].y0) if task in scales else worst
 
 
-def _guide(records: Sequence[Record], task: str) -> np.ndarray:
+def _evaluation_steps(records: Sequence[Record], task: str) -> np.ndarray:
     """The steps `[n]` at which the longest run of the task was evaluated."""
     runs = [r.steps for r in records if r.task == task and not r.problems and r.last_step is not None]
     return max(runs, key=lambda s: (s[-1], s.size))
 
 
-def _mended(record: Record, guide: np.ndarray, score: float) -> Record:
+def _imputed(record: Record, task_steps: np.ndarray, score: float) -> Record:
     at = record.diverged
     assert at is not None
-    steps = np.union1d(record.steps, guide[guide >= max(at, record.last_step or 0)])
+    steps = np.union1d(record.steps, task_steps[task_steps >= max(at, record.last_step or 0)])
     table = {name: np.full(steps.size, math.nan) for name in NUMBERS}
     known = np.isin(steps, record.steps)
     for name in NUMBERS:

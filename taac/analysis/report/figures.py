@@ -1,4 +1,4 @@
-"""A report's pictures, as the bytes of PNG files."""
+"""A report's figures, as the bytes of PNG files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMES = ("report_return.png", "report_repeated.png", "report_profile.png", "repo
 
 @literal_text()
 def draw(content: dict[str, Any]) -> dict[str, bytes]:
-    """Pictures by name, of `NAMES` those for which there is something to draw in a comparison's content."""
+    """Returns figures by name: those of `NAMES` for which the comparison's content has data."""
     import matplotlib
 
     matplotlib.use("Agg")

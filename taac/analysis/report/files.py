@@ -1,4 +1,4 @@
-"""Writing a report: every file whole, or not at all."""
+"""Writes a report. Every file is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from taac.runs import files
 
 
 def write_report(comparison: dict[str, Any], folder: Path) -> list[Path]:
-    """Writes report.md, report.csv, report.html, report.json and the pictures, from what `make_report` returns.
+    """Writes report.md, report.csv, report.html, report.json and the figures from the result of `make_report`.
 
-    The same comparison gives the same bytes.
-
-    All is made before the first file is touched, each file is put in place by one renaming, and a picture of an earlier
-    report that this one has not is removed.
+    The same comparison produces the same bytes. All contents are created before the first file is touched, and each file is
+    replaced by one rename. Figures of an earlier report that this one lacks are removed.
 
     Returns:
         The files, the tables first.

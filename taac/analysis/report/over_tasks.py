@@ -1,4 +1,4 @@
-"""What a report says over tasks: aggregates of normalised scores, performance profiles, pairs of methods."""
+"""The part of a report that covers all tasks: aggregates of normalised scores, performance profiles, pairs of methods."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _All = Mapping[str, Mapping[str, Scores]]  # by task and method
 def over_tasks(
     scores: _All, scales: Mapping[str, Anchor], version: str, options: Options, warnings: list[str]
 ) -> dict[str, Any]:
-    """The block over tasks; appends to `warnings` what it leaves out.
+    """Returns the block over tasks. Appends to `warnings` what it leaves out.
 
-    Scores are normalised, `(y - y0) / (y1 - y0)`, on the tasks that have anchors; a method must have runs on all of them.
-    The probability of improvement needs no scale and is the mean over the tasks that both methods have.
+    Scores are normalised, `(y - y0) / (y1 - y0)`, on the tasks that have anchors. A method must have runs on all of these
+    tasks. The probability of improvement needs no scale; it is the mean over the tasks that both methods have.
     """
     tasks = [task for task in scores if task in scales]
     without = [task for task in scores if task not in scales]
@@ -41,7 +41,7 @@ def over_tasks(
     whole = [m for m in methods if all(m in scores[task] for task in tasks)]
     enough = len(tasks) >= 2
     if len(scores) > 1 and without:
-        warnings.append(f"over tasks, {', '.join(without)} is left out: it has no anchors; give them by --anchors")
+        warnings.append(f"over tasks, {', '.join(without)} is left out: it has no anchors; add them with --anchors")
     for method in methods if enough else ():
         if method not in whole:
             lacking = [task for task in tasks if method not in scores[task]]
@@ -63,7 +63,7 @@ def over_tasks(
 def _normalized(
     scores: _All, method: str, tasks: list[str], scales: Mapping[str, Anchor]
 ) -> dict[str, list[np.ndarray]]:
-    """Final scores and areas under the curve `[runs]` a task; areas are missing where a task has none."""
+    """Final scores and areas under the curve, `[runs]` for each task. Areas are missing if a task has none."""
     of = [scores[task][method] for task in tasks]
     pairs = [scales[task][:2] for task in tasks]
     measures = {"final": normalize([s.final for s in of], pairs)}
@@ -84,7 +84,7 @@ def _aggregates(measures: Mapping[str, list[np.ndarray]], options: Options) -> d
 def _score_pairs(
     scores: _All, tasks: list[str], normal: Mapping[str, dict[str, list[np.ndarray]]], options: Options
 ) -> list[dict[str, Any]]:
-    """Differences of the IQM of final scores: a family of its own, corrected by Holm."""
+    """Differences in the IQM of final scores. They are a family of their own, corrected by Holm's method."""
     rows: list[dict[str, Any]] = []
     differences: list[Difference] = []
     for x, y in itertools.combinations(normal, 2):

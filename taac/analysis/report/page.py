@@ -1,7 +1,7 @@
-"""A report as one page that needs nothing beside it: no network, no other file.
+"""A report as a single page that needs no network and no other file.
 
-The page holds report.json, and its script (in `html/`) makes tables and curves from that; so what is shown are
-those numbers. Nothing of it is ever read as markup: names come into the page as text.
+The page contains report.json, and its script (in `html/`) draws tables and curves from exactly those numbers. Names enter
+the page as text and are never parsed as markup.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SCRIPTS = ("chart.js", "page.js")  # in order
 
 
 def html_page(content: dict[str, Any]) -> str:
-    """report.html."""
+    """The text of report.html."""
     template = string.Template(_read("page.html"))
     return template.substitute(
         style=_read("page.css"), script="\n".join(map(_read, SCRIPTS)), data=embedded_json(content)
@@ -24,7 +24,7 @@ def html_page(content: dict[str, Any]) -> str:
 
 
 def embedded_json(content: dict[str, Any]) -> str:
-    """JSON that no text within it can end early: `<` is written as an escape, so there is no `</script>` and no `<!--`."""
+    """JSON in which `<` is escaped, so that no text within it can end the script by `</script>` or `<!--`."""
     return json.dumps(content, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 

@@ -1,11 +1,14 @@
-"""Scores of runs for a report: where each task is compared, and the numbers of each run there.
+"""Scores of runs for a report: the step at which each task is compared, and the numbers of each run there.
 
-Each task is compared at one step, which its runs have reached: the one asked for, or the last evaluation of the finished
-run that ended first, or, where no run is finished, the last step that all of its runs have reached. The final return of a
-run is the mean of its last k evaluations up to that step, its area under the curve that from the first step common to all
-to that step (divided by their distance: a return again). What it did (repetition) when acting greedily is the mean of the
-same last k evaluations; when exploring, the mean of the `rollout/` summaries of that span: after the evaluation before
-those k, up to that step.
+Each task is compared at one step that its runs have reached. It is the requested step, or the last evaluation of the
+finished run that ended first, or, if no run is finished, the last step that all of the task's runs have reached.
+
+- The final return of a run is the mean of its last k evaluations up to that step.
+- Its area under the curve is taken from the first step common to all runs to that step, and divided by their distance, so
+  that it is a return again.
+- Repetition when acting greedily is the mean over the same k evaluations.
+- Repetition when exploring is the mean of the `rollout/` summaries of the same span: after the evaluation before those k,
+  up to that step.
 """
 
 from __future__ import annotations
@@ -31,17 +34,17 @@ FRACTIONS, FRACTION = ("fraction_repeated", "fraction_same", "actor_calls_saved"
 
 
 class Options(NamedTuple):
-    """How a report is made."""
+    """The options of a report."""
 
-    last: int = 3  # evaluations whose mean is the final return, at most
+    last: int = 3  # the final return is the mean of at most this many last evaluations
     confidence: float = 0.95
-    paired: bool = True  # by seed, where two methods have the same
+    paired: bool = True  # pair runs by seed if two methods have the same seeds
     allow_mixed: bool = False
-    anchors: Path | None = None  # a file of more anchors
-    at_step: int | None = None  # compare there; None: where the first finished run ended
-    diverged: str | float = "worst"  # what a diverged run scores, or "leave_out"; see `taac.analysis.report.diverged`
+    anchors: Path | None = None  # a file with more anchors
+    at_step: int | None = None  # the step of comparison; None for the end of the first finished run
+    diverged: str | float = "worst"  # the score of a diverged run, or "leave_out"; see `taac.analysis.report.diverged`
     resamples: int = 2000
-    seed: int = 0  # of the bootstrap
+    seed: int = 0  # for the bootstrap
 
 
 class Scores(NamedTuple):
@@ -49,13 +52,13 @@ class Scores(NamedTuple):
 
     records: list[Record]
     final: np.ndarray  # [runs]
-    area: np.ndarray  # [runs]; NaN where there is one evaluation only
+    area: np.ndarray  # [runs]; NaN if there is only one evaluation
     repetition: dict[str, np.ndarray]  # [runs] each, acting greedily
-    exploring: dict[str, np.ndarray]  # [runs] each; NaN where a run has no summaries of the span
+    exploring: dict[str, np.ndarray]  # [runs] each; NaN if a run has no summaries in the span
 
 
 def compared_steps(records: Sequence[Record], at_step: int | None = None) -> dict[str, int]:
-    """The step at which each task is compared: `at_step`, if given. A task without a usable run has none."""
+    """The step at which each task is compared, which is `at_step` if given. A task without a usable run has no entry."""
     steps = {}
     for task in sorted({r.task for r in records if r.task}):
         runs = [r for r in records if r.task == task and not r.problems and r.last_step is not None]
@@ -68,7 +71,7 @@ def compared_steps(records: Sequence[Record], at_step: int | None = None) -> dic
 def scores_of(
     used: Sequence[Record], steps: Mapping[str, int], last: int
 ) -> tuple[dict[str, dict[str, Scores]], dict[str, int]]:
-    """Scores by task and method, and by task of how many evaluations a final return is."""
+    """Returns the scores by task and method, and for each task the number of evaluations in a final return."""
     scores: dict[str, dict[str, Scores]] = {}
     kept: dict[str, int] = {}
     for task, step in steps.items():
@@ -94,7 +97,7 @@ def scores_of(
 
 
 def _window(record: Record, name: str, step: int, k: int) -> np.ndarray:
-    """`[k]`: the last evaluations up to a step."""
+    """The last k evaluations up to a step, `[k]`."""
     return record.evaluations[name][record.steps <= step][-k:]
 
 
@@ -112,7 +115,7 @@ def _exploring(record: Record, name: str, step: int, k: int) -> float:
 
 
 def _rollouts(record: Record, name: str, step: int, k: int) -> np.ndarray:
-    """`[n]`: the finite `rollout/` summaries of the span of the last evaluations up to a step."""
+    """The finite `rollout/` summaries in the span of the last k evaluations up to a step, `[n]`."""
     found = record.scalars.get(f"rollout/{name}")
     if found is None:
         return np.zeros(0)
@@ -129,7 +132,7 @@ def _calls_saved(decisions: np.ndarray, length: np.ndarray) -> float:
 
 
 def interval_of(tasks: Sequence[np.ndarray], statistic: str, options: Options) -> dict[str, Any]:
-    """An estimate with its interval; where a task has one run, without."""
+    """An estimate with its interval. Without an interval if a task has a single run."""
     if any(task.size < 2 for task in tasks):
         alone = {
             "mean": statistics.mean,
@@ -144,7 +147,7 @@ def interval_of(tasks: Sequence[np.ndarray], statistic: str, options: Options) -
 
 
 def summary(values: np.ndarray, options: Options, names: Sequence[str] = ("mean", "iqm")) -> dict[str, Any]:
-    """Statistics of one method on one task with intervals, over the runs whose value is known."""
+    """Statistics with intervals for one method on one task, over the runs whose value is finite."""
     known = values[np.isfinite(values)]
     return {
         "runs": int(known.size),
@@ -153,18 +156,20 @@ def summary(values: np.ndarray, options: Options, names: Sequence[str] = ("mean"
 
 
 def repetition_summaries(values: Mapping[str, np.ndarray], options: Options) -> dict[str, Any]:
-    """Means of each quantity of repetition. The interval of a fraction ends where fractions do: what is cut off cannot be
-    the mean, so that it covers as often as before."""
+    """The mean of each repetition measure with its interval.
+
+    Intervals of fractions are cut to [0, 1]. Their coverage does not change, as the mean cannot lie outside.
+    """
     found = {name: summary(values[name], options, ("mean",)) for name in REPETITION}
     for name in FRACTIONS:
         mean = found[name]["mean"]
-        if mean is not None:  # a bound that is not known stays so
+        if mean is not None:  # bounds that are NaN stay NaN
             mean["low"], mean["high"] = (float(np.clip(mean[end], *FRACTION)) for end in ("low", "high"))
     return found
 
 
 def matched(xs: Sequence[Scores], ys: Sequence[Scores]) -> bool:
-    """Whether on every task both have runs of the same seeds, each once."""
+    """Whether both have runs with the same seeds on every task, each seed once."""
     seeds = [([r.seed for r in x.records], [r.seed for r in y.records]) for x, y in zip(xs, ys)]
     return all(a == b and None not in a and len(set(a)) == len(a) for a, b in seeds)
 
@@ -172,7 +177,7 @@ def matched(xs: Sequence[Scores], ys: Sequence[Scores]) -> bool:
 def difference_of(
     x: Sequence[np.ndarray], y: Sequence[np.ndarray], statistic: str, paired: bool, options: Options
 ) -> Difference:
-    """`comparisons.compare`; with fewer than two runs on a task, inconclusive without an interval."""
+    """`differences.compare`. With fewer than two runs on a task, the result is inconclusive and has no interval."""
     if any(task.size < 2 for task in (*x, *y)):
         estimate = interval_of(x, statistic, options)["estimate"] - interval_of(y, statistic, options)["estimate"]
         nothing = Interval(estimate, math.nan, math.nan, options.confidence, "undefined: one run")
@@ -183,14 +188,14 @@ def difference_of(
 
 
 def improvement_of(x: Sequence[np.ndarray], y: Sequence[np.ndarray], options: Options) -> dict[str, Any] | None:
-    """The probability of improvement with its interval; None with fewer than two runs on a task."""
+    """The probability of improvement with its interval, or None with fewer than two runs on a task."""
     if any(task.size < 2 for task in (*x, *y)):
         return None
     return improvement_interval(list(x), list(y), options.confidence)._asdict()
 
 
 def corrected(rows: Sequence[dict[str, Any]], differences: Sequence[Difference]) -> list[dict[str, Any]]:
-    """Rows with the differences of one family, whose p-values and verdicts are corrected by Holm."""
+    """Adds the differences of one family to its rows, with p-values and verdicts corrected by Holm's method."""
     return [
         {
             **row,

@@ -1,4 +1,4 @@
-"""A report's content as Markdown and as CSV: the same numbers, shortened in the first and whole in the second."""
+"""A report's content as Markdown and as CSV, with rounded numbers in Markdown and full precision in CSV."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ MEASURES = {"final": "final return", "area": "area under the curve"}
 
 
 def number(value: float | None) -> str:
-    """Four digits; a dash for what is not known."""
+    """Formats a number with four digits, and None as a dash."""
     return "-" if value is None else f"{value:.4g}"
 
 
 def with_interval(found: dict[str, Any] | None) -> str:
-    """`1.234 [1, 1.5]`."""
+    """Formats an estimate with its interval as `1.234 [1, 1.5]`."""
     if found is None:
         return "-"
     if found["low"] is None:
@@ -32,14 +32,14 @@ def with_interval(found: dict[str, Any] | None) -> str:
 
 
 def markdown(content: dict[str, Any], figures: Sequence[str]) -> str:
-    """report.md. What runs name themselves is text in it: no HTML, no link."""
+    """The text of report.md. Names from runs stay text, without HTML or links."""
     content, figures = _as_text(content), _as_text(list(figures))
     options = content["options"]
     lines = ["# Comparison", ""]
     lines += [
-        f"Brackets are {options['confidence']:.0%} intervals; a number without is one whose runs do not tell its spread. "
-        "A verdict is that of the difference's interval, corrected by Holm's method for the number of pairs in its table; "
-        "overlapping intervals of two methods say nothing.",
+        f"Brackets are {options['confidence']:.0%} intervals. A number without an interval is one whose spread the runs do not "
+        "show. A verdict follows from the interval of the difference, corrected by Holm's method for the number of pairs in its "
+        "table. Overlapping intervals of two methods say nothing.",
         "",
     ]
     lines += ["## Warnings", "", *([f"- {text}" for text in content["warnings"]] or ["None."]), ""]
@@ -54,7 +54,7 @@ def markdown(content: dict[str, Any], figures: Sequence[str]) -> str:
 
 
 def _as_text(value: Any) -> Any:
-    """Every string in nested lists and dicts, keys too, without what Markdown would take for HTML, a link or a new line."""
+    """Escapes every string in nested lists and dicts, including keys, so that Markdown sees no HTML, link or new line."""
     if isinstance(value, str):
         return " ".join(value.split("\n")).replace("<", "&lt;").replace("](", "]\\(")
     if isinstance(value, dict):
@@ -79,8 +79,8 @@ def _task(task: dict[str, Any], pairs: Sequence[dict[str, Any]]) -> list[str]:
     if pairs:
         lines += ["Differences of mean final returns:", "", *_pairs(pairs)]
     lines += [
-        f"Repetition at the end of training: acting greedily in the last {task['evaluations']} evaluation(s), and exploring, "
-        "mean of the rollout/ summaries since the evaluation before those:",
+        f"Repetition at the end of training: acting greedily in the last {task['evaluations']} evaluation(s), and exploring "
+        "(mean of the rollout/ summaries since the evaluation before those):",
         "",
     ]
     acting = {"greedy": "repetition", "exploring": "repetition_exploring"}
@@ -125,7 +125,7 @@ def _over_tasks(block: dict[str, Any]) -> list[str]:
         if block["pairs"]:
             lines += ["Differences of the IQM of final scores:", "", *_pairs(block["pairs"])]
     if block["left_out"]:
-        lines += [f"Without anchors, so left out: {', '.join(block['left_out'])}.", ""]
+        lines += [f"Left out because they have no anchors: {', '.join(block['left_out'])}.", ""]
     if block["anchors"]:
         lines += [f"Anchors, version {block['anchors_version']}:", ""]
         lines += _table(
@@ -133,7 +133,7 @@ def _over_tasks(block: dict[str, Any]) -> list[str]:
             [[task, f"{a['y0']:g}", f"{a['y1']:g}", a["source"]] for task, a in block["anchors"].items()],
         )
     if block["improvement"]:
-        lines += ["Probability of improvement in the final return, mean over the tasks of both:", ""]
+        lines += ["Probability of improvement in the final return, mean over the tasks that both methods have:", ""]
         rows = [[i["x"], i["y"], len(i["tasks"]), with_interval(i["improvement"])] for i in block["improvement"]]
         lines += _table(["X", "Y", "tasks", "P(X > Y)"], rows)
     return lines
@@ -143,7 +143,7 @@ def _over_tasks(block: dict[str, Any]) -> list[str]:
 
 
 def table(content: dict[str, Any]) -> str:
-    """report.csv: a row a number, with its interval."""
+    """The text of report.csv, with one row for each number and its interval."""
     file = io.StringIO()
     writer = csv.DictWriter(file, CSV_COLUMNS, restval="", lineterminator="\n")
     writer.writeheader()

@@ -1,8 +1,8 @@
-"""Whether one method is better than another: differences with intervals, and the probability of improvement.
+"""Compares two methods: differences with intervals and verdicts, and the probability of improvement.
 
-Scores are given as in `taac.analysis.statistics.scores`: an array `[runs, tasks]`, or a list with an array `[runs]` a task; both
-methods on the same tasks in the same order. A verdict comes from the interval of the *difference*: two methods can
-differ beyond doubt while their own intervals overlap.
+Scores are as in `taac.analysis.statistics.scores`: an array `[runs, tasks]`, or a list with an array `[runs]` for each task.
+Both methods need the same tasks in the same order. A verdict follows from the interval of the *difference*, because two
+methods can differ beyond doubt while their own intervals overlap.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from taac.errors import TaacError
 
 
 class Difference(NamedTuple):
-    """A statistic of X minus that of Y."""
+    """A statistic of X minus the same statistic of Y."""
 
     estimate: float
-    low: float  # NaN where undefined
+    low: float  # NaN if undefined
     high: float
     confidence: float
     method: str
-    p_value: float  # two-sided, of no difference; 1 where undefined
-    verdict: str  # of X: "better", "worse" or "inconclusive"
+    p_value: float  # two-sided, for no difference; 1 if undefined
+    verdict: str  # on X: "better", "worse" or "inconclusive"
 
 
 def compare(
@@ -44,14 +44,15 @@ def compare(
     resamples: int = 2000,
     seed: int = 0,
 ) -> Difference:
-    """A statistic of X minus that of Y, with an interval and a verdict on X.
+    """A statistic of X minus the same statistic of Y, with an interval and a verdict on X.
 
-    "better" or "worse" where the interval excludes 0, else "inconclusive". For the optimality gap less is better.
+    The verdict is "better" or "worse" if the interval excludes 0, else "inconclusive". For the optimality gap, less is
+    better.
 
-    The interval is Welch's t (one task, mean), and in general t on a standard error to which each method and task adds
-    its part (`intervals.linear_spread`, `intervals.bootstrap_spread`).
+    For the mean on one task the interval is Welch's t. In general it is a t interval on a standard error to which each
+    method and task contributes (`intervals.linear_spread`, `intervals.bootstrap_spread`).
 
-    Rate of verdicts where there is no difference, at 3, 5, 10 runs (confidence 0.95, so 0.05 is due; simulated, +-0.01):
+    Rate of false verdicts without a difference, at 3, 5, 10 runs (nominal 0.05 at confidence 0.95; simulated, +-0.01):
 
         scores                     mean, one task   mean, five tasks  IQM, five tasks
         normal                     0.04 0.05 0.05   0.03 0.04 0.05    0.04 0.05 0.03
@@ -59,20 +60,22 @@ def compare(
         lognormal                  0.02 0.03 0.03   0.03 0.03 0.04    0.02 0.04 0.04
         solved or not, half        0.00 0.02 0.04   0.06 0.05 0.05    0.05 0.05 0.03
 
-    and of finding a difference of 3 standard deviations on one task: 0.67, 0.99, 1.00. With "solved or not" on one task,
-    three runs each can never tell (all against none is undefined, or with `bounds` inconclusive); five can, 5 against 0.
+    A difference of 3 standard deviations on one task is found at a rate of 0.67, 0.99, 1.00. With "solved or not" on one
+    task, three runs each are never enough (all against none is undefined, or inconclusive with `bounds`). Five runs are
+    enough for 5 solved against 0.
 
     Args:
-        statistic: "mean", "median", "iqm" or "optimality_gap" (with `gamma`), on both.
-        paired: run i of X and run i of Y share what makes runs differ (the same data, the same opponents), so that their
-            differences are the sample. To share a random seed is not enough: two methods make other use of it.
-        bounds: the lowest and highest possible score. Then the difference of means is taken from
-            `intervals.bounded_interval` of each, which holds for "solved or not" at three runs, by Newcombe's square
-            and add: `low = d - sqrt((x - low_x)^2 + (high_y - y)^2)`, `high` likewise.
+        statistic: "mean", "median", "iqm" or "optimality_gap" (with `gamma`), for both.
+        paired: whether run i of X and run i of Y share what makes runs differ (the same data, the same opponents). Their
+            differences are then the sample. A shared random seed is not enough, because two methods use it differently.
+        bounds: the lowest and highest possible score. The interval of the difference of means is then computed from the
+            `intervals.bounded_interval` of each method, which is valid for "solved or not" at three runs, by Newcombe's
+            square and add: `low = d - sqrt((x - low_x)^2 + (high_y - y)^2)`, `high` likewise.
 
     Raises:
-        TaacError: unequal numbers of tasks, or of runs if paired; fewer than two runs a task (without `bounds`); `bounds`
-            with another statistic than the mean, or paired; `intervals.estimate_interval`.
+        TaacError: the numbers of tasks differ, or the numbers of runs if paired; a task has fewer than two runs (without
+            `bounds`); `bounds` are combined with another statistic than the mean, or with paired runs; also as in
+            `intervals.estimate_interval`.
 
     Source: Welch, Biometrika 1947; bounds: Newcombe, Statistics in Medicine 1998, method 10's construction.
     """
@@ -80,13 +83,13 @@ def compare(
     xs, ys = _both(x, y, at_least=1 if bounds is not None else 2)
     if bounds is not None:
         if statistic != "mean" or paired:
-            raise TaacError("bounds are of use for the mean of unpaired runs only; leave out bounds, or the rest")
+            raise TaacError("bounds can only be used for the mean of unpaired runs; leave out the bounds, or use that")
         return _bounded(xs, ys, bounds, confidence)
     xs, ys = (prepare(tasks, statistic, gamma) for tasks in (xs, ys))
     if paired and [t.size for t in xs] != [t.size for t in ys]:
         raise TaacError(
-            f"paired runs are as many of X as of Y in every task, got {[t.size for t in xs]} and {[t.size for t in ys]}; "
-            "give both in the order of the pairs, without those that have no partner"
+            f"paired comparison needs as many runs of X as of Y on every task, got {[t.size for t in xs]} and "
+            f"{[t.size for t in ys]}; pass both in the order of the pairs, without runs that have no partner"
         )
     function = STATISTICS[statistic]
     kind = "paired" if paired else "Welch"
@@ -109,10 +112,13 @@ def compare(
 
 
 def holm(p_values: ArrayLike) -> np.ndarray:
-    """Adjusted p-values `[m]` of m comparisons: sorted upwards, `max over j <= i of min(1, (m - j) p_j)`, j from 0.
+    """Adjusted p-values `[m]` of m comparisons: in ascending order, `max over j <= i of min(1, (m - j) p_j)`, j from 0.
 
-    Rejecting where the adjusted value is at most a, the probability of any false rejection among the m is at most a,
-    whatever depends on what.
+    If hypotheses are rejected where the adjusted value is at most a, the probability of any false rejection among the m is
+    at most a, whatever the dependence between them.
+
+    Raises:
+        TaacError: the input is not a list of p-values in [0, 1].
 
     Source: Holm, Scandinavian Journal of Statistics 1979.
     """
@@ -126,16 +132,16 @@ def holm(p_values: ArrayLike) -> np.ndarray:
 
 
 def correct(differences: Sequence[Difference]) -> list[Difference]:
-    """A family of comparisons, with p-values and verdicts corrected for their number by Holm's method.
+    """Corrects the p-values and verdicts of a family of comparisons by Holm's method.
 
-    The probability that any verdict of the family is wrong about two equal methods is at most 1 - confidence. Intervals
-    stay as they are, each at its own confidence: one that excludes 0 may now be inconclusive.
+    The probability that any verdict of the family is "better" or "worse" for two equal methods is at most 1 - confidence.
+    Intervals do not change, so a comparison whose interval excludes 0 may become inconclusive.
 
     Raises:
-        TaacError: differences of unequal confidence.
+        TaacError: the differences have unequal confidence.
     """
     if len({d.confidence for d in differences}) > 1:
-        raise TaacError("the differences of a family were made at unequal confidence; make them all at the same")
+        raise TaacError("the differences of a family have unequal confidence; compute them all at the same")
     adjusted = holm([d.p_value for d in differences])
     return [
         d._replace(p_value=float(p), verdict=d.verdict if p < 1 - d.confidence else "inconclusive")
@@ -144,7 +150,7 @@ def correct(differences: Sequence[Difference]) -> list[Difference]:
 
 
 def probability_of_improvement(x: ArrayLike | Sequence[ArrayLike], y: ArrayLike | Sequence[ArrayLike]) -> np.ndarray:
-    """`[tasks]`: the fraction of pairs of runs in which X scores more than Y, ties half: Mann-Whitney's U / (m n).
+    """The fraction of pairs of runs in which X scores more than Y, `[tasks]`. Ties count half. Mann-Whitney's U / (m n).
 
     Source: Agarwal et al. 2021, section 4.3.
     """
@@ -154,21 +160,21 @@ def probability_of_improvement(x: ArrayLike | Sequence[ArrayLike], y: ArrayLike 
 def improvement_interval(
     x: ArrayLike | Sequence[ArrayLike], y: ArrayLike | Sequence[ArrayLike], confidence: float = 0.95
 ) -> Interval:
-    """The probability of improvement, mean over tasks, with a score interval.
+    """The probability of improvement, as the mean over tasks, with a score interval.
 
-    The interval is all P with `(estimate - P)^2 <= z^2 V(P)`, where V is the variance that the mean over tasks would have
-    if it was P on each, for exponential scores (Hanley and McNeil, symmetrised by Newcombe):
+    The interval contains all P with `(estimate - P)^2 <= z^2 V(P)`. V is the variance of the mean over tasks if the
+    probability is P on each, for exponential scores (Hanley and McNeil, symmetrised by Newcombe):
     `V = sum over tasks of P (1 - P) (1 + ((m + n) / 2 - 1) ((1 - P) / (2 - P) + P / (1 + P))) / (m n) / T^2`.
-    It has a width also where all of X lie above all of Y; the bootstrap has none there.
+    It has a positive width even if every run of X scores above every run of Y, where the bootstrap has none.
 
-    Coverage at 95%, normal scores, P from 0.5 to 0.95: 0.94 to 0.98 at 3, 5 and 10 runs, on one task or five; but 0.90
-    at P = 0.5 with three runs on one task, where all above all (1 case in 20) gives [0.501, 1]. Where X spreads ten
-    times as far as Y: 0.80 to 0.97 with three runs on one task, 0.87 to 0.97 otherwise. So it is no test; `compare` is.
-    The percentile bootstrap, at 3, 5, 10 runs on one task: 0.80, 0.91, 0.93 at P = 0.5, 0.53, 0.81, 0.89 at 0.86, and
-    0.11, 0.24, 0.50 at 0.98.
+    Coverage at 95% for normal scores and P from 0.5 to 0.95 is 0.94 to 0.98 at 3, 5 and 10 runs, on one task or five. The
+    exception is 0.90 at P = 0.5 with three runs on one task, where all of X above all of Y (1 case in 20) yields [0.501, 1].
+    If the spread of X is ten times that of Y, coverage is 0.80 to 0.97 with three runs on one task, and 0.87 to 0.97
+    otherwise. It is therefore not a test; `compare` is. The percentile bootstrap at 3, 5, 10 runs on one task covers 0.80,
+    0.91, 0.93 at P = 0.5; 0.53, 0.81, 0.89 at P = 0.86; and 0.11, 0.24, 0.50 at P = 0.98.
 
     Raises:
-        TaacError: fewer than two runs a task, unequal numbers of tasks; `as_tasks`.
+        TaacError: a task has fewer than two runs, or the numbers of tasks differ; also as in `as_tasks`.
 
     Source: Newcombe, Statistics in Medicine 2006, part 2, method 5.
     """
@@ -194,12 +200,12 @@ def improvement_percentile_interval(
     resamples: int = 2000,
     seed: int = 0,
 ) -> Interval:
-    """The probability of improvement with the percentile interval of the stratified bootstrap: rliable's.
+    """The probability of improvement with rliable's interval, the percentiles of the stratified bootstrap.
 
-    Too narrow for few runs (`improvement_interval` gives numbers), and undefined where it has no width.
+    It is too narrow for few runs (see the numbers in `improvement_interval`), and undefined if its width is 0.
 
     Raises:
-        TaacError: as `improvement_interval`; fewer than 100 resamples.
+        TaacError: there are fewer than 100 resamples; also as in `improvement_interval`.
     """
     check_confidence(confidence)
     xs, ys = _both(x, y, at_least=2)
@@ -210,7 +216,7 @@ def improvement_percentile_interval(
         drawn += _improvement(*(t[rng.integers(t.size, size=(resamples, t.size))] for t in (a, b))) / len(xs)
     estimate = float(np.mean([_improvement(a, b) for a, b in zip(xs, ys)]))
     if np.ptp(drawn) < 1e-12:
-        return Interval(estimate, math.nan, math.nan, confidence, "undefined: all resamples are alike")
+        return Interval(estimate, math.nan, math.nan, confidence, "undefined: all resamples are equal")
     low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
     return Interval(estimate, float(low), float(high), confidence, "percentile bootstrap")
 
@@ -219,13 +225,13 @@ def _both(x: ArrayLike | Sequence[ArrayLike], y: ArrayLike | Sequence[ArrayLike]
     xs, ys = as_tasks(x, at_least, "X"), as_tasks(y, at_least, "Y")
     if len(xs) != len(ys):
         raise TaacError(
-            f"X has {len(xs)} tasks and Y has {len(ys)}; give the scores of both on the same tasks, in order"
+            f"X has {len(xs)} tasks and Y has {len(ys)}; pass the scores of both on the same tasks, in the same order"
         )
     return xs, ys
 
 
 def _improvement(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """`[...]` of `a` `[..., m]` and `b` `[..., n]`."""
+    """The probability of improvement `[...]` of scores `a` `[..., m]` over `b` `[..., n]`."""
     return (np.sign(a[..., :, None] - b[..., None, :]).mean((-1, -2)) + 1) / 2
 
 
@@ -234,7 +240,7 @@ def _half(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def _crossing(far: Callable[[float], float], inside: float, end: float) -> float:
-    """Where `far` turns positive on the way from the estimate to an end of [0, 1]; the end, if nowhere."""
+    """The point between the estimate and an end of [0, 1] at which `far` turns positive, or the end if there is none."""
     if far(end) <= 0:
         return end
     for _ in range(60):
@@ -251,13 +257,13 @@ def _bounded(xs: Tasks, ys: Tasks, bounds: tuple[float, float], confidence: floa
         high = d + math.hypot(a.high - a.estimate, b.estimate - b.low)
         return Interval(d, low, high, confidence, "Clopper-Pearson, square and add")
 
-    # The p-value is 1 - the confidence at which the interval just touches 0.
+    # The p-value is 1 minus the confidence at which the interval just touches 0.
     inside, outside = 1.0, 0.0
     for _ in range(40):
         middle = (inside + outside) / 2
         inside, outside = (middle, outside) if _verdict(interval(middle)) == "inconclusive" else (inside, middle)
-    asked = interval(confidence)
-    return Difference(*asked, 1 - outside, _verdict(asked))
+    result = interval(confidence)
+    return Difference(*result, 1 - outside, _verdict(result))
 
 
 def _verdict(interval: Interval, less_is_better: bool = False) -> str:

@@ -1,10 +1,10 @@
-"""Intervals of aggregates, that keep their level for the few seeds of an RL study.
+"""Confidence intervals of aggregates that keep their coverage for the few seeds of an RL study.
 
-Scores are given as in `taac.analysis.statistics.scores`. Tasks are what they are, a fixed set; runs are the sample, independent
-of each other: an interval is about runs that were not made, on these tasks.
+Scores are as in `taac.analysis.statistics.scores`. Tasks are a fixed set. Runs are a sample and independent of each other. An
+interval is a statement about further runs on these tasks.
 
-The percentile bootstrap, which is usual, draws n runs from n and so sees a spread that is too small by
-sqrt((n - 1) / n), and takes no account of how badly n runs tell the spread. `estimate_interval` mends both.
+The usual percentile bootstrap draws n runs from n, so its spread is too small by sqrt((n - 1) / n), and it ignores how
+uncertain an estimate of spread from n runs is. `estimate_interval` corrects both.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from taac.analysis.statistics.quantiles import check_confidence, proportion_inte
 from taac.analysis.statistics.scores import LINEAR, STATISTICS, Statistic, Tasks, as_tasks, mean_of_means, prepare
 from taac.errors import TaacError
 
-NO_SPREAD = "undefined: the runs do not differ, which tells nothing of those that were not made"
-_COMPONENT_RESAMPLES = 200  # for degrees of freedom, which need no precision
+NO_SPREAD = "undefined: the runs do not differ, so they say nothing about further runs"
+_COMPONENT_RESAMPLES = 200  # for degrees of freedom, which need little precision
 
 
 class Interval(NamedTuple):
-    """An estimate with its uncertainty. `low` and `high` are NaN where the runs do not tell it."""
+    """An estimate with its uncertainty. `low` and `high` are NaN if the interval is undefined."""
 
     estimate: float
     low: float
     high: float
     confidence: float
-    method: str  # how it was made, or why it is undefined
+    method: str  # how it was computed, or why it is undefined
 
 
 class Profile(NamedTuple):
     """A performance profile."""
 
     tau: np.ndarray  # [n] thresholds
-    fraction: np.ndarray  # [n] of runs with a score above tau, mean over tasks
+    fraction: np.ndarray  # [n] the fraction of runs with a score above tau, mean over tasks
     low: np.ndarray  # [n]
     high: np.ndarray  # [n]
 
@@ -47,14 +47,14 @@ class Profile(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """Standard error of an estimate, and with how many degrees of freedom it is known."""
+    """The standard error of an estimate, and its degrees of freedom."""
 
     error: float
     df: float
 
 
 def linear_spread(samples: Sequence[np.ndarray], weight: float) -> Spread:
-    """Spread of `weight * sum over samples of their mean`, the samples independent of each other.
+    """The spread of `weight * sum over samples of their mean`, for independent samples.
 
     `error^2 = sum v_s`, `v_s = weight^2 s_s^2 / n_s`; Welch-Satterthwaite: `df = (sum v_s)^2 / sum v_s^2 / (n_s - 1)`.
     """
@@ -63,15 +63,18 @@ def linear_spread(samples: Sequence[np.ndarray], weight: float) -> Spread:
 
 
 def bootstrap_spread(evaluate: Statistic, runs: Sequence[int], resamples: int, seed: int) -> Spread:
-    """Spread of any statistic by the stratified bootstrap, corrected for small samples.
+    """The spread of any statistic by the stratified bootstrap, corrected for small samples.
 
-    With V the variance over joint resamples and V_s that with only sample s resampled, `c_s = V_s n_s / (n_s - 1)`:
-    `error^2 = V sum c_s / sum V_s`, since n runs drawn from n have a variance that is too small by (n - 1) / n; and `df`
-    is Welch-Satterthwaite's of the c_s. Where the statistic is a mean this is `linear_spread`, but for the simulation.
+    V is the variance over joint resamples, V_s the variance with only sample s resampled, and `c_s = V_s n_s / (n_s - 1)`.
+    Then `error^2 = V sum c_s / sum V_s`, because the variance of n runs drawn from n is too small by (n - 1) / n. `df` is
+    Welch-Satterthwaite's for the c_s. For a mean this equals `linear_spread` up to the simulation's error.
 
     Args:
-        evaluate: takes, for every sample, run numbers `[..., n_s]`, and gives the statistic `[...]` of those runs.
+        evaluate: maps run numbers `[..., n_s]` for every sample to the statistic `[...]` of those runs.
         runs: n_s.
+
+    Raises:
+        TaacError: there are fewer than 100 resamples.
     """
     check_resamples(resamples)
     rng = np.random.default_rng(seed)
@@ -81,7 +84,7 @@ def bootstrap_spread(evaluate: Statistic, runs: Sequence[int], resamples: int, s
         numbers = [np.arange(m)[None] for m in runs]
         numbers[s] = rng.integers(n, size=(_COMPONENT_RESAMPLES, n))
         alone[s] = evaluate(numbers).var()
-    if not alone.any():  # nothing moves on its own, as the middle of equal scores: then all have the same part in it
+    if not alone.any():  # no sample changes the statistic alone, such as the median of equal scores: use equal shares
         alone[:] = 1
     components = alone * [n / (n - 1) for n in runs]
     return Spread(math.sqrt(joint * components.sum() / alone.sum()), _satterthwaite(components, runs))
@@ -93,7 +96,7 @@ def _satterthwaite(variances: np.ndarray, runs: Sequence[int]) -> float:
 
 
 def student_interval(estimate: float, spread: Spread, scale: float, confidence: float, method: str) -> Interval:
-    """`estimate -+ t(df) error`; undefined where the error is 0 up to rounding at scores as large as `scale`."""
+    """`estimate -+ t(df) error`. Undefined if the error is 0 up to rounding for scores as large as `scale`."""
     if spread.error <= 1e-12 * scale:
         return Interval(estimate, math.nan, math.nan, confidence, NO_SPREAD)
     half = student_quantile(confidence, spread.df) * spread.error
@@ -101,7 +104,7 @@ def student_interval(estimate: float, spread: Spread, scale: float, confidence: 
 
 
 def check_resamples(resamples: int) -> None:
-    """Raises TaacError for too few."""
+    """Raises TaacError if there are fewer than 100 resamples."""
     if resamples < 100:
         raise TaacError(f"resamples is {resamples}, expected 100 or more; 2000 is usual")
 
@@ -124,12 +127,12 @@ def estimate_interval(
 ) -> Interval:
     """A statistic of scores, with Student's t interval on its standard error.
 
-    The standard error is exact for mean and optimality gap (one task's mean: the textbook's t interval), and for median
-    and IQM the bootstrap's, corrected for small samples (`bootstrap_spread`).
+    The standard error of mean and optimality gap is exact; for the mean on one task this is the textbook's t interval. For
+    median and IQM it is the bootstrap's, corrected for small samples (`bootstrap_spread`).
 
-    Coverage of "95%" intervals at 3, 5, 10 runs a task, percentile bootstrap beside it (simulated, +-1 to 2%; five tasks
-    of unequal mean and spread; lognormal of sigma 0.75; "solved or not" is 1 with probability 0.7, else 0; "with jitter":
-    plus normal noise of 0.02, on five tasks with their means and spreads):
+    Coverage of 95% intervals at 3, 5, 10 runs for each task, with the percentile bootstrap for comparison. Simulated, +-1 to
+    2%. Five tasks have unequal means and spreads. Lognormal scores have sigma 0.75. "Solved or not" is 1 with probability
+    0.7, else 0. "With jitter" adds normal noise of 0.02 and, on five tasks, their means and spreads:
 
         scores               tasks  mean            percentile      IQM             percentile
         normal               1      0.95 0.95 0.95  0.75 0.82 0.88  0.95 0.97 0.97  0.75 0.90 0.93
@@ -140,19 +143,20 @@ def estimate_interval(
         solved, with jitter  5      0.90 0.94 0.94  0.78 0.87 0.91  0.94 0.94 0.93  0.78 0.89 0.93
         solved or not        5      0.98 0.95 0.95  0.83 0.90 0.92  0.93 0.89 0.87  0.80 0.88 0.92
 
-    So: do not trust it for runs that end in one of two places, three to five of them on one task. No interval from such
-    scores alone can do better: at 0.7, three runs end on the same side with probability 0.37, and they then look like runs
-    that differ by the jitter only. Where the range of scores is known, use `bounded_interval`. The median over tasks
-    covers 0.91 of normal and 0.78 to 0.96 of the others at five tasks; prefer the IQM, and the mean for solved or not.
+    Do not trust it for three to five runs on one task that each end in one of two places. No interval from such scores alone
+    can do better: at 0.7, three runs end on the same side with probability 0.37, and then look like runs that differ only by
+    the jitter. If the range of scores is known, use `bounded_interval`. The median over five tasks covers 0.91 for normal
+    scores and 0.78 to 0.96 for the others; prefer the IQM, or the mean for solved or not.
 
-    Where no run differs from another of its task, the interval is undefined, NaN, rather than of width 0.
+    If all runs of every task are equal, the interval is undefined (NaN) instead of having width 0.
 
     Args:
         statistic: "mean", "median", "iqm" or "optimality_gap" (with `gamma`).
-        resamples, seed: of the bootstrap.
+        resamples, seed: for the bootstrap.
 
     Raises:
-        TaacError: a task with fewer than two runs, an unknown statistic, a confidence outside (0, 1); `as_tasks`.
+        TaacError: a task has fewer than two runs, the statistic is unknown, or the confidence is outside (0, 1); also as in
+            `as_tasks`.
     """
     check_confidence(confidence)
     tasks = prepare(as_tasks(scores, at_least=2), statistic, gamma)
@@ -199,29 +203,29 @@ def _evaluation(function: Statistic, tasks: Tasks) -> Statistic:
 def bounded_interval(
     scores: ArrayLike | Sequence[ArrayLike], bounds: tuple[float, float], confidence: float = 0.95
 ) -> Interval:
-    """The mean of scores that cannot leave known bounds, with an interval that holds for a handful of runs.
+    """The mean of scores with known bounds, with an interval that is valid for very few runs.
 
-    The mean is taken for a proportion of `T^2 / sum 1/n_t` trials (n T for n runs on each of T tasks) on the scale of
-    the bounds, and given the Clopper-Pearson interval: among all scores within bounds, those that only ever take the two
-    bounds spread most. Exact for "solved or not"; wide for scores that spread less. It is never of width 0: three runs of
-    three solved leave [0.29, 1].
+    On the scale of the bounds, the mean is treated as a proportion of `T^2 / sum 1/n_t` trials (n T for n runs on each of T
+    tasks), with its Clopper-Pearson interval. This is conservative, because scores that take only the two bounds have the
+    largest spread of all scores within them. It is exact for "solved or not" and wide for scores that spread less. Its width
+    is never 0: three solved runs of three leave [0.29, 1].
 
-    Coverage for "solved or not" with probability 0.7 at 3, 5, 10 runs (95%): 1.00, 1.00, 0.99 on one task, 0.98, 0.97,
-    0.97 on five. Widths on one task: 0.90, 0.71, 0.59.
+    Coverage at 95% for "solved or not" with probability 0.7 at 3, 5, 10 runs is 1.00, 1.00, 0.99 on one task and 0.98, 0.97,
+    0.97 on five. The widths on one task are 0.90, 0.71, 0.59.
 
     Args:
-        bounds: the lowest and the highest score that is possible at all, on every task; not those that were seen.
+        bounds: the lowest and the highest possible score, on every task. Not the lowest and highest observed.
 
     Raises:
-        TaacError: bounds that are no range, scores outside them; `as_tasks`.
+        TaacError: the bounds are not a range, or scores lie outside; also as in `as_tasks`.
     """
     check_confidence(confidence)
     tasks = as_tasks(scores)
     low, high = bounds
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise TaacError(f"bounds {bounds} are no range; give (lowest, highest possible score)")
+        raise TaacError(f"bounds {bounds} are no range; pass (lowest, highest possible score)")
     if any(task.min() < low or task.max() > high for task in tasks):
-        raise TaacError(f"scores leave the bounds {bounds}; give the lowest and highest score that is possible at all")
+        raise TaacError(f"scores leave the bounds {bounds}; pass the lowest and highest possible score")
     estimate = float(mean_of_means(tasks))
     fraction = min(max((estimate - low) / (high - low), 0.0), 1.0)
     ends = proportion_interval(fraction, effective_runs(tasks), confidence)
@@ -235,17 +239,17 @@ def effective_runs(tasks: Tasks) -> float:
 
 
 def performance_profile(scores: ArrayLike | Sequence[ArrayLike], taus: ArrayLike, confidence: float = 0.95) -> Profile:
-    """Fraction of runs with a score above each threshold, `F(tau) = mean over tasks and runs of [score > tau]`.
+    """The fraction of runs with a score above each threshold, `F(tau) = mean over tasks and runs of [score > tau]`.
 
-    The interval at each tau is Clopper-Pearson's, of `T^2 / sum 1/n_t` trials: it covers at the stated rate or more at
-    every single tau (not at all together), for every number of runs, and has a width even where all runs are on one
-    side. Where tasks differ it is wider than it must be.
+    The interval at each tau is Clopper-Pearson's for `T^2 / sum 1/n_t` trials. Its coverage is at least the stated level at
+    each single tau (not at all tau jointly), for any number of runs. Its width is positive even if all runs are on one side.
+    If tasks differ, it is wider than necessary.
 
     Args:
         taus: `[n]`.
 
     Raises:
-        TaacError: thresholds that are not a list of finite numbers; `as_tasks`.
+        TaacError: the thresholds are not a list of finite numbers; also as in `as_tasks`.
 
     Source: Agarwal et al. 2021, section 4.2 (run-score distributions).
     """

@@ -1,4 +1,4 @@
-"""Quantiles of Student's t and of the binomial's interval, from one function: the regularised incomplete beta."""
+"""Quantiles of Student's t and the interval of a proportion, both from the regularised incomplete beta function."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def incomplete_beta(a: float, b: float, x: float) -> float:
     """
     if x <= 0 or x >= 1:
         return float(x >= 1)
-    if x > (a + 1) / (a + b + 2):  # on this side the fraction of the mirrored argument converges fast
+    if x > (a + 1) / (a + b + 2):  # the fraction of the mirrored argument converges faster here
         return 1 - incomplete_beta(b, a, 1 - x)
     front = math.exp(
         math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
@@ -60,14 +60,14 @@ def student_quantile(confidence: float, df: float) -> float:
 
 @lru_cache(maxsize=4096)
 def proportion_interval(fraction: float, n: float, confidence: float = 0.95) -> tuple[float, float]:
-    """Clopper-Pearson interval of a proportion, for `fraction` of `n` trials.
+    """The Clopper-Pearson interval of a proportion, for `fraction` of `n` trials.
 
     `low` is the quantile (1 - confidence) / 2 of Beta(k, n - k + 1), `high` the quantile (1 + confidence) / 2 of
-    Beta(k + 1, n - k), with k = fraction * n. It covers at least at the stated rate for every n, one included. Neither
-    k nor n need be whole: with unequally weighted trials, `n` is the effective number of them.
+    Beta(k + 1, n - k), with k = fraction * n. Its coverage is at least the stated level for every n, including 1. k and n
+    need not be whole; for unequally weighted trials, `n` is their effective number.
 
     Raises:
-        TaacError: a fraction outside [0, 1], n not above 0, a confidence outside (0, 1).
+        TaacError: the fraction is outside [0, 1], n is not above 0, or the confidence is outside (0, 1).
 
     Source: Clopper and Pearson, Biometrika 1934; n effective: Korn and Graubard, Survey Methodology 1998.
     """
@@ -75,7 +75,7 @@ def proportion_interval(fraction: float, n: float, confidence: float = 0.95) -> 
     if not 0 <= fraction <= 1 or not n > 0:
         raise TaacError(f"expected a fraction in [0, 1] of n > 0 trials, got {fraction} of {n}")
     k, tail = fraction * n, (1 - confidence) / 2
-    # Each end is 0 or 1 exactly where no success or no failure was seen.
+    # An end is exactly 0 without any success, or exactly 1 without any failure.
     low = 0.0 if fraction == 0 else _bisect(lambda p: incomplete_beta(k, n - k + 1, p) > tail, 0.0, 1.0)
     high = 1.0 if fraction == 1 else _bisect(lambda p: 1 - incomplete_beta(k + 1, n - k, p) < tail, 0.0, 1.0)
     return low, high
@@ -88,7 +88,7 @@ def check_confidence(confidence: float) -> None:
 
 
 def _bisect(above: Callable[[float], bool], low: float, high: float) -> float:
-    """The point at which `above` turns true, between low and high."""
+    """The point between low and high at which `above` turns true."""
     for _ in range(100):
         middle = (low + high) / 2
         if not low < middle < high:
