@@ -106,7 +106,7 @@ def test_segments_that_are_too_short_for_a_method(method, params, message):
 
 @pytest.mark.parametrize("path", ["run\nrm -rf x", "run\r", "a\x1b[2J", "r\udcff", "a\u2028b"])
 def test_folders_that_no_line_can_name(path):
-    with pytest.raises(TaacError, match=r"--root_dir .* holds line ends, control characters or bytes that are no UTF-8"):
+    with pytest.raises(TaacError, match=r"--root_dir .* holds line ends, control characters or bytes that are not UTF-8"):
         command_flags.folder("--root_dir", path)
 
 
@@ -147,7 +147,7 @@ def checked(*words):
     "words, message",
     [
         ([], "--gin_file is missing"),
-        (["--env_name", "Pendulum-v1", "--gin_file", TASK], "give one of .*, not --gin_file and --env_name"),
+        (["--env_name", "Pendulum-v1", "--gin_file", TASK], "use only one of .*, got --gin_file and --env_name"),
         (["--env_name", "Pendulun-v1"], "doesn't exist"),
         (["--env_name", "FetchReach-v99"], "FetchReach"),
         (["--batch", "nothing.json"], "nothing.json cannot be read"),

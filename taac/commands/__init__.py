@@ -1,1 +1,1 @@
-"""One thin file a command."""
+"""The commands, one thin file each."""

@@ -1,4 +1,4 @@
-"""`taac check`: builds an experiment without training, tries an environment, or explains a batch that stopped a run."""
+"""`taac check`: builds an experiment without training, examines an environment, or explains a batch that stopped a run."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 def define_flags() -> None:
     flags.define_gin()
     absl_flags.DEFINE_string(
-        "env_name", None, "Try this environment through what training needs of it; say what to mend."
+        "env_name", None, "Check this environment for everything that training needs; report faults and how to fix them."
     )
     absl_flags.DEFINE_string(
         "batch",
         None,
-        "Explain the file diverged-N.json that a run stopped by a number which was not finite left behind.",
+        "Explain the file diverged-N.json that a run left behind when a number that was not finite stopped it.",
     )
 
 
@@ -31,7 +31,7 @@ def run() -> None:
     asked = {"--gin_file": flags.FLAGS.gin_file, "--env_name": flags.FLAGS.env_name, "--batch": flags.FLAGS.batch}
     given = [name for name, value in asked.items() if value]
     if len(given) > 1:
-        raise TaacError(f"give one of {', '.join(asked)}, not {' and '.join(given)}")
+        raise TaacError(f"use only one of {', '.join(asked)}, got {' and '.join(given)}")
     if flags.FLAGS.batch:
         _batch(Path(flags.FLAGS.batch))
     elif flags.FLAGS.env_name:
@@ -122,7 +122,7 @@ def _numbers(trainer: Trainer, loaded: Config, memory: list) -> None:
         f"  {most}{updates} updates in all, {updates / trainer.num_env_steps:.4g} a step of the whole run; "
         f"{ratio * trainer.batch_size * trainer.segment_length:g} frames are replayed for each that is collected"
     )
-    print(f"memory: {readable_bytes(sum(share.bytes for share in memory))}, and what a gradient step needs on its way")
+    print(f"memory: {readable_bytes(sum(share.bytes for share in memory))}, and temporary memory of a gradient step")
     for share in memory:
         print(f"  {readable_bytes(share.bytes):>9}  {share.what}")
     found = advice(trainer, loaded.settings("create_environment"), memory)

@@ -1,4 +1,4 @@
-"""`taac compare`: runs methods x tasks x seeds, here or on a cluster; called again, it goes on where it was."""
+"""`taac compare`: runs methods x tasks x seeds, here or on a cluster. Called again, it continues where it stopped."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ SLURM = {"partition": "string", "time": "string", "mem": "string", "cpus": "inte
 def define_flags() -> None:
     flags.define_root_dir("Where the runs go: <root_dir>/<task>/<method>/seed_<n>.")
     absl_flags.DEFINE_multi_string(
-        "gin_file", [], "A comparison, such as experiments/simple_control.gin: flags win over what it binds."
+        "gin_file", [], "A comparison, such as experiments/simple_control.gin; flags override its bindings."
     )
     absl_flags.DEFINE_multi_string("gin_param", [], 'A gin binding for every run, such as "num_env_steps = 20000".')
-    absl_flags.DEFINE_string("methods", None, "Method files in gin/methods, by comma: sac,taac.")
-    absl_flags.DEFINE_string("tasks", None, "Environment ids, by comma: Pendulum-v1,Hopper-v5.")
-    absl_flags.DEFINE_integer("seeds", None, "How many seeds; 5 if nothing says.", lower_bound=1)
-    absl_flags.DEFINE_integer("first_seed", None, "The first of them; 0 if nothing says.", lower_bound=0)
+    absl_flags.DEFINE_string("methods", None, "Method files in gin/methods, separated by commas: sac,taac.")
+    absl_flags.DEFINE_string("tasks", None, "Environment ids, separated by commas: Pendulum-v1,Hopper-v5.")
+    absl_flags.DEFINE_integer("seeds", None, "Number of seeds; 5 by default.", lower_bound=1)
+    absl_flags.DEFINE_integer("first_seed", None, "The first seed; 0 by default.", lower_bound=0)
     absl_flags.DEFINE_integer(
-        "jobs", 0, "Runs at a time, each on one thread; 0: as many as there are cores, or as the cluster has room for.",
+        "jobs", 0, "Number of runs at a time, each on one thread; 0 for as many as cores, or as the cluster has room for.",
         lower_bound=0,
     )  # fmt: skip
-    absl_flags.DEFINE_enum("launcher", "local", ["local", "ray", "slurm"], "Where the runs are run.")
-    absl_flags.DEFINE_string("ray_address", "auto", "Of the Ray cluster: auto, <host>:<port> or ray://<host>:<port>.")
+    absl_flags.DEFINE_enum("launcher", "local", ["local", "ray", "slurm"], "Where to run the runs.")
+    absl_flags.DEFINE_string("ray_address", "auto", "The Ray cluster: auto, <host>:<port> or ray://<host>:<port>.")
     for name, kind in SLURM.items():
         getattr(absl_flags, f"DEFINE_{kind}")(f"slurm_{name}", None, f"SLURM: sbatch's option for each run ({name}).")
-    absl_flags.DEFINE_multi_string("slurm_setup", None, 'SLURM: a shell line before each run: "module load cuda".')
-    absl_flags.DEFINE_multi_string("slurm_options", None, 'SLURM: any other option of sbatch: "--account=me".')
+    absl_flags.DEFINE_multi_string("slurm_setup", None, 'SLURM: a shell line before each run, such as "module load cuda".')
+    absl_flags.DEFINE_multi_string("slurm_options", None, 'SLURM: any other option of sbatch, such as "--account=me".')
     absl_flags.DEFINE_bool("dry_run", False, "Print each run's command, or the SLURM script, and run nothing.")
 
 
@@ -62,23 +62,23 @@ def run() -> None:
         print(array.script(runs, root_dir, given.jobs) if slurm else "\n".join(shlex.join(r.command) for r in runs))
         return
     launcher, jobs = launch(runs, root_dir, array)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # to stop the runs in order, as for Ctrl-C
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops the runs in order, as Ctrl-C does
     record = Path(root_dir) / "compare.json"
     work = Campaign(runs, launcher, jobs, record)
     print(f"{len(runs)} runs{f', {jobs} at a time' if jobs else ''}: {work.state()}", flush=True)
     with View() as view:
-        end = work.run(view.tell)
+        end = work.run(view.show)
     print(f"{root_dir}: {len(end.finished)} of {len(runs)} runs finished")
     if end.failed:
         raise TaacError(
-            f"{len(end.failed)} of {len(runs)} runs failed, see {record}; the same command tries them again"
+            f"{len(end.failed)} of {len(runs)} runs failed, see {record}; the same command runs them again"
         )
 
 
 def read() -> tuple[Comparison, SlurmArray]:
-    """What is to be compared, and what a SLURM task asks for: from gin files, and flags over them.
+    """Reads the comparison and the resources of a SLURM task from gin files, overridden by flags.
 
-    Every mistake in the configuration of any run is found here.
+    Checks the configuration of every run.
     """
     from taac import configuration, registry
     from taac.campaigns.comparison import Comparison
@@ -88,16 +88,16 @@ def read() -> tuple[Comparison, SlurmArray]:
     registry.register()
     configuration.load(given.gin_file)
     bound = configuration.build(Comparison)
-    asked = {"methods": words(given.methods), "tasks": words(given.tasks), "seeds": given.seeds}
-    comparison = configuration.build(lambda: Comparison(**told({**asked, "first_seed": given.first_seed})))
-    wanted = {name: getattr(given, f"slurm_{name}") for name in (*SLURM, "setup", "options")}
-    array = configuration.build(lambda: SlurmArray(**told(wanted)))
+    chosen = {"methods": split(given.methods), "tasks": split(given.tasks), "seeds": given.seeds}
+    comparison = configuration.build(lambda: Comparison(**specified({**chosen, "first_seed": given.first_seed})))
+    resources = {name: getattr(given, f"slurm_{name}") for name in (*SLURM, "setup", "options")}
+    array = configuration.build(lambda: SlurmArray(**specified(resources)))
     comparison.check(bound, given.gin_file, given.gin_param)
     return comparison, array
 
 
 def launch(runs: list[Run], root_dir: str, array: SlurmArray) -> tuple[Launcher, int | None]:
-    """The launcher that was asked for, and how many runs it may have at a time: None is its own affair."""
+    """The requested launcher, and the number of runs at a time. None leaves the number to the launcher."""
     from taac.campaigns.launchers import local, ray_cluster, slurm
 
     given = flags.FLAGS
@@ -105,28 +105,28 @@ def launch(runs: list[Run], root_dir: str, array: SlurmArray) -> tuple[Launcher,
         return ray_cluster.RayCluster(given.ray_address, root_dir), given.jobs or None
     if given.launcher == "slurm":
         script = Path(root_dir) / "compare.sbatch"
-        slurm.make_folder(root_dir)  # the tasks print there, whoever submits them
+        slurm.make_folder(root_dir)  # for the tasks' output, whoever submits them
         files.write(script, array.script(runs, root_dir, given.jobs).encode())
-        print(f"{script}: the job array; when it is submitted, Ctrl-C leaves it alone and the same command follows it")
+        print(f"{script}: the job array; once it is submitted, Ctrl-C does not stop it, and the same command follows it")
         return slurm.SlurmQueue(runs, script, given.jobs), None
     return local.LocalProcesses(), given.jobs or local.cores()
 
 
-def words(text: str | None) -> tuple[str, ...] | None:
-    """`"sac, taac"` as its words."""
+def split(text: str | None) -> tuple[str, ...] | None:
+    """Splits `"sac, taac"` into its words."""
     return None if text is None else tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def told(flags_by_name: dict[str, Any]) -> dict[str, Any]:
-    """The flags that were given, lists as tuples."""
+def specified(flags_by_name: dict[str, Any]) -> dict[str, Any]:
+    """The flags that were given on the command line, with lists as tuples."""
     given = {name: value for name, value in flags_by_name.items() if value is not None}
     return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
 
 
 class View:
-    """One line that is kept up to date on a terminal; elsewhere, a line whenever a run begins or ends.
+    """Shows progress: one line that is updated in place on a terminal, or elsewhere a line whenever a run begins or ends.
 
-    A run that fails is told at once, on a line that stays.
+    A failed run is reported at once, on a line that stays.
     """
 
     def __init__(self) -> None:
@@ -141,7 +141,7 @@ class View:
         if self._live and self._counts:
             self._file.write("\n")
 
-    def tell(self, state: State) -> None:
+    def show(self, state: State) -> None:
         for run, why in state.failed.items():
             if run not in self._failed:
                 self._failed.add(run)
@@ -151,7 +151,7 @@ class View:
         counts = line.split(", about")[0]
         if self._live:
             self._clear()
-            self._file.write(line[: shutil.get_terminal_size().columns - 1])  # a longer one could not be cleared
+            self._file.write(line[: shutil.get_terminal_size().columns - 1])  # a line that wraps could not be cleared
         elif counts != self._counts:
             self._file.write(f"{line}\n")
         self._counts = counts

@@ -1,4 +1,4 @@
-"""Flags that several commands share."""
+"""Flags shared by several commands."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ def define_root_dir(about: str) -> None:
 
 def root_dir() -> str:
     if not FLAGS.root_dir:
-        raise TaacError("--root_dir is missing: the folder of the run")
+        raise TaacError("--root_dir is missing; it is the folder of the run")
     return folder("--root_dir", FLAGS.root_dir)
 
 
 def folder(flag: str, path: str) -> str:
-    """The path of a folder, as it was given.
+    """Returns the path of a folder unchanged.
 
     Raises:
-        TaacError: it is no text that can be written down in a file and read again: line ends, bytes that are no UTF-8.
+        TaacError: the path cannot be written to a file and read again, because it has line ends, control characters or bytes
+            that are not UTF-8.
     """
     if not is_one_line(path):
         raise TaacError(
-            f"{flag} {path!r} holds line ends, control characters or bytes that are no UTF-8; scripts and records that name "
-            "it could not be read again: give another name"
+            f"{flag} {path!r} holds line ends, control characters or bytes that are not UTF-8; scripts and records that name "
+            "it could not be read again: use another name"
         )
     return path
 
@@ -42,7 +43,7 @@ def folder(flag: str, path: str) -> str:
 def gin_files() -> list[str]:
     if not FLAGS.gin_file:
         raise TaacError(
-            "--gin_file is missing: give a task and a method, for example "
+            "--gin_file is missing; give a task and a method, for example "
             "--gin_file gin/tasks/simple_control.gin --gin_file gin/methods/taac.gin"
         )
     return FLAGS.gin_file

@@ -1,4 +1,4 @@
-"""The entry point: finds the command, lets absl read its flags, and turns user errors into one line and an exit code."""
+"""The entry point. Finds the command, reads its flags with absl, and turns user errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from collections.abc import Callable, Sequence
 
 from absl import app, flags, logging
 
-from taac.commands.unheard import Unheard
+from taac.commands.broken_pipe import BrokenPipeTolerant
 from taac.errors import RESUMABLE, Interrupted, TaacError
 
 COMMANDS = {
-    "train": "train from gin files into a run folder, or go on with the run that is there",
-    "compare": "run methods x tasks x seeds, some at a time; called again, go on",
+    "train": "train from gin files into a run folder, or resume the run that is there",
+    "compare": "run methods x tasks x seeds, several at a time; called again, continue",
     "play": "load a run and play greedy episodes; can record a video and draw when the agent repeats",
     "report": "compare the runs below a folder: tables, verdicts, pictures and a page",
-    "plot": "draw any summaries of any runs, seeds averaged, to PNG, SVG or CSV",
-    "check": "build an experiment without training, and print what it would be",
+    "plot": "draw any summaries of any runs, averaged over seeds, to PNG, SVG or CSV",
+    "check": "build an experiment without training, and describe it",
 }
-# Commands that read gin files of the user's own. Others are called in folders of strangers, whose modules are not to be run.
+# Commands that read the user's own gin files. The others may be called in untrusted folders, whose modules must not run.
 MAY_IMPORT = ("train", "compare", "check")
 LONG = ("train", "compare")
 USAGE = (
@@ -32,8 +32,11 @@ USAGE = (
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Runs `taac <command> [flags]` and exits: 0, 1 for refused input, 2 for a call that makes no sense,
-    75 for a run that a signal stopped and that the same command goes on with."""
+    """Runs `taac <command> [flags]` and exits.
+
+    Exit codes: 0 for success, 1 for refused input, 2 for a malformed call, 75 for a run that a signal stopped and that the
+    same command resumes, and 130 for Ctrl-C in any other command.
+    """
     argv = list(sys.argv if argv is None else argv)
     if len(argv) < 2 or argv[1] in ("-h", "--help", "help"):
         print(USAGE, end="")
@@ -56,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         for module in ("taac.commands.flags", f"taac.commands.{name}"):
             print(flags.FLAGS.module_help(module).strip("\n"))
         sys.exit(0)
-    logging.set_verbosity(logging.WARNING)  # what libraries have to say of themselves is not for users
+    logging.set_verbosity(logging.WARNING)  # users do not need the information messages of libraries
     app.run(lambda rest: _run(name, command.run, rest), argv=[f"taac {name}", *argv[2:]], flags_parser=_parse_flags)
 
 
@@ -70,13 +73,14 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
 
 def _run(name: str, run: Callable[[], None], rest: Sequence[str]) -> int:
     if len(rest) > 1:
-        print(f"taac {name}: unexpected words {' '.join(rest[1:])}; everything is given by flags", file=sys.stderr)
+        print(f"taac {name}: unexpected arguments {' '.join(rest[1:])}; use flags only", file=sys.stderr)
         return 2
     if name in MAY_IMPORT or ("trust" in flags.FLAGS and flags.FLAGS.trust):
         sys.path.append(os.getcwd())  # for a gin file's `import my_module`
     if name not in LONG:
         return _attempt(name, run)
-    with contextlib.redirect_stdout(Unheard(sys.stdout)), contextlib.redirect_stderr(Unheard(sys.stderr)):
+    stdout, stderr = BrokenPipeTolerant(sys.stdout), BrokenPipeTolerant(sys.stderr)
+    with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
         code = _attempt(name, run)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -97,7 +101,7 @@ def _attempt(name: str, run: Callable[[], None]) -> int:
         return RESUMABLE
     except KeyboardInterrupt:
         if name in LONG:
-            print(f"\ntaac {name}: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+            print(f"\ntaac {name}: interrupted; the same command resumes from the last checkpoint", file=sys.stderr)
             return RESUMABLE
         print(f"\ntaac {name}: interrupted", file=sys.stderr)
         return 130

@@ -1,4 +1,4 @@
-"""What `taac play` records of its first episodes: a video, a film strip, a timeline."""
+"""The pictures that `taac play` records of its first episodes: a video, a film strip, a timeline."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ if TYPE_CHECKING:
 
 
 class Pictures:
-    """The files asked for, refused before any work where they cannot be written.
+    """The requested files. Files that cannot be written are refused before any work.
 
     Args:
         record_file, film_strip, timeline: new files, or None.
-        record_episodes: episodes in the video; strip and timeline show the first.
-        overlay: whether the video says on each frame what the agent does.
+        record_episodes: number of episodes in the video. Strip and timeline show the first.
+        overlay: whether each frame of the video shows what the agent does.
+
+    Raises:
+        TaacError: a file has a wrong suffix, exists, or has no folder, or two are the same.
     """
 
     def __init__(
@@ -33,17 +36,17 @@ class Pictures:
         self._episodes, self._overlay = record_episodes, overlay
         self._files = [path for path in (self._video, self._strip, self._timeline) if path]
         if len(set(self._files)) < len(self._files):
-            raise TaacError(f"--film_strip and --timeline are one file, {self._strip}; give two names")
+            raise TaacError(f"--film_strip and --timeline name the same file, {self._strip}; use two names")
 
     @property
     def environment_arguments(self) -> dict[str, Any]:
-        """What `create_environment` needs for them."""
+        """The arguments of `create_environment` that the files need."""
         if not self._files:
             return {}
         return {"recorded": True, **({"render_mode": "rgb_array"} if self._video or self._strip else {})}
 
     def begin(self, environment: VectorEnvironment) -> Recorder | None:
-        """What is to see every step of the evaluation; None if nothing was asked for."""
+        """Returns a recorder to be called at every step of the evaluation, or None if no file was requested."""
         if not self._files:
             return None
         from taac.pictures.steps import Recorder
@@ -57,12 +60,12 @@ class Pictures:
         return Recorder(environment, watchers, self._episodes, film_every=1 if self._video or self._strip else 0)
 
     def close(self) -> None:
-        """Ends the video, also where playing failed."""
+        """Closes the video. Call it even if playing failed."""
         if self._files and self._writer:
             self._writer.close()
 
     def finish(self, environment: VectorEnvironment, method: str | None) -> list[Path]:
-        """Draws strip and timeline; gives all files."""
+        """Draws strip and timeline. Returns all files."""
         if not (self._strip or self._timeline):
             return self._files
         from taac.pictures import figures
@@ -75,7 +78,8 @@ class Pictures:
             figures.film_strip(self._strip, frames, decided, title)
         if self._timeline:
             nothing = np.full(decided.shape[1], np.nan)
-            looked = [s.switch_probability for s in steps]
+            probabilities = [s.switch_probability for s in steps]
+            has_any = any(p is not None for p in probabilities)
             names, choices = action_parts(environment)
             figures.timeline(
                 self._timeline,
@@ -83,7 +87,7 @@ class Pictures:
                 names,
                 choices,
                 decided,
-                np.stack([nothing if p is None else p for p in looked]) if any(p is not None for p in looked) else None,
+                np.stack([nothing if p is None else p for p in probabilities]) if has_any else None,
                 np.array([s.reward for s in steps]),
                 f"{title}, {len(steps)} steps, {decided.any(1).sum()} decisions",
             )
@@ -91,7 +95,7 @@ class Pictures:
 
 
 def action_parts(environment: VectorEnvironment) -> tuple[list[str], list[int | None]]:
-    """A label for each number of an action, and of how many choices it is one, if it is; in the order of `EpisodeStep.action`."""
+    """For each element of `EpisodeStep.action`, a label, and the number of choices if it is a choice, else None."""
     from taac import nest
 
     names, choices = list[str](), list[int | None]()
@@ -106,18 +110,18 @@ def action_parts(environment: VectorEnvironment) -> tuple[list[str], list[int | 
 
 
 def new_file(flag: str, name: str | None, *endings: str) -> Path | None:
-    """The path, of a file that can be made.
+    """Returns the path of a file that can be created.
 
     Raises:
-        TaacError: another ending, a file that exists, a folder that does not.
+        TaacError: the suffix is not one of `endings`, the file exists, or its folder does not.
     """
     if name is None:
         return None
     path = Path(name)
     if path.suffix not in endings:
         raise TaacError(f"{flag} must end in {' or '.join(endings)}, got '{name}'")
-    if os.path.lexists(path):  # a link, wherever it leads
-        raise TaacError(f"{flag} {name} exists; give a new name")
+    if os.path.lexists(path):  # including a link to nothing
+        raise TaacError(f"{flag} {name} exists; use a new name")
     if not path.parent.is_dir():
         raise TaacError(f"{flag} {name}: there is no folder {path.parent}")
     return path

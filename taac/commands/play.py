@@ -23,13 +23,13 @@ def define_flags() -> None:
     absl_flags.DEFINE_float(
         "epsilon_greedy", 0.0, "Probability with which each choice is sampled.", lower_bound=0.0, upper_bound=1.0
     )
-    absl_flags.DEFINE_bool("best", False, "Play the agent of the best evaluation, instead of the newest checkpoint's.")
-    absl_flags.DEFINE_bool("trust", False, "The run is your own: its configuration may import modules.")
+    absl_flags.DEFINE_bool("best", False, "Play the agent with the best evaluation instead of the newest checkpoint.")
+    absl_flags.DEFINE_bool("trust", False, "Allow the run's configuration to import modules, if the run is your own.")
     absl_flags.DEFINE_string("record_file", None, "A new .gif or .mp4 file for a video.")
-    absl_flags.DEFINE_string("record_demonstrations", None, "A new .npz file for the episodes, to learn from.")
+    absl_flags.DEFINE_string("record_demonstrations", None, "A new .npz file for the episodes, as demonstrations.")
     absl_flags.DEFINE_integer("record_episodes", 1, "Episodes in the video.", lower_bound=1)
-    absl_flags.DEFINE_boolean("overlay", True, "Say below each frame of the video whether the agent acts or repeats.")
-    absl_flags.DEFINE_string("film_strip", None, "A new .png file for the first episode's frames, a column an action.")
+    absl_flags.DEFINE_boolean("overlay", True, "Show below each frame of the video whether the agent acts or repeats.")
+    absl_flags.DEFINE_string("film_strip", None, "A new .png file for the first episode's frames, one column per action.")
     absl_flags.DEFINE_string("timeline", None, "A new .png file for the first episode's actions against time.")
 
 
@@ -51,12 +51,12 @@ def run() -> None:
     folder = RunFolder(flags.root_dir())
     if not files.check_file(folder.config):
         raise TaacError(
-            f"{folder.path} holds no run: there is no {folder.config.name}; give --root_dir of `taac train`"
+            f"{folder.path} holds no run: there is no {folder.config.name}; use the --root_dir of `taac train`"
         )
     if given.best and not folder.best.saved():
         raise TaacError(
-            f"{folder.best.path} holds no agent of a best evaluation: there has been none yet, Trainer.save_best is False, or an "
-            "earlier version wrote the run; without --best, the newest checkpoint's is played"
+            f"{folder.best.path} holds no agent with a best evaluation: there has been none, Trainer.save_best is False, "
+            "or an earlier version wrote the run; leave out --best to play the newest checkpoint"
         )
     saved = (folder.best if given.best else folder.checkpoints).newest()
     registry.register()

@@ -12,25 +12,25 @@ from taac.errors import TaacError
 
 def define_flags() -> None:
     absl_flags.DEFINE_multi_string(
-        "root_dir", [], "The folder of a run, or one that has runs below it at any depth; repeat for several."
+        "root_dir", [], "The folder of a run, or a folder with runs below it at any depth; repeat for several."
     )
     absl_flags.DEFINE_list(
-        "tags", [], "Summaries, or patterns such as 'beta/*', with commas between; a row of panels each."
+        "tags", [], "Summaries, or patterns such as 'beta/*', separated by commas; a row of panels each."
     )
-    absl_flags.DEFINE_string("x", "env_steps", "What is drawn against: env_steps, decisions, updates or wall_time.")
+    absl_flags.DEFINE_string("x", "env_steps", "The horizontal axis: env_steps, decisions, updates or wall_time.")
     absl_flags.DEFINE_float(
-        "smoothing", 0.0, "Each point becomes the mean of the run's points in the last so many units of --x; 0: not."
+        "smoothing", 0.0, "Replace each point by the mean of the run's points in the last so many units of --x; 0 for none."
     )
     absl_flags.DEFINE_string(
-        "output", None, "A .png, .svg or .csv file; if it is not given, plot.png and plot.csv in the first --root_dir."
+        "output", None, "A .png, .svg or .csv file; by default plot.png and plot.csv in the first --root_dir."
     )
-    absl_flags.DEFINE_bool("allow_mixed", False, "Average runs of unequal budgets, versions or settings all the same.")
+    absl_flags.DEFINE_bool("allow_mixed", False, "Average runs even if their budgets, versions or settings differ.")
 
 
 def run() -> None:
     given = flags.FLAGS
     if not given.root_dir:
-        raise TaacError("--root_dir is missing: the folder of a run, or one with runs below it")
+        raise TaacError("--root_dir is missing; it is the folder of a run, or a folder with runs below it")
     roots = [Path(flags.folder("--root_dir", root)) for root in given.root_dir]
     options_given = given.tags or given.x != "env_steps" or given.smoothing or given.output
 

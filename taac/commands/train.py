@@ -1,4 +1,4 @@
-"""`taac train`: trains from gin files into a run folder, or goes on with the run that is there."""
+"""`taac train`: trains from gin files into a run folder, or resumes the run that is there."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def define_flags() -> None:
-    flags.define_root_dir("Where the run goes: a new or empty folder, or one that holds the same run, unfinished.")
+    flags.define_root_dir("The folder of the run: a new or empty folder, or one that holds the same run, unfinished.")
     flags.define_gin()
     absl_flags.DEFINE_float(
-        "lock_timeout", 0.0, "Seconds to wait for another process that trains in the folder to end.", lower_bound=0.0
+        "lock_timeout", 0.0, "Seconds to wait for another process that is training in the folder.", lower_bound=0.0
     )
 
 
@@ -43,13 +43,13 @@ def run() -> None:
         operative = configuration.operative_config()
         folder = RunFolder(root_dir)
         finished = (
-            f"{folder.path} holds this run already, finished; nothing to do. To train again, give another folder."
+            f"{folder.path} already holds this run, finished; nothing to do. To train again, use another folder."
         )
         if folder.open(operative) == "finished":
             print(finished)
             return
         with folder.lock(flags.FLAGS.lock_timeout):
-            status = folder.open(operative)  # as whoever had the lock left it
+            status = folder.open(operative)  # it may have changed while another process had the lock
             if status == "finished":
                 print(finished)
                 return
@@ -60,7 +60,7 @@ def run() -> None:
                 folder.update_run(status="running", resumed=resumed, diverged=None, error=None)
                 print(f"resuming {folder.path} at {trainer.env_steps} environment steps")
             else:
-                if status == "unfinished":  # killed before its first checkpoint: "auto" may now measure otherwise
+                if status == "unfinished":  # killed before its first checkpoint; "auto" might choose differently now
                     trainer.learner.keep_products(folder.read_run().get("products"))
                 about = {
                     "method": next(
@@ -91,7 +91,7 @@ def run() -> None:
 
 
 def _hyper_parameters(trainer: Trainer, folder: RunFolder, loaded: Config) -> dict[str, Any]:
-    """What TensorBoard's hparams view is to show; the same names for every run."""
+    """The values for TensorBoard's hparams view, with the same names for every run."""
     return {
         "method": folder.read_run().get("method") or type(trainer.agent.algorithm).__name__,
         "environment": trainer.environment.name,
@@ -104,7 +104,7 @@ def _train(trainer: Trainer, folder: RunFolder, interruption: Interruption, abou
     """Trains to the end.
 
     Raises:
-        Interrupted: a signal came before it.
+        Interrupted: a signal stopped the run earlier.
     """
     from taac.runs import files
 
@@ -124,24 +124,24 @@ def _train(trainer: Trainer, folder: RunFolder, interruption: Interruption, abou
         if interruption.signal is None:
             _mark(folder, status="failed", error=str(error))
             raise
-        # The signal may have reached, and ended, the processes of the environments.
+        # The signal may also have ended the processes of the environments, which would cause this error.
         why = f"{interruption.signal.name}, and then: {error}"
     else:
         if interruption.signal is None or trainer.env_steps >= trainer.num_env_steps:
             return
         why = f"{interruption.signal.name} at {trainer.env_steps} environment steps, a checkpoint is written"
     folder.update_run(status="interrupted")
-    raise Interrupted(f"{why}; resumable: the same command goes on to the same end")
+    raise Interrupted(f"{why}; resumable: the same command continues to the same end")
 
 
 def _mark(folder: RunFolder, **changes: Any) -> None:
-    """Notes what ended a run; what ended it may keep this from being written too, and is what is to be told."""
+    """Records what ended a run. Ignores errors of its own, because the original error is the one to report."""
     with contextlib.suppress(TaacError, OSError):
         folder.update_run(**changes)
 
 
 class ProgressBar:
-    """Environment steps and updates a second, time left, last evaluation return, fraction of repeated steps."""
+    """Shows environment steps and updates per second, time left, the last evaluation's return and the fraction repeated."""
 
     def __init__(self, total: int, initial: int):
         import sys

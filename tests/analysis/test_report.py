@@ -367,8 +367,8 @@ def test_a_finished_run_whose_evaluations_end_early_is_told(tmp_path):
     content = make_report(tmp_path, Options())
     assert content["tasks"][0]["step"] == 700
     told = (
-        "run cut (sac) is finished, but its evaluations end at step 700 of 1000: "
-        "all of Hopper-v5 is compared no later than that"
+        "run cut (sac) is finished, but its evaluations end at step 700 of 1000; "
+        "runs on Hopper-v5 are compared no later than that"
     )
     assert [w for w in content["warnings"] if "evaluations end" in w] == [told]
 

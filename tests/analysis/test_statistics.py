@@ -550,7 +550,7 @@ GOOD = np.array([[1.0, 2], [3, 5]])
         (lambda: mean([]), "no task"),
         (lambda: mean(np.zeros((3, 0))), "no task"),
         (lambda: mean(3.0), "type float"),
-        (lambda: mean([["a"]]), "no number"),
+        (lambda: mean([["a"]]), "not a number"),
         (lambda: mean([[1.0], []]), r"task 1 of scores has 0 run\(s\), expected 1"),
         (lambda: mean(np.zeros((0, 2))), "task 0 of scores has 0 run"),
         (lambda: iqm([[1.0], [2.0, NAN]]), r"task 1 of scores has NaN or infinite scores \(runs \[1\]\)"),

@@ -212,7 +212,7 @@ def states():
 def test_without_a_terminal_there_is_a_line_whenever_something_has_changed(capfd):
     with View() as view:
         for state in states():
-            view.tell(state)
+            view.show(state)
     out, err = capfd.readouterr()
     assert err.splitlines() == [
         "0 finished, 1 running, 1 waiting, 0 failed",
@@ -225,7 +225,7 @@ def test_without_a_terminal_there_is_a_line_whenever_something_has_changed(capfd
 def test_a_terminal_has_one_line_that_is_kept_up_to_date(tmp_path):
     code = (
         "from tests.campaigns.test_campaign import states; from taac.commands.compare import View\n"
-        "with View() as view:\n    for state in states(): view.tell(state)\n"
+        "with View() as view:\n    for state in states(): view.show(state)\n"
         "print('end')"
     )
     there, here = pty.openpty()

@@ -508,7 +508,7 @@ def test_bad_input_is_refused_before_any_work(tmp_path, kind):
         (["train", "--gin_file", "experiments/smoke.gin"], 1, "--root_dir is missing"),
         (["train", "--root_dir", "run"], 1, "--gin_file is missing"),
         (["train", "--rootdir", "run"], 2, "rootdir"),
-        (["train", "run"], 2, "unexpected words run"),
+        (["train", "run"], 2, "unexpected arguments run"),
         (["train", "--root_dir", "run", "--gin_file", "nothing.gin"], 1, "nothing.gin"),
         (["play", "--root_dir", "run"], 1, "holds no run"),
         (["plot"], 1, "--root_dir is missing"),

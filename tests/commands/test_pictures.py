@@ -92,7 +92,7 @@ def test_parts_of_an_action_are_named_in_the_order_in_which_they_are_drawn(tmp_p
         ({"record_file": "x.avi"}, "--record_file must end in .gif or .mp4, got"),
         ({"film_strip": "x.jpg"}, "--film_strip must end in .png, got"),
         ({"timeline": "nowhere/x.png"}, "--timeline .*there is no folder"),
-        ({"timeline": "old.png"}, "--timeline .* exists; give a new name"),
+        ({"timeline": "old.png"}, "--timeline .* exists; use a new name"),
         ({"timeline": "x.png", "film_strip": "x.png"}, "one file"),
     ],
 )

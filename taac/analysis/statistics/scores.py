@@ -60,7 +60,7 @@ def as_tasks(scores: ArrayLike | Sequence[ArrayLike], at_least: int = 1, name: s
                 "leave these runs out and report it, or assign the score that a failed run deserves"
             )
         if task.size < at_least:
-            why = "; an interval needs that many: add runs, or report the estimate alone"
+            why = "; with fewer, an interval is undefined: add runs, or report the estimate alone"
             raise TaacError(
                 f"task {i} of {name} has {task.size} run(s), expected {at_least} or more{why if at_least > 1 else ''}"
             )

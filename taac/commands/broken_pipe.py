@@ -1,4 +1,4 @@
-"""Output that outlives who reads it."""
+"""Output that survives a closed pipe."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import os
 from typing import Any, TextIO
 
 
-class Unheard:
-    """A stream that goes on into nothing once nobody reads it any more, instead of ending what prints.
+class BrokenPipeTolerant:
+    """A stream that discards its output once its reader has exited, instead of raising `BrokenPipeError`.
 
-    A run of weeks should not end because `tee` did; and Ctrl-C ends `tee` before the run has saved what it did.
+    A run of weeks should not end because `tee` did. Also, Ctrl-C ends `tee` before the run has saved its state.
     """
 
     def __init__(self, stream: TextIO):
