@@ -1,4 +1,4 @@
-"""What summaries show of updates: means since the last summary, and statistics of critics, policy, switch and gradients."""
+"""What summaries report of updates: means since the last summary; statistics of critics, policy, switch and gradients."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from taac.errors import TaacError
 
 
 class RunningMeans:
-    """Means of what updates report, since they were last taken.
+    """Means of what updates report, since `clear` was called last.
 
-    A tag that only some updates report is averaged over those. An update costs one concatenation and one sum on the device;
-    nothing is waited for until `means` is called.
+    A tag that only some updates report is averaged over those. An update costs one concatenation and one sum on the device.
+    Nothing waits for the device until `means` is called.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class RunningMeans:
         self._sums[tags] = total, count + 1
 
     def means(self) -> dict[str, float]:
-        """The mean of each tag; empty if nothing was added since the last `clear`."""
+        """Returns the mean of each tag; empty if nothing was added since the last `clear`."""
         sums: dict[str, float] = {}
         counts: dict[str, int] = {}
         for tags, (total, count) in self._sums.items():
@@ -44,10 +44,11 @@ class RunningMeans:
         self._sums = {}
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """What a resumed run goes on from, so that its means are those of a run that was never stopped."""
+        """Returns what a resumed run needs for the means of a run that was never stopped."""
         return [{"tags": list(tags), "sums": t.tolist(), "count": n} for tags, (t, n) in self._sums.items()]
 
     def load_state_dict(self, state: list[dict[str, Any]], device: torch.device) -> None:
+        """Restores `state_dict()`."""
         self._sums = {
             tuple(part["tags"]): (torch.tensor(part["sums"], dtype=torch.float64, device=device), int(part["count"]))
             for part in state
@@ -55,36 +56,39 @@ class RunningMeans:
 
 
 class Diagnostics:
-    """Statistics of an update, from what `LossInfo.detail` holds of each frame. Off, they cost nothing.
+    """Statistics of an update, from `LossInfo.detail`, which holds the numbers of each frame. If off, they cost nothing.
 
     Their tags and equations are in `summaries.TAGS`. Means, variances and standard deviations are over the frames that are
-    learnt from: not LAST, and for the critics not the segment's last.
+    learnt from: all but LAST, and for the critics but the segment's last.
 
     Args:
         kind: "off", "scalars" or "histograms".
-        agent: whose parts of the reward they are.
+        agent: the agent that learns; the parts of its reward have names.
 
     Raises:
-        TaacError: another kind.
+        TaacError: `kind` is something else.
     """
 
     def __init__(self, kind: Literal["off", "scalars", "histograms"], agent: Agent):
         if kind not in ("off", "scalars", "histograms"):
             raise TaacError(f"Learner.diagnostics must be 'off', 'scalars' or 'histograms', got '{kind}'")
         self.on, self._histograms = kind != "off", kind == "histograms"
-        parts = getattr(agent.algorithm, "reward_parts", None)  # that are learnt, by number; None: all
+        parts = getattr(agent.algorithm, "reward_parts", None)  # numbers of the parts that are learnt; None: all
         self._numbers = None if parts is None else parts.tolist()
         self._signals = [signal.name for signal in agent.signals]
 
     @torch.no_grad()
-    def look(
+    def compute(
         self, detail: Mapping[str, torch.Tensor] | None
     ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        """Scalars by tag, and for histograms numbers by name; both empty if off, or if the algorithm shows nothing."""
+        """Returns scalars by tag, and for histograms numbers by name.
+
+        Both are empty if diagnostics are off, or if the algorithm reports no detail.
+        """
         if not self.on or not detail:
             return {}, {}
         acted = detail["step_type"] != LAST
-        found = self._of_critics(detail, acted[:-1])
+        found = self._critic_statistics(detail, acted[:-1])
         for name in ("mean", "log_std"):
             if name in detail:
                 found[f"policy/{name}"], found[f"policy/{name}_std"] = _moments(detail[name], acted)
@@ -100,7 +104,10 @@ class Diagnostics:
 
     @staticmethod
     def histograms(observed: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """By tag, the numbers of what `look` gave last: of all critics, parts and dimensions, at the frames learnt from."""
+        """Returns by tag the numbers that `compute` returned last, at the frames learnt from.
+
+        They are those of all critics, parts of the reward and dimensions of the action.
+        """
         if not observed:
             return {}
         acted = observed["step_type"] != LAST
@@ -111,7 +118,8 @@ class Diagnostics:
             found["beta"] = found["beta"][..., 1]
         return {f"histogram/{name}": x.flatten() for name, x in found.items()}
 
-    def _of_critics(self, detail: Mapping[str, torch.Tensor], learnt: torch.Tensor) -> dict[str, torch.Tensor]:
+    def _critic_statistics(self, detail: Mapping[str, torch.Tensor], learnt: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Returns means and variances of values, targets and errors, by part of the reward."""
         q, target = detail["q"], detail["target"]
         q, target = (q.unsqueeze(-1), target.unsqueeze(-1)) if target.dim() == 2 else (q.flatten(3), target.flatten(2))
         weight = learnt.unsqueeze(-1).to(q.dtype)  # [T-1, B, 1]
@@ -131,14 +139,14 @@ class Diagnostics:
         return found
 
     def _parts(self, count: int) -> list[str]:
-        """Names of the values' parts."""
+        """Returns the names of the values' parts."""
         if count == 1 and not self._signals:
             return ["reward"]
         numbers = (self._numbers or list(range(count)))[: count - len(self._signals)]
         return [*(f"part_{number}" for number in numbers), *self._signals]
 
     def gradient_norms(self, names: Sequence[str], optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-        """The norm of each group's gradient, as it is; empty if off. A group without gradients is left out."""
+        """Returns the norm of each group's gradient, before clipping; empty if off. Groups without gradients are left out."""
         norms: dict[str, torch.Tensor] = {}
         if not self.on:
             return norms
@@ -150,7 +158,7 @@ class Diagnostics:
 
 
 def _moments(x: torch.Tensor, acted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and standard deviation of `x` `[T or T-1, B, ...]` over the frames where `acted` `[T, B]`, and further dimensions."""
+    """Returns mean and standard deviation of `x` `[T or T-1, B, ...]` over the frames where `acted` `[T, B]`."""
     weight = acted[: len(x)].reshape(*x.shape[:2], *(1,) * (x.dim() - 2)).to(x.dtype).expand_as(x)
     weight = weight / weight.sum().clamp(min=1.0)
     mean = (x * weight).sum()
@@ -158,7 +166,7 @@ def _moments(x: torch.Tensor, acted: torch.Tensor) -> tuple[torch.Tensor, torch.
 
 
 def explained_variances(means: Mapping[str, float]) -> dict[str, float]:
-    """The means, with `1 - Var(G - Q_i) / Var(G)` in the place of the variances; left out where G does not vary."""
+    """Returns the means, with `1 - Var(G - Q_i) / Var(G)` in place of the variances. It is left out where G does not vary."""
     found = {}
     for tag, value in means.items():
         critic, _, rest = tag.partition("/")

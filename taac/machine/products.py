@@ -28,6 +28,11 @@ def using(kind: str) -> contextlib.AbstractContextManager[None]:
     return _using_onednn() if kind == "onednn" else contextlib.nullcontext()
 
 
+def mixed_precision(kind: str, device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """A context in which hidden layers compute in bfloat16, if that is the kind of products; see `Learner.products`."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=kind == "bfloat16")
+
+
 @contextlib.contextmanager
 def _using_onednn() -> Iterator[None]:
     setting: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]

@@ -8,7 +8,8 @@ import psutil
 import torch
 
 from taac import nest, specs
-from taac.learning.optimizers import TensorFlowAdam, state_after_a_step
+from taac.learning.adam import TensorFlowAdam
+from taac.learning.optimizers import state_after_a_step
 from taac.training.trainer import Trainer
 
 

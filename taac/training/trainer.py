@@ -479,7 +479,7 @@ class Trainer:
         if self.monitor is not None and updates:
             values |= self.monitor(self.agent, self.replay_buffer, self.batch_size, self.segment_length)
         writer.scalars(values, self.env_steps)
-        for warning in self.learner.growth.judge(self.learner.losses):
+        for warning in self.learner.growth.warnings(self.learner.losses):
             checkpoint.tell(f"warning, at {self.env_steps} environment steps: {warning}")
             writer.text("warning", warning, self.env_steps)
         if self.recent:

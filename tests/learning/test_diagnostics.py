@@ -109,7 +109,7 @@ def test_critics_by_hand():
     step_type = torch.tensor([[F], [M], [L], [F]], dtype=torch.uint8)
     q = torch.tensor([[[1.0], [3.0], [100.0]], [[4.0], [4.0], [-100.0]]])
     target = torch.tensor([[4.0], [8.0], [1000.0]])
-    found, observed = Diagnostics("scalars", agent_of()).look({"step_type": step_type, "q": q, "target": target})
+    found, observed = Diagnostics("scalars", agent_of()).compute({"step_type": step_type, "q": q, "target": target})
     assert observed == {}
     assert explained_variances({tag: value.item() for tag, value in found.items()}) == {
         "critic/target/reward": 6.0,
@@ -140,7 +140,7 @@ def test_parts_have_names(agent, count, names):
     values |= {"q": numbers.reshape(1, 1, 1, -1), "target": numbers.reshape(1, 1, -1)}
     if count == 1:
         values = {name: x.squeeze(-1) if x.dtype == torch.float32 else x for name, x in values.items()}
-    found, _ = Diagnostics("scalars", agent).look(values)
+    found, _ = Diagnostics("scalars", agent).compute(values)
     found = {tag: value.item() for tag, value in found.items() if tag.startswith("critic_0/value/")}
     assert found == {f"critic_0/value/{name}": float(n) for n, name in enumerate(names)}
 
@@ -158,7 +158,7 @@ def test_policy_switch_and_temperatures_by_hand():
         "temperature/action": torch.tensor([[1.0], [5.0], [ignored]]),
         "temperature/beta": torch.tensor([[2.0], [4.0]]),
     }  # fmt: skip
-    found, observed = Diagnostics("histograms", agent_of()).look(values)
+    found, observed = Diagnostics("histograms", agent_of()).compute(values)
     expected = {
         "policy/mean": 4.0, "policy/mean_std": math.sqrt(5), "policy/log_std": -2.0, "policy/log_std_std": 1.0,
         "switch/advantage": 4.0, "switch/advantage_std": 2.0, "switch/beta_std": 0.2,

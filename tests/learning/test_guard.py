@@ -12,7 +12,8 @@ from taac.algorithms import SacAlgorithm
 from taac.algorithms.agent import Agent
 from taac.data_structures import Experience, LossInfo, StepType, TimeStep
 from taac.errors import DivergedError, NotFiniteError, TaacError
-from taac.learning.guard import CUDA_INTERVAL, GrowthWatch
+from taac.learning.growth import GrowthWatch
+from taac.learning.guard import CUDA_INTERVAL
 from taac.learning.learner import Learner
 from taac.runs import inspection
 from taac.runs.files import Damaged
@@ -160,7 +161,7 @@ def test_looking_at_intervals_changes_no_bits_of_a_run_that_is_fine():
         for learner in (first, second):
             torch.manual_seed(number)
             learner.update(make_batch())
-    second.guard.settle()
+    second.guard.flush()
     assert all(torch.equal(a, b) for a, b in zip(parameters(first).values(), parameters(second).values()))
 
 
@@ -246,8 +247,8 @@ def test_what_was_saved_is_whole_or_refused(tmp_path):
 def watched(reward, summaries, gamma=0.9, updates=GrowthWatch.PATIENCE):
     watch = GrowthWatch(gamma)
     for _ in range(updates):
-        watch.see(torch.tensor(reward))
-    return [watch.judge(s) for s in summaries]
+        watch.observe(torch.tensor(reward))
+    return [watch.warnings(s) for s in summaries]
 
 
 def test_values_beyond_what_rewards_can_sum_to_are_warned_of_once():
@@ -268,10 +269,10 @@ def test_the_bound_is_of_the_rewards_that_critics_learn():
     trainer.close()
     growth = trainer.learner.growth
     for _ in range(GrowthWatch.PATIENCE):
-        growth.see(torch.tensor([[1.0]]))
+        growth.observe(torch.tensor([[1.0]]))
     summaries = {"policy/alpha": 0.0, "policy/entropy": 0.0}
-    assert growth.judge({"critic/q": 149.0, **summaries}) == []
-    (told,) = growth.judge({"critic/q": 151.0, **summaries})
+    assert growth.warnings({"critic/q": 149.0, **summaries}) == []
+    (told,) = growth.warnings({"critic/q": 151.0, **summaries})
     assert "rewards of at most 5 a step" in told
 
 
@@ -312,15 +313,15 @@ def test_a_resumed_run_judges_as_one_that_was_never_stopped():
     high = {"critic/q": 1e6, "policy/alpha": 1.0, "policy/entropy": 0.5, "beta/alpha": 1.0}
     whole, stopped = GrowthWatch(0.9), GrowthWatch(0.9)
     for watch in (whole, stopped):
-        watch.see(torch.tensor([[5.0]]))
-        watch.judge({**high, "critic/q": 0.0})
+        watch.observe(torch.tensor([[5.0]]))
+        watch.warnings({**high, "critic/q": 0.0})
     resumed = GrowthWatch(0.9)
     resumed.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
     for summaries in ({**high, "beta/alpha": 400.0}, high, {**high, "beta/alpha": 900.0}):
         for watch in (whole, resumed):
             for _ in range(GrowthWatch.PATIENCE // 2):
-                watch.see(torch.tensor([[1.0]]))
-        assert whole.judge(summaries) == resumed.judge(summaries)
+                watch.observe(torch.tensor([[1.0]]))
+        assert whole.warnings(summaries) == resumed.warnings(summaries)
         again = GrowthWatch(0.9)
         again.load_state_dict(resumed.state_dict())
         resumed = again

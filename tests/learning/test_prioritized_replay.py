@@ -189,7 +189,7 @@ def test_an_algorithm_without_errors_is_refused():
 
     learner = Learner(Agent(Silent(bounded((3,), -1, 1), bounded((2,), -1, 1))))
     learner.update(experience([[0], [1]]))
-    with pytest.raises(TaacError, match="which Silent does not tell"):
+    with pytest.raises(TaacError, match="which Silent does not report"):
         learner.update(experience([[0], [1]]), torch.ones(1))
 
 

@@ -15,7 +15,7 @@ from taac.data_structures import FIRST, Experience
 from taac.demonstrations.episode_files import EpisodeWriter
 from taac.environments.create import create_environment
 from taac.errors import DivergedError, TaacError
-from taac.learning.optimizers import TensorFlowAdam
+from taac.learning.adam import TensorFlowAdam
 from taac.runs import checkpoint
 from taac.runs.run_folder import RunFolder
 from taac.training import experiment

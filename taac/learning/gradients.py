@@ -1,0 +1,93 @@
+"""The gradients of an algorithm's loss, with the importance weights of prioritised replay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn as nn
+
+from taac.algorithms import Algorithm
+from taac.algorithms.agent import Agent
+from taac.data_structures import Experience, Nest
+from taac.errors import TaacError
+from taac.learning.diagnostics import Diagnostics
+from taac.learning.guard import sum_of_all
+from taac.machine.products import mixed_precision
+
+
+class Differentiated(NamedTuple):
+    """An algorithm's loss of a batch, detached, and its gradients."""
+
+    loss: torch.Tensor  # scalar
+    total: torch.Tensor  # scalar, of loss and gradients; see `Guard`
+    frames: torch.Tensor  # [T, B], the loss of each frame, before importance weights
+    extra: dict[str, torch.Tensor]  # scalars to summarise, by tag
+    segment_error: torch.Tensor | None  # [B]
+    gradients: list[torch.Tensor | None]  # of the algorithm's parameters; None for one that the loss does not read
+    statistics: dict[str, torch.Tensor]  # scalars by tag, of `Diagnostics`; empty if they are off
+    observed: dict[str, torch.Tensor]  # by name, for histograms; empty if they are off
+
+
+def differentiate(
+    agent: Agent,
+    experience: Experience,
+    weights: Nest,
+    parameters: Sequence[nn.Parameter],
+    importance_weights: str,
+    products: str,
+    diagnostics: Diagnostics,
+) -> Differentiated:
+    """Returns the algorithm's loss of a prepared batch, and its gradients.
+
+    Args:
+        weights: `[B]`; `()` if all segments count alike.
+        parameters: what to differentiate by.
+        importance_weights, products: see `Learner`.
+
+    Raises:
+        TaacError: weights were given, but the algorithm reports no errors to update priorities from.
+    """
+    algorithm = agent.algorithm
+    with mixed_precision(products, agent.device):
+        info = algorithm.train_step(experience)
+    frames, extra, segment_error, detail = algorithm.calc_loss(experience, info)
+    if isinstance(weights, tuple):
+        loss = frames.mean()
+        gradients: Sequence[torch.Tensor | None] = torch.autograd.grad(loss, parameters, allow_unused=True)
+    elif segment_error is None:
+        raise TaacError(
+            f"prioritised replay needs errors of the critics, which {type(algorithm).__name__} does not report "
+            "(LossInfo.segment_error); bind create_experiment.replay_buffer_ctor = @ReplayBuffer"
+        )
+    else:
+        weighted = _weighted_critics if importance_weights == "critics" else _weighted
+        loss, gradients = weighted(frames, weights, parameters, algorithm)
+        extra = {**extra, "replay/weight": weights.mean(), "replay/segment_error": segment_error.mean()}
+    loss = loss.detach()
+    statistics, observed = diagnostics.compute(detail)
+    return Differentiated(
+        loss, sum_of_all(loss, gradients), frames.detach(), extra, segment_error, list(gradients), statistics, observed
+    )
+
+
+def _weighted(
+    frames: torch.Tensor, weights: torch.Tensor, parameters: Sequence[nn.Parameter], algorithm: Algorithm
+) -> tuple[torch.Tensor, Sequence[torch.Tensor | None]]:
+    """Returns the mean loss of frames `[T, B]` with weights `[B]`, and its gradients."""
+    loss = (frames * weights).mean()
+    return loss, torch.autograd.grad(loss, parameters, allow_unused=True)
+
+
+def _weighted_critics(
+    frames: torch.Tensor, weights: torch.Tensor, parameters: Sequence[nn.Parameter], algorithm: Algorithm
+) -> tuple[torch.Tensor, Sequence[torch.Tensor | None]]:
+    """Returns the plain mean loss, and its gradients; those of the critics are of the weighted mean."""
+    weighted, plain, groups = (frames * weights).mean(), frames.mean(), algorithm.parameter_groups()
+    critics = [*groups["critic"], *groups.get("value_encoder", ())]
+    others = [p for p in parameters if all(p is not critic for critic in critics)]
+    of_others = torch.autograd.grad(plain, others, retain_graph=True, allow_unused=True)
+    of_critics = torch.autograd.grad(weighted, critics, allow_unused=True)
+    found = {id(p): gradient for p, gradient in zip([*others, *critics], [*of_others, *of_critics])}
+    return plain, tuple(found[id(p)] for p in parameters)

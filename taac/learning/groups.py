@@ -1,0 +1,104 @@
+"""The optimizer's groups of parameters, and the learning rate of each."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn as nn
+
+from taac.algorithms.agent import Agent
+from taac.errors import TaacError
+from taac.ops.schedules import Schedule, Scheduled, at_start, bounds
+
+Rate = float | Schedule
+
+# Without a rate of its own, a group has that of another.
+_FALLS_BACK_ON = {"actor_encoder": "actor", "value_encoder": "critic"}
+
+
+class ParameterGroup(NamedTuple):
+    """Parameters that the optimizer moves with one learning rate."""
+
+    name: str  # "actor", "critic", ..., or a reward signal's
+    parameters: list[nn.Parameter]
+    rate_name: str  # what sets the rate, as it is bound: "Learner.actor_learning_rate"
+    rate: Rate
+
+    def for_optimizer(self) -> dict[str, Any]:
+        """The group as optimizers of torch accept it."""
+        return {"params": self.parameters, "lr": at_start(self.rate)}
+
+
+def groups_of_algorithm(agent: Agent, learning_rate: Rate, own: Mapping[str, Rate | None]) -> list[ParameterGroup]:
+    """Returns the groups of the agent's algorithm that have parameters.
+
+    Args:
+        learning_rate: of groups without a rate of their own.
+        own: rates of groups, by name; None: the rate of an encoder is that of the actor or of the critics, and that of the
+            others `learning_rate`.
+
+    Raises:
+        TaacError: a rate is not above 0, or is that of an encoder that the algorithm does not have.
+    """
+    for name, rate in {"learning_rate": learning_rate, **own}.items():
+        if rate is not None and not (bounds(rate)[0] >= 0 and bounds(rate)[1] > 0):
+            raise TaacError(f"Learner: the learning rate '{name}' must be above 0, got {rate}")
+    parameters = {name: group for name, group in agent.algorithm.parameter_groups().items() if group}
+    for name in _FALLS_BACK_ON:
+        if name not in parameters and own[name] is not None:
+            raise TaacError(f"Learner.{name}_learning_rate has no effect: the algorithm has no {name} to train")
+    return [ParameterGroup(name, group, *_rate_of(name, learning_rate, own)) for name, group in parameters.items()]
+
+
+def groups_of_signals(agent: Agent) -> list[ParameterGroup]:
+    """Returns a group for each of the agent's reward signals, with the signal's own learning rate."""
+    return [
+        ParameterGroup(
+            signal.name, [p for p in signal.parameters() if p.requires_grad], f"{type(signal).__name__}.learning_rate",
+            signal.learning_rate,
+        )
+        for signal in agent.signals
+    ]  # fmt: skip
+
+
+def scheduled_rates(
+    optimizer: torch.optim.Optimizer, groups: Sequence[ParameterGroup], rates: Mapping[str, Rate | None]
+) -> list[Scheduled]:
+    """Returns the learning rates that follow a schedule.
+
+    Args:
+        groups: the optimizer's, in their order.
+        rates: all rates that were bound, by name, used or not.
+
+    Raises:
+        TaacError: a rate that no group uses follows a schedule.
+    """
+    found = []
+    for name, rate in rates.items():
+        if not isinstance(rate, Schedule):
+            continue
+        numbers = [number for number, group in enumerate(groups) if group.rate_name == name]
+        if not numbers:
+            in_use = ", ".join(dict.fromkeys(group.rate_name for group in groups))
+            raise TaacError(
+                f"{name} follows a schedule, which would have no effect: no parameter that is trained has this learning "
+                f"rate; in use are {in_use}"
+            )
+        found.append(Scheduled(name, rate, functools.partial(_set_rate, optimizer, numbers)))
+    return found
+
+
+def _set_rate(optimizer: torch.optim.Optimizer, numbers: Sequence[int], rate: float) -> None:
+    for number in numbers:
+        optimizer.param_groups[number]["lr"] = rate
+
+
+def _rate_of(group: str, learning_rate: Rate, own: Mapping[str, Rate | None]) -> tuple[str, Rate]:
+    """Returns the name of what sets a group's learning rate, and the rate."""
+    for name in (group, _FALLS_BACK_ON.get(group)):
+        if name is not None and (rate := own.get(name)) is not None:
+            return f"Learner.{name}_learning_rate", rate
+    return "Learner.learning_rate", learning_rate

@@ -1,0 +1,90 @@
+"""What is learnt beside the algorithm's own loss: the models of reward signals, and behaviour cloning."""
+
+from __future__ import annotations
+
+import torch
+
+from taac.algorithms.agent import Agent
+from taac.algorithms.reward_signals import RewardSignal
+from taac.data_structures import Experience, TimeStep
+from taac.demonstrations.replay import Demonstrations
+from taac.errors import TaacError
+from taac.learning.cloning import Cloning, cloning_loss
+from taac.replay import Replay
+
+
+class SideLosses:
+    """The losses of an agent's reward signals, each every `update_period` updates, and of cloning while its weight is above 0.
+
+    Attributes:
+        demonstrations: what signals and cloning that need demonstrations sample from.
+    """
+
+    def __init__(self, agent: Agent, cloning: Cloning | None):
+        self.agent, self.cloning = agent, cloning
+        self.demonstrations: Demonstrations | None = None
+
+    @property
+    def any(self) -> bool:
+        """Whether there can be a loss beside the algorithm's."""
+        return self.cloning is not None or bool(self.agent.signals)
+
+    @property
+    def need_demonstrations(self) -> bool:
+        """Whether a signal or cloning learns from demonstrations."""
+        return self.cloning is not None or any(s.needs_demonstrations for s in self.agent.signals)
+
+    def demonstrated(self, batch_size: int, length: int) -> Experience:
+        """Samples demonstrations, with observations as the algorithm receives them."""
+        assert self.demonstrations is not None
+        return self.agent.prepare_observations(self.demonstrations.sample(batch_size, length))
+
+    def __call__(
+        self, time_step: TimeStep, num_updates: int, products: str, replay: Replay | None
+    ) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
+        """Returns the losses that this update learns, scalars with their graphs, and what to summarise of them, by tag.
+
+        Args:
+            time_step: the frames of the batch `[T, B]`, as the algorithm receives them.
+            num_updates: updates before this one.
+            products: the matrix products of the learner.
+            replay: where signals with a `batch_size` of their own sample.
+        """
+        losses: list[torch.Tensor] = []
+        length, batch_size = time_step.step_type.shape
+        weight = self.cloning.weight if self.cloning is not None else 0.0
+        due = [signal for signal in self.agent.signals if num_updates % signal.update_period == 0]
+        needed = weight > 0 or any(signal.needs_demonstrations and signal.batch_size is None for signal in due)
+        demonstrated = self.demonstrated(batch_size, length) if needed else None
+        for signal in due:
+            losses.append(signal.loss(*self._frames_for(signal, time_step, demonstrated, replay)))
+            signal.last_loss.copy_(losses[-1].detach())
+        extra = self._signal_summaries(time_step)
+        if weight > 0 and demonstrated is not None:
+            cloning = cloning_loss(self.agent, demonstrated, products)
+            losses.append(weight * cloning)
+            extra |= {"cloning/loss": cloning.detach(), "cloning/weight": torch.tensor(weight)}
+        return losses, extra
+
+    def _signal_summaries(self, time_step: TimeStep) -> dict[str, torch.Tensor]:
+        """Returns each signal's mean reward in the batch, and the last loss of its model."""
+        extra: dict[str, torch.Tensor] = {}
+        arrived = ~time_step.is_first()[1:]  # no action led to a FIRST frame, so nothing there was rewarded
+        count = arrived.sum().clamp(min=1)
+        for number, signal in enumerate(self.agent.signals, start=-len(self.agent.signals)):
+            extra[f"signal/{signal.name}_reward"] = (time_step.reward[1:, :, number] * arrived).sum() / count
+            extra[f"signal/{signal.name}_loss"] = signal.last_loss.clone()
+        return extra
+
+    def _frames_for(
+        self, signal: RewardSignal, time_step: TimeStep, demonstrated: Experience | None, replay: Replay | None
+    ) -> tuple[TimeStep, TimeStep | None]:
+        """Returns the frames of the replay, and of demonstrations, that a signal's model learns from."""
+        if signal.batch_size is None:
+            return time_step, None if demonstrated is None else demonstrated.time_step
+        if replay is None:
+            raise TaacError(f"{type(signal).__name__}.batch_size: this update has no replay to draw batches from")
+        length = len(time_step.step_type)
+        sampled = self.agent.prepare_observations(replay.sample(signal.batch_size, length))
+        shown = self.demonstrated(signal.batch_size, length).time_step if signal.needs_demonstrations else None
+        return sampled.time_step, shown
