@@ -1,19 +1,24 @@
 """Readers of files that somebody else made, given what nobody would write: each must return or refuse, and do nothing else.
 
-    python -m experiments.reliability.fuzz [--draws 10000] [--kinds run.json,config.gin] [--out FOLDER]
+    python -m experiments.reliability.fuzz [--draws 10000] [--kinds run.json,config.gin] [--seed 0] [--out FOLDER]
 
 Hypothesis changes valid files: their bytes, their text word by word, their JSON value by value, their arrays; where there is
-a checksum, it fits in half of the cases. A reader must return, or raise TaacError; within a minute, and 2 GiB beside what the
-process has; and must not open a file for writing, rename or remove one, start a process, or run code that lies in the folder.
-Prints a table and writes it as `fuzz.md`; the exit code is 1 if a reader did anything else. Linux only.
+a checksum, it fits in half of the cases. A reader must return, or raise TaacError; within a minute of processor time, and 2 GiB
+beside what the process has; and must not open a file for writing, rename or remove one, start a process, or run code that lies in
+the folder. Draws are made in batches, each in a child process, which the system ends when a reading takes too long: no reader and
+no library can catch that. The files that it was reading then are kept in `--out`. Prints a table and writes it as `fuzz.md`; the
+exit code is 1 if a reader did anything else. Linux only.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import faulthandler
+import json
 import os
 import resource
+import shutil
 import signal
 import sys
 import tempfile
@@ -21,7 +26,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple, NoReturn
 
 import hypothesis
 
@@ -38,7 +43,9 @@ _CHANGES = {
     "os.system",
     "subprocess.Popen",
 }
-SECONDS, BYTES = 60, 2 << 30  # of one reading; the clock runs on while a busy machine does something else
+# Of one reading: processor time; time in all, in which a busy machine may do something else; memory.
+SECONDS, WAIT, BYTES = 60, 1200, 2 << 30
+BATCH = 2500  # draws of one child process
 
 
 class Misbehaved(Exception):
@@ -78,51 +85,93 @@ class Watch:
 WATCH = Watch()
 
 
-def _ring(*_: object) -> None:
-    raise Misbehaved(f"reading took more than {SECONDS} s")
+def run(kind: str, draws: int, seed: int = 0, keep: Path | None = None) -> Outcome:
+    """Draws files of one kind and has them read, until all are or a reader misbehaved.
 
-
-def run(kind: str, draws: int) -> Outcome:
-    """Draws files of one kind and has them read."""
+    Args:
+        seed: chooses the draws; the same choose the same.
+        keep: folder for a copy of the files that a reader did not come back from.
+    """
     counts: collections.Counter[str] = collections.Counter()
-    longest = [0.0]
+    longest, failure = 0.0, ""
     with tempfile.TemporaryDirectory() as name:
-        folder, WATCH.folder = Path(name), name
+        folder, WATCH.folder = Path(name) / "files", name
+        folder.mkdir()
         strategy, read = fuzz_files.KINDS[kind](folder)
+        for first in range(0, draws, BATCH):
+            report = Path(name) / "report"
+            child = os.fork()
+            if not child:
+                _be_child(report, strategy, read, min(BATCH, draws - first), seed + first)
+            status = os.waitpid(child, 0)[1]
+            text = report.read_text(encoding="utf-8", errors="replace")
+            if status:
+                failure = (
+                    f"reading took more than {SECONDS} s of processor time, or {WAIT} s in all, or crashed: " + text
+                )
+                if keep:
+                    shutil.copytree(folder, keep / f"fuzz-{kind.replace(' ', '-')}", dirs_exist_ok=True, symlinks=True)
+            else:
+                done = json.loads(text)
+                counts.update(done["counts"])
+                longest, failure = max(longest, done["longest"]), done["failure"]
+            if failure:
+                break
+    return Outcome(kind, sum(counts.values()), counts["returned"], counts["refused"], longest, failure)
 
-        def one(drawn: Callable[[], None]) -> None:
-            drawn()  # writes the file
-            counts[_outcome(read, longest)] += 1
 
-        test = hypothesis.given(strategy)(one)
-        test = hypothesis.settings(
-            max_examples=draws, deadline=None, database=None, suppress_health_check=list(hypothesis.HealthCheck)
-        )(test)
-        before = signal.signal(signal.SIGALRM, _ring)
-        limits = resource.getrlimit(resource.RLIMIT_AS)
-        resource.setrlimit(resource.RLIMIT_AS, (_address_space() + BYTES, limits[1]))
-        try:
-            test()
-            failure = ""
-        except BaseException as error:  # whatever a reader raised
-            failure = "".join(traceback.format_exception(error, limit=-6))
-        finally:
-            resource.setrlimit(resource.RLIMIT_AS, limits)
-            signal.alarm(0), signal.signal(signal.SIGALRM, before)
-    return Outcome(kind, sum(counts.values()), counts["returned"], counts["refused"], longest[0], failure)
+def _be_child(report: Path, strategy: Any, read: Callable[[], object], draws: int, seed: int) -> NoReturn:
+    """Reads a batch and leaves at `report` what came of it, or where a reading was when the system ended this process."""
+    code = 1
+    try:
+        with report.open("w") as file:
+            signal.signal(signal.SIGPROF, signal.SIG_DFL)
+            faulthandler.register(signal.SIGPROF, file, all_threads=False, chain=True)
+            done = _batch(file, strategy, read, draws, seed)
+        report.write_text(json.dumps(done))
+        code = 0
+    except BaseException:
+        report.write_text(traceback.format_exc())
+    finally:
+        os._exit(code)  # no clean-up: what the parent has is the parent's
 
 
-def _outcome(read: Callable[[], object], longest: list[float]) -> str:
-    WATCH.on, WATCH.seen, outcome = True, "", "returned"
-    signal.alarm(SECONDS)
+def _batch(file: IO[str], strategy: Any, read: Callable[[], object], draws: int, seed: int) -> dict[str, Any]:
+    counts: collections.Counter[str] = collections.Counter()
+    longest, failure = [0.0], ""
+
+    def one(drawn: Callable[[], None]) -> None:
+        drawn()  # writes the file
+        counts[_outcome(read, longest, file)] += 1
+
+    settings = hypothesis.settings(
+        max_examples=draws, deadline=None, database=None, suppress_health_check=list(hypothesis.HealthCheck)
+    )
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (_address_space() + BYTES, limits[1]))
+    try:
+        hypothesis.seed(seed)(settings(hypothesis.given(strategy)(one)))()
+    except BaseException as error:  # whatever a reader raised
+        failure = "".join(traceback.format_exception(error, limit=-6))
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    return {"counts": counts, "longest": longest[0], "failure": failure}
+
+
+def _outcome(read: Callable[[], object], longest: list[float], file: IO[str]) -> str:
+    outcome = "returned"
+    faulthandler.dump_traceback_later(WAIT, exit=True, file=file)  # for what waits and takes no processor time
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    WATCH.on, WATCH.seen = True, ""
     began = time.process_time()
     try:
         read()
     except TaacError:
         outcome = "refused"
     finally:
-        signal.alarm(0)
         WATCH.on = False
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        faulthandler.cancel_dump_traceback_later()
         longest[0] = max(longest[0], time.process_time() - began)
     if WATCH.seen:
         raise Misbehaved(WATCH.seen)
@@ -145,12 +194,13 @@ def main() -> None:
     flags = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     flags.add_argument("--draws", type=int, default=10_000, help="of each kind")
     flags.add_argument("--kinds", default=",".join(fuzz_files.KINDS), help="which, by comma")
+    flags.add_argument("--seed", type=int, default=0, help="of the draws")
     flags.add_argument("--out", type=Path, default=Path("runs/reliability"))
     given = flags.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     outcomes = []
     for kind in given.kinds.split(","):
-        outcomes.append(run(kind, given.draws))
+        outcomes.append(run(kind, given.draws, given.seed, given.out))
         print(table(outcomes)[-1] + outcomes[-1].failure, flush=True)
     (given.out / "fuzz.md").write_text("\n".join(table(outcomes)) + "\n", encoding="utf-8")
     sys.exit(any(outcome.failure for outcome in outcomes))
