@@ -133,7 +133,8 @@ class VectorEnvironment:
         observation, info = self._call("reset", lambda: self._env.reset(seed=seed, options=options))
         first = counts == 0
         last = [
-            nest.index(self._zero_action, i) if first[i] else nest.index(sequence, -1) for i, sequence in enumerate(actions)
+            nest.index(self._zero_action, i) if first[i] else nest.index(sequence, -1)
+            for i, sequence in enumerate(actions)
         ]
         none = np.zeros(self.num_envs)
         self.episodes, self._done = np.array(episodes, dtype=np.int64), none.astype(bool)
@@ -177,6 +178,12 @@ class VectorEnvironment:
         self._done = terminated | truncated
         if self.reward_dim is not None:  # the key is absent when every environment has just begun an episode
             reward = info.get("taac_vector_reward", np.zeros(self._reward_shape))
+        if reward.shape != self._reward_shape:  # a worker process sends whatever its environment returned
+            raise EnvironmentFailed(
+                f"environment '{self.name}' returned rewards of shape {list(reward.shape)} at step {self._steps} after reset, "
+                f"expected {list(self._reward_shape)}: one number for each environment"
+                + (f", or {self.reward_dim}, as its reward_space says" if self.reward_dim is not None else "")
+            )
         self._checks.reward(reward, action, self._steps)
         step_type = np.where(self._done, _LAST, _MID)
         discount = (~terminated).astype(np.float32)

@@ -18,7 +18,7 @@ from taac import nest
 from taac.data_structures import StepType, TimeStep
 from taac.environments.create import create_environment
 from taac.environments.vector_environment import VectorEnvironment
-from taac.errors import DivergedError, TaacError
+from taac.errors import DivergedError, EnvironmentFailed, TaacError
 from taac.machine.processes import INTERRUPTIONS
 from tests.environments import toys
 from tests.environments.toys import Counter, Faulty, Offset, Probe, env_id
@@ -417,7 +417,10 @@ def test_the_spec_is_that_of_the_observations():
         ({"observation_space": spaces.Dict({})}, r"observation space at '/' is Dict\(\), which holds no numbers"),
         ({"observation_space": spaces.Tuple(())}, "holds no numbers"),
         ({"observation_space": spaces.Box(-1, 1, (0,))}, "holds no numbers"),
-        ({"observation_space": spaces.Dict({"a": spaces.Box(-1, 1, (2, 0)), "b": spaces.Discrete(2)})}, "at '/a' is Box"),
+        (
+            {"observation_space": spaces.Dict({"a": spaces.Box(-1, 1, (2, 0)), "b": spaces.Discrete(2)})},
+            "at '/a' is Box",
+        ),
         ({"observation_space": spaces.Dict({"a": spaces.Dict({}), "b": spaces.Discrete(2)})}, "at '/a' is Dict"),
         ({"action_space": spaces.Box(-1, 1, (0,))}, "the action space at '/' is Box.*holds no number"),
         ({"action_space": spaces.Tuple(())}, "holds no number"),
@@ -519,6 +522,19 @@ def test_a_reward_too_large_for_float32_is_refused(value):
         TaacError, match=r"number 1 of 2\) returned a reward that is not finite at step 1 .*1e\+39 \(too large"
     ):
         environment.step(torch.zeros(2, 1))
+
+
+def test_a_reward_of_several_numbers_from_a_worker_is_refused():
+    """In this process Gymnasium refuses it; a worker sends it as it is."""
+    kwargs = {"where": "reward", "value": np.ones(3), "seed": 7, "step": 2}
+    environment = create_environment(env_id("Faulty"), 1, env_kwargs=kwargs, asynchronous=True)
+    environment.reset(7)
+    environment.step(torch.zeros(1, 1))
+    with pytest.raises(
+        EnvironmentFailed, match=r"Faulty-v0' returned rewards of shape \[1, 3\] at step 2 after reset, expected \[1\]"
+    ):
+        environment.step(torch.zeros(1, 1))
+    environment.close()
 
 
 def test_a_faulty_environment_is_fine_before_its_fault():
