@@ -41,10 +41,10 @@ def run() -> None:
 
 
 def _batch(path: Path) -> None:
-    from taac.runs import inspection
+    from taac.runs import files, inspection
 
     for line in inspection.describe(inspection.read(path)):
-        print(line)
+        print(files.printable(line))
 
 
 def _environment(env_name: str) -> None:

@@ -146,7 +146,7 @@ class View:
             if run not in self._failed:
                 self._failed.add(run)
                 self._clear()
-                print(f"failed: {run.name}: {why}", flush=True)
+                print(f"failed: {files.printable(f'{run.name}: {why}')}", flush=True)
         line = str(state)
         counts = line.split(", about")[0]
         if self._live:

@@ -12,6 +12,7 @@ from absl import app, flags, logging
 
 from taac.commands.broken_pipe import BrokenPipeTolerant
 from taac.errors import RESUMABLE, Interrupted, TaacError
+from taac.runs.files import printable
 
 COMMANDS = {
     "train": "train from gin files into a run folder, or resume the run that is there",
@@ -91,13 +92,13 @@ def _attempt(name: str, run: Callable[[], None]) -> int:
     try:
         run()
     except TaacError as error:
-        print(f"taac {name}: {error}", file=sys.stderr)
+        print(f"taac {name}: {printable(error)}", file=sys.stderr)
         return 1
     except OSError as error:
-        print(f"taac {name}: {error}", file=sys.stderr)
+        print(f"taac {name}: {printable(error)}", file=sys.stderr)
         return 1
     except Interrupted as stopped:
-        print(f"taac {name}: {stopped}", file=sys.stderr)
+        print(f"taac {name}: {printable(stopped)}", file=sys.stderr)
         return RESUMABLE
     except KeyboardInterrupt:
         if name in LONG:

@@ -8,6 +8,7 @@ from absl import flags as absl_flags
 
 from taac.commands import flags
 from taac.errors import TaacError
+from taac.runs import files
 
 
 def define_flags() -> None:
@@ -53,6 +54,6 @@ def run() -> None:
         found = tag_curves.make_curves(roots, options)
         notes, written = found.notes, [plots.write_curves(found, output) for output in outputs]
     for note in notes:
-        print(f"note: {note}")
+        print(f"note: {files.printable(note)}")
     for path in written:
-        print(path)
+        print(files.printable(path))

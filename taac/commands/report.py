@@ -7,6 +7,7 @@ from pathlib import Path
 from absl import flags as absl_flags
 
 from taac.commands import flags
+from taac.runs.files import printable
 
 
 def define_flags() -> None:
@@ -57,13 +58,13 @@ def run() -> None:
     comparison = make_report(root, options)
     written = write_report(comparison, output)
     for warning in comparison["warnings"]:
-        print(f"warning: {warning}")
+        print(f"warning: {printable(warning)}")
     for pair in comparison["pairs"]:
         difference = pair["difference"]
         interval = (
             "no interval" if difference["low"] is None else f"[{difference['low']:.4g}, {difference['high']:.4g}]"
         )
         line = f"{pair['task']}: {pair['x']} - {pair['y']} = {difference['estimate']:.4g} {interval}"
-        print(f"{line}: {'' if pair['verdict'] == 'inconclusive' else pair['x'] + ' is '}{pair['verdict']}")
+        print(printable(f"{line}: {'' if pair['verdict'] == 'inconclusive' else pair['x'] + ' is '}{pair['verdict']}"))
     for path in written:
-        print(path)
+        print(printable(path))

@@ -248,7 +248,7 @@ class Checkpoints:
 
 
 def tell(message: str) -> None:
-    print(f"taac: {message}", file=sys.stderr, flush=True)
+    print(f"taac: {files.printable(message)}", file=sys.stderr, flush=True)
 
 
 def load_into(module: torch.nn.Module, state: dict[str, torch.Tensor], path: Path) -> None:

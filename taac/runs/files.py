@@ -434,3 +434,20 @@ def _decode(tree: Any, tensors: dict[str, torch.Tensor]) -> Any:
 def is_one_line(text: str) -> bool:
     """Whether a text, as a name of a file, can be a line's part in UTF-8: no line ends, control characters, lone surrogates."""
     return not any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in text)
+
+
+_ORDERS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # reverse what stands beside them
+
+
+def printable(text: object) -> str:
+    """Text for a terminal: names and messages from files cannot clear the screen, hide lines, or fail to be encoded.
+
+    Control characters other than line ends and tabs, marks that reverse the order of letters, and lone surrogates become
+    escapes, such as `\\x1b`.
+    """
+    return "".join(
+        character.encode("unicode_escape").decode()
+        if character in _ORDERS or (character not in "\n\t" and unicodedata.category(character) in ("Cc", "Cs"))
+        else character
+        for character in str(text)
+    )

@@ -306,3 +306,38 @@ def test_tensors_of_kinds_that_are_never_written_are_refused():
     data = files.pack({"fine": torch.zeros(2), "odd": torch.zeros(2, dtype=torch.float8_e4m3fn)})
     with pytest.raises(files.Damaged, match=r"f holds tensors of torch\.float8_e4m3fn"):
         files.unpack(data, "f")
+
+
+@pytest.mark.parametrize(
+    "text, shown",
+    [
+        ("\x1b[2Jevil\x07", "\\x1b[2Jevil\\x07"),
+        ("over\rwritten\x9b", "over\\rwritten\\x9b"),
+        ("exe.\u202egnp\ud800", "exe.\\u202egnp\\ud800"),
+        ("two\n\tlines, \u00e9 \u4e2d \U0001f600", "two\n\tlines, \u00e9 \u4e2d \U0001f600"),
+    ],
+)
+def test_terminals_are_shown_what_they_would_obey(text, shown):
+    assert files.printable(text) == shown
+    files.printable(text).encode()
+
+
+def test_messages_that_quote_files_are_printable(tmp_path, capsys, monkeypatch):
+    """Errors of all commands, and what `check --batch` tells of a stranger's file."""
+    from taac.commands import main
+    from taac.errors import NotFiniteError, TaacError
+    from taac.runs import checkpoint, inspection
+
+    def raises():
+        raise TaacError("\x1b[2J")
+
+    assert main._attempt("plot", raises) == 1
+    checkpoint.tell("\x1b[2J")
+    evidence = {"sampled/\x1b[2J": torch.zeros(2)}
+    file = inspection.write(tmp_path, 3, NotFiniteError("\x1b]0;title\x07", evidence))
+    from taac.commands import check
+
+    check._batch(file)
+    printed = capsys.readouterr()
+    assert "\\x1b[2J" in printed.out and "title" in printed.out and printed.err.count("\\x1b[2J") == 2
+    assert "\x1b" not in printed.out + printed.err
