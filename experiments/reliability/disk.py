@@ -21,15 +21,15 @@ SETTING = Setting("sac", "LunarLanderContinuous-v3", 1)
 SIZES = (40, 64, 96, 128, 192)  # kilobytes
 
 
-def campaign(folder: Path, given: argparse.Namespace, every: int = 1) -> list[dict[str, Any]]:
-    """An error at every call, or at every n-th; then file systems of several sizes."""
+def campaign(folder: Path, given: argparse.Namespace) -> list[dict[str, Any]]:
+    """An error at every call, or at every n-th, `given.every`; then file systems of several sizes."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     calls = folder / "calls"
     code = runs.run(SETTING, folder / "whole", folder / "log", lambda: kills.count_calls(calls))
     assert code == 0, (folder / "log").read_text()
     expected = runs.outcome(folder / "whole")
-    rows = [_full_at(folder, number, expected) for number in range(1, int(calls.read_text()) + 1, every)]
+    rows = [_full_at(folder, number, expected) for number in range(1, int(calls.read_text()) + 1, given.every)]
     return rows + [_small_disk(folder, size, expected) for size in SIZES]
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import csv
 import hashlib
+import importlib
 import json
 import os
 import random
+import re
 import signal
 import sys
 import time
@@ -18,6 +20,7 @@ from typing import Any, NamedTuple
 
 # What every run needs is imported here once: runs are forked from this process, and so begin at once.
 import torch
+import torch._dynamo  # which every optimizer imports: more than a second
 import torch.utils.tensorboard
 
 import taac.environments.wrappers
@@ -25,18 +28,22 @@ import taac.training.experiment  # noqa: F401
 from taac.analysis.readers import events
 from taac.commands import main as commands
 from taac.commands import play, train  # noqa: F401
+from taac.machine.processes import die_with_parent
 from taac.runs import files, frame_chunks
 from taac.runs.checkpoint import Checkpoints
 from taac.runs.manifest import FileEntry, read_entry
 
+for _name in ("classic_control", "box2d", "mujoco"):
+    importlib.import_module(f"gymnasium.envs.{_name}")
+
 SMALL = (
-    "num_env_steps = 600", "initial_collect_steps = 200", "hidden_layers = (16,)", "batch_size = 16",
-    "replay_length = 250", "evaluation_interval = 150", "evaluation_episodes = 1", "checkpoint_interval = 140",
-    "Trainer.summary_interval = 90", "create_environment.max_episode_steps = 60",
+    "num_env_steps = 300", "initial_collect_steps = 100", "hidden_layers = (16,)", "batch_size = 16",
+    "replay_length = 125", "evaluation_interval = 75", "evaluation_episodes = 1", "checkpoint_interval = 70",
+    "Trainer.summary_interval = 45", "create_environment.max_episode_steps = 40",
     "create_agent.normalize_observations = True", "create_experiment.evaluation_envs = 1",
     "Learner.products = 'plain'",  # "auto" measures, and two runs may measure differently
 )  # fmt: skip
-CHUNK_BYTES = 8 << 10  # so that these small replay buffers have several parts
+CHUNK_BYTES = 4 << 10  # so that these small replay buffers have several parts
 
 Prepare = Callable[[], "Callable[[], object] | None"]
 
@@ -49,16 +56,21 @@ class Setting(NamedTuple):
     num_envs: int
     about: str = ""  # what else
     params: tuple[str, ...] = ()  # bindings of it
+    files: tuple[str, ...] = ()  # gin files after that of the method
+    demonstrations: bool = False  # whether it learns from a file of them, see `with_demonstrations`
+    compared: str = "bits"  # what a resumed run is held against, see `differences`
 
     def __str__(self) -> str:
         more = f", {self.about}" if self.about else ""
-        return f"{self.method}, {self.env_name}, {self.num_envs} env{'s' * (self.num_envs > 1)}{more}"
+        name = self.env_name.rsplit("/", 1)[-1]
+        return f"{self.method}, {name}, {self.num_envs} env{'s' * (self.num_envs > 1)}{more}"
 
     def words(self, folder: Path) -> list[str]:
         """The words of its command."""
         named = f"create_environment.env_name = '{self.env_name}'"
         words = ["taac", "train", "--root_dir", str(folder), "--gin_file", "gin/tasks/simple_control.gin"]
-        words += ["--gin_file", f"gin/methods/{self.method}.gin"]
+        for file in (f"gin/methods/{self.method}.gin", *self.files):
+            words += ["--gin_file", file]
         for param in (*SMALL, named, f"num_envs = {self.num_envs}", *self.params):
             words += ["--gin_param", param]
         return words
@@ -77,9 +89,13 @@ def start(
     sys.stdout.flush()
     child = os.fork()
     if child:
+        with contextlib.suppress(OSError):
+            os.setpgid(child, child)  # whichever of both comes first: a signal to the group is for this run alone
         return child
     code, finish = 99, None
     try:
+        os.setpgid(0, 0)
+        die_with_parent(signal.SIGKILL)
         with open(log, "ab", buffering=0) as file:
             os.dup2(file.fileno(), 1), os.dup2(file.fileno(), 2)
         torch.set_num_threads(1)
@@ -89,10 +105,12 @@ def start(
         commands.main(words or setting.words(folder))
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+    except KeyboardInterrupt:  # before the command itself
+        code = 130
     except BaseException:
         traceback.print_exc()
     finally:
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(BaseException):
             if finish is not None:
                 finish()
             sys.stdout.flush(), sys.stderr.flush()
@@ -132,8 +150,19 @@ def outcome(folder: Path) -> dict[str, Any]:
     tree, tensors = files.encode({**state, "counters": counters, "frames": _frames(folder, found.frames)})
     return {
         "evaluations": evaluations, "summaries": scalars, "run.json": run, "plain values": tree,
+        "finite": all(bool(t.isfinite().all()) for t in tensors.values() if t.is_floating_point()),
+        "best": _best(folder),
         "tensors": {name: hashlib.blake2b(files.pack({"": t})).hexdigest() for name, t in tensors.items()},
     }  # fmt: skip
+
+
+def _best(folder: Path) -> list[Any]:
+    """The agents of best evaluations, with checksums of their tensors."""
+    kept = []
+    for found in Checkpoints(folder / "best").readable():
+        tree, tensors = files.encode(found.state)
+        kept.append([found.env_steps, tree, {n: files.digest(files.pack({"": t})) for n, t in tensors.items()}])
+    return kept
 
 
 def _frames(folder: Path, entries: list[dict[str, Any]]) -> list[dict[str, torch.Tensor]]:
@@ -144,15 +173,44 @@ def _frames(folder: Path, entries: list[dict[str, Any]]) -> list[dict[str, torch
     return found
 
 
-def differences(expected: dict[str, Any], folder: Path) -> list[str]:
-    """Names of what a finished run's outcome differs in."""
+def differences(expected: dict[str, Any], folder: Path, compared: str = "bits") -> list[str]:
+    """Names of what a finished run's outcome differs in.
+
+    Args:
+        compared: "bits": all of it. "counters", where bits differ by design, because checkpoints are without the replay buffer:
+            run.json, the environment steps of all and of each evaluation, and one update less for each that the steps which
+            filled the buffer again would have earned. "restarts", where episodes were cut off: run.json, the number of
+            evaluations and the budget, and the updates that the steps have earned. In both, that all tensors are finite.
+    """
     found = outcome(folder)
-    # As text, so that a NaN is equal to itself.
-    return [
-        name
-        for name in expected
-        if json.dumps(found[name], sort_keys=True) != json.dumps(expected[name], sort_keys=True)
-    ]
+    if compared == "bits":
+        return [name for name in expected if _text(found[name]) != _text(expected[name])]  # text: a NaN equals itself
+    counters, right = found["plain values"]["counters"], expected["plain values"]["counters"]
+    taken, due = counters["env_steps"], right["env_steps"]
+    steps = [[int(row["env_steps"]) for row in of["evaluations"]] for of in (found, expected)]
+    initial = _initial_steps(folder)
+    ratio = right["updates"] / (due - initial)
+    earned = max(0, taken - counters["unearned_steps"] - initial) * ratio
+    abouts = [{**of["run.json"], "env_steps": 0, "updates": 0} for of in (found, expected)]
+    wrong = {
+        "run.json": abouts[0] != abouts[1],
+        "evaluations": steps[0] != steps[1] if compared == "counters" else len(steps[0]) != len(steps[1]),
+        "environment steps": taken < due if compared == "restarts" else taken != due,
+        "updates": abs(counters["updates"] - earned) > 1,
+        "finite numbers": not found["finite"],
+    }  # fmt: skip
+    return [name for name, differs in wrong.items() if differs]
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def _initial_steps(folder: Path) -> int:
+    """`Trainer.initial_collect_steps` of a run, from its configuration."""
+    found = re.search(r"^initial_collect_steps = (\d+)", (folder / "config.gin").read_text(), re.MULTILINE)
+    assert found, folder
+    return int(found[1])
 
 
 # Trouble ------------------------------------------------------------------------------------------------------------

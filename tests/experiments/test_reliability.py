@@ -15,8 +15,11 @@ ROOT = Path(__file__).resolve().parents[2]
 def campaign(code, tmp_path):
     """Runs code in a process of its own, because runs are forked from it; what it prints last, from JSON."""
     beginning = "import argparse, json\nfrom pathlib import Path\n"
-    beginning += "from experiments.reliability import damage, disk, kills, runs, stall\n"
-    beginning += f"folder, given = Path({str(tmp_path)!r}), argparse.Namespace(kills=3, damages=8, seed=5)\n"
+    beginning += (
+        "from experiments.reliability import damage, disk, hostile, kills, misbehaving, runs, settings, stall\n"
+    )
+    beginning += f"folder = Path({str(tmp_path)!r})\n"
+    beginning += "given = argparse.Namespace(kills=2, damages=8, every=90, hostile=3, seed=5)\n"
     done = subprocess.run(
         [sys.executable, "-c", beginning + code], cwd=ROOT, capture_output=True, text=True, timeout=600
     )
@@ -27,13 +30,104 @@ def campaign(code, tmp_path):
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="runs are forked")
 
 
-def test_kills(tmp_path):
+def test_kills_and_one_that_costs_a_bit(tmp_path):
+    """Second, checkpoints are read with a counter that is one too high."""
     rows = campaign(
-        "settings = [runs.Setting('taac', 'BipedalWalker-v3', 1)]\n"
-        "print(json.dumps(kills.campaign(folder / 'k', given, settings)))",
+        "from taac.runs.checkpoint import Checkpoints\n"
+        "chosen = settings.METHODS[1:2]\n"
+        "(row,) = kills.campaign(folder / 'k', given, chosen)\n"
+        "read, whole = Checkpoints._read, kills.Campaign._whole\n"
+        "def wrong(self, path):\n"
+        "    found = read(self, path)\n"
+        "    found.state['counters']['updates'] += 1\n"
+        "    return found\n"
+        "def then_wrong(self):\n"
+        "    whole(self)\n"
+        "    Checkpoints._read = wrong\n"
+        "kills.Campaign._whole = then_wrong\n"
+        "kills.interruptions.EVERY = [kind for kind in kills.interruptions.EVERY if kind.when == 'rename']\n"
+        "print(json.dumps([row, *kills.campaign(folder / 'k', given, chosen)]))",
         tmp_path,
     )
-    assert [row["differing"] for row in rows] == [[]] and rows[0]["kills"] == 3, rows
+    assert rows[0]["failed"] == [] and sum(rows[0]["by kind"].values()) == 2 and rows[0]["compared"] == "bits", rows
+    assert "differs in" in str(rows[1]["failed"]) and "plain values" in str(rows[1]["failed"]), rows
+
+
+def test_settings_are_all_method_files_and_kinds_all_ways_to_stop():
+    from experiments.reliability import interruptions, settings
+
+    names = {path.stem for path in (ROOT / "gin" / "methods").glob("*.gin")}
+    assert {setting.method for setting in settings.METHODS} == names
+    sent = {(s.name, kind.to, len(kind.signals)) for kind in interruptions.EVERY for s in kind.signals[:1]}
+    singles = {(name, to, 1) for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP") for to in ("process", "group")}
+    assert sent >= singles | {(name, to, 2) for name, to, _ in singles if name != "SIGKILL"}
+    assert {kind.when for kind in interruptions.EVERY} >= {
+        "write",
+        "rename",
+        "fsync",
+        "unlink",
+        "mkdir",
+        "open",
+        "time",
+    }
+
+
+def test_environments_that_misbehave_late_and_one_that_ends_a_run_without_a_word(tmp_path):
+    rows = campaign(
+        "cases = [('sys.exit(0)', 'synchronous'), ('dies by SIGKILL', 'asynchronous')]\n"
+        "cases += [('leaves by os._exit(0)', 'synchronous')]\n"
+        "print(json.dumps(misbehaving.campaign(folder / 'm', given, [misbehaving.Case(*case) for case in cases])))",
+        tmp_path,
+    )
+    assert [row["verdict"] for row in rows] == ["stopped", "restarted", "STATUS"], rows
+    from experiments.reliability import misbehaving
+
+    assert misbehaving.failures(rows) == 1
+
+
+def test_hostile_folders(tmp_path):
+    from experiments.reliability.hostile import OUTCOMES
+
+    rows = campaign(
+        "chosen = [hostile.ATTACKS[0], hostile.TEXTS[-2], hostile.CHECKPOINTS[2]]\n"
+        "print(json.dumps(hostile.campaign(folder / 'h', given, chosen)))",
+        tmp_path,
+    )
+    assert {row["number"] for row in rows} == {0, 1, 2} and len(rows) == 6
+    assert {row["outcome"] for row in rows} <= set(OUTCOMES), rows
+
+
+def test_harm_is_found(tmp_path):
+    """Commands that do what they must not: each is found by what it did."""
+    found = campaign(
+        "import os, sys, time\n"
+        "from experiments.reliability import sandbox\n"
+        "from taac.commands import plot\n"
+        "sandbox.Sandbox.prepare = lambda self: (self.base / 'finished').mkdir(parents=True)\n"
+        "place = sandbox.Sandbox(folder)\n"
+        "place.prepare(), (place.base / 'demonstrations.npz').touch()\n"
+        "def touch(): os.utime(place.canary / 'home' / '.bashrc')\n"
+        "def take(): bytearray(3 << 30)\n"
+        "def grow():\n"
+        "    raise MemoryError(len(bytearray(5 << 30)))\n"
+        "def run(): __import__('importlib').import_module('evil_marker')\n"
+        "def shout(): print('\\x1b[2J')\n"
+        "def write(): (place.out / 'report.md').write_text(sandbox.SCRIPT)\n"
+        "def leave(): os._exit(3)\n"
+        "verdicts = []\n"
+        "def wait(): time.sleep(60)\n"
+        "for does in (touch, take, grow, run, shout, write, leave, lambda: None, wait):\n"
+        "    sandbox.SECONDS = 1.0 if does is wait else 90.0\n"
+        "    place.begin('finished')\n"
+        "    plot.run = does\n"
+        "    sys.path.insert(0, str(place.cwd))\n"
+        "    before = place.snapshot()\n"
+        "    wrong = place.wrong(before, place.call(place.words('plot')))\n"
+        "    verdicts.append(wrong and wrong.split(':')[0])\n"
+        "print(json.dumps(verdicts))",
+        tmp_path,
+    )
+    assert found == ["CANARY", "MEMORY", "TRACEBACK", "IMPORTED", "CONTROL", "RAW", "DIED", None, "HANG"]
 
 
 def test_damage(tmp_path):
@@ -43,7 +137,7 @@ def test_damage(tmp_path):
 
 
 def test_full_disks(tmp_path):
-    rows = campaign("disk.SIZES = (64,)\nprint(json.dumps(disk.campaign(folder / 'f', given, every=90)))", tmp_path)
+    rows = campaign("disk.SIZES = (64,)\nprint(json.dumps(disk.campaign(folder / 'f', given)))", tmp_path)
     verdicts = [row["verdict"] for row in rows]
     assert set(verdicts) <= {"stopped, bytes named", "went on", "not possible here"}, rows
     assert verdicts.count("stopped, bytes named") >= 2
@@ -65,7 +159,7 @@ def test_a_difference_is_found_and_damage_that_nobody_notices_too(tmp_path):
         "setting = damage.SETTINGS[0]\n"
         "base, expected = damage._prepare(folder / 'd', setting, runs.seeded(0))\n"
         "import shutil\n"
-        "from taac import files\n"
+        "from taac.runs import files\n"
         "row = {'kind': 'tensors'}\n"
         "def verdict():\n"
         "    shutil.rmtree(folder / 'd' / 'victim', ignore_errors=True)\n"
@@ -84,10 +178,18 @@ def test_a_difference_is_found_and_damage_that_nobody_notices_too(tmp_path):
 
 
 def test_tables():
-    from experiments.reliability import damage, disk
+    from experiments.reliability import damage, disk, hostile, kills
 
     row = {"kind": "manifest", "verdict": "UNDETECTED"}
     assert "| manifest | 1 | 0 | 0 | 0 | 0 | 1 | 0 | 0 |" in damage.table([row])
     assert damage.failures([row]) == 1 and damage.failures([{**row, "verdict": "refused"}]) == 0
     rows = [{"how": "injected", "verdict": "went on"}, {"how": "tmpfs", "verdict": "CRASHED"}]
     assert disk.failures(rows) == 1 and "| injected | 1 | 0 | 1 |" in disk.table(rows)
+    row = {"setting": "a", "compared": "bits", "runs": 1, "by kind": {"x": 2}, "failed": ["run 0: differs"]}
+    assert "| a | bits | 1 | 2 | 1 |" in kills.table([row]) and "| x | 4 |" in kills.table([row, row])
+    assert kills.failures([row]) == 1
+    rows = [
+        {"number": 0, "kind": "link", "about": "", "command": c, "outcome": o}
+        for c, o in (("plot", "refused"), ("train", "HANG"))
+    ]
+    assert "| link | 1 | 2 | 1 | 0 | 0 | 1 |" in hostile.table(rows) and hostile.failures(rows) == 1

@@ -1,0 +1,92 @@
+"""What runs are killed of: every method file, and whatever else a run may have that must survive."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from experiments.reliability import runs
+from experiments.reliability.runs import Setting
+from experiments.reliability.tasks import SWITCHES
+
+ASYNCHRONOUS = ("create_environment.asynchronous = True",)
+COMPILED = ("create_agent.compile = True",)
+PRIORITISED = ("create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer",)
+SIGNALS = ("create_agent.reward_signals = (@ICM, @RND)",)
+CLONING = ("Cloning.pretraining_updates = 40", "Cloning.decay_updates = 100")
+EARLY = ("checkpoint_interval = 64", "initial_collect_steps = 160")
+NO_REPLAY = ("Trainer.save_replay = False", "initial_collect_steps = 40")
+
+METHODS = (
+    Setting("sac", "BipedalWalker-v3", 3),
+    Setting("sac_branches", SWITCHES, 2),
+    Setting("sac_discrete", "CartPole-v1", 2),
+    Setting("sac_discrete_recurrent", "Acrobot-v1", 1),
+    Setting("sac_ez", "Hopper-v5", 3),
+    Setting("sac_hybrid", "LunarLanderContinuous-v3", 2),
+    Setting("sac_krep", "InvertedDoublePendulum-v5", 2),
+    Setting("sac_nrep", "Pendulum-v1", 2),
+    Setting("sac_ntd", "InvertedDoublePendulum-v5", 1),
+    Setting("sac_recurrent", "Pendulum-v1", 2),
+    Setting("sac_value", "Hopper-v5", 1),
+    Setting("sdar", "LunarLanderContinuous-v3", 2),
+    Setting("sqil_sac", "Pendulum-v1", 1, demonstrations=True),
+    Setting("sqil_taac", "Pendulum-v1", 2, demonstrations=True),
+    Setting("taac", "BipedalWalker-v3", 1),
+    Setting("taac_1td", "InvertedDoublePendulum-v5", 2),
+    Setting("taac_l", "Hopper-v5", 3),
+    Setting("taac_ntd", "Pendulum-v1", 2),
+    Setting("taac_q", "LunarLanderContinuous-v3", 1),
+    Setting("temporl", "Hopper-v5", 1),
+)
+MORE = (
+    Setting("taac", "Hopper-v5", 2, "asynchronous", ASYNCHRONOUS),
+    Setting("sac_recurrent", "Pendulum-v1", 2, "asynchronous", ASYNCHRONOUS),
+    Setting("sac_discrete", "CartPole-v1", 3, "asynchronous", ASYNCHRONOUS),
+    Setting("taac", "Pendulum-v1", 1, "compiled", COMPILED),
+    Setting("sac_discrete", "CartPole-v1", 2, "compiled", COMPILED),
+    Setting("taac", "Hopper-v5", 1, "prioritised replay", PRIORITISED),
+    Setting("sac_discrete", "Acrobot-v1", 2, "prioritised replay, asynchronous", (*PRIORITISED, *ASYNCHRONOUS)),
+    Setting("sac", "InvertedDoublePendulum-v5", 1, "ICM and RND", SIGNALS),
+    Setting("taac", "Pendulum-v1", 2, "ICM and RND, prioritised replay", (*SIGNALS, *PRIORITISED)),
+    Setting("sac", "Pendulum-v1", 2, "GAIL", (), ("gin/gail.gin",), True),
+    Setting("taac", "Pendulum-v1", 1, "GAIL, asynchronous", ASYNCHRONOUS, ("gin/gail.gin",), True),
+    Setting("sac", "Pendulum-v1", 1, "cloning", CLONING, ("gin/cloning.gin",), True),
+    Setting("taac", "Pendulum-v1", 2, "cloning", CLONING, ("gin/cloning.gin",), True),
+    Setting("taac", "LunarLanderContinuous-v3", 32, "a checkpoint before any episode ends", EARLY),
+    Setting("taac", "Hopper-v5", 1, "without the replay buffer", NO_REPLAY, compared="counters"),
+    Setting("sac", "Pendulum-v1", 2, "without the replay buffer, asynchronous", (*NO_REPLAY, *ASYNCHRONOUS), compared="counters"),
+)  # fmt: skip
+COMPILING = (Setting("taac", "Pendulum-v1", 1, "killed while it compiles", COMPILED),)
+WORKERS = (
+    Setting("sac", "Pendulum-v1", 2, "asynchronous, a worker killed", ASYNCHRONOUS, compared="restarts"),
+    Setting("taac", "Hopper-v5", 3, "asynchronous, a worker killed", ASYNCHRONOUS, compared="restarts"),
+)
+QUICK = (
+    METHODS[1],
+    METHODS[2],
+    METHODS[9],
+    METHODS[13],
+    METHODS[14],
+    MORE[0],
+    MORE[5],
+    MORE[8],
+    MORE[10],
+    MORE[12],
+    MORE[14],
+)
+EXPERT = Setting("sac", "Pendulum-v1", 1, "the demonstrator")
+
+
+def with_demonstrations(setting: Setting, folder: Path) -> Setting:
+    """The setting with a file of demonstrations in `folder`, which is recorded if it is not there: 4 episodes."""
+    if not setting.demonstrations:
+        return setting
+    file = (folder / "demonstrations.npz").resolve()
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        expert, log = folder / "demonstrator", folder / "demonstrator.log"
+        play = ["taac", "play", "--root_dir", str(expert), "--num_episodes", "4", "--record_demonstrations", str(file)]
+        codes = runs.run(EXPERT, expert, log), runs.run(EXPERT, expert, log, words=play)
+        if codes != (0, 0):
+            raise RuntimeError(f"no demonstrations could be recorded: {log.read_text()[-2000:]}")
+    return setting._replace(params=(*setting.params, f"create_experiment.demonstrations = '{file}'"))
