@@ -273,6 +273,40 @@ def test_missing_functions_are_found():
     ]
 
 
+@functools.cache
+def classes() -> dict[str, str]:
+    """The source of each class of the package, by name."""
+    sources = [text_of(path) for path in TAAC.rglob("*.py")]
+    return {
+        found[1]: found[0]
+        for source in sources
+        for found in re.finditer(r"^class (\w+).*?(?=^\S|\Z)", source, re.M | re.S)
+    }
+
+
+def missing_classes(text: str) -> list[str]:
+    """Names like `TaacInfo` or `TaacInfo.tau_prev`, in backticks, that no class of the package has."""
+    missing = []
+    for code in INLINE.findall(FENCE.sub("", text)):
+        if named := re.fullmatch(r"([A-Z][a-z]+(?:[A-Z]\w*)+)(?:\.(\w+))?", code):
+            name, member = named.groups()
+            bindable = member and member in (parameters(name) or ())
+            inside = not member or bindable or re.search(rf"\b{member}\b", classes().get(name, ""))
+            if not OWN.fullmatch(name) and (name not in classes() or not inside):
+                missing.append(code)
+    return missing
+
+
+@pytest.mark.parametrize("page", OF_PRESENT, ids=names(OF_PRESENT))
+def test_every_class_exists(page):
+    assert missing_classes(text_of(page)) == []
+
+
+def test_missing_classes_are_found():
+    text = "`TaacInfo` `TaacInfo.tau_prev` `TaacInfo.gone` `GoneInfo` `TimeStep.reward` `MyCritics` `NAME`"
+    assert missing_classes(text) == ["TaacInfo.gone", "GoneInfo"]
+
+
 # --- generated tables, and the README ---------------------------------------------------------------------------------
 
 
