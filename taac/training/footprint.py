@@ -1,4 +1,4 @@
-"""How much memory a run will use."""
+"""Estimates the memory of a run."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from taac.training.trainer import Trainer
 
 
 class Share(NamedTuple):
-    """Memory that something takes."""
+    """Memory that one thing uses."""
 
     what: str
     bytes: int
 
 
 def shares(trainer: Trainer) -> list[Share]:
-    """What a run will use, on CPU and GPU together; call it while the environments are there.
+    """Returns what a run will use, on CPU and GPU together. Call it while the environments are open.
 
-    Not in it: what a gradient step computes on its way, which lasts for that step, and what environments allocate later.
+    It leaves out the intermediate results of a gradient step, and what environments allocate later.
     """
     algorithm, replay = trainer.agent.algorithm, trainer.replay_buffer
     trained = sum(p.nbytes for p in algorithm.parameters() if p.requires_grad)
@@ -43,12 +43,12 @@ def shares(trainer: Trainer) -> list[Share]:
     ]
     if workers:
         taken = sum(psutil.Process(pid).memory_info().rss for pid in workers)
-        found.append(Share(f"{len(workers)} processes of environments, as they are now", taken))
+        found.append(Share(f"{len(workers)} processes of environments, so far", taken))
     return found
 
 
 def _longest_episode(trainer: Trainer) -> int:
-    """Actions of one environment; without a time limit, those of the whole run."""
+    """Returns the most actions of an episode: up to the time limit, or of the whole run without one."""
     limit = trainer.environment.max_episode_steps or trainer.num_env_steps // trainer.environment.num_envs
     return -(-limit // trainer.environment.durations[0])
 

@@ -8,11 +8,11 @@ from typing import Any
 
 
 def start(values: Mapping[str, Any], metric: str) -> list[Any]:
-    """What a run writes when it begins: the columns of the view, and its own values.
+    """Returns what a run writes when it begins: the columns of the view, and its own values.
 
     Args:
-        values: by name. None is left empty; what is neither a number nor a bool is written as text.
-        metric: tag of the scalar that the view shows beside them.
+        values: by name. None leaves the cell empty. Values that are neither numbers nor bools are written as text.
+        metric: the tag of the scalar that the view shows beside them.
     """
     from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 
@@ -34,7 +34,7 @@ def start(values: Mapping[str, Any], metric: str) -> list[Any]:
 
 
 def end() -> Any:
-    """What a run writes when it has finished."""
+    """Returns what a run writes when it has finished."""
     from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 
     session = plugin_data_pb2.SessionEndInfo(status=api_pb2.STATUS_SUCCESS, end_time_secs=time.time())

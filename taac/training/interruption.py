@@ -1,4 +1,4 @@
-"""SIGTERM, Ctrl-C and SIGHUP: the first asks a run to stop in order, the second ends it at once."""
+"""SIGTERM, Ctrl-C and SIGHUP: the first asks a run to save and stop, the second ends it at once."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from taac.machine.processes import INTERRUPTIONS
 
 
 class Interruption:
-    """Within it, a signal is remembered instead of obeyed: calling it says whether one came.
+    """A context in which the first signal is only recorded. Calling the object returns whether one came.
 
-    One that this process was started to ignore (by `nohup`, or as a background job of a script) is ignored still. A second
-    signal ends the process at once. That is safe at any moment, as SIGKILL is: what is on the disk is whole. One within
-    `SAME` seconds of the first is the first once more: a terminal or a scheduler sends it to all processes of a run, and
-    those between (make, a batch script, a container's init) pass it on.
+    A second signal ends the process at once. That is as safe as SIGKILL at any moment, because files on the disk are always
+    whole. Signals within `SAME` seconds of the first count as the same one: a terminal or a scheduler sends it to all processes
+    of a run, and those in between (make, a batch script, a container's init) send it again. A signal that this process was
+    started to ignore (by `nohup`, or as a background job of a script) stays ignored.
     """
 
-    SAME = 0.5
+    SAME = 0.5  # seconds
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
@@ -34,7 +34,7 @@ class Interruption:
         return self.signal is not None
 
     def __enter__(self) -> Interruption:
-        if threading.current_thread() is threading.main_thread():  # no other may
+        if threading.current_thread() is threading.main_thread():  # Python lets no other thread set handlers
             wanted = [n for n in INTERRUPTIONS if signal.getsignal(n) is not signal.SIG_IGN]
             self._before = {number: signal.signal(number, self._handle) for number in wanted}
         return self
@@ -51,9 +51,9 @@ class Interruption:
             _write("left at once; the same command goes on from the last checkpoint")
             os._exit(RESUMABLE)
         self.signal, self._since = signal.Signals(number), now
-        _write(f"{self.signal.name}: finishing this iteration; once more to leave at once")
+        _write(f"{self.signal.name}: finishing this iteration; send it again to leave at once")
 
 
 def _write(message: str) -> None:
-    with contextlib.suppress(OSError):  # who reads it may have been ended by the same signal
-        os.write(2, f"\ntaac: {message}\n".encode())  # printing may have been what was interrupted
+    with contextlib.suppress(OSError):  # the reader may have been ended by the same signal
+        os.write(2, f"\ntaac: {message}\n".encode())  # not print: the signal may have interrupted one

@@ -1,4 +1,4 @@
-"""The one place that knows what follows a schedule in a run, and brings its values into force."""
+"""Sets the hyper-parameters of a run that follow schedules."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from taac.ops.schedules import UNITS, Scheduled
 
 
 class Schedules:
-    """What follows a schedule, of all parts of a run.
+    """The hyper-parameters of all parts of a run that follow schedules.
 
-    The values depend on the two counts alone: a resumed run has those of the run that was never stopped.
+    Their values depend on two counts alone, environment steps and updates, so a resumed run has the same.
 
     Args:
-        parts: each lists what it has in an attribute `scheduled`, if anything. A module also has what is in its sub-modules.
+        parts: each may list its scheduled hyper-parameters in an attribute `scheduled`, as may the sub-modules of a module.
     """
 
     def __init__(self, *parts: object):
@@ -24,16 +24,16 @@ class Schedules:
         self.values = {one.name: one.schedule(0) for one in self._scheduled}
 
     def move(self, env_steps: int, updates: int) -> None:
-        """Brings the values after so many environment steps and updates into force."""
+        """Sets the values as of these counts."""
         for name, schedule, set_value in self._scheduled:
             self.values[name] = value = schedule.at(env_steps, updates)
             set_value(value)
 
     def check(self, env_steps: int, updates: int) -> None:
-        """Refuses schedules that would do nothing in a run of so many environment steps and updates.
+        """Refuses schedules that would not change anything in a run of so many environment steps and updates.
 
         Raises:
-            TaacError: one would not move within them; gives both counts.
+            TaacError: names the schedule, the count at which it first changes, and that at the end of the run.
         """
         ends = {"env_steps": env_steps, "updates": updates}
         for name, schedule, _ in self._scheduled:
@@ -44,11 +44,11 @@ class Schedules:
                 )
 
     def summaries(self) -> dict[str, float]:
-        """The values in force, by tag."""
+        """Returns the current values, by tag."""
         return {f"schedule/{name}": value for name, value in self.values.items()}
 
     def describe(self) -> list[str]:
-        """A line for each, for people."""
+        """Returns a line to read for each."""
         return [f"{one.name}: {one.schedule}" for one in self._scheduled]
 
 

@@ -14,20 +14,22 @@ from taac.runs.run_folder import RunFolder
 
 
 def load_parts(agent: Agent, sources: Sequence[str]) -> list[dict[str, Any]]:
-    """Takes modules over from other runs, such as `"runs/a:actor"`; returns for each where it came from, for run.json.
+    """Loads modules from the checkpoints of other runs; returns for each where it came from, for run.json.
 
-    `"runs/a/best:actor"` is the module of the best evaluation's agent, instead of the newest checkpoint's.
+    The target of a module is loaded with it, as at the beginning of any run: `x` also sets `target_x`, and a part `x.y` sets
+    `target_x.y`, unless the target is named as well. If a temperature is tuned in another way here, its alpha is kept.
 
-    The module is one of the algorithm's ("actor", "critics", "encoder", "actor.hidden"...), "algorithm" for all of it, or
-        "observation_normalizer", "reward_normalizer" or "reward_signals". A module `x` that has a slow copy `target_x`
-    gives it its own parameters, as at the beginning of any run, and so does a part `x.y` to `target_x.y`; unless the target
-    is named as well.
-
-    A temperature that is tuned otherwise here takes over the other's alpha.
+    Args:
+        agent: what the modules are loaded into.
+        sources: "FOLDER:MODULE" each. "runs/a:actor" is a module of the newest checkpoint of the run in runs/a, and
+            "runs/a/best:actor" one of the agent of its best evaluation. A module is one of the algorithm's ("actor", "critics",
+            "encoder", "actor.hidden"...), "algorithm" for all of it, "observation_normalizer", "reward_normalizer" or
+            "reward_signals".
 
     Raises:
-        TaacError: not of the form FOLDER:MODULE; no such run or module; other parameters, or of other shapes: both are named;
-            a temperature of a checkpoint that does not tell how it was tuned, or of 0 where its logarithm is to be tuned.
+        TaacError: a source is not of that form, or names no run or no module; a module has other parameters or shapes (the
+            message names both); a checkpoint does not say how a temperature was tuned, or a temperature is 0 and its logarithm
+            is to be tuned.
     """
     parsed = [_parse(agent, source) for source in sources]
     named = {name for _, name in parsed}
@@ -43,7 +45,7 @@ def load_parts(agent: Agent, sources: Sequence[str]) -> list[dict[str, Any]]:
         marks = [key for key in agent.get_submodule(name).state_dict() if key.endswith("is_log")]
         if any(mark not in part and mark.removesuffix("is_log") + "value" in part for mark in marks):
             raise TaacError(
-                f"{found.path} was written by an earlier version, which does not tell whether '{name}' holds the temperature "
+                f"{found.path} was written by an earlier version, which does not say whether '{name}' holds the temperature "
                 "or its logarithm: name modules without temperatures (actor, critics, encoder)"
             )
         place = Path(f"{found.path}:{name}")  # for the message
@@ -56,14 +58,14 @@ def load_parts(agent: Agent, sources: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _slow_copy(agent: Agent, name: str) -> str | None:
-    """The full name of the same part of the slow copy that it belongs to: of "x.y", "target_x.y" or "x.target_y"."""
+    """Returns the full name of a module's target: for "x.y", "target_x.y" or "x.target_y"; None without one."""
     modules, parts = dict(agent.named_modules()), name.split(".")
     copies = (".".join([*parts[:i], f"target_{part}", *parts[i + 1 :]]) for i, part in enumerate(parts))
     return next((copy for copy in copies if copy in modules), None)
 
 
 def _parse(agent: Agent, source: str) -> tuple[checkpoint.Checkpoints, str]:
-    """The run's checkpoints, and the full name of the module in the agent."""
+    """Returns the run's checkpoints, and the full name of the module in the agent."""
     path, _, short = source.rpartition(":")
     if not path or not short:
         raise TaacError(f"create_experiment.load_from must be 'FOLDER_OF_A_RUN:MODULE', got '{source}'")
