@@ -1,4 +1,4 @@
-"""Whether demonstrated frames are ones that their environment could give: finite, inside its spaces, with a valid choice."""
+"""Checks that demonstrated frames fit their environment: finite, inside its spaces, and with a valid choice."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
 from taac.specs import TensorSpec
 
-ROUNDING = 1e-5  # by which actions in [-1, 1] and discounts in [0, 1] may be outside
-FAR = 10.0  # widths of a Box by which observations may be outside
+ROUNDING = 1e-5  # tolerance for actions in [-1, 1] and discounts in [0, 1]
+FAR = 10.0  # tolerance for observations outside a Box, in widths of the Box
 
 
 def check(where: str, episode: TimeStep, frame_specs: TimeStep, environment: VectorEnvironment) -> None:
-    """Refuses an episode, leaves `[N+1, ...]`, that holds what its environment cannot give.
+    """Checks that an episode, leaves `[N+1, ...]`, holds only values that its environment can return.
 
-    Choices, actions and discounts must lie inside their spaces. Observations of a Box may leave it by ten times its width:
-    simulators leave the bounds that they declare, and training in them allows it; what is further away is damage.
+    Choices, actions and discounts must lie inside their spaces. Observations may leave a Box by ten times its width, because
+    simulators exceed the bounds that they declare and training allows it. Values further away are damage.
 
     Args:
         where: for messages.
-        frame_specs: of a frame.
+        frame_specs: the specs of a frame.
 
     Raises:
-        TaacError: names the frame, the value and what was expected.
+        TaacError: a value does not fit. The message names the frame, the value and the expected range.
     """
     for (path, spec), (_, leaf) in zip(nest.flatten_with_path(frame_specs), nest.flatten_with_path(episode)):
         if path != "step_type":
@@ -36,7 +36,7 @@ def check(where: str, episode: TimeStep, frame_specs: TimeStep, environment: Vec
 
 
 def _bounds(path: str, spec: TensorSpec, environment: VectorEnvironment) -> tuple[np.ndarray, np.ndarray]:
-    """The least and the greatest value of each element, float64, which broadcast to the leaf's."""
+    """The least and the greatest value of each element, float64, which broadcast to the leaf."""
     least, greatest = (-np.inf, np.inf) if spec.minimum is None else (spec.minimum, spec.maximum)
     low, high = np.asarray(least, dtype=np.float64), np.asarray(greatest, dtype=np.float64)
     if path == "discount":
@@ -75,7 +75,7 @@ def _check_leaf(where: str, path: str, leaf: torch.Tensor, low: np.ndarray, high
 
 
 def _check_masks(where: str, episode: TimeStep, environment: VectorEnvironment) -> None:
-    """As `VectorEnvironment` does: where the episode goes on or was cut off, every present agent must have a choice."""
+    """Requires a valid choice for every present agent unless the episode terminated, as `StepChecks` does in training."""
     observation = episode.observation
     if not isinstance(observation, dict) or specs.ACTION_MASK not in observation:
         return

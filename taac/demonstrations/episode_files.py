@@ -1,9 +1,9 @@
-"""Recorded episodes: a file of this package's own, and Minari datasets.
+"""Recorded episodes in this package's own files and in Minari datasets.
 
-An episode is its frames, FIRST to LAST, as a `TimeStep` with leaves `[N+1, ...]` for N transitions.
+An episode is a `TimeStep` of its frames, FIRST to LAST, with leaves `[N+1, ...]` for N transitions.
 
-The file is numpy's `.npz` and holds arrays and text alone, so that reading it cannot run code: the frames of all episodes
-one after another, by path (`observation`, `observation/camera`, `reward`...), and `meta`, JSON in UTF-8 with the format's
+A file is numpy's `.npz`. It holds only arrays and text, so reading it cannot run code. The arrays are the frames of all
+episodes in sequence, by path (`observation`, `observation/camera`, `reward`...). `meta` is JSON in UTF-8 with the format's
 version, the environment's id and spaces, the number of episodes, and a SHA-256 checksum of the arrays.
 """
 
@@ -32,15 +32,15 @@ from taac.machine.memory import available_bytes
 from taac.runs import files
 
 FORMAT = 1
-MAX_BYTES = 4 << 30  # of all frames of a file
-MINARI = "minari:"  # before a dataset's id
+MAX_BYTES = 4 << 30  # limit for all frames of a file
+MINARI = "minari:"  # prefix of a dataset's id
 
 
 def read(source: str, environment: VectorEnvironment) -> list[TimeStep]:
-    """The episodes of a file that `EpisodeWriter` wrote, or of the Minari dataset `"minari:ID"`.
+    """Reads the episodes of a file by `EpisodeWriter`, or of the Minari dataset `"minari:ID"`.
 
     Raises:
-        TaacError: there is none, it is damaged or of a newer format, or it does not fit the environment.
+        TaacError: it does not exist, is damaged or empty, has a newer format, or does not fit the environment.
     """
     episodes = _read_minari(source, environment) if source.startswith(MINARI) else _read_file(source, environment)
     if not episodes:
@@ -62,7 +62,7 @@ def _check(where: str, episode: TimeStep, environment: VectorEnvironment) -> Non
         )
     low, high = environment.durations
     longest = int(episode.duration.max())
-    # The last action of an episode may be cut short, so a short episode proves nothing.
+    # The end of an episode may cut its last action short, so a single short action is not an error.
     if longest > high or (longest < low and len(kinds) > 2):
         raise TaacError(
             f"{where} has actions that take {longest} environment steps, but those of '{environment.name}' take "
@@ -85,14 +85,14 @@ def _check_spaces(source: str, held: dict[str, Any], environment: VectorEnvironm
 
 
 class EpisodeWriter:
-    """Takes the frames that an agent acts at (`evaluate`'s `on_step`), and writes the episodes that came to their end.
+    """Records the frames at which an agent acts (`evaluate`'s `on_step`), and writes the finished episodes.
 
     Args:
-        path: a new file, `.npz`.
-        environment: the one that is played in.
+        path: a new `.npz` file.
+        environment: the environment in which the agent acts.
 
     Raises:
-        TaacError: the file is there already, its folder is not, or it has another suffix.
+        TaacError: the file exists, its folder does not, or its suffix is another.
     """
 
     def __init__(self, path: str | Path, environment: VectorEnvironment):
@@ -111,13 +111,13 @@ class EpisodeWriter:
                 self._open[index] = []
 
     def save(self) -> None:
-        """Writes the file, whole or not at all.
+        """Writes the file completely or not at all.
 
         Raises:
-            TaacError: no episode came to its end.
+            TaacError: no episode has ended.
         """
         if not self._frames:
-            raise TaacError(f"no episode came to its end: there is nothing to write to {self.path}")
+            raise TaacError(f"no episode has ended, so there is nothing to write to {self.path}")
         frames = nest.map_structure(lambda *leaves: torch.stack(leaves), *self._frames)
         arrays = {path: leaf.cpu().numpy() for path, leaf in nest.flatten_with_path(frames)}
         meta = {
@@ -139,7 +139,7 @@ class EpisodeWriter:
 
 
 def check_new_file(path: str | Path) -> Path:
-    """The path of a file to be written.
+    """Returns the path of a file that can be created.
 
     Raises:
         TaacError: see `EpisodeWriter`.
@@ -147,8 +147,8 @@ def check_new_file(path: str | Path) -> Path:
     path = Path(path)
     if path.suffix != ".npz":
         raise TaacError(f"recorded episodes go into a .npz file, got '{path}'")
-    if os.path.lexists(path):  # a link, wherever it leads
-        raise TaacError(f"{path} exists; give a new name")
+    if os.path.lexists(path):  # including a link to nothing
+        raise TaacError(f"{path} exists; use a new name")
     if not path.parent.is_dir():
         raise TaacError(f"{path}: there is no folder {path.parent}")
     return path
@@ -192,7 +192,7 @@ def _read_file(source: str, environment: VectorEnvironment) -> list[TimeStep]:
 
 
 def _frame_specs(environment: VectorEnvironment) -> TimeStep:
-    """Dtypes and shapes of a frame; the reward's shape is compared where it can be told what is wrong."""
+    """Dtypes and shapes of a frame. `_check` compares the reward's shape, with a better message."""
     return TimeStep(
         step_type=specs.TensorSpec((), torch.uint8),  # type: ignore[arg-type]
         reward=specs.TensorSpec((), torch.float32),  # type: ignore[arg-type]
@@ -213,7 +213,7 @@ def _packed(source: str, arrays: dict[str, np.ndarray], environment: VectorEnvir
         dtype = str(spec.dtype).removeprefix("torch.")
         if array.shape != wanted or array.dtype.str != np.dtype(dtype).str:
             raise TaacError(
-                f"the demonstrations '{source}' are of another make: '{path}' holds {array.dtype} of shape "
+                f"the demonstrations '{source}' have another form: '{path}' holds {array.dtype} of shape "
                 f"{list(array.shape)}, expected {dtype} of shape {list(wanted)}"
             )
     return nest.pack_like(tree, [torch.from_numpy(arrays[path]) for path, _ in nest.flatten_with_path(tree)])
@@ -261,7 +261,7 @@ def _reading_minari(name: str) -> Iterator[None]:
 
 
 def _frames(where: str, episode: Any, environment: VectorEnvironment) -> TimeStep:
-    """An episode of Minari's, N+1 observations and N of everything else, as frames."""
+    """Converts a Minari episode, with N+1 observations and N of everything else, to frames."""
     action = spaces.to_unit(where, environment.action_space, episode.actions)
     step_type = torch.full((len(episode.rewards) + 1,), int(StepType.MID), dtype=torch.uint8)
     step_type[0], step_type[-1] = StepType.FIRST, StepType.LAST
@@ -276,5 +276,5 @@ def _frames(where: str, episode: Any, environment: VectorEnvironment) -> TimeSte
 
 
 def _after_first(value: float, rest: torch.Tensor) -> torch.Tensor:
-    """`[N, ...]` to `[N+1, ...]`, with `value` at FIRST."""
+    """Extends `[N, ...]` to `[N+1, ...]` with `value` at FIRST."""
     return torch.cat([torch.full_like(rest[:1], value), rest])

@@ -154,7 +154,7 @@ def test_nan_infinities_and_gaps_are_kept_and_told(tmp_path):
     found = events.read(tmp_path)
     np.testing.assert_array_equal(found.scalars["a"].value, values)
     assert events.flaws(found.scalars["a"]) == [
-        "2 value(s) that are no finite number, first at step 20", "a gap from step 40 to 141",
+        "2 value(s) that are not finite, first at step 20", "a gap from step 40 to 141",
     ]  # fmt: skip
     assert events.flaws(found.scalars["b"]) == []
     assert events.flaws(found.scalars["b"]._replace(env_steps=np.array([1]), value=np.ones(1))) == []
@@ -200,7 +200,7 @@ def test_later_points_of_a_step_count_and_are_told(tmp_path):
     write(tmp_path, "1", [point(1, 1.0), point(3, 3.0), point(1, 9.0), point(2, 2.0), point(1, 1.0, "b")])
     found = events.read(tmp_path)
     assert series(tmp_path) == {1: 9, 2: 2, 3: 3}
-    assert found.notes == ("steps that are there twice, of a; the later point counts",)
+    assert found.notes == ("steps that occur twice, in a; the later point counts",)
 
 
 def test_seconds_leave_out_pauses_and_what_was_done_again(tmp_path):

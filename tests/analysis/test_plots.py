@@ -99,7 +99,7 @@ def test_a_value_that_is_no_number_leaves_a_gap_and_is_told(tmp_path):
     curve, notes = only(tmp_path)
     assert curve.steps.tolist() == [10, 20, 25, 30, 40]
     np.testing.assert_allclose(curve.estimate, [1, (2 + 5 / 3) / 2, NAN, NAN, 4.5])
-    assert notes == ["sac/seed_0: rollout/return has 1 value(s) that are no finite number, first at step 30"]
+    assert notes == ["sac/seed_0: rollout/return has 1 value(s) that are not finite, first at step 30"]
 
 
 def test_runs_without_a_common_range_are_not_drawn(tmp_path):

@@ -147,7 +147,7 @@ def broken(folder, kind):
         ("nothing at all", "no column"),
         ("no returns", "no column return_mean"),
         ("no text", "cannot be read"),
-        ("no task", "tells its task"),
+        ("no task", "names its task"),
     ],
 )
 def test_a_damaged_run_is_a_record_that_says_so(tmp_path, kind, problem):

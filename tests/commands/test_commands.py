@@ -81,7 +81,7 @@ def test_play_records_demonstrations_that_train_learns_from(trained, tmp_path):
     assert recorded.returncode == 0, recorded.stderr
     assert recorded.stdout.splitlines()[-1] == "d.npz: 2 episodes, 400 transitions"
     again = taac(*play, cwd=tmp_path)
-    assert again.returncode == 1 and "d.npz exists; give a new name" in again.stderr
+    assert again.returncode == 1 and "d.npz exists; use a new name" in again.stderr
 
     given = params("create_experiment.demonstrations = 'd.npz'", "create_environment.env_name = 'Pendulum-v1'")
     files = ("--gin_file", "gin/tasks/simple_control.gin", "--gin_file", "gin/methods/sqil_sac.gin")

@@ -104,7 +104,7 @@ def test_episodes_that_do_not_end_are_not_written(tmp_path):
     environment = create_environment(POINT)
     writer = EpisodeWriter(tmp_path / "e.npz", environment)
     played(environment, 30, writer)  # 31 frames an episode
-    with pytest.raises(TaacError, match="no episode came to its end"):
+    with pytest.raises(TaacError, match="no episode has ended"):
         writer.save()
     assert not (tmp_path / "e.npz").exists()
     played(environment, 40, writer := EpisodeWriter(tmp_path / "e.npz", environment))
@@ -323,7 +323,7 @@ def _only_sound(array, message):
 def test_arrays_of_other_shapes_and_kinds_are_refused(recorded, name, change):
     path, environment = recorded
     rewritten(path, checked(lambda meta, arrays: arrays.update({name: np.asarray(change(arrays[name]))})))
-    with pytest.raises(TaacError, match=r"of another make: .* expected .* of shape"):
+    with pytest.raises(TaacError, match=r"have another form: .* expected .* of shape"):
         read(str(path), environment)
 
 

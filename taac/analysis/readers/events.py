@@ -1,8 +1,8 @@
-"""TensorBoard's event files read back: the scalar series of a run folder, fast, and what was found damaged.
+"""Reads TensorBoard's event files: the scalar series of a run folder, and notes on damage.
 
-`tensorboard`'s own reader takes a fraction of a millisecond a point, most of it for checksums in Python. Here, scalar
-records as `SummaryWriter.add_scalar` writes them are decoded all at once (`_decode`); every other kind of record, of which
-there are few, by the Event message of `tensorboard`.
+`tensorboard`'s own reader takes a fraction of a millisecond per point, mostly for checksums in Python. Here, scalar records
+as written by `SummaryWriter.add_scalar` are decoded all at once (`_decode`). The few records of other kinds are decoded by
+`tensorboard`'s Event message.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ from taac.errors import TaacError
 from taac.runs import files
 from taac.runs.files import Damaged
 
-MAX_STEP = 1 << 53  # up to which every step is a float64, too
-LARGEST = 1e60  # of which means and variances can be taken; 1e9 rewards of float32 sum to less
-_SHORT = 1024  # bytes; longer records hold texts and pictures, and are checked only where they do hold scalars
-_LONGEST = 1 << 16  # bytes; no longer record is looked into
+MAX_STEP = 1 << 53  # every step up to this is also an exact float64
+LARGEST = 1e60  # means and variances of values up to this are finite; 1e9 float32 rewards sum to less
+_SHORT = 1024  # bytes; longer records hold texts and pictures, and are checked only if they do hold scalars
+_LONGEST = 1 << 16  # bytes; longer records are not decoded
 _MAX_TIME = 1e12  # seconds since the epoch
-_NAMED = 4  # tags that a note names
-_TOLD = 50  # notes on files
+_NAMED = 4  # the most tags named in a note
+_MOST_NOTES = 50  # the most notes on files
 _NO_STEP = np.iinfo(np.int64).max
-# Of a folder: a run writes a file each time that it begins or goes on.
+# Limits per folder. A run writes a file each time that it starts or resumes.
 MAX_FILES = 1000
 MAX_TAGS = 10_000
 
 
 class Scalar(NamedTuple):
-    """One series, by rising step, each step once."""
+    """One series in order of rising steps, each step once."""
 
     env_steps: np.ndarray  # [n] int64
     wall_time: np.ndarray  # [n] seconds since the epoch
-    seconds: np.ndarray  # [n] of the run so far, without the pauses before restarts and without what was done again
+    seconds: np.ndarray  # [n] running time so far, without pauses before restarts and without repeated work
     value: np.ndarray  # [n], may hold NaN and infinities
 
 
 class Events(NamedTuple):
-    """What the event files of a folder hold."""
+    """The contents of a folder's event files."""
 
-    scalars: dict[str, Scalar]  # by tag, in order of the alphabet
-    notes: tuple[str, ...]  # what was damaged or mended
+    scalars: dict[str, Scalar]  # by tag, in alphabetical order
+    notes: tuple[str, ...]  # on damage and repairs
 
 
 class _Points(NamedTuple):
     """Scalars in the order in which they were written."""
 
     place: np.ndarray  # [n] int64, number of the record in its file
-    tag: np.ndarray  # [n] int64, in a list of tags
+    tag: np.ndarray  # [n] int64, index in a list of tags
     step: np.ndarray  # [n] int64
     wall_time: np.ndarray  # [n]
     value: np.ndarray  # [n]
@@ -65,22 +65,25 @@ class _Points(NamedTuple):
 class _File(NamedTuple):
     name: str
     began: float  # wall time of the first record
-    starts: list[tuple[int, int]]  # (place, step) where a writer began: what is there of this step or later is void
+    starts: list[tuple[int, int]]  # (place, step) where a writer started; earlier points at this step or later are void
     points: _Points
     notes: tuple[str, ...]
-    records: int  # that it holds
+    records: int  # number of records
 
 
 def read(folder: Path) -> Events:
-    """All scalars of a folder's event files (not of folders below), damage left out.
+    """Reads all scalars of a folder's event files (not of folders below). Leaves out damaged records and notes them.
 
-    Files count in the order of the numbers that the run gave them, which does not depend on clocks; one without a number
-    (another program's) comes where its first record belongs by its time. A restarted run begins a file with the step from
-    which on everything before is void. A file that says nothing of a start (another program's) voids, of each of its tags,
-    the points at or after that tag's first step in it. Of a step that is there twice, the later point counts. Links, pipes
-    and devices are not opened, and told; nor are event files beyond the first `MAX_FILES`, or the first GiB, of a folder. Records
-    of more than 64 KiB are not looked into: they hold texts and pictures. A
-    value beyond `LARGEST` is infinite.
+    - Files are ordered by the numbers in the names that the run chose, which do not depend on clocks. A file without a number
+      (from another program) is placed by the time of its first record.
+    - A restarted run begins its file with a step. Earlier points at this step or later are void.
+    - A file without such a start (from another program) voids, for each of its tags, earlier points at or after the tag's
+      first step in the file.
+    - If a step occurs twice, the later point counts.
+    - Links, pipes and devices are not opened, but noted. Event files beyond the first `MAX_FILES`, or the first GiB, of a
+      folder are not read.
+    - Records of more than 64 KiB are not decoded, as they hold texts and pictures.
+    - A value beyond `LARGEST` becomes infinite.
     """
     tags: dict[str, int] = {}
     paths, notes = [], []
@@ -92,13 +95,15 @@ def read(folder: Path) -> Events:
             notes.append(str(error))
     found = _in_order(_read_files(paths, tags, notes))
     points, seconds = _merged(found)
-    told = [f"{file.name}: {note}" for file in found for note in file.notes]
-    notes += told[:_TOLD] + ([f"{len(told) - _TOLD} more notes on event files"] if len(told) > _TOLD else [])
+    on_files = [f"{file.name}: {note}" for file in found for note in file.notes]
+    notes += on_files[:_MOST_NOTES]
+    if len(on_files) > _MOST_NOTES:
+        notes.append(f"{len(on_files) - _MOST_NOTES} more notes on event files")
     if len(tags) > MAX_TAGS:
         notes.append(f"{len(tags)} tags, of which {MAX_TAGS} are read")
         few = points.tag < MAX_TAGS
         points, seconds = points.of(few), seconds[few]
-    # By tag, then step, then as written: the last of equal steps is the one that counts.
+    # Sort by tag, then step, then order of writing, so that the last of equal steps counts.
     order = np.lexsort((np.arange(points.step.size), points.step, points.tag))
     points, seconds = points.of(order), seconds[order]
     again = (points.tag[1:] == points.tag[:-1]) & (points.step[1:] == points.step[:-1])
@@ -106,7 +111,7 @@ def read(folder: Path) -> Events:
     names = list(tags)[:MAX_TAGS]
     if again.any():
         twice = [names[tag] for tag in np.unique(points.tag[1:][again])]
-        notes.append(f"steps that are there twice, of {_some(twice)}; the later point counts")
+        notes.append(f"steps that occur twice, in {_some(twice)}; the later point counts")
     points, seconds = points.of(last), seconds[last]
     at = np.searchsorted(points.tag, np.arange(len(names) + 1))
     scalars = {
@@ -118,11 +123,11 @@ def read(folder: Path) -> Events:
 
 
 def flaws(scalar: Scalar) -> list[str]:
-    """What a reader of a curve must know: values that are no numbers, and gaps of many times the usual distance."""
+    """Describes flaws of a curve: values that are not finite, and gaps much longer than the usual distance."""
     found = []
     wrong = ~np.isfinite(scalar.value)
     if wrong.any():
-        found.append(f"{wrong.sum()} value(s) that are no finite number, first at step {scalar.env_steps[wrong][0]}")
+        found.append(f"{wrong.sum()} value(s) that are not finite, first at step {scalar.env_steps[wrong][0]}")
     distance = np.diff(scalar.env_steps)
     (gaps,) = np.nonzero(distance > 10 * np.median(distance)) if distance.size else (distance,)
     if gaps.size:
@@ -140,7 +145,7 @@ def _some(names: list[str]) -> str:
 
 
 def _in_order(found: list[_File]) -> list[_File]:
-    """By the run's own numbers; the others follow the last of those that began no later than they did."""
+    """Sorts by the run's own numbers. Other files follow the last numbered file that began no later than they did."""
     number = {file.name: files.number_of_event_file(file.name) for file in found}
     own = [(n, file.began) for file in found if (n := number[file.name]) is not None]
 
@@ -155,12 +160,12 @@ def _in_order(found: list[_File]) -> list[_File]:
 
 
 def _read_files(paths: list[Path], tags: dict[str, int], notes: list[str]) -> list[_File]:
-    """Files in the order of their names, while bytes and records of a folder are left; adds what was left out to `notes`."""
+    """Reads files in order of their names until the folder's limits are reached. Adds to `notes` what was left out."""
     found: list[_File] = []
     left, records = tfrecords.MAX_BYTES, tfrecords.MAX_RECORDS
     for path in paths[:MAX_FILES]:
         try:
-            left -= path.stat().st_size if path.stat().st_size <= tfrecords.MAX_BYTES else 0  # those are refused one by one
+            left -= path.stat().st_size if path.stat().st_size <= tfrecords.MAX_BYTES else 0  # larger ones are refused anyway
         except OSError:
             continue
         if left < 0 or records <= 0:
@@ -173,7 +178,7 @@ def _read_files(paths: list[Path], tags: dict[str, int], notes: list[str]) -> li
 
 
 def _merged(found: list[_File]) -> tuple[_Points, np.ndarray]:
-    """The points that count, of all files in their order, and the seconds of the run at each."""
+    """The valid points of all files in order, and the running time in seconds at each."""
     points = [_without_own_restarts(file) for file in found]
     every = _Points(*(np.concatenate(columns) for columns in zip(_no_points(), *points)))
     live, seconds = np.ones(every.step.size, dtype=bool), np.zeros(every.step.size)
@@ -189,7 +194,7 @@ def _merged(found: list[_File]) -> tuple[_Points, np.ndarray]:
             np.minimum.at(first_of_tag, own.tag, own.step)
             live[before] &= every.step[before] < first_of_tag[every.tag[before]]
             first_of_tag[own.tag] = _NO_STEP
-        if i == 0 or file.starts:  # the clock goes on from what counts; another program's file shares the clock
+        if i == 0 or file.starts:  # a restart continues the clock of the valid points; other programs share the clock
             offset = file.began - seconds[before].max(initial=0, where=live[before])
         seconds[at:end] = own.wall_time - offset
         latest, at = max(latest, own.step.max(initial=-_NO_STEP)), end
@@ -197,7 +202,7 @@ def _merged(found: list[_File]) -> tuple[_Points, np.ndarray]:
 
 
 def _without_own_restarts(file: _File) -> _Points:
-    """What no writer that began later in the same file has made void."""
+    """The points that no later writer in the same file has made void."""
     points = file.points
     if not file.starts:
         return points
@@ -207,7 +212,7 @@ def _without_own_restarts(file: _File) -> _Points:
 
 
 def _read_file(path: Path, tags: dict[str, int], most: int) -> _File:
-    """One file, of which at most so many records; gives new tags their numbers."""
+    """Reads at most `most` records of one file. Adds new tags to `tags`."""
     try:
         records = tfrecords.read(path, most)
     except (OSError, Damaged) as error:
@@ -229,7 +234,7 @@ def _read_file(path: Path, tags: dict[str, int], most: int) -> _File:
         if event.session_log.status == event.session_log.START:
             starts.append((i, event.step))
         others += [(i, tag, event.step, event.wall_time, value) for tag, value in _scalars(event)]
-    long = np.unique([i for i, *_ in others if not short[i]]).astype(np.int64)  # all at once: one by one is slow
+    long = np.unique([i for i, *_ in others if not short[i]]).astype(np.int64)  # all at once, because one by one is slow
     good[long] = tfrecords.intact(records, long)
     others = [(i, tags.setdefault(tag, len(tags)), *rest) for i, tag, *rest in others if good[i]]
     if others:
@@ -240,7 +245,7 @@ def _read_file(path: Path, tags: dict[str, int], most: int) -> _File:
         notes.append(f"{int((~good).sum())} damaged record(s), left out")
     usable = (points.step >= -MAX_STEP) & (points.step <= MAX_STEP) & (np.abs(points.wall_time) <= _MAX_TIME)
     if not usable.all():
-        notes.append(f"{int((~usable).sum())} value(s) whose step or time is none, left out")
+        notes.append(f"{int((~usable).sum())} value(s) whose step or time is out of range, left out")
     began = 0.0 if began is None or not abs(began) <= _MAX_TIME else float(began)
     return _File(path.name, began, starts, points.of(usable), tuple(notes), records.start.size)
 
@@ -253,10 +258,10 @@ def _no_points() -> _Points:
 
 
 def _decode(records: Records, rows: np.ndarray, raw: bytes, tags: dict[str, int]) -> tuple[np.ndarray, _Points]:
-    """The records among `rows` that hold one scalar and nothing else, and their points.
+    """Decodes the records among `rows` that hold exactly one scalar. Returns these rows and their points.
 
     On the wire such an event is `09 wall_time:f8 [10 step:varint] 2a n 0a n 0a n tag 15 value:f4`, where each n is the
-    number of bytes that follow in that part, here below 128. A record that differs anywhere is not decoded here.
+    number of bytes that follow in that part, here below 128. Records of any other form are skipped.
     """
     data, at = records.data, records.start[rows]
     end = at + records.length[rows]
@@ -268,13 +273,13 @@ def _decode(records: Records, rows: np.ndarray, raw: bytes, tags: dict[str, int]
     has_step = data[at] == 0x10
     at = at + has_step
     step, going = np.zeros(at.shape, dtype=np.int64), has_step
-    for k in range(9):  # 9 bytes of 7 bits: every step that is not negative
+    for k in range(9):  # 9 bytes of 7 bits hold every step that is not negative
         step |= np.where(going, (data[at] & 0x7F).astype(np.int64) << (7 * k), 0)
         at, going = at + going, going & (data[at] >= 0x80)
         if not going.any():
             break
     plain &= ~going & (at + 6 <= end - 5)
-    at = np.where(plain, at, 0)  # any place will do for the others
+    at = np.where(plain, at, 0)  # any valid position, for records of other forms
     for offset, mark in ((0, 0x2A), (2, 0x0A), (4, 0x0A)):
         plain &= data[at + offset] == mark
         behind = 5 if offset == 4 else 0  # the value, which follows the tag
@@ -288,7 +293,7 @@ def _decode(records: Records, rows: np.ndarray, raw: bytes, tags: dict[str, int]
 
 
 def _event(payload: bytes) -> Any:
-    """The message; None: it cannot be read."""
+    """Parses the message, or returns None if it cannot be parsed."""
     from google.protobuf.message import DecodeError
     from tensorboard.compat.proto.event_pb2 import Event
 
@@ -299,7 +304,7 @@ def _event(payload: bytes) -> Any:
 
 
 def _scalars(event: Any) -> Iterator[tuple[str, float]]:
-    """Tags and values; of tensors, those of TensorFlow 2's scalars that hold one number."""
+    """Yields tags and values, including TensorFlow 2's scalars, which are tensors with one number."""
     for value in event.summary.value:
         kind = value.WhichOneof("value")
         number = None
@@ -312,7 +317,7 @@ def _scalars(event: Any) -> Iterator[tuple[str, float]]:
 
 
 def _number(tensor: Any) -> float | None:
-    """The number that a tensor holds; None: it holds texts, none, or many. Looked at before it is made an array."""
+    """The number in a tensor, or None if it holds text or not exactly one number. Checks its shape before allocating."""
     from tensorboard.compat.proto import types_pb2
     from tensorboard.util.tensor_util import make_ndarray
 
@@ -323,5 +328,5 @@ def _number(tensor: Any) -> float | None:
     try:
         array = make_ndarray(tensor)
         return float(array.reshape(())) if array.size == 1 else None
-    except (ValueError, TypeError, IndexError, OverflowError):  # a shape that its content has not
+    except (ValueError, TypeError, IndexError, OverflowError):  # the content does not fit the shape
         return None

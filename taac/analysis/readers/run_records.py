@@ -1,4 +1,4 @@
-"""All runs below a folder, whatever state they are in: a run with a problem is a record that names the problem."""
+"""Reads all runs below a folder, in whatever state they are. A run with a problem becomes a record that names the problem."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ NUMBERS = (
     "fraction_repeated", "mean_run", "max_run", "decisions", "jerk", "fraction_same",
 )  # fmt: skip
 NO_EVALUATION = "it has no evaluation yet"
-MAX_NAME = 200  # characters of a method, a task, a version
-_LONGEST_VALUE = 1000  # characters of a binding that is looked into
-_MARKS = ("run.json", "evaluations.csv")  # either makes a folder a run's
+MAX_NAME = 200  # the most characters of a method, a task or a version
+_LONGEST_VALUE = 1000  # the most characters of a binding that is parsed
+_MARKS = ("run.json", "evaluations.csv")  # a folder with either of them is a run folder
 
-# Settings that do not make two runs of a method incomparable.
+# Settings in which comparable runs of a method may differ.
 _NO_MATTER = ("create_experiment.seed", "create_experiment.evaluation_video")
 
 
 class Record(NamedTuple):
-    """One run, as its folder tells it."""
+    """One run, as described by its folder."""
 
-    folder: str  # below the root, with slashes
+    folder: str  # relative to the root, with slashes
     method: str
-    method_rule: str  # where the method's name is from: "run.json", "algorithm" or "folder"
-    task: str | None  # environment id; None: nothing tells
+    method_rule: str  # the source of the method's name: "run.json", "algorithm" or "folder"
+    task: str | None  # environment id; None if unknown
     seed: int | None
-    status: str  # "finished", "running" or what run.json says; "unknown" without it
-    budget: int | None  # environment steps it was to take
-    update_ratio: float | None  # gradient steps per environment step that it was to take
+    status: str  # "finished", "running" or another status in run.json; "unknown" without one
+    budget: int | None  # planned environment steps
+    update_ratio: float | None  # planned gradient steps per environment step
     versions: Mapping[str, str | None]  # of packages
-    settings: Mapping[str, str]  # bindings of config.gin, macros resolved, without the seed and what only shows
-    evaluations: Mapping[str, np.ndarray]  # a column [n] for each of NUMBERS, NaN where it is not known
-    scalars: Mapping[str, events.Scalar]  # by tag, of TensorBoard's event files; empty without any
-    diverged: int | None  # environment step from which on it has no finite numbers; None: it has them throughout
-    problems: tuple[str, ...]  # why it cannot be used
-    notes: tuple[str, ...]  # what was mended
+    settings: Mapping[str, str]  # bindings of config.gin with macros resolved, without the seed and the video setting
+    evaluations: Mapping[str, np.ndarray]  # a column [n] for each of NUMBERS, NaN where unknown
+    scalars: Mapping[str, events.Scalar]  # by tag, from TensorBoard's event files; may be empty
+    diverged: int | None  # environment step from which its numbers are not finite; None if it did not diverge
+    problems: tuple[str, ...]  # reasons why it cannot be used
+    notes: tuple[str, ...]  # repairs
 
     @property
     def steps(self) -> np.ndarray:
@@ -65,16 +65,16 @@ class Record(NamedTuple):
 
 
 def find(root: Path) -> list[Record]:
-    """Every run below a folder, at any depth, by folder name.
+    """Reads every run below a folder, at any depth, sorted by folder name.
 
-    A folder with a run.json or an evaluations.csv is a run's. Its method is what run.json calls `method`; without it, the
-    algorithm that config.gin binds to `create_agent.algorithm_ctor`; without either, the name of the folder that it is in.
+    A folder with a run.json or an evaluations.csv is a run folder. Its method is `method` in run.json. Without that, it is
+    the algorithm bound to `create_agent.algorithm_ctor` in config.gin. Without either, it is the parent folder's name.
 
     Raises:
-        TaacError: no such folder, or no run in it.
+        TaacError: there is no such folder, or no run in it.
     """
     if not root.is_dir():
-        raise TaacError(f"--root_dir {root} is no folder; give one that holds runs of `taac train`")
+        raise TaacError(f"--root_dir {root} is no folder; use one that holds runs of `taac train`")
     folders = sorted(Path(at) for at, _, _ in os.walk(root) if is_run(Path(at)))
     if not folders:
         raise TaacError(f"--root_dir {root} holds no run: no {' or '.join(_MARKS)} at any depth")
@@ -82,12 +82,12 @@ def find(root: Path) -> list[Record]:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder is that of a run."""
+    """Whether a folder is a run folder."""
     return any(os.path.lexists(folder / mark) and not (folder / mark).is_dir() for mark in _MARKS)
 
 
 def read(folder: Path, root: Path) -> Record:
-    """The record of one run; what is missing or damaged is a problem or a note of it, never an error."""
+    """Reads one run. Anything missing or damaged becomes a problem or a note in the record, never an error."""
     problems: list[str] = []
     notes: list[str] = []
     about = _about(folder, problems)
@@ -103,7 +103,7 @@ def read(folder: Path, root: Path) -> Record:
         or _text(_value(settings, "create_environment.env_name"))
     )
     if task is None:
-        problems.append("neither run.json nor config.gin tells its task")
+        problems.append("neither run.json nor config.gin names its task")
     for name in ("method", "task", "environment", "status"):
         if about.get(name) and not _text(about[name]):
             problems.append(f"run.json: {name!r} is no name: expected printable text of at most {MAX_NAME} characters")
@@ -151,12 +151,12 @@ def _settings(folder: Path, notes: list[str]) -> dict[str, str]:
     try:
         return parse_gin(files.read_bounded_text(folder / "config.gin", files.MAX_CONFIG_BYTES))
     except (OSError, files.Damaged):
-        notes.append("config.gin is missing or cannot be read: its settings are not compared with those of others")
+        notes.append("config.gin is missing or cannot be read, so its settings are not compared with those of other runs")
         return {}
 
 
 def parse_gin(text: str) -> dict[str, str]:
-    """Bindings of an operative configuration, as text, with macros put in."""
+    """The bindings of an operative configuration, as text, with macros resolved."""
     parts: dict[str, list[str]] = {}
     name = ""
     for line in text.splitlines():
@@ -164,7 +164,7 @@ def parse_gin(text: str) -> dict[str, str]:
         if binding:
             name = binding[1]
             parts[name] = [binding[2].removesuffix("\\").strip()]
-        elif name and line[:1].isspace() and line.strip():  # a long value goes on
+        elif name and line[:1].isspace() and line.strip():  # continues a long value
             parts[name].append(line.strip())
         else:
             name = ""
@@ -173,7 +173,7 @@ def parse_gin(text: str) -> dict[str, str]:
 
 
 def _resolved(value: str, bindings: Mapping[str, str], depth: int = 8) -> str:
-    """A value with the macro that it names put in; macros that name each other stay."""
+    """A value with its macro resolved. Macros that refer to each other stay."""
     if depth and value.startswith("%") and value[1:] in bindings:
         return _resolved(bindings[value[1:]], bindings, depth - 1)
     return value
@@ -185,25 +185,20 @@ def _value(settings: Mapping[str, str], name: str) -> Any:
         return None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of escapes that mean nothing
+            warnings.simplefilter("ignore")  # about unknown escape sequences
             return ast.literal_eval(text)
-    except (
-        ValueError,
-        SyntaxError,
-        TypeError,
-        RecursionError,
-        MemoryError,
-    ):  # also {[]: 1}, and what is nested too deep
+    # TypeError for {[]: 1}; RecursionError and MemoryError for deep nesting.
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return None
 
 
 def _text(value: Any) -> str | None:
-    """A name that can be shown."""
+    """The value if it is a printable name of at most `MAX_NAME` characters, else None."""
     return value if isinstance(value, str) and 0 < len(value) <= MAX_NAME and value.isprintable() else None
 
 
 def _well_formed(text: str) -> str:
-    """The name of a folder, of which Linux allows any bytes, as text that has an encoding."""
+    """A folder's name as text that can be encoded. Linux allows any bytes in names."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -212,20 +207,20 @@ def _count(value: Any) -> int | None:
 
 
 def _versions(about: Mapping[str, Any], problems: list[str]) -> dict[str, str | None]:
-    told = about.get("versions", {})
-    if not isinstance(told, dict) or len(told) > MAX_NAME:
+    versions = about.get("versions", {})
+    if not isinstance(versions, dict) or len(versions) > MAX_NAME:
         problems.append("run.json: 'versions' are none: expected an object of packages and their versions")
         return {}
-    wrong = [name for name, version in told.items() if not _text(name) or not (version is None or _text(version))]
+    wrong = [name for name, version in versions.items() if not _text(name) or not (version is None or _text(version))]
     if wrong:
         problems.append(f"run.json: {len(wrong)} of its 'versions' are no names: expected text such as \"2.13.0\"")
-    return {name: version for name, version in told.items() if name not in wrong}
+    return {name: version for name, version in versions.items() if name not in wrong}
 
 
 def _method(about: Mapping[str, Any], settings: Mapping[str, str], folder: Path) -> tuple[str, str]:
-    told = _text(about.get("method"))
-    if told:
-        return told, "run.json"
+    method = _text(about.get("method"))
+    if method:
+        return method, "run.json"
     algorithm = re.fullmatch(r"@(?:\w+/)*(?:\w+\.)*(\w+)(?:\(\))?", settings.get("create_agent.algorithm_ctor", ""))
     if algorithm and _text(algorithm[1]):
         return algorithm[1], "algorithm"
@@ -233,22 +228,22 @@ def _method(about: Mapping[str, Any], settings: Mapping[str, str], folder: Path)
 
 
 def _budget(about: Mapping[str, Any], settings: Mapping[str, str]) -> int | None:
-    asked = _value(settings, "Trainer.num_env_steps")
-    if asked is None and about.get("status") == "finished":
-        asked = about.get("env_steps")
-    return _count(asked)
+    steps = _value(settings, "Trainer.num_env_steps")
+    if steps is None and about.get("status") == "finished":
+        steps = about.get("env_steps")
+    return _count(steps)
 
 
 def _update_ratio(settings: Mapping[str, str]) -> float | None:
     """`updates_per_env_step`, or without it `updates_per_iteration / (unroll_length * num_envs)`.
 
-    None with another clock, and where the ratio follows a schedule.
+    None if updates follow another clock, or the ratio a schedule.
     """
     if _value(settings, "Trainer.update_clock") not in (None, "env_steps"):
         return None
-    told = _value(settings, "Trainer.updates_per_env_step")
-    if _number_of(told) is not None:
-        return told
+    ratio = _value(settings, "Trainer.updates_per_env_step")
+    if _number_of(ratio) is not None:
+        return ratio
     if settings.get("Trainer.updates_per_env_step", "").startswith("@"):
         return None
     names = ("Trainer.updates_per_iteration", "Trainer.unroll_length", "create_environment.num_envs")
@@ -259,19 +254,19 @@ def _update_ratio(settings: Mapping[str, str]) -> float | None:
 
 
 def _number_of(value: Any) -> float | None:
-    """A finite number of ordinary size; None: it is none."""
+    """The value if it is a finite number of ordinary magnitude, else None."""
     if type(value) not in (int, float) or not abs(value) <= events.MAX_STEP:
         return None
     return value if value == 0 or abs(value) >= 1 / events.MAX_STEP else None
 
 
 def _divergence(about: Mapping[str, Any], evaluations: Mapping[str, np.ndarray]) -> tuple[int | None, str]:
-    """The step at which the run diverged, and how it is known: by an evaluation, or by what ended the training."""
+    """The step at which the run diverged, and the evidence: an evaluation, or what ended the training."""
     wrong = evaluations["env_steps"][~np.isfinite(evaluations["return_mean"])]
     if wrong.size:
         return int(wrong[0]), "the return is not a finite number"
-    told = about.get("diverged")
-    at = told.get("env_steps") if isinstance(told, dict) and about.get("status") != "finished" else None
+    entry = about.get("diverged")
+    at = entry.get("env_steps") if isinstance(entry, dict) and about.get("status") != "finished" else None
     return (None, "") if _count(at) is None else (_count(at), "training met numbers that are not finite,")
 
 
@@ -279,11 +274,11 @@ def _divergence(about: Mapping[str, Any], evaluations: Mapping[str, np.ndarray])
 
 
 def read_evaluations(path: Path, problems: list[str], notes: list[str]) -> dict[str, np.ndarray]:
-    """The columns in `NUMBERS`, `[n]` each, by rising step; appends to `problems` and `notes`.
+    """Reads the columns in `NUMBERS`, `[n]` each, by rising step. Appends to `problems` and `notes`.
 
-    A last line without its end is left out, whatever it holds: a number that lost digits still reads as a number. A column
-    that is missing is NaN. Of a step that is there twice, the later row counts. Rows with a step that counts nothing,
-    or with a number beyond `events.LARGEST`, are left out and a problem.
+    A last line without line end is left out, because a number that lost digits still reads as a number. A missing column is
+    NaN. If a step occurs twice, the later row counts. Rows without a step are left out with a note. Rows with a step out of
+    range, or with a number beyond `events.LARGEST`, are left out with a problem.
     """
     rows: dict[int, list[float]] = {}
     for row in _rows(path, problems, notes):
@@ -294,7 +289,7 @@ def read_evaluations(path: Path, problems: list[str], notes: list[str]) -> dict[
             _add(problems, f"evaluations.csv has rows with impossible numbers, the first at step {step:g}, left out")
         else:
             if int(step) in rows:
-                _add(notes, "evaluations.csv has steps that are there twice; the later row counts")
+                _add(notes, "evaluations.csv has steps that occur twice; the later row counts")
             rows[int(step)] = row
     table = np.array([rows[step] for step in sorted(rows)], dtype=np.float64).reshape(-1, len(NUMBERS))
     if not problems and not len(table):
@@ -325,7 +320,7 @@ def _rows(path: Path, problems: list[str], notes: list[str]) -> list[list[float]
             notes.append(f"evaluations.csv has no column {', '.join(missing)}")
         places = [head.get(name, math.inf) for name in NUMBERS]
         return [[_number(row[int(i)] if i < len(row) else None) for i in places] for row in reader if row]
-    except csv.Error as error:  # zero bytes, as a machine that went down leaves them
+    except csv.Error as error:  # such as zero bytes after a crash of the machine
         problems.append(f"evaluations.csv cannot be read: {error}")
         return []
 

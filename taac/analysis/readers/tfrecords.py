@@ -1,4 +1,4 @@
-"""TFRecord files, which TensorBoard's event files are: where the records lie, and which are whole.
+"""Reads TFRecord files, the format of TensorBoard's event files: finds records and checks which are intact.
 
 A record is the length of its payload (uint64), a checksum of those 8 bytes (uint32), the payload, and its checksum
 (uint32), all little-endian. The checksum is CRC-32C (Castagnoli), rotated right by 15 bits, plus 0xa282ead8. See
@@ -17,34 +17,34 @@ import numpy as np
 
 from taac.runs import files
 
-MAX_BYTES = 1 << 30  # of a file
-MAX_RECORDS = 1 << 22  # of a file; a run of 10^7 steps with 100 tags each 1000 steps writes a quarter of that
+MAX_BYTES = 1 << 30  # per file
+MAX_RECORDS = 1 << 22  # per file; a run of 10^7 steps with 100 tags every 1000 steps writes a quarter of that
 _HEAD, _FOOT = 12, 4  # bytes before and after a payload
-_BLOCK = 1 << 20  # places that are looked at together
-_NAMED = 4  # damaged stretches that notes name
+_BLOCK = 1 << 20  # number of positions searched at once
+_NAMED = 4  # the most damaged stretches named in notes
 
 
 class Records(NamedTuple):
     """The records of one file, in order."""
 
     data: np.ndarray  # [bytes] uint8, the file
-    start: np.ndarray  # [n] int64, where a payload begins
-    length: np.ndarray  # [n] int64, of the payload
-    notes: tuple[str, ...]  # what was left out of the file
+    start: np.ndarray  # [n] int64, where each payload begins
+    length: np.ndarray  # [n] int64, of each payload
+    notes: tuple[str, ...]  # on parts of the file that were left out
 
 
 def read(path: Path, most: int = MAX_RECORDS) -> Records:
-    """All records whose length can be trusted; after damage, reading goes on at the next whole head of a record.
+    """Reads all records whose length has a valid checksum. After damage, continues at the next intact record head.
 
-    Payloads are not checked yet: `intact`. Time and memory grow with the size of the file, however it is damaged; damage takes
-    some 10 seconds a GiB.
+    It does not check payloads; `intact` does. Time and memory are linear in the size of the file, however it is damaged. A
+    damaged file takes about 10 seconds per GiB.
 
     Args:
-        most: records; those after them are left out.
+        most: the most records to read; later ones are left out.
 
     Raises:
         OSError: the file is missing or cannot be read.
-        Damaged: it is no plain file, or longer than `MAX_BYTES`.
+        Damaged: it is not a plain file, or longer than `MAX_BYTES`.
     """
     raw = files.read_bounded(path, MAX_BYTES)
     data = np.frombuffer(raw, dtype=np.uint8)
@@ -59,18 +59,18 @@ def read(path: Path, most: int = MAX_RECORDS) -> Records:
 
 
 def intact(records: Records, rows: np.ndarray) -> np.ndarray:
-    """Whether the payloads of some records have their checksum: `[len(rows)]` bool. Takes time by the longest of them."""
+    """Whether the payloads of some records match their checksums, `[len(rows)]` bool. The longest one determines the time."""
     start, length = records.start[rows], records.length[rows]
     return _masked_crc(records.data, start, length) == _uint32(records.data, start + length)
 
 
 def crc32c(data: np.ndarray, start: np.ndarray, length: np.ndarray) -> np.ndarray:
-    """CRC-32C of several stretches of bytes at once, `[n]` uint32: byte j of all of them, then byte j + 1."""
+    """CRC-32C of several byte ranges at once, `[n]` uint32. Processes byte j of all ranges, then byte j + 1."""
     order = np.argsort(-length, kind="stable")
     start, falling = start[order], -length[order]
     crc = np.full(start.shape, 0xFFFFFFFF, dtype=np.uint32)
     for j in range(-falling[0] if falling.size else 0):
-        n = np.searchsorted(falling, -j)  # those longer than j
+        n = np.searchsorted(falling, -j)  # number of ranges longer than j
         crc[:n] = _TABLE[(crc[:n] ^ data[start[:n] + j]) & 0xFF] ^ (crc[:n] >> 8)
     out = np.empty_like(crc)
     out[order] = ~crc
@@ -96,7 +96,7 @@ def _masked(crc: np.ndarray) -> np.ndarray:
 
 
 def _chain(data: np.ndarray, raw: bytes, most: int) -> tuple[np.ndarray, int]:
-    """Payloads that follow each other from the beginning on while their heads are whole, and where this ends."""
+    """Follows consecutive records from the start while their heads are intact. Returns the payloads and the end position."""
     unpack, starts, at, end = struct.Struct("<Q").unpack_from, array.array("q"), 0, len(raw) - _HEAD - _FOOT
     while at <= end and len(starts) < most:
         (length,) = unpack(raw, at)
@@ -113,7 +113,7 @@ def _chain(data: np.ndarray, raw: bytes, most: int) -> tuple[np.ndarray, int]:
 
 
 def _chains(data: np.ndarray, raw: bytes, at: int, most: int) -> tuple[np.ndarray, list[str]]:
-    """At most `most` payloads from a damaged place on, and what was left out between them."""
+    """Finds at most `most` payloads after a damaged position. Returns them and notes on what was left out."""
     unpack, starts, end = struct.Struct("<Q").unpack_from, array.array("q"), len(raw) - _HEAD - _FOOT
     heads = _find_heads(data, at, 2 * most)
     notes: list[str] = []
@@ -146,10 +146,11 @@ def _whole_heads(data: np.ndarray, at: np.ndarray) -> np.ndarray:
 
 
 def _find_heads(data: np.ndarray, at: int, enough: int) -> np.ndarray:
-    """Where whole heads of records below 4 GiB are, `[n]` int64, rising, from `at` on; a block at a time, until there are enough.
+    """The positions of intact heads of records below 4 GiB, `[n]` int64, rising, from `at` on.
 
-    The upper 4 of the 8 bytes of such a length are 0, at few places of most files. There, as the checksum of 8 bytes is linear
-    in each bit, it is the exclusive or of one number for each half of the lower 4.
+    It searches a block at a time until there are more than `enough`. The upper 4 of the 8 bytes of such a length are 0, which
+    is true at few positions of most files. The checksum is linear in each bit, so there it is the exclusive or of one number
+    for each half of the lower 4 bytes.
     """
     of_halves, of_zeros = _of_heads()
     found, count = [np.zeros(0, dtype=np.int64)], 0
@@ -169,7 +170,7 @@ def _find_heads(data: np.ndarray, at: int, enough: int) -> np.ndarray:
 
 @functools.cache
 def _of_heads() -> tuple[np.ndarray, np.uint32]:
-    """What each value of each half of the lower 4 bytes of a length adds to its checksum, `[2, 2^16]`; and the checksum of 0."""
+    """The contribution of each value of each half of a length's lower 4 bytes to its checksum, `[2, 2^16]`, and that of 0."""
     lengths = np.stack([np.arange(1 << 16, dtype="<u8"), np.arange(1 << 16, dtype="<u8") << 16])
     crc = crc32c(lengths.reshape(-1).view(np.uint8), np.arange(1 << 17) * 8, np.full(1 << 17, 8)).reshape(2, -1)
     return crc ^ crc[0, 0], crc[0, 0]
