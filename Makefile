@@ -1,12 +1,12 @@
-# `make demo` and `make test` do all the set-up; it is redone only when the dependencies changed.
+# `make demo` and `make test` install everything first, and again only when the dependencies have changed.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO_DIR ?= runs/demo
-# Workers of the test suite; each runs torch on one thread.
+# Number of workers of the test suite; each runs torch on one thread.
 WORKERS ?= 2
-# The peers of `make bench` have an environment of their own; point PEERS_PYTHON at another if there is one.
+# The peers of `make bench` have a separate environment. Set PEERS_PYTHON to use another one.
 PEERS := .venv-peers
 PEERS_PYTHON ?= $(PEERS)/bin/python
 BENCH_FLAGS ?=
@@ -18,7 +18,7 @@ $(STAMP): setup.py constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
-	@# Without its dependencies: its pygame would overwrite pygame-ce, with which it runs as well.
+	@# Installed without its dependencies, because its pygame would overwrite pygame-ce, with which it also works.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps mo-gymnasium
 	@touch $(STAMP)
 
@@ -32,7 +32,7 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy taac
 
-# The hour's work: what needs no training run and no process of its own, in about two minutes.
+# For frequent use: the tests that need no training run and no separate process, in about two minutes.
 QUICK := tests/ops tests/networks tests/replay tests/algorithms tests/analysis tests/test_layers.py tests/test_nest.py \
 	tests/test_specs.py tests/runs/test_files.py tests/training/test_hooks.py tests/runs/test_checkpoint.py \
 	tests/environments/test_seeded_episodes.py
@@ -46,7 +46,7 @@ check: lint types
 
 test: check
 
-# The pages of docs/ that are tables of the code; a test holds them equal.
+# Generates the tables in docs/ from the code. A test checks that they are up to date.
 docs-tables: $(STAMP)
 	$(BIN)/python -m experiments.docs_tables
 

@@ -1,4 +1,4 @@
-"""Packaging of `taac`. Pinned versions of everything are in constraints.txt."""
+"""Packaging of `taac`. constraints.txt pins the versions of all dependencies."""
 
 import pathlib
 import shutil
@@ -23,8 +23,8 @@ class BuildWithConfigs(build_py):
                 shutil.copy2(path, target)
 
 
-# Environments of the tasks that Gymnasium does not have. mo-gymnasium is not among them: 1.3.2 depends on pygame, whose
-# files would overwrite those of pygame-ce, which Gymnasium and highway-env depend on; the Makefile installs it alone.
+# Environments of tasks that Gymnasium does not have. mo-gymnasium 1.3.2 is left out because it depends on pygame, whose files
+# would overwrite those of pygame-ce, which Gymnasium and highway-env need. The Makefile installs it without dependencies.
 MANIPULATION = ["gymnasium-robotics>=1.4.2"]
 DRIVING = ["highway-env>=1.12.1"]
 RAY = ["ray>=2.49"]  # `taac compare --launcher ray`
@@ -41,7 +41,7 @@ setup(
     package_data={"taac": ["py.typed", "machine/amx_product.cpp", "analysis/report/anchors.json", "analysis/report/html/*"]},
     python_requires=">=3.10",
     packages=find_packages(include=["taac", "taac.*"]),
-    # Lower bounds: all of them at once, but safetensors', ran the test suite of an earlier version, on Python 3.10.
+    # An earlier version passed its test suite on Python 3.10 with all of these lower bounds together, except safetensors'.
     install_requires=[
         "torch>=2.6",
         "numpy>=1.26",
