@@ -95,7 +95,7 @@ def test_map_structure_of_many(plan):
 
 @PROPERTY
 @given(PLANS)
-def test_map_structure_gives_a_nest_of_its_own(plan):
+def test_map_structure_returns_a_new_nest(plan):
     original = build(plan, itertools.count())
     for nests in ((original,), (original, original)):
         result = nest.map_structure(lambda *_: -1, *nests)
@@ -167,7 +167,7 @@ def test_paths_use_the_names_of_fields():
 
 
 @pytest.mark.parametrize("leaf", [None, 1.5, "text", torch.zeros(3, 2), torch.zeros(())])
-def test_what_is_no_container_is_a_leaf(leaf):
+def test_anything_but_a_container_is_a_leaf(leaf):
     """A tensor has a length and a string has items; neither is taken apart."""
     assert not nest.is_container(leaf)
     assert nest.flatten({"x": leaf})[0] is leaf
@@ -210,7 +210,7 @@ def test_structures_that_differ_are_refused_with_the_path(one, other, path):
             nest.map_structure(lambda *leaves: leaves, *nests)
 
 
-def test_the_first_difference_is_named_with_what_is_there():
+def test_the_first_difference_is_named_with_both_sides():
     with pytest.raises(TaacError) as error:
         nest.map_structure(max, {"b": {"y": 1, "x": 2}, "a": 1}, {"b": {"x": 1}, "a": ()})
     assert "/b'" in str(error.value) and "['x', 'y']" in str(error.value) and "['x']" in str(error.value)
@@ -229,7 +229,7 @@ def test_the_first_difference_is_named_with_what_is_there():
         (torch.tensor([2, 0]), [[4, 5], [0, 1]], [9, 7]),
     ],
 )
-def test_index_takes_the_same_from_every_leaf(key, x, y):
+def test_index_applies_one_key_to_every_leaf(key, x, y):
     structure = {"x": torch.tensor([[0, 1], [2, 3], [4, 5]]), "rest": One((torch.tensor([7, 8, 9]), ()))}
     indexed = nest.index(structure, key)
     assert same(nest.map_structure(torch.Tensor.tolist, indexed), {"x": x, "rest": One((y, ()))})

@@ -127,13 +127,13 @@ def test_a_unit_box_is_let_through(spec):
         (TensorSpec((2,), torch.float32, np.array([-1, -1]), np.array([1, 0.5])), "rescale"),
     ],
 )
-def test_what_is_no_unit_box_is_refused(spec, words):
+def test_specs_other_than_a_unit_box_are_refused(spec, words):
     with pytest.raises(TaacError, match=words) as error:
         check_unit_box(spec, "TaacAlgorithm")
     assert "TaacAlgorithm" in str(error.value)
 
 
-def test_specs_are_told_apart_by_identity_and_cannot_be_changed():
+def test_specs_compare_by_identity_and_cannot_be_changed():
     """Arrays have no truth value, so specs are not compared; they are hashable and frozen."""
     one, other = bounded((2,), -1, 1), bounded((2,), -1, 1)
     assert one != other and one == one and len({one, other}) == 2
@@ -147,7 +147,7 @@ GEAR = bounded((), 0, 4, torch.int64)
 NESTED = {"legs": (bounded((2,), -1, 1), {"tail": bounded((), -1, 1), "gear": GEAR}), "arm": bounded((2, 1), -1, 1)}
 
 
-def test_a_mixed_action_is_taken_apart_in_the_order_of_its_leaves():
+def test_a_mixed_action_is_split_in_the_order_of_its_leaves():
     mixed = MixedActionSpec(NESTED, "Mixed")
     assert mixed.num_choices == 5
     assert mixed.continuous.shape == (5,) and check_unit_box(mixed.continuous, "Mixed") is mixed.continuous
@@ -222,7 +222,7 @@ def test_each_element_of_a_mixed_action_has_a_place_of_its_own():
     ],
     ids=str,
 )
-def test_what_is_no_mixed_action_is_refused(spec, words):
+def test_specs_other_than_a_mixed_action_are_refused(spec, words):
     with pytest.raises(TaacError, match=words) as error:
         MixedActionSpec(spec, "MixedSac")
     assert "MixedSac" in str(error.value)

@@ -137,7 +137,7 @@ def test_a_policy_is_read_from_a_word():
     assert diverged.parse("-12.5") == -12.5 and diverged.parse("leave_out") == "leave_out"
 
 
-def test_the_curve_of_a_diverged_run_goes_on_where_it_is_known(tmp_path):
+def test_the_curve_of_a_diverged_run_continues_where_it_is_known(tmp_path):
     """Against environment steps it goes on as the worst; of a run that was ended, no update is known past its end."""
     folder = campaign(tmp_path, steps=STEPS[:4])
     told(folder, 450)

@@ -147,7 +147,7 @@ def test_other_forms_of_scalars(tmp_path):
     assert set(events.read(tmp_path).scalars) == {"a", "b"}
 
 
-def test_nan_infinities_and_gaps_are_kept_and_told(tmp_path):
+def test_nan_infinities_and_gaps_are_kept_and_reported(tmp_path):
     values = [1.0, math.nan, 3.0, math.inf, 5.0]
     write(tmp_path, "1", [point(s, v) for s, v in zip((10, 20, 30, 40, 141), values)])
     write(tmp_path, "2", [point(s, 1.0, "b", wall_time=200) for s in (10, 20, 30, 130)])
@@ -196,7 +196,7 @@ def test_a_start_in_the_middle_of_a_file(tmp_path):
     assert series(tmp_path) == {1: 1, 3: 1}
 
 
-def test_later_points_of_a_step_count_and_are_told(tmp_path):
+def test_later_points_of_a_step_count_and_are_reported(tmp_path):
     write(tmp_path, "1", [point(1, 1.0), point(3, 3.0), point(1, 9.0), point(2, 2.0), point(1, 1.0, "b")])
     found = events.read(tmp_path)
     assert series(tmp_path) == {1: 9, 2: 2, 3: 3}
@@ -227,7 +227,7 @@ def test_folders_below_and_folders_without_events(tmp_path):
 # --- Damage ---------------------------------------------------------------------------------------
 
 
-def test_a_file_torn_anywhere_gives_its_whole_records(tmp_path):
+def test_a_file_torn_anywhere_yields_its_whole_records(tmp_path):
     path = write(tmp_path, "1", [point(s, float(s)) for s in (1, 2, 3)])
     data, third = path.read_bytes(), place(path, 2) - 12
     for size in range(third, len(data)):
@@ -247,7 +247,7 @@ def test_a_payload_that_does_not_fit_its_checksum_is_left_out(tmp_path, offset):
 
 
 @pytest.mark.parametrize("offset", range(12))
-def test_reading_goes_on_behind_a_head_that_is_damaged(tmp_path, offset):
+def test_reading_continues_after_a_damaged_head(tmp_path, offset):
     path = write(tmp_path, "1", [point(s, float(s)) for s in (1, 2, 3, 4)])
     at, following = place(path, 1) - 12, place(path, 2) - 12
     spoil(path, at + offset)

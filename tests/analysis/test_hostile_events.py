@@ -51,13 +51,13 @@ def read(folder):
     ],
     ids=lambda message: message.summary.value[0].tag[:5] + str(message.summary.value[0].tensor.dtype),
 )
-def test_what_is_no_scalar_is_left_out_and_the_rest_is_read(tmp_path, message):
+def test_records_that_are_not_scalars_are_skipped(tmp_path, message):
     write(tmp_path, "1", [point(1, 2.0), message, point(3, 4.0)])
     assert list(read(tmp_path).scalars) == ["a"]
     assert series(tmp_path) == {1: 2.0, 3: 4.0}
 
 
-def test_a_value_of_which_no_mean_can_be_taken_is_infinite(tmp_path):
+def test_a_value_too_large_for_a_mean_becomes_infinite(tmp_path):
     messages = [tensor(i, dtype=types_pb2.DT_DOUBLE, double_val=[v]) for i, v in enumerate((1.7e308, -1e61, 1e59))]
     write(tmp_path, "1", messages)
     assert series(tmp_path, "t") == {0: math.inf, 1: -math.inf, 2: 1e59}

@@ -147,13 +147,13 @@ def test_a_bad_run_json_is_no_finished_run_of_a_comparison(tmp_path, content):
 @pytest.mark.parametrize(
     "row", ["1e300,1", "5,nan", "5,inf", "5,1e300", "5", "-5,1", "x" * 200_000 + ",1", "9" * 300 + ",1"]
 )
-def test_evaluations_that_are_none_tell_no_pace(tmp_path, row):
+def test_invalid_evaluations_yield_no_pace(tmp_path, row):
     (tmp_path / "config.gin").write_text("num_env_steps = 100\n")
     (tmp_path / "evaluations.csv").write_text(f"env_steps,seconds\n{row}\n")
     assert time_left.read_pace(tmp_path, 0.0) is None
 
 
-def test_a_budget_of_many_digits_tells_no_pace(tmp_path):
+def test_a_budget_of_many_digits_yields_no_pace(tmp_path):
     (tmp_path / "config.gin").write_text(f"num_env_steps = {'9' * 400}\n")
     (tmp_path / "evaluations.csv").write_text("env_steps,seconds\n5,1\n")
     assert time_left.read_pace(tmp_path, 0.0) is None

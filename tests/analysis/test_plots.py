@@ -56,7 +56,7 @@ def test_a_run_of_one_evaluation_is_drawn_without_warnings(tmp_path):
     assert picture.stat().st_size > 1000
 
 
-def test_a_run_with_problems_is_drawn_and_they_are_told(tmp_path):
+def test_a_run_with_problems_is_drawn_and_they_are_reported(tmp_path):
     folder = make_run(tmp_path / "run", returns=[1, 2, NAN, *range(7)])
     (folder / "run.json").write_text("{")
     notes = plots.plot_run(folder)[2]
@@ -94,7 +94,7 @@ def test_one_run_has_no_interval_and_is_not_cut(tmp_path):
     assert np.isnan(curve.low).all() and not notes
 
 
-def test_a_value_that_is_no_number_leaves_a_gap_and_is_told(tmp_path):
+def test_a_value_that_is_not_finite_leaves_a_gap_and_is_reported(tmp_path):
     make_group(tmp_path, [{10: 1, 20: 2, 30: math.inf, 40: 4}, {10: 1, 25: 2, 40: 5}])
     curve, notes = only(tmp_path)
     assert curve.steps.tolist() == [10, 20, 25, 30, 40]

@@ -94,7 +94,7 @@ def test_area_under_the_curve_is_the_trapezoids(comparison):
             assert method_of(comparison, task, method)["area"]["mean"]["estimate"] == pytest.approx(np.mean(areas))
 
 
-def test_every_run_is_told_with_its_scores(comparison):
+def test_every_run_is_listed_with_its_scores(comparison):
     runs = comparison["runs"]
     assert len(runs) == 30
     for run in runs:
@@ -177,7 +177,7 @@ def test_exploring_repetition_of_a_longer_run_is_that_before_the_compared_step(t
     assert of["repetition_exploring"]["jerk"]["mean"]["estimate"] == 2
 
 
-def test_event_files_that_are_damaged_are_told(tmp_path):
+def test_damaged_event_files_are_reported(tmp_path):
     folder = summarize(make_run(tmp_path / "run"), {"rollout/jerk": {800: 2.0, 900: 3.0}})
     (file,) = folder.glob("*tfevents*")
     file.write_bytes(file.read_bytes()[:-1])
@@ -341,7 +341,7 @@ def left_out(content):
     return {r["folder"]: r["left_out"] for r in content["runs"] if r["left_out"]}
 
 
-def test_unfinished_and_diverged_runs_are_left_out_and_told_where_that_is_asked_for(tmp_path):
+def test_unfinished_and_diverged_runs_are_left_out_on_request_and_reported(tmp_path):
     for seed in range(3):
         make_run(tmp_path / f"run{seed}", seed=seed, returns=np.array(STEPS) + seed)
     make_run(tmp_path / "short", seed=3, steps=STEPS[:4], status="running")
@@ -360,7 +360,7 @@ def test_unfinished_and_diverged_runs_are_left_out_and_told_where_that_is_asked_
     assert "run nearly (sac) is included, but not finished: its status is 'running'" in told
 
 
-def test_a_finished_run_whose_evaluations_end_early_is_told(tmp_path):
+def test_a_finished_run_whose_evaluations_end_early_is_reported(tmp_path):
     for seed in range(3):
         make_run(tmp_path / f"run{seed}", seed=seed)
     make_run(tmp_path / "cut", seed=3, steps=STEPS[:7])
@@ -392,7 +392,7 @@ LOG = "old/root/Hopper-v5/bad/seed_0.log"
         ({"status": "finished", "error": None}, "finished"),
     ],
 )
-def test_planned_runs_that_left_no_folder_are_told(tmp_path, run, told):
+def test_planned_runs_without_a_folder_are_reported(tmp_path, run, told):
     planned = [{**PLANNED, "log": LOG, **run}]
     for seed in range(2):  # moved since: one is known by what it says of itself, the other by where it is
         make_run(tmp_path / "Hopper-v5" / "sac" / f"seed_{seed}", seed=seed, returns=np.array(STEPS) + seed)
@@ -405,7 +405,7 @@ def test_planned_runs_that_left_no_folder_are_told(tmp_path, run, told):
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"runs": 3}', '{"runs": [1]}', '{"runs": [{"task": "T"}]}', "\0"])
-def test_a_damaged_plan_is_told(tmp_path, text):
+def test_a_damaged_plan_is_reported(tmp_path, text):
     make_run(tmp_path / "run")
     (tmp_path / "compare.json").write_text(text)
     warnings = make_report(tmp_path, Options())["warnings"]
@@ -462,7 +462,7 @@ def test_mixed_budgets_are_compared_at_the_smaller(tmp_path):
     assert content["warnings"][0].startswith("not comparable: budget on Hopper-v5")
 
 
-def test_fewer_evaluations_than_asked_for_are_told(tmp_path):
+def test_fewer_evaluations_than_requested_are_reported(tmp_path):
     make_run(tmp_path / "a", steps=(1000,), returns=(7,))
     comparison = make_report(tmp_path, Options())
     content = comparison

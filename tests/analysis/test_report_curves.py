@@ -94,7 +94,7 @@ def test_against_wall_time_seeds_are_interpolated_where_both_have_been(two):
     assert known[11] == pytest.approx((1.2 + 1) / 2) and known[40] == pytest.approx((9 + 6 + 27 / 11) / 2)
 
 
-def test_a_column_that_a_method_lacks_takes_it_off_that_axis_alone(two):
+def test_a_missing_column_removes_a_method_from_that_axis_only(two):
     for seed in range(2):
         write(two / f"taac{seed}", training_decisions=[""] * 4)
     rows = {(c["measure"], c["axis"]): c for c in make_report(two, Options())["curves"]}

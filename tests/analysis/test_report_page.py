@@ -97,7 +97,7 @@ def test_the_page_names_no_other_file(hostile):
     assert set(re.findall(r"https?://[\w./]+", text)) == {"http://www.w3.org/1999/xhtml", "http://www.w3.org/2000/svg"}
 
 
-def test_what_is_not_finite_is_no_page():
+def test_a_page_refuses_numbers_that_are_not_finite():
     with pytest.raises(ValueError):
         html_page({"score": math.nan})
 
@@ -218,7 +218,7 @@ def test_over_tasks_with_anchors_and_their_source(page, content):
 
 
 @needs_browser
-def test_warnings_runs_and_statements_are_all_told(page, content):
+def test_warnings_runs_and_statements_are_all_shown(page, content):
     assert (
         page.evaluate("[...document.querySelectorAll('.warnings li')].map(e => e.textContent)") == content["warnings"]
     )

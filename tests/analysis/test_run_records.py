@@ -46,7 +46,7 @@ def test_where_the_name_of_a_method_is_from(tmp_path, method, algorithm, expecte
     assert (record.method, record.method_rule) == expected
 
 
-def test_a_record_holds_what_the_folder_tells(tmp_path):
+def test_a_record_holds_the_contents_of_the_folder(tmp_path):
     record = only(make_run(tmp_path / "run", seed=3, budget=5000, updates_per_iteration=3, task="Ant-v5").parent)
     assert (record.task, record.seed, record.budget, record.update_ratio) == ("Ant-v5", 3, 5000, 1.5)
     assert record.versions == VERSIONS and record.status == "finished" and not record.problems and not record.notes
@@ -93,7 +93,7 @@ def test_a_torn_last_line_is_left_out_even_where_it_reads_as_numbers(tmp_path):
     assert "torn" in record.notes[0] and not record.problems
 
 
-def test_columns_that_older_runs_lack_are_nan_and_told(tmp_path):
+def test_columns_that_older_runs_lack_are_nan_and_reported(tmp_path):
     make_run(tmp_path / "run", columns=[c for c in COLUMNS if c not in ("jerk", "fraction_same")])
     record = only(tmp_path)
     assert np.isnan(record.evaluations["jerk"]).all() and np.isfinite(record.returns).all()

@@ -113,7 +113,7 @@ def test_equal_scores_have_themselves_for_every_aggregate(name):
 
 @PROPERTY
 @given(ragged)
-def test_below_gamma_the_gap_is_what_is_missing_and_above_it_is_none(scores):
+def test_the_optimality_gap_is_the_shortfall_below_gamma_and_0_above(scores):
     assert optimality_gap(scores, gamma=10) == pytest.approx(10 - mean(scores))
     assert optimality_gap(scores, gamma=-10) == 0
 

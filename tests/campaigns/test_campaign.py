@@ -172,7 +172,7 @@ def test_ctrl_c_stops_the_runs_and_nothing_is_left_at_work(tmp_path, number):
     wait_for(lambda: len({p.parent for p in tmp_path.glob("**/checkpoints/*.json")}) == 2, process)
     process.send_signal(number)
     code, _, err = finish(process)
-    assert code == 75 and "the same command goes on" in err and "Traceback" not in err
+    assert code == 75 and "the same command resumes" in err and "Traceback" not in err
     assert not processes(str(tmp_path))
     assert all("num_env_steps = 1000000" in path.read_text() for path in tmp_path.glob("**/config.gin"))
     assert {run["status"] for run in record(tmp_path).values()} == {"waiting"}

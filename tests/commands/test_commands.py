@@ -214,7 +214,7 @@ def test_a_signal_stops_a_run_in_order_and_a_second_one_at_once(tmp_path, number
     out, err = process.communicate()
     assert process.returncode == 75, err
     assert "Traceback" not in err and "left at once" not in err
-    assert f"{number} at" in err and "resumable: the same command goes on" in err
+    assert f"{number} at" in err and "resumable: the same command continues" in err
     (checkpoint,) = (tmp_path / "run" / "checkpoints").glob("*.json")
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "interrupted"
 
@@ -265,7 +265,7 @@ def test_a_signal_to_all_processes_of_a_run_stops_it_in_order(tmp_path, number):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-def test_a_run_whose_output_nobody_reads_any_more_is_stopped_in_order_too(tmp_path):
+def test_a_run_whose_output_pipe_is_closed_still_stops_in_order(tmp_path):
     """`taac train ... | tee log`: Ctrl-C ends tee at once."""
     process = long_run(tmp_path, stderr=subprocess.STDOUT)
     process.stdout.close()
@@ -438,7 +438,7 @@ def test_plot_draws_any_summaries_of_many_runs(trained, tmp_path):
     assert listing(tmp_path) == before
 
 
-def test_report_compares_what_is_there(trained, tmp_path):
+def test_report_compares_the_runs_that_exist(trained, tmp_path):
     """A real run, and the same run of another version: refused, until it is allowed."""
     for seed in range(2):
         shutil.copytree(trained[0], tmp_path / "runs" / f"seed_{seed}")

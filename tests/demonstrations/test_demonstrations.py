@@ -80,7 +80,7 @@ def test_they_give_way_to_newer_frames():
     assert seen == {3, 4, 5, 6, 1000, 1001, 1002, 1003}
 
 
-def test_what_is_given_is_left_alone():
+def test_the_arguments_are_not_changed():
     given = frames("FMMLFML")
     prefilled(buffer(num_envs=3), given)
     assert torch.equal(given.time_step.step_type, frames("FMMLFML").time_step.step_type)
@@ -132,7 +132,7 @@ def test_frames_are_added_to_the_agent_s():
     assert replay.num_bytes == own.num_bytes + replay.demonstrations.num_bytes
 
 
-def test_saved_and_taken_up():
+def test_state_is_saved_and_restored():
     replay = SqilReplay(filled(20), frames("FMMMLFMML"))
     other = SqilReplay(buffer(), frames("FMMMLFMML"))
     other.load_state_dict(replay.state_dict())

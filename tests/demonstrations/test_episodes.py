@@ -80,7 +80,7 @@ def recorded(tmp_path):
 
 @pytest.mark.parametrize("env_name", [POINT, CAMERA, BOTH, "taac-test/Gears-v0"])
 @pytest.mark.parametrize("num_envs", [1, 3])
-def test_what_is_read_is_what_was_played(env_name, num_envs, tmp_path):
+def test_a_recorded_episode_is_read_back_as_played(env_name, num_envs, tmp_path):
     environment = create_environment(env_name, num_envs=num_envs)
     writer = EpisodeWriter(tmp_path / "e.npz", environment)
     frames = played(environment, 75, writer)
@@ -247,7 +247,7 @@ def masked_episode(mask, discount=1.0):
     )
 
 
-def test_masks_that_allow_nothing_are_refused_where_the_episode_goes_on():
+def test_masks_that_allow_nothing_are_refused_where_the_episode_continues():
     class Choices:
         durations = (1, 1)
         action_spec = specs.TensorSpec((), torch.int64, np.asarray(0), np.asarray(2))
@@ -282,11 +282,11 @@ def _claimed(shape, dtype="<f4"):
         ({"more.npy": b"anything"}, "expected the arrays .*got .*more.npy", zipfile.ZIP_DEFLATED),
         ({"reward.npy": None}, "expected the arrays", zipfile.ZIP_DEFLATED),
         ({"reward.npy": b"\0" * (2 << 20)}, "expected at most 1048576", zipfile.ZIP_DEFLATED),
-        ({"meta.npy": _claimed((10**12,), "|u1")}, "would be 1000000000128 bytes, but is 144", zipfile.ZIP_STORED),
-        ({"reward.npy": _claimed((10**6, 10**6))}, "would be 4000000000128 bytes, but is 144", zipfile.ZIP_STORED),
-        ({"reward.npy": _claimed((-2, -2))}, "would be", zipfile.ZIP_STORED),
+        ({"meta.npy": _claimed((10**12,), "|u1")}, "would have 1000000000128 bytes, but has 144", zipfile.ZIP_STORED),
+        ({"reward.npy": _claimed((10**6, 10**6))}, "would have 4000000000128 bytes, but has 144", zipfile.ZIP_STORED),
+        ({"reward.npy": _claimed((-2, -2))}, "would have", zipfile.ZIP_STORED),
         ({"reward.npy": b"\x93NUMPY\x03\0" + b"\0" * 8}, "format", zipfile.ZIP_STORED),
-        ({}, "compressed otherwise", zipfile.ZIP_LZMA),
+        ({}, "compressed in a way that NumPy does not use", zipfile.ZIP_LZMA),
     ],
 )
 def test_what_would_be_unlike_itself_in_memory_is_refused_unread(recorded, monkeypatch, changes, message, form):
@@ -304,7 +304,7 @@ def test_what_would_be_unlike_itself_in_memory_is_refused_unread(recorded, monke
 
 def _only_sound(array, message):
     """Before the list of arrays is refused, only the description is read."""
-    assert array.dtype == np.uint8 or "would be" in message or "format" in message
+    assert array.dtype == np.uint8 or "would have" in message or "format" in message
     return array
 
 

@@ -88,7 +88,7 @@ def test_a_dict_observation_gets_one_leaf_more():
     assert list(observation) == ["a", "action_mask"] and observation["action_mask"].tolist() == [1, 0, 1]
 
 
-def test_taxi_tells_its_mask_in_the_info():
+def test_taxi_reports_its_mask_in_the_info():
     newest = max(name for name in gymnasium.registry if name.startswith("Taxi-v"))  # versions before it are refused
     environment = create_environment(newest, wrappers=(ActionMaskFromInfo,))
     frame = environment.reset(0)

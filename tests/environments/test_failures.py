@@ -46,7 +46,7 @@ def test_an_environment_that_raises_is_named_with_seed_step_and_action(tmp_path,
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("how, shown", [("sys.exit", "SystemExit(0)"), ("interrupt", "KeyboardInterrupt()")])
-def test_one_that_would_end_the_process_is_named(tmp_path, monkeypatch, how, shown, asynchronous):
+def test_an_environment_that_would_end_the_process_is_named(tmp_path, monkeypatch, how, shown, asynchronous):
     monkeypatch.setattr(signal, "getsignal", lambda number: None)  # as in training, where Ctrl-C is handled otherwise
     environment = fragile(tmp_path, how, asynchronous=asynchronous)
     with pytest.raises(EnvironmentFailed) as error:
@@ -108,7 +108,7 @@ def test_an_environment_that_changes_torch_is_named_and_the_change_undone(tmp_pa
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_one_that_changes_torch_when_it_is_made(asynchronous):
+def test_an_environment_that_changes_torch_when_it_is_created(asynchronous):
     name = env_id("Quits")
     if asynchronous:
         create_environment(name, env_kwargs={"when": "dtype"}, asynchronous=True).close()
@@ -143,7 +143,7 @@ def test_an_environment_that_dies_or_hangs_is_named_and_recreated(tmp_path, how,
     environment.close()
 
 
-def test_one_that_cannot_be_made_again_at_once_is_tried_again(tmp_path):
+def test_a_failed_recreation_is_tried_again(tmp_path):
     environment = fragile(tmp_path, "raise", asynchronous=True, max_restarts=3)
     make, outcomes = environment._remake, [ConnectionRefusedError("no simulator"), TaacError("none at all"), None]
 
@@ -167,7 +167,7 @@ def test_one_that_cannot_be_made_again_at_once_is_tried_again(tmp_path):
 
 
 @pytest.mark.parametrize("how", ["killed", "left open"])
-def test_no_process_outlives_the_run_even_one_that_hangs(tmp_path, how):
+def test_no_process_outlives_the_run_even_if_it_hangs(tmp_path, how):
     script = tmp_path / "run.py"
     script.write_text(
         "import os, signal, sys, threading, time\n"
@@ -191,7 +191,7 @@ def test_no_process_outlives_the_run_even_one_that_hangs(tmp_path, how):
     wait_for(lambda: not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids))
 
 
-def test_environments_of_this_process_are_not_made_anew(tmp_path):
+def test_environments_of_this_process_are_not_recreated(tmp_path):
     environment = fragile(tmp_path, "raise", max_restarts=5)
     with pytest.raises(EnvironmentFailed) as error:
         break_down(environment)

@@ -58,7 +58,7 @@ def test_neither_draws(monkeypatch, variables):
     assert "MUJOCO_GL" not in variables
 
 
-def test_what_is_set_already_stays(monkeypatch, variables):
+def test_variables_that_are_set_are_kept(monkeypatch, variables):
     tried = trying(monkeypatch, "egl", "osmesa")
     variables["MUJOCO_GL"], variables["SDL_VIDEODRIVER"] = "osmesa", "x11"
     offscreen.prepare(CHEETAH)

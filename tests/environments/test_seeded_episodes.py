@@ -68,7 +68,7 @@ def test_the_first_episode_has_the_seed_itself_and_all_seeds_differ():
     assert len(set(seeds)) == len(seeds) and all(0 <= seed < 2**31 for seed in seeds)
 
 
-def test_a_simulator_that_remembers_is_made_anew_for_every_episode():
+def test_a_simulator_that_keeps_state_is_recreated_for_every_episode():
     fresh, used = [], []
     for seen, remake in ((fresh, True), (used, False)):
         env = SeededEpisodes(Remembering, remake=remake)
@@ -93,7 +93,7 @@ def test_a_simulator_that_remembers_is_made_anew_for_every_episode():
     ],
     ids=lambda value: value.rpartition("/")[2] if isinstance(value, str) else ",".join(value),
 )
-def test_wherever_the_episodes_are_they_are_reached_again_and_go_on_alike(env_name, settings):
+def test_episodes_are_restored_at_any_step_and_continue_alike(env_name, settings):
     env, again = create_environment(env_name, **settings), create_environment(env_name, **settings)
     log, generator = ActionLog(env), torch.Generator().manual_seed(0)
     time_step = env.reset(7)

@@ -139,7 +139,7 @@ def test_the_reward_at_first_is_zero_whatever_the_vector_environment_says():
     assert [float(f.reward) for f in play(VectorEnvironment(env, "restless"), 3)] == [0, 7, 0, 7]
 
 
-def test_reset_begins_anew_in_the_middle_of_episodes_and_right_after_their_end():
+def test_reset_begins_new_episodes_in_the_middle_and_right_after_an_end():
     environment = counter(("1t",), ("3t",))
     play(environment, 1)  # environment 0 stands at LAST, environment 1 at MID
     frames = play(environment, 1)
@@ -248,7 +248,7 @@ def test_environment_i_is_seeded_with_the_seed_plus_i():
     np.testing.assert_array_equal(first, expected)
 
 
-def test_the_same_seed_gives_the_same_time_steps():
+def test_the_same_seed_yields_the_same_time_steps():
     environment = create_environment(env_id("Noise"), 3)
     first = noise(play_noise(environment, 40))
     assert (first[:, :, 2] == LAST).sum() > 5, "several episodes ended"
@@ -361,7 +361,7 @@ def test_nested_actions_arrive_part_by_part_and_are_zero_at_first():
     ]  # fmt: skip
 
 
-def test_a_fault_after_a_nested_action_tells_every_part_of_it():
+def test_a_fault_after_a_nested_action_reports_every_part_of_it():
     class Pair(Faulty):
         def __init__(self):
             super().__init__(seed=1)
@@ -441,7 +441,7 @@ def test_other_autoreset_modes_are_refused(mode):
         VectorEnvironment(SyncVectorEnv([Probe], autoreset_mode=mode), "it")
 
 
-def test_an_environment_that_does_not_tell_its_autoreset_mode_is_refused():
+def test_an_environment_without_an_autoreset_mode_is_refused():
     env = SyncVectorEnv([Probe])
     del env.metadata["autoreset_mode"]
     with pytest.raises(TaacError, match="autoreset mode None"):
@@ -453,7 +453,7 @@ def test_an_environment_that_does_not_tell_its_autoreset_mode_is_refused():
 
 @pytest.mark.parametrize("value, shown", [(float("nan"), "nan"), (float("inf"), "inf"), (float("-inf"), "-inf")])
 @pytest.mark.parametrize("where, name", [("reward", "a reward"), ("observation", "an observation 'parts/1'")])
-def test_what_is_not_finite_is_refused_by_environment_and_step(where, name, value, shown):
+def test_numbers_that_are_not_finite_are_refused_with_environment_and_step(where, name, value, shown):
     kwargs = {"where": where, "value": value, "seed": 22, "step": 3}
     environment = create_environment(env_id("Faulty"), 4, env_kwargs=kwargs)
     environment.reset(20)  # so number 2 is at fault

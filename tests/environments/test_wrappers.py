@@ -65,7 +65,7 @@ def test_a_termination_without_success_has_reward_0():
     assert success(1, "1t", ()) == [(FIRST, 0, 1), (LAST, 0, 0)]
 
 
-def test_an_environment_that_does_not_tell_success_is_refused():
+def test_an_environment_that_does_not_report_success_is_refused():
     environment = create_environment(env_id("Counter"), wrappers=(SuccessEndsEpisode,))
     environment.reset(0)
     with pytest.raises(TaacError, match=r"needs info\['is_success'\].*the info has nothing"):

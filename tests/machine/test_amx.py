@@ -86,7 +86,7 @@ def test_three_parts_are_as_exact_as_float32_and_two_and_one_are_not():
 @needs_amx
 @pytest.mark.parametrize("parts", [1, 2, 3])
 @pytest.mark.parametrize("number", ["inf", "-inf", "nan", "3.4028e38"])
-def test_what_is_not_finite_stays_so_where_it_belongs(parts, number):
+def test_numbers_that_are_not_finite_affect_only_their_results(parts, number):
     for transposed in (False, True):
         x = torch.ones(20, 40).t() if transposed else torch.ones(40, 20)
         x[7, 3] = float(number)
@@ -116,7 +116,7 @@ def test_other_tensors_are_refused(x, y, parts):
         amx.amx_product(x, y, parts)
 
 
-def test_what_is_missing_is_said(monkeypatch, tmp_path):
+def test_the_missing_feature_is_named(monkeypatch, tmp_path):
     missing = amx.missing.__wrapped__
     with monkeypatch.context() as patch:
         patch.setattr(amx, "_processor_flags", lambda: amx._NEEDED - {"amx_tile"})

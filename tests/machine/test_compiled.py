@@ -136,7 +136,7 @@ def test_the_compiler_is_found():
     check_compiler()
 
 
-def test_without_a_compiler_it_is_said_what_is_missing(tmp_path):
+def test_without_a_compiler_the_error_says_what_is_missing(tmp_path):
     """In a process of its own: torch remembers whether it found one."""
     code = "from taac.machine.compiled import check_compiler; check_compiler()"
     environment = {**os.environ, "CXX": "no-such-compiler", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}

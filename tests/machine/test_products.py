@@ -73,7 +73,7 @@ def test_auto_is_the_fastest_exact_one(monkeypatch):
     assert products.resolve("auto", CPU, compiled=True) == "plain"
 
 
-def test_what_is_not_there_is_refused(monkeypatch):
+def test_products_that_are_not_available_are_refused(monkeypatch):
     monkeypatch.setattr(products, "onednn_is_exact", lambda: False)
     with pytest.raises(
         TaacError, match=r"'onednn' were requested, but .* no exact float32 product.*use 'auto' or 'plain'"
@@ -110,7 +110,7 @@ def test_speeds_are_measured():
     assert 0.01 < products.speed("bfloat16x3") < 100
 
 
-def test_products_that_round_are_not_taken_for_exact(monkeypatch):
+def test_products_that_round_do_not_count_as_exact(monkeypatch):
     """On a processor that would really compute in bfloat16, the check must see it."""
     real = torch.bmm
 

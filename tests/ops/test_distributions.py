@@ -171,7 +171,7 @@ def test_gradients_of_the_sample_match_finite_differences():
 
 
 # --- Beta -----------------------------------------------------------------------------------------
-def test_beta_gives_going_on_first_and_switching_second():
+def test_beta_lists_continuing_first_and_switching_second():
     # Advantage of switching 3 - 1 = 2, alpha 2: odds e^1, so beta_1 = e / (1 + e) = 0.731.
     beta = beta_distribution(torch.tensor([1.0, 3.0]), 2.0)
     assert beta.tolist() == pytest.approx([1 / (1 + math.e), math.e / (1 + math.e)], rel=1e-6)
@@ -239,7 +239,7 @@ def test_beta_does_not_clamp_a_greater_alpha():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_beta_takes_alpha_as_tensor_or_number(dtype):
+def test_beta_accepts_alpha_as_tensor_or_number(dtype):
     q = torch.tensor([[0.5, 1.0], [2.0, -1.0]], dtype=dtype)
     expected = beta_distribution(q, 0.25)
     quarter = torch.tensor(0.25)

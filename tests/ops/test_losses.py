@@ -20,7 +20,7 @@ def test_action_gradient_loss_by_hand():
     assert action.grad.tolist() == [[-3.0, 4.0], [0.0, -1.0]]
 
 
-def test_action_gradient_loss_gives_the_policy_gradient():
+def test_the_gradient_of_action_gradient_loss_is_the_policy_gradient():
     """Actor a = W s and critic Q = -|a - c s_0|^2: `-dQ/da da/dW = 2 (a - c s_0) s^T`, in numpy."""
     generator = np.random.default_rng(1)
     weight, target = generator.normal(size=(2, 3)), generator.normal(size=2)

@@ -140,6 +140,6 @@ def test_a_parameter_is_a_number_or_follows():
         (lambda: PiecewiseSchedule((1, 2)), "bind one of env_steps and updates"),
     ],
 )
-def test_what_is_no_schedule_is_refused(make, words):
+def test_invalid_schedules_are_refused(make, words):
     with pytest.raises(TaacError, match=words):
         make()

@@ -51,7 +51,7 @@ def test_no_column_is_drawn_twice_or_more_often_than_allowed(steps, most):
     assert len(starts) == min(steps, most) == len(set(starts)) and starts == sorted(starts)
 
 
-def test_the_caption_says_what_is_left_out():
+def test_the_caption_names_what_is_left_out():
     short = table("arra")
     assert len(_caption(short, columns(short))) == 1
     assert "4 steps in 2 actions; each column is one action" in _caption(short, columns(short))[0]

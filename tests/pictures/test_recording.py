@@ -68,7 +68,7 @@ def test_an_episode_that_begins_without_a_decision_counts_its_run_from_one():
     assert [s.run.tolist() for s in follow((("4u",),), [False, False, True, False])] == [[1], [2], [1], [2]]
 
 
-def test_so_many_episodes_are_followed_and_each_begins_anew():
+def test_the_requested_number_of_episodes_is_followed_each_from_step_1():
     """Episodes of 2, 3 and 2 steps, of which the first two are followed; the action at LAST is never recorded."""
     seen = follow((("2t", "3u", "2t"),), [False, False, True], num_episodes=2)
     assert [s.number for s in seen] == [1, 2, 1, 2, 3]
@@ -181,7 +181,7 @@ def test_the_overlay_hides_nothing_and_says_act_or_repeat(height, width, parts):
     assert 0 < count(repeating, ACT) < count(acting, ACT)  # the step before, on the tape
 
 
-def test_the_tape_begins_anew_with_an_episode_and_goes_on_through_steps_that_are_not_filmed():
+def test_the_tape_restarts_with_an_episode_and_includes_steps_that_are_not_filmed():
     frame = np.zeros((300, 300, 3), np.uint8)
     overlay = Overlay()
     assert overlay(episode_step(1, (True,))) is None

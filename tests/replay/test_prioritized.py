@@ -148,7 +148,7 @@ def test_the_weighted_mean_is_that_of_uniform_replay():
     assert np.mean(weighted) / np.mean(weight) == pytest.approx(values.mean(), rel=0.02)
 
 
-def test_a_segment_drawn_twice_takes_the_greater_error():
+def test_the_greater_error_of_a_segment_drawn_twice_counts():
     buffer = filled(1, 4, 2, alpha=1.0, epsilon=0.5)
     batch = buffer.sample_batch(3, 2)  # there is only one
     buffer.update_priorities(batch, torch.tensor([1.0, 3.0, 2.0]))
@@ -285,7 +285,7 @@ def test_priorities_are_those_of_the_segments_that_are_held(s, rounds, lengths_v
 
 @settings(max_examples=40)
 @given(situations(), st.integers(0, 8))
-def test_a_restored_buffer_goes_on_identically(s, between):
+def test_a_restored_buffer_continues_identically(s, between):
     lengths = ENDLESS * s["num_envs"]
     buffer = filled(s["num_envs"], s["length"], s["added"], lengths)
     teach(buffer, s["segment"], lambda e, n: (3 * n + e) % 7 / 3, times=5)

@@ -336,7 +336,7 @@ def test_a_frame_that_does_not_fit_is_refused():
 
 @SETTINGS
 @given(st.integers(2, 7), st.integers(1, 3), st.integers(0, 30), st.integers(0, 20))
-def test_a_restored_buffer_goes_on_identically(length, num_envs, before, after):
+def test_a_restored_buffer_continues_identically(length, num_envs, before, after):
     buffer = filled(num_envs, length, before)
     file = io.BytesIO()  # through a file, as checkpoints do
     torch.save(buffer.state_dict(), file)

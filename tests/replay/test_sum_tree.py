@@ -73,7 +73,7 @@ def test_as_the_slow_tree_through_many_changes(monkeypatch, width):
 
 @settings(max_examples=40)
 @given(SIZES, st.integers(0, 2**31), st.integers(1, 400))
-def test_a_tree_that_was_changed_has_the_bits_of_one_made_anew(size, seed, changes):
+def test_an_updated_tree_has_the_bits_of_a_rebuilt_one(size, seed, changes):
     """However unequal the masses: resuming from a checkpoint makes it anew."""
     random = np.random.default_rng(seed)
     tree = SumTree(size)
@@ -86,7 +86,7 @@ def test_a_tree_that_was_changed_has_the_bits_of_one_made_anew(size, seed, chang
 
 @settings(max_examples=40)
 @given(SIZES, st.integers(0, 2**31))
-def test_what_is_found_has_mass_and_is_where_the_sums_say(size, seed):
+def test_found_items_have_mass_and_match_the_cumulative_sums(size, seed):
     """To rounding, for masses over 16 orders of magnitude, most of them 0; at the very ends too."""
     random = np.random.default_rng(seed)
     masses = 10.0 ** random.uniform(-8, 8, size=size) * (random.random(size) < 0.2)

@@ -91,7 +91,7 @@ def test_ctrl_c_cancels_the_tasks(tmp_path, cluster):
     wait_for(lambda: any(tmp_path.glob("**/checkpoints/*.json")), process)
     process.send_signal(signal.SIGINT)
     code, _, err = finish(process)
-    assert code == 75 and "the same command goes on" in err and "Traceback" not in err
+    assert code == 75 and "the same command resumes" in err and "Traceback" not in err
     assert not processes(str(tmp_path))
     assert all("num_env_steps = 1000000" in path.read_text() for path in tmp_path.glob("**/config.gin"))
     assert {run["status"] for run in record(tmp_path).values()} == {"waiting"}
