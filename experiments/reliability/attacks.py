@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import socket
 import stat
 from collections.abc import Callable
@@ -158,7 +159,7 @@ def odd_names(sandbox: Sandbox, rng: random.Random) -> str:
     """Files, event files, folders of runs and folders of checkpoints with names that are more than names."""
     name, where = rng.choice(NAMES), rng.choice(("file", "events", "run", "checkpoint"))
     if where == "run":
-        os.rename(sandbox.run.with_name("seed_1"), os.path.join(os.fsencode(sandbox.run.parent), name))
+        shutil.copytree(sandbox.run.with_name("seed_1"), os.fsdecode(os.path.join(os.fsencode(sandbox.run.parent), name)))
     else:
         name = {"file": b"", "events": b"events.out.tfevents.", "checkpoint": b"checkpoints/"}[where] + name
         with open(os.path.join(os.fsencode(sandbox.run), name[:250]), "wb") as file:

@@ -49,7 +49,7 @@ def campaign(folder: Path, given: argparse.Namespace, chosen: Sequence[Attack] |
             sandbox.begin("killed" if command == "train" else rng.choice(("killed", "finished")))
             try:
                 about = attack.do(sandbox, runs.seeded(given.seed, "attack", number))
-            except NotPossible as error:
+            except (NotPossible, OSError) as error:
                 refused = {"about": str(error), "command": "", "outcome": "not possible"}
                 rows.append({"number": number, "kind": attack.kind, **refused})
                 break
