@@ -68,7 +68,7 @@ def paths(plan, prefix=()):
 
 
 def same(one, other):
-    """Equality that tells a NamedTuple from a tuple, and one order of keys from another."""
+    """Equality that distinguishes a NamedTuple from a tuple, and orders of keys."""
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):

@@ -79,7 +79,7 @@ def test_the_worst_is_of_what_was_compared(tmp_path):
 
 
 def test_a_run_that_ended_when_its_actions_were_no_longer_finite(tmp_path):
-    """run.json tells; what the run never came to counts as the worst, at the steps of the others."""
+    """Divergence read from run.json. Evaluations that the run never reached count as the worst, at the other runs' steps."""
     folder = campaign(tmp_path, steps=STEPS[:4])  # evaluated up to 400
     told(folder, 450)
     record = next(r for r in run_records.find(tmp_path) if r.folder == "odd")
@@ -138,7 +138,7 @@ def test_a_policy_is_read_from_a_word():
 
 
 def test_the_curve_of_a_diverged_run_continues_where_it_is_known(tmp_path):
-    """Against environment steps it goes on as the worst; of a run that was ended, no update is known past its end."""
+    """Against environment steps it continues at the worst return. Updates are unknown after the end of a stopped run."""
     folder = campaign(tmp_path, steps=STEPS[:4])
     told(folder, 450)
     content = make_report(tmp_path, Options())

@@ -181,7 +181,7 @@ def test_decisions_are_known_at_evaluations_too(tmp_path):
 
 
 def test_updates_are_those_of_summaries_and_evaluations_and_the_last_point_of_a_place_counts(tmp_path):
-    """No update in the first 100 steps; the planted evaluation at step 1000 tells of 1000 updates."""
+    """No update in the first 100 steps; the planted evaluation at step 1000 reports 1000 updates."""
     folder = make_run(tmp_path / "run", steps=(1000,))
     returns = {50: 1.0, 100: 2.0, 200: 3.0, 1000: 4.0}
     summarize(folder, {"rollout/return": returns, "count/updates": {50: 0.0, 100: 0.0, 200: 100.0}})
@@ -361,7 +361,7 @@ def test_a_format_that_is_none_and_too_many_panels(found, tmp_path):
 
 
 def test_a_run_json_of_an_older_run(tmp_path):
-    """Nothing tells the task: it is drawn all the same, under a name that says so."""
+    """The task is unknown. The run is still drawn, under a name that says so."""
     make_group(tmp_path, [{1: 1.0, 2: 2.0}])
     folder = tmp_path / "sac" / "seed_0"
     (folder / "run.json").write_text(json.dumps({"status": "finished", "method": "sac"}))

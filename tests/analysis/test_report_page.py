@@ -451,7 +451,7 @@ def test_curves_are_read_by_the_keyboard(page, content):
     row = row_of(content, "Ant-v5", "env_steps")
     told = "document.querySelector('svg.chart').getAttribute('aria-valuetext')"
     page.evaluate("document.querySelector('.controls input[name=measure]:checked').focus()")
-    page.key("Tab")  # to the first chart, which then tells its last step
+    page.key("Tab")  # to the first chart, which then shows its last step
     assert page.evaluate("document.activeElement.matches('svg.chart[tabindex=\"0\"]')")
     for key, i in (("ArrowLeft", -2), ("ArrowLeft", -3), ("ArrowRight", -2), ("Home", 0), ("End", -1)):
         page.key(key)

@@ -255,7 +255,7 @@ def test_bounded_interval_by_hand():
     interval = bounded_interval([np.array([1.0, 0]), np.array([1.0, 1, 1, 0])], (0, 1))
     assert interval[:3] == pytest.approx((5 / 8, *proportion_interval(5 / 8, 16 / 3)))
     assert bounded_interval(one(1, 1, 1), (0, 1)).low == pytest.approx(0.025 ** (1 / 3))
-    assert bounded_interval(one(0.5), (0, 1)).low > 0  # even a single run tells something
+    assert bounded_interval(one(0.5), (0, 1)).low > 0  # even a single run is informative
 
 
 # --- Coverage -------------------------------------------------------------------------------------

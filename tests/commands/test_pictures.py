@@ -19,7 +19,7 @@ from tests.training.test_tensorboard import TINY
 
 
 def draw(folder, method, *params, file="x.gif", **settings):
-    """Pictures of one episode of an untrained agent that samples (so that it both acts and repeats); gives its steps."""
+    """Pictures of one episode of an untrained agent that samples (so that it both acts and repeats). Returns its steps."""
     configuration.load(["gin/tasks/simple_control.gin", f"gin/methods/{method}.gin"], [*TINY, *fitting(method), *params])
     names = {"record_file": file, "film_strip": "strip.png", "timeline": "time.png"}
     given = {k: str(folder / v) for k, v in names.items()}

@@ -377,7 +377,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_played(name
 
 
 def minari_dataset(tmp_path, monkeypatch, env_name, lengths=(7, 30), scale=1.0):
-    """A real dataset on disk, of random play; and per episode what the environment was told and gave."""
+    """A real dataset of random play on disk, and for each episode the actions and results of the environment."""
     import minari
     from minari.data_collector import EpisodeBuffer
 

@@ -42,7 +42,7 @@ def build(*params, method="sac", files=()):
 
 
 def drive(path, environment, policy, num_episodes, seed=0):
-    """Records a policy from frames to actions `[1, A]`; gives the mean return."""
+    """Records a policy from frames to actions `[1, A]`. Returns the mean return."""
     writer, total, time_step = EpisodeWriter(path, environment), 0.0, environment.reset(seed)
     while writer.num_episodes < num_episodes:
         action = policy(time_step)
@@ -342,7 +342,7 @@ def test_prefilling_counts_for_nothing(demonstrations):
 def test_without_the_replay_buffer_demonstrations_do_not_stand_for_what_was_collected(
     num_envs, method, held, demonstrations, tmp_path
 ):
-    """It is filled again before updates go on; also where what was demonstrated is less than a segment, of 4 frames."""
+    """It is refilled before updates continue, even if the demonstrations are shorter than a segment of 4 frames."""
     params = [*SMALL, binding(demonstrations), f"num_envs = {num_envs}", "Trainer.checkpoint_interval = 150",
               "initial_collect_steps = 124", "evaluation_episodes = 1", "Trainer.save_replay = False"]  # fmt: skip
     run(tmp_path / "run", *params, method=method, until=200)

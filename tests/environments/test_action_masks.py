@@ -1,4 +1,4 @@
-"""Masks of valid choices: what becomes of them, where they come from, and the ones that nobody can act by."""
+"""Masks of valid choices: their sources, their use, and masks that allow no choice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fixed frame skip as a semi-Markov process: reward, discount, duration, and who counts what."""
+"""A fixed frame skip as a semi-Markov process: reward, discount, duration, and what each part counts."""
 
 from __future__ import annotations
 

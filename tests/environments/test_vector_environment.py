@@ -32,7 +32,7 @@ def counter(*scripts: tuple[str, ...], **kwargs: Any) -> VectorEnvironment:
 
 
 def action_at(step: int, num_envs: int = 1) -> torch.Tensor:
-    """Actions that differ everywhere, none of them zero; a value can be told by its step."""
+    """Actions that differ everywhere, none of them zero. Each value identifies its step."""
     row = torch.arange(num_envs)[:, None]
     return torch.cat([step / 100 + 0.01 + row / 10, -step / 100 - 0.01 - row / 10], 1)
 
@@ -155,7 +155,7 @@ def test_reset_begins_new_episodes_in_the_middle_and_right_after_an_end():
 
 
 def test_vector_rewards_by_hand():
-    """Rewards (10 e + k, -k); at frame 2 environment 0 begins anew alone, at frame 6 both do."""
+    """Rewards (10 e + k, -k); at frame 2 environment 0 alone begins a new episode, at frame 6 both do."""
     environment = create_environment(env_id("Pair"), 2, env_kwargs={"scripts": (("1t",), ("5u",))})
     assert environment.reward_dim == 2
     frames = [environment.reset(0)]
@@ -354,7 +354,7 @@ def test_nested_actions_arrive_part_by_part_and_are_zero_at_first():
         assert torch.equal(frame.prev_action["a"], a * not_first[:, None])
         sent = torch.where(not_first, (a[:, 0] + 1) * 5, 0.0)  # [-1, 1] to [0, 10]
         torch.testing.assert_close(frame.observation[:, 3], sent)
-    # Environment 0 ends at step 2 and begins anew at 3, where its action goes nowhere.
+    # Environment 0 ends at step 2 and begins again at 3, where its action is ignored.
     assert rows == [
         ([0, 1], [2, 3], [MID, MID]), ([1, 2], [3, 4], [LAST, MID]), ([0, 3], [0, 5], [FIRST, MID]),
         ([3, 0], [5, 2], [MID, MID]),

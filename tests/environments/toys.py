@@ -1,4 +1,4 @@
-"""Tiny environments whose every number is known beforehand. Worker processes import this module: keep torch out of it.
+"""Tiny environments whose every number is known beforehand. Worker processes import this module, so it must not import torch.
 
 Importing registers them (`'tests.environments.toys:taac-test/Counter-v0'` imports it by itself).
 """
@@ -74,7 +74,7 @@ class Pair(Counter):
 
 
 class Goal(Counter):
-    """A Counter whose info tells success at the steps in `successes`, and whose reward has parts `near` and `cost`."""
+    """A Counter whose info reports success at the steps in `successes`, and whose reward has parts `near` and `cost`."""
 
     def __init__(self, scripts: Sequence[Sequence[str]] = (("9n",),), successes: Sequence[int] = ()):
         super().__init__(scripts)
@@ -239,7 +239,7 @@ class TwoOfThree(gymnasium.Env):
 
 
 class Faulty(gymnasium.Env):
-    """The environment seeded with `seed` gives `value` at step `step`, as the reward or in an observation's part."""
+    """The environment seeded with `seed` returns `value` at step `step`, as the reward or in a part of the observation."""
 
     def __init__(self, where: str = "reward", value: float = float("nan"), seed: int = 0, step: int = 1):
         self.observation_space = spaces.Dict(

@@ -27,7 +27,7 @@ print(done.returncode != 0)
 @pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="signals cannot be blocked here")
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_a_signal_to_the_group_waits_for_the_compiler(name):
-    """The compiler ends its work; this process is told afterwards, and later children are interrupted as ever."""
+    """The compiler finishes, this process gets the signal afterwards, and later children are interrupted as usual."""
     code = INTERRUPTED_WHILE_COMPILING.replace("signal.SIG,", f"signal.{name},").replace(
         "signal.SIG)", f"signal.{name})"
     )

@@ -35,7 +35,7 @@ SATURATED = [0.0, 1e-4, -0.3, 1.0, -4.0, 9.0, -9.9, 10.1, -12.0, 20.0, -20.0, 35
 
 
 @pytest.mark.parametrize("x", SATURATED)
-# In float64 softplus gives up log1p(exp(-20)) = 2e-9 beyond its threshold of 20.
+# In float64 softplus drops log1p(exp(-20)) = 2e-9 beyond its threshold of 20.
 @pytest.mark.parametrize("dtype, atol", [(torch.float32, 1e-6), (torch.float64, 5e-9)])
 def test_log_det_is_exact_at_saturation(x, dtype, atol):
     log_det = squash_log_det(torch.tensor(x, dtype=dtype))
@@ -93,7 +93,7 @@ def test_log_prob_refuses_shapes_that_differ(shapes):
 
 
 def test_sample_and_its_log_prob_belong_together():
-    """In float64 away from saturation atanh gives the pre-tanh value back."""
+    """In float64 away from saturation atanh recovers the pre-tanh value."""
     mean = torch.linspace(-1.5, 1.5, 300, dtype=torch.float64).reshape(100, 3)
     log_std = torch.linspace(-3, 0, 300, dtype=torch.float64).reshape(100, 3).flip(0)
     action, log_prob = squashed_normal_sample(mean, log_std)
@@ -133,7 +133,7 @@ def test_saturated_sample_is_finite_and_so_are_its_gradients(mean, log_std):
 
 
 def test_log_prob_of_a_saturated_sample():
-    """Where the action is 1 to the last bit, the log-probability still tells samples apart."""
+    """Where the action is 1 to the last bit, the log-probability still distinguishes samples."""
     mean, log_std = torch.full((50, 1), 30.0), torch.full((50, 1), 0.5)
     torch.manual_seed(3)
     action, log_prob = squashed_normal_sample(mean, log_std)

@@ -58,7 +58,7 @@ def test_n_step_inside_an_episode():
 @pytest.mark.parametrize(
     "at, expected",
     [
-        ((), [4, 6, 8]),  # nobody switches: n-step, above
+        ((), [4, 6, 8]),  # no switch: n-step, above
         ((0,), [4, 6, 8]),  # the switch at 0 chose the action whose value is asked for: it stops nothing
         ((1,), [6, 6, 8]),  # G0 = 1 + V1/2 = 6; G1 looks at 2 and 3 only
         ((2,), [7, 12, 8]),  # G1 = 2 + V2/2 = 12; G0 = 1 + G1/2 = 7

@@ -23,7 +23,7 @@ from tests.environments.toys import env_id
 
 
 class Scripted(Algorithm):
-    """At place k of an episode (LAST counted) gives the action (k/100, 0), and decides as its table says; beta is k/10."""
+    """At position k of an episode (counting LAST) returns the action (k/100, 0), and decides as its table says. Beta is k/10."""
 
     def __init__(self, decided: list) -> None:
         super().__init__()

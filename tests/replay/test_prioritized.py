@@ -78,7 +78,7 @@ def test_equal_priorities_are_uniform_replay(options, batch):
 @settings(max_examples=60)
 @given(situations())
 def test_with_equal_priorities_environments_give_equally_many_segments(s):
-    """As of `ReplayBuffer`, where their number divides the batch; and each part of an environment's ring gives one."""
+    """As in `ReplayBuffer` if their number divides the batch. Each part of an environment's ring contributes one."""
     buffer = filled(s["num_envs"], s["length"], s["added"], ENDLESS * s["num_envs"])
     torch.manual_seed(s["seed"])
     environment, _ = who(buffer.sample_batch(s["num_envs"] * s["batch"], s["segment"]).experience)
@@ -172,7 +172,7 @@ def test_new_segments_get_the_greatest_priority_seen(alpha):
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_an_error_that_is_no_number_counts_as_the_greatest(bad):
-    """So that a run that diverges goes on as it would with uniform replay."""
+    """A diverging run then continues as with uniform replay."""
     buffer = filled(1, 6, 3, alpha=1.0, epsilon=0.5)
     buffer.newest = 2
     teach(buffer, 2, lambda e, n: [2.0, bad][n])

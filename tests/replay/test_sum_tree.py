@@ -74,7 +74,7 @@ def test_as_the_slow_tree_through_many_changes(monkeypatch, width):
 @settings(max_examples=40)
 @given(SIZES, st.integers(0, 2**31), st.integers(1, 400))
 def test_an_updated_tree_has_the_bits_of_a_rebuilt_one(size, seed, changes):
-    """However unequal the masses: resuming from a checkpoint makes it anew."""
+    """For any masses, because resuming from a checkpoint rebuilds the tree."""
     random = np.random.default_rng(seed)
     tree = SumTree(size)
     for _ in range(4):

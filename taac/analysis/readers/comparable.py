@@ -36,7 +36,7 @@ def mixtures(records: Sequence[Record]) -> list[str]:
         found += _differing(group, f"configuration of {method} on {task}", _configuration, show=False)
         for seed, twice in grouped(group, lambda r: r.seed).items():
             if seed is not None and len(twice) > 1:
-                found.append(f"seed {seed} of {method} on {task} is there more than once: {named(twice)}")
+                found.append(f"seed {seed} of {method} on {task} occurs more than once: {named(twice)}")
     return found
 
 

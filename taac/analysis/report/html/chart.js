@@ -12,7 +12,7 @@ function make(namespace, tag, attributes, children) {
 const el = (tag, attributes = {}, ...children) => make("http://www.w3.org/1999/xhtml", tag, attributes, children);
 const svg = (tag, attributes = {}, ...children) => make("http://www.w3.org/2000/svg", tag, attributes, children);
 
-// Four significant digits, but no fewer than the whole number has; a dash for what is not known.
+// Four significant digits, or all digits of the integer part if there are more. A dash for unknown values.
 function number(value) {
   if (value === null || value === undefined) return "–";
   const size = Math.abs(Number(value.toPrecision(4)));
@@ -43,7 +43,7 @@ function stretches(...columns) {
   return found;
 }
 
-// What identifies a method: a colour, and a dash for those who do not see it.
+// Identifies a method by a colour, and by a dash pattern for readers who cannot see colours.
 const styleOf = (index) => `s${index % 10} d${index % 4}`;
 
 function swatch(index) {
@@ -52,7 +52,7 @@ function swatch(index) {
 }
 
 class Chart {
-  // `shown` tells of a method whether it is; `show` gives the data:
+  // `shown` returns whether a method is shown. `show` sets the data:
   // {x, xLabel, yLabel, series: [{method, index, estimate, low, high}], marker, step, range}
   constructor(title, shown) {
     this.title = title;
@@ -231,7 +231,7 @@ function scale(low, high, from, to) {
   return apply;
 }
 
-// With room at both ends; around a single value, of its own size.
+// Adds room at both ends. Around a single value, the room has the size of the value.
 function padded(low, high, from, to) {
   const room = 0.05 * (high - low) || 0.5 * Math.abs(low) || 1;
   return scale(low - room, high + room, from, to);

@@ -1,15 +1,15 @@
-// The report: sections in order, all from the JSON in the page, which is report.json.
+// Builds the sections of the report in order, from the JSON in the page, which is report.json.
 
 const report = JSON.parse(document.getElementById("data").textContent);
 const hidden = new Set(); // methods
-const charts = []; // every chart, to draw anew when a method is shown or hidden
+const charts = []; // every chart, to redraw when a method is shown or hidden
 const indexOf = (method) => report.methods.indexOf(method);
 const MEASURES = { final: "final return", area: "area under the curve" };
 const STATISTICS = { iqm: "IQM", mean: "mean", median: "median", optimality_gap: "optimality gap" };
 
 // --- Cells and tables
 
-// An estimate with its interval; the whole digits are in the data attributes and in the title.
+// An estimate with its interval. All digits are in the data attributes and in the title.
 function valueCell(found) {
   if (!found) return el("td", { class: "value" }, "–");
   const { estimate, low, high } = found;
@@ -54,12 +54,12 @@ function head() {
 
 function warnings() {
   const list = report.warnings;
-  const told = list.length
+  const items = list.length
     ? el("details", { class: "warnings", open: "" },
         el("summary", {}, `${list.length} warning${list.length === 1 ? "" : "s"}`),
         el("ul", {}, ...list.map((text) => el("li", {}, text))))
     : el("p", {}, "None.");
-  section("warnings", "Warnings", told);
+  section("warnings", "Warnings", items);
 }
 
 const PAIR = ["X − Y", "by seed", "p (Holm)", "P(X > Y)", "verdict on X"];
@@ -74,8 +74,8 @@ const pairCells = (pair) => [
 function verdicts() {
   const rows = report.pairs.map((p) => [rowHead(p.task), cell(p.x, "name"), cell(p.y, "name"), ...pairCells(p)]);
   section("verdicts", "Verdicts", rows.length
-    ? table("Differences of mean final returns, each two methods on each task", ["task", "X", "Y", ...PAIR], rows, { id: "pairs" })
-    : el("p", {}, "There is one method: nothing to compare."));
+    ? table("Differences of mean final returns, for every two methods on each task", ["task", "X", "Y", ...PAIR], rows, { id: "pairs" })
+    : el("p", {}, "There is only one method, so nothing to compare."));
 }
 
 function scores() {
@@ -90,7 +90,7 @@ function scores() {
   section("scores", "Scores by task", ...parts.flat());
 }
 
-// Every block of summaries that a method has beside its scores is shown, whatever it is called.
+// Shows every block of summaries that a method has besides its scores, whatever its name.
 const REPETITION = {
   repetition: "Repetition at the end of training, acting greedily",
   repetition_exploring: "Repetition at the end of training, exploring",
@@ -133,9 +133,9 @@ function overTasks() {
   if (block.profiles) parts.push(el("h3", {}, "Performance profiles"), el("div", { class: "panels" }, profiles(block.profiles)));
   if (block.improvement.length) {
     const rows = block.improvement.map((i) => [rowHead(i.x), cell(i.y, "name"), cell(i.tasks.length), valueCell(i.improvement)]);
-    parts.push(table("Probability of improvement in the final return, mean over the tasks of both", ["X", "Y", "tasks", "P(X > Y)"], rows, { id: "improvement" }));
+    parts.push(table("Probability of improvement in the final return, mean over the tasks that both methods have", ["X", "Y", "tasks", "P(X > Y)"], rows, { id: "improvement" }));
   }
-  if (block.left_out.length) parts.push(el("p", {}, `Without anchors, so left out: ${block.left_out.join(", ")}.`));
+  if (block.left_out.length) parts.push(el("p", {}, `Left out because they have no anchors: ${block.left_out.join(", ")}.`));
   const anchors = Object.entries(block.anchors).map(([task, a]) => [rowHead(task), cell(a.y0), cell(a.y1), cell(a.source, "long")]);
   if (anchors.length) parts.push(table(`Anchors, version ${block.anchors_version}`, ["task", "y0", "y1", "source"], anchors, { id: "anchors" }));
   section("over-tasks", "Over tasks", ...parts);
@@ -230,13 +230,13 @@ function runs() {
 }
 
 function statements() {
-  const told = report.statements.flatMap((s) => [el("dt", {}, s.about), el("dd", {}, s.text)]);
-  section("statistics", "How these numbers were made", el("dl", { class: "statements" }, ...told));
+  const items = report.statements.flatMap((s) => [el("dt", {}, s.about), el("dd", {}, s.text)]);
+  section("statistics", "How these numbers were made", el("dl", { class: "statements" }, ...items));
 }
 
 [head, warnings, verdicts, curves, scores, overTasks, repetition, runs, statements].forEach((part) => part());
 
-// On paper every list is open.
+// Opens every list for printing.
 let opened = [];
 addEventListener("beforeprint", () => {
   opened = [...document.querySelectorAll("section > details:not([open])")];
