@@ -65,6 +65,8 @@ def load(
     config = Config(bindings, gin_state.imports())
     macros = config.macros
     for binding in config.bindings.values():
+        _bounded(_check_writable, binding)
+    for binding in config.bindings.values():
         _bounded(values.check_macros, binding, macros)
     for binding in config.bindings.values():
         _bounded(values.check_type, binding, macros)
@@ -81,6 +83,15 @@ def _bounded(check: Callable[..., None], binding: Binding, *arguments: Any) -> N
         raise TaacError(
             f"{binding.where}: the value of {binding.name} is nested too deeply: {type(error).__name__}"
         ) from error
+
+
+def _check_writable(binding: Binding) -> None:
+    """Refuses a value that cannot be written as text, which comparing configurations and saving them needs."""
+    try:
+        repr(binding.value)
+    except ValueError as error:  # an int of thousands of hexadecimal digits can be read, but not written
+        name = binding.scope if binding.is_macro else binding.name
+        raise TaacError(f"{binding.where}: the value of {name} cannot be written as text: {error}") from error
 
 
 def search_path() -> list[Path]:

@@ -302,6 +302,8 @@ def test_wrong_type_in_a_file_names_file_and_line():
         ("Trainer.batch_size = (1, ", ["--gin_param", "syntax"]),
         ("Trainer.batch_size = three", ["--gin_param", "syntax"]),
         ("import no_such_module_anywhere", ["--gin_param", "no_such_module_anywhere"]),
+        ("create_experiment.seed = 0x" + "f" * 4000, ["--gin_param", "seed", "4300 digits"]),
+        ("gamma = 0x" + "f" * 4000, ["--gin_param", "gamma", "4300 digits"]),
     ],
 )
 def test_bad_syntax(param, words):
