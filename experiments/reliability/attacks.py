@@ -159,7 +159,9 @@ def odd_names(sandbox: Sandbox, rng: random.Random) -> str:
     """Files, event files, folders of runs and folders of checkpoints with names that are more than names."""
     name, where = rng.choice(NAMES), rng.choice(("file", "events", "run", "checkpoint"))
     if where == "run":
-        shutil.copytree(sandbox.run.with_name("seed_1"), os.fsdecode(os.path.join(os.fsencode(sandbox.run.parent), name)))
+        shutil.copytree(
+            sandbox.run.with_name("seed_1"), os.fsdecode(os.path.join(os.fsencode(sandbox.run.parent), name))
+        )
     else:
         name = {"file": b"", "events": b"events.out.tfevents.", "checkpoint": b"checkpoints/"}[where] + name
         with open(os.path.join(os.fsencode(sandbox.run), name[:250]), "wb") as file:

@@ -178,8 +178,8 @@ def differences(expected: dict[str, Any], folder: Path, compared: str = "bits") 
 
     Args:
         compared: "bits": all of it. "counters", where bits differ by design, because checkpoints are without the replay buffer:
-            run.json, the environment steps of all and of each evaluation, and one update less for each that the steps which
-            filled the buffer again would have earned. "restarts", where episodes were cut off: run.json, the number of
+            run.json, the environment steps of all and of each evaluation, and the updates that are due where steps that fill the
+            buffer again earn none. "restarts", where episodes were cut off: run.json, the number of
             evaluations and the budget, and the updates that the steps have earned. In both, that all tensors are finite.
     """
     found = outcome(folder)
@@ -189,14 +189,19 @@ def differences(expected: dict[str, Any], folder: Path, compared: str = "bits") 
     taken, due = counters["env_steps"], right["env_steps"]
     steps = [[int(row["env_steps"]) for row in of["evaluations"]] for of in (found, expected)]
     initial = _initial_steps(folder)
-    ratio = right["updates"] / (due - initial)
-    earned = max(0, taken - counters["unearned_steps"] - initial) * ratio
+    ratio, updates, unearned = right["updates"] / (due - initial), 0.0, 0
+    about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    begun = dict.fromkeys(int(resumed["env_steps"]) for resumed in about["resumed"])  # each checkpoint once
+    for end in (*begun, taken):  # what had been earned there; from then on the buffer is filled again
+        updates = max(updates, (end - unearned - initial) * ratio)
+        if compared == "counters" and end in begun:
+            unearned += min(end, initial)
     abouts = [{**of["run.json"], "env_steps": 0, "updates": 0} for of in (found, expected)]
     wrong = {
         "run.json": abouts[0] != abouts[1],
         "evaluations": steps[0] != steps[1] if compared == "counters" else len(steps[0]) != len(steps[1]),
         "environment steps": taken < due if compared == "restarts" else taken != due,
-        "updates": abs(counters["updates"] - earned) > 1,
+        "updates": abs(counters["updates"] - updates) > 1,
         "finite numbers": not found["finite"],
     }  # fmt: skip
     return [name for name, differs in wrong.items() if differs]
