@@ -182,9 +182,9 @@ class Campaign:
             expected |= {-signal.SIGINT, 130}  # while it starts
         if code not in expected:
             return f"ended with {code}: {said[-1500:]}"
-        if "Traceback" in said and handling:
-            return f"a traceback: {said[-1500:]}"
         killed = kind is not None and signal.SIGKILL in kind.signals
+        if "Traceback" in said and handling and not killed:  # workers may find their pipe closed before they are ended too
+            return f"a traceback: {said[-1500:]}"
         if handling == "now" and code not in (0, RESUMABLE) and not killed:
             return f"ended with {code} where signals are handled: {said[-1500:]}"
         if code in (0, RESUMABLE) and FINISHING in said and (wrong := began_wrongly(saved, said)):
