@@ -183,7 +183,9 @@ class Campaign:
         if code not in expected:
             return f"ended with {code}: {said[-1500:]}"
         killed = kind is not None and signal.SIGKILL in kind.signals
-        if "Traceback" in said and handling and not killed:  # workers may find their pipe closed before they are ended too
+        if (
+            "Traceback" in said and handling and not killed
+        ):  # workers may find their pipe closed before they are ended too
             return f"a traceback: {said[-1500:]}"
         if handling == "now" and code not in (0, RESUMABLE) and not killed:
             return f"ended with {code} where signals are handled: {said[-1500:]}"

@@ -188,7 +188,7 @@ def differences(expected: dict[str, Any], folder: Path, compared: str = "bits") 
     counters, right = found["plain values"]["counters"], expected["plain values"]["counters"]
     taken, due = counters["env_steps"], right["env_steps"]
     steps = [[int(row["env_steps"]) for row in of["evaluations"]] for of in (found, expected)]
-    initial = _initial_steps(folder)
+    initial = _bound(folder, "initial_collect_steps")
     ratio, updates, unearned = right["updates"] / (due - initial), 0.0, 0
     about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     begun = dict.fromkeys(int(resumed["env_steps"]) for resumed in about["resumed"])  # each checkpoint once
@@ -200,7 +200,7 @@ def differences(expected: dict[str, Any], folder: Path, compared: str = "bits") 
     wrong = {
         "run.json": abouts[0] != abouts[1],
         "evaluations": steps[0] != steps[1] if compared == "counters" else len(steps[0]) != len(steps[1]),
-        "environment steps": taken < due if compared == "restarts" else taken != due,
+        "environment steps": taken < _bound(folder, "num_env_steps") if compared == "restarts" else taken != due,
         "updates": abs(counters["updates"] - updates) > 1,
         "finite numbers": not found["finite"],
     }  # fmt: skip
@@ -211,10 +211,10 @@ def _text(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def _initial_steps(folder: Path) -> int:
-    """`Trainer.initial_collect_steps` of a run, from its configuration."""
-    found = re.search(r"^initial_collect_steps = (\d+)", (folder / "config.gin").read_text(), re.MULTILINE)
-    assert found, folder
+def _bound(folder: Path, name: str) -> int:
+    """A number of a run's configuration."""
+    found = re.search(rf"^{name} = (\d+)", (folder / "config.gin").read_text(), re.MULTILINE)
+    assert found, (folder, name)
     return int(found[1])
 
 
