@@ -25,7 +25,7 @@ from taac.campaigns.run import Run
 from taac.demonstrations import episode_files
 from taac.environments.create import create_environment
 from taac.errors import TaacError
-from taac.runs import files, inspection, manifest
+from taac.runs import files, inspection, layout, manifest
 from taac.runs.checkpoint import Checkpoints
 from taac.runs.run_folder import RunFolder
 
@@ -168,8 +168,8 @@ ABOUT = {
     "status": "finished", "end": "2024-01-01", "resumed": [{"time": "x", "env_steps": 100}], "diverged": None, "error": None,
     "method": "sac", "seed": 3, "environment": "Pendulum-v1", "versions": {"taac": "0.1.0", "torch": None},
 }  # fmt: skip
-ROW = ",".join("1" for _ in run_records.NUMBERS)
-TABLE = ",".join(run_records.NUMBERS) + "\r\n" + "".join(f"{step}{ROW[1:]}\r\n" for step in (100, 200, 300))
+ROW = ",".join("1" for _ in layout.COLUMNS)
+TABLE = ",".join(layout.COLUMNS) + "\r\n" + "".join(f"{step}{ROW[1:]}\r\n" for step in (100, 200, 300))
 
 
 def a_run(folder: Path) -> Path:

@@ -14,7 +14,7 @@ from taac import configuration
 from taac.campaigns.run import Run
 from taac.environments import single
 from taac.errors import TaacError
-from taac.runs import files
+from taac.runs import files, layout
 
 # Whose published settings an environment has: patterns of ids. Anything else gets those of simple control.
 CATEGORIES: dict[str, str] = {
@@ -135,7 +135,7 @@ def check_folders(runs: Sequence[Run]) -> None:
         for folder in (*run.folder.parents[:2], run.folder):  # of the task, of the method, of the run
             files.check_folder(folder)
         files.check_file(run.log)
-        file = run.folder / "config.gin"
+        file = run.folder / layout.CONFIG
         if not file.exists() and not run.finished():  # not begun, or killed in the making: `taac train` sees to that
             continue
         asked = configuration.load(_after("--gin_file", run.command), _after("--gin_param", run.command))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from taac.runs import files
+from taac.runs import files, layout
 
 # The line that opens the output of each attempt at a run; the log keeps the output of earlier attempts above it.
 ATTEMPT = "=== "
@@ -31,10 +31,7 @@ class Run(NamedTuple):
         return self.folder.with_suffix(".log")
 
     def finished(self) -> bool:
-        try:
-            return files.read_bounded_json(self.folder / "run.json", files.MAX_JSON_BYTES).get("status") == "finished"
-        except (OSError, files.Damaged, AttributeError):
-            return False
+        return layout.is_finished(self.folder)
 
     def error(self) -> str:
         """What its last attempt printed when it was refused, in its first line; else the last line that it printed."""

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 import heapq
-import io
-import re
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from taac.campaigns.run import Run
-from taac.runs import files
+from taac.runs import files, layout
 
-_MOST = 64 << 20  # bytes of a file
+_STEPS, _SECONDS = layout.COLUMNS.index("env_steps"), layout.COLUMNS.index("seconds")
 _MOST_COUNTED = 1 << 53  # steps or seconds
 
 
@@ -58,7 +55,7 @@ class TimeLeft:
 
     def _pace(self, run: Run) -> Pace | None:
         try:
-            told = (run.folder / "evaluations.csv").stat().st_mtime
+            told = (run.folder / layout.EVALUATIONS).stat().st_mtime
         except OSError:
             return None
         if run not in self._read or self._read[run][0] != told:
@@ -69,15 +66,11 @@ class TimeLeft:
 def read_pace(folder: Path, told: float) -> Pace | None:
     """The pace of a run that had its last evaluation at `told`; None before its first."""
     try:
-        total = re.search(r"^num_env_steps = (\d+)", files.read_bounded_text(folder / "config.gin", _MOST), re.M)
-        reader = csv.reader(io.StringIO(files.read_bounded_text(folder / "evaluations.csv", _MOST)))
-        head = next(reader)
-        at_step, at_seconds = head.index("env_steps"), head.index("seconds")
-        rows = [(int(row[at_step]), float(row[at_seconds])) for row in reader if row]
-        whole = 0 if total is None else int(total[1])
-    # Also a row that is being written.
-    except (OSError, files.Damaged, ValueError, IndexError, StopIteration, csv.Error):
+        whole = int(layout.read_bindings(folder).get("num_env_steps", "0"))
+        table = layout.read_evaluations(folder)
+    except (OSError, files.Damaged, ValueError):
         return None
+    rows = [(row[_STEPS], row[_SECONDS]) for row in table.rows]
     known = all(0 <= steps <= _MOST_COUNTED and 0 <= seconds <= _MOST_COUNTED for steps, seconds in rows)
     if not rows or not known or not 0 < whole <= _MOST_COUNTED:
         return None

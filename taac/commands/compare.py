@@ -13,7 +13,7 @@ from absl import flags as absl_flags
 
 from taac.commands import flags
 from taac.errors import TaacError
-from taac.runs import files
+from taac.runs import files, layout
 
 if TYPE_CHECKING:
     from taac.campaigns.campaign import State
@@ -43,7 +43,9 @@ def define_flags() -> None:
     absl_flags.DEFINE_string("ray_address", "auto", "The Ray cluster: auto, <host>:<port> or ray://<host>:<port>.")
     for name, kind in SLURM.items():
         getattr(absl_flags, f"DEFINE_{kind}")(f"slurm_{name}", None, f"SLURM: sbatch's option for each run ({name}).")
-    absl_flags.DEFINE_multi_string("slurm_setup", None, 'SLURM: a shell line before each run, such as "module load cuda".')
+    absl_flags.DEFINE_multi_string(
+        "slurm_setup", None, 'SLURM: a shell line before each run, such as "module load cuda".'
+    )
     absl_flags.DEFINE_multi_string("slurm_options", None, 'SLURM: any other option of sbatch, such as "--account=me".')
     absl_flags.DEFINE_bool("dry_run", False, "Print each run's command, or the SLURM script, and run nothing.")
 
@@ -63,16 +65,14 @@ def run() -> None:
         return
     launcher, jobs = launch(runs, root_dir, array)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops the runs in order, as Ctrl-C does
-    record = Path(root_dir) / "compare.json"
+    record = Path(root_dir) / layout.COMPARISON
     work = Campaign(runs, launcher, jobs, record)
     print(f"{len(runs)} runs{f', {jobs} at a time' if jobs else ''}: {work.state()}", flush=True)
     with View() as view:
         end = work.run(view.show)
     print(f"{root_dir}: {len(end.finished)} of {len(runs)} runs finished")
     if end.failed:
-        raise TaacError(
-            f"{len(end.failed)} of {len(runs)} runs failed, see {record}; the same command runs them again"
-        )
+        raise TaacError(f"{len(end.failed)} of {len(runs)} runs failed, see {record}; the same command runs them again")
 
 
 def read() -> tuple[Comparison, SlurmArray]:
@@ -107,7 +107,9 @@ def launch(runs: list[Run], root_dir: str, array: SlurmArray) -> tuple[Launcher,
         script = Path(root_dir) / "compare.sbatch"
         slurm.make_folder(root_dir)  # for the tasks' output, whoever submits them
         files.write(script, array.script(runs, root_dir, given.jobs).encode())
-        print(f"{script}: the job array; once it is submitted, Ctrl-C does not stop it, and the same command follows it")
+        print(
+            f"{script}: the job array; once it is submitted, Ctrl-C does not stop it, and the same command follows it"
+        )
         return slurm.SlurmQueue(runs, script, given.jobs), None
     return local.LocalProcesses(), given.jobs or local.cores()
 

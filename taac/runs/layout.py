@@ -1,8 +1,28 @@
-"""What a run folder holds, for those who write it and those who read it. Loads neither torch nor gin."""
+"""What a run folder holds: names of files, columns, and readers. Loads neither torch nor gin.
+
+`run_folder` writes what is read here. Readers of other people's folders use it as well, so every reader is bounded in size.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import csv
+import io
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from taac.runs import files
+from taac.runs.files import Damaged
+
+CONFIG = "config.gin"  # the full operative configuration, which re-runs the run
+RUN = "run.json"  # status, versions, seed, environment, command, start and end
+EVALUATIONS = "evaluations.csv"  # a row an evaluation
+CHECKPOINTS, BEST = "checkpoints", "best"  # folders: of the last checkpoints, and of the best evaluation's agent
+LOCK = ".lock"
+EVENTS = "events.out.tfevents.*"  # of TensorBoard
+COMPARISON = "compare.json"  # state of every run of `taac compare`; it lies in the folder that holds the runs
 
 
 class EpisodeSummary(NamedTuple):
@@ -17,4 +37,96 @@ class EpisodeSummary(NamedTuple):
     max_run: int
     decisions: float  # per episode
     jerk: float
-    fraction_same: float  # of all transitions, measured on the actions alone, whatever the method says it did
+    fraction_same: float  # of all transitions, measured on the actions alone, whatever the method reports
+
+
+COLUMNS = ("env_steps", "updates", "training_decisions", "seconds", *EpisodeSummary._fields)  # of evaluations.csv
+
+
+class Table(NamedTuple):
+    """The content of evaluations.csv."""
+
+    rows: list[list[float]]  # [n][COLUMNS], NaN where a cell is missing or no number
+    missing: list[str]  # columns that the file does not have
+    torn: bool  # whether the last line had no end and was left out
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """The content of run.json.
+
+    Raises:
+        OSError: it is missing or cannot be read.
+        Damaged: it is too long, no JSON, or no object.
+    """
+    content = files.read_bounded_json(folder / RUN, files.MAX_RUN_BYTES)
+    if not isinstance(content, dict):
+        raise Damaged(f"{RUN} holds a {type(content).__name__}, expected a JSON object")
+    return content
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether run.json is there and its status is "finished"."""
+    try:
+        return read_run(folder).get("status") == "finished"
+    except (OSError, Damaged):
+        return False
+
+
+def read_bindings(folder: Path) -> dict[str, str]:
+    """The bindings of config.gin, see `parse_bindings`.
+
+    Raises:
+        OSError: it is missing or cannot be read.
+        Damaged: it is too long, or no text.
+    """
+    return parse_bindings(files.read_bounded_text(folder / CONFIG, files.MAX_CONFIG_BYTES))
+
+
+def parse_bindings(text: str) -> dict[str, str]:
+    """Name -> value, both as text, of each binding of an operative configuration, with macros resolved."""
+    parts: dict[str, list[str]] = {}
+    name = ""
+    for line in text.splitlines():
+        binding = re.match(r"([\w./]+) = (.*)$", line)
+        if binding:
+            name = binding[1]
+            parts[name] = [binding[2].removesuffix("\\").strip()]
+        elif name and line[:1].isspace() and line.strip():  # a long value continues
+            parts[name].append(line.strip())
+        else:
+            name = ""
+    bindings = {name: " ".join(lines).strip() for name, lines in parts.items()}
+    return {name: _resolved(value, bindings) for name, value in bindings.items()}
+
+
+def _resolved(value: str, bindings: Mapping[str, str], depth: int = 8) -> str:
+    """A value, or that of the macro it names. Macros that name each other stay."""
+    if depth and value.startswith("%") and value[1:] in bindings:
+        return _resolved(bindings[value[1:]], bindings, depth - 1)
+    return value
+
+
+def read_evaluations(folder: Path) -> Table:
+    """evaluations.csv. A last line without its end is left out, for a number that lost digits still reads as a number.
+
+    Raises:
+        OSError: it is missing or cannot be read.
+        Damaged: it is too long, or no text in the CSV format.
+    """
+    text = files.read_bounded_text(folder / EVALUATIONS, files.MAX_EVALUATIONS_BYTES)
+    whole = text[: text.rfind("\n") + 1]
+    reader = csv.reader(io.StringIO(whole, newline=""))
+    try:
+        head = {name: i for i, name in enumerate(next(reader, ()))}
+        places = [head.get(name, math.inf) for name in COLUMNS]
+        rows = [[_number(row[int(i)]) if i < len(row) else math.nan for i in places] for row in reader if row]
+    except csv.Error as error:  # zero bytes, as after a power failure
+        raise Damaged(f"it is no table: {error}") from error
+    return Table(rows, [name for name in COLUMNS if name not in head], whole != text)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

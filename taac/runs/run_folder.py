@@ -25,9 +25,9 @@ except ImportError:  # not on Windows: there, runs are not locked
 
 from taac import __version__
 from taac.errors import TaacError
-from taac.runs import files
+from taac.runs import files, layout
 from taac.runs.checkpoint import Checkpoints
-from taac.runs.layout import EpisodeSummary
+from taac.runs.layout import COLUMNS, EpisodeSummary
 
 PACKAGES = (
     "torch",
@@ -40,10 +40,6 @@ PACKAGES = (
     "tensorboard",
     "gin-config",
 )
-EVALUATION_COLUMNS = (
-    "env_steps", "updates", "training_decisions", "seconds", "episodes", "return_mean", "return_std", "length",
-    "fraction_repeated", "mean_run", "max_run", "decisions", "jerk", "fraction_same",
-)  # fmt: skip
 MAX_EVENTS_BYTES = 1 << 30  # of all event files, that are compared with what they were at a checkpoint
 CHANGING = ("status", "end", "resumed", "diverged", "error")  # of run.json, between checkpoints
 AGAIN = "make room and call the same command again"
@@ -59,11 +55,11 @@ class RunFolder:
 
     def __init__(self, root_dir: str | Path):
         self.path = Path(root_dir)
-        self.config = self.path / "config.gin"
-        self.run = self.path / "run.json"
-        self.evaluations = self.path / "evaluations.csv"
-        self.checkpoints = Checkpoints(self.path / "checkpoints")
-        self.best = Checkpoints(self.path / "best", keep=sys.maxsize, resumed=self.checkpoints)
+        self.config = self.path / layout.CONFIG
+        self.run = self.path / layout.RUN
+        self.evaluations = self.path / layout.EVALUATIONS
+        self.checkpoints = Checkpoints(self.path / layout.CHECKPOINTS)
+        self.best = Checkpoints(self.path / layout.BEST, keep=sys.maxsize, resumed=self.checkpoints)
 
     def open(self, config: str) -> str:
         """Decides whether a run of this configuration may begin here; writes nothing.
@@ -82,7 +78,7 @@ class RunFolder:
             if files.check_folder(checkpoints.path):
                 files.check_entries(checkpoints.path)
         names = {p.name for p in self.path.iterdir()} if self.path.exists() else set()
-        names = {name for name in names if name != ".lock" and not files.is_temporary(name)}
+        names = {name for name in names if name != layout.LOCK and not files.is_temporary(name)}
         # Killed in the making, a run has left its run.json alone. A config.gin alone may be the user's own.
         if not names or (names == {self.run.name} and "taac" in self.read_run().get("versions", {})):
             return "new"
@@ -125,9 +121,9 @@ class RunFolder:
         deadline = time.monotonic() + timeout
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            descriptor = files.open_file(self.path / ".lock", os.O_RDWR | os.O_CREAT)
+            descriptor = files.open_file(self.path / layout.LOCK, os.O_RDWR | os.O_CREAT)
         except OSError as error:
-            raise files.refusal(error, self.path / ".lock", 0, AGAIN) from error
+            raise files.refusal(error, self.path / layout.LOCK, 0, AGAIN) from error
         with os.fdopen(descriptor, "r+b") as file:
             while fcntl is not None:
                 try:
@@ -161,16 +157,13 @@ class RunFolder:
             }
         )
         self._write(self.config, config)
-        self._write(self.evaluations, ",".join(EVALUATION_COLUMNS) + "\r\n")
+        self._write(self.evaluations, ",".join(COLUMNS) + "\r\n")
 
     def read_run(self) -> dict[str, Any]:
         try:
-            content = files.read_bounded_json(self.run, files.MAX_RUN_BYTES)
+            return layout.read_run(self.path)
         except (OSError, files.Damaged) as error:
             raise TaacError(f"{self.run} cannot be read: {error}; is {self.path} the folder of a run?") from error
-        if not isinstance(content, dict):
-            raise TaacError(f"{self.run} holds no run: expected a JSON object, got {type(content).__name__}")
-        return content
 
     def write_run(self, content: dict[str, Any]) -> None:
         self._write(self.run, json.dumps(content, indent=2) + "\n")
@@ -184,7 +177,7 @@ class RunFolder:
         """Appends a row to evaluations.csv: how far training was, and how the evaluation went."""
         counts = {"env_steps": env_steps, "updates": updates, "training_decisions": decisions}
         text = io.StringIO()
-        csv.DictWriter(text, EVALUATION_COLUMNS).writerow({**counts, "seconds": round(seconds, 3), **summary._asdict()})
+        csv.DictWriter(text, COLUMNS).writerow({**counts, "seconds": round(seconds, 3), **summary._asdict()})
         data = text.getvalue().encode()
         try:
             files.append(self.evaluations, data)
@@ -216,7 +209,7 @@ class RunFolder:
         }
 
     def _event_files(self) -> list[Path]:
-        return sorted(self.path.glob("events.out.tfevents.*"))
+        return sorted(self.path.glob(layout.EVENTS))
 
     def restore(self, records: dict[str, Any]) -> list[str]:
         """Makes evaluations.csv what it was at a checkpoint: what came after is done again. run.json keeps what resumed it.

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from taac.runs import files
+from taac.runs import files, layout
 from taac.runs.layout import EpisodeSummary
 from taac.training import hparams
 
@@ -104,7 +104,7 @@ def known_tags() -> dict[str, str]:
 
 def next_number(folder: Path) -> int:
     """One more than the greatest number of an event file in the folder; 0 for the first."""
-    found = (files.number_of_event_file(path.name) for path in folder.glob("events.out.tfevents.*"))
+    found = (files.number_of_event_file(path.name) for path in folder.glob(layout.EVENTS))
     return 1 + max((number for number in found if number is not None), default=-1)
 
 
@@ -185,7 +185,7 @@ class SummaryWriter:
     def flush(self) -> None:
         """To the disk: what a checkpoint counts as written must outlast it."""
         self._writer.flush()
-        for path in self._folder.glob("events.out.tfevents.*"):
+        for path in self._folder.glob(layout.EVENTS):
             files.sync(path)
 
     def close(self) -> None:

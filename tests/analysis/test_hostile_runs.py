@@ -18,6 +18,7 @@ from taac.campaigns import time_left
 from taac.campaigns.comparison import check_folders
 from taac.campaigns.run import Run
 from taac.errors import TaacError
+from taac.runs import layout
 from tests.analysis.campaigns import COLUMNS, make_run
 
 DEEP = "[" * 100_000
@@ -112,7 +113,7 @@ def test_settings_that_stand_for_nothing_are_not_known(root, line):
 
 def test_a_long_value_of_many_lines_is_put_together_once():
     value = "\n".join(["    1,"] * 50_000)
-    assert len(run_records.parse_gin(f"a = \\\n{value}\n")["a"]) == 3 * 50_000 - 1
+    assert len(layout.parse_bindings(f"a = \\\n{value}\n")["a"]) == 3 * 50_000 - 1
 
 
 @pytest.mark.parametrize("name", ["$", "a$b$c", "$\\frac$", "${", "_x"])

@@ -16,6 +16,7 @@ from taac.analysis.readers import comparable, events, run_records
 from taac.analysis.readers.events import Scalar
 from taac.analysis.readers.run_records import Record
 from taac.errors import TaacError
+from taac.runs import layout
 
 AXES = {
     "env_steps": "environment steps",
@@ -167,7 +168,7 @@ def _records(roots: Sequence[Path]) -> list[Record]:
 def _series(record: Record) -> dict[str, Scalar]:
     """All series of a run. Those in evaluations.csv replace the summaries."""
     table, found = record.evaluations, dict(record.scalars)
-    for name in run_records.NUMBERS:
+    for name in layout.COLUMNS:
         counts = name in ("env_steps", "seconds", "episodes", *_COUNTS.values())
         if not counts and np.isfinite(table[name]).any():
             unknown = np.full(table[name].shape, math.nan)

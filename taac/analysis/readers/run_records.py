@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import csv
-import io
 import math
 import os
 import re
@@ -17,16 +15,13 @@ import numpy as np
 
 from taac.analysis.readers import events
 from taac.errors import TaacError
-from taac.runs import files
+from taac.runs import files, layout
+from taac.runs.layout import COLUMNS
 
-NUMBERS = (
-    "env_steps", "updates", "training_decisions", "seconds", "episodes", "return_mean", "return_std", "length",
-    "fraction_repeated", "mean_run", "max_run", "decisions", "jerk", "fraction_same",
-)  # fmt: skip
 NO_EVALUATION = "it has no evaluation yet"
 MAX_NAME = 200  # the most characters of a method, a task or a version
 _LONGEST_VALUE = 1000  # the most characters of a binding that is parsed
-_MARKS = ("run.json", "evaluations.csv")  # a folder with either of them is a run folder
+_MARKS = (layout.RUN, layout.EVALUATIONS)  # a folder with either of them is a run folder
 
 # Settings in which comparable runs of a method may differ.
 _NO_MATTER = ("create_experiment.seed", "create_experiment.evaluation_video")
@@ -45,7 +40,7 @@ class Record(NamedTuple):
     update_ratio: float | None  # planned gradient steps per environment step
     versions: Mapping[str, str | None]  # of packages
     settings: Mapping[str, str]  # bindings of config.gin with macros resolved, without the seed and the video setting
-    evaluations: Mapping[str, np.ndarray]  # a column [n] for each of NUMBERS, NaN where unknown
+    evaluations: Mapping[str, np.ndarray]  # a column [n] for each of COLUMNS, NaN where unknown
     scalars: Mapping[str, events.Scalar]  # by tag, from TensorBoard's event files; may be empty
     diverged: int | None  # environment step from which its numbers are not finite; None if it did not diverge
     problems: tuple[str, ...]  # reasons why it cannot be used
@@ -92,7 +87,7 @@ def read(folder: Path, root: Path) -> Record:
     notes: list[str] = []
     about = _about(folder, problems)
     settings = _settings(folder, notes)
-    evaluations = read_evaluations(folder / "evaluations.csv", problems, notes)
+    evaluations = read_evaluations(folder, problems, notes)
     diverged, how = _divergence(about, evaluations)
     if diverged is not None and set(problems) <= {NO_EVALUATION}:
         problems = [f"diverged: {how} at step {diverged}"]
@@ -134,49 +129,22 @@ def read(folder: Path, root: Path) -> Record:
 
 def _about(folder: Path, problems: list[str]) -> dict[str, Any]:
     try:
-        content = files.read_bounded_json(folder / "run.json", files.MAX_RUN_BYTES)
+        return layout.read_run(folder)
     except FileNotFoundError:
         problems.append("there is no run.json")
-        return {}
     except (OSError, files.Damaged) as error:
         problems.append(f"run.json cannot be read: {error}")
-        return {}
-    if not isinstance(content, dict):
-        problems.append(f"run.json holds a {type(content).__name__}, expected an object")
-        return {}
-    return content
+    return {}
 
 
 def _settings(folder: Path, notes: list[str]) -> dict[str, str]:
     try:
-        return parse_gin(files.read_bounded_text(folder / "config.gin", files.MAX_CONFIG_BYTES))
+        return layout.read_bindings(folder)
     except (OSError, files.Damaged):
-        notes.append("config.gin is missing or cannot be read, so its settings are not compared with those of other runs")
+        notes.append(
+            "config.gin is missing or cannot be read, so its settings are not compared with those of other runs"
+        )
         return {}
-
-
-def parse_gin(text: str) -> dict[str, str]:
-    """The bindings of an operative configuration, as text, with macros resolved."""
-    parts: dict[str, list[str]] = {}
-    name = ""
-    for line in text.splitlines():
-        binding = re.match(r"([\w./]+) = (.*)$", line)
-        if binding:
-            name = binding[1]
-            parts[name] = [binding[2].removesuffix("\\").strip()]
-        elif name and line[:1].isspace() and line.strip():  # continues a long value
-            parts[name].append(line.strip())
-        else:
-            name = ""
-    bindings = {name: " ".join(lines).strip() for name, lines in parts.items()}
-    return {name: _resolved(value, bindings) for name, value in bindings.items()}
-
-
-def _resolved(value: str, bindings: Mapping[str, str], depth: int = 8) -> str:
-    """A value with its macro resolved. Macros that refer to each other stay."""
-    if depth and value.startswith("%") and value[1:] in bindings:
-        return _resolved(bindings[value[1:]], bindings, depth - 1)
-    return value
 
 
 def _value(settings: Mapping[str, str], name: str) -> Any:
@@ -220,7 +188,7 @@ def _versions(about: Mapping[str, Any], problems: list[str]) -> dict[str, str | 
 def _method(about: Mapping[str, Any], settings: Mapping[str, str], folder: Path) -> tuple[str, str]:
     method = _text(about.get("method"))
     if method:
-        return method, "run.json"
+        return method, layout.RUN
     algorithm = re.fullmatch(r"@(?:\w+/)*(?:\w+\.)*(\w+)(?:\(\))?", settings.get("create_agent.algorithm_ctor", ""))
     if algorithm and _text(algorithm[1]):
         return algorithm[1], "algorithm"
@@ -273,15 +241,15 @@ def _divergence(about: Mapping[str, Any], evaluations: Mapping[str, np.ndarray])
 # --- evaluations.csv ------------------------------------------------------------------------------
 
 
-def read_evaluations(path: Path, problems: list[str], notes: list[str]) -> dict[str, np.ndarray]:
-    """Reads the columns in `NUMBERS`, `[n]` each, by rising step. Appends to `problems` and `notes`.
+def read_evaluations(folder: Path, problems: list[str], notes: list[str]) -> dict[str, np.ndarray]:
+    """Reads the columns in `COLUMNS`, `[n]` each, by rising step. Appends to `problems` and `notes`.
 
     A last line without line end is left out, because a number that lost digits still reads as a number. A missing column is
     NaN. If a step occurs twice, the later row counts. Rows without a step are left out with a note. Rows with a step out of
     range, or with a number beyond `events.LARGEST`, are left out with a problem.
     """
     rows: dict[int, list[float]] = {}
-    for row in _rows(path, problems, notes):
+    for row in _rows(folder, problems, notes):
         step = row[0]
         if not math.isfinite(step):
             _add(notes, "evaluations.csv has rows without a step, left out")
@@ -291,45 +259,29 @@ def read_evaluations(path: Path, problems: list[str], notes: list[str]) -> dict[
             if int(step) in rows:
                 _add(notes, "evaluations.csv has steps that occur twice; the later row counts")
             rows[int(step)] = row
-    table = np.array([rows[step] for step in sorted(rows)], dtype=np.float64).reshape(-1, len(NUMBERS))
+    table = np.array([rows[step] for step in sorted(rows)], dtype=np.float64).reshape(-1, len(COLUMNS))
     if not problems and not len(table):
         problems.append(NO_EVALUATION)
-    return dict(zip(NUMBERS, table.T))
+    return dict(zip(COLUMNS, table.T))
 
 
-def _rows(path: Path, problems: list[str], notes: list[str]) -> list[list[float]]:
+def _rows(folder: Path, problems: list[str], notes: list[str]) -> list[list[float]]:
     try:
-        text = files.read_bounded_text(path, files.MAX_EVALUATIONS_BYTES)
+        table = layout.read_evaluations(folder)
     except FileNotFoundError:
         problems.append("there is no evaluations.csv")
         return []
     except (OSError, files.Damaged) as error:
         problems.append(f"evaluations.csv cannot be read: {error}")
         return []
-    if text and not text.endswith("\n"):
+    if table.torn:
         notes.append("the last line of evaluations.csv is torn, left out")
-        text = text[: text.rfind("\n") + 1]
-    reader = csv.reader(io.StringIO(text, newline=""))
-    try:
-        head = {name: i for i, name in enumerate(next(reader, ()))}
-        missing = [name for name in NUMBERS if name not in head]
-        if needed := sorted({"env_steps", "return_mean"} & set(missing)):
-            problems.append(f"evaluations.csv has no column {' or '.join(needed)}")
-            return []
-        if missing:
-            notes.append(f"evaluations.csv has no column {', '.join(missing)}")
-        places = [head.get(name, math.inf) for name in NUMBERS]
-        return [[_number(row[int(i)] if i < len(row) else None) for i in places] for row in reader if row]
-    except csv.Error as error:  # such as zero bytes after a crash of the machine
-        problems.append(f"evaluations.csv cannot be read: {error}")
+    if needed := sorted({"env_steps", "return_mean"} & set(table.missing)):
+        problems.append(f"evaluations.csv has no column {' or '.join(needed)}")
         return []
-
-
-def _number(text: str | None) -> float:
-    try:
-        return float(text) if text else math.nan
-    except ValueError:
-        return math.nan
+    if table.missing:
+        notes.append(f"evaluations.csv has no column {', '.join(table.missing)}")
+    return table.rows
 
 
 def _add(notes: list[str], note: str) -> None:

@@ -13,10 +13,10 @@ import numpy as np
 from taac.analysis.readers.comparable import grouped, named
 from taac.analysis.readers.run_records import Record
 from taac.analysis.report.scores import Scores
-from taac.runs import files
+from taac.runs import files, layout
 
 FEWEST_SEEDS, ADVISED_SEEDS = 5, 10
-PLAN = "compare.json"  # the plan that `taac compare` writes
+PLAN = layout.COMPARISON  # the plan that `taac compare` writes
 _LONGEST = 1000  # the most characters of a name or an error in the plan
 _MOST_NAMED = 100  # the most missing runs named
 
@@ -64,7 +64,9 @@ def missing_warnings(root: Path, records: Sequence[Record]) -> list[str]:
             names = (task, method, status, run["folder"])
             if not all(isinstance(name, str) and len(name) <= _LONGEST and name.isprintable() for name in names):
                 raise ValueError(f"the task, method, status or folder of a run in it is not a name: {names!r:.200}")
-            folder = "/".join(PurePath(run["folder"]).parts[-3:])  # <task>/<method>/seed_<n>, as all may have been moved
+            folder = "/".join(
+                PurePath(run["folder"]).parts[-3:]
+            )  # <task>/<method>/seed_<n>, as all may have been moved
             if (task, method, seed) in tasks or folder in folders:
                 continue
             why = (run.get("error") or "").removesuffix(f" (see {run.get('log')})")

@@ -15,9 +15,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from taac.analysis.readers.run_records import NUMBERS, Record
+from taac.analysis.readers.run_records import Record
 from taac.analysis.report.anchors import Anchor
 from taac.errors import TaacError
+from taac.runs.layout import COLUMNS
 
 WORST, LEAVE_OUT = "worst", "leave_out"
 _KEPT = ("env_steps", "updates", "training_decisions", "seconds", "episodes")  # progress, not performance
@@ -87,9 +88,9 @@ def _imputed(record: Record, task_steps: np.ndarray, score: float) -> Record:
     at = record.diverged
     assert at is not None
     steps = np.union1d(record.steps, task_steps[task_steps >= max(at, record.last_step or 0)])
-    table = {name: np.full(steps.size, math.nan) for name in NUMBERS}
+    table = {name: np.full(steps.size, math.nan) for name in COLUMNS}
     known = np.isin(steps, record.steps)
-    for name in NUMBERS:
+    for name in COLUMNS:
         table[name][known] = record.evaluations[name]
         if name not in _KEPT:
             table[name][steps >= at] = math.nan

@@ -20,7 +20,7 @@ from taac.campaigns.launchers import Outcome
 from taac.campaigns.launchers.local import ONE_THREAD
 from taac.campaigns.run import ATTEMPT, Run
 from taac.errors import RESUMABLE, TaacError
-from taac.runs import files
+from taac.runs import files, layout
 from taac.runs.files import is_one_line
 
 _SCRIPT = """\
@@ -35,7 +35,7 @@ case "$SLURM_ARRAY_TASK_ID" in
 {cases}
 *) echo "there is no run '$SLURM_ARRAY_TASK_ID'; SLURM_ARRAY_TASK_ID must be 0 to {last}" >&2; exit 2 ;;
 esac
-grep -qs '"status": "finished"' "$folder/run.json" && exit 0
+grep -qs '"status": "finished"' "$folder/{run}" && exit 0
 # A link there, or a file that has another name, would have what the run prints added to it.
 [ -z "$(find "$log" -prune ! '(' -type f -links 1 ')' 2>/dev/null)" ] || {{ echo "$log is a link" >&2; exit 1; }}
 mkdir -p "$(dirname "$log")" {slurm} && exec >>"$log" 2>&1 || exit 1
@@ -126,6 +126,7 @@ class SlurmArray:
             cases="\n".join(cases),
             slurm=slurm,
             attempt=ATTEMPT,
+            run=layout.RUN,
             threads="export " + " ".join(f"{name}={value}" for name, value in ONE_THREAD.items()),
             setup="\n".join(self.setup),
             resumable=RESUMABLE,

@@ -1,0 +1,71 @@
+"""A run folder as it is read: one reader of each file, whoever wrote it."""
+
+from __future__ import annotations
+
+import ast
+import math
+from pathlib import Path
+
+import pytest
+
+from taac.errors import TaacError
+from taac.runs import layout
+from taac.runs.files import Damaged
+from taac.runs.layout import EpisodeSummary
+from taac.runs.run_folder import RunFolder
+
+ROOT = Path(__file__).resolve().parents[2]
+SUMMARY = EpisodeSummary(2, -1.5, 0.5, 20.0, 0.25, 2.0, 4, 10.0, 0.125, 0.75)
+
+
+def test_what_is_written_is_what_is_read(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    folder.begin("gamma = 0.9\n\nTDLoss.gamma = %gamma\nX.y = \\\n    (1,\n     2)\n", {"seed": 3})
+    folder.add_evaluation(100, 40, 90, 2.5, SUMMARY)
+    table = layout.read_evaluations(folder.path)
+    assert table == layout.Table([[100, 40, 90, 2.5, *SUMMARY]], [], False)
+    assert layout.read_run(folder.path) == folder.read_run() and folder.read_run()["seed"] == 3
+    assert layout.read_bindings(folder.path) == {"gamma": "0.9", "TDLoss.gamma": "0.9", "X.y": "(1, 2)"}
+    assert not layout.is_finished(folder.path)
+    folder.update_run(status="finished")
+    assert layout.is_finished(folder.path)
+    assert {p.name for p in folder.path.iterdir()} == {layout.CONFIG, layout.RUN, layout.EVALUATIONS}
+
+
+@pytest.mark.parametrize(
+    "text, rows, torn",
+    [
+        ("", [], False),
+        ("env_steps,return_mean\n100,1.5\n200,17", [[100.0, 1.5]], True),  # 17 of 17.5, say
+        ("return_mean,more,env_steps\r\n1.5,x,100\r\n\r\n,,200\r\n", [[100.0, 1.5], [200.0, math.nan]], False),
+        ("env_steps,return_mean\n100\nmany,2\n", [[100.0, math.nan], [math.nan, 2.0]], False),
+    ],
+)
+def test_evaluations_by_the_names_of_their_columns(tmp_path, text, rows, torn):
+    (tmp_path / "evaluations.csv").write_bytes(text.encode())
+    table = layout.read_evaluations(tmp_path)
+    steps, returns = layout.COLUMNS.index("env_steps"), layout.COLUMNS.index("return_mean")
+    assert repr([[row[steps], row[returns]] for row in table.rows]) == repr(rows) and table.torn == torn
+    assert all(len(row) == len(layout.COLUMNS) for row in table.rows)
+    assert set(layout.COLUMNS) - set(table.missing) == ({"env_steps", "return_mean"} if text else set())
+
+
+@pytest.mark.parametrize("text", ["[1]", "{", "", '"finished"', "[" * 100_000])
+def test_a_run_json_that_is_none_is_refused_and_not_finished(tmp_path, text):
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(Damaged):
+        layout.read_run(tmp_path)
+    with pytest.raises(TaacError, match=r"run\.json cannot be read.*is .* the folder of a run"):
+        RunFolder(tmp_path).read_run()
+    assert not layout.is_finished(tmp_path)
+
+
+def test_the_names_of_files_are_written_once():
+    """In code, that is: messages and docstrings may name them."""
+    names = {layout.CONFIG, layout.RUN, layout.EVALUATIONS, layout.COMPARISON, layout.EVENTS}
+    found = set()
+    for path in (ROOT / "taac").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and node.value in names:
+                found.add(path.relative_to(ROOT).as_posix())
+    assert found == {"taac/runs/layout.py"}
