@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from taac import nest
-from taac.data_structures import Nest
+from taac.data_structures import Nest, TimeStep
 from taac.errors import TaacError
 
 # Keys of a Dict observation with a special meaning.
@@ -74,6 +74,20 @@ def spec_of(tensor: torch.Tensor, batch_dims: int = 1) -> TensorSpec:
 def zeros(spec: Nest, *batch: int, device: torch.device | str = "cpu") -> Nest:
     """A nest of zeros for a nest of specs, each leaf `[*batch, *shape]`."""
     return nest.map_structure(lambda s: s.zeros(*batch, device=device), spec)
+
+
+def time_step_spec(observation_spec: Nest, action_spec: Nest, reward_dim: int | None) -> TimeStep:
+    """Specs of the leaves of one frame."""
+    scalar = TensorSpec(())
+    parts: dict[str, Nest] = {
+        "step_type": TensorSpec((), torch.uint8),
+        "reward": TensorSpec((reward_dim,)) if reward_dim else scalar,
+        "discount": scalar,
+        "observation": observation_spec,
+        "prev_action": action_spec,
+        "duration": TensorSpec((), torch.int16),
+    }
+    return TimeStep(**parts)
 
 
 class MixedActionSpec:

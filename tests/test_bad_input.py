@@ -164,7 +164,7 @@ def test_what_check_prints(capsys):
     checked("--gin_file", TASK, "--gin_file", METHOD, "--gin_param", "gamma = 0.5")
     out = capsys.readouterr().out
     assert re.search(r"^gamma = 0.5 +# --gin_param$", out, re.M) and re.search(
-        r"^OneStepTDLoss.gamma = %gamma +# gin/", out, re.M
+        r"^BaseTDLoss.gamma = %gamma +# gin/", out, re.M
     )
     assert "90000 updates in all, 0.9 a step of the whole run; 512 frames are replayed for each" in out
     assert "what looks wrong: nothing" in out and "Adam's two moments" in out

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from typing import NamedTuple
+
 import gin
 import pytest
 import torch
 import torch.nn as nn
 
-from taac import configuration
+from taac import configuration, nest
+from taac.algorithms import TaacAlgorithm
+from taac.algorithms.algorithm import check_acting
+from taac.algorithms.reward_signals import RewardSignal
+from taac.algorithms.td_losses import BaseTDLoss
 from taac.errors import TaacError
+from taac.ops import value_ops
 from taac.training import experiment
 
 TASK = "gin/tasks/simple_control.gin"
@@ -180,3 +188,334 @@ def test_a_file_of_the_user_is_checked_where_it_binds_macros_too(tmp_path):
         trainer = configuration.build(experiment.create_experiment)
         trainer.close()
         loaded.check_used()
+
+
+# A trajectory with slots of its own -----------------------------------------------------------------------------------
+
+
+class Swing(NamedTuple):
+    a: torch.Tensor  # [..., A] the action
+    middle: torch.Tensor  # [..., A] what it swings about
+    phase: torch.Tensor  # [..., 2] cosine and sine
+
+
+@gin.configurable
+class Swinging:
+    """`a <- middle + 0.2 cos(phase)`, the phase a quarter turn a step; the actor proposes the middle."""
+
+    def zeros(self, action):
+        zero = torch.zeros_like(action)
+        return Swing(zero, zero.clone(), zero[..., :1].expand(*action.shape[:-1], 2).clone())
+
+    def advance(self, tau):
+        phase = torch.stack([-tau.phase[..., 1], tau.phase[..., 0]], -1)
+        return Swing((tau.middle + 0.2 * phase[..., :1]).clamp(-1, 1), tau.middle, phase)
+
+    def start(self, action, tau):
+        phase = torch.zeros_like(tau.phase) + torch.tensor([1.0, 0.0])
+        return Swing((action + 0.2).clamp(-1, 1), action, phase)
+
+    def output_for(self, action, tau):
+        return (action - 0.2).clamp(-1, 1)
+
+
+@pytest.mark.parametrize("method", ["taac", "taac_ntd", "sac_hybrid"])
+def test_a_trajectory_with_slots_of_its_own(method):
+    trainer = trained(method, "TaacAlgorithm.trajectory = @Swinging()", "TaacAlgorithm.randomize_first_state_tau = True")
+    replayed = trainer.replay_buffer.sample(60, 2)
+    tau, b = replayed.rollout_info.tau_prev, replayed.rollout_info.switch
+    assert tau._fields == ("a", "middle", "phase") and tau.phase.shape == (2, 60, 2)
+    algorithm, goes_on = trainer.agent.algorithm, ~b[0] & ~replayed.time_step.is_last()[0]
+    assert goes_on.any()
+    torch.testing.assert_close(
+        replayed.time_step.prev_action[1][goes_on],
+        algorithm.trajectory.advance(nest.index(tau, 0)).a[goes_on], atol=1e-6, rtol=0,
+    )  # fmt: skip
+    assert algorithm.tau_embedding.parts[2].in_features == 2
+    assert {f"algorithm.tau_embedding.parts.{part}.weight" for part in range(3)} <= trainer.moved
+    info = algorithm.demonstrated_info(replayed.time_step)  # actions of another: explained by its own record
+    assert info.tau_prev.phase.shape == (2, 60, 2)
+
+
+@gin.configurable
+class Nameless(Swinging):
+    def zeros(self, action):
+        return (torch.zeros_like(action),)
+
+
+def test_a_trajectory_without_an_action_is_refused():
+    with pytest.raises(TaacError, match=r"Nameless.zeros must return a NamedTuple .* whose field 'a' is the action"):
+        build("taac", "TaacAlgorithm.trajectory = @Nameless()")
+
+
+# Critics whose prediction is a distribution ---------------------------------------------------------------------------
+
+
+@gin.configurable
+class Categorical(nn.Module):
+    """Two critics that predict the logits of 21 values in [-1, 1] * `limit`; targets are shared out between the nearest two.
+
+    Source: Farebrother et al., Stop Regressing (arXiv:2403.03950), the two-hot loss of section 3.1.
+    """
+
+    def __init__(self, input_size, reward_dim=None, num_choices=None, num_critics=2, limit=8.0):
+        super().__init__()
+        self.shape = [size for size in (num_choices, reward_dim) if size is not None]
+        self.num_critics, self.limit = num_critics, limit
+        self.hidden = nn.Linear(input_size, 64)
+        self.logits = nn.Linear(64, num_critics * math.prod(self.shape) * 21)
+        self.register_buffer("values", torch.linspace(-limit, limit, 21))
+
+    def forward(self, features, *action):
+        logits = self.logits(torch.relu(self.hidden(torch.cat([features, *action], -1))))
+        return logits.unflatten(-1, (self.num_critics, *self.shape, 21)).movedim(-2 - len(self.shape), 0)
+
+    def value(self, logits):
+        return (logits.softmax(-1) * self.values).sum(-1)
+
+    def loss(self, logits, target):
+        place = (target.clamp(-self.limit, self.limit).unsqueeze(-1) + self.limit) / (2 * self.limit) * 20
+        near = (1 - (place - torch.arange(21, device=target.device)).abs()).clamp(min=0)  # two-hot, its mean the target
+        error = -(near * logits.log_softmax(-1)).sum(-1).sum(0)
+        return error if error.dim() == 2 else error.mean(-1)
+
+
+OWN_DISTRIBUTION = [
+    ("taac", "TaacAlgorithm.critic_ctor = @Categorical"), ("taac_l", "ActorCriticAlgorithm.critic_ctor = @Categorical"),
+    ("sac", "SacAlgorithm.critic_ctor = @Categorical"), ("sac_ntd", "SacNtdAlgorithm.critic_ctor = @Categorical"),
+    ("sac_krep", "MixedSacAlgorithm.critic_ctor = @Categorical"), ("sdar", "SdarAlgorithm.critic_ctor = @Categorical"),
+    ("sac_recurrent", "SacAlgorithm.critic_ctor = @Categorical"), ("sac_hybrid", "TaacAlgorithm.critic_ctor = @Categorical"),
+    ("sac_value", "SacValueAlgorithm.value_ctor = @Categorical"),
+    ("temporl", "TempoRLAlgorithm.skip_critic_ctor = @Categorical"),
+    ("sac_discrete", "DiscreteSacAlgorithm.critic_ctor = @Categorical"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("method, own", OWN_DISTRIBUTION)
+def test_every_method_learns_with_critics_that_predict_a_distribution(method, own):
+    discrete = ["create_environment.env_name = 'CartPole-v1'"] if method == "sac_discrete" else []
+    two_rewards = ["create_agent.reward_signals = (@Constant,)"] if method in ("taac", "sac_krep", "sac_value") else []
+    trainer = trained(method, own, "Learner.diagnostics = 'histograms'", *discrete, *two_rewards)
+    assert any(name.endswith("logits.weight") for name in trainer.moved)
+    summary = trainer.learner.summary()
+    assert all(math.isfinite(x) for x in summary.values()) and summary["loss/critic"] > 0
+
+
+@pytest.mark.parametrize("method", ["sac", "taac"])
+def test_critics_that_predict_a_distribution_learn_the_value(method):
+    """One state, reward 1 and no end: Q = 1/(1 - gamma) = 5."""
+    entropy = ["SacAlgorithm.entropy_in_target = False"] if method == "sac" else []
+    trainer = trained(
+        method, f"{'Sac' if method == 'sac' else 'Taac'}Algorithm.critic_ctor = @Categorical",
+        "create_environment.env_name = 'tests.toy_tasks:taac-test/Countdown-v0'",
+        "create_environment.env_kwargs = {'length': 5, 'truncate': True, 'one_state': True}", "gamma = 0.8",
+        "normalize_rewards = False", "reward_clip = None", "learning_rate = 3e-3", "target_tau = 0.1", "batch_size = 32",
+        "num_env_steps = 2000", "initial_collect_steps = 100", "replay_length = 2000", *entropy, updates=700,
+    )  # fmt: skip
+    algorithm, frames = trainer.agent.algorithm, trainer.replay_buffer.sample(100, 2).time_step
+    with torch.no_grad():
+        q = algorithm.q_values(algorithm.critics, algorithm.encoder(frames.observation[0]), frames.prev_action[1])
+    assert q[:, ~frames.is_last()[0]].mean() == pytest.approx(5.0, rel=0.05)
+
+
+@gin.configurable
+class HalfOfIt(OneLayerCritics):
+    def value(self, prediction):
+        return prediction
+
+
+def test_critics_need_both_value_and_loss_and_no_setting_of_another_loss():
+    with pytest.raises(TaacError, match="HalfOfIt has 'value' of its own alone"):
+        build("sac", "SacAlgorithm.critic_ctor = @HalfOfIt")
+    with pytest.raises(TaacError, match=r"Categorical has a loss of its own: OneStepTDLoss\.huber_delta would have no effect"):
+        build("sac", "SacAlgorithm.critic_ctor = @Categorical", "OneStepTDLoss.huber_delta = 1.0")
+
+
+# A switching head with a state ----------------------------------------------------------------------------------------
+
+
+@gin.configurable
+class Restless(TaacAlgorithm):
+    """TAAC whose switch is a policy that also sees how often it has switched of late."""
+
+    def __init__(self, observation_spec, action_spec, **taac):
+        super().__init__(observation_spec, action_spec, **taac)
+        self.head = nn.Linear(self.tau_embedding.output_size + 1, 1)
+
+    def _log_pi(self, embedded, recent):
+        logit = self.head(torch.cat([embedded, recent], -1))
+        return nn.functional.logsigmoid(torch.cat([-logit, logit], -1))
+
+    def initial_switch_state(self, batch_size):
+        return torch.zeros(batch_size, 1)
+
+    def next_switch_state(self, recent, time_step, tau, switch):
+        return 0.9 * recent + 0.1 * switch.unsqueeze(-1)
+
+    def switching_probability(self, features, embedded, tau_prev, a_hat, recent):
+        return self._log_pi(embedded, recent)[..., 1].exp()
+
+    def learn_switch(self, embedded, q_0, q_1, recent):
+        log_pi = self._log_pi(embedded, recent)
+        loss = (log_pi.exp() * (self.beta_temperature.alpha() * log_pi - torch.stack([q_0, q_1], -1).detach())).sum(-1)
+        return log_pi.exp().detach(), loss
+
+    def acting_modules(self):
+        return [*super().acting_modules(), "head"]
+
+    def parameter_groups(self):
+        groups = super().parameter_groups()
+        return {**groups, "actor": [*groups["actor"], *self.head.parameters()]}
+
+
+def test_a_switching_head_with_a_state():
+    trainer = trained("taac", "create_agent.algorithm_ctor = @Restless", "TaacAlgorithm.max_repeat_steps = 5")
+    assert "algorithm.head.weight" in trainer.moved
+    replayed = trainer.replay_buffer.sample(60, 2)
+    before, after = replayed.rollout_info.switch_state
+    within = ~replayed.time_step.is_first()[1]  # the state begins anew at FIRST
+    expected = 0.9 * before + 0.1 * replayed.rollout_info.switch[0].unsqueeze(-1)
+    torch.testing.assert_close(after[within], expected[within])
+    assert before.unique().numel() > 3 and (after[~within] == 0).all()
+    actor = configuration.build(lambda: experiment.create_agent(trainer.environment, torch.device("cpu"), role="act"))
+    actor.load_state_dict(actor.own_state(trainer.agent.state_dict()))
+    assert actor.predict_step(trainer.rollout.time_step, actor.initial_state(1)).state.switch_state.shape == (1, 1)
+
+
+# What is forgotten is an error that names it --------------------------------------------------------------------------
+
+
+@gin.configurable
+class NeverLearns(Restless):
+    def parameter_groups(self):
+        return TaacAlgorithm.parameter_groups(self)
+
+
+@gin.configurable
+class LearnsTwice(Restless):
+    def parameter_groups(self):
+        groups = super().parameter_groups()
+        return {**groups, "critic": [*groups["critic"], self.head.bias]}
+
+
+@gin.configurable
+class CannotAct(Restless):
+    def acting_modules(self):
+        return TaacAlgorithm.acting_modules(self)
+
+
+@gin.configurable
+class ActsWithout(Restless):
+    def acting_modules(self):
+        return [*super().acting_modules(), "haed"]
+
+
+@pytest.mark.parametrize(
+    "algorithm, message",
+    [
+        ("NeverLearns", r"NeverLearns.parameter_groups leaves out head.weight, head.bias: trainable, but nothing would train"),
+        ("LearnsTwice", r"LearnsTwice.parameter_groups has parameters twice: head.bias \(actor, critic\)"),
+        ("CannotAct", r"CannotAct.acting_modules leaves out 'head', which acting needs"),
+        ("ActsWithout", r"ActsWithout.acting_modules names haed, but there are encoder, .*head"),
+    ],
+)
+def test_what_is_forgotten_is_named_at_build_time(algorithm, message):
+    with pytest.raises(TaacError, match=message):
+        build("taac", f"create_agent.algorithm_ctor = @{algorithm}")
+
+
+def test_looking_for_what_is_forgotten_draws_none_of_the_runs_random_numbers():
+    trainer = build("taac")
+    algorithm, environment = trainer.agent.algorithm, trainer.environment
+    before, modules = torch.get_rng_state(), list(algorithm.named_children())
+    check_acting(algorithm, environment.observation_spec, environment.action_spec, None)
+    assert torch.equal(torch.get_rng_state(), before) and list(algorithm.named_children()) == modules
+    trainer.close()
+
+
+# A TD loss and a reward signal ----------------------------------------------------------------------------------------
+
+
+@gin.configurable
+class Halfway(BaseTDLoss):
+    """The mean of the one-step and the n-step return."""
+
+    def returns(self, time_step, value, switch, bonus=None):
+        frames = time_step.reward, value, time_step.step_type, self.discount(time_step)
+        return (value_ops.one_step_return(*frames) + value_ops.n_step_return(*frames, bonus)) / 2
+
+
+@pytest.mark.parametrize("method, algorithm", [("taac", "TaacAlgorithm"), ("sac", "SacAlgorithm")])
+def test_a_td_loss(method, algorithm):
+    trainer = trained(method, f"{algorithm}.td_loss = @Halfway()", "gamma = 0.5", "Trainer.segment_length = 3")
+    td_loss = trainer.agent.algorithm.td_loss
+    assert isinstance(td_loss, Halfway) and td_loss.gamma == 0.5  # the task's, which its file need not bind
+
+
+def test_the_operative_configuration_of_classes_without_a_constructor_builds_the_same(tmp_path):
+    params = ["TaacAlgorithm.td_loss = @Halfway()", "gamma = 0.5", "create_agent.algorithm_ctor = @NoConstructor"]
+    build("taac", *params, "beta_min_prob = 0.1").close()
+    again = tmp_path / "config.gin"
+    again.write_text(configuration.operative_config())
+    loaded = configuration.load([str(again)])
+    trainer = configuration.build(experiment.create_experiment)
+    trainer.close()
+    loaded.check_used()
+    algorithm = trainer.agent.algorithm
+    assert algorithm.td_loss.gamma == 0.5 and "p = 0.1" in algorithm.beta_temperature.formula
+
+
+@gin.configurable
+class NoConstructor(TaacAlgorithm):
+    pass
+
+
+@gin.configurable
+class Constant(RewardSignal):
+    """A reward of 1 for being alive."""
+
+    name = "alive"
+
+    def __init__(self, observation_spec, action_spec, strength=0.5):
+        super().__init__(strength, 0.9, 1e-3, 1, False)
+        self.nothing = nn.Parameter(torch.zeros(()))
+
+    def reward(self, time_step):
+        return torch.ones_like(time_step.reward[1:]).reshape(*time_step.step_type[1:].shape, -1)[..., 0]
+
+    def loss(self, time_step, demonstrations):
+        return self.nothing.square()
+
+
+def test_a_reward_signal():
+    trainer = trained("taac", "create_agent.reward_signals = (@Constant,)", "gamma = 0.5")
+    algorithm = trainer.agent.algorithm
+    assert algorithm.reward_weights == (1.0, 0.5) and algorithm.td_loss.gamma.tolist() == pytest.approx([0.5, 0.9])
+    assert trainer.learner.summary()["signal/alive_reward"] == pytest.approx(1.0)
+
+
+# Names that shared settings had before --------------------------------------------------------------------------------
+
+
+HALF = "TDLoss.gamma = 0.5"
+
+
+@pytest.mark.parametrize(
+    "method, before",
+    [
+        ("taac", ["TaacAlgorithm.target_update_tau = 0.25", "TAACTDLoss.gamma = 0.5"]),
+        ("sac", ["SacAlgorithm.target_update_tau = 0.25", "OneStepTDLoss.gamma = 0.5"]),
+        ("sac_ntd", ["SacAlgorithm.target_update_tau = 0.25", "RetraceTDLoss.gamma = 0.5"]),
+        ("sac_hybrid", ["TaacAlgorithm.target_update_tau = 0.25", "SacHybridAlgorithm.td_loss = @TDLoss()", HALF]),
+    ],
+)
+def test_what_was_bound_for_each_algorithm_still_can_be(method, before):
+    trainer = build(method, *before)
+    trainer.close()
+    assert trainer.agent.algorithm.target_update_tau == 0.25 and trainer.agent.algorithm.gamma == 0.5
+    kind = "SacAlgorithm" if method == "sac" else "TaacAlgorithm" if method.startswith("taac") else None
+    if kind:
+        with pytest.raises(TaacError, match=r"target_update_tau.*wrong type: expected float"):
+            build(method, f"{kind}.target_update_tau = 'fast'")
+        with pytest.raises(TaacError, match="has no parameter 'target_update_tua'; did you mean 'target_update_tau'"):
+            build(method, f"{kind}.target_update_tua = 0.5")

@@ -11,7 +11,9 @@ import torch.nn as nn
 
 from taac import nest
 from taac.algorithms import Algorithm
+from taac.algorithms.actor_critic import ActorCriticAlgorithm
 from taac.algorithms.agents import AgentBatch
+from taac.algorithms.algorithm import check_groups
 from taac.algorithms.reward_signals import RewardSignal
 from taac.data_structures import AlgStep, Experience, Nest, TimeStep
 from taac.errors import TaacError
@@ -27,9 +29,9 @@ class Agent(nn.Module):
 
     Args:
         algorithm: acts and learns.
-            observation_normalizer: updated by rollouts alone, the demonstrator's among them where its policy is cloned before
+        observation_normalizer: updated by rollouts alone, the demonstrator's among them where its policy is cloned before
             training; None: observations as they are.
-            reward_normalizer: updated by sampled batches; None: rewards as they are.
+        reward_normalizer: updated by sampled batches; None: rewards as they are.
         reward_signals: each gives one more part of the reward, after those of the environment; for learning alone.
         role: "learn" does everything; "collect" explores and plays, and moves the statistics of observations; "act" only
             plays. The latter two hold the networks that acting needs and no others: the algorithm loses the rest.
@@ -40,7 +42,8 @@ class Agent(nn.Module):
             see; None: there is one agent.
 
     Raises:
-        TaacError: an unknown role; nothing can be compiled here; what agents that come and go cannot be combined with.
+        TaacError: an unknown role; nothing can be compiled here; what agents that come and go cannot be combined with; a
+            trainable parameter in no group of `Algorithm.parameter_groups`, or in two.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class Agent(nn.Module):
         if role not in ("learn", "collect", "act"):
             raise TaacError(f"role must be 'learn', 'collect' or 'act', got '{role}'")
         self.role = role
+        check_groups(algorithm)
         self._absent: tuple[str, ...] = ()  # beginnings of names in the state of an agent that learns
         if role != "learn":
             kept = algorithm.acting_modules()
@@ -219,7 +223,7 @@ class Agent(nn.Module):
 
 def _check_masked(algorithm: Algorithm, reward_signals: Sequence[RewardSignal]) -> None:
     """Refuses what would learn from the frames of absent agents."""
-    if getattr(getattr(algorithm, "td_loss", None), "ignore_done", False):
+    if isinstance(algorithm, ActorCriticAlgorithm) and algorithm.td_loss.ignore_done:
         raise TaacError(
             "agents that come and go (an 'agent_mask' in the observation) leave as by a termination, which the TD loss's "
             "ignore_done = True would ignore: bind it to False"

@@ -13,23 +13,47 @@ checkpoints, the gradient step and summaries belong to others. One iteration of 
 
 from __future__ import annotations
 
+import copy
 from fractions import Fraction
+from typing import Any
 
 import torch
 import torch.nn as nn
 
-from taac import nest
+from taac import nest, specs
 from taac.data_structures import FIRST, AlgStep, Experience, LossInfo, Nest, TimeStep
 from taac.errors import TaacError
 
 
-class Algorithm(nn.Module):
+class BoundAsItsBase:
+    """Gives a subclass without a constructor one that passes everything on.
+
+    gin wraps the constructor of each class that it configures. A wrapped copy of an inherited one would record the defaults of
+    its parameters as in force, whatever is bound for the class that they belong to.
+    """
+
+    def __init_subclass__(cls, **options: Any):
+        super().__init_subclass__(**options)
+        if "__init__" not in vars(cls):
+
+            def __init__(self: Any, *args: Any, **named: Any) -> None:
+                super(cls, self).__init__(*args, **named)
+
+            cls.__init__ = __init__  # type: ignore[method-assign]
+
+
+class Algorithm(BoundAsItsBase, nn.Module):
     """The interface. Everything in a `TimeStep` is batched: `[B, ...]` in the acting steps, `[T, B, ...]` in training."""
 
     min_segment_length = 2  # frames T of a segment that it can learn all it acts on from
     min_segment_reason = "one transition that is learnt from"  # why not fewer, for people
     reward_scale = 1.0  # rewards are multiplied by it where they are learnt from
     info_tells_action = True  # whether `info` depends on the action chosen: then no explorer may execute another
+
+    @property
+    def gamma(self) -> float | None:
+        """The discount of a step, the greatest where parts of the reward have their own; None: there is none."""
+        return None
 
     def initial_state(self, batch_size: int) -> Nest:
         """The state at the first frame of an episode, leaves `[batch_size, ...]`; `()` if there is none."""
@@ -99,6 +123,53 @@ class Algorithm(nn.Module):
     def describe(self) -> list[str]:
         """Lines about what follows from the settings: target entropies in nats with their formula."""
         return []
+
+
+def check_groups(algorithm: Algorithm) -> None:
+    """Refuses trainable parameters that no optimizer would move, or that two groups have.
+
+    Raises:
+        TaacError: names the parameters.
+    """
+    groups: dict[int, list[str]] = {}
+    for group, parameters in algorithm.parameter_groups().items():
+        for parameter in parameters:
+            groups.setdefault(id(parameter), []).append(group)
+    kind = type(algorithm).__name__
+    trained = {name: parameter for name, parameter in algorithm.named_parameters() if parameter.requires_grad}
+    forgotten = [name for name, parameter in trained.items() if id(parameter) not in groups]
+    if forgotten:
+        raise TaacError(
+            f"{kind}.parameter_groups leaves out {', '.join(forgotten)}: trainable, but nothing would train it. Add it to a "
+            "group, or call requires_grad_(False) if it is not to be trained"
+        )
+    twice = [f"{name} ({', '.join(groups[id(p)])})" for name, p in trained.items() if len(groups[id(p)]) > 1]
+    if twice:
+        raise TaacError(f"{kind}.parameter_groups has parameters twice: {'; '.join(twice)}. Each belongs to one group")
+
+
+def check_acting(algorithm: Algorithm, observation_spec: Nest, action_spec: Nest, reward_dim: int | None) -> None:
+    """Acts once, greedily, exploring and at random, with nothing but `acting_modules`. Draws no random number of the run's.
+
+    Raises:
+        TaacError: names a module that acting needs and `acting_modules` leaves out, or that it names and there is not.
+    """
+    modules, names = dict(algorithm.named_children()), algorithm.acting_modules()
+    kind = type(algorithm).__name__
+    if unknown := [name for name in names if name not in modules]:
+        raise TaacError(f"{kind}.acting_modules names {', '.join(unknown)}, but there are {', '.join(modules)}")
+    actor = copy.copy(algorithm)
+    actor._modules = {name: part for name, part in algorithm._modules.items() if part is None or name in names}
+    frame = specs.zeros(specs.time_step_spec(observation_spec, action_spec, reward_dim), 1)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            for step in (actor.predict_step, actor.rollout_step, actor.random_step):
+                step(frame, actor.initial_state(1))
+    except AttributeError as error:
+        for name in modules:
+            if name not in names and str(error).endswith(f"has no attribute '{name}'"):
+                raise TaacError(f"{kind}.acting_modules leaves out '{name}', which acting needs") from error
+        raise
 
 
 def reset_where_first(state: Nest, initial: Nest, time_step: TimeStep) -> Nest:

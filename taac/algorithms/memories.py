@@ -112,5 +112,7 @@ class Memories:
     def acting_modules(self) -> list[str]:
         return [*super().acting_modules(), "encoder"]  # type: ignore[misc]
 
-    def actor_modules(self) -> list[nn.Module]:
-        return [*super().actor_modules(), self.actor_encoder]  # type: ignore[misc]
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        groups = super().parameter_groups()  # type: ignore[misc]
+        groups["actor"] += groups.pop("actor_encoder")
+        return groups

@@ -6,8 +6,8 @@ below are that paper's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import gin
 import torch
@@ -17,11 +17,10 @@ import torch.nn.functional as F
 from taac import nest
 from taac.algorithms import target_entropies
 from taac.algorithms.actor_critic import ActorCriticAlgorithm
-from taac.algorithms.td_losses import BaseTDLoss, OneStepTDLoss
 from taac.algorithms.temperature import Temperature
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
 from taac.errors import TaacError
-from taac.networks import ActorNetwork, CriticEnsemble, ObservationEncoder
+from taac.networks import ActorNetwork
 from taac.ops import distributions, losses
 from taac.ops.schedules import Schedule
 from taac.specs import TensorSpec, check_unit_box
@@ -33,7 +32,8 @@ class SacTrainInfo(NamedTuple):
     actor_loss: torch.Tensor  # [T, B], or [T-1, B] if the actor does not learn on the last frame
     log_pi: torch.Tensor  # of the same shape, log pi(a~|s), detached
     q_pi: torch.Tensor  # [T or T-1, B(, D)], min_i Q_i(s, a~), detached
-    q: torch.Tensor  # [N, T-1, B(, D)], at the executed actions
+    prediction: torch.Tensor  # [N, T-1, B(, D)(, ...)], what the critics predict at the executed actions
+    q: torch.Tensor  # [N, T-1, B(, D)], its values
     value: torch.Tensor  # [T, B(, D)], target values; 0 at frame 0, where they are never read
     bonus: torch.Tensor | None  # [T, B(, D)], the entropy bonus in `value`; None if targets pay none
     mean: torch.Tensor  # [T or T-1, B, A], the policy's, before tanh
@@ -48,11 +48,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
 
     Args:
         observation_spec, action_spec: of the environment; actions are a vector in [-1, 1].
-        reward_dim, reward_weights, encoder_ctor, critic_ctor, target_update_tau, target_update_period, dqda_clipping,
-            target_update_env_steps, actor_encoder_ctor: see `ActorCriticAlgorithm`. The entropy bonus of a vector reward is
-            shared out so that its weighted sum is the bonus itself.
         actor_ctor: called with input and action size; see `ActorNetwork`.
-        td_loss: how targets are made; see `td_losses`.
         action_min_prob: gives the target entropy, `sum_i log((max_i - min_i) * action_min_prob)`.
         target_entropy: the target entropy itself, in nats, instead.
         temperature_ctor: called with the target entropy; see `Temperature`.
@@ -60,58 +56,44 @@ class SacAlgorithm(ActorCriticAlgorithm):
             discounted as the value: of the next step with a one-step `td_loss`, of all further ones too with `TDLoss`.
         actor_on_last_frame: whether actor and temperature learn on all T frames, as published with TAAC, or on frames
             0..T-2, of which the actions were taken, as in algorithm 1 (and other implementations): less work.
+        actor_critic: everything of `ActorCriticAlgorithm`, which is also where gin binds it. The entropy bonus of a vector
+            reward is shared out so that its weighted sum is the bonus itself.
 
     Raises:
         TaacError: a discrete, nested or unscaled action space; a target entropy that cannot be reached.
     """
 
-    stores_probabilities = False  # of the rollout's actions
     always_on_last_frame = False  # for methods whose own train_step learns on all frames
 
     def __init__(
         self,
         observation_spec: Nest,
         action_spec: TensorSpec,
-        reward_dim: int | None = None,
-        reward_weights: Sequence[float | Schedule] | None = None,
-        encoder_ctor: Callable[..., nn.Module] = ObservationEncoder,
+        *,
         actor_ctor: Callable[..., nn.Module] = ActorNetwork,
-        critic_ctor: Callable[..., nn.Module] = CriticEnsemble,
-        td_loss: BaseTDLoss | None = None,
         action_min_prob: float = 0.1,
         target_entropy: float | Schedule | None = None,
         temperature_ctor: Callable[..., Temperature] = Temperature,
         entropy_in_target: bool = True,
         actor_on_last_frame: bool = True,
-        target_update_tau: float | Schedule = 0.005,
-        target_update_period: int = 1,
-        target_update_env_steps: int | None = None,
-        dqda_clipping: float | None = None,
-        actor_encoder_ctor: Callable[..., nn.Module] | None = None,
+        **actor_critic: Any,
     ):
         check_unit_box(action_spec, "SacAlgorithm")
         if self.always_on_last_frame and not actor_on_last_frame:
             raise TaacError(
                 f"{type(self).__name__} learns on all frames: SacAlgorithm.actor_on_last_frame = False would have no effect"
             )
-        super().__init__(
-            observation_spec, action_spec, 1, reward_dim, reward_weights, encoder_ctor, critic_ctor,
-            target_update_tau, target_update_period, dqda_clipping, target_update_env_steps,
-            actor_encoder_ctor,
-        )  # fmt: skip
-        self.actor = self._build_actor(actor_ctor)
+        super().__init__(observation_spec, action_spec, action_width=action_spec.numel, **actor_critic)
+        self.actor = self.build_actor(actor_ctor)
         target = target_entropies.of_actions(
             action_spec, action_min_prob, target_entropy, "SacAlgorithm.target_entropy"
         )
-        self._target_formula = target.formula
+        self.temperature_ctor = temperature_ctor
         self.temperature = self.build_temperature(temperature_ctor, target)
-        td_loss = td_loss or OneStepTDLoss()
-        td_loss.check(reward_dim, type(self).__name__, self.stores_probabilities)
-        self.td_loss = td_loss.of_parts(self.reward_parts)
         self.entropy_in_target = entropy_in_target
         self.actor_on_last_frame = actor_on_last_frame
 
-    def _build_actor(self, actor_ctor: Callable[..., nn.Module]) -> nn.Module:
+    def build_actor(self, actor_ctor: Callable[..., nn.Module]) -> nn.Module:
         return actor_ctor(self.actor_feature_size, self.action_size)
 
     # Acting ----------------------------------------------------------------------------------------------------------
@@ -122,21 +104,22 @@ class SacAlgorithm(ActorCriticAlgorithm):
     @torch.inference_mode()
     def predict_step(self, time_step: TimeStep, state: Nest, epsilon: float = 0.0) -> AlgStep:
         mean, log_std = self.actor(self.actor_features(time_step.observation))
-        return self._act(time_step, distributions.squashed_normal_mode(mean, log_std, epsilon))
+        return self.execute(time_step, distributions.squashed_normal_mode(mean, log_std, epsilon))
 
     @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
         mean, log_std = self.actor(self.actor_features(time_step.observation))
         action = distributions.squashed_normal_action(mean, log_std)
-        return self._act(time_step, action)._replace(policy=(mean, log_std))
+        return self.execute(time_step, action)._replace(policy=(mean, log_std))
 
     @torch.inference_mode()
     def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
         batch, device = time_step.step_type.shape[0], time_step.step_type.device
-        return self._act(time_step, torch.empty(batch, self.action_size, device=device).uniform_(-1.0, 1.0))
+        return self.execute(time_step, torch.empty(batch, self.action_size, device=device).uniform_(-1.0, 1.0))
 
     @staticmethod
-    def _act(time_step: TimeStep, action: Nest) -> AlgStep:
+    def execute(time_step: TimeStep, action: Nest) -> AlgStep:
+        """The step that executes an action, leaves `[B, ...]`."""
         # The replayed prev_action of the next frame is this action: there is nothing else to keep.
         return AlgStep(action, (), (), torch.ones_like(time_step.step_type, dtype=torch.bool))
 
@@ -146,11 +129,11 @@ class SacAlgorithm(ActorCriticAlgorithm):
         observation = experience.time_step.observation
         features, seen = self.encode(observation)
         with torch.no_grad():
-            target_features = self._target_features(nest.index(observation, slice(1, None)))
+            target_features = self.target_features(nest.index(observation, slice(1, None)))
         return self.learn_from(experience.time_step, seen, features, target_features)
 
-    def _target_features(self, observation: Nest) -> torch.Tensor:
-        """What `_next_value` takes of the observations s'."""
+    def target_features(self, observation: Nest) -> torch.Tensor:
+        """What `next_value` takes of the observations s'."""
         return self.target_encoder(observation)
 
     def learn_from(
@@ -164,17 +147,19 @@ class SacAlgorithm(ActorCriticAlgorithm):
         learnt = slice(None) if self.actor_on_last_frame else slice(-1)
         mean, log_std = self.actor(seen[learnt])
         action, log_pi = distributions.squashed_normal_sample(mean, log_std)
-        q_pi = self.min_over_critics(self.critics(frozen[learnt], action))
+        q_pi = self.min_over_critics(self.q_values(self.critics, frozen[learnt], action))
         dq_da = self.action_gradient(self.weighted(q_pi), action)
         actor_loss = losses.action_gradient_loss(action, dq_da) + self.temperature.alpha() * log_pi
 
         with torch.no_grad():
-            value, bonus = self._next_value(target_features, seen[1:], action, log_pi)
+            value, bonus = self.next_value(target_features, seen[1:], action, log_pi)
+        prediction = self.critics(features[:-1], executed)
         return SacTrainInfo(
             actor_loss=actor_loss,
             log_pi=log_pi.detach(),
             q_pi=q_pi.detach(),
-            q=self.critics(features[:-1], executed),
+            prediction=prediction,
+            q=self.value_of(self.critics, prediction),
             value=self.pad_front(value),
             bonus=None if bonus is None else self.pad_front(bonus),
             mean=mean.detach(),
@@ -183,7 +168,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
             target_q=(),
         )
 
-    def _next_value(
+    def next_value(
         self, target_features: torch.Tensor, seen: torch.Tensor, action: torch.Tensor, log_pi: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """`V(s') = min_i Q'_i(s', a~') - alpha log pi(a~'|s')` (equation 3), and its last term: `[T-1, B(, D)]` both.
@@ -195,14 +180,15 @@ class SacAlgorithm(ActorCriticAlgorithm):
         next_action, next_log_pi = action[1:], log_pi[1:]
         if not self.actor_on_last_frame:
             next_action, next_log_pi = distributions.squashed_normal_sample(*self.actor(seen))
-        value = self.min_over_critics(self.target_critics(target_features, next_action))
+        value = self.min_over_critics(self.q_values(self.target_critics, target_features, next_action))
         if not self.entropy_in_target:
             return value, None
-        bonus = self._share_out(-self.temperature.alpha() * next_log_pi)
+        bonus = self.share_out(-self.temperature.alpha() * next_log_pi)
         return value + bonus, bonus
 
     def calc_loss(self, experience: Experience, info: SacTrainInfo) -> LossInfo:
-        critic_loss, target = self.critic_loss(experience, info)
+        target = self.targets(experience, info)
+        critic_loss = self.critic_loss(info.prediction, target)  # equation 5
         temperature_loss = self.temperature.loss(-info.log_pi)  # equation 18
         actor_loss = info.actor_loss + temperature_loss
         missing = len(critic_loss) - len(actor_loss)  # 1 if the actor does not learn on the last frame
@@ -217,16 +203,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
         mean, _ = self.actor(self.actor_features(nest.index(time_step.observation, slice(None, -1))))
         return self.cloned(experience, (torch.tanh(mean) - time_step.prev_action[1:]).square().sum(-1))
 
-    def critic_loss(self, experience: Experience, info: SacTrainInfo) -> tuple[torch.Tensor, torch.Tensor]:
-        """Squared TD errors `[T, B]` (equation 5), and their targets."""
+    def targets(self, experience: Experience, info: SacTrainInfo) -> torch.Tensor:
+        """The critics' targets `[T-1, B(, D)]`, detached."""
         switch = torch.ones_like(experience.time_step.step_type, dtype=torch.bool)
-        return self.td_loss(info.q, experience.time_step, info.value, switch, info.bonus)
-
-    def temperatures(self) -> dict[str, Temperature]:
-        return {"action": self.temperature}
-
-    def target_formulas(self) -> dict[str, str]:
-        return {"action": self._target_formula}
-
-    def actor_modules(self) -> list[nn.Module]:
-        return [self.actor]
+        return self.td_loss.returns(experience.time_step, info.value, switch, info.bonus)

@@ -7,7 +7,6 @@ below are that paper's. Several branches of one action as in ML-Agents' SAC trai
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -20,11 +19,10 @@ from taac import nest
 from taac.algorithms import target_entropies
 from taac.algorithms.actor_critic import ActorCriticAlgorithm
 from taac.algorithms.target_entropies import TargetEntropy
-from taac.algorithms.td_losses import BaseTDLoss, OneStepTDLoss
 from taac.algorithms.temperature import BranchTemperatures, Temperature
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
 from taac.errors import TaacError
-from taac.networks import CategoricalActorNetwork, CriticEnsemble, ObservationEncoder
+from taac.networks import CategoricalActorNetwork
 from taac.ops import distributions
 from taac.ops.schedules import Schedule
 from taac.specs import DiscreteActionSpec
@@ -37,7 +35,10 @@ class DiscreteSacTrainInfo(NamedTuple):
     temperature_loss: torch.Tensor  # [T, B], mean over branches
     log_pi: torch.Tensor  # [T, B], E log pi(a|s) of the whole action: the sum over branches, detached
     entropy: torch.Tensor  # [T, B, K], of each branch, detached
-    q: torch.Tensor  # [N, T-1, B(, D)], at the executed choices
+    prediction: (
+        torch.Tensor
+    )  # [N, T-1, B(, D)(, ...)], what the critics predict at the executed choices, mean over branches
+    q: torch.Tensor  # [N, T-1, B(, D)], its values
     value: torch.Tensor  # [T, B(, D)], target values; 0 at frame 0, where they are never read
     bonus: torch.Tensor | None  # [T, B(, D)], the entropy bonus in `value`; None if targets pay none
 
@@ -62,16 +63,14 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
     Args:
         observation_spec: of the environment.
         action_spec: a scalar of C choices; or a vector, of K branches with C_b choices each.
-        reward_dim, reward_weights, encoder_ctor, critic_ctor, target_update_tau, target_update_period,
-            target_update_env_steps, actor_encoder_ctor: see `ActorCriticAlgorithm`; `critic_ctor` is called with `num_choices`,
-            `sum_b C_b`, as well.
         actor_ctor: called with input size and `sum_b C_b`; see `CategoricalActorNetwork`.
-        td_loss: how targets are made; see `td_losses`.
         action_min_prob: gives the target entropy of a branch, `p (log(C-1) - log p) - (1-p) log(1-p)`; one number for all
             branches, or one a branch.
         target_entropy: the target entropy itself, in nats, instead; in [0, log C]; one number for all, or one a branch.
         temperature_ctor: called with the target entropy of each branch; see `Temperature`.
         entropy_in_target: whether targets pay the entropy of every step that they go through, discounted as the value.
+        actor_critic: everything of `ActorCriticAlgorithm` but `dqda_clipping`, which is also where gin binds it; `critic_ctor` is
+            called with `num_choices`, `sum_b C_b`, as well.
 
     Raises:
         TaacError: actions that are not discrete, a mask that does not fit, a target entropy that cannot be reached.
@@ -81,41 +80,32 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
         self,
         observation_spec: Nest,
         action_spec: Nest,
-        reward_dim: int | None = None,
-        reward_weights: Sequence[float | Schedule] | None = None,
-        encoder_ctor: Callable[..., nn.Module] = ObservationEncoder,
+        *,
         actor_ctor: Callable[..., nn.Module] = CategoricalActorNetwork,
-        critic_ctor: Callable[..., nn.Module] = CriticEnsemble,
-        td_loss: BaseTDLoss | None = None,
         action_min_prob: float | Sequence[float] = 0.1,
         target_entropy: float | Schedule | Sequence[float | Schedule] | None = None,
         temperature_ctor: Callable[..., Temperature] = Temperature,
         entropy_in_target: bool = True,
-        target_update_tau: float | Schedule = 0.005,
-        target_update_period: int = 1,
-        target_update_env_steps: int | None = None,
-        actor_encoder_ctor: Callable[..., nn.Module] | None = None,
+        **actor_critic: Any,
     ):
         discrete = DiscreteActionSpec(action_spec, observation_spec, type(self).__name__)
         total = sum(discrete.num_choices)
-        super().__init__(
-            discrete.observation, action_spec, 0, reward_dim, reward_weights, encoder_ctor,
-            functools.partial(critic_ctor, num_choices=total), target_update_tau, target_update_period, None,
-            target_update_env_steps,
-            actor_encoder_ctor,
-        )  # fmt: skip
+        super().__init__(discrete.observation, action_spec, action_width=0, num_choices=total, **actor_critic)
+        if self.dqda_clipping is not None:
+            raise TaacError("DiscreteSacAlgorithm has no dQ/da: dqda_clipping would have no effect, remove it")
+        if discrete.branched and hasattr(self.critics, "value"):
+            raise TaacError(
+                f"{type(self.critics).__name__} predicts no plain values, whose mean over the branches of an action is learnt"
+            )
         self.discrete = discrete
         self.actor = actor_ctor(self.actor_feature_size, total)
         targets = _targets(discrete, action_min_prob, target_entropy)
         masked = ", times log n / log C where n choices are valid" if discrete.masked else ""
-        self._target_formulas = {
-            name: target.formula + masked for name, target in zip(self._names(), targets, strict=True)
-        }
-        tuned = [self.build_temperature(temperature_ctor, target) for target in targets]
+        tuned = [
+            self.build_temperature(temperature_ctor, target._replace(formula=target.formula + masked))
+            for target in targets
+        ]
         self.temperature = BranchTemperatures(tuned) if discrete.branched else tuned[0]
-        td_loss = td_loss or OneStepTDLoss()
-        td_loss.check(reward_dim, type(self).__name__)
-        self.td_loss = td_loss.of_parts(self.reward_parts)
         self.entropy_in_target = entropy_in_target
 
     # Acting ----------------------------------------------------------------------------------------------------------
@@ -125,38 +115,38 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
 
     @torch.inference_mode()
     def predict_step(self, time_step: TimeStep, state: Nest, epsilon: float = 0.0) -> AlgStep:
-        return self._act(time_step, self._greedy(self._seen(time_step), self._valid(time_step), epsilon))
+        return self.execute(time_step, self.greedy(self._seen(time_step), self.valid(time_step), epsilon))
 
     @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
-        probs, _ = self._policy(self._seen(time_step), self._valid(time_step))
-        return self._act(time_step, distributions.categorical_sample(probs))._replace(policy=probs)
+        probs, _ = self.policy(self._seen(time_step), self.valid(time_step))
+        return self.execute(time_step, distributions.categorical_sample(probs))._replace(policy=probs)
 
     @torch.inference_mode()
     def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
-        return self._act(time_step, distributions.categorical_sample(self._valid(time_step).float()))
+        return self.execute(time_step, distributions.categorical_sample(self.valid(time_step).float()))
 
-    def _act(self, time_step: TimeStep, choice: torch.Tensor) -> AlgStep:
+    def execute(self, time_step: TimeStep, choice: torch.Tensor) -> AlgStep:
         """Executes choices `[B, K]`."""
         decided = torch.ones_like(time_step.step_type, dtype=torch.bool)
         return AlgStep(self.discrete.from_branches(choice), (), (), decided)
 
-    def _greedy(self, features: torch.Tensor, valid: torch.Tensor, epsilon: float) -> torch.Tensor:
+    def greedy(self, features: torch.Tensor, valid: torch.Tensor, epsilon: float) -> torch.Tensor:
         """The likeliest choice of each branch `[B, K]`; with probability `epsilon` a sample of it instead."""
-        probs, _ = self._policy(features, valid)
+        probs, _ = self.policy(features, valid)
         choice = probs.argmax(-1)
         if epsilon == 0:
             return choice
         sampled = distributions.categorical_sample(probs)
         return torch.where(torch.rand(choice.shape, device=choice.device) < epsilon, sampled, choice)
 
-    def _valid(self, time_step: TimeStep) -> torch.Tensor:
+    def valid(self, time_step: TimeStep) -> torch.Tensor:
         return self.discrete.valid(time_step.observation, time_step.step_type.shape, time_step.step_type.device)
 
     def _seen(self, time_step: TimeStep) -> torch.Tensor:
         return self.actor_features(self.discrete.observed(time_step.observation))
 
-    def _policy(self, features: torch.Tensor, valid: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def policy(self, features: torch.Tensor, valid: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Probabilities of each branch's choices and their logarithms, `[..., K, C]` both."""
         return distributions.categorical_policy(self.discrete.padded(self.actor(features)), valid)
 
@@ -174,13 +164,13 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
         self, time_step: TimeStep, seen: torch.Tensor, features: torch.Tensor, target_features: torch.Tensor
     ) -> DiscreteSacTrainInfo:
         """The step on encoded observations: the actor's and the critics' `[T, B, F]`, the target critics' `[T-1, B, F]`."""
-        valid = self._valid(time_step)
-        q = self.discrete.padded(self.critics(features), dim=features.dim())  # [N, T, B, K, C(, D)]
+        valid = self.valid(time_step)
+        predicted = self.discrete.padded(self.critics(features), dim=features.dim())  # [N, T, B, K, C(, D)(, ...)]
 
         # Actor: minimise sum_a pi(a|s) (alpha log pi(a|s) - min_i Q_i(s, a))  (equation 12)
-        probs, log_probs = self._policy(seen, valid)
+        probs, log_probs = self.policy(seen, valid)
         alpha = self.temperature.alpha()
-        q_pi = self.weighted(self.min_over_critics(q.detach()))
+        q_pi = self.weighted(self.min_over_critics(self.value_of(self.critics, predicted.detach())))
         actor_loss = (probs * (alpha.unsqueeze(-1) * log_probs - q_pi)).sum(-1)
 
         # Temperature: the exact entropy H(pi(.|s)) against its target  (equation 11)
@@ -192,24 +182,27 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
         # V(s') = sum_a pi(a|s') (min_i Q'_i(s', a) - alpha log pi(a|s'))  (equation 10)
         with torch.no_grad():
             target_q = self.discrete.padded(self.target_critics(target_features), dim=features.dim())
-            target_q = self.min_over_critics(target_q)  # [T-1, B, K, C(, D)]
+            target_q = self.min_over_critics(self.value_of(self.target_critics, target_q))  # [T-1, B, K, C(, D)]
             value = (_like(probs[1:], target_q) * target_q).sum(3).mean(2)
-            bonus = self._share_out((alpha * entropy[1:]).mean(-1)) if self.entropy_in_target else None
+            bonus = self.share_out((alpha * entropy[1:]).mean(-1)) if self.entropy_in_target else None
             if bonus is not None:
                 value = value + bonus
+        prediction = _at(predicted[:, :-1], self.discrete.to_branches(time_step.prev_action[1:])).mean(3)
         return DiscreteSacTrainInfo(
             actor_loss=actor_loss.mean(-1),
             temperature_loss=temperature_loss.mean(-1),
             log_pi=-entropy.sum(-1),
             entropy=entropy,
-            q=_at(q[:, :-1], self.discrete.to_branches(time_step.prev_action[1:])).mean(3),
+            prediction=prediction,
+            q=self.value_of(self.critics, prediction),
             value=self.pad_front(value),
             bonus=None if bonus is None else self.pad_front(bonus),
         )
 
     def calc_loss(self, experience: Experience, info: DiscreteSacTrainInfo) -> LossInfo:
         switch = torch.ones_like(experience.time_step.step_type, dtype=torch.bool)
-        critic_loss, target = self.td_loss(info.q, experience.time_step, info.value, switch, info.bonus)
+        target = self.td_loss.returns(experience.time_step, info.value, switch, info.bonus)
+        critic_loss = self.critic_loss(info.prediction, target)
         loss = self.masked(experience, info.actor_loss + info.temperature_loss + critic_loss)
         summaries = self.common_summaries(experience, info, critic_loss, target, self.temperature)
         if self.discrete.branched:
@@ -220,11 +213,11 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
         """`-log pi(a|s)` of the demonstrated choices, the sum over branches; 0 of one that the mask forbids."""
         time_step = nest.index(experience.time_step, slice(None, -1))
-        return self._cloned(experience, self._seen(time_step))
+        return self.distance(experience, self._seen(time_step))
 
-    def _cloned(self, experience: Experience, features: torch.Tensor) -> torch.Tensor:
+    def distance(self, experience: Experience, features: torch.Tensor) -> torch.Tensor:
         """The cloning loss of a policy that sees `features` `[T-1, B, F]`."""
-        _, log_probs = self._policy(features, self._valid(nest.index(experience.time_step, slice(None, -1))))
+        _, log_probs = self.policy(features, self.valid(nest.index(experience.time_step, slice(None, -1))))
         chosen = self.discrete.to_branches(experience.time_step.prev_action[1:]).unsqueeze(-1)
         return self.cloned(experience, -log_probs.gather(-1, chosen).squeeze(-1).sum(-1))
 
@@ -249,12 +242,6 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
     def temperatures(self) -> dict[str, Temperature]:
         tuned = self.temperature
         return dict(zip(self._names(), tuned.each() if isinstance(tuned, BranchTemperatures) else [tuned], strict=True))
-
-    def target_formulas(self) -> dict[str, str]:
-        return self._target_formulas
-
-    def actor_modules(self) -> list[nn.Module]:
-        return [self.actor]
 
 
 def _like(probs: torch.Tensor, q: torch.Tensor) -> torch.Tensor:

@@ -42,6 +42,7 @@ class RecurrentDiscreteSacAlgorithm(Memories, DiscreteSacAlgorithm):
         self,
         observation_spec: Nest,
         action_spec: Nest,
+        *,
         memory_ctor: Callable[..., RecurrentEncoder] = RecurrentEncoder,
         burn_in: int = 0,
         **sac_arguments: Any,
@@ -60,19 +61,19 @@ class RecurrentDiscreteSacAlgorithm(Memories, DiscreteSacAlgorithm):
     @torch.inference_mode()
     def predict_step(self, time_step: TimeStep, state: RecurrentState, epsilon: float = 0.0) -> AlgStep:
         features, next_state = self.remember(time_step, state)
-        choice = self._greedy(features, self._valid(time_step), epsilon)
-        return self._act(time_step, choice)._replace(state=next_state, info=state)
+        choice = self.greedy(features, self.valid(time_step), epsilon)
+        return self.execute(time_step, choice)._replace(state=next_state, info=state)
 
     @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: RecurrentState) -> AlgStep:
         features, next_state = self.remember(time_step, state)
-        probs, _ = self._policy(features, self._valid(time_step))
+        probs, _ = self.policy(features, self.valid(time_step))
         choice = distributions.categorical_sample(probs)
-        return self._act(time_step, choice)._replace(state=next_state, info=state, policy=probs)
+        return self.execute(time_step, choice)._replace(state=next_state, info=state, policy=probs)
 
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
         """As of discrete SAC, at the frames after the burn-in; the actor's memory learns with it."""
-        return self._cloned(self.learnt(experience), self.acted_on(experience))
+        return self.distance(self.learnt(experience), self.acted_on(experience))
 
     def acting_modules(self) -> list[str]:
         return [*super().acting_modules(), "one_hot"]

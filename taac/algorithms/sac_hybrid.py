@@ -14,6 +14,7 @@ import torch
 import torch.nn as nn
 
 from taac import nest
+from taac.algorithms.actor_critic import trainable
 from taac.algorithms.taac import TaacAlgorithm
 from taac.algorithms.td_losses import BaseTDLoss, OneStepTDLoss
 from taac.algorithms.trajectories import Tau
@@ -31,9 +32,8 @@ class SacHybridAlgorithm(TaacAlgorithm):
     candidates, constants. It takes the place of beta everywhere else.
 
     Args:
-        td_loss: one-step by default.
         switch_hidden_layers: widths of the switching policy's network.
-        taac_arguments: everything else of `TaacAlgorithm`, which is also where gin binds it.
+        taac_arguments: everything else of `TaacAlgorithm`, which is also where gin binds it; `td_loss` is one-step by default.
 
     Raises:
         TaacError: as `TaacAlgorithm`; advantage clipping, which has no meaning here.
@@ -44,28 +44,35 @@ class SacHybridAlgorithm(TaacAlgorithm):
     Assumed: one-step targets, and a target entropy of pi_b as of TAAC's beta; neither is published.
     """
 
+    default_td_loss: type[BaseTDLoss] = OneStepTDLoss
+
     def __init__(
         self,
         observation_spec: Nest,
         action_spec: TensorSpec,
-        td_loss: BaseTDLoss | None = None,
+        *,
         switch_hidden_layers: Sequence[int] = (256, 256),
         **taac_arguments: Any,
     ):
-        super().__init__(observation_spec, action_spec, td_loss=td_loss or OneStepTDLoss(), **taac_arguments)
+        super().__init__(observation_spec, action_spec, **taac_arguments)
         if self.b1_advantage_clipping is not None:
             raise TaacError(
                 "SacHybridAlgorithm learns its switch: b1_advantage_clipping would have no effect, remove it"
             )
         self.switch_network = SwitchNetwork(self.tau_embedding.output_size, switch_hidden_layers)
 
-    def _switching_probability(
-        self, features: torch.Tensor, embedded: torch.Tensor, tau_prev: Tau, a_hat: torch.Tensor
+    def switching_probability(
+        self,
+        features: torch.Tensor,
+        embedded: torch.Tensor,
+        tau_prev: Tau,
+        a_hat: torch.Tensor,
+        switch_state: Nest,
     ) -> torch.Tensor:
         return torch.sigmoid(self.switch_network(embedded).squeeze(-1))
 
-    def _switching(
-        self, embedded: torch.Tensor, q_0: torch.Tensor, q_1: torch.Tensor
+    def learn_switch(
+        self, embedded: torch.Tensor, q_0: torch.Tensor, q_1: torch.Tensor, switch_state: Nest
     ) -> tuple[torch.Tensor, torch.Tensor]:
         logit = self.switch_network(embedded).squeeze(-1)
         log_pi = nn.functional.logsigmoid(torch.stack([-logit, logit], dim=-1))
@@ -75,7 +82,7 @@ class SacHybridAlgorithm(TaacAlgorithm):
 
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
         """As of TAAC, and the cross-entropy of the switch, which is a policy of its own here."""
-        time_step, (tau_prev, b) = nest.index(experience, slice(None, -1))
+        time_step, (tau_prev, b, _) = nest.index(experience, slice(None, -1))
         embedded = self.tau_embedding(self.actor_features(time_step.observation), tau_prev)
         logit = self.switch_network(embedded).squeeze(-1)
         switch_loss = nn.functional.binary_cross_entropy_with_logits(logit, b.to(logit.dtype), reduction="none")
@@ -85,5 +92,6 @@ class SacHybridAlgorithm(TaacAlgorithm):
         own = [] if self.actor_encoder is None else ["actor_encoder"]
         return ["encoder", *own, "actor", "tau_embedding", "switch_network"]
 
-    def actor_modules(self) -> list[nn.Module]:
-        return [*super().actor_modules(), self.switch_network]
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        groups = super().parameter_groups()
+        return {**groups, "actor": [*groups["actor"], *trainable(self.switch_network)]}

@@ -10,22 +10,17 @@ Source: the mixed action type of the SAC that TAAC's comparison was made with; f
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import gin
 import torch
-import torch.nn as nn
 
 from taac import nest
 from taac.algorithms import target_entropies
 from taac.algorithms.sac import SacAlgorithm
 from taac.algorithms.target_entropies import TargetEntropy
-from taac.algorithms.temperature import Temperature
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
 from taac.errors import TaacError
-from taac.networks import CriticEnsemble
 from taac.ops import distributions, losses
 from taac.ops.schedules import Schedule
 from taac.specs import ACTION_MASK, MixedActionSpec
@@ -39,7 +34,8 @@ class MixedSacTrainInfo(NamedTuple):
     mean: torch.Tensor  # [T, B, A], the policy's, before tanh
     log_std: torch.Tensor  # [T, B, A]
     probs: torch.Tensor  # [T, B, C], p(d | s, a~), detached
-    q: torch.Tensor  # [N, T-1, B(, D)], at the executed actions
+    prediction: torch.Tensor  # [N, T-1, B(, D)(, ...)], what the critics predict at the executed actions
+    q: torch.Tensor  # [N, T-1, B(, D)], its values
     value: torch.Tensor  # [T, B(, D)], target values; 0 at frame 0, where they are never read
     bonus: torch.Tensor | None  # [T, B(, D)], the entropy bonus in `value`; None if targets pay none
 
@@ -56,8 +52,6 @@ class MixedSacAlgorithm(SacAlgorithm):
     Args:
         observation_spec: of the environment.
         action_spec: a nest with one discrete leaf of C choices, and continuous leaves.
-        critic_ctor: called with input size, `reward_dim` and `num_choices`; see `CriticEnsemble`.
-        temperature_ctor: called with a target entropy, for both temperatures; see `Temperature`.
         choice_min_prob: gives the target entropy of the choice, `p (log(C-1) - log p) - (1-p) log(1-p)`; of one choice it is 0.
         choice_target_entropy: that target entropy itself, in nats, instead; in [0, log C].
         sac_arguments: everything else of `SacAlgorithm`, which is also where gin binds it.
@@ -73,8 +67,7 @@ class MixedSacAlgorithm(SacAlgorithm):
         self,
         observation_spec: Nest,
         action_spec: Nest,
-        critic_ctor: Callable[..., nn.Module] = CriticEnsemble,
-        temperature_ctor: Callable[..., Temperature] = Temperature,
+        *,
         choice_min_prob: float = 0.2,
         choice_target_entropy: float | Schedule | None = None,
         **sac_arguments: Any,
@@ -85,20 +78,13 @@ class MixedSacAlgorithm(SacAlgorithm):
                 f"{type(self).__name__} does not respect masks, but the observation has an '{ACTION_MASK}': remove it with a "
                 "wrapper, or use discrete actions alone with DiscreteSacAlgorithm"
             )
-        super().__init__(
-            observation_spec,
-            mixed.continuous,
-            critic_ctor=functools.partial(critic_ctor, num_choices=mixed.num_choices),
-            temperature_ctor=temperature_ctor,
-            **sac_arguments,
-        )
+        super().__init__(observation_spec, mixed.continuous, num_choices=mixed.num_choices, **sac_arguments)
         self.mixed = mixed
         target = TargetEntropy(0.0, "one choice")
         if mixed.num_choices > 1 or choice_target_entropy is not None:
             name = "MixedSacAlgorithm.choice_target_entropy"
             target = target_entropies.of_choices(mixed.num_choices, choice_min_prob, choice_target_entropy, name)
-        self.choice_temperature = self.build_temperature(temperature_ctor, target)
-        self._choice_formula = target.formula
+        self.choice_temperature = self.build_temperature(self.temperature_ctor, target)
 
     # Acting ----------------------------------------------------------------------------------------------------------
 
@@ -107,26 +93,26 @@ class MixedSacAlgorithm(SacAlgorithm):
         features, seen = self.encode(time_step.observation)
         mean, log_std = self.actor(seen)
         action = distributions.squashed_normal_mode(mean, log_std, epsilon)
-        q = self._values(self.critics(features, action))
+        q = self._values(self.q_values(self.critics, features, action))
         choice = q.argmax(-1)
         if epsilon > 0:
             choice = torch.where(torch.rand_like(q[..., 0]) < epsilon, self._draw(self._choice_probs(q)), choice)
-        return self._act(time_step, self.mixed.join(choice, action))
+        return self.execute(time_step, self.mixed.join(choice, action))
 
     @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
         features, seen = self.encode(time_step.observation)
         mean, log_std = self.actor(seen)
         action = distributions.squashed_normal_action(mean, log_std)
-        probs = self._choice_probs(self._values(self.critics(features, action)))
-        step = self._act(time_step, self.mixed.join(self._draw(probs), action))
+        probs = self._choice_probs(self._values(self.q_values(self.critics, features, action)))
+        step = self.execute(time_step, self.mixed.join(self._draw(probs), action))
         return step._replace(policy=(probs, (mean, log_std)))
 
     @torch.inference_mode()
     def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
         batch, device = time_step.step_type.shape[0], time_step.step_type.device
         action = torch.empty(batch, self.action_size, device=device).uniform_(-1.0, 1.0)
-        return self._act(
+        return self.execute(
             time_step, self.mixed.join(torch.randint(self.mixed.num_choices, (batch,), device=device), action)
         )
 
@@ -141,7 +127,7 @@ class MixedSacAlgorithm(SacAlgorithm):
         # a~ ~ pi(.|s), then p(d | s, a~)
         mean, log_std = self.actor(seen)
         action, log_pi = distributions.squashed_normal_sample(mean, log_std)
-        q = self._values(self.critics(frozen, action))
+        q = self._values(self.q_values(self.critics, frozen, action))
         probs = self._choice_probs(q)
 
         # Actor: minimise alpha log pi(a~|s) - sum_d p(d|s,a~) min_i Q_i(s, a~, d)  (equations 7 and 9)
@@ -151,21 +137,23 @@ class MixedSacAlgorithm(SacAlgorithm):
         # V(s') = sum_d p(d|s',a~') min_i Q'_i(s', a~', d) - alpha log pi(a~'|s') + alpha_d H(p)  (equation 3)
         with torch.no_grad():
             target_features = self.target_encoder(nest.index(time_step.observation, slice(1, None)))
-            target_q = self.min_over_critics(self.target_critics(target_features, action[1:]))
+            target_q = self.min_over_critics(self.q_values(self.target_critics, target_features, action[1:]))
             weights = probs[1:].reshape(*probs[1:].shape, *(1,) * (target_q.dim() - probs.dim()))
             value = (weights * target_q).sum(probs.dim() - 1)
             bonus = None
             if self.entropy_in_target:
                 choice_bonus = self.choice_temperature.alpha() * distributions.categorical_entropy(probs[1:])
-                bonus = self._share_out(choice_bonus - self.temperature.alpha() * log_pi[1:])
+                bonus = self.share_out(choice_bonus - self.temperature.alpha() * log_pi[1:])
                 value = value + bonus
+        prediction = self._at(self.critics(features[:-1], executed), choice)
         return MixedSacTrainInfo(
             actor_loss=actor_loss,
             log_pi=log_pi.detach(),
             mean=mean.detach(),
             log_std=log_std.detach(),
             probs=probs,
-            q=self._at(self.critics(features[:-1], executed), choice),
+            prediction=prediction,
+            q=self.value_of(self.critics, prediction),
             value=self.pad_front(value),
             bonus=None if bonus is None else self.pad_front(bonus),
         )
@@ -201,18 +189,12 @@ class MixedSacAlgorithm(SacAlgorithm):
 
     @staticmethod
     def _at(q: torch.Tensor, choice: torch.Tensor) -> torch.Tensor:
-        """Values `[N, T-1, B, C(, D)]` at choices `[T-1, B]`."""
+        """What critics predict, `[N, T-1, B, C(, D)(, ...)]`, at choices `[T-1, B]`."""
         index = choice.reshape(1, *choice.shape, *(1,) * (q.dim() - choice.dim() - 1))
         return q.take_along_dim(index, dim=choice.dim() + 1).squeeze(choice.dim() + 1)
 
     def acting_modules(self) -> list[str]:
         return [*super().acting_modules(), "encoder", "critics", "choice_temperature"]  # the choice is drawn from Q
-
-    def temperatures(self) -> dict[str, Temperature]:
-        return {"action": self.temperature, "choice": self.choice_temperature}
-
-    def target_formulas(self) -> dict[str, str]:
-        return {**super().target_formulas(), "choice": self._choice_formula}
 
     def summary_tags(self) -> dict[str, str]:
         return {

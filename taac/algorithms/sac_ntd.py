@@ -13,7 +13,7 @@ import torch
 
 from taac import nest
 from taac.algorithms.sac import SacAlgorithm, SacTrainInfo
-from taac.algorithms.td_losses import RetraceTDLoss
+from taac.algorithms.td_losses import BaseTDLoss, RetraceTDLoss
 from taac.data_structures import AlgStep, Experience, Nest, TimeStep
 from taac.errors import TaacError
 from taac.ops import distributions
@@ -33,21 +33,20 @@ class SacNtdAlgorithm(SacAlgorithm):
     The action is stored before tanh as well, so that its probability under the present policy is exact at saturation.
 
     Args:
-        td_loss: a `RetraceTDLoss`.
-        sac_arguments: everything else of `SacAlgorithm`, which is also where gin binds it.
+        sac_arguments: everything of `SacAlgorithm`, which is also where gin binds it; `td_loss` is a `RetraceTDLoss`.
 
     Raises:
         TaacError: as `SacAlgorithm`; a TD loss that is not `RetraceTDLoss`.
     """
 
     td_loss: RetraceTDLoss
+    default_td_loss: type[BaseTDLoss] = RetraceTDLoss
     stores_probabilities = True
 
-    def __init__(self, observation_spec: Nest, action_spec: Any, td_loss: Any = None, **sac_arguments: Any):
-        td_loss = RetraceTDLoss() if td_loss is None else td_loss
-        if not isinstance(td_loss, RetraceTDLoss):
-            raise TaacError(f"SacNtdAlgorithm.td_loss must be @RetraceTDLoss(), got {type(td_loss).__name__}")
-        super().__init__(observation_spec, action_spec, td_loss=td_loss, **sac_arguments)
+    def __init__(self, observation_spec: Nest, action_spec: Any, **sac_arguments: Any):
+        super().__init__(observation_spec, action_spec, **sac_arguments)
+        if not isinstance(self.td_loss, RetraceTDLoss):
+            raise TaacError(f"SacNtdAlgorithm.td_loss must be @RetraceTDLoss(), got {type(self.td_loss).__name__}")
 
     @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
@@ -55,7 +54,7 @@ class SacNtdAlgorithm(SacAlgorithm):
         pre_tanh = mean + log_std.exp() * torch.randn_like(mean)
         log_mu = distributions.squashed_normal_log_prob(pre_tanh, mean, log_std)
         info = SacNtdInfo(pre_tanh, log_mu)
-        return self._act(time_step, torch.tanh(pre_tanh))._replace(info=info, policy=(mean, log_std))
+        return self.execute(time_step, torch.tanh(pre_tanh))._replace(info=info, policy=(mean, log_std))
 
     @torch.inference_mode()
     def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
@@ -68,13 +67,12 @@ class SacNtdAlgorithm(SacAlgorithm):
     def train_step(self, experience: Experience) -> SacTrainInfo:
         with torch.no_grad():
             features = self.target_encoder(nest.index(experience.time_step.observation, slice(None, -1)))
-            target_q = self.min_over_critics(self.target_critics(features, experience.time_step.prev_action[1:]))
-        return super().train_step(experience)._replace(target_q=target_q)
+            target_q = self.q_values(self.target_critics, features, experience.time_step.prev_action[1:])
+        return super().train_step(experience)._replace(target_q=self.min_over_critics(target_q))
 
-    def critic_loss(self, experience: Experience, info: SacTrainInfo) -> tuple[torch.Tensor, torch.Tensor]:
+    def targets(self, experience: Experience, info: SacTrainInfo) -> torch.Tensor:
         pre_tanh, log_mu = experience.rollout_info
         log_pi = distributions.squashed_normal_log_prob(
             pre_tanh[:-1], info.mean[: len(pre_tanh) - 1], info.log_std[: len(pre_tanh) - 1]
         )
-        target = self.td_loss.retrace(experience.time_step, info.value, info.target_q, log_pi - log_mu[:-1])
-        return self.td_loss.loss(info.q, target)
+        return self.td_loss.retrace(experience.time_step, info.value, info.target_q, log_pi - log_mu[:-1])

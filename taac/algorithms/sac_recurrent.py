@@ -39,6 +39,7 @@ class RecurrentSacAlgorithm(Memories, SacAlgorithm):
         self,
         observation_spec: Nest,
         action_spec: TensorSpec,
+        *,
         memory_ctor: Callable[..., RecurrentEncoder] = RecurrentEncoder,
         burn_in: int = 0,
         **sac_arguments: Any,
@@ -53,14 +54,14 @@ class RecurrentSacAlgorithm(Memories, SacAlgorithm):
         features, next_state = self.remember(time_step, state)
         mean, log_std = self.actor(features)
         action = distributions.squashed_normal_mode(mean, log_std, epsilon)
-        return self._act(time_step, action)._replace(state=next_state, info=state)
+        return self.execute(time_step, action)._replace(state=next_state, info=state)
 
     @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: RecurrentState) -> AlgStep:
         features, next_state = self.remember(time_step, state)
         mean, log_std = self.actor(features)
         action = distributions.squashed_normal_action(mean, log_std)
-        return self._act(time_step, action)._replace(state=next_state, info=state, policy=(mean, log_std))
+        return self.execute(time_step, action)._replace(state=next_state, info=state, policy=(mean, log_std))
 
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
         """As of SAC, at the frames after the burn-in; the actor's memory learns with it."""

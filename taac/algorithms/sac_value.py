@@ -16,6 +16,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+from taac.algorithms.actor_critic import trainable
 from taac.algorithms.sac import SacAlgorithm, SacTrainInfo
 from taac.algorithms.temperature import Temperature
 from taac.data_structures import Experience, LossInfo, Nest
@@ -30,7 +31,8 @@ class SacValueTrainInfo(NamedTuple):
     """From `train_step` to `calc_loss`."""
 
     sac: SacTrainInfo
-    v: torch.Tensor  # [1, T, B(, D)], V(s); [1, T-1, ...] if the actor does not learn on the last frame
+    # [1, T, B(, D)(, ...)], what is predicted as V(s); [1, T-1, ...] if the actor does not learn on the last frame
+    v: torch.Tensor
 
 
 @gin.configurable
@@ -61,6 +63,7 @@ class SacValueAlgorithm(SacAlgorithm):
         self,
         observation_spec: Nest,
         action_spec: TensorSpec,
+        *,
         value_ctor: Callable[..., nn.Module] = CriticEnsemble,
         reward_scale: float = 5.0,
         temperature_ctor: Callable[..., Temperature] = ALPHA_1,
@@ -75,6 +78,7 @@ class SacValueAlgorithm(SacAlgorithm):
         own: Any = self.encoder if self.value_encoder is None else self.value_encoder
         self.value = value_ctor(int(own.output_size), self.reward_dim, num_critics=1)
         self.target_value = copy.deepcopy(self.value).requires_grad_(False)
+        self.check_critics(self.value)
         del self.target_critics
         if self.value_encoder is not None:
             self.target_value_encoder = copy.deepcopy(self.value_encoder).requires_grad_(False)
@@ -85,17 +89,17 @@ class SacValueAlgorithm(SacAlgorithm):
         features = info.features if self.value_encoder is None else self.value_encoder(experience.time_step.observation)
         return SacValueTrainInfo(info, self.value(features[: len(info.log_pi)]))
 
-    def _target_features(self, observation: Nest) -> torch.Tensor:
+    def target_features(self, observation: Nest) -> torch.Tensor:
         return (self.target_encoder if self.value_encoder is None else self.target_value_encoder)(observation)
 
-    def _next_value(
+    def next_value(
         self, target_features: torch.Tensor, seen: torch.Tensor, action: torch.Tensor, log_pi: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """`V'(s')` (equation 8), and the entropy bonus of each step, which V' contains: `[T-1, B(, D)]` both."""
-        value = self.target_value(target_features)[0]
+        value = self.q_values(self.target_value, target_features)[0]
         if not self.entropy_in_target:
             return value, None
-        bonus = self._share_out(-self.temperature.alpha() * log_pi[1:])
+        bonus = self.share_out(-self.temperature.alpha() * log_pi[1:])
         # That of the segment's last frame is never read; the actor may not have been asked there.
         return value, torch.cat([bonus, torch.zeros_like(value[len(bonus) :])])
 
@@ -104,8 +108,8 @@ class SacValueAlgorithm(SacAlgorithm):
         loss_info = super().calc_loss(experience._replace(time_step=scaled), info.sac)
         target = info.sac.q_pi
         if self.entropy_in_target:
-            target = target + self._share_out(-self.temperature.alpha() * info.sac.log_pi)
-        value_loss = self.td_loss.error(info.v, target)  # equation 5
+            target = target + self.share_out(-self.temperature.alpha() * info.sac.log_pi)
+        value_loss = self.value_error(self.value, info.v, target)  # equation 5
         value_loss = self.masked(experience, F.pad(value_loss, (0, 0, 0, len(loss_info.loss) - len(value_loss))))
         extra = {**loss_info.extra, "loss/value": self.mean_acted(experience, value_loss[: len(info.v[0])])}
         return loss_info._replace(loss=loss_info.loss + value_loss, extra=extra)
@@ -113,16 +117,11 @@ class SacValueAlgorithm(SacAlgorithm):
     def describe(self) -> list[str]:
         return [*super().describe(), f"rewards are multiplied by {self.reward_scale:g} where they are learnt from"]
 
-    def target_networks(self) -> list[tuple[nn.Module, nn.Module]]:
-        if self.value_encoder is None:
-            return [(self.target_encoder, self.encoder), (self.target_value, self.value)]
-        return [(self.target_value_encoder, self.value_encoder), (self.target_value, self.value)]
-
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         groups = super().parameter_groups()
         if self.value_encoder is not None:
-            groups["value_encoder"] = [p for p in self.value_encoder.parameters() if p.requires_grad]
-        return {**groups, "critic": [*groups["critic"], *self.value.parameters()]}
+            groups["value_encoder"] = trainable(self.value_encoder)
+        return {**groups, "critic": [*groups["critic"], *trainable(self.value)]}
 
     def summary_tags(self) -> dict[str, str]:
         return {

@@ -18,8 +18,8 @@ import torch.nn as nn
 
 from taac import nest
 from taac.algorithms import target_entropies
+from taac.algorithms.actor_critic import trainable
 from taac.algorithms.sac import SacAlgorithm
-from taac.algorithms.temperature import Temperature
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, StepType, TimeStep
 from taac.networks import SwitchNetwork, TrajectoryEmbedding
 from taac.ops import distributions, losses
@@ -35,7 +35,8 @@ class SdarTrainInfo(NamedTuple):
     log_std: torch.Tensor  # [T, B, A]
     acting: torch.Tensor  # [T, B], fraction of the dimensions that act, detached
     entropy: torch.Tensor  # [T, B], of the selection, detached
-    q: torch.Tensor  # [N, T-1, B(, D)], at the executed actions
+    prediction: torch.Tensor  # [N, T-1, B(, D)(, ...)], what the critics predict at the executed actions
+    q: torch.Tensor  # [N, T-1, B(, D)], its values
     value: torch.Tensor  # [T, B(, D)], target values; 0 at frame 0, where they are never read
     bonus: torch.Tensor | None  # [T, B(, D)], the entropy bonus in `value`; None if targets pay none
 
@@ -70,23 +71,22 @@ class SdarAlgorithm(SacAlgorithm):
         self,
         observation_spec: Nest,
         action_spec: Any,
-        temperature_ctor: Callable[..., Temperature] = Temperature,
+        *,
         beta_min_prob: float = 0.05,
         beta_target_entropy: float | Schedule | None = None,
         selection_hidden_layers: Sequence[int] = (256, 256),
         **sac_arguments: Any,
     ):
-        super().__init__(observation_spec, action_spec, temperature_ctor=temperature_ctor, **sac_arguments)
-        self.selection_embedding = TrajectoryEmbedding(self.actor_feature_size, self.action_size, 1)
+        super().__init__(observation_spec, action_spec, **sac_arguments)
+        self.selection_embedding = TrajectoryEmbedding(self.actor_feature_size, [self.action_size])
         self.selection = SwitchNetwork(self.selection_embedding.output_size, selection_hidden_layers, self.action_size)
         target = target_entropies.of_choices(
             2, beta_min_prob, beta_target_entropy, "SdarAlgorithm.beta_target_entropy", times=self.action_size
         )
-        self.beta_temperature = self.build_temperature(temperature_ctor, target)
-        self._beta_formula = target.formula
+        self.beta_temperature = self.build_temperature(self.temperature_ctor, target)
 
-    def _build_actor(self, actor_ctor: Callable[..., nn.Module]) -> nn.Module:
-        self.actor_embedding = TrajectoryEmbedding(self.actor_feature_size, self.action_size, 2)
+    def build_actor(self, actor_ctor: Callable[..., nn.Module]) -> nn.Module:
+        self.actor_embedding = TrajectoryEmbedding(self.actor_feature_size, [self.action_size] * 2)
         return actor_ctor(self.actor_embedding.output_size, self.action_size)
 
     # Acting ----------------------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ class SdarAlgorithm(SacAlgorithm):
         entropy = _bernoulli_entropy(probability).sum(-1)
 
         # minimise alpha log pi - alpha_b H(beta) - min_i Q_i(s, a)
-        q_pi = self.weighted(self.min_over_critics(self.critics(frozen, action)))
+        q_pi = self.weighted(self.min_over_critics(self.q_values(self.critics, frozen, action)))
         dq_da = self.action_gradient(q_pi, action)
         actor_loss = losses.action_gradient_loss(action, dq_da)
         actor_loss = actor_loss + self.temperature.alpha() * log_pi - self.beta_temperature.alpha() * entropy
@@ -158,12 +158,13 @@ class SdarAlgorithm(SacAlgorithm):
         # V(s', a) = min_i Q'_i(s', a') - alpha log pi' + alpha_b H(beta')
         with torch.no_grad():
             target_features = self.target_encoder(nest.index(time_step.observation, slice(1, None)))
-            value = self.min_over_critics(self.target_critics(target_features, action[1:]))
+            value = self.min_over_critics(self.q_values(self.target_critics, target_features, action[1:]))
             bonus = None
             if self.entropy_in_target:
                 both = self.beta_temperature.alpha() * entropy - self.temperature.alpha() * log_pi
-                bonus = self._share_out(both[1:])
+                bonus = self.share_out(both[1:])
                 value = value + bonus
+        prediction = self.critics(features[:-1], before[1:])
         return SdarTrainInfo(
             actor_loss=actor_loss,
             log_pi=log_pi.detach(),
@@ -171,13 +172,15 @@ class SdarAlgorithm(SacAlgorithm):
             log_std=log_std.detach(),
             acting=drawn.mean(-1),
             entropy=entropy.detach(),
-            q=self.critics(features[:-1], before[1:]),
+            prediction=prediction,
+            q=self.value_of(self.critics, prediction),
             value=self.pad_front(value),
             bonus=None if bonus is None else self.pad_front(bonus),
         )
 
     def calc_loss(self, experience: Experience, info: SdarTrainInfo) -> LossInfo:  # type: ignore[override]
-        critic_loss, target = self.critic_loss(experience, info)  # type: ignore[arg-type]
+        target = self.targets(experience, info)  # type: ignore[arg-type]
+        critic_loss = self.critic_loss(info.prediction, target)
         # The target entropies count for what was chosen: actions of the dimensions that act, selections after FIRST.
         missing = self.temperature.target_entropy * (1.0 - info.acting)
         given = self.beta_temperature.target_entropy * experience.time_step.is_first().to(info.entropy.dtype)
@@ -207,17 +210,13 @@ class SdarAlgorithm(SacAlgorithm):
         mean, _ = self._propose(features, before, act)
         return self.cloned(experience, (selected + act * (torch.tanh(mean) - executed).square()).sum(-1))
 
-    def temperatures(self) -> dict[str, Temperature]:
-        return {"action": self.temperature, "beta": self.beta_temperature}
-
-    def target_formulas(self) -> dict[str, str]:
-        return {**super().target_formulas(), "beta": self._beta_formula}
-
     def acting_modules(self) -> list[str]:
         return [*super().acting_modules(), "selection_embedding", "selection", "actor_embedding"]
 
-    def actor_modules(self) -> list[nn.Module]:
-        return [self.selection_embedding, self.selection, self.actor_embedding, self.actor]
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        groups = super().parameter_groups()
+        stages = trainable(self.selection_embedding, self.selection, self.actor_embedding)
+        return {**groups, "actor": [*stages, *groups["actor"]]}
 
 
 def _mean_selected(experience: Experience, x: torch.Tensor) -> torch.Tensor:

@@ -9,8 +9,8 @@ sections 3 and 4.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import gin
 import torch
@@ -18,13 +18,13 @@ import torch.nn as nn
 
 from taac import nest
 from taac.algorithms import target_entropies, trajectories
-from taac.algorithms.actor_critic import ActorCriticAlgorithm
+from taac.algorithms.actor_critic import ActorCriticAlgorithm, trainable
 from taac.algorithms.td_losses import BaseTDLoss, TAACTDLoss
 from taac.algorithms.temperature import Temperature
 from taac.algorithms.trajectories import ConstantTrajectory, Tau, Trajectory
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, StepType, TimeStep
 from taac.errors import TaacError
-from taac.networks import ActorNetwork, CriticEnsemble, ObservationEncoder, TrajectoryEmbedding
+from taac.networks import ActorNetwork, TrajectoryEmbedding
 from taac.ops import distributions, losses
 from taac.ops.schedules import Schedule
 from taac.specs import TensorSpec, check_unit_box
@@ -33,8 +33,9 @@ from taac.specs import TensorSpec, check_unit_box
 class TaacState(NamedTuple):
     """What runs through time."""
 
-    tau: Tau  # parts [B, A], the trajectory last executed; zeros at FIRST
+    tau: Tau  # parts [B, A], the trajectory last executed (or a trajectory's own record); zeros at FIRST
     repeats: torch.Tensor  # [B] int64, how many steps it has run; 0 at FIRST, 1 after the step that started it
+    switch_state: Nest = ()  # [B, ...], of a switching head that has a state
 
 
 class TaacInfo(NamedTuple):
@@ -45,6 +46,7 @@ class TaacInfo(NamedTuple):
 
     tau_prev: Tau  # parts [B, A], the trajectory before acting here
     switch: torch.Tensor  # [B] bool, b as it was executed
+    switch_state: Nest = ()  # [B, ...], the switching head's before acting here, where it has one
 
 
 class TaacTrainInfo(NamedTuple):
@@ -57,7 +59,8 @@ class TaacTrainInfo(NamedTuple):
     beta: torch.Tensor  # [T, B, 2], detached
     advantage: torch.Tensor  # [T, B], q_1 - q_0, before clipping, detached
     switch: torch.Tensor  # [T, B] bool, b | b~
-    q: torch.Tensor  # [N, T-1, B(, D)], at the executed trajectories
+    prediction: torch.Tensor  # [N, T-1, B(, D)(, ...)], what the critics predict at the executed trajectories
+    q: torch.Tensor  # [N, T-1, B(, D)], its values
     value: torch.Tensor  # [T, B(, D)], target values; 0 at frame 0, where they are never read
 
 
@@ -68,10 +71,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
     Args:
         observation_spec, action_spec: of the environment; actions are a vector in [-1, 1].
         trajectory: `ConstantTrajectory()`, `LinearTrajectory()` or `QuadraticTrajectory()`.
-        reward_dim, reward_weights, encoder_ctor, critic_ctor, target_update_tau, target_update_period, dqda_clipping,
-            target_update_env_steps, actor_encoder_ctor: see `ActorCriticAlgorithm`.
         actor_ctor: called with input and action size; see `ActorNetwork`.
-        td_loss: how targets are made; `TAACTDLoss` is TAAC, `OneStepTDLoss` TAAC-1td, `TDLoss` TAAC-Ntd.
         action_min_prob: gives the target entropy of the actor, `sum_i log((max_i - min_i) * action_min_prob)`.
         action_target_entropy: that target entropy itself, in nats, instead.
         beta_min_prob: gives the target entropy of the switch, `-p log p - (1-p) log(1-p)`.
@@ -80,22 +80,25 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         b1_advantage_clipping: `(low, high)`, either may be None: clips the advantage `q_1 - q_0` of switching.
         max_repeat_steps: a trajectory that has run so long is ended by a forced switch, in rollout and evaluation.
         randomize_first_state_tau: rollouts begin each episode on a random trajectory instead of at rest.
+        actor_critic: everything of `ActorCriticAlgorithm`, which is also where gin binds it. Of `td_loss`, `TAACTDLoss` is TAAC,
+            `OneStepTDLoss` TAAC-1td, `TDLoss` TAAC-Ntd.
+
+    A subclass with another switch overrides `switching_probability` and `learn_switch`; one whose switch has a state, also
+    `initial_switch_state` and `next_switch_state`.
 
     Raises:
         TaacError: a discrete, nested or unscaled action space; settings out of range; a target entropy that cannot be reached.
     """
 
+    default_td_loss: type[BaseTDLoss] = TAACTDLoss
+
     def __init__(
         self,
         observation_spec: Nest,
         action_spec: TensorSpec,
-        reward_dim: int | None = None,
-        reward_weights: Sequence[float | Schedule] | None = None,
+        *,
         trajectory: Trajectory | None = None,
-        encoder_ctor: Callable[..., nn.Module] = ObservationEncoder,
         actor_ctor: Callable[..., nn.Module] = ActorNetwork,
-        critic_ctor: Callable[..., nn.Module] = CriticEnsemble,
-        td_loss: BaseTDLoss | None = None,
         action_min_prob: float = 0.1,
         action_target_entropy: float | Schedule | None = None,
         beta_min_prob: float = 0.05,
@@ -104,24 +107,16 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         b1_advantage_clipping: tuple[float | None, float | None] | None = None,
         max_repeat_steps: int | None = None,
         randomize_first_state_tau: bool = False,
-        target_update_tau: float | Schedule = 0.005,
-        target_update_period: int = 1,
-        target_update_env_steps: int | None = None,
-        dqda_clipping: float | None = None,
-        actor_encoder_ctor: Callable[..., nn.Module] | None = None,
+        **actor_critic: Any,
     ):
         check_unit_box(action_spec, "TaacAlgorithm")
         if max_repeat_steps is not None and max_repeat_steps < 1:
             raise TaacError(f"TaacAlgorithm.max_repeat_steps must be 1 or more, or None, got {max_repeat_steps}")
         trajectory = trajectory or ConstantTrajectory()
-        num_parts = len(nest.flatten(trajectory.zeros(action_spec.zeros())))
-        super().__init__(
-            observation_spec, action_spec, num_parts, reward_dim, reward_weights, encoder_ctor, critic_ctor,
-            target_update_tau, target_update_period, dqda_clipping, target_update_env_steps,
-            actor_encoder_ctor,
-        )  # fmt: skip
+        sizes = trajectories.part_sizes(trajectory, action_spec.zeros())
+        super().__init__(observation_spec, action_spec, action_width=sum(sizes), **actor_critic)
         self.trajectory = trajectory
-        self.tau_embedding = TrajectoryEmbedding(self.actor_feature_size, self.action_size, num_parts)
+        self.tau_embedding = TrajectoryEmbedding(self.actor_feature_size, sizes)
         self.actor = actor_ctor(self.tau_embedding.output_size, self.action_size)
         action_target = target_entropies.of_actions(
             action_spec, action_min_prob, action_target_entropy, "TaacAlgorithm.action_target_entropy"
@@ -129,12 +124,8 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         beta_target = target_entropies.of_choices(
             2, beta_min_prob, beta_target_entropy, "TaacAlgorithm.beta_target_entropy"
         )
-        self._target_formulas = {"action": action_target.formula, "beta": beta_target.formula}
         self.action_temperature = self.build_temperature(temperature_ctor, action_target)
         self.beta_temperature = self.build_temperature(temperature_ctor, beta_target)
-        td_loss = td_loss or TAACTDLoss()
-        td_loss.check(reward_dim, type(self).__name__)
-        self.td_loss = td_loss.of_parts(self.reward_parts)
         self.b1_advantage_clipping = b1_advantage_clipping
         self.max_repeat_steps = max_repeat_steps
         self.randomize_first_state_tau = randomize_first_state_tau
@@ -145,7 +136,8 @@ class TaacAlgorithm(ActorCriticAlgorithm):
     def initial_state(self, batch_size: int) -> TaacState:
         device = self.weights.device
         tau = self.trajectory.zeros(torch.zeros(batch_size, self.action_size, device=device))
-        return TaacState(tau, torch.zeros(batch_size, dtype=torch.int64, device=device))
+        repeats = torch.zeros(batch_size, dtype=torch.int64, device=device)
+        return TaacState(tau, repeats, self.initial_switch_state(batch_size))
 
     @torch.inference_mode()
     def predict_step(self, time_step: TimeStep, state: TaacState, epsilon: float = 0.0) -> AlgStep:
@@ -153,11 +145,11 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         embedded = self.tau_embedding(seen, state.tau)
         mean, log_std = self.actor(embedded)
         a_hat = distributions.squashed_normal_mode(mean, log_std, epsilon)
-        beta_1 = self._switching_probability(features, embedded, state.tau, a_hat)
+        beta_1 = self.switching_probability(features, embedded, state.tau, a_hat, state.switch_state)
         switch = beta_1 > 0.5  # the mode; a tie repeats
         if epsilon > 0:
             switch = torch.where(torch.rand_like(beta_1) < epsilon, torch.rand_like(beta_1) < beta_1, switch)
-        return self._execute(state, a_hat, switch)._replace(switch_probability=beta_1)
+        return self._execute(time_step, state, a_hat, switch)._replace(switch_probability=beta_1)
 
     @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: TaacState) -> AlgStep:
@@ -166,15 +158,15 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         embedded = self.tau_embedding(seen, state.tau)
         mean, log_std = self.actor(embedded)
         a_hat = distributions.squashed_normal_action(mean, log_std)
-        beta_1 = self._switching_probability(features, embedded, state.tau, a_hat)
+        beta_1 = self.switching_probability(features, embedded, state.tau, a_hat, state.switch_state)
         drawn = torch.rand_like(beta_1) < beta_1
-        return self._execute(state, a_hat, drawn)._replace(switch_probability=beta_1, policy=(mean, log_std))
+        return self._execute(time_step, state, a_hat, drawn)._replace(switch_probability=beta_1, policy=(mean, log_std))
 
     @torch.inference_mode()
     def random_step(self, time_step: TimeStep, state: TaacState) -> AlgStep:
         state = self._first_tau(time_step, state)
         a_hat = torch.empty_like(state.tau.a).uniform_(-1.0, 1.0)
-        return self._execute(state, a_hat, torch.rand_like(a_hat[..., 0]) < 0.5)
+        return self._execute(time_step, state, a_hat, torch.rand_like(a_hat[..., 0]) < 0.5)
 
     @torch.no_grad()
     def demonstrated_info(self, time_step: TimeStep) -> TaacInfo:
@@ -182,14 +174,16 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         # At the last frame no action is known; the switch there is read no more than the action taken at LAST.
         return TaacInfo(tau_prev, torch.cat([switch, torch.ones_like(switch[:1])]))
 
-    def _execute(self, state: TaacState, a_hat: torch.Tensor, switch: torch.Tensor) -> AlgStep:
+    def _execute(self, time_step: TimeStep, state: TaacState, a_hat: torch.Tensor, switch: torch.Tensor) -> AlgStep:
         """Follows the chosen trajectory for a step; `info` keeps the switch that was executed, forced or not."""
         if self.max_repeat_steps is not None:
             switch = switch | (state.repeats >= self.max_repeat_steps)
         old, new = self.trajectory.advance(state.tau), self.trajectory.start(a_hat, state.tau)
         tau = trajectories.select(switch, new, old)
         repeats = torch.where(switch, 1, state.repeats + 1)
-        return AlgStep(tau.a, TaacState(tau, repeats), TaacInfo(state.tau, switch), switch)
+        switch_state = self.next_switch_state(state.switch_state, time_step, tau, switch)
+        info = TaacInfo(state.tau, switch, state.switch_state)
+        return AlgStep(tau.a, TaacState(tau, repeats, switch_state), info, switch)
 
     def _first_tau(self, time_step: TimeStep, state: TaacState) -> TaacState:
         if not self.randomize_first_state_tau:
@@ -197,18 +191,55 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         drawn = trajectories.uniform_like(state.tau)
         return state._replace(tau=trajectories.select(time_step.is_first(), drawn, state.tau))
 
-    def _switching_probability(
-        self, features: torch.Tensor, embedded: torch.Tensor, tau_prev: Tau, a_hat: torch.Tensor
+    # The switch: beta follows from the critics. A head of one's own overrides these ---------------------------------------
+
+    def switching_probability(
+        self,
+        features: torch.Tensor,
+        embedded: torch.Tensor,
+        tau_prev: Tau,
+        a_hat: torch.Tensor,
+        switch_state: Nest,
     ) -> torch.Tensor:
-        """beta_1 `[...]`: both candidates through the critics in one call."""
+        """beta_1 `[B]` while acting: both candidates through the critics in one call.
+
+        Args:
+            features, embedded: what critics, actor see of the frame, `[B, F]`.
+            tau_prev, a_hat: the old trajectory, and what the actor proposes.
+            switch_state: the head's.
+        """
         tau_0, tau_1 = self.trajectory.advance(tau_prev), self.trajectory.start(a_hat, tau_prev)
         q_0, q_1 = self._min_q(self.critics, features.expand(2, *features.shape), _stack(tau_0, tau_1))
         return self._beta(self.weighted(q_0), self.weighted(q_1))[..., 1]
 
+    def learn_switch(
+        self, embedded: torch.Tensor, q_0: torch.Tensor, q_1: torch.Tensor, switch_state: Nest
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """beta `[T, B, 2]`, detached, and what is added to the actor's loss `[T, B]` to learn it: here 0, it follows from Q.
+
+        Args:
+            embedded: what the actor sees of replayed frames, `[T, B, F]`.
+            q_0, q_1: values of going on and of switching, `[T, B]`.
+            switch_state: the head's, as the rollout stored it, leaves `[T, B, ...]`.
+        """
+        return self._beta(q_0, q_1), torch.zeros_like(q_0)
+
+    def initial_switch_state(self, batch_size: int) -> Nest:
+        """The head's state at FIRST, leaves `[batch_size, ...]`; `()`: it has none."""
+        return ()
+
+    def next_switch_state(self, switch_state: Nest, time_step: TimeStep, tau: Tau, switch: torch.Tensor) -> Nest:
+        """The head's state at the next frame, after `tau` was executed at `time_step`, newly started where `switch` `[B]`."""
+        return switch_state
+
+    def _beta(self, q_0: torch.Tensor, q_1: torch.Tensor) -> torch.Tensor:
+        q = torch.stack([q_0, q_1], dim=-1)
+        return distributions.beta_distribution(q, self.beta_temperature.alpha(), self.b1_advantage_clipping)
+
     # Learning --------------------------------------------------------------------------------------------------------
 
     def train_step(self, experience: Experience) -> TaacTrainInfo:
-        time_step, (tau_prev, b) = experience
+        time_step, (tau_prev, b, switch_state) = experience
         tau = nest.index(tau_prev, slice(1, None))  # executed at frames 0..T-2
         features, seen = self.encode(time_step.observation)
         frozen = features.detach()
@@ -223,7 +254,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         with torch.no_grad():
             q_0 = self.weighted(self._min_q(self.critics, frozen, tau_0))
         q_1 = self.weighted(self._min_q(self.critics, frozen, tau_1))
-        beta, switch_loss = self._switching(embedded, q_0, q_1)
+        beta, switch_loss = self.learn_switch(embedded, q_0, q_1, switch_state)
         b_new = torch.rand_like(beta[..., 1]) < beta[..., 1]
 
         # Actor: gradient -(beta_1 dQ/da_hat) da_hat/dphi + alpha_a dlog pi/dphi
@@ -234,6 +265,8 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         # V(s') = beta_0 min_i Q'_i(s', tau_0) + beta_1 min_i Q'_i(s', tau_1)
         with torch.no_grad():
             value = self._target_value(*nest.index((time_step.observation, tau_0, tau_1, beta), slice(1, None)))
+
+        prediction = self.critics(features[:-1], *nest.flatten(tau))
         return TaacTrainInfo(
             actor_loss=actor_loss,
             log_pi=log_pi.detach(),
@@ -242,12 +275,14 @@ class TaacAlgorithm(ActorCriticAlgorithm):
             beta=beta,
             advantage=q_1.detach() - q_0,
             switch=b | b_new,
-            q=self.critics(features[:-1], *nest.flatten(tau)),
+            prediction=prediction,
+            q=self.value_of(self.critics, prediction),
             value=self.pad_front(value),
         )
 
     def calc_loss(self, experience: Experience, info: TaacTrainInfo) -> LossInfo:
-        critic_loss, target = self.td_loss(info.q, experience.time_step, info.value, info.switch)
+        target = self.td_loss.returns(experience.time_step, info.value, info.switch)
+        critic_loss = self.critic_loss(info.prediction, target)
         beta_entropy = distributions.categorical_entropy(info.beta)
         temperature_losses = {
             "action": self.action_temperature.loss(-info.log_pi),
@@ -274,14 +309,14 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         The switch is not cloned: it follows from the critics, so that a policy that was cloned and nothing else switches
         at random.
         """
-        time_step, (tau_prev, b) = nest.index(experience, slice(None, -1))
+        time_step, (tau_prev, b, _) = nest.index(experience, slice(None, -1))
         mean, _ = self.actor(self.tau_embedding(self.actor_features(time_step.observation), tau_prev))
         a_hat = self.trajectory.output_for(experience.time_step.prev_action[1:], tau_prev)
         return self.cloned(experience, b * (torch.tanh(mean) - a_hat).square().sum(-1))
 
     def _min_q(self, critics: nn.Module, features: torch.Tensor, tau: Tau) -> torch.Tensor:
         """min_i Q_i(features, tau): `[...]`, or `[..., D]`."""
-        return self.min_over_critics(critics(features, *nest.flatten(tau)))
+        return self.min_over_critics(self.q_values(critics, features, *nest.flatten(tau)))
 
     def _target_value(self, observation: Nest, tau_0: Tau, tau_1: Tau, beta: torch.Tensor) -> torch.Tensor:
         """V(s) of the target critics, both candidates in one call; `[...]`, or `[..., D]`."""
@@ -290,27 +325,12 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         weights = beta.movedim(-1, 0)
         return (weights.reshape(*weights.shape, *(1,) * (q.dim() - weights.dim())) * q).sum(0)
 
-    def _switching(
-        self, embedded: torch.Tensor, q_0: torch.Tensor, q_1: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """beta `[..., 2]`, detached, and what is added to the actor's loss to learn it: nothing, it follows from Q."""
-        return self._beta(q_0, q_1), torch.zeros_like(q_0)
-
-    def _beta(self, q_0: torch.Tensor, q_1: torch.Tensor) -> torch.Tensor:
-        q = torch.stack([q_0, q_1], dim=-1)
-        return distributions.beta_distribution(q, self.beta_temperature.alpha(), self.b1_advantage_clipping)
-
-    def temperatures(self) -> dict[str, Temperature]:
-        return {"action": self.action_temperature, "beta": self.beta_temperature}
-
-    def target_formulas(self) -> dict[str, str]:
-        return self._target_formulas
-
     def acting_modules(self) -> list[str]:
         return [*super().acting_modules(), "tau_embedding", "encoder", "critics", "beta_temperature"]  # beta needs Q
 
-    def actor_modules(self) -> list[nn.Module]:
-        return [self.tau_embedding, self.actor]
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        groups = super().parameter_groups()
+        return {**groups, "actor": [*trainable(self.tau_embedding), *groups["actor"]]}
 
 
 def _reach_through(experience: Experience, switch: torch.Tensor) -> torch.Tensor:

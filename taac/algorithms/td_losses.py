@@ -1,7 +1,8 @@
 """TD losses: which return the critics regress on.
 
-Each is called with the critics' values at the executed actions, the replayed time steps and the target values, and gives
-the loss of each frame. They differ in their return alone; `RetraceTDLoss` needs an algorithm that stores probabilities.
+Each computes targets from the replayed time steps and the target values, and the error of values against them. They differ
+in their return alone; `RetraceTDLoss` needs an algorithm that stores probabilities. A loss of your own extends `BaseTDLoss`
+with its `returns`.
 """
 
 from __future__ import annotations
@@ -9,18 +10,22 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import gin
 import torch
-import torch.nn.functional as F
 
+from taac.algorithms.algorithm import BoundAsItsBase
 from taac.data_structures import TimeStep
 from taac.errors import TaacError
 from taac.ops import losses, value_ops
 
 
-class BaseTDLoss:
+@gin.configurable
+class BaseTDLoss(BoundAsItsBase):
     """Squared or Huber's error between Q and a return; subclasses give the return.
+
+    The one owner of the discount: `BaseTDLoss.gamma` in a gin file is that of every TD loss, a user's own among them.
 
     Args:
         gamma: discount of a step, in [0, 1]; a sequence gives each part of a vector reward its own.
@@ -62,21 +67,31 @@ class BaseTDLoss:
             )
             raise TaacError(f"gamma has {self.gamma.numel()} numbers; expected {expected}")
 
-    def of_parts(self, parts: torch.Tensor | None) -> BaseTDLoss:
-        """This loss for some parts of a reward alone, `[D]` by number, which keep their own gammas; None: for all."""
-        if parts is None or self.gamma.dim() == 0:
-            return self
-        loss = copy.copy(self)
-        loss.gamma = self.gamma[parts]
-        return loss
+    def fitted(
+        self,
+        reward_dim: int | None,
+        parts: torch.Tensor | None = None,
+        signal_gammas: Sequence[float | None] = (),
+        repeat_gamma: float = 1.0,
+    ) -> BaseTDLoss:
+        """A copy for the rewards of an environment and an agent.
 
-    def extend_gamma(self, gammas: Sequence[float | None], reward_dim: int) -> None:
-        """Gives the last parts of a reward of `reward_dim` parts discounts of their own; None: that which they have."""
-        own = self.gamma.expand(reward_dim).clone()
-        for part, gamma in enumerate(gammas, start=reward_dim - len(gammas)):
-            if gamma is not None:
-                own[part] = gamma
-        self.gamma = own
+        Args:
+            reward_dim: D, parts of the whole reward; None for a scalar reward.
+            parts: numbers of the parts that are learnt, which keep their own gammas; None: all.
+            signal_gammas: discounts of the last parts; None: as this loss has it.
+            repeat_gamma: discount of a step inside a repeated action, as the environment has it.
+        """
+        loss = copy.copy(self)
+        loss.repeat_gamma = repeat_gamma
+        if reward_dim is not None and any(gamma is not None for gamma in signal_gammas):
+            loss.gamma = self.gamma.expand(reward_dim).clone()
+            for part, gamma in enumerate(signal_gammas, start=reward_dim - len(signal_gammas)):
+                if gamma is not None:
+                    loss.gamma[part] = gamma
+        if parts is not None and loss.gamma.dim():
+            loss.gamma = loss.gamma[parts]
+        return loss
 
     def discount(self, time_step: TimeStep) -> torch.Tensor:
         """gamma times the discount received on arriving, `[T, B]`, or `[T, B, D]` if gamma is a vector."""
@@ -101,29 +116,6 @@ class BaseTDLoss:
                 of them; None: targets pay no entropy.
         """
         raise NotImplementedError
-
-    def __call__(
-        self,
-        q: torch.Tensor,
-        time_step: TimeStep,
-        value: torch.Tensor,
-        switch: torch.Tensor,
-        bonus: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The loss of each frame, and the targets.
-
-        Args:
-            q: `[N, T-1, B]` or `[N, T-1, B, D]`, each critic at the executed actions of frames 0..T-2.
-            time_step, value, switch, bonus: as `returns`.
-
-        Returns:
-            Errors of `error` `[T, B]`, 0 at the segment's last frame, and the targets.
-        """
-        return self.loss(q, self.returns(time_step, value, switch, bonus))
-
-    def loss(self, q: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The loss of frames 0..T-2 against their targets as `[T, B]`, and the targets."""
-        return F.pad(self.error(q, target), (0, 0, 0, 1)), target
 
     def error(self, q: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Values `[N, T, B(, D)]` against a target `[T, B(, D)]`: squared or Huber's, summed over N, mean over D: `[T, B]`."""
@@ -184,20 +176,14 @@ class RetraceTDLoss(BaseTDLoss):
     """Retrace over the whole segment: `value_ops.retrace_return`. For algorithms that store the rollout's probabilities.
 
     Args:
-        gamma, ignore_done, huber_delta: as every TD loss.
         lambda_: in [0, 1], `c = lambda min(1, pi / mu)`.
+        base: `gamma`, `ignore_done` and `huber_delta`, as of `BaseTDLoss`.
     """
 
     needs_probabilities = True
 
-    def __init__(
-        self,
-        gamma: float | Sequence[float] = 0.99,
-        ignore_done: bool = False,
-        lambda_: float = 1.0,
-        huber_delta: float | None = None,
-    ):
-        super().__init__(gamma, ignore_done, huber_delta)
+    def __init__(self, lambda_: float = 1.0, **base: Any):
+        super().__init__(**base)
         if not 0 <= lambda_ <= 1:
             raise TaacError(f"RetraceTDLoss.lambda_ must be in [0, 1], got {lambda_}")
         self.lambda_ = lambda_

@@ -30,6 +30,7 @@ class Temperature(nn.Module):
     """
 
     target_entropy: float | torch.Tensor
+    formula = ""  # how the target entropy came about, for people
 
     def __init__(
         self,
@@ -105,6 +106,7 @@ class BranchTemperatures(nn.ModuleList):
     """Temperatures of K branches of an action, called as one: `alpha` is `[K]`, entropies and losses are `[..., K]`."""
 
     def each(self) -> list[Temperature]:
+        """The temperatures in the order of the branches."""
         return list(self)  # type: ignore[arg-type]
 
     def alpha(self) -> torch.Tensor:

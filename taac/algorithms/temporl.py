@@ -16,6 +16,7 @@ import gin
 import torch
 import torch.nn as nn
 
+from taac.algorithms.actor_critic import trainable
 from taac.algorithms.sac import SacAlgorithm, SacTrainInfo
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
 from taac.errors import TaacError
@@ -40,7 +41,8 @@ class TempoRLTrainInfo(NamedTuple):
     """From `train_step` to `calc_loss`."""
 
     sac: SacTrainInfo
-    skip_q: torch.Tensor  # [T-1, B, J(, D)], values of every duration of the executed action
+    # [1, T-1, B, J(, D)(, ...)], what is predicted for every duration of the executed action
+    skip: torch.Tensor
 
 
 @gin.configurable
@@ -70,6 +72,7 @@ class TempoRLAlgorithm(SacAlgorithm):
         self,
         observation_spec: Nest,
         action_spec: Any,
+        *,
         max_skip: int = 3,
         skip_epsilon: float = 0.1,
         skip_critic_ctor: Callable[..., nn.Module] = CriticEnsemble,
@@ -86,6 +89,7 @@ class TempoRLAlgorithm(SacAlgorithm):
         self.skip_critic = skip_critic_ctor(
             self.feature_size + self.action_size, self.reward_dim, num_choices=max_skip, num_critics=1
         )
+        self.check_critics(self.skip_critic)
 
     # Acting ----------------------------------------------------------------------------------------------------------
 
@@ -118,7 +122,7 @@ class TempoRLAlgorithm(SacAlgorithm):
 
     def _duration(self, features: torch.Tensor, action: torch.Tensor, epsilon: float) -> torch.Tensor:
         """`argmax_j Q_skip(s, a, j)`, or uniformly random with probability `epsilon`; `[B]` int64, from 1."""
-        best = self.weighted(self.skip_critic(features, action)[0]).argmax(-1) + 1
+        best = self.weighted(self.q_values(self.skip_critic, features, action)[0]).argmax(-1) + 1
         uniform = torch.randint_like(best, 1, self.max_skip + 1)
         return torch.where(torch.rand(best.shape, device=best.device) < epsilon, uniform, best)
 
@@ -134,7 +138,7 @@ class TempoRLAlgorithm(SacAlgorithm):
 
     def train_step(self, experience: Experience) -> TempoRLTrainInfo:  # type: ignore[override]
         info = super().train_step(experience)
-        return TempoRLTrainInfo(info, self.skip_critic(info.features[:-1], experience.time_step.prev_action[1:])[0])
+        return TempoRLTrainInfo(info, self.skip_critic(info.features[:-1], experience.time_step.prev_action[1:]))
 
     def calc_loss(self, experience: Experience, info: TempoRLTrainInfo) -> LossInfo:  # type: ignore[override]
         loss, extra, error, detail = super().calc_loss(experience, info.sac)
@@ -149,7 +153,8 @@ class TempoRLAlgorithm(SacAlgorithm):
             info.sac.bonus,
         )
         # [J, T-1, B]: the error of each duration, then the mean over those that happened
-        skip_error = torch.stack([self.td_loss.error(q.unsqueeze(0), g) for q, g in zip(info.skip_q.unbind(2), target)])
+        errors = [self.value_error(self.skip_critic, p, g) for p, g in zip(info.skip.unbind(3), target)]
+        skip_error = torch.stack(errors)
         skip_loss = (skip_error * happened).sum(0) / happened.sum(0).clamp(min=1)
         own = {
             "loss/skip": self.mean_acted(experience, skip_loss),
@@ -162,7 +167,7 @@ class TempoRLAlgorithm(SacAlgorithm):
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         groups = super().parameter_groups()
-        return {**groups, "critic": [*groups["critic"], *self.skip_critic.parameters()]}
+        return {**groups, "critic": [*groups["critic"], *trainable(self.skip_critic)]}
 
     def summary_tags(self) -> dict[str, str]:
         return {

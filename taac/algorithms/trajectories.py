@@ -1,8 +1,10 @@
 """Curves in action space that an agent can go on following: constant, linear, quadratic.
 
-A trajectory at a step is the record `Tau(a, v, u)`: the action, and its first and second difference (halved), each
-`[..., A]` in [-1, 1]; parts that a trajectory has no use for are `()`. Two pure functions are all there is to it:
-`advance` goes one step on, `start` begins a new one from what the actor gave. Both are differentiable in their inputs.
+A trajectory at a step is a record (a NamedTuple) of tensors: its field `a` is the action that is executed, `[..., A]`; it may
+have any others `[..., K]`, whose numbers are best in [-1, 1], for networks take them as they are. Those of the trajectories here
+are `Tau(a, v, u)`: the action, and its first and second difference (halved); parts that a trajectory has no use for are `()`.
+Two pure functions are all there is to it: `advance` goes one step on, `start` begins a new one from what the actor proposes.
+Both are differentiable in their inputs.
 
 Source: Yu, Xu and Zhang, TAAC (NeurIPS 2021, arXiv:2104.06521), section 3.3 (constant), and the supplementary material
 (linear and quadratic); the table of `advance` and `start` is in each class.
@@ -10,17 +12,18 @@ Source: Yu, Xu and Zhang, TAAC (NeurIPS 2021, arXiv:2104.06521), section 3.3 (co
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import gin
 import torch
 
 from taac import nest
 from taac.data_structures import Nest
+from taac.errors import TaacError
 
 
 class Tau(NamedTuple):
-    """The trajectory at one step."""
+    """The trajectory at one step, as the three here have it."""
 
     a: Nest  # [..., A] the action that is executed
     v: Nest  # [..., A] half of its change a step, or ()
@@ -28,19 +31,35 @@ class Tau(NamedTuple):
 
 
 class Trajectory(Protocol):
-    """What `TaacAlgorithm` needs of a trajectory."""
+    """What `TaacAlgorithm` needs of a trajectory; `tau` is its own record, with the field `a`."""
 
-    def zeros(self, action: torch.Tensor) -> Tau:
-        """The trajectory at rest, for an action's shape, dtype and device."""
+    def zeros(self, action: torch.Tensor) -> Any:
+        """The trajectory at rest, for an action's batch, dtype and device."""
 
-    def advance(self, tau: Tau) -> Tau:
+    def advance(self, tau: Any) -> Any:
         """The trajectory one step on."""
 
-    def start(self, action: torch.Tensor, tau: Tau) -> Tau:
+    def start(self, action: torch.Tensor, tau: Any) -> Any:
         """A new trajectory from the actor's output `[..., A]` in [-1, 1], following on `tau`."""
 
-    def output_for(self, action: torch.Tensor, tau: Tau) -> torch.Tensor:
-        """The actor's output from which `start` gives a trajectory that takes `action` `[..., A]` in [-1, 1] now."""
+    def output_for(self, action: torch.Tensor, tau: Any) -> torch.Tensor:
+        """The actor's output with which `start` executes `action` `[..., A]` in [-1, 1] now. Demonstrations need it."""
+
+
+def part_sizes(trajectory: Trajectory, action: torch.Tensor) -> list[int]:
+    """The width of each part of a trajectory's record, for actions like `action` `[A]`.
+
+    Raises:
+        TaacError: the record has no field `a` of the action's shape, or a part that is no vector.
+    """
+    tau = trajectory.zeros(action)
+    parts = nest.flatten(tau)
+    if getattr(getattr(tau, "a", None), "shape", None) != action.shape or any(part.dim() != 1 for part in parts):
+        raise TaacError(
+            f"{type(trajectory).__name__}.zeros must return a NamedTuple of vectors [..., K], whose field 'a' is the action of "
+            f"shape [..., {len(action)}]; got {tau}"
+        )
+    return [len(part) for part in parts]
 
 
 def _clamp(x: torch.Tensor) -> torch.Tensor:
@@ -132,17 +151,17 @@ class QuadraticTrajectory:
         return action if self.inverse_mode else (action - tau.a) / 4
 
 
-def uniform_like(tau: Tau) -> Tau:
-    """A trajectory with every part uniform in [-1, 1]."""
+def uniform_like(tau: Any) -> Any:
+    """A trajectory's record with every part uniform in [-1, 1]."""
     return nest.map_structure(lambda x: torch.empty_like(x).uniform_(-1.0, 1.0), tau)
 
 
-def select(switch: torch.Tensor, new: Tau, old: Tau) -> Tau:
-    """`new` where `switch` `[...]`, else `old`."""
+def select(switch: torch.Tensor, new: Any, old: Any) -> Any:
+    """The record `new` where `switch` `[...]`, else `old`."""
     return nest.map_structure(lambda n, o: torch.where(switch.unsqueeze(-1), n, o), new, old)
 
 
-def follow(trajectory: Trajectory, action: torch.Tensor, tolerance: float = 1e-5) -> tuple[Tau, torch.Tensor]:
+def follow(trajectory: Trajectory, action: torch.Tensor, tolerance: float = 1e-5) -> tuple[Any, torch.Tensor]:
     """The trajectories and switches that explain the recorded actions of an episode, from rest.
 
     An action that the old trajectory leads to, to within `tolerance` in every dimension, goes on with it (`b = 0`); every

@@ -88,7 +88,8 @@ class Config:
         found: list[str] = []
         compared: set[tuple[str, str, str]] = set()
         for (scope, selector, name), held in operative.bindings.items():
-            keys = [(s, selector, name) for s in enclosing_scopes(scope)]
+            bases = [selector] if held.is_macro else gin_state.with_bases(selector)
+            keys = [(s, base, name) for base in bases for s in enclosing_scopes(scope)]
             compared.update(keys)
             key = next((k for k in keys if k in self.bindings), None)
             if key is not None:
@@ -100,7 +101,7 @@ class Config:
             if repr(held.value) != asked:
                 found.append(f"{held.line}, not {asked}")
         for key, b in self.bindings.items():
-            if key not in compared and not b.is_macro and not b.selector.startswith(OF_COMPARE):
+            if key not in compared and not (b.is_macro or b.is_tie or b.selector.startswith(OF_COMPARE)):
                 found.append(f"no {b.line}")
         return found
 

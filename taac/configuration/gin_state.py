@@ -53,6 +53,12 @@ def configurables() -> dict[str, Any]:
     return {name: found.wrapped for name, found in gin_config._REGISTRY.items() if not name.startswith("gin.")}
 
 
+def with_bases(selector: str) -> list[str]:
+    """A configurable's full name, and those of the classes that it extends, whose constructors take its keywords."""
+    selectors = {found: name for name, found in configurables().items()}
+    return [selector, *(selectors[base] for base in getattr(wrapped(selector), "__mro__", ())[1:] if base in selectors)]
+
+
 def names() -> list[str]:
     """Short names of all configurables."""
     return sorted({short(selector) for selector in configurables()})

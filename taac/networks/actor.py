@@ -122,14 +122,13 @@ class TrajectoryEmbedding(nn.Module):
 
     Args:
         feature_size: width of the features, and of each embedded part.
-        action_size: dimensions A of the action.
-        num_parts: how many parts the trajectory has (1 constant, 2 linear, 3 quadratic).
+        part_sizes: width A of each part of the trajectory.
     """
 
-    def __init__(self, feature_size: int, action_size: int, num_parts: int):
+    def __init__(self, feature_size: int, part_sizes: Sequence[int]):
         super().__init__()
-        self.parts = nn.ModuleList(scaled_linear(action_size, feature_size, 1.0, "uniform") for _ in range(num_parts))
-        self.output_size = feature_size * (1 + num_parts)
+        self.parts = nn.ModuleList(scaled_linear(size, feature_size, 1.0, "uniform") for size in part_sizes)
+        self.output_size = feature_size * (1 + len(part_sizes))
 
     def forward(self, features: torch.Tensor, tau: Nest) -> torch.Tensor:
         """Features `[..., F]` and a trajectory (or any nest) of parts `[..., A]` to `[..., output_size]`."""

@@ -15,9 +15,9 @@ from taac import nest, specs
 from taac.algorithms import Algorithm
 from taac.algorithms.agent import Agent, Role
 from taac.algorithms.agents import AgentBatch
+from taac.algorithms.algorithm import check_acting
 from taac.algorithms.reward_signals import RewardSignal
-from taac.algorithms.td_losses import BaseTDLoss
-from taac.data_structures import Experience, Nest, TimeStep
+from taac.data_structures import Experience, Nest
 from taac.demonstrations.frames import SqilMonitor, demonstrated_frames
 from taac.demonstrations.replay import Demonstrations, SqilReplay, kept_apart, prefilled
 from taac.environments.create import create_environment
@@ -47,7 +47,9 @@ def create_agent(
     """An algorithm for an environment, with its normalisers.
 
     Args:
-        algorithm_ctor: called with observation spec, action spec and `reward_dim`.
+        algorithm_ctor: called with observation spec, action spec and `reward_dim`; with reward signals also with
+            `reward_weights`, and `signal_gammas` where one has a discount of its own; where actions are repeated, with
+            `repeat_gamma`.
         normalize_observations: by running statistics of what rollouts see; see `ObservationNormalizer`.
         normalize_rewards: by running statistics of sampled rewards; see `RewardNormalizer`. An algorithm's own `reward_scale` is
             1 then.
@@ -72,31 +74,30 @@ def create_agent(
     elif shared_policy is None:
         _refuse_ambiguous(action_spec)
     normalized_parts = reward_dim
-    signals, weighted = [ctor(spec, action_spec) for ctor in reward_signals], {}
+    signals = [ctor(spec, action_spec) for ctor in reward_signals]
+    options: dict[str, Any] = {}
     if len({signal.name for signal in signals}) < len(signals):
         raise TaacError(f"create_agent.reward_signals names one twice: {', '.join(s.name for s in signals)}")
     if signals:
         task = _task_weights(task_strength, reward_dim or 1)
-        weighted = {"reward_weights": (*task, *(signal.strength for signal in signals))}
+        options["reward_weights"] = (*task, *(signal.strength for signal in signals))
         reward_dim = len(task) + len(signals)
     elif task_strength != 1.0:
         raise TaacError("create_agent.task_strength has no effect without create_agent.reward_signals")
-    algorithm = algorithm_ctor(spec, action_spec, reward_dim=reward_dim, **weighted)
+    if any(signal.gamma is not None for signal in signals):
+        options["signal_gammas"] = tuple(signal.gamma for signal in signals)
+    if environment.repeat_gamma != 1.0:
+        options["repeat_gamma"] = environment.repeat_gamma
+    algorithm = algorithm_ctor(spec, action_spec, reward_dim=reward_dim, **options)
+    check_acting(algorithm, spec, action_spec, environment.reward_dim if agents is None else None)
     if signals:
         _name_weights(
             algorithm, ["create_agent.task_strength"] * len(task) + [f"{type(s).__name__}.strength" for s in signals]
         )
     if agents is not None and agents.centralised:
         _check_centralised(algorithm)
-    td_loss: Any = getattr(algorithm, "td_loss", None)
-    if isinstance(td_loss, BaseTDLoss):
-        td_loss.repeat_gamma = environment.repeat_gamma
     if normalize_rewards:
         algorithm.reward_scale = 1.0  # one that is meant for raw rewards would scale them twice
-    if any(signal.gamma is not None for signal in signals):
-        td_loss.extend_gamma(
-            [signal.gamma for signal in signals], sum(weight != 0 for weight in weighted["reward_weights"])
-        )
     return Agent(
         algorithm,
         ObservationNormalizer(spec) if normalize_observations else None,
@@ -273,16 +274,7 @@ def choose_device(name: str) -> torch.device:
 
 def experience_spec(environment: VectorEnvironment, agent: Agent) -> Nest:
     """Specs of one frame as the replay buffer keeps it: the environment's, and the `info` of a rollout."""
-    scalar = specs.TensorSpec(())
-    parts: dict[str, Nest] = {
-        "step_type": specs.TensorSpec((), torch.uint8),
-        "reward": specs.TensorSpec((environment.reward_dim,)) if environment.reward_dim else scalar,
-        "discount": scalar,
-        "observation": environment.observation_spec,
-        "prev_action": environment.action_spec,
-        "duration": specs.TensorSpec((), torch.int16),
-    }
-    time_step = TimeStep(**parts)
+    time_step = specs.time_step_spec(environment.observation_spec, environment.action_spec, environment.reward_dim)
     with torch.random.fork_rng(devices=[]):
         blank = specs.zeros(time_step, 1, device=agent.device)
         info = agent.unobserved_random_step(blank, agent.initial_state(1)).info

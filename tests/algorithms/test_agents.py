@@ -436,7 +436,7 @@ def test_critics_learn_from_the_global_state_and_the_actor_ignores_it(method):
     info = algorithm.train_step(prepared)
     (reached,) = torch.autograd.grad(info.q.sum(), seen, retain_graph=True)
     assert (reached[:-1].abs().sum(-1) > 0).all()
-    parameters = [p for module in algorithm.actor_modules() for p in module.parameters()]
+    parameters = algorithm.parameter_groups()["actor"]
     gradients = torch.autograd.grad(info.actor_loss.sum(), [*parameters, *algorithm.actor_encoder.parameters(), seen],
                                     allow_unused=True)  # fmt: skip
     assert gradients[-1] is None and any(g.abs().sum() > 0 for g in gradients[:-1])

@@ -379,7 +379,7 @@ def test_no_entropy_is_paid_after_a_termination():
     action = torch.zeros(2, 2, NUM_ACTIONS, dtype=torch.float64)
     time_step = TimeStep(step_type, reward, discount, torch.randn(1, 1, 3).expand(2, 2, 3), action, torch.ones(2, 2))
     info = algorithm.train_step(Experience(time_step, ()))
-    _, target = algorithm.td_loss(info.q, time_step, info.value, torch.ones(2, 2, dtype=torch.bool))
+    target = algorithm.td_loss.returns(time_step, info.value, torch.ones(2, 2, dtype=torch.bool))
     assert target[0, 0] == 3.0
     assert target[0, 1] == pytest.approx(3.0 + 0.875 * info.value[1, 1].item())
     assert target[0, 1] != 3.0
@@ -412,7 +412,8 @@ def test_what_an_update_reports():
     acted = experience.time_step.step_type != L
     assert extra["policy/entropy"].item() == pytest.approx(-info.log_pi[acted].mean().item())
     assert extra["critic/q"].item() == pytest.approx(info.q[:, acted[:-1]].mean().item())
-    loss, target = algorithm.critic_loss(experience, info)
+    target = algorithm.targets(experience, info)
+    loss = algorithm.critic_loss(info.prediction, target)
     assert extra["critic/target"].item() == pytest.approx(target[acted[:-1]].mean().item())
     assert extra["loss/critic"].item() == pytest.approx(loss[:-1][acted[:-1]].mean().item())
 

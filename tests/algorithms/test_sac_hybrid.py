@@ -46,7 +46,7 @@ def test_the_switch_is_independent_of_the_sampled_action():
     state = state._replace(tau=Tau(torch.full((count, A), 5.0), (), ()))  # an old action that no new one can be
     sampled = []
     execute = tested._execute
-    tested._execute = lambda s, a_hat, switch: sampled.append(a_hat) or execute(s, a_hat, switch)
+    tested._execute = lambda f, s, a_hat, switch: sampled.append(a_hat) or execute(f, s, a_hat, switch)
     step = tested.rollout_step(time_step, state)
     switch = step.info.switch.double()
     assert switch.mean().item() == pytest.approx(torch.sigmoid(torch.tensor(0.4)).item(), abs=0.02)
@@ -68,7 +68,7 @@ def test_the_loss_of_the_switch_is_the_expectation_over_both_choices():
     tested = algorithm()
     embedded = torch.randn(5, tested.tau_embedding.output_size)
     q_0, q_1 = torch.randn(5), torch.randn(5)
-    beta, loss = tested._switching(embedded, q_0, q_1)
+    beta, loss = tested.learn_switch(embedded, q_0, q_1, ())
     logit = tested.switch_network(embedded).squeeze(-1)
     p = 1 / (1 + torch.exp(-logit))
     expected = p * (torch.log(p) - q_1) + (1 - p) * (torch.log(1 - p) - q_0)  # alpha is 1

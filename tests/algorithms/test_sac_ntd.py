@@ -67,12 +67,14 @@ def test_uniform_collection_stores_the_uniform_density():
 
 
 def targets(tested, experience):
-    """What the critics regress on, by catching the loss's arguments."""
+    """What the critics regress on, by catching the error's arguments."""
     caught = {}
-    tested.td_loss.loss = lambda q, target: caught.setdefault("result", (RetraceTDLoss().loss(q, target)[0], target))
+    tested.td_loss.error = lambda q, target: (
+        caught.setdefault("target", target).sum() + RetraceTDLoss().error(q, target)
+    )
     info = tested.train_step(experience)
     tested.calc_loss(experience, info)
-    return caught["result"][1], info
+    return caught["target"], info
 
 
 @pytest.mark.parametrize("lambda_", [1.0, 0.5, 0.0])

@@ -67,7 +67,7 @@ def recurrent(memory=GRUMemory, **arguments):
     memory_ctor = functools.partial(
         RecurrentEncoder, encoder_ctor=Double, memory_ctor=functools.partial(memory, output_size=SIZE)
     )
-    return RecurrentSacAlgorithm(OBSERVATION, ACTION, memory_ctor, **arguments, **NETWORKS)
+    return RecurrentSacAlgorithm(OBSERVATION, ACTION, memory_ctor=memory_ctor, **arguments, **NETWORKS)
 
 
 NETWORKS = {
@@ -134,7 +134,7 @@ def test_without_a_memory_it_is_sac_bit_for_bit(last):
     torch.manual_seed(0)
     plain = SacAlgorithm(OBSERVATION, ACTION, actor_on_last_frame=last, **NETWORKS)
     torch.manual_seed(0)
-    other = RecurrentSacAlgorithm(OBSERVATION, ACTION, memoryless, actor_on_last_frame=last, **NETWORKS)
+    other = RecurrentSacAlgorithm(OBSERVATION, ACTION, memory_ctor=memoryless, actor_on_last_frame=last, **NETWORKS)
     time_step = frames()
     losses = []
     for algorithm in (plain, other):

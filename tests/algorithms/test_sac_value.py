@@ -213,7 +213,7 @@ def test_with_v_in_the_place_of_min_q_it_is_sac():
     torch.manual_seed(1)
     algorithm.target_value.forward = lambda features: expected.value[1:].unsqueeze(0)
     info = algorithm.train_step(experience)
-    torch.testing.assert_close(algorithm.critic_loss(experience, info.sac), sac.critic_loss(experience, expected))
+    torch.testing.assert_close(algorithm.targets(experience, info.sac), sac.targets(experience, expected))
     torch.testing.assert_close(info.sac.actor_loss, expected.actor_loss)
 
 

@@ -86,8 +86,8 @@ def targets(algorithm, method, time_step):
     if method == "recurrent":
         info = nest.map_structure(lambda x: x.expand(T, *x.shape), algorithm.initial_state(B))
     seen = []
-    loss = algorithm.td_loss.loss
-    algorithm.td_loss.loss = lambda q, target: (seen.append(target), loss(q, target))[1]
+    error = algorithm.td_loss.error
+    algorithm.td_loss.error = lambda q, target: (seen.append(target), error(q, target))[1]
     torch.manual_seed(11)
     experience = Experience(time_step, info)
     train_info = algorithm.train_step(experience)

@@ -138,7 +138,7 @@ def experience_of(config):
 def taac_reference(w, config, experience, noise, uniform):
     """docs/equations.md#learning-in-taac, one frame at a time: the loss `[T][B]`, beta_1 and b | b~ of each frame."""
     c = SimpleNamespace(**config)
-    time_step, (tau_prev, b_executed) = experience
+    time_step, (tau_prev, b_executed, _) = experience
     replayed_parts = [p for p in tau_prev if not isinstance(p, tuple)]
     alpha_a, scale_a = temperature(w, "action_temperature.value", c.tuning)
     alpha_b, scale_b = temperature(w, "beta_temperature.value", c.tuning)
@@ -683,8 +683,8 @@ def test_forced_to_switch_it_learns_as_sac_without_entropy_in_the_target(monkeyp
     torch.testing.assert_close(info.value, sac_info.value)
     torch.testing.assert_close(info.q, sac_info.q)
     torch.testing.assert_close(info.actor_loss, sac_info.actor_loss)
-    target = ours.td_loss(info.q, experience.time_step, info.value, info.switch)[1]
-    sac_target = theirs.td_loss(sac_info.q, time_step, sac_info.value, info.switch)[1]
+    target = ours.td_loss.returns(experience.time_step, info.value, info.switch)
+    sac_target = theirs.td_loss.returns(time_step, sac_info.value, info.switch)
     torch.testing.assert_close(target, sac_target)
 
     ours.calc_loss(experience, info).loss.mean().backward()

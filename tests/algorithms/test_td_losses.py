@@ -42,6 +42,12 @@ VALUE = torch.tensor([float("nan"), 10, 20, 40, 60, 80]).unsqueeze(1)
 SWITCH = torch.tensor([True, False, True, False, False, False]).unsqueeze(1)
 
 
+def learnt(td_loss, q, time_step, value, switch):
+    """The loss of frames 0..T-2 and the targets."""
+    target = td_loss.returns(time_step, value, switch)
+    return td_loss.error(q, target), target
+
+
 @pytest.mark.parametrize(
     "td_loss, ignore_done, expected",
     [
@@ -61,13 +67,12 @@ SWITCH = torch.tensor([True, False, True, False, False, False]).unsqueeze(1)
 def test_a_table(td_loss, ignore_done, expected):
     time_step = time_steps(STEP_TYPE, REWARD, DISCOUNT)
     q = torch.tensor([[1.0, 2, 3, 4, 5], [0.0, 0, 0, 0, 0]]).unsqueeze(-1)
-    loss, target = td_loss(0.5, ignore_done)(q, time_step, VALUE, SWITCH)
-    assert loss.shape == (6, 1) and target.shape == (5, 1)
+    loss, target = learnt(td_loss(0.5, ignore_done), q, time_step, VALUE, SWITCH)
+    assert loss.shape == (5, 1) and target.shape == (5, 1)
     for t, number in enumerate(expected):
         if number is not None:
             assert target[t, 0] == number
             assert loss[t, 0] == (number - (t + 1)) ** 2 + number**2  # the sum over critics, without 1/2
-    assert loss[5, 0] == 0
 
 
 @pytest.mark.parametrize("at_the_end, expected", [(1, 24), (2, 14), (3, 9)])
@@ -78,8 +83,7 @@ def test_ignoring_terminations_leaves_the_discount_of_repeated_actions(at_the_en
     discount = torch.where(DISCOUNT == 1, 0.25, DISCOUNT)
     duration = torch.tensor([0, 3, 3, at_the_end, 0, 3], dtype=torch.int16).unsqueeze(1)
     time_step = time_steps(STEP_TYPE, REWARD, discount)._replace(duration=duration)
-    td_loss = OneStepTDLoss(0.5, ignore_done=True)
-    td_loss.repeat_gamma = 0.5
+    td_loss = OneStepTDLoss(0.5, ignore_done=True).fitted(None, repeat_gamma=0.5)
     assert td_loss.returns(time_step, VALUE, SWITCH).flatten()[:3].tolist() == [2.25, 4.5, expected]
 
 
@@ -89,7 +93,7 @@ def test_identities(reward_dim, gamma, ignore_done):
     q, time_step, value = random_segment(reward_dim=reward_dim)
 
     def run(td_loss, probability):
-        return td_loss(gamma, ignore_done)(q, time_step, value, switches(probability, time_step))
+        return learnt(td_loss(gamma, ignore_done), q, time_step, value, switches(probability, time_step))
 
     for got, expected in [
         (run(TAACTDLoss, 1.0), run(OneStepTDLoss, 0.5)),  # everybody switches: one step
@@ -106,10 +110,10 @@ def test_identities(reward_dim, gamma, ignore_done):
 def test_a_vector_gamma_is_a_gamma_for_each_part(td_loss):
     q, time_step, value = random_segment(reward_dim=3)
     switch = switches(0.4, time_step)
-    _, together = td_loss((0.9, 0.0, 0.5))(q, time_step, value, switch)
+    _, together = learnt(td_loss((0.9, 0.0, 0.5)), q, time_step, value, switch)
     for d, gamma in enumerate((0.9, 0.0, 0.5)):
         alone = time_step._replace(reward=time_step.reward[..., d])
-        _, target = td_loss(gamma)(q[..., d], alone, value[..., d], switch)
+        _, target = learnt(td_loss(gamma), q[..., d], alone, value[..., d], switch)
         torch.testing.assert_close(together[..., d], target)
 
 
@@ -117,9 +121,8 @@ def test_a_vector_gamma_is_a_gamma_for_each_part(td_loss):
 @pytest.mark.parametrize("num_critics, reward_dim", [(1, None), (3, None), (2, 1), (2, 4)])
 def test_the_loss_is_the_sum_over_critics_of_the_mean_over_parts(td_loss, num_critics, reward_dim):
     q, time_step, value = random_segment(reward_dim=reward_dim, num_critics=num_critics)
-    loss, target = td_loss(0.75)(q, time_step, value, switches(0.5, time_step))
-    assert loss.shape == (6, 40) and loss.dtype == torch.float32
-    assert torch.all(loss[-1] == 0)
+    loss, target = learnt(td_loss(0.75), q, time_step, value, switches(0.5, time_step))
+    assert loss.shape == (5, 40) and loss.dtype == torch.float32
     assert target.shape == time_step.reward[1:].shape and not target.requires_grad
     for t, b in [(0, 0), (2, 7), (4, 39)]:
         parts = (q[:, t, b] - target[t, b]).reshape(num_critics, -1)
@@ -130,7 +133,7 @@ def test_the_loss_is_the_sum_over_critics_of_the_mean_over_parts(td_loss, num_cr
 def test_gradients_flow_to_q_alone(td_loss):
     q, time_step, value = random_segment()
     value.requires_grad_()
-    loss, target = td_loss()(q, time_step, value, switches(0.5, time_step))
+    loss, target = learnt(td_loss(), q, time_step, value, switches(0.5, time_step))
     loss.sum().backward()
     assert value.grad is None
     torch.testing.assert_close(q.grad, 2 * (q.detach() - target))
@@ -150,21 +153,21 @@ def test_gamma_may_be_0_or_1(gamma):
 
 def test_gamma_is_099_unless_told():
     time_step = time_steps(STEP_TYPE, REWARD, DISCOUNT)
-    _, target = OneStepTDLoss()(torch.zeros(1, 5, 1), time_step, VALUE, SWITCH)
+    target = OneStepTDLoss().returns(time_step, VALUE, SWITCH)
     assert target[0, 0].item() == pytest.approx(1 + 0.99 * 10)
 
 
 @pytest.mark.parametrize("td_loss", ALL)
 def test_a_vector_gamma_of_another_length_than_the_reward_is_refused(td_loss):
-    q, time_step, value = random_segment(reward_dim=3)
+    _, time_step, value = random_segment(reward_dim=3)
     with pytest.raises(TaacError, match="discount"):
-        td_loss((0.9, 0.5))(q, time_step, value, switches(0.5, time_step))
+        td_loss((0.9, 0.5)).returns(time_step, value, switches(0.5, time_step))
 
 
 def test_q_of_another_shape_than_the_targets_is_refused():
     q, time_step, value = random_segment()
     with pytest.raises(TaacError, match="q must be"):
-        OneStepTDLoss()(torch.cat([q, q[:, :1]], 1), time_step, value, switches(0.5, time_step))
+        learnt(OneStepTDLoss(), torch.cat([q, q[:, :1]], 1), time_step, value, switches(0.5, time_step))
 
 
 def test_a_table_of_hubers_error():
@@ -172,8 +175,9 @@ def test_a_table_of_hubers_error():
     2 (2 5 - 2) + 2 (2 6 - 2) = 36,  2 (2 10 - 2) + 2 (2 12 - 2) = 80,  1 + 2 (2 4 - 2) = 13,  2 (2 43 - 2) + 2 (2 48 - 2) = 356
     """
     q = torch.tensor([[1.0, 2, 3, 4, 5], [0.0, 0, 0, 0, 0]]).unsqueeze(-1)
-    loss, target = OneStepTDLoss(0.5, huber_delta=2.0)(q, time_steps(STEP_TYPE, REWARD, DISCOUNT), VALUE, SWITCH)
-    assert [loss[t, 0].item() for t in (0, 1, 2, 4, 5)] == [36, 80, 13, 356, 0]
+    time_step = time_steps(STEP_TYPE, REWARD, DISCOUNT)
+    loss, target = learnt(OneStepTDLoss(0.5, huber_delta=2.0), q, time_step, VALUE, SWITCH)
+    assert [loss[t, 0].item() for t in (0, 1, 2, 4)] == [36, 80, 13, 356]
     assert target[0, 0] == 6
 
 
@@ -183,3 +187,14 @@ def test_a_delta_must_be_above_0(td_loss, delta):
     assert td_loss(huber_delta=0.5).huber_delta == 0.5 and td_loss().huber_delta is None
     with pytest.raises(TaacError, match=rf"{td_loss.__name__}.huber_delta must be above 0, or None, got {delta}"):
         td_loss(huber_delta=delta)
+
+
+def test_the_discounts_of_the_parts_that_are_learnt():
+    """Of five parts the last two come from signals; part 1 has weight 0 and is not learnt."""
+    loss, learnt_parts = OneStepTDLoss(0.5), torch.tensor([0, 2, 3, 4])
+    assert loss.fitted(5, learnt_parts, (None, 0.25)).gamma.tolist() == [0.5, 0.5, 0.5, 0.25]
+    assert OneStepTDLoss((0.1, 0.2, 0.3, 0.4, 0.5)).fitted(5, learnt_parts, (0.75, None)).gamma.tolist() == pytest.approx(
+        [0.1, 0.3, 0.75, 0.5]
+    )
+    assert loss.fitted(5, learnt_parts, (None, None)).gamma.item() == 0.5
+    assert loss.gamma.dim() == 0 and loss.repeat_gamma == 1.0  # the loss itself stays as it was bound

@@ -325,7 +325,7 @@ def test_the_target_of_a_skip_is_sacs_soft_value():
 def test_no_gradient_of_skip_values_reaches_anything_else(spec):
     tested, _ = learner(spec=spec)
     info = tested.train_step(stored(spec))
-    check_actor_alone(tested, info.skip_q, ("skip_critic.",))
+    check_actor_alone(tested, info.skip[0], ("skip_critic.",))
 
 
 def test_the_actors_loss_trains_the_actor_alone():
@@ -370,7 +370,7 @@ def test_skip_values_learn_a_known_return():
         optimizer.zero_grad()
         losses_of(tested, experience)[0].loss.mean().backward()
         optimizer.step()
-    q = tested.train_step(experience).skip_q.mean((0, 1))
+    q = tested.train_step(experience).skip[0].mean((0, 1))
     torch.testing.assert_close(q, torch.tensor([1.0, 1.5, 1.75]), atol=0.03, rtol=0)
 
 
@@ -404,7 +404,7 @@ def test_the_entropy_bonus_favours_no_duration(log_std):
         optimizer.zero_grad()
         losses_of(tested, experience, number)[0].loss.mean().backward()
         optimizer.step()
-    learnt = tested.train_step(experience).skip_q.mean((0, 1))
+    learnt = tested.train_step(experience).skip[0].mean((0, 1))
     torch.testing.assert_close(learnt, torch.full((3,), q), atol=0.04, rtol=0)
 
 

@@ -247,7 +247,7 @@ def test_the_actor_takes_any_batch(batch):
 @pytest.mark.parametrize("action_size", [1, 4])
 def test_initialisation_of_the_embedding(action_size):
     """Uniform with gain 1: a variance of 1/A, so bounds of +-sqrt(3/A)."""
-    embedding = TrajectoryEmbedding(2000, action_size, 3)
+    embedding = TrajectoryEmbedding(2000, [action_size] * 3)
     assert len(embedding.parts) == 3
     for layer in embedding.parts:
         assert layer.weight.shape == (2000, action_size)
@@ -259,7 +259,7 @@ def test_initialisation_of_the_embedding(action_size):
 @pytest.mark.parametrize("batch", BATCHES, ids=str)
 def test_the_embeddings_values(num_parts, batch):
     """The features as they are, then each part through a layer of its own, at the features' width."""
-    embedding = scramble(TrajectoryEmbedding(5, 2, num_parts))
+    embedding = scramble(TrajectoryEmbedding(5, [2] * num_parts))
     features, parts = torch.randn(*batch, 5), [torch.randn(*batch, 2) for _ in range(num_parts)]
     out = embedding(features, Tau(*parts, *[()] * (3 - num_parts)))
     assert out.shape == (*batch, 5 * (1 + num_parts)) and embedding.output_size == 5 * (1 + num_parts)
