@@ -12,9 +12,9 @@ import torch.nn as nn
 from taac import nest
 from taac.algorithms import Algorithm
 from taac.algorithms.actor_critic import ActorCriticAlgorithm
-from taac.algorithms.agents import AgentBatch
 from taac.algorithms.algorithm import check_groups
 from taac.algorithms.reward_signals import RewardSignal
+from taac.algorithms.shared_policy import AgentBatch
 from taac.data_structures import AlgStep, Experience, Nest, TimeStep
 from taac.errors import TaacError
 from taac.machine.compiled import CompiledFunction, check_compiler

@@ -14,9 +14,9 @@ import torch
 from taac import nest, specs
 from taac.algorithms import Algorithm
 from taac.algorithms.agent import Agent, Role
-from taac.algorithms.agents import AgentBatch
 from taac.algorithms.algorithm import check_acting
 from taac.algorithms.reward_signals import RewardSignal
+from taac.algorithms.shared_policy import AgentBatch
 from taac.data_structures import Experience, Nest
 from taac.demonstrations.frames import SqilMonitor, demonstrated_frames
 from taac.demonstrations.replay import Demonstrations, SqilReplay, kept_apart, prefilled

@@ -11,8 +11,8 @@ import torch
 from taac import nest
 from taac.algorithms import DiscreteSacAlgorithm, RecurrentSacAlgorithm, SacAlgorithm, TaacAlgorithm, TDLoss
 from taac.algorithms.agent import Agent
-from taac.algorithms.agents import AgentBatch
 from taac.algorithms.algorithm import reset_where_first
+from taac.algorithms.shared_policy import AgentBatch
 from taac.data_structures import Experience, StepType, TimeStep
 from taac.errors import TaacError
 from taac.networks import (

@@ -12,14 +12,14 @@ import torch
 from taac import nest
 from taac.algorithms import DiscreteSacAlgorithm, SacHybridAlgorithm, SacValueAlgorithm
 from taac.algorithms.agent import Agent
-from taac.algorithms.agents import AgentBatch
 from taac.algorithms.algorithm import Algorithm
+from taac.algorithms.shared_policy import AgentBatch
 from taac.data_structures import Experience, StepType
 from taac.errors import TaacError
 from taac.networks import CategoricalActorNetwork, CriticEnsemble
 from taac.specs import bounded
-from tests.algorithms import test_sac, test_sac_discrete, test_sac_mixed, test_sac_recurrent, test_sdar, test_taac
-from tests.algorithms.test_sac import (
+from tests.algorithms import reference, test_sac_discrete, test_sac_mixed, test_sac_recurrent, test_sdar, test_taac
+from tests.algorithms.reference import (
     ACTION_SPEC,
     BATCH,
     IMAGE_SPEC,
@@ -62,8 +62,8 @@ def check(algorithm, experience, of_frame, names, steps=STEPS, is_last=IS_LAST):
 
 def demonstrated(spec=VECTOR_SPEC):
     """Frames whose rewards are never read."""
-    time_step = test_sac.replayed(spec)
-    return time_step._replace(reward=torch.full_like(time_step.reward, test_sac.NAN))
+    time_step = reference.replayed(spec)
+    return time_step._replace(reward=torch.full_like(time_step.reward, reference.NAN))
 
 
 def squared(w, features, action):
@@ -73,7 +73,7 @@ def squared(w, features, action):
 
 @pytest.mark.parametrize("spec", [VECTOR_SPEC, IMAGE_SPEC], ids=["vector", "image"])
 def test_of_sac(spec):
-    algorithm, time_step = test_sac.sac(test_sac.SAC | {"spec": spec}), demonstrated(spec)
+    algorithm, time_step = reference.sac(reference.SAC | {"spec": spec}), demonstrated(spec)
 
     def of_frame(w, t, b):
         return squared(w, encode(w, "encoder", time_step.observation, t, b).detach(), time_step.prev_action[t + 1, b])
@@ -83,7 +83,7 @@ def test_of_sac(spec):
 
 def test_of_sac_by_hand():
     """A policy that does nothing, of one dimension: at frame t the squared action of t+1; 0 at LAST and at the end."""
-    algorithm = test_sac.sac(test_sac.SAC)
+    algorithm = reference.sac(reference.SAC)
     with torch.no_grad():
         algorithm.actor.head.weight.zero_()
         algorithm.actor.head.bias.zero_()
@@ -96,7 +96,7 @@ def test_of_sac_by_hand():
 
 
 def test_of_sac_with_a_value_network():
-    algorithm = scrambled(SacValueAlgorithm(VECTOR_SPEC, ACTION_SPEC, **test_sac.networks()))
+    algorithm = scrambled(SacValueAlgorithm(VECTOR_SPEC, ACTION_SPEC, **reference.networks()))
     time_step = demonstrated()
 
     def of_frame(w, t, b):
@@ -181,7 +181,7 @@ def taac_frames(kind):
     """Demonstrations whose switch differs from frame to frame; trajectories follow nothing in particular."""
     experience = test_taac.experience_of(test_taac.TAAC | {"kind": kind})
     action = torch.rand(STEPS, BATCH, NUM_ACTIONS, dtype=torch.float64) * 2 - 1
-    action[0] = test_sac.NAN
+    action[0] = reference.NAN
     return experience._replace(time_step=experience.time_step._replace(prev_action=action))
 
 
@@ -222,7 +222,7 @@ def test_in_direct_mode_the_target_is_what_starts_the_trajectory_to_the_action(k
 def test_of_sac_hybrid_the_switch_is_cloned_too():
     """Its switch is a policy: cross-entropy at every frame, whether it switched or not."""
     algorithm = scrambled(
-        SacHybridAlgorithm(VECTOR_SPEC, ACTION_SPEC, switch_hidden_layers=(5,), **test_sac.networks())
+        SacHybridAlgorithm(VECTOR_SPEC, ACTION_SPEC, switch_hidden_layers=(5,), **reference.networks())
     )
     experience = taac_frames("constant")
     time_step, info = experience

@@ -13,7 +13,7 @@ from taac.algorithms.reward_signals import GAIL, ICM, RND
 from taac.data_structures import TimeStep
 from taac.errors import TaacError
 from taac.specs import TensorSpec, bounded
-from tests.algorithms.test_sac import BATCH, IMAGE_SPEC, IS_FIRST, IS_LAST, STEP_TYPE, STEPS, observation
+from tests.algorithms.reference import BATCH, IMAGE_SPEC, IS_FIRST, IS_LAST, STEP_TYPE, STEPS, observation
 
 VECTOR = bounded((3,), -5.0, 5.0)
 CHOICE = bounded((), 0, 2, torch.int64)
@@ -123,7 +123,7 @@ def test_icm(kind):
 
     def surprise(w, before, after, t, b):
         action = torch.cat([x for x, _ in action_parts(spec, time_step, t, b)])
-        told = network(w, "foretell", torch.cat([before, action]))
+        told = network(w, "forward_model", torch.cat([before, action]))
         return ((told - after) ** 2).sum() / 2
 
     def inverse(w, t, b):
@@ -366,3 +366,10 @@ def test_without_normalisation_rewards_are_as_they_are():
 def test_bad_settings_are_refused(kind, settings, message):
     with pytest.raises(TaacError, match=message):
         kind(VECTOR, ACTIONS["continuous"], **settings)
+
+
+def test_icm_loads_the_state_of_earlier_versions():
+    signals = torch.nn.ModuleDict({"icm": ICM(VECTOR, CHOICE)})
+    state = {name: value + 1 for name, value in signals.state_dict().items()}
+    signals.load_state_dict({name.replace("forward_model", "foretell"): value for name, value in state.items()})
+    assert all(torch.equal(value, state[name]) for name, value in signals.state_dict().items())

@@ -15,7 +15,7 @@ from taac.data_structures import Experience
 from taac.errors import TaacError
 from taac.networks import CategoricalActorNetwork, CriticEnsemble
 from taac.specs import ACTION_MASK, TensorSpec, bounded
-from tests.algorithms.test_sac import BATCH, IS_LAST, STEPS, VECTOR_SPEC, Encoder, check_groups, replayed, scrambled
+from tests.algorithms.reference import BATCH, IS_LAST, STEPS, VECTOR_SPEC, Encoder, check_groups, replayed, scrambled
 from tests.algorithms.test_sac_discrete import acting, losses_of
 
 COUNTS = (2, 4, 3)

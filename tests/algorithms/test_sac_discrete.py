@@ -16,7 +16,7 @@ from taac.errors import TaacError
 from taac.networks import CategoricalActorNetwork, CriticEnsemble
 from taac.ops import distributions
 from taac.specs import ACTION_MASK, bounded
-from tests.algorithms.test_sac import (
+from tests.algorithms.reference import (
     BATCH,
     IMAGE_SPEC,
     IS_LAST,

@@ -13,7 +13,7 @@ from taac.algorithms import OneStepTDLoss, SacAlgorithm, SacValueAlgorithm, Temp
 from taac.data_structures import Experience, TimeStep
 from taac.errors import TaacError
 from taac.networks import CriticEnsemble
-from tests.algorithms.test_sac import (
+from tests.algorithms.reference import (
     ACTION_SPEC,
     BATCH,
     IMAGE_SPEC,

@@ -13,7 +13,7 @@ from taac.algorithms import OneStepTDLoss, SdarAlgorithm, Temperature
 from taac.data_structures import Experience
 from taac.errors import TaacError
 from taac.networks import ActorNetwork
-from tests.algorithms.test_sac import (
+from tests.algorithms.reference import (
     ACTION_SPEC,
     BAD_ACTION_SPECS,
     BATCH,

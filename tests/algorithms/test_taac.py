@@ -18,7 +18,7 @@ from taac.algorithms.trajectories import ConstantTrajectory, LinearTrajectory, Q
 from taac.data_structures import Experience, TimeStep
 from taac.errors import TaacError
 from taac.networks import ActorNetwork, CriticEnsemble
-from tests.algorithms.test_sac import (
+from tests.algorithms.reference import (
     ACTION_SPEC,
     BAD_ACTION_SPECS,
     BATCH,

@@ -15,7 +15,7 @@ from taac.data_structures import Experience
 from taac.errors import TaacError
 from taac.networks import ActorNetwork, CriticEnsemble
 from taac.ops import distributions
-from tests.algorithms.test_sac import (
+from tests.algorithms.reference import (
     ACTION_SPEC,
     BATCH,
     IMAGE_SPEC,

@@ -23,8 +23,8 @@ from taac.errors import TaacError
 from taac.replay import Batch
 from taac.runs.run_folder import RunFolder
 from taac.training import experiment
-from tests.algorithms import test_sac, test_taac
-from tests.algorithms.test_sac import BATCH, IS_FIRST, NUM_ACTIONS, STEPS, check_update, record_draws, weights_of
+from tests.algorithms import reference, test_taac
+from tests.algorithms.reference import BATCH, IS_FIRST, NUM_ACTIONS, STEPS, check_update, record_draws, weights_of
 from tests.training.test_trainer import assert_same_parameters, rows, run
 
 TASK, POINT = "gin/tasks/simple_control.gin", "taac-test/PointMass-v0"
@@ -145,12 +145,12 @@ def rewarded(experience):
 
 
 def test_an_update_of_sqil_on_sac_is_that_of_the_reference(monkeypatch):
-    settings = test_sac.SAC
-    algorithm = test_sac.sac(settings)
-    time_step = test_sac.replayed(settings["spec"])
+    settings = reference.SAC
+    algorithm = reference.sac(settings)
+    time_step = reference.replayed(settings["spec"])
     noise = torch.randn(STEPS, BATCH, NUM_ACTIONS, dtype=torch.float64)
     weights = weights_of(algorithm)
-    expected = test_sac.sac_reference(weights, settings, rewarded(Experience(time_step, ())).time_step, noise)
+    expected = reference.sac_reference(weights, settings, rewarded(Experience(time_step, ())).time_step, noise)
     batch = sqil_of(Experience(time_step, ())).sample(BATCH, STEPS)
     record_draws(monkeypatch, noise)
     check_update(algorithm, algorithm.calc_loss(batch, algorithm.train_step(batch)).loss, weights, expected)
@@ -217,8 +217,8 @@ def numeric_policy_gradient(algorithm, experience, noise, step=1e-6):
 @pytest.mark.parametrize("backbone", ["sac", "taac"])
 def test_the_monitors_are_those_of_finite_differences(backbone, monkeypatch):
     if backbone == "sac":
-        settings = test_sac.SAC
-        algorithm, experience = test_sac.sac(settings), Experience(test_sac.replayed(settings["spec"]), ())
+        settings = reference.SAC
+        algorithm, experience = reference.sac(settings), Experience(reference.replayed(settings["spec"]), ())
     else:
         settings = test_taac.TAAC
         algorithm, experience = test_taac.taac(settings), test_taac.experience_of(settings)
@@ -272,8 +272,8 @@ def td_error(algorithm, experience, info, first):
     for t in range(STEPS - 1):
         for b in range(first, first + BATCH // 2):
             if not time_step.is_last()[t, b]:
-                target = test_sac.forward_return(time_step, values, stop, t, b, (0.875,))
-                q = test_sac.critics(weights, "critics", time_step.observation[t, b].double(), executed[t + 1, b])
+                target = reference.forward_return(time_step, values, stop, t, b, (0.875,))
+                q = reference.critics(weights, "critics", time_step.observation[t, b].double(), executed[t + 1, b])
                 errors.append(sum((q_i - target) ** 2 for q_i in q).item())
     return sum(errors) / len(errors)
 

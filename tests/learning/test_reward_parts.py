@@ -15,7 +15,7 @@ from taac.data_structures import Experience
 from taac.errors import TaacError
 from taac.networks import CriticEnsemble
 from taac.runs import checkpoint
-from tests.algorithms.test_sac import ACTION_SPEC, IS_FIRST, VECTOR_SPEC, networks, replayed
+from tests.algorithms.reference import ACTION_SPEC, IS_FIRST, VECTOR_SPEC, networks, replayed
 from tests.algorithms.test_taac import TAAC, experience_of
 from tests.demonstrations.test_imitation import build
 from tests.methods import METHODS, fitting

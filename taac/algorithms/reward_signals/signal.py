@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import gin
 import numpy as np
 import torch
 import torch.nn as nn
@@ -101,7 +100,7 @@ class RewardSignal(nn.Module):
         raise NotImplementedError
 
 
-class _Pairs(nn.Module):
+class ObservationActionPairs(nn.Module):
     """Features of observations, and actions as vectors: numbers as they are, choices one-hot."""
 
     def __init__(self, observation_spec: Nest, action_spec: Nest):
@@ -115,198 +114,13 @@ class _Pairs(nn.Module):
                 self.parts.append((spec.numel, False))
 
 
-def _transitions(time_step: TimeStep, values: torch.Tensor) -> torch.Tensor:
+def mean_over_transitions(time_step: TimeStep, values: torch.Tensor) -> torch.Tensor:
     """The mean of `[T-1, B]` over transitions: not from LAST to FIRST."""
     arrives = (~time_step.is_first()[1:]).to(values.dtype)
     return (values * arrives).sum() / arrives.sum().clamp(min=1.0)
 
 
-@gin.configurable
-class ICM(RewardSignal):
-    """Curiosity: how badly the next state's features are foretold, `r = 1/2 |f(phi(s), a) - phi(s')|^2`.
-
-    The features phi are those that tell which action was taken: an inverse model `g(phi(s), phi(s'))` learns that, and phi
-    with it. The loss is `(1 - beta) L_inverse + beta L_forward`; the forward loss does not move phi, which could otherwise
-    become a constant. Of continuous parts of an action L_inverse is the squared error, of each choice the cross-entropy.
-
-    Args:
-        observation_spec, action_spec: of the environment.
-        strength, gamma, learning_rate, update_period, batch_size, normalize: see `RewardSignal`.
-        feature_size: of phi.
-        hidden_layers: of each model.
-        beta: of the loss, in (0, 1).
-
-    Source: Pathak et al. (arXiv:1705.05363), equations 2 to 7.
-    """
-
-    name = "icm"
-
-    def __init__(
-        self,
-        observation_spec: Nest,
-        action_spec: Nest,
-        strength: float | Schedule = 0.1,
-        gamma: float | None = None,
-        learning_rate: float | Schedule = 3e-4,
-        update_period: int = 1,
-        batch_size: int | None = None,
-        normalize: bool = True,
-        feature_size: int = 64,
-        hidden_layers: Sequence[int] = (128,),
-        beta: float = 0.2,
-    ):
-        super().__init__(strength, gamma, learning_rate, update_period, normalize, batch_size)
-        if not 0 < beta < 1:
-            raise TaacError(f"ICM.beta must be in (0, 1), got {beta}")
-        self.beta = beta
-        self.pairs = _Pairs(observation_spec, action_spec)
-        actions = self.pairs.action.output_size
-        self.phi = _network(self.pairs.observation.output_size, hidden_layers, feature_size)
-        self.inverse = _network(2 * feature_size, hidden_layers, actions)
-        self.foretell = _network(feature_size + actions, hidden_layers, feature_size)
-
-    def reward(self, time_step: TimeStep) -> torch.Tensor:
-        features, action = self._seen(time_step)
-        return self._forward_error(features, action)
-
-    def loss(self, time_step: TimeStep, demonstrations: TimeStep | None) -> torch.Tensor:
-        features, action = self._seen(time_step)
-        told, error = self.inverse(torch.cat([features[:-1], features[1:]], -1)), torch.zeros_like(features[1:, :, 0])
-        position = 0
-        for width, chosen in self.pairs.parts:
-            part = slice(position, position + width)
-            position += width
-            if chosen:
-                error = error - (action[..., part] * torch.log_softmax(told[..., part], -1)).sum(-1)
-            else:
-                error = error + (told[..., part] - action[..., part]).square().sum(-1)
-        forward = self._forward_error(features.detach(), action)
-        return _transitions(time_step, (1 - self.beta) * error + self.beta * forward)
-
-    def _seen(self, time_step: TimeStep) -> tuple[torch.Tensor, torch.Tensor]:
-        """phi(s) `[T, B, F]`, and the actions `[T-1, B, A]` taken at frames 0..T-2."""
-        features = self.phi(self.pairs.observation(time_step.observation))
-        return features, self.pairs.action(nest.index(time_step.prev_action, slice(1, None)))
-
-    def _forward_error(self, features: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-        told = self.foretell(torch.cat([features[:-1], action], -1))
-        return 0.5 * (told - features[1:]).square().sum(-1)
-
-
-@gin.configurable
-class RND(RewardSignal):
-    """Novelty: how badly a network foretells what a fixed random one makes of the state arrived at, `r = |p(s') - f(s')|^2`.
-
-    The paper normalises observations: `create_agent.normalize_observations = True`.
-
-    Args:
-        observation_spec, action_spec: of the environment.
-        strength, gamma, learning_rate, update_period, batch_size, normalize: see `RewardSignal`.
-        feature_size: of both networks' outputs.
-        hidden_layers: of both; the one that learns has one more.
-
-    Source: Burda et al. (arXiv:1810.12894), section 2.2. Its values of novelty go on beyond the end of an episode; here
-    they end with it.
-    """
-
-    name = "rnd"
-
-    def __init__(
-        self,
-        observation_spec: Nest,
-        action_spec: Nest,
-        strength: float | Schedule = 0.1,
-        gamma: float | None = None,
-        learning_rate: float | Schedule = 3e-4,
-        update_period: int = 1,
-        batch_size: int | None = None,
-        normalize: bool = True,
-        feature_size: int = 64,
-        hidden_layers: Sequence[int] = (128,),
-    ):
-        super().__init__(strength, gamma, learning_rate, update_period, normalize, batch_size)
-        self.encoder = ObservationEncoder(observation_spec)
-        width = self.encoder.output_size
-        self.fixed_encoder = ObservationEncoder(observation_spec).requires_grad_(False)
-        self.fixed = _network(width, hidden_layers, feature_size).requires_grad_(False)
-        self.predictor = _network(width, [*hidden_layers, *hidden_layers[-1:]], feature_size)
-
-    def reward(self, time_step: TimeStep) -> torch.Tensor:
-        arrived = nest.index(time_step.observation, slice(1, None))
-        with torch.no_grad():
-            target = self.fixed(self.fixed_encoder(arrived))
-        return (self.predictor(self.encoder(arrived)) - target).square().sum(-1)
-
-    def loss(self, time_step: TimeStep, demonstrations: TimeStep | None) -> torch.Tensor:
-        return _transitions(time_step, self.reward(time_step))
-
-
-@gin.configurable
-class GAIL(RewardSignal):
-    """Imitation: `r = -log(1 - D(s, a))`, with D the probability that a discriminator gives to (s, a) being demonstrated.
-
-    The reward is above 0 everywhere: where the task ends by failure that helps, where it ends by success it keeps the agent
-    from ending it; there, let the TD loss `ignore_done`.
-
-    D learns by cross-entropy, demonstrations against replayed frames, with a penalty `c (|grad D| - 1)^2` of the logit's
-    gradient between the two, without which it would tell them apart at once and teach nothing.
-
-    Args:
-        observation_spec, action_spec: of the environment.
-        strength, gamma, learning_rate, update_period, batch_size, normalize: see `RewardSignal`.
-        hidden_layers: of the discriminator.
-        gradient_penalty: c; 0: none.
-
-    Sources: Ho and Ermon (arXiv:1606.03476), algorithm 1; off-policy and with the penalty: Kostrikov et al.
-    (arXiv:1809.02925), section 4.
-    """
-
-    name = "gail"
-    needs_demonstrations = True
-
-    def __init__(
-        self,
-        observation_spec: Nest,
-        action_spec: Nest,
-        strength: float | Schedule = 1.0,
-        gamma: float | None = None,
-        learning_rate: float | Schedule = 1e-3,
-        update_period: int = 1,
-        batch_size: int | None = None,
-        normalize: bool = False,
-        hidden_layers: Sequence[int] = (128, 128),
-        gradient_penalty: float = 10.0,
-    ):
-        super().__init__(strength, gamma, learning_rate, update_period, normalize, batch_size)
-        if not 0 <= gradient_penalty < math.inf:
-            raise TaacError(f"GAIL.gradient_penalty must be 0 or more, got {gradient_penalty}")
-        self.gradient_penalty = gradient_penalty
-        self.pairs = _Pairs(observation_spec, action_spec)
-        self.logit = _network(self.pairs.observation.output_size + self.pairs.action.output_size, hidden_layers, 1)
-
-    def reward(self, time_step: TimeStep) -> torch.Tensor:
-        return F.softplus(self.logit(self._seen(time_step)).squeeze(-1))  # -log(1 - sigmoid(x))
-
-    def loss(self, time_step: TimeStep, demonstrations: TimeStep | None) -> torch.Tensor:
-        assert demonstrations is not None
-        own, shown = self._seen(time_step), self._seen(demonstrations)
-        told = _transitions(time_step, F.softplus(self.logit(own).squeeze(-1)))  # -log(1 - D)
-        told = told + _transitions(demonstrations, F.softplus(-self.logit(shown).squeeze(-1)))  # -log D
-        if not self.gradient_penalty:
-            return told
-        between = torch.lerp(own, shown, torch.rand_like(own[..., :1])).detach().requires_grad_()
-        (slope,) = torch.autograd.grad(self.logit(between).sum(), between, create_graph=True)
-        arrives = (~(time_step.is_first() | demonstrations.is_first())[1:]).to(slope.dtype)
-        penalty = ((slope.norm(dim=-1) - 1.0).square() * arrives).sum() / arrives.sum().clamp(min=1.0)
-        return told + self.gradient_penalty * penalty
-
-    def _seen(self, time_step: TimeStep) -> torch.Tensor:
-        """States and the actions taken there, of frames 0..T-2, `[T-1, B, F+A]`."""
-        state = self.pairs.observation(nest.index(time_step.observation, slice(None, -1)))
-        return torch.cat([state, self.pairs.action(nest.index(time_step.prev_action, slice(1, None)))], -1)
-
-
-def _network(input_size: int, hidden_layers: Sequence[int], output_size: int) -> nn.Sequential:
+def network(input_size: int, hidden_layers: Sequence[int], output_size: int) -> nn.Sequential:
     if min([output_size, *hidden_layers]) < 1:
         raise TaacError(
             f"a reward signal's feature_size and hidden_layers must be 1 or more, got {output_size} and {tuple(hidden_layers)}"
