@@ -12,7 +12,6 @@ import torch.nn as nn
 from taac import nest
 from taac.algorithms import Algorithm
 from taac.algorithms.actor_critic import ActorCriticAlgorithm
-from taac.algorithms.algorithm import check_groups
 from taac.algorithms.reward_signals import RewardSignal
 from taac.algorithms.shared_policy import AgentBatch
 from taac.data_structures import AlgStep, Experience, Nest, TimeStep
@@ -42,8 +41,7 @@ class Agent(nn.Module):
             see; None: there is one agent.
 
     Raises:
-        TaacError: an unknown role; nothing can be compiled here; what agents that come and go cannot be combined with; a
-            trainable parameter in no group of `Algorithm.parameter_groups`, or in two.
+        TaacError: an unknown role; nothing can be compiled here; what agents that come and go cannot be combined with.
     """
 
     def __init__(
@@ -60,7 +58,6 @@ class Agent(nn.Module):
         if role not in ("learn", "collect", "act"):
             raise TaacError(f"role must be 'learn', 'collect' or 'act', got '{role}'")
         self.role = role
-        check_groups(algorithm)
         self._absent: tuple[str, ...] = ()  # beginnings of names in the state of an agent that learns
         if role != "learn":
             kept = algorithm.acting_modules()

@@ -10,6 +10,7 @@ import torch
 import torch.nn as nn
 
 from taac.algorithms.agent import Agent
+from taac.algorithms.algorithm import check_groups
 from taac.errors import TaacError
 from taac.ops.schedules import Schedule, Scheduled, at_start, bounds
 
@@ -41,11 +42,13 @@ def groups_of_algorithm(agent: Agent, learning_rate: Rate, own: Mapping[str, Rat
             others `learning_rate`.
 
     Raises:
-        TaacError: a rate is not above 0, or is that of an encoder that the algorithm does not have.
+        TaacError: a rate is not above 0, or is that of an encoder that the algorithm does not have; a trainable parameter is in
+            no group, or in two.
     """
     for name, rate in {"learning_rate": learning_rate, **own}.items():
         if rate is not None and not (bounds(rate)[0] >= 0 and bounds(rate)[1] > 0):
             raise TaacError(f"Learner: the learning rate '{name}' must be above 0, got {rate}")
+    check_groups(agent.algorithm)
     parameters = {name: group for name, group in agent.algorithm.parameter_groups().items() if group}
     for name in _FALLS_BACK_ON:
         if name not in parameters and own[name] is not None:

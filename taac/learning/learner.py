@@ -122,7 +122,7 @@ class Learner:
         rates |= {group.rate_name: group.rate for group in of_signals}
         self.scheduled = follow(self, max_grad_norm=max_grad_norm) + scheduled_rates(self.optimizer, groups, rates)
         self.guard = Guard(agent, self._parameters, every_step=not skips_on_device(self.optimizer))
-        self.growth = GrowthWatch(_gamma(agent), agent.algorithm.reward_scale)
+        self.growth = GrowthWatch(agent.algorithm.gamma, agent.algorithm.reward_scale)
         self.means = RunningMeans()
         self.diagnostics = Diagnostics(diagnostics, agent)
         self._observed: dict[str, torch.Tensor] = {}
@@ -329,9 +329,3 @@ def _check(
             f"Learner.epsilon {epsilon} has no effect, because Learner.optimizer_ctor replaces the optimizer that has it; bind "
             "the new optimizer's own, such as Adam.eps"
         )
-
-
-def _gamma(agent: Agent) -> float | None:
-    """Returns the discount of a step, or the greatest if each part of the reward has its own; None without one."""
-    gamma = getattr(getattr(agent.algorithm, "td_loss", None), "gamma", None)
-    return None if gamma is None else float(gamma.max())
