@@ -72,8 +72,9 @@ def test_an_explorer_sees_the_distribution(method):
     while trainer.learner.num_updates < 2:
         trainer.collect()
         trainer.learn()
-    time_step, alg_step = trainer.rollout.time_step, trainer._explore(trainer.rollout.time_step, trainer.rollout.state)
-    greedy = trainer.agent.predict_step(time_step, trainer.rollout.state).output
+    rollout = trainer.collector.rollout
+    alg_step = trainer.collector.explore(rollout.time_step, rollout.state)
+    greedy = trainer.agent.predict_step(rollout.time_step, rollout.state).output
     trainer.close()
     torch.testing.assert_close(alg_step.output, greedy)  # no deviation: the mode
 
@@ -89,10 +90,10 @@ def test_an_explorer_sees_the_distribution(method):
 def test_every_rollout_reports_the_distribution_that_it_drew_from(method, env_name, names):
     trainer = build(method, f"create_environment.env_name = '{env_name}'", "num_envs = 2")
     trainer.collect()
-    drawn = [trainer.agent.rollout_step(trainer.rollout.time_step, trainer.rollout.state) for _ in range(400)]
+    drawn = [trainer.agent.rollout_step(trainer.collector.rollout.time_step, trainer.collector.rollout.state) for _ in range(400)]
     policy = drawn[0].policy
     trainer.close()
-    assert trainer.agent.random_step(trainer.rollout.time_step, trainer.rollout.state).policy == ()
+    assert trainer.agent.random_step(trainer.collector.rollout.time_step, trainer.collector.rollout.state).policy == ()
     if names in ("choices", "both"):
         probs = policy if names == "choices" else policy[0].unsqueeze(1)
         torch.testing.assert_close(probs.sum(-1), torch.ones(probs.shape[:-1]))

@@ -64,10 +64,10 @@ def fill(trainer: Any, frames: int) -> None:
 
 def updates(options: dict[str, Any], answer: Answer) -> None:
     """Updates: sampling, gradient step and targets, `per_call` of them between two environment steps."""
-    frames, per_call = options["frames"], options["per_call"]
+    frames, per_call, first = options["frames"], options["per_call"], min(options["frames"], 3000)
     params = [
         f"replay_length = {frames}",
-        f"initial_collect_steps = {min(frames, 3000)}",
+        f"initial_collect_steps = {first}",
         f"batch_size = {options['batch_size']}",
         f"segment_length = {options.get('segment_length', 4)}",
         "create_experiment.evaluation_envs = 1",
@@ -75,10 +75,11 @@ def updates(options: dict[str, Any], answer: Answer) -> None:
     trainer = build(options, params)
     fill(trainer, frames)
     meter = worker.Meter(answer, options["warmup"], {})
-    trainer.env_steps = trainer.initial_collect_steps
+    counts = trainer.collector if hasattr(trainer, "collector") else trainer  # of an earlier version
+    counts.env_steps = first
     with settled_heap():  # as in training
         while True:
-            trainer.env_steps += per_call  # as many updates are due as environment steps
+            counts.env_steps += per_call  # as many updates are due as environment steps
             trainer.learn()
             meter.tick(per_call)
 
@@ -111,17 +112,18 @@ def rollout(options: dict[str, Any], answer: Answer) -> None:
         ],
     )
     meter = worker.Meter(answer, options["warmup"], {})
+    rollout = trainer.collector.rollout if hasattr(trainer, "collector") else trainer.rollout  # of an earlier version
     with settled_heap():  # as in training
         if options["part"] == "policy":
             for _ in range(3):
                 trainer.collect()
-            state, time_step = trainer.agent.initial_state(1), trainer.rollout.time_step
+            state, time_step = trainer.agent.initial_state(1), rollout.time_step
             while True:
                 state = trainer.agent.rollout_step(time_step, state).state
                 meter.tick()
         while True:
             if options["part"] == "step":
-                trainer.rollout.step(trainer.agent.rollout_step)
+                rollout.step(trainer.agent.rollout_step)
             else:
                 trainer.collect()
             meter.tick()

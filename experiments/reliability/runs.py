@@ -145,9 +145,9 @@ def outcome(folder: Path) -> dict[str, Any]:
     about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     run = {k: v for k, v in about.items() if k not in ("start", "end", "resumed", "command")}
     state = dict(found.state)
-    counters = {k: v for k, v in state.pop("counters").items() if k != "seconds"}
     del state["run"], state["evaluations"], state["events"]  # compared above, without their times
-    tree, tensors = files.encode({**state, "counters": counters, "frames": _frames(folder, found.frames)})
+    del state["reporter"]  # the seconds of training
+    tree, tensors = files.encode({**state, "frames": _frames(folder, found.frames)})
     return {
         "evaluations": evaluations, "summaries": scalars, "run.json": run, "plain values": tree,
         "finite": all(bool(t.isfinite().all()) for t in tensors.values() if t.is_floating_point()),

@@ -1,12 +1,10 @@
-"""Where the environments are: the seeds of the running episodes and the actions since, which lead there again.
+"""The actions of the running episodes. With their seeds they bring the environments back to where they were.
 
-A simulator cannot be saved, but it can be led: seeded alike and given the same actions, it is in the same state, bit for
-bit. No policy and no gradient step is needed for it, so it takes seconds where training took an hour.
+The state of a simulator cannot be saved. But a simulator that is seeded alike and given the same actions reaches the same
+state, bit for bit. Replaying needs no policy and no gradient step, so it takes seconds where training took an hour.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,26 +15,26 @@ from taac.environments.vector_environment import VectorEnvironment
 from taac.runs.files import Damaged
 
 
-class Elsewhere(Exception):
-    """The environments are not where the same seeds and actions had led them."""
+class ReplayMismatch(Exception):
+    """The same seeds and actions have led the environments to another state than before."""
 
 
 class ActionLog:
-    """The actions taken in the running episodes, each environment's since its own episode began.
+    """Stores the actions of the running episodes, for each environment those since its own episode began.
 
     Args:
-        environment: that they were taken in.
+        environment: in which the actions are taken.
     """
 
     def __init__(self, environment: VectorEnvironment):
         self._blank = specs.zeros(environment.action_spec, environment.num_envs)
         self._like: list[torch.Tensor] = nest.flatten(self._blank)
         self._held = [bytearray() for _ in self._like]  # a tensor for each step would take ten times the memory
-        self._begun = np.zeros(environment.num_envs, dtype=np.int64)  # the step at which each episode began, since ...
-        self._steps = 0  # ... as many as are held
+        self._begun = np.zeros(environment.num_envs, dtype=np.int64)  # the step at which each episode began
+        self._steps = 0  # steps held
 
     def append(self, action: Nest, last: np.ndarray) -> None:
-        """Adds the actions of one step, leaves `[B, ...]`; where `last` `[B]`, they were ignored and an episode began."""
+        """Stores the actions of one step, leaves `[B, ...]`. Where `last` `[B]`, they were ignored and an episode began."""
         for held, like, leaf in zip(self._held, self._like, nest.flatten(action)):
             held += leaf.detach().to("cpu", like.dtype).numpy().tobytes()
         self._steps += 1
@@ -54,7 +52,7 @@ class ActionLog:
             self._steps -= before
 
     def state_dict(self) -> list[list[torch.Tensor]]:
-        """For each environment, the actions of its running episode, leaves `[n_i, ...]`."""
+        """Returns for each environment the actions of its running episode, leaves `[n_i, ...]`."""
         whole = [
             torch.from_numpy(np.frombuffer(bytes(held), like.numpy().dtype).copy()).reshape(-1, *like.shape)
             for held, like in zip(self._held, self._like)
@@ -65,7 +63,7 @@ class ActionLog:
         """Restores `state_dict()`.
 
         Raises:
-            Damaged: these are no actions of this environment.
+            Damaged: the actions do not fit this environment.
         """
         kinds = [(like.dtype, list(like.shape[1:])) for like in self._like]
         given = [[(leaf.dtype, list(leaf.shape[1:])) for leaf in of_one] for of_one in state]
@@ -83,51 +81,24 @@ class ActionLog:
                 whole[self._begun[i] :, i] = of_one[number]
             held[:] = whole.numpy().tobytes()
 
-    def replay(
+    def replay_actions(
         self, environment: VectorEnvironment, seed: int, episodes: np.ndarray, reached: list[torch.Tensor]
     ) -> TimeStep:
-        """Takes the actions held in environments seeded as they were then; returns the time step they lead to.
+        """Takes the stored actions in environments that are seeded as they were; returns the time step reached.
 
         Args:
             episodes: `[B]`, numbers of the episodes.
-            reached: leaves of the time step that they led to.
+            reached: leaves of the time step that the actions led to before.
 
         Raises:
-            Elsewhere: they lead to another time step now.
-            EnvironmentFailed: they cannot be taken now.
+            ReplayMismatch: they now lead to another time step.
+            EnvironmentFailed: an environment fails on the way.
         """
         actions = [nest.pack_like(self._blank, of_one) for of_one in self.state_dict()]
         leaves = nest.flatten(time_step := environment.replay(seed, episodes, actions))
         if not all(torch.equal(a.cpu(), b) for a, b in zip(leaves, reached)):
-            raise Elsewhere(
+            raise ReplayMismatch(
                 f"'{environment.name}' did not come to the same place with the same seeds and actions: it is not "
                 "deterministic, or remembers earlier episodes (then bind create_environment.remake = True)"
             )
         return time_step
-
-
-def numpy_state() -> dict[str, Any]:
-    """numpy's global random state, which some environments draw from, as plain values and a tensor."""
-    state: Any = np.random.get_state(legacy=False)
-    inner = state["state"]
-    return {
-        "key": torch.from_numpy(inner["key"].astype(np.int64)),
-        "pos": int(inner["pos"]),
-        "has_gauss": int(state["has_gauss"]),
-        "gauss": float(state["gauss"]),
-    }
-
-
-def set_numpy_state(state: dict[str, Any]) -> None:
-    """Restores `numpy_state()`.
-
-    Raises:
-        Damaged: it is none. numpy would read outside of its memory.
-    """
-    key, position = state["key"], state["pos"]
-    if key.shape != (624,) or key.dtype != torch.int64 or type(position) is not int or not 0 <= position <= 624:
-        raise Damaged(f"it holds no state of numpy's generator: {list(key.shape)} {key.dtype}, position {position!r}")
-    inner = {"key": key.numpy().astype(np.uint32), "pos": position}
-    np.random.set_state(
-        {"bit_generator": "MT19937", "state": inner, "has_gauss": state["has_gauss"], "gauss": state["gauss"]}
-    )

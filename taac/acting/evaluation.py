@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
-from taac.acting.metrics import Episode, EpisodeRecorder
+from taac.acting.metrics import Episode, EpisodeRecorder, summarize
+from taac.acting.random_numbers import EVALUATION, derived_seed, random_numbers_kept
 from taac.acting.rollout import Rollout
 from taac.algorithms.agent import Agent
 from taac.data_structures import AlgStep, TimeStep
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
+from taac.pictures.video import EpisodeVideo
+from taac.runs.layout import EpisodeSummary
 
 
 def evaluate(
@@ -26,26 +27,26 @@ def evaluate(
     on_step: Callable[[TimeStep, AlgStep], None] | None = None,
     max_steps: int = 1_000_000,
 ) -> list[Episode]:
-    """Plays greedily until `num_episodes` have ended.
+    """Plays greedily until `num_episodes` have ended, and returns them.
 
-    Each environment contributes its first episodes, as many as any other (one more or less where they do not divide), so
-    that short episodes are not favoured. Training's random numbers are left as they were.
+    Each environment contributes its first episodes, as many as any other (one more or less if the number does not divide).
+    Otherwise short episodes would be favoured. The random numbers of training stay as they were.
 
     Args:
         epsilon: probability with which each random choice of the policy is sampled instead of taking its mode.
         seed: of the environments and, if epsilon > 0, of the policy.
-        max_steps: taken in each environment at most.
+        max_steps: the most steps to take in each environment.
         on_step: called with each frame and what was done there.
 
     Raises:
-        TaacError: the episodes do not end.
+        TaacError: the episodes do not end within `max_steps`.
     """
     shares = [
         num_episodes // environment.num_envs + (i < num_episodes % environment.num_envs)
         for i in range(environment.num_envs)
     ]
     episodes: list[Episode] = []
-    with _random_numbers_kept(agent.device):
+    with random_numbers_kept(agent.device):
         torch.manual_seed(seed)
         rollout, recorder = Rollout(environment, agent), EpisodeRecorder(environment.num_envs)
         rollout.reset(seed)
@@ -58,23 +59,97 @@ def evaluate(
                     f"{sum(shares)} of {num_episodes} episodes have not ended; set create_environment.max_episode_steps, "
                     "or raise Trainer.max_evaluation_steps"
                 )
-            time_step, alg_step = rollout.step(lambda t, s: agent.predict_step(t, s, epsilon))
+            step = rollout.step(lambda t, s: agent.predict_step(t, s, epsilon))
             if on_step is not None:
-                on_step(time_step, alg_step)
-            for index, episode in recorder.add(time_step, alg_step, rollout.raw_reward, rollout.time_step.duration):
+                on_step(step.time_step, step.alg_step)
+            for index, episode in recorder.add(*step):
                 if shares[index] > 0:
                     shares[index] -= 1
                     episodes.append(episode)
     return episodes
 
 
-@contextlib.contextmanager
-def _random_numbers_kept(device: torch.device) -> Iterator[None]:
-    """Leaves the global generators of torch, numpy and Python as they were; environments may draw from all of them."""
-    python, of_numpy = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(of_numpy)
+class Evaluation(NamedTuple):
+    """The outcome of an evaluation."""
+
+    summary: EpisodeSummary
+    is_best: bool  # its mean return is above that of every evaluation before
+    video: tuple[bytes, tuple[int, int]] | None  # of the first episode, a GIF with its height and width, if recorded
+
+
+class Evaluator:
+    """Evaluates an agent in greedy episodes.
+
+    Args:
+        agent: what is evaluated.
+        environment: in which nothing else is played. If it is recorded, the first episode of each evaluation is filmed.
+        seed: of the run. Each evaluation has a seed derived from it.
+        num_episodes, epsilon, max_steps: as in `evaluate`.
+
+    Attributes:
+        summary: of the last evaluation; None before the first.
+        best_return: the greatest mean return of the evaluations so far; None before the first.
+        unfinished: an evaluation has begun and has not ended, because an environment failed.
+
+    Raises:
+        TaacError: a number is out of range.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        environment: VectorEnvironment,
+        seed: int,
+        num_episodes: int = 10,
+        epsilon: float = 0.0,
+        max_steps: int = 1_000_000,
+    ):
+        for name, value in {"evaluation_episodes": num_episodes, "max_evaluation_steps": max_steps}.items():
+            if value < 1:
+                raise TaacError(f"Trainer.{name} must be 1 or more, got {value}")
+        if not 0 <= epsilon <= 1:
+            raise TaacError(f"Trainer.evaluation_epsilon must be in [0, 1], got {epsilon}")
+        self.agent, self.environment, self._seed = agent, environment, seed
+        self.num_episodes, self.epsilon, self.max_steps = num_episodes, epsilon, max_steps
+        self.summary: EpisodeSummary | None = None
+        self.best_return: float | None = None
+        self.unfinished = False
+
+    def run(self, env_steps: int) -> Evaluation:
+        """Evaluates the agent as it is at so many environment steps of training.
+
+        Raises:
+            EnvironmentFailed: an environment fails. `unfinished` says so until an evaluation has ended.
+            TaacError: the episodes do not end.
+        """
+        self.unfinished = True
+        video = EpisodeVideo(self.environment) if self.environment.recorded else None
+        episodes = evaluate(
+            self.agent,
+            self.environment,
+            self.num_episodes,
+            derived_seed(self._seed, EVALUATION, env_steps),
+            self.epsilon,
+            None if video is None else video.on_step,
+            self.max_steps,
+        )
+        self.summary = summarize(episodes)
+        self.unfinished = False
+        is_best = self.best_return is None or self.summary.return_mean > self.best_return
+        if is_best:
+            self.best_return = self.summary.return_mean
+        return Evaluation(self.summary, is_best, None if video is None else video.gif())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the outcome of the last evaluation, the best return, and whether an evaluation is unfinished."""
+        return {
+            "summary": None if self.summary is None else self.summary._asdict(),
+            "best_return": self.best_return,
+            "unfinished": self.unfinished,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores `state_dict()`."""
+        self.summary = None if state["summary"] is None else EpisodeSummary(**state["summary"])
+        self.best_return = None if state["best_return"] is None else float(state["best_return"])
+        self.unfinished = bool(state["unfinished"])

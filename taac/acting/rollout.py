@@ -1,8 +1,9 @@
-"""Stepping an agent through an environment: the same loop for collecting, evaluating and playing."""
+"""Steps an agent through an environment: the same loop for collecting, evaluating and playing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,13 +18,21 @@ from taac.environments.vector_environment import VectorEnvironment
 Policy = Callable[[TimeStep, Nest], AlgStep]
 
 
+class RolloutStep(NamedTuple):
+    """One step of every environment: the frame that was acted at, and what was done there."""
+
+    time_step: TimeStep  # [B, ...], the frame that was acted at
+    alg_step: AlgStep  # [B, ...], what the policy did
+    raw_reward: np.ndarray  # [B] or [B, D], undiscounted, received on arriving at that frame
+    duration: torch.Tensor  # [B], environment steps that the action took; 0 where the frame was LAST
+
+
 class Rollout:
-    """Holds where an environment and its agent's state are.
+    """Steps an agent through an environment and holds where both are.
 
     Attributes:
         time_step: the frame to act at next, on the agent's device.
-        state: the agent's, as it will be at that frame.
-        raw_reward: `[B]` or `[B, D]`, undiscounted, received on arriving at the frame that `step` gave last.
+        state: the agent's state at that frame.
     """
 
     time_step: TimeStep
@@ -32,40 +41,39 @@ class Rollout:
         self.environment, self.agent = environment, agent
         self._initial_state = agent.initial_state(environment.num_envs)
         self.state = self._initial_state
-        self.raw_reward = environment.raw_reward
 
     def reset(self, seed: int) -> None:
-        """Begins anew in every environment."""
+        """Begins new episodes in every environment."""
         self.time_step = self._to_device(self.environment.reset(seed))
         self.state = self._initial_state
 
-    def step(self, policy: Policy) -> tuple[TimeStep, AlgStep]:
-        """Acts at `self.time_step` and moves on; gives the frame that was acted at and what was done there.
+    def step(self, policy: Policy) -> RolloutStep:
+        """Acts at `self.time_step` and moves on.
 
-        How long that took is then in `self.time_step.duration`: 0 where the frame acted at was LAST.
+        Raises:
+            EnvironmentFailed: an environment fails. `time_step` and `state` stay as they were.
         """
-        time_step = self.time_step
+        time_step, raw_reward = self.time_step, self.environment.raw_reward
         alg_step = self.act(policy)
-        raw_reward = self.environment.raw_reward
         action = nest.map_structure(lambda a: a.cpu(), alg_step.output)
-        self.time_step = self._to_device(self.environment.step(action))  # may fail: then all stays as it was
-        self.state, self.raw_reward = alg_step.state, raw_reward
-        return time_step, alg_step
+        self.time_step = self._to_device(self.environment.step(action))
+        self.state = alg_step.state
+        return RolloutStep(time_step, alg_step, raw_reward, self.time_step.duration)
 
     def act(self, policy: Policy) -> AlgStep:
-        """What the policy does at `self.time_step`, without doing it."""
+        """Returns what the policy does at `self.time_step`, without stepping the environment."""
         return policy(self.time_step, reset_where_first(self.state, self._initial_state, self.time_step))
 
-    def replay(self, log: ActionLog, seed: int, episodes: np.ndarray, reached: list[torch.Tensor]) -> None:
-        """Goes to where logged actions led; see `ActionLog.replay`. The agent's state is left alone."""
-        self.time_step = self._to_device(log.replay(self.environment, seed, episodes, reached))
+    def replay_actions(self, log: ActionLog, seed: int, episodes: np.ndarray, reached: list[torch.Tensor]) -> None:
+        """Takes logged actions again; see `ActionLog.replay_actions`. The agent's state stays as it is."""
+        self.time_step = self._to_device(log.replay_actions(self.environment, seed, episodes, reached))
 
-    def stand_at(self, leaves: list[torch.Tensor]) -> None:
-        """Takes saved leaves for the frame at hand, wherever the environment is."""
+    def set_time_step(self, leaves: list[torch.Tensor]) -> None:
+        """Makes saved leaves the frame to act at next, wherever the environment is."""
         self.time_step = self._to_device(nest.pack_like(self.time_step, leaves))
 
     def truncate(self) -> TimeStep:
-        """The frame at hand as the LAST of its episode, cut off: it still bootstraps."""
+        """Returns the frame to act at next as the LAST of a truncated episode: it still bootstraps."""
         last = torch.full_like(self.time_step.step_type, int(StepType.LAST))
         return self.time_step._replace(step_type=last)
 

@@ -108,16 +108,16 @@ def _numbers(trainer: Trainer, loaded: Config, memory: list) -> None:
     from taac.machine.memory import readable_bytes
     from taac.training.advice import advice
 
-    replay, ratio = trainer.replay_buffer, float(trainer.update_ratio)
+    replay, earned = trainer.replay_buffer, trainer.update_ratio
     print(
         f"replay buffer: {replay.num_bytes} bytes ({readable_bytes(replay.num_bytes)}): {replay.length} frames x "
         f"{replay.num_envs} environments on {replay.device}"
     )
-    updates = trainer.updates_due(trainer.num_env_steps)
-    if trainer.scheduled_ratio is not None:
-        ratio = updates / (trainer.num_env_steps - trainer.initial_collect_steps)  # the mean
-    of, most = ("environment step", "") if trainer.update_clock == "env_steps" else ("transition", "at most ")
-    print(f"updates per {of}: {ratio:g}, after {trainer.initial_collect_steps} steps of collection")
+    updates, first = earned.updates_due(trainer.num_env_steps), earned.initial_collect_steps
+    mean = updates / (trainer.num_env_steps - first)
+    ratio = float(earned.ratio) if earned.schedule is None else mean
+    of, most = ("environment step", "") if earned.clock == "env_steps" else ("transition", "at most ")
+    print(f"updates per {of}: {ratio:g}, after {first} steps of collection")
     print(
         f"  {most}{updates} updates in all, {updates / trainer.num_env_steps:.4g} a step of the whole run; "
         f"{ratio * trainer.batch_size * trainer.segment_length:g} frames are replayed for each that is collected"

@@ -69,7 +69,7 @@ def run() -> None:
         )
         checkpoint.load_into(agent, agent.own_state(saved.part("agent")), saved.path)
         if (schedules := Schedules(agent)).values:  # it acts as it did there
-            schedules.move(saved.env_steps, saved.part("counters")["updates"])
+            schedules.move(saved.env_steps, saved.num_updates)
         recorder = pictures.begin(environment)
         writer = EpisodeWriter(given.record_demonstrations, environment) if given.record_demonstrations else None
 

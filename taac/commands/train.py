@@ -84,7 +84,7 @@ def run() -> None:
     final = trainer.evaluation
     assert final is not None
     print(
-        f"{trainer.env_steps} environment steps, {trainer.learner.num_updates} updates, {trainer.seconds:.0f} s; "
+        f"{trainer.env_steps} environment steps, {trainer.learner.num_updates} updates, {trainer.reporter.seconds:.0f} s; "
         f"evaluation return {final.return_mean:.2f} +- {final.return_std:.2f}, "
         f"{100 * final.fraction_repeated:.0f}% of steps repeated; in {folder.path}"
     )

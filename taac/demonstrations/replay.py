@@ -141,6 +141,8 @@ class SqilReplay:
 
     # The agent's frames ----------------------------------------------------------------------------------------------
 
+    min_batch_size = 2  # half of a batch is the agent's
+    ring = property(lambda self: self.agents)
     num_envs = property(lambda self: self.agents.num_envs)
     length = property(lambda self: self.agents.length)
     size = property(lambda self: self.agents.size)

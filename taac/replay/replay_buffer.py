@@ -55,6 +55,16 @@ class ReplayBuffer:
         self._added = 0
 
     @property
+    def ring(self) -> ReplayBuffer:
+        """The buffer that holds the agent's frames: this one."""
+        return self
+
+    @property
+    def min_batch_size(self) -> int:
+        """Segments that a batch has at least."""
+        return 1
+
+    @property
     def size(self) -> int:
         """Number of frames stored for each environment."""
         return self._size

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,9 +22,9 @@ import torch
 
 from taac.errors import TaacError
 from taac.runs import files
-from taac.runs.files import Damaged
+from taac.runs.files import Damaged, warn_user
 from taac.runs.frame_chunks import FrameChunks
-from taac.runs.manifest import FORMAT, FileEntry, make_manifest, read_entry, read_manifest
+from taac.runs.manifest import READABLE, FileEntry, make_manifest, read_entry, read_manifest
 
 _OURS = re.compile(r"\d+\.(json|safetensors)|frames-\d+-\d+\.safetensors|\d+\.json\.damaged")
 
@@ -50,6 +49,12 @@ class Checkpoint(NamedTuple):
                 f"the checkpoint {self.path} holds no '{name}'; it holds: {', '.join(map(str, self.state))}"
             )
         return self.state[name]
+
+    @property
+    def num_updates(self) -> int:
+        """Gradient steps that had been taken when it was written."""
+        counters = self.state.get("counters")  # in format 2
+        return int(self.part("learner")["num_updates"] if counters is None else counters["updates"])
 
 
 class Checkpoints:
@@ -173,9 +178,9 @@ class Checkpoints:
         """
         saved = self.saved()
         if not saved:
-            old = self.path.parent / "checkpoint.pt"
+            old, formats = self.path.parent / "checkpoint.pt", " and ".join(map(str, READABLE))
             raise TaacError(
-                f"{old} is a checkpoint of format 1; this version of taac reads format {FORMAT} only: train again in another "
+                f"{old} is a checkpoint of format 1; this version of taac reads formats {formats}: train again in another "
                 "folder, or go on with the version that wrote it"
                 if old.exists()
                 else f"there is no checkpoint in {self.path}; train first, or give the folder of a run"
@@ -185,7 +190,7 @@ class Checkpoints:
             try:
                 found = self._read(path)
             except Damaged as error:
-                tell(f"the checkpoint {path} is damaged: {error}; looking for the one before it")
+                warn_user(f"the checkpoint {path} is damaged: {error}; looking for the one before it")
             else:
                 yield found
 
@@ -245,10 +250,6 @@ class Checkpoints:
         if not isinstance(state, dict) or env_steps != int(path.stem):
             raise Damaged(f"{path} is no manifest of a checkpoint at {path.stem} environment steps")
         return Checkpoint(path, env_steps, scheduled, state, frames)
-
-
-def tell(message: str) -> None:
-    print(f"taac: {files.printable(message)}", file=sys.stderr, flush=True)
 
 
 def load_into(module: torch.nn.Module, state: dict[str, torch.Tensor], path: Path) -> None:

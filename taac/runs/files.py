@@ -14,6 +14,7 @@ import re
 import secrets
 import shutil
 import stat
+import sys
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
@@ -437,6 +438,11 @@ def is_one_line(text: str) -> bool:
 
 
 _ORDERS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # reverse what stands beside them
+
+
+def warn_user(message: str) -> None:
+    """Prints a warning for the user on standard error."""
+    print(f"taac: {printable(message)}", file=sys.stderr, flush=True)
 
 
 def printable(text: object) -> str:

@@ -14,7 +14,8 @@ from taac.machine.memory import available_bytes, readable_bytes
 from taac.runs import files
 from taac.runs.files import Damaged
 
-FORMAT = 2  # 1 was a single file, checkpoint.pt
+FORMAT = 3  # 1 was a single file, checkpoint.pt; in 2 the trainer saved its parts, which now save themselves
+READABLE = (2, 3)
 
 
 class FileEntry(NamedTuple):
@@ -65,8 +66,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
         version, expected = header["taac_checkpoint"], header["blake2b"]
         if type(version) is not int or _digest(version, body) != expected:
             raise Damaged(f"{path} is not as it was written: its checksum differs")
-        if version != FORMAT:
-            raise TaacError(f"the checkpoint {path} has format {version}; this version of taac reads format {FORMAT}")
+        if version not in READABLE:
+            readable = " and ".join(map(str, READABLE))
+            raise TaacError(f"the checkpoint {path} has format {version}; this version of taac reads formats {readable}")
         content = json.loads(body)
     except TaacError:
         raise

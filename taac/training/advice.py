@@ -27,17 +27,22 @@ def advice(trainer: Trainer, settings: Mapping[str, Any], memory: list[Share]) -
 
 
 def _intervals(trainer: Trainer, settings: Mapping[str, Any]) -> Iterator[str]:
-    steps, envs = trainer.num_env_steps, trainer.environment.num_envs
+    steps, envs, often = trainer.num_env_steps, trainer.environment.num_envs, trainer.intervals
+    intervals = {
+        "evaluation_interval": often.evaluation,
+        "checkpoint_interval": often.checkpoint,
+        "summary_interval": often.summary,
+    }
     for name, follows in (
         ("evaluation_interval", "the only evaluation is at the end"),
         ("checkpoint_interval", "the only checkpoint is at the end, and a run that is killed begins again"),
         ("summary_interval", "there are no summaries"),
     ):
-        if (interval := getattr(trainer, name)) > steps:
+        if (interval := intervals[name]) > steps:
             yield f"Trainer.{name} {interval} is above Trainer.num_env_steps {steps}: {follows}"
     iteration = trainer.unroll_length * envs
-    for name in ("evaluation_interval", "checkpoint_interval", "summary_interval"):
-        if (interval := getattr(trainer, name)) < iteration:
+    for name, interval in intervals.items():
+        if interval < iteration:
             yield (
                 f"Trainer.{name} {interval} is below the {iteration} environment steps of an iteration (unroll_length x "
                 "num_envs): it happens once an iteration"
@@ -58,10 +63,10 @@ def _replay(trainer: Trainer, memory: list[Share]) -> Iterator[str]:
             f"the replay buffer holds {replay.length * envs} frames ({replay.length} x {envs}), the run takes {steps} "
             "environment steps: most of it stays empty. Lower ReplayBuffer.length (the macro replay_length)"
         )
-    if replay.length * envs < trainer.initial_collect_steps:
+    if replay.length * envs < (first := trainer.update_ratio.initial_collect_steps):
         yield (
             f"the replay buffer holds {replay.length * envs} frames, fewer than Trainer.initial_collect_steps "
-            f"{trainer.initial_collect_steps}: the first of them are lost before any update"
+            f"{first}: the first of them are lost before any update"
         )
     total, free = sum(share.bytes for share in memory), available_bytes(replay.device)
     now = sum(share.bytes for share in memory if "this process" in share.what or "processes" in share.what)
@@ -70,11 +75,11 @@ def _replay(trainer: Trainer, memory: list[Share]) -> Iterator[str]:
 
 
 def _evaluation(trainer: Trainer) -> Iterator[str]:
-    envs = trainer.evaluation_environment.num_envs
-    if trainer.evaluation_episodes < envs:
+    envs, episodes = trainer.evaluation_environment.num_envs, trainer.evaluator.num_episodes
+    if episodes < envs:
         yield (
-            f"Trainer.evaluation_episodes {trainer.evaluation_episodes} is below create_experiment.evaluation_envs {envs}: "
-            f"{envs - trainer.evaluation_episodes} of them run for nothing"
+            f"Trainer.evaluation_episodes {episodes} is below create_experiment.evaluation_envs {envs}: "
+            f"{envs - episodes} of them run for nothing"
         )
 
 

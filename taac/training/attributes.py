@@ -6,32 +6,32 @@ import difflib
 import functools
 import math
 import numbers
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 
+from taac.acting.explorers import Explorer
 from taac.algorithms.temperature import Temperature
-from taac.demonstrations.replay import SqilReplay
 from taac.errors import TaacError
-
-if TYPE_CHECKING:
-    from taac.training.trainer import Trainer
-
+from taac.learning.learner import Learner
+from taac.training.schedules import Schedules
 
 ABOVE_ZERO = (math.ulp(0.0), math.inf)
 
 
-class _Attribute(NamedTuple):
+class Attribute(NamedTuple):
+    """A number that can be read and set."""
+
     get: Callable[[], float]
     set: Callable[[float], None]
     parameter: str  # the hyper-parameter that it comes from, if that may follow a schedule
-    within: tuple[float, float] = ABOVE_ZERO
-    saved: bool = False  # part of another part's state already
+    within: tuple[float, float] = ABOVE_ZERO  # least and greatest value
+    saved: bool = False  # whether another part of the run saves it already
 
 
 class Attributes:
-    """What can be read and set while a trainer trains; checkpoints keep what was set.
+    """Reads and sets numbers of a running training by name. Checkpoints keep what was set.
 
     | name | meaning |
     |---|---|
@@ -43,19 +43,23 @@ class Attributes:
     | `batch_size` | segments a gradient step |
 
     Args:
-        trainer: whose numbers they are.
+        learner, explorer: whose numbers they are.
+        schedules: a number that follows one of these cannot be set.
+        own: further numbers, by name.
     """
 
-    def __init__(self, trainer: Trainer):
-        self._trainer = trainer
+    def __init__(
+        self, learner: Learner, explorer: Explorer | None, schedules: Schedules, own: Mapping[str, Attribute]
+    ):
+        self._learner, self._explorer, self._schedules, self._own = learner, explorer, schedules, own
         self._set: dict[str, float] = {}  # what was set, and is in no other part's state
 
     def names(self) -> list[str]:
-        """What there is."""
+        """Returns the names of all attributes."""
         return list(self._known())
 
     def get(self, name: str) -> float:
-        """The value of an attribute.
+        """Returns the value of an attribute.
 
         Raises:
             TaacError: there is none of that name.
@@ -70,7 +74,7 @@ class Attributes:
                 out of range.
         """
         attribute = self._find(name)
-        if attribute.parameter in self._trainer.schedules.values:
+        if attribute.parameter in self._schedules.values:
             raise TaacError(
                 f"'{name}' cannot be set: {attribute.parameter} follows a schedule, which would set it again"
             )
@@ -88,15 +92,15 @@ class Attributes:
             self._set[name] = value
 
     def state_dict(self) -> dict[str, float]:
-        """What was set."""
+        """Returns what was set."""
         return dict(self._set)
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Sets what was set."""
+        """Restores `state_dict()`."""
         for name, value in state.items():
             self.set(name, value)
 
-    def _find(self, name: str) -> _Attribute:
+    def _find(self, name: str) -> Attribute:
         known = self._known()
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
@@ -105,39 +109,36 @@ class Attributes:
             )
         return known[name]
 
-    def _known(self) -> dict[str, _Attribute]:
-        trainer, learner, algorithm = self._trainer, self._trainer.learner, self._trainer.agent.algorithm
-        found: dict[str, _Attribute] = {}
+    def _known(self) -> dict[str, Attribute]:
+        learner, algorithm = self._learner, self._learner.agent.algorithm
+        found: dict[str, Attribute] = {}
         for name, rate, group in zip(
             learner.group_names, learner.rate_names, learner.optimizer.param_groups, strict=True
         ):
             get, put = functools.partial(group.__getitem__, "lr"), functools.partial(group.__setitem__, "lr")
-            found[f"learning_rate/{name}"] = _Attribute(get, put, rate, saved=True)
+            found[f"learning_rate/{name}"] = Attribute(get, put, rate, saved=True)
         for name, temperature in getattr(algorithm, "temperatures", dict)().items():
-            found[f"alpha/{name}"] = _Attribute(temperature.alpha, temperature.set_alpha, "", saved=True)
+            found[f"alpha/{name}"] = Attribute(temperature.alpha, temperature.set_alpha, "", saved=True)
             get, put = (
                 functools.partial(getattr, temperature, "target_entropy"),
                 functools.partial(self._set_target, temperature),
             )
-            found[f"target_entropy/{name}"] = _Attribute(get, put, "", (-math.inf, math.inf))
-        if hasattr(trainer.explorer, "epsilon"):
-            found["epsilon"] = self._plain(trainer.explorer, "epsilon", (0.0, 1.0))
+            found[f"target_entropy/{name}"] = Attribute(get, put, "", (-math.inf, math.inf))
+        if hasattr(self._explorer, "epsilon"):
+            found["epsilon"] = self._plain(self._explorer, "epsilon", (0.0, 1.0))
         if learner.max_grad_norm is not None:
             found["max_grad_norm"] = self._plain(learner, "max_grad_norm")
-        get = functools.partial(getattr, trainer, "batch_size")
-        fewest = 2.0 if isinstance(trainer.replay_buffer, SqilReplay) else 1.0  # half of its batches are the agent's
-        found["batch_size"] = _Attribute(get, trainer.set_batch_size, "Trainer.batch_size", (fewest, math.inf))
-        return found
+        return {**found, **self._own}
 
     @staticmethod
-    def _plain(part: Any, name: str, within: tuple[float, float] = ABOVE_ZERO) -> _Attribute:
+    def _plain(part: Any, name: str, within: tuple[float, float] = ABOVE_ZERO) -> Attribute:
         get, put = functools.partial(getattr, part, name), functools.partial(setattr, part, name)
-        return _Attribute(get, put, f"{type(part).__name__}.{name}", within)
+        return Attribute(get, put, f"{type(part).__name__}.{name}", within)
 
     def _set_target(self, temperature: Temperature, nats: float) -> None:
         if isinstance(temperature.target_entropy, torch.Tensor):
             raise TaacError("the target entropy cannot be set: it follows a schedule, which would set it again")
-        if self._trainer.agent.compiled:
+        if self._learner.agent.compiled:
             raise TaacError(
                 "the target entropy is part of a compiled program: bind a schedule of it, or create_agent.compile = False"
             )

@@ -1,18 +1,15 @@
-"""Functions of the user's that the training loop calls at named points."""
+"""Functions of the user that the training loop calls at named points."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from taac.errors import TaacError
 from taac.runs import files
 
-if TYPE_CHECKING:
-    from taac.training.trainer import Trainer
-
-Hook = Callable[["Trainer"], object]
+Hook = Callable[[Any], object]  # of the trainer
 
 POINTS = {
     "before_collect": "before an iteration's environment steps",
@@ -27,15 +24,15 @@ POINTS = {
 
 
 class Hooks:
-    """What is called at which point of the training loop, in the order in which it was given.
+    """Calls the hooks of each point of the training loop, in the order in which they were given.
 
-    A hook is called with the trainer, whose attributes say the rest (`env_steps`, `agent`, `learner`, `evaluation`...); what
-    it returns is not used. One that draws random numbers or changes the agent changes the run. If a hook has `state_dict` and
-    `load_state_dict`, checkpoints hold its state (tensors, numbers, strings, and lists and dicts of them), so that a resumed
-    run has it. What a hook changes at "after_checkpoint" is not in that checkpoint.
+    A hook is called with the trainer. It reads the trainer's attributes (`env_steps`, `agent`, `learner`, `evaluation`...); what
+    it returns is not used. A hook that draws random numbers or changes the agent changes the run. If a hook has `state_dict`
+    and `load_state_dict`, checkpoints hold its state (tensors, numbers, strings, and lists and dicts of them), and a resumed
+    run restores it. What a hook changes at "after_checkpoint" is not in that checkpoint.
 
     Args:
-        given: by the name of a point, one of `POINTS`, a hook or a sequence of hooks.
+        given: a hook, or a sequence of hooks, by the name of its point, one of `POINTS`.
 
     Raises:
         TaacError: no such point, or what is given cannot be called.
@@ -44,23 +41,31 @@ class Hooks:
     def __init__(self, given: Mapping[str, Hook | Sequence[Hook]]):
         self._by_point: dict[str, tuple[Hook, ...]] = {}
         for point, value in given.items():
-            if point not in POINTS:
-                near = difflib.get_close_matches(str(point), POINTS, n=1)
-                raise TaacError(
-                    f"Trainer.hooks: there is no point '{point}'{f' (did you mean {near[0]}?)' if near else ''}; there are "
-                    f"{', '.join(POINTS)}"
-                )
-            hooks = tuple(value) if isinstance(value, (list, tuple)) else (value,)
-            for hook in hooks:
-                if not callable(hook) or isinstance(hook, type):  # a class would make an object at each call
-                    raise TaacError(
-                        f"Trainer.hooks['{point}'] must be a function of the trainer or a sequence of them, got {hook!r}; in a "
-                        "gin file, a function is @its_name, an object @ItsClass()"
-                    )
-            self._by_point[point] = hooks
+            self.add(point, value)
 
-    def __call__(self, point: str, trainer: Trainer) -> None:
-        """Calls what was given for a point."""
+    def add(self, point: str, value: Hook | Sequence[Hook]) -> None:
+        """Adds a hook, or a sequence of hooks, at a point, after those that are there.
+
+        Raises:
+            TaacError: no such point, or what is given cannot be called.
+        """
+        if point not in POINTS:
+            near = difflib.get_close_matches(str(point), POINTS, n=1)
+            raise TaacError(
+                f"Trainer.hooks: there is no point '{point}'{f' (did you mean {near[0]}?)' if near else ''}; there are "
+                f"{', '.join(POINTS)}"
+            )
+        hooks = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+        for hook in hooks:
+            if not callable(hook) or isinstance(hook, type):  # a class would make an object at each call
+                raise TaacError(
+                    f"Trainer.hooks['{point}'] must be a function of the trainer or a sequence of them, got {hook!r}; in a "
+                    "gin file, a function is @its_name, an object @ItsClass()"
+                )
+        self._by_point[point] = (*self._by_point.get(point, ()), *hooks)
+
+    def __call__(self, point: str, trainer: Any) -> None:
+        """Calls the hooks of a point with the trainer."""
         for hook in self._by_point.get(point, ()):
             hook(trainer)
 

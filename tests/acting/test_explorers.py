@@ -203,6 +203,6 @@ def test_what_is_replayed_is_what_was_executed():
     trainer.close()
     actions = trainer.replay_buffer._storage.time_step.prev_action[21:199, 0, 0]
     repeats = int((actions[1:] == actions[:-1]).sum())
-    decided_later = trainer.decisions - 20
+    decided_later = trainer.collector.decisions - 20
     assert repeats > 50
     assert 178 - decided_later == pytest.approx(repeats, abs=1)

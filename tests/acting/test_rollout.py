@@ -78,7 +78,8 @@ def test_a_step_gives_the_frame_that_was_acted_at_and_what_was_done_there():
     rollout, algorithm = make(("2t",), ("3u",))
     before = rollout.time_step
     for number in range(10):
-        frame, alg_step = rollout.step(rollout.agent.rollout_step)
+        step = rollout.step(rollout.agent.rollout_step)
+        frame, alg_step = step.time_step, step.alg_step
         assert frame is before
         seen, state = algorithm.calls[number]
         assert seen is frame
@@ -101,15 +102,9 @@ def test_raw_rewards_are_of_the_frame_and_durations_of_the_action_taken_there():
     rollout.reset(0)
     rows = []
     for _ in range(6):
-        frame, _ = rollout.step(rollout.agent.rollout_step)
-        rows.append(
-            (
-                int(frame.step_type),
-                float(frame.reward),
-                float(rollout.raw_reward[0]),
-                int(rollout.time_step.duration[0]),
-            )
-        )
+        step = rollout.step(rollout.agent.rollout_step)
+        frame = step.time_step
+        rows.append((int(frame.step_type), float(frame.reward), float(step.raw_reward[0]), int(step.duration[0])))
     assert rows == [
         # type, reward, raw reward on arriving, steps taken there
         (FIRST, 0, 0, 2),
@@ -120,8 +115,8 @@ def test_raw_rewards_are_of_the_frame_and_durations_of_the_action_taken_there():
         (LAST, 13, 13, 0),
     ]
     rollout.reset(0)
-    rollout.step(rollout.agent.rollout_step)
-    assert rollout.raw_reward.tolist() == [0] and rollout.time_step.duration.tolist() == [2]
+    step = rollout.step(rollout.agent.rollout_step)
+    assert step.raw_reward.tolist() == [0] and step.duration.tolist() == [2]
 
 
 def test_the_policy_may_change_from_step_to_step():
@@ -132,9 +127,9 @@ def test_the_policy_may_change_from_step_to_step():
         step = algorithm.rollout_step(time_step, state)
         return step._replace(output=-step.output, state={**step.state, "count": step.state["count"] + 20})
 
-    frame, _ = rollout.step(other)
+    frame = rollout.step(other).time_step
     torch.testing.assert_close(frame.prev_action, torch.tensor([[0.05, 0.05]]))
-    frame, _ = rollout.step(rollout.agent.rollout_step)
+    frame = rollout.step(rollout.agent.rollout_step).time_step
     torch.testing.assert_close(frame.prev_action, -torch.tensor([[0.06, 0.05]]))
     assert int(algorithm.calls[-1][1]["count"]) == START + 22, "the state goes from one policy to the next"
 
@@ -146,7 +141,7 @@ def test_acting_without_doing_changes_nothing():
     first, second = rollout.act(rollout.agent.rollout_step), rollout.act(rollout.agent.rollout_step)
     assert rollout.time_step is frame
     assert torch.equal(first.output, second.output) and int(first.state["count"]) == START + 2
-    _, alg_step = rollout.step(rollout.agent.rollout_step)
+    alg_step = rollout.step(rollout.agent.rollout_step).alg_step
     assert torch.equal(alg_step.output, first.output), "the step after does what acting said"
 
 
@@ -196,7 +191,7 @@ def test_outputs_without_state_need_none():
     environment: VectorEnvironment = create_environment(env_id("Counter"), env_kwargs={"scripts": (("1t",),)})
     rollout = Rollout(environment, Agent(Stateless()))
     rollout.reset(0)
-    types = [int(rollout.step(rollout.agent.rollout_step)[0].step_type) for _ in range(4)]
+    types = [int(rollout.step(rollout.agent.rollout_step).time_step.step_type) for _ in range(4)]
     assert types == [FIRST, LAST, FIRST, LAST]
 
 

@@ -47,7 +47,7 @@ def with_encoders(method, *params):
 
 
 def experience_of(trainer):
-    while not trainer.updates_earned():
+    while not trainer.update_ratio.updates_earned(trainer.env_steps):
         trainer.collect()
     return trainer.agent.prepare(trainer.replay_buffer.sample(8, trainer.segment_length))
 
@@ -57,7 +57,7 @@ def outcome(trainer, experience):
     torch.manual_seed(0)
     algorithm, found = trainer.agent.algorithm, []
     for step in (algorithm.rollout_step, algorithm.predict_step, lambda *given: algorithm.predict_step(*given, 0.5)):
-        found += nest.flatten(tuple(step(trainer.rollout.time_step, trainer.rollout.state)))
+        found += nest.flatten(tuple(step(trainer.collector.rollout.time_step, trainer.collector.rollout.state)))
     info = algorithm.calc_loss(experience, algorithm.train_step(experience))
     gradients = torch.autograd.grad(info.loss.mean(), list(algorithm.encoder.parameters()))
     return [*found, info.loss.detach(), *info.extra.values(), algorithm.cloning_loss(experience).detach(), *gradients]

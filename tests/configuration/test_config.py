@@ -77,7 +77,7 @@ def recorded(tmp_path_factory):
         path = tmp_path_factory.mktemp("demonstrations") / "episode.npz"
         writer = EpisodeWriter(path, trainer.environment)
         while not writer.num_episodes:
-            writer(*trainer.rollout.step(trainer.agent.random_step))
+            writer(*trainer.collector.rollout.step(trainer.agent.random_step)[:2])
         trainer.close()
         writer.save()
         return path

@@ -78,7 +78,7 @@ def test_recorded_rollouts_are_found_again_as_they_were_stored(method, tmp_path)
     stored = []
     while writer.num_episodes < 5:
         policy = trainer.agent.random_step if len(stored) < 80 else trainer.agent.rollout_step
-        time_step, alg_step = trainer.rollout.step(policy)
+        time_step, alg_step, *_ = trainer.collector.rollout.step(policy)
         writer(time_step, alg_step)
         stored.append(Experience(time_step, alg_step.info))
     trainer.close()
@@ -329,13 +329,13 @@ def test_prefilling_counts_for_nothing(demonstrations):
     """Neither as environment steps nor towards the initial collection; the frames are the oldest in the buffer."""
     trainer = build(binding(demonstrations), "initial_collect_steps = 20")
     assert trainer.replay_buffer.size == 3 * 31
-    assert trainer.env_steps == trainer.episodes == trainer.decisions == 0
+    assert trainer.env_steps == trainer.collector.episodes == trainer.collector.decisions == 0
     while trainer.learner.num_updates == 0:
         trainer.collect()
         trainer.learn()
     trainer.close()
     assert trainer.env_steps == 21 and trainer.replay_buffer.size == 3 * 31 + 21
-    assert trainer.rollout.time_step.observation.shape == (1, 1)
+    assert trainer.collector.rollout.time_step.observation.shape == (1, 1)
 
 
 @pytest.mark.parametrize("num_envs, method, held", [(1, "sac", 3 * 31), (31, "taac", 3)])
@@ -403,7 +403,7 @@ def test_sqil_after_any_method_that_can_learn_from_demonstrations(method, tmp_pa
     plain = build(method=method)
     writer = EpisodeWriter(tmp_path / "e.npz", plain.environment)
     while writer.num_episodes < 2:
-        writer(*plain.rollout.step(plain.agent.random_step))
+        writer(*plain.collector.rollout.step(plain.agent.random_step)[:2])
     plain.close()
     writer.save()
     trainer = build(binding(tmp_path / "e.npz"), method=method, files=["gin/sqil.gin"])

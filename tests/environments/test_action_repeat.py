@@ -108,7 +108,7 @@ def test_the_trainer_counts_what_the_environment_counts():
         trainer.learn()
         assert trainer.env_steps == sum(taken)
     # Decisions: 67 an episode, and a reset between episodes takes none.
-    assert trainer.decisions == 2 * (150 - 2)
+    assert trainer.collector.decisions == 2 * (150 - 2)
     assert trainer.learner.num_updates == (trainer.env_steps - 60) // 2
     trainer.close()
 
@@ -380,11 +380,11 @@ def test_the_trainer_counts_what_chosen_durations_take():
     trainer.close()
     # 1: 1,2,3,1 (of 1) | at LAST | 3,1,1 (of 2) | at LAST | 1,2,3,1 ...   in groups of 9 frames, 12 steps: 4 + 3 decisions
     # 2: 3,2,1,1 (of 3) | at LAST | 1,3,1 (of 2) | at LAST | 3,2,1,1 ...
-    assert [(e.length, e.decisions, e.repeated, e.runs, e.longest_run) for e in trainer.recent[:4]] == [
+    assert [(e.length, e.decisions, e.repeated, e.runs, e.longest_run) for e in trainer.collector.ended[:4]] == [
         (7, 4, 3, 4, 3), (7, 4, 3, 4, 3), (5, 3, 2, 3, 3), (5, 3, 2, 3, 3),
     ]  # fmt: skip
     # 40 frames are 4 groups of 9 and 4 frames more: 4 * (4 + 3) + 4 decisions, 4 * 12 + 7 steps, each
-    assert trainer.decisions == 2 * 32 and trainer.env_steps == 2 * 55
+    assert trainer.collector.decisions == 2 * 32 and trainer.env_steps == 2 * 55
     stored = trainer.replay_buffer.sample(60, 2).time_step
     k, _ = stored.prev_action
     inside = stored.step_type == MID  # nothing cuts these repeats short

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from taac import nest
-from taac.acting.action_log import ActionLog, Elsewhere
+from taac.acting.action_log import ActionLog, ReplayMismatch
 from taac.data_structures import LAST
 from taac.environments.create import create_environment
 from taac.environments.seeded_episodes import SeededEpisodes, episode_seed
@@ -148,8 +148,8 @@ def test_a_simulator_that_remembers_is_found_elsewhere():
     seen = play(env, log, env.reset(0), 40, generator)
     assert env.episodes[0] > 0
     again = create_environment(env_id("Remembering"))
-    with pytest.raises(Elsewhere, match=r"create_environment\.remake = True"):
-        log.replay(again, 0, env.episodes, nest.flatten(seen[-1]))
+    with pytest.raises(ReplayMismatch, match=r"create_environment\.remake = True"):
+        log.replay_actions(again, 0, env.episodes, nest.flatten(seen[-1]))
 
 
 def test_environments_that_are_not_seeded_by_this_package_are_found_elsewhere():
@@ -157,8 +157,8 @@ def test_environments_that_are_not_seeded_by_this_package_are_found_elsewhere():
     env._env.envs[0] = Noise()
     log, generator = ActionLog(env), torch.Generator().manual_seed(0)
     seen = play(env, log, env.reset(0), 9, generator)
-    with pytest.raises(Elsewhere):
-        log.replay(env, 0, env.episodes, nest.flatten(seen[-1]))
+    with pytest.raises(ReplayMismatch):
+        log.replay_actions(env, 0, env.episodes, nest.flatten(seen[-1]))
 
 
 def test_a_replay_has_the_time_that_its_steps_had():
@@ -166,7 +166,7 @@ def test_a_replay_has_the_time_that_its_steps_had():
     env = create_environment(env_id("Sluggish"), **settings)
     log, generator = ActionLog(env), torch.Generator().manual_seed(0)
     seen = play(env, log, env.reset(0), 20, generator)  # a second in all
-    log.replay(env, 0, env.episodes, nest.flatten(seen[-1]))
+    log.replay_actions(env, 0, env.episodes, nest.flatten(seen[-1]))
     env.close()
 
 

@@ -178,7 +178,7 @@ def test_a_killed_run_ends_as_the_run_that_was_never_killed(tmp_path):
 def test_a_compiled_collector_takes_over_what_a_learner_hands_out(traced_only):
     """Its program, made before, reads the parameters of after."""
     trainer, _ = updated("taac", COMPILE)
-    rollout = trainer.rollout
+    rollout = trainer.collector.rollout
     torch.manual_seed(1)
     collector = experiment.create_agent(trainer.environment, trainer.agent.device, role="collect")
 

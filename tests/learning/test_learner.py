@@ -75,7 +75,7 @@ def first_batch(method, *params):
     trainer = build(
         "num_envs = 2", "hidden_layers = (8,)", "initial_collect_steps = 40", *fitting(method), *params, method=method
     )
-    while not trainer.updates_earned():
+    while not trainer.update_ratio.updates_earned(trainer.env_steps):
         trainer.collect()
     trainer.close()
     return trainer, trainer.replay_buffer.sample(8, trainer.segment_length)

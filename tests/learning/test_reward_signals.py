@@ -302,7 +302,7 @@ def test_pretraining_moves_the_actor_alone_and_counts_for_nothing(method, demons
         moved
         == {"sac": {"actor"}, "taac_l": {"actor", "tau_embedding"}, "sac_recurrent": {"actor", "actor_encoder"}}[method]
     )
-    assert learner.num_updates == trainer.env_steps == trainer.decisions == 0
+    assert learner.num_updates == trainer.env_steps == trainer.collector.decisions == 0
     assert [group["num_steps"] for group in learner.optimizer.param_groups] == [5, 0, 0]
     trained(trainer, 2)
     assert not {"cloning/loss", "cloning/weight"} & set(trainer.learner.losses)  # its weight is 0
@@ -369,7 +369,7 @@ def test_demonstrations_begin_with_empty_memories(memory, tmp_path):
     )
     writer, stored = EpisodeWriter(tmp_path / "e.npz", trainer.environment), []
     while writer.num_episodes < 3:
-        time_step, alg_step = trainer.rollout.step(trainer.agent.rollout_step)
+        time_step, alg_step, *_ = trainer.collector.rollout.step(trainer.agent.rollout_step)
         writer(time_step, alg_step)
         stored.append(Experience(time_step, alg_step.info))
     trainer.close()
@@ -462,7 +462,7 @@ def test_gail_and_cloning_after_any_method_that_can_learn_from_demonstrations(me
     plain = build(*fitting(method), *more, method=method)
     writer = EpisodeWriter(tmp_path / "e.npz", plain.environment)
     while writer.num_episodes < 2:
-        writer(*plain.rollout.step(plain.agent.random_step))
+        writer(*plain.collector.rollout.step(plain.agent.random_step)[:2])
     plain.close()
     writer.save()
     trainer = build(
@@ -537,7 +537,8 @@ def test_agents_that_share_a_policy_have_signals_each_of_its_own():
         trainer.collect()
         trainer.learn()
     trainer.close()
-    assert trainer.signal_returns and all(returns["rnd"] > 0 for returns in trainer.signal_returns)
+    signal_returns = trainer.collector.signal_returns
+    assert signal_returns and all(returns["rnd"] > 0 for returns in signal_returns)
     agent, batch = trainer.agent, trainer.replay_buffer.sample(4, trainer.segment_length)
     reward = agent.prepare(batch).time_step.reward
     assert reward.shape == (trainer.segment_length, 4 * 3, 2)
@@ -600,7 +601,7 @@ def test_curiosity_and_novelty_lead_to_more_places():
         while trainer.learner.num_updates < 800:
             trainer.collect()
             trainer.learn()
-            seen.add(round(trainer.rollout.time_step.observation.item() / 0.1))
+            seen.add(round(trainer.collector.rollout.time_step.observation.item() / 0.1))
         trainer.close()
         places[signal] = len(seen)
     assert min(places["@ICM"], places["@RND"]) > 1.3 * places[""], places

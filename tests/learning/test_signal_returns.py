@@ -46,8 +46,9 @@ def test_returns_of_a_signal_are_those_of_the_episodes_and_come_back_on_resuming
     seen = []
     trainer, folder = build(*params), RunFolder(tmp_path / "run")
     folder.begin("x", {})
-    trainer.train(folder, lambda *_: seen.append((len(trainer.recent), [2.0 * e.ret for e in trainer.recent],
-                                                  [r["doubled"] for r in trainer.signal_returns])))  # fmt: skip
+    collector = trainer.collector
+    trainer.train(folder, lambda *_: seen.append((len(collector.ended), [2.0 * e.ret for e in collector.ended],
+                                                  [r["doubled"] for r in collector.signal_returns])))  # fmt: skip
     trainer.close()
     assert max(count for count, *_ in seen) >= 4
     for _, expected, found in seen:

@@ -11,7 +11,7 @@ from taac import configuration
 from taac.errors import TaacError
 from taac.learning import learner as learner_module
 from taac.machine import products
-from taac.training import experiment, trainer_state
+from taac.training import experiment
 from tests.machine.test_amx import needs_amx
 
 needs_onednn = pytest.mark.skipif(not products.onednn_is_exact(), reason="no exact float32 product of oneDNN's here")
@@ -163,7 +163,7 @@ def test_a_product_of_another_name_is_refused():
 def test_a_resumed_run_keeps_its_product(monkeypatch):
     """What "auto" meant when the run began: measured again, it might be the other, which rounds differently."""
     tested, other = trainer("Learner.products = 'plain'"), trainer("Learner.products = 'bfloat16'")
-    kept = trainer_state.state_dict(tested)["products"]
+    kept = tested.learner.state_dict()["products"]
     other.learner.keep_products(kept)
     assert other.learner.products == kept == "plain"
     monkeypatch.setattr(learner_module, "available", lambda kind, device, compiled: False)

@@ -224,16 +224,16 @@ def test_none_and_an_old_format(tmp_path):
     with pytest.raises(TaacError, match="there is no checkpoint in"):
         Checkpoints(tmp_path / "checkpoints").newest()
     (tmp_path / "checkpoint.pt").write_bytes(b"whatever")
-    with pytest.raises(TaacError, match=r"format 1; this version of taac reads format 2 only"):
+    with pytest.raises(TaacError, match=r"format 1; this version of taac reads formats 2 and 3"):
         Checkpoints(tmp_path / "checkpoints").newest()
 
 
 def test_a_newer_format_is_refused_and_not_taken_for_damage(tmp_path, monkeypatch):
     kept = saved(tmp_path, 1)
-    monkeypatch.setattr(manifest, "FORMAT", 3)
+    monkeypatch.setattr(manifest, "FORMAT", manifest.FORMAT + 1)
     kept.save(2, state(2))
     monkeypatch.undo()
-    with pytest.raises(TaacError, match=r"2\.json has format 3; this version of taac reads format 2") as refused:
+    with pytest.raises(TaacError, match=r"2\.json has format 4; this version of taac reads formats 2 and 3") as refused:
         kept.newest()
     assert not isinstance(refused.value, Damaged)
 

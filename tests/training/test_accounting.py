@@ -38,7 +38,7 @@ def test_steps_and_repetition_are_those_that_reached_the_environment(method):
     assert trainer.env_steps == sum(ledger.steps for ledger in ledgers)
     assert trainer.learner.num_updates == (trainer.env_steps - 600) // 12
     sent = [actions for ledger in ledgers for actions in ledger.episodes]
-    recorded = trainer.recent
+    recorded = trainer.collector.ended
     assert len(recorded) == len(sent) > 60
     # Environments end in any order: episodes are matched by length and return (of few choices, many would be alike).
     key = lambda length, ret: (length, round(float(ret), 4))  # noqa: E731

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from taac.acting import evaluation as evaluation_module
 from taac.acting.metrics import summarize
 from taac.errors import TaacError
 from taac.runs import files
 from taac.runs.run_folder import RunFolder
-from taac.training import trainer as trainer_module
 from taac.training.hooks import POINTS, Hooks
 from taac.training.warm_start import load_parts
 from tests.training.test_trainer import assert_same_parameters, build, run
@@ -49,7 +49,8 @@ def halve_the_temperature(trainer):
 def test_every_point_is_reached_in_its_place(tmp_path):
     CALLS.clear()
     trainer = build(*SHORT)
-    trainer.hooks = Hooks({point: Note(point) for point in POINTS})
+    for point in POINTS:
+        trainer.hooks.add(point, Note(point))
     folder = RunFolder(tmp_path)
     folder.begin("x", {})
     trainer.train(folder)
@@ -80,14 +81,15 @@ def test_gin_binds_functions_and_objects_and_checkpoints_keep_their_state(tmp_pa
     assert [state["count"] for state in whole.hooks.state_dict().values()] == [
         whole.learner.num_updates,
         # LAST frames are acted at, too
-        330 + whole.episodes,
+        330 + whole.collector.episodes,
     ]
 
 
 def test_a_hook_that_looks_changes_nothing(tmp_path):
     looked = []
     trainer = build(*SHORT)
-    trainer.hooks = Hooks({point: lambda t: looked.append(t.env_steps) for point in POINTS})
+    for point in POINTS:
+        trainer.hooks.add(point, lambda t: looked.append(t.env_steps))
     folder = RunFolder(tmp_path / "looked")
     folder.begin("x", {})
     trainer.train(folder)
@@ -107,7 +109,7 @@ def test_one_object_at_two_points_has_one_state():
 def test_a_state_that_cannot_be_saved_is_refused_before_training(tmp_path):
     note, trainer = Note(), build(*SHORT)
     note.count = np.int64(3)
-    trainer.hooks = Hooks({"after_update": note})
+    trainer.hooks.add("after_update", note)
     with pytest.raises(
         TaacError, match="state of a hook cannot be saved: 'after_update/0/count': a int64 has no place"
     ):
@@ -161,11 +163,12 @@ def test_the_agent_of_the_best_evaluation_is_kept_over_a_resume(tmp_path):
               "create_environment.max_episode_steps = 20")  # fmt: skip
     agents, folder = {}, RunFolder(tmp_path / "whole")
     trainer = build(*params)
-    trainer.hooks = Hooks({
-        "after_evaluation": lambda t: agents.update(
+    trainer.hooks.add(
+        "after_evaluation",
+        lambda t: agents.update(
             {t.env_steps: (t.evaluation.return_mean, {k: v.clone() for k, v in t.agent.state_dict().items()})}
-        )
-    })  # fmt: skip
+        ),
+    )
     folder.begin("x", {})
     trainer.train(folder)
     trainer.close()
@@ -194,7 +197,7 @@ def test_the_agent_of_the_best_evaluation_is_kept_over_a_resume(tmp_path):
 def test_the_best_agent_is_one_of_the_runs_own_after_a_resume_with_other_bits(tmp_path, monkeypatch):
     """Without its replay buffer, a resumed run goes another way: evaluations after the checkpoint are not its own."""
     returns = iter([10, 20, 30, 40, 0, 15, 0, 0, 25, 0, 0])
-    monkeypatch.setattr(trainer_module, "summarize", lambda e: summarize(e)._replace(return_mean=float(next(returns))))
+    monkeypatch.setattr(evaluation_module, "summarize", lambda e: summarize(e)._replace(return_mean=float(next(returns))))
     params = (*SHORT[1:], "num_env_steps = 400", "evaluation_interval = 20", "checkpoint_interval = 50",
               "Trainer.save_replay = False", "Trainer.summary_interval = 1000")  # fmt: skip
     folder = RunFolder(tmp_path)

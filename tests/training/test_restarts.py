@@ -32,7 +32,7 @@ def frames(trainer):
 
 def test_an_episode_ends_with_the_last_frame_that_was_seen(tmp_path):
     trainer = run(tmp_path / "run", *fragile(tmp_path, "die", at=6, times=1), method="sac")
-    assert trainer.env_steps >= 80 and trainer.num_restarts == 1
+    assert trainer.env_steps >= 80 and trainer.collector.num_restarts == 1
     held = frames(trainer)
     step_type, seed, step = held["step_type"], held["observation"][..., 0], held["observation"][..., 1]
     # Each episode has a seed of its own: that which was cut off, then episodes of 10 transitions.
@@ -56,10 +56,10 @@ def test_a_stop_leaves_a_checkpoint_with_new_episodes_to_go_on_with(tmp_path):
         error.value
     )
     found = RunFolder(tmp_path / "run").checkpoints.newest()
-    assert found.env_steps == 32 and found.scheduled and found.state["counters"]["num_restarts"] == 2
+    assert found.env_steps == 32 and found.scheduled and found.part("collector")["num_restarts"] == 2
     (tmp_path / "log").write_text("xxx")  # mended
     trainer = run(tmp_path / "run", *settings, method="sac")
-    assert trainer.env_steps >= 80 and trainer.num_restarts == 2
+    assert trainer.env_steps >= 80 and trainer.collector.num_restarts == 2
     held = frames(trainer)
     cut = np.flatnonzero(held["step_type"][:-1, 0] == StepType.LAST)[:2]
     assert held["observation"][cut, 0, 1].tolist() == [8.0, 8.0]
@@ -122,7 +122,7 @@ def test_episodes_that_cannot_begin_after_a_restart_are_begun_again(tmp_path):
 
     trainer.environment.reset = fails_once
     trainer.train(folder)
-    assert trainer.env_steps >= 80 and trainer.num_restarts == trainer.environment.restarts == 2
+    assert trainer.env_steps >= 80 and trainer.collector.num_restarts == trainer.environment.restarts == 2
     assert len(calls) == 2 and len(set(calls)) == 2
     trainer.close()
 
@@ -130,10 +130,9 @@ def test_episodes_that_cannot_begin_after_a_restart_are_begun_again(tmp_path):
 def test_nothing_is_restarted_after_a_signal(tmp_path):
     """It may be the signal that ended the processes."""
     trainer = build(*fragile(tmp_path, "raise", at=9, times=0), method="sac")
-    trainer._stop = lambda: True
     with pytest.raises(EnvironmentFailed, match=r"^it$"):
-        trainer.restart(EnvironmentFailed("it"))
-    assert trainer.num_restarts == trainer.environment.restarts == 0
+        trainer.collector.restart(EnvironmentFailed("it"), stopping=lambda: True)
+    assert trainer.collector.num_restarts == trainer.environment.restarts == 0
     trainer.close()
 
 
@@ -147,7 +146,7 @@ def test_a_run_stopped_after_a_restart_goes_on_with_the_same_bits(tmp_path):
     whole = once("whole")
     once("stopped", stop=50)
     stopped = run(tmp_path / "stopped" / "run", *fragile(tmp_path / "stopped", "raise", at=9, times=1), method="sac")
-    assert whole.num_restarts == stopped.num_restarts == 1
+    assert whole.collector.num_restarts == stopped.collector.num_restarts == 1
     assert_same_parameters(whole, stopped)
     assert torch.equal(whole.replay_buffer.frames(0, 40)["frames/time_step/observation"],
                        stopped.replay_buffer.frames(0, 40)["frames/time_step/observation"])  # fmt: skip

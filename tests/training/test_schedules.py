@@ -111,8 +111,8 @@ def test_what_follows_an_iteration_has_the_values_of_its_end():
 def test_an_evaluation_that_a_resumed_run_repeats_has_the_values_of_its_counts(tmp_path):
     trainer, folder, seen = build(*STRENGTHS), RunFolder(tmp_path / "run"), []
     folder.begin(configuration.operative_config(), {})
-    trainer.env_steps, trainer.learner.num_updates, trainer.evaluation_due = 250, 75, True  # as restored
-    trainer._evaluate = lambda *_: seen.append(trainer.agent.algorithm.weights.tolist())
+    trainer.collector.env_steps, trainer.learner.num_updates, trainer.evaluator.unfinished = 250, 75, True  # as restored
+    trainer.evaluate = lambda *_: seen.append(trainer.agent.algorithm.weights.tolist())
     trainer.train(folder, stop=lambda: True)
     trainer.close()
     assert seen[0] == [0.5, 0.75]
@@ -196,7 +196,7 @@ def test_a_ratio_that_changes_is_held_exactly():
         before = Fraction(50, 10) + rise * 50**2 / 2
         assert trainer.learner.num_updates == (int(area - before) if n > 300 else 0)
     trainer.close()
-    assert trainer.learner.num_updates == 177 and trainer.update_ratio == Fraction("0.9")
+    assert trainer.learner.num_updates == 177 and trainer.update_ratio.ratio == Fraction("0.9")
 
 
 def test_a_resumed_run_makes_up_no_updates(tmp_path):
@@ -204,14 +204,14 @@ def test_a_resumed_run_makes_up_no_updates(tmp_path):
     params = [*RATIO, "Trainer.save_replay = False", "Trainer.checkpoint_interval = 50", "num_env_steps = 800",
               "initial_collect_steps = 100", "evaluation_interval = 800"]  # fmt: skip
     killed = run(tmp_path / "run", *params, until=410)
-    learnt = killed.updates_due(400)
+    learnt = killed.update_ratio.updates_due(400)
     trainer = build(*params)
     trainer.resume(RunFolder(tmp_path / "run"))
     assert (trainer.env_steps, trainer.learner.num_updates) == (400, learnt)
     while trainer.env_steps < 520:
         trainer.collect()
         trainer.learn()
-        assert trainer.learner.num_updates == max(learnt, killed.updates_due(trainer.env_steps - 100))
+        assert trainer.learner.num_updates == max(learnt, killed.update_ratio.updates_due(trainer.env_steps - 100))
     trainer.close()
     assert 5 < trainer.learner.num_updates - learnt < 15
 
@@ -231,7 +231,7 @@ def test_a_killed_run_ends_as_the_run_that_was_never_killed(tmp_path):
     assert rows(tmp_path / "whole") == rows(tmp_path / "killed")
     assert curves(tmp_path / "whole") == curves(tmp_path / "killed")
     assert torch.equal(whole.agent.algorithm.weights, resumed.agent.algorithm.weights)
-    assert resumed.learner.num_updates == whole.learner.num_updates == whole.updates_due(600)
+    assert resumed.learner.num_updates == whole.learner.num_updates == whole.update_ratio.updates_due(600)
 
 
 def test_summaries_show_what_is_in_force(tmp_path):
@@ -242,7 +242,7 @@ def test_summaries_show_what_is_in_force(tmp_path):
     assert at.env_steps.tolist() == [100, 200, 300, 400, 500, 600]
     assert at.value.tolist() == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0, 1.0])
     assert scalars["schedule/Trainer.batch_size"].value.tolist() == [8, 8, 8, 8, 16, 16]
-    updates = [trainer.updates_due(n) for n in at.env_steps.tolist()]
+    updates = [trainer.update_ratio.updates_due(n) for n in at.env_steps.tolist()]
     rates = [0.01 * 0.01 ** min(1, n / 200) for n in updates]
     assert scalars["schedule/Learner.learning_rate"].value.tolist() == pytest.approx(rates)
     assert scalars["schedule/Trainer.updates_per_env_step"].value.tolist() == pytest.approx(

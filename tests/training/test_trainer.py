@@ -12,6 +12,7 @@ import torch
 
 from taac import configuration
 from taac.acting.evaluation import evaluate
+from taac.acting.random_numbers import derived_seed
 from taac.analysis.readers import events
 from taac.data_structures import StepType
 from taac.errors import TaacError
@@ -19,9 +20,8 @@ from taac.runs.checkpoint import Checkpoint
 from taac.runs.files import Damaged
 from taac.runs.manifest import make_manifest, read_manifest
 from taac.runs.run_folder import RunFolder
-from taac.training import experiment, trainer_state
+from taac.training import experiment
 from taac.training.summaries import known_tags
-from taac.training.trainer import derived_seed
 from tests.environments.toys import env_id
 
 TASK = "gin/tasks/simple_control.gin"
@@ -143,7 +143,7 @@ def test_a_run_that_was_told_to_stop_ends_as_the_run_that_was_not(tmp_path, num_
     resumed = run(tmp_path / "stopped", *params, method=method)
     assert_same_parameters(whole, resumed)
     assert rows(tmp_path / "whole") == rows(tmp_path / "stopped")
-    assert whole.episodes == resumed.episodes and whole.decisions == resumed.decisions
+    assert whole.collector.episodes == resumed.collector.episodes and whole.collector.decisions == resumed.collector.decisions
     assert curves(tmp_path / "whole") == curves(tmp_path / "stopped")
     assert all(
         torch.equal(a, b)
@@ -181,7 +181,7 @@ def test_an_evaluation_leaves_all_random_numbers_as_they_were():
 def test_several_that_draw_from_one_row_of_random_numbers_cannot_come_back(tmp_path, capsys):
     params = (f"create_environment.env_name = '{env_id('GlobalNoise')}'", "num_envs = 2", "num_env_steps = 340")
     run(tmp_path / "run", *params, stop=311)
-    assert run(tmp_path / "run", *params).num_restarts == 1
+    assert run(tmp_path / "run", *params).collector.num_restarts == 1
     assert "did not come to the same place" in capsys.readouterr().err
 
 
@@ -194,17 +194,17 @@ def test_an_environment_that_does_not_come_back_costs_the_rest_of_its_episode(tm
     trainer.environment.replay = lambda *given: (t := replay(*given))._replace(observation=t.observation + 1e-7)
     trainer.resume(folder)
     said = capsys.readouterr().err
-    assert f"{stop}.json: 'Pendulum-v1' did not come to the same place" in said and "not deterministic" in said
-    assert stopped.env_steps == trainer.env_steps == stop and trainer.num_restarts == 1
+    assert f"at {stop} environment steps: 'Pendulum-v1' did not come to the same place" in said and "not deterministic" in said
+    assert stopped.env_steps == trainer.env_steps == stop and trainer.collector.num_restarts == 1
     assert_same_parameters(stopped, trainer)
     # The frame at which it was stopped is the LAST of its episode, which bootstraps; then another begins.
     size = stopped.replay_buffer.size
     before, after = stopped.replay_buffer.frames(0, size), trainer.replay_buffer.frames(0, size + 1)
     assert all(torch.equal(v, after[name][:size]) for name, v in before.items())
-    last = stopped.rollout.time_step
+    last = stopped.collector.rollout.time_step
     assert after["frames/time_step/step_type"][-1].tolist() == [int(StepType.LAST)]
     assert torch.equal(after["frames/time_step/observation"][-1], last.observation)
-    assert after["frames/time_step/discount"][-1].tolist() == [1.0] and trainer.rollout.time_step.is_first().all()
+    assert after["frames/time_step/discount"][-1].tolist() == [1.0] and trainer.collector.rollout.time_step.is_first().all()
     trainer.train(folder)
     assert trainer.env_steps == trainer.num_env_steps
     trainer.close()
@@ -224,11 +224,17 @@ def test_an_environment_that_fails_on_the_way_back_costs_the_rest_of_its_episode
     trainer, folder = build(*params, settings), RunFolder(tmp_path / "run")
     trainer.resume(folder)
     said = capsys.readouterr().err
-    assert "320.json" in said and "RuntimeError: 50% of the simulator" in said and "cut off there" in said
-    assert trainer.env_steps == 320 and trainer.num_restarts == 1 and trainer.rollout.time_step.is_first().all()
+    assert "at 320 environment steps" in said and "RuntimeError: 50% of the simulator" in said and "cut off there" in said
+    assert trainer.env_steps == 320 and trainer.collector.num_restarts == 1
+    assert trainer.collector.rollout.time_step.is_first().all()
     trainer.train(folder, stop=lambda: trainer.env_steps >= 325)
     assert trainer.env_steps == 325
     trainer.close()
+
+
+def _running(state):
+    """What a checkpoint holds of the running episodes."""
+    return state["collector"]["running"]
 
 
 @pytest.mark.parametrize(
@@ -237,19 +243,21 @@ def test_an_environment_that_fails_on_the_way_back_costs_the_rest_of_its_episode
         (lambda state: state["random"]["numpy"].update(pos=10**6), "no state of numpy's generator"),
         (lambda state: state["random"]["numpy"].update(pos=-1), "no state of numpy's generator"),
         (lambda state: state["random"]["numpy"].update(key=torch.zeros(5)), "no state of numpy's generator"),
-        (lambda s: s["under_way"].update(policy=[v.double() for v in s["under_way"]["policy"]]), "of another kind"),
-        (lambda s: s["under_way"].update(policy=s["under_way"]["policy"][1:]), "of another kind"),
-        (lambda s: s["under_way"].update(time_step=s["under_way"]["time_step"][1:]), "of another kind"),
-        (lambda state: state["under_way"].update(numbers=[-1]), "no numbers of 1 episodes"),
+        (lambda state: _running(state).update(policy=[v.double() for v in _running(state)["policy"]]), "of another kind"),
+        (lambda state: _running(state).update(policy=_running(state)["policy"][1:]), "of another kind"),
+        (lambda state: _running(state).update(time_step=_running(state)["time_step"][1:]), "of another kind"),
+        (lambda state: _running(state).update(numbers=[-1]), "no numbers of 1 episodes"),
     ],
 )
 def test_a_checkpoint_with_a_part_of_another_kind_is_damaged(tmp_path, change, message):
     """One of them would make numpy read outside of its memory."""
     stopped = run(tmp_path / "run", stop=70)
-    state = trainer_state.state_dict(stopped)
+    state = {name: part.state_dict() for name, part in stopped.saver.parts.items()}
     change(state)
+    trainer = build("Trainer.save_replay = False")
     with pytest.raises(Damaged, match=message):
-        trainer_state.restore(build(), Checkpoint(tmp_path / "70.json", 70, True, {**state, "replay": None}, []))
+        trainer.saver.load(Checkpoint(tmp_path / "70.json", 70, True, state, []))
+    trainer.close()
 
 
 def test_a_run_of_a_version_whose_checkpoints_ended_episodes_is_refused_as_such(tmp_path):
@@ -258,7 +266,7 @@ def test_a_run_of_a_version_whose_checkpoints_ended_episodes_is_refused_as_such(
     folder, trainer = RunFolder(tmp_path / "run"), build()
     path = folder.checkpoints.path / "70.json"
     content = read_manifest(path)
-    content["state"]["counters"]["num_checkpoints"] = 1
+    content["state"]["counters"] = {"num_checkpoints": 1}
     path.write_bytes(make_manifest(content))
     operative = configuration.operative_config()
     for held in (operative, operative.replace("Trainer.keep_checkpoints = 2\n", "")):
@@ -339,7 +347,7 @@ def test_without_the_replay_buffer_it_is_filled_again_before_updates_go_on(tmp_p
     params = ("checkpoint_interval = 100", "Trainer.save_replay = False", "num_env_steps = 1000")
     run(tmp_path / "run", *params, until=420)
     folder = RunFolder(tmp_path / "run")
-    assert not list(folder.checkpoints.path.glob("frames-*")) and folder.checkpoints.newest().part("replay") is None
+    assert not list(folder.checkpoints.path.glob("frames-*")) and "replay" not in folder.checkpoints.newest().state
     trainer = build(*params)
     trainer.resume(folder)
     assert (trainer.env_steps, trainer.learner.num_updates, trainer.replay_buffer.size) == (400, 100, 0)
@@ -408,7 +416,7 @@ def test_an_optimizer_of_other_shapes_is_refused(tmp_path):
     trainer, folder = build("checkpoint_interval = 100", "num_env_steps = 310"), RunFolder(tmp_path / "run")
     path = folder.checkpoints.path / "310.json"
     content = manifest.read_manifest(path)
-    moments = dict(content["state"]["optimizer"]["state"]["$items"])[0]
+    moments = dict(content["state"]["learner"]["optimizer"]["state"]["$items"])[0]
     moments["exp_avg"], moments["step"] = moments["step"], moments["exp_avg"]
     path.write_bytes(manifest.make_manifest(content))
     with pytest.raises(TaacError, match=r"of another optimizer: '(step|exp_avg)' of parameter 0 is .* expected"):
@@ -438,7 +446,7 @@ def test_counting_transitions_and_updates():
     trainer.close()
     # 100 vector steps of 3 environments; episodes of 7 transitions are 8 frames, so 12 resets an environment.
     assert transitions == 3 * (100 - 12)
-    assert trainer.episodes == 3 * 12
+    assert trainer.collector.episodes == 3 * 12
 
 
 def test_fewer_updates_than_steps():
@@ -467,7 +475,7 @@ def test_updates_per_environment_step_as_a_number(ratio, exact):
         exactly.append(earned > 0 and earned % exact[1] == 0)
     trainer.close()
     assert any(exactly), "whole numbers of updates, where rounding would show"
-    assert trainer.update_ratio.as_integer_ratio() == exact
+    assert trainer.update_ratio.ratio.as_integer_ratio() == exact
 
 
 def test_an_update_ratio_below_1_is_held_over_a_resume_and_logged(tmp_path):
@@ -591,7 +599,7 @@ def test_the_bits_of_a_run_do_not_depend_on_its_checkpoints(tmp_path, num_envs, 
     never = run(tmp_path / "never", *params, "checkpoint_interval = 100000", method=method)
     often = run(tmp_path / "often", *params, "checkpoint_interval = 30", method=method)
     assert_same_parameters(never, often)
-    assert rows(tmp_path / "never") == rows(tmp_path / "often") and never.episodes == often.episodes >= 6
+    assert rows(tmp_path / "never") == rows(tmp_path / "often") and never.collector.episodes == often.collector.episodes >= 6
     held = [trainer.replay_buffer.state_dict() for trainer in (never, often)]
     assert all(torch.equal(value, held[1][name]) for name, value in held[0].items())
     step_type = held[1]["frames/time_step/step_type"]
@@ -606,8 +614,9 @@ def test_what_a_run_leaves_behind(tmp_path):
     assert [int(r["env_steps"]) for r in rows(folder.path)] == [300, 600]
     assert [int(r["updates"]) for r in rows(folder.path)] == [0, 300]
     assert all(float(r["length"]) == 200 and int(r["episodes"]) == 2 for r in rows(folder.path))
-    counters = folder.checkpoints.newest().part("counters")
-    assert counters["env_steps"] == 600 and counters["updates"] == trainer.learner.num_updates == 300
+    found = folder.checkpoints.newest()
+    counters = found.part("collector")
+    assert counters["env_steps"] == 600 and found.num_updates == trainer.learner.num_updates == 300
 
     scalars = events.read(folder.path).scalars
     assert set(scalars) <= set(known_tags())
@@ -687,10 +696,8 @@ def test_a_file_of_the_users_own_is_not_taken_for_a_run(tmp_path, name, text):
 
 def test_an_evaluation_without_an_end_stops_the_run():
     trainer = build("Trainer.max_evaluation_steps = 50", "evaluation_episodes = 1")
-    from taac.acting.evaluation import evaluate
-
     with pytest.raises(TaacError, match=r"after 50 steps .*max_episode_steps"):
-        evaluate(trainer.agent, trainer.evaluation_environment, 1, 0, max_steps=trainer.max_evaluation_steps)
+        evaluate(trainer.agent, trainer.evaluation_environment, 1, 0, max_steps=trainer.evaluator.max_steps)
     trainer.close()
 
 

@@ -20,17 +20,17 @@ SHORT = ("create_environment.max_episode_steps = 7", "initial_collect_steps = 20
 def test_a_repeated_action_earns_as_any_transition(method, num_envs, unroll, updates):
     params = (f"num_envs = {num_envs}", f"unroll_length = {unroll}", f"updates_per_iteration = {updates}")
     trainer = build(*SHORT, *params, TRANSITIONS, method=method)
-    step, collected, earning = trainer.rollout.step, 0, 0
+    step, collected, earning = trainer.collector.rollout.step, 0, 0
 
     def counted(act):
         nonlocal collected, earning
-        time_step, alg_step = step(act)
-        acted = ~time_step.is_last()
+        taken = step(act)
+        acted = ~taken.time_step.is_last()
         earning += int(acted.sum()) if collected >= 20 else 0
-        collected += int(trainer.rollout.time_step.duration[acted].sum())
-        return time_step, alg_step
+        collected += int(taken.duration[acted].sum())
+        return taken
 
-    trainer.rollout.step = counted
+    trainer.collector.rollout.step = counted
     while trainer.env_steps < 300:
         trainer.collect()
         trainer.learn()
@@ -59,8 +59,9 @@ def test_transitions_are_held_over_a_resume(tmp_path):
     for moment in (333, 404):
         run(tmp_path / "killed", *params, method="sac_nrep", until=moment)
     resumed = run(tmp_path / "killed", *params, method="sac_nrep")
-    assert resumed.earning_transitions == whole.earning_transitions > 90
-    assert resumed.learner.num_updates == whole.learner.num_updates == whole.earning_transitions * 2 // 3
+    earned = [trainer.update_ratio.state_dict()["transitions"] for trainer in (whole, resumed)]
+    assert earned[0] == earned[1] > 90
+    assert resumed.learner.num_updates == whole.learner.num_updates == earned[0] * 2 // 3
     assert_same_parameters(whole, resumed)
     assert rows(tmp_path / "whole") == rows(tmp_path / "killed")
 

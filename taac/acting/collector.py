@@ -1,0 +1,267 @@
+"""Collects experience: steps the environments of training, fills the replay buffer, and counts what happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from taac import nest, specs
+from taac.acting.action_log import ActionLog, ReplayMismatch
+from taac.acting.explorers import Explorer
+from taac.acting.metrics import Episode, EpisodeRecorder
+from taac.acting.random_numbers import TRAINING, RandomNumbers, derived_seed
+from taac.acting.rollout import Rollout
+from taac.algorithms.agent import Agent
+from taac.data_structures import LAST, AlgStep, Experience, Nest, TimeStep
+from taac.environments.vector_environment import VectorEnvironment
+from taac.errors import EnvironmentFailed
+from taac.runs.files import Damaged, warn_user
+
+COUNTERS = ("env_steps", "decisions", "episodes", "num_restarts")  # attributes that a checkpoint holds
+
+
+class Frames(Protocol):
+    """Where a collector writes frames: a replay buffer."""
+
+    def add(self, experience: Experience) -> None: ...
+
+    def newest_episode(self, environment: int) -> Experience | None: ...
+
+
+class Collector:
+    """Steps the environments of training, one frame of each at a time, and adds the frames to the replay buffer.
+
+    Args:
+        environment: the environments to collect in.
+        agent: acts by its `rollout_step`.
+        replay: receives the frames.
+        seed: of the run. The environments' seeds are derived from it.
+        explorer: may replace the agent's actions after the first `uniform_steps`.
+        uniform_steps: environment steps at the beginning of the run that take uniformly random actions.
+        signal_returns: whether to sum up what each reward signal gives in an episode.
+
+    Attributes:
+        env_steps: environment steps so far, summed over all environments. An action that is repeated k times inside the
+            environment counts k; a reset is no step.
+        decisions: steps so far at which a new action was chosen.
+        episodes: episodes that have ended so far.
+        ended: the episodes that ended since `pop_episodes`.
+        signal_returns: the sum of each reward signal in them, by its name. An episode whose first frames the replay buffer no
+            longer holds is left out.
+        num_restarts: how often the running episodes were cut off because environments failed or could not be resumed.
+        rollout: where the environments and the agent's state are.
+    """
+
+    _explorer_state: Nest  # None until the explorer has acted in these episodes
+    _truncated: bool  # whether the running episodes have been ended without new ones
+
+    def __init__(
+        self,
+        environment: VectorEnvironment,
+        agent: Agent,
+        replay: Frames,
+        seed: int,
+        explorer: Explorer | None = None,
+        uniform_steps: int = 0,
+        signal_returns: bool = False,
+    ):
+        self.environment, self.agent, self.explorer = environment, agent, explorer
+        self._replay, self._seed, self._uniform_steps = replay, seed, uniform_steps
+        self._with_signal_returns = signal_returns and bool(agent.signals)
+        self.rollout = Rollout(environment, agent)
+        self.env_steps = self.decisions = self.episodes = self.num_restarts = 0
+        self.ended: list[Episode] = []
+        self.signal_returns: list[dict[str, float]] = []
+        self._begin_episodes()
+
+    # Collecting ------------------------------------------------------------------------------------------------------
+
+    def step(self) -> int:
+        """Takes one step in every environment; returns how many of them were transitions and no resets.
+
+        Raises:
+            EnvironmentFailed: an environment fails. Nothing is stored or counted; call `restart`.
+        """
+        last = self.rollout.time_step.step_type.cpu().numpy() == LAST
+        step = self.rollout.step(self.agent.random_step if self.env_steps < self._uniform_steps else self.explore)
+        self._replay.add(Experience(step.time_step, step.alg_step.info))
+        ended = self._recorder.add(*step)
+        self.env_steps += self._recorder.steps
+        self.decisions += self._recorder.decisions
+        self.episodes += len(ended)
+        self.ended += [episode for _, episode in ended]
+        if self._with_signal_returns:
+            self.signal_returns += [r for index, _ in ended if (r := self._sum_signals(index)) is not None]
+        self._actions.append(step.alg_step.output, last)
+        return self._recorder.transitions
+
+    def explore(self, time_step: TimeStep, state: Nest) -> AlgStep:
+        """Acts as the agent does while collecting, or as the explorer does in its place."""
+        alg_step = self.agent.rollout_step(time_step, state)
+        if self.explorer is not None:
+            if self._explorer_state is None:
+                self._explorer_state = self.explorer.initial_state(alg_step.output)
+            alg_step, self._explorer_state = self.explorer.step(
+                time_step, alg_step, self._explorer_state, self.env_steps,
+                lambda: self.agent.unobserved_random_step(time_step, state).output,
+            )  # fmt: skip
+        return alg_step
+
+    def _sum_signals(self, index: int) -> dict[str, float] | None:
+        """Sums up each reward signal over the episode that just ended, over all agents; None if its frames are gone."""
+        frames = self._replay.newest_episode(index)
+        if frames is None:
+            return None
+        seen = self.agent.prepare_observations(frames).time_step
+        return {signal.name: signal.total(seen).sum().item() for signal in self.agent.signals}
+
+    def pop_episodes(self) -> tuple[list[Episode], list[dict[str, float]]]:
+        """Returns `ended` and `signal_returns`, and empties both."""
+        popped = self.ended, self.signal_returns
+        self.ended, self.signal_returns = [], []
+        return popped
+
+    @property
+    def fraction_repeated(self) -> float:
+        """Fraction of the environment steps so far at which no new action was chosen."""
+        return 1.0 - self.decisions / max(1, self.env_steps)
+
+    # Failures --------------------------------------------------------------------------------------------------------
+
+    def restart(self, failure: EnvironmentFailed, stopping: Callable[[], bool] = lambda: False) -> None:
+        """Goes on after an environment has failed: truncates all running episodes and begins new ones.
+
+        The last frame that was seen becomes the LAST of its episode. The action taken there led nowhere and is ignored, as
+        all actions at LAST are. No frame is made up, and the step does not count.
+
+        Args:
+            stopping: returns whether the run is being stopped. Then nothing is restarted.
+
+        Raises:
+            EnvironmentFailed: the environments cannot be restarted, or have been too often.
+        """
+        while True:
+            if stopping():
+                raise failure
+            self.environment.restart(failure)
+            self._truncate()
+            self.num_restarts += 1
+            warn_user(f"{failure}; restarted: all running episodes are cut off, and new ones begin")
+            try:
+                self._begin_episodes()
+                return
+            except EnvironmentFailed as again:
+                failure = again
+
+    def give_up(self) -> None:
+        """Truncates the running episodes after a failure that `restart` cannot mend. A resumed run begins new ones."""
+        self._truncate()
+        self.num_restarts += 1
+
+    def _truncate(self) -> None:
+        if not self._truncated:
+            last = self.rollout.truncate()
+            self._replay.add(Experience(last, self.rollout.act(self.agent.unobserved_random_step).info))
+            self._truncated = True
+
+    def _begin_episodes(self) -> None:
+        """Begins episodes whose seeds depend on nothing but the run's seed and the number of restarts so far."""
+        self.rollout.reset(self._environment_seed())
+        self._truncated = False
+        self._explorer_state = None
+        self._recorder = EpisodeRecorder(self.environment.num_envs)
+        self._actions = ActionLog(self.environment)
+
+    def _environment_seed(self) -> int:
+        return derived_seed(self._seed, TRAINING, self.num_restarts)
+
+    # State -----------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the counters, the episodes that wait for `pop_episodes`, and where the running episodes are."""
+        return {
+            **{name: getattr(self, name) for name in COUNTERS},
+            "ended": [episode._replace(ret=episode.ret.tolist())._asdict() for episode in self.ended],
+            "signal_returns": self.signal_returns,
+            "running": None if self._truncated else self._running(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores `state_dict()`: replays the actions of the running episodes in the environments.
+
+        If these do not come back to where they were, warns, truncates the episodes there, and begins new ones. For that the
+        agent, the replay buffer and the random numbers must have been restored before.
+
+        Raises:
+            Damaged: the running episodes are not of this environment and agent.
+            EnvironmentFailed: the environments cannot be reset.
+        """
+        for name in COUNTERS:
+            setattr(self, name, int(state[name]))
+        self.ended = [Episode(**{**kept, "ret": np.array(kept["ret"])}) for kept in state["ended"]]
+        self.signal_returns = [{name: float(v) for name, v in one.items()} for one in state["signal_returns"]]
+        if (running := state["running"]) is None:
+            self._begin_episodes()
+            return
+        generators = RandomNumbers(self.agent.device)
+        random_numbers, failure = generators.state_dict(), None
+        self._begin_episodes()
+        try:
+            self._replay_running(running)
+        except (ReplayMismatch, EnvironmentFailed) as error:
+            failure = error
+        generators.load_state_dict(random_numbers)  # environments may have drawn from them on the way
+        if failure is not None:
+            warn_user(
+                f"at {self.env_steps} environment steps: {failure}. The episodes that were running are cut off there and new "
+                "ones begin, so this run will not end with the bits of one that was never stopped"
+            )
+            self._truncate_at(running["time_step"], failure)
+
+    def _running(self) -> dict[str, Any]:
+        return {
+            "numbers": self.environment.episodes.tolist(),
+            "actions": self._actions.state_dict(),
+            "time_step": [leaf.cpu() for leaf in nest.flatten(self.rollout.time_step)],
+            "policy": nest.flatten(self.rollout.state),
+            "explorer": None if self._explorer_state is None else nest.flatten(self._explorer_state),
+            "episodes": self._recorder.state_dict(),
+        }
+
+    def _replay_running(self, state: dict[str, Any]) -> None:
+        device = self.agent.device
+        numbers = np.array(state["numbers"], dtype=np.int64)
+        if numbers.shape != self.environment.episodes.shape or (numbers < 0).any():
+            raise Damaged(f"it holds no numbers of {self.environment.num_envs} episodes: {state['numbers']}")
+        _packed(self.rollout.time_step, state["time_step"], device)  # refuses another kind before the environments run
+        self._actions.load_state_dict(state["actions"])
+        self.rollout.replay_actions(self._actions, self._environment_seed(), numbers, state["time_step"])
+        self.rollout.state = _packed(self.rollout.state, state["policy"], device)
+        if state["explorer"] is not None and self.explorer is not None:
+            blank = specs.zeros(self.environment.action_spec, self.environment.num_envs, device=device)
+            self._explorer_state = _packed(self.explorer.initial_state(blank), state["explorer"], device)
+        self._recorder.load_state_dict(state["episodes"])
+
+    def _truncate_at(self, leaves: list[torch.Tensor], why: Exception) -> None:
+        """Truncates the running episodes at a saved time step and begins new ones, in new processes if some failed."""
+        if isinstance(why, EnvironmentFailed) and self.environment.process_ids:
+            self.environment.restart(why)
+        self.rollout.set_time_step(leaves)
+        self._truncate()
+        self.num_restarts += 1
+        self._begin_episodes()
+
+
+def _packed(like: Any, leaves: list[torch.Tensor], device: torch.device) -> Any:
+    """Packs saved leaves as `like` is nested; refuses leaves of another type or shape."""
+    kinds = [_kind(leaf) for leaf in nest.flatten(like)]
+    if (given := [_kind(leaf) for leaf in leaves]) != kinds:
+        raise Damaged(f"it holds states of another kind: {given}, expected {kinds}")
+    return nest.pack_like(like, [leaf.to(device) for leaf in leaves])
+
+
+def _kind(value: Any) -> str:
+    return f"{value.dtype} {list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__

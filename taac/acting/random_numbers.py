@@ -1,0 +1,85 @@
+"""The seeds that a run derives from its own, and the global random numbers that it draws."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from taac.runs.files import Damaged
+
+TRAINING, EVALUATION = 0, 1  # streams of seeds
+
+
+def derived_seed(seed: int, stream: int, number: int) -> int:
+    """Returns a seed for environments. It is independent for each stream and each number within the stream."""
+    return int(np.random.SeedSequence([seed, stream, number]).generate_state(1)[0] % 2**31)
+
+
+class RandomNumbers:
+    """The global generators of numpy, from which some environments draw, and of torch, as a part of a checkpoint.
+
+    Args:
+        device: of the agent. If it is a GPU, its generator is saved as well.
+    """
+
+    def __init__(self, device: torch.device):
+        self._cuda = device.type == "cuda"
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the states of the generators."""
+        return {
+            "numpy": _numpy_state(),
+            "cpu": torch.get_rng_state(),
+            "cuda": torch.cuda.get_rng_state() if self._cuda else None,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores `state_dict()`.
+
+        Raises:
+            Damaged: it holds no state of numpy's generator.
+        """
+        _set_numpy_state(state["numpy"])
+        torch.set_rng_state(state["cpu"])
+        if state["cuda"] is not None and self._cuda:
+            torch.cuda.set_rng_state(state["cuda"])
+
+
+@contextlib.contextmanager
+def random_numbers_kept(device: torch.device) -> Iterator[None]:
+    """Restores the global generators of torch, numpy and Python at the end; environments may draw from all of them."""
+    of_python, of_numpy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            yield
+    finally:
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)
+
+
+def _numpy_state() -> dict[str, Any]:
+    """The state of numpy's generator as plain values and a tensor."""
+    state: Any = np.random.get_state(legacy=False)
+    inner = state["state"]
+    return {
+        "key": torch.from_numpy(inner["key"].astype(np.int64)),
+        "pos": int(inner["pos"]),
+        "has_gauss": int(state["has_gauss"]),
+        "gauss": float(state["gauss"]),
+    }
+
+
+def _set_numpy_state(state: dict[str, Any]) -> None:
+    """Restores `_numpy_state()`. Refuses what numpy does not check, because it would read outside of its memory."""
+    key, position = state["key"], state["pos"]
+    if key.shape != (624,) or key.dtype != torch.int64 or type(position) is not int or not 0 <= position <= 624:
+        raise Damaged(f"it holds no state of numpy's generator: {list(key.shape)} {key.dtype}, position {position!r}")
+    inner = {"key": key.numpy().astype(np.uint32), "pos": position}
+    np.random.set_state(
+        {"bit_generator": "MT19937", "state": inner, "has_gauss": state["has_gauss"], "gauss": state["gauss"]}
+    )

@@ -1,0 +1,136 @@
+"""Everything that training reports while it runs: TensorBoard, evaluations.csv, the progress bar, warnings."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import torch
+
+from taac.acting.collector import Collector
+from taac.acting.evaluation import Evaluation
+from taac.acting.metrics import summarize
+from taac.learning.learner import Learner
+from taac.runs import files
+from taac.runs.files import warn_user
+from taac.runs.layout import EpisodeSummary
+from taac.runs.run_folder import RunFolder
+from taac.training.summaries import SummaryWriter
+
+
+class Progress(Protocol):
+    """Is called after each iteration with how far training is."""
+
+    def __call__(self, env_steps: int, updates: int, evaluation: EpisodeSummary | None, repeated: float) -> None: ...
+
+
+class Reporter:
+    """Writes what training reports into a run folder.
+
+    Args:
+        collector, learner: what is reported on.
+
+    Attributes:
+        seconds: of training so far, as of the last report; those of the processes before this one count.
+    """
+
+    def __init__(self, collector: Collector, learner: Learner):
+        self._collector, self._learner = collector, learner
+        self.seconds = 0.0
+        self._clock = time.perf_counter()
+        self._marks = (0, 0, 0.0)  # environment steps, updates and seconds at the last summary
+        self._open: SummaryWriter | None = None
+
+    @contextlib.contextmanager
+    def reporting_to(self, folder: RunFolder, progress: Progress | None) -> Iterator[None]:
+        """Opens a new event file in the folder, and closes it at the end. What follows is reported there."""
+        env_steps = self._collector.env_steps
+        self._folder, self._progress = folder, progress
+        self._open = SummaryWriter(
+            folder.path,
+            purge_step=env_steps + 1 if env_steps else 0,  # hides what an earlier process wrote and is done again
+            tags=self._learner.agent.algorithm.summary_tags(),
+        )
+        self._clock = time.perf_counter()
+        self._marks = (env_steps, self._learner.num_updates, self.seconds)
+        try:
+            yield
+        finally:
+            self._writer.close()
+            self._open = None
+
+    @property
+    def _writer(self) -> SummaryWriter:
+        assert self._open is not None, "reports need `reporting_to`"
+        return self._open
+
+    def beginning(self, hyper_parameters: Mapping[str, Any] | None) -> None:
+        """Reports what a new run is: its configuration, and the numbers of TensorBoard's hparams view."""
+        self._writer.text("config", "    " + files.read_text(self._folder.config).replace("\n", "\n    "))
+        if hyper_parameters:
+            self._writer.hyper_parameters(hyper_parameters)
+
+    def progress(self, evaluation: EpisodeSummary | None) -> None:
+        """Reports how far training is; `evaluation` is the last one's summary."""
+        if self._progress is not None:
+            collector = self._collector
+            self._progress(collector.env_steps, self._learner.num_updates, evaluation, collector.fraction_repeated)
+
+    def training(self, more: Mapping[str, float | torch.Tensor]) -> None:
+        """Reports what happened since the last summary, and `more` scalars by tag; warns of what looks like divergence."""
+        collector, learner, writer = self._collector, self._learner, self._writer
+        env_steps, updates, seconds = collector.env_steps, learner.num_updates, self.elapsed()
+        steps_then, updates_then, seconds_then = self._marks
+        rates: dict[str, Any] = {
+            "time/env_steps_per_second": (env_steps - steps_then) / (seconds - seconds_then),
+            "time/updates_per_second": (updates - updates_then) / (seconds - seconds_then),
+        }
+        counts = {
+            "count/updates": updates, "count/decisions": collector.decisions, "count/episodes": collector.episodes,
+        }  # fmt: skip
+        writer.scalars({**learner.summary(), **rates, **counts, **more}, env_steps)
+        for warning in learner.growth.warnings(learner.losses):
+            warn_user(f"warning, at {env_steps} environment steps: {warning}")
+            writer.text("warning", warning, env_steps)
+        episodes, signal_returns = collector.pop_episodes()
+        if episodes:
+            writer.episodes("rollout", summarize(episodes), env_steps)
+        writer.histograms(learner.histograms(), env_steps)
+        for name in signal_returns[0] if signal_returns else ():
+            mean = sum(returns[name] for returns in signal_returns) / len(signal_returns)
+            writer.scalars({f"signal/{name}_return": mean}, env_steps)
+        self._marks = (env_steps, updates, seconds)
+
+    def evaluation(self, found: Evaluation) -> None:
+        """Reports an evaluation: a row of evaluations.csv, scalars, and its video if it was filmed."""
+        env_steps, updates, decisions = self._collector.env_steps, self._learner.num_updates, self._collector.decisions
+        self._folder.add_evaluation(env_steps, updates, decisions, self.elapsed(), found.summary)
+        self._writer.episodes("evaluation", found.summary, env_steps)
+        if found.video is not None:
+            self._writer.gif("evaluation/video", *found.video, env_steps)
+        self._writer.flush()
+
+    def flush(self) -> None:
+        """Writes the event file to the disk, if one is open. A checkpoint that counts on it comes after."""
+        if self._open is not None:
+            self._open.flush()
+
+    def finished(self) -> None:
+        """Reports that the run has come to its end."""
+        self._writer.finished(self._collector.env_steps)
+
+    def elapsed(self) -> float:
+        """Returns the seconds of training so far, and makes `seconds` that."""
+        now = time.perf_counter()
+        self.seconds, self._clock = self.seconds + now - self._clock, now
+        return self.seconds
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the seconds of training so far."""
+        return {"seconds": self.elapsed()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores `state_dict()`."""
+        self.seconds = float(state["seconds"])

@@ -1,0 +1,171 @@
+"""Checkpoints of a run: named parts, each of which saves and restores its own state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch.nn as nn
+
+from taac.errors import NotFiniteError, TaacError
+from taac.runs import checkpoint, files, inspection
+from taac.runs.checkpoint import Checkpoint
+from taac.runs.files import Damaged, warn_user
+from taac.runs.frame_chunks import FrameChunks
+from taac.runs.run_folder import RunFolder
+
+
+class Part(Protocol):
+    """What a checkpoint holds under a name: nested dicts, lists and tuples of tensors, numbers and strings."""
+
+    def state_dict(self) -> Any: ...
+
+    def load_state_dict(self, state: Any) -> object: ...
+
+
+class Saver:
+    """Writes checkpoints of a run's parts into its folder, and restores them.
+
+    It knows the parts by name alone: what a part saves is in its `state_dict` and nowhere else.
+
+    Args:
+        parts: by name, in the order in which they are restored. The collector comes last: if its environments do not come
+            back, it acts with the agent, draws random numbers, and adds to the replay buffer.
+        frames: of the replay buffer, the part "replay". They are saved in files of their own and restored with that part.
+            None: neither is saved.
+    """
+
+    def __init__(self, parts: Mapping[str, Part], frames: FrameChunks | None = None):
+        self.parts, self.frames = dict(parts), frames
+
+    def save(self, folder: RunFolder, env_steps: int, scheduled: bool = True) -> None:
+        """Writes a checkpoint and changes nothing in the run.
+
+        Args:
+            scheduled: False keeps the scheduled ones beside it.
+
+        Raises:
+            TaacError: it could not be written.
+        """
+        records = {"config": files.read_text(folder.config), **folder.records()}
+        state = {**records, **{name: part.state_dict() for name, part in self.parts.items()}}
+        folder.checkpoints.save(env_steps, state, self.frames, scheduled)
+        folder.trim_best(env_steps)
+
+    def write_full_chunks(self, folder: RunFolder) -> None:
+        """Writes the frames that have filled a file since the last call, so that a checkpoint has less to write."""
+        if self.frames is not None and self.frames.moved_on():
+            folder.checkpoints.follow(self.frames)
+
+    def restore(self, folder: RunFolder) -> None:
+        """Restores all parts, and the folder's other files, from its newest checkpoint that is whole.
+
+        Warns of the checkpoints that are not.
+
+        Raises:
+            TaacError: no checkpoint is whole, or it is of another run.
+        """
+        folder.checkpoints.refuse_earlier_version()
+        for found in folder.checkpoints.readable():
+            if found.state.get("config") != files.read_text(folder.config):
+                raise TaacError(
+                    f"{found.path} is of a run of another configuration than {folder.config}; nothing was changed"
+                )
+            try:
+                self.load(found)
+            except Damaged as error:
+                warn_user(f"the checkpoint {found.path} cannot be used: {error}; looking for the one before it")
+                continue
+            folder.checkpoints.set_aside(newer_than=found.env_steps)
+            for damage in folder.restore(found.state):
+                warn_user(damage)
+            return
+        raise folder.checkpoints.nothing_left()
+
+    def load(self, found: Checkpoint) -> None:
+        """Restores all parts from a checkpoint.
+
+        Raises:
+            Damaged: frames, or the actions of the running episodes, are not as they were written.
+            TaacError: a part does not fit; the message names it.
+        """
+        state = found.state if "learner" in found.state else _from_format_2(found)
+        for name, part in self.parts.items():
+            if isinstance(part, nn.Module):
+                checkpoint.load_into(part, _part(state, name, found), found.path)
+            else:
+                _load(part, name, _part(state, name, found), found)
+            if name == "replay" and self.frames is not None:
+                self.frames.load(found.path.parent, found.frames)
+
+
+class WithoutFrames:
+    """A replay buffer as a part of a checkpoint. Its frames may be more than there is memory for; see `FrameChunks`."""
+
+    def __init__(self, replay: Any):
+        self._replay = replay
+
+    def state_dict(self) -> Any:
+        return self._replay.state_dict(frames=False)
+
+    def load_state_dict(self, state: Any) -> None:
+        self._replay.load_state_dict(state)
+
+
+def save_evidence(folder: RunFolder, env_steps: int, error: NotFiniteError) -> str:
+    """Saves the tensors among which a number was not finite; returns a sentence that says how to look at them."""
+    try:
+        return f"To see what was in it: taac check --batch {inspection.write(folder.path, env_steps, error)}"
+    except OSError as failure:
+        return f"What it was found among could not be saved: {failure}"
+
+
+def _part(state: Mapping[str, Any], name: str, found: Checkpoint) -> Any:
+    if name not in state:
+        raise TaacError(f"the checkpoint {found.path} does not hold what a run holds: it has no part '{name}'")
+    return state[name]
+
+
+def _load(part: Part, name: str, state: Any, found: Checkpoint) -> None:
+    try:
+        part.load_state_dict(state)
+    except TaacError as error:
+        if type(error) is not TaacError:
+            raise
+        raise TaacError(f"the checkpoint {found.path} cannot be used: {error}") from error
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError, OverflowError) as error:
+        raise TaacError(
+            f"the checkpoint {found.path} does not hold what a run holds: its part '{name}' is of another kind, or of "
+            f"another version of taac: {error!r}"
+        ) from error
+
+
+def _from_format_2(found: Checkpoint) -> dict[str, Any]:
+    """The state of a checkpoint in which the trainer still saved its parts, divided into these."""
+    old = found.state
+    try:
+        counters = old["counters"]
+        learner = ("optimizer", "growth", "means", "products", "losses", "demonstrations")
+        return {
+            **{name: old[name] for name in ("agent", "replay", "hooks", "attributes", "random")},
+            "learner": {**{name: old[name] for name in learner}, "num_updates": counters["updates"]},
+            "update_ratio": {
+                "transitions": counters["earning_transitions"],
+                "earns_from": None,
+                "unearned_steps": counters["unearned_steps"],
+            },
+            "evaluator": {
+                "summary": old["evaluation"],
+                "best_return": old["best_return"],
+                "unfinished": counters["evaluation_due"],
+            },
+            "reporter": {"seconds": counters["seconds"]},
+            "collector": {
+                **{name: counters[name] for name in ("env_steps", "decisions", "episodes", "num_restarts")},
+                "ended": old["recent"],
+                "signal_returns": old["signal_returns"],
+                "running": old["under_way"],
+            },
+        }
+    except (KeyError, TypeError) as error:
+        raise TaacError(f"the checkpoint {found.path} does not hold what a run holds: {error!r}") from error

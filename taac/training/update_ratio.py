@@ -1,0 +1,139 @@
+"""How many gradient steps the steps of the environments earn."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any, Literal
+
+from taac.errors import TaacError
+from taac.ops.schedules import Schedule, Scheduled, at_start, bounds
+
+
+class UpdateRatio:
+    """Holds the ratio of gradient steps to environment steps (or transitions) exactly, whatever the length of iterations.
+
+    The first `initial_collect_steps` environment steps earn nothing. After them, S steps earn `floor(S * ratio)` updates, or
+    the floor of the integral of the ratio over them if it follows a schedule.
+
+    Args:
+        num_envs: environments that are stepped at once.
+        num_env_steps: environment steps of the whole run.
+        initial_collect_steps, unroll_length, updates_per_iteration, updates_per_env_step, clock: as in `Trainer`.
+
+    Attributes:
+        ratio: updates for each environment step or transition, as in force.
+        schedule: of the ratio; None if it is constant.
+        clock: "env_steps" or "transitions".
+        initial_collect_steps: as above.
+
+    Raises:
+        TaacError: the numbers are out of range or do not fit together.
+    """
+
+    def __init__(
+        self,
+        num_envs: int,
+        num_env_steps: int,
+        initial_collect_steps: int,
+        unroll_length: int = 1,
+        updates_per_iteration: int = 1,
+        updates_per_env_step: float | Schedule | None = None,
+        clock: Literal["env_steps", "transitions"] = "env_steps",
+    ):
+        for name, value in {"unroll_length": unroll_length, "updates_per_iteration": updates_per_iteration}.items():
+            if value < 1:
+                raise TaacError(f"Trainer.{name} must be 1 or more, got {value}")
+        if num_env_steps <= initial_collect_steps:
+            raise TaacError(
+                f"Trainer.num_env_steps {num_env_steps} must be above Trainer.initial_collect_steps "
+                f"{initial_collect_steps}: there would be no update"
+            )
+        if unroll_length * num_envs > num_env_steps:
+            raise TaacError(
+                f"Trainer.unroll_length {unroll_length} x num_envs {num_envs} is above Trainer.num_env_steps "
+                f"{num_env_steps}: the first iteration would be longer than the run, and no update would be due"
+            )
+        _check_clock(clock, updates_per_env_step)
+        self.clock, self.initial_collect_steps = clock, initial_collect_steps
+        self.schedule = updates_per_env_step if isinstance(updates_per_env_step, Schedule) else None
+        self.ratio = Fraction(updates_per_iteration, unroll_length * num_envs)
+        self._transitions = 0  # that earn updates
+        self._earns_from = initial_collect_steps  # environment steps from which on steps earn
+        self._unearned_steps = 0  # environment steps that earned nothing because the buffer had to be filled again
+        if updates_per_env_step is not None:
+            self._set_ratio(at_start(updates_per_env_step))
+            if self.updates_due(num_env_steps) < 1:
+                raise TaacError(
+                    f"Trainer.updates_per_env_step {updates_per_env_step} gives no update in the "
+                    f"{num_env_steps - initial_collect_steps} environment steps after the initial collection"
+                )
+        parameter = "Trainer.updates_per_env_step"
+        self.scheduled = [] if self.schedule is None else [Scheduled(parameter, self.schedule, self._set_ratio)]
+
+    @property
+    def constant(self) -> Fraction | None:
+        """The updates for each environment step, if that is one number throughout the run."""
+        return self.ratio if self.schedule is None and self.clock == "env_steps" else None
+
+    def _set_ratio(self, ratio: float) -> None:
+        self.ratio = Fraction(str(ratio))  # 0.1 means 1/10, which no float is
+
+    def add_transitions(self, count: int, env_steps: int) -> None:
+        """Counts transitions that were taken at once, when there had been so many environment steps before them."""
+        if env_steps >= self._earns_from:
+            self._transitions += count
+
+    def updates_earned(self, env_steps: int) -> int:
+        """Returns the gradient steps earned by now, those taken included; fewer while the buffer is filled again."""
+        if self.clock == "transitions":
+            return int(self._transitions * self.ratio)
+        return self.updates_due(env_steps - self._unearned_steps)
+
+    def updates_due(self, env_steps: int) -> int:
+        """Returns the gradient steps that so many environment steps earn in a run that is never without its replay."""
+        begin = self.initial_collect_steps
+        if self.schedule is None:
+            return int(max(0, env_steps - begin) * self.ratio)
+        integral = self.schedule.integral
+        return int(integral(max(env_steps, begin)) - integral(begin))
+
+    def refill(self, env_steps: int) -> None:
+        """Lets the next `initial_collect_steps` environment steps earn nothing, because the replay buffer is empty."""
+        earns_from = env_steps + self.initial_collect_steps
+        self._unearned_steps += earns_from - max(env_steps, self._earns_from)
+        self._earns_from = earns_from
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns what earned updates, and what did not."""
+        return {
+            "transitions": self._transitions,
+            "earns_from": self._earns_from,
+            "unearned_steps": self._unearned_steps,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores `state_dict()`."""
+        self._transitions = int(state["transitions"])
+        if state["earns_from"] is not None:  # it is None in checkpoints of format 2
+            self._earns_from = int(state["earns_from"])
+        self._unearned_steps = int(state["unearned_steps"])
+
+
+def _check_clock(clock: str, updates_per_env_step: float | Schedule | None) -> None:
+    """Refuses a clock that does not exist, and a ratio that does not go with it."""
+    if isinstance(updates_per_env_step, Schedule) and updates_per_env_step.unit != "env_steps":
+        raise TaacError(
+            f"Trainer.updates_per_env_step can follow a schedule in environment steps alone, which is what earns updates, "
+            f"got one in updates: {updates_per_env_step}"
+        )
+    if updates_per_env_step is not None:
+        least, most = bounds(updates_per_env_step)
+        if not (least >= 0 and 0 < most < float("inf")):
+            raise TaacError(f"Trainer.updates_per_env_step must be above 0, or None, got {updates_per_env_step}")
+    if clock not in ("env_steps", "transitions"):
+        raise TaacError(f"Trainer.update_clock must be 'env_steps' or 'transitions', got '{clock}'")
+    if clock == "transitions" and updates_per_env_step is not None:
+        raise TaacError(
+            f"Trainer.updates_per_env_step {updates_per_env_step} is a ratio to environment steps, but "
+            "Trainer.update_clock is 'transitions': give updates_per_iteration and unroll_length instead"
+        )

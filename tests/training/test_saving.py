@@ -1,0 +1,231 @@
+"""Checkpoints: parts with states of their own, and a saver that knows their names alone."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import gin
+import numpy as np
+import pytest
+import torch
+
+from taac import configuration
+from taac.acting.random_numbers import RandomNumbers
+from taac.errors import TaacError
+from taac.learning.learner import Learner
+from taac.runs.checkpoint import Checkpoint
+from taac.runs.files import Damaged
+from taac.runs.run_folder import RunFolder
+from taac.training import experiment
+from taac.training.saving import Saver
+from tests.training.test_trainer import assert_same_parameters, build, run
+
+SHORT = ("num_env_steps = 330", "evaluation_interval = 330", "evaluation_episodes = 1", "checkpoint_interval = 1000",
+         "create_experiment.evaluation_envs = 1", "create_environment.max_episode_steps = 20")  # fmt: skip
+EARLIER = Path(__file__).parent / "format_2"  # a run stopped at 70 steps, as it was written when the format was 2
+
+
+@gin.configurable(module="tests.saving")
+class FrameCounter(Learner):
+    """A learner that counts what it has learnt from: one more counter in a checkpoint, in the file of its part."""
+
+    frames = 0
+
+    def update(self, experience, *more):
+        self.frames += experience.time_step.step_type.numel()
+        return super().update(experience, *more)
+
+    def state_dict(self):
+        return {**super().state_dict(), "frames": self.frames}
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        self.frames = state["frames"]
+
+
+def test_one_more_counter_in_a_checkpoint_is_a_change_in_its_part_alone(tmp_path):
+    params = (*SHORT, "create_experiment.learner_ctor = @FrameCounter")
+    run(tmp_path, *params, stop=315)
+    resumed = run(tmp_path, *params)
+    assert resumed.learner.frames == 30 * 32 * resumed.segment_length
+    assert RunFolder(tmp_path).checkpoints.newest().part("learner")["frames"] == resumed.learner.frames
+
+
+class Remembered:
+    """A part with a plain value."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def state_dict(self):
+        return {"value": self.value}
+
+    def load_state_dict(self, state):
+        self.value = state["value"]
+
+
+def saved(folder, **parts):
+    folder.begin("x", {})
+    saver = Saver({name: Remembered(value) for name, value in {"learner": 0, **parts}.items()})
+    saver.save(folder, 7)
+    return saver
+
+
+def test_parts_are_saved_and_restored_by_name_in_the_order_given(tmp_path):
+    folder, order = RunFolder(tmp_path), []
+    saver = saved(folder, one=[1.5, "a"], two=torch.arange(3))
+
+    class Ordered(Remembered):
+        def load_state_dict(self, state):
+            order.append(state["value"])
+            super().load_state_dict(state)
+
+    others = {name: Ordered(None) for name in ("two", "learner", "one")}
+    Saver(others).restore(folder)
+    assert others["one"].value == [1.5, "a"] and torch.equal(others["two"].value, torch.arange(3))
+    assert [type(value) for value in order] == [torch.Tensor, int, list]
+    assert set(folder.checkpoints.newest().state) >= set(saver.parts)
+
+
+@pytest.mark.parametrize(
+    "error, expected, message",
+    [
+        (KeyError("x"), TaacError, r"7\.json does not hold what a run holds: its part 'one' .* another version .*KeyError"),
+        (RuntimeError("sizes"), TaacError, "its part 'one' is of another kind"),
+        (TaacError("it is of another optimizer"), TaacError, r"7\.json cannot be used: it is of another optimizer"),
+        (Damaged("cut"), Damaged, "^cut$"),
+        (ZeroDivisionError(), ZeroDivisionError, "^$"),  # a mistake in the program is not the checkpoint's
+    ],
+)
+def test_a_part_that_does_not_fit_is_named(tmp_path, error, expected, message):
+    folder = RunFolder(tmp_path)
+    saver = saved(folder, one=1)
+
+    def fails(state):
+        raise error
+
+    saver.parts["one"].load_state_dict = fails
+    with pytest.raises(expected, match=message) as raised:
+        saver.load(folder.checkpoints.newest())
+    assert type(raised.value) is expected
+
+
+def test_a_part_that_the_checkpoint_does_not_hold_is_named(tmp_path):
+    saver = saved(RunFolder(tmp_path))
+    saver.parts["new"] = Remembered(1)
+    with pytest.raises(TaacError, match="has no part 'new'"):
+        saver.restore(RunFolder(tmp_path))
+
+
+# Each part alone ------------------------------------------------------------------------------------------------------
+
+
+def test_random_numbers_go_on_and_other_states_are_refused():
+    part = RandomNumbers(torch.device("cpu"))
+    np.random.randn()  # leaves half a pair of normals behind
+    state = part.state_dict()
+    expected = np.random.randn(3).tolist(), torch.rand(3).tolist()
+    np.random.seed(9), torch.manual_seed(9)
+    part.load_state_dict(state)
+    assert (np.random.randn(3).tolist(), torch.rand(3).tolist()) == expected
+    with pytest.raises(Damaged, match="no state of numpy's generator"):
+        part.load_state_dict({**state, "numpy": {**state["numpy"], "pos": 625}})
+
+
+@pytest.mark.parametrize("method", ["taac_q", "sac_ez"])
+def test_a_collector_that_is_restored_alone_goes_on_alike(method):
+    """Into an environment, an agent, and an explorer that have done nothing yet."""
+    params = ("num_envs = 2", "create_environment.max_episode_steps = 7", "initial_collect_steps = 10")
+    first, second = build(*params, method=method), build(*params, method=method)
+    for _ in range(20):
+        first.collector.step()
+    state, numbers = first.collector.state_dict(), RandomNumbers(first.agent.device)
+    second.agent.load_state_dict(first.agent.state_dict())
+    torch.rand(5)  # wherever the generators are, replaying leaves them there
+    before = numbers.state_dict()
+    second.collector.load_state_dict(state)
+    assert torch.equal(numbers.state_dict()["cpu"], before["cpu"])
+    for collector in (first.collector, second.collector):
+        numbers.load_state_dict(before)
+        for _ in range(20):
+            collector.step()
+    held = [trainer.replay_buffer for trainer in (first, second)]
+    for name, frames in held[0].frames(20, 40).items():
+        assert torch.equal(frames, held[1].frames(0, 20)[name]), name
+    assert str(first.collector.state_dict()) == str(second.collector.state_dict())
+    first.close(), second.close()
+
+
+def test_an_evaluator_that_is_restored_alone_knows_the_best():
+    first, second = build(*SHORT), build(*SHORT)
+    found = first.evaluator.run(100)
+    assert found.is_best and not first.evaluator.run(100).is_best  # the same seed, the same episodes
+    second.evaluator.load_state_dict(first.evaluator.state_dict())
+    assert second.evaluation == found.summary and second.evaluator.best_return == found.summary.return_mean
+    second.agent.load_state_dict(first.agent.state_dict())
+    again = second.evaluator.run(100)
+    assert not again.is_best and again.summary == found.summary
+    first.close(), second.close()
+
+
+# Checkpoints of an earlier format -------------------------------------------------------------------------------------
+
+
+def earlier():
+    """The trainer whose run `EARLIER` is."""
+    params = (
+        "create_environment.env_name = 'Pendulum-v1'", "create_environment.max_episode_steps = 15", "num_envs = 2",
+        "num_env_steps = 100", "initial_collect_steps = 40", "hidden_layers = (4,)", "batch_size = 4", "replay_length = 30",
+        "evaluation_interval = 40", "evaluation_episodes = 1", "checkpoint_interval = 1000",
+        "Trainer.summary_interval = 36", "Trainer.save_best = True", "Learner.products = 'plain'",
+        "create_agent.normalize_observations = True", "create_experiment.evaluation_envs = 1",
+    )  # fmt: skip
+    configuration.load(["gin/tasks/simple_control.gin", "gin/methods/taac.gin"], params)
+    return configuration.build(experiment.create_experiment)
+
+
+def test_a_run_whose_checkpoint_has_format_2_goes_on(tmp_path):
+    folder = RunFolder(shutil.copytree(EARLIER, tmp_path / "run"))
+    found, trainer = folder.checkpoints.newest(), earlier()
+    assert found.num_updates == 15
+    trainer.resume(folder)
+    learner, collector = trainer.learner, trainer.collector
+    assert (learner.num_updates, collector.env_steps, collector.episodes, collector.decisions) == (15, 70, 4, 37)
+    assert [episode.length for episode in collector.ended] == [15, 15]
+    assert trainer.evaluation.return_mean == trainer.evaluator.best_return == pytest.approx(-28.8098644)
+    assert 0 < trainer.reporter.seconds < 1 and not trainer.evaluator.unfinished
+    assert trainer.update_ratio.updates_earned(70) == 15 and trainer.update_ratio.updates_earned(72) == 16
+    assert all(torch.equal(value, trainer.agent.state_dict()[name]) for name, value in found.part("agent").items())
+    moments = learner.optimizer.state_dict()["state"]
+    assert torch.equal(moments[0]["exp_avg"], found.state["optimizer"]["state"][0]["exp_avg"])
+    assert set(learner.losses) == set(found.state["losses"]) and trainer.replay_buffer.added == 37
+    trainer.train(folder)
+    trainer.close()
+    assert folder.checkpoints.saved() == [100] and learner.num_updates == 30
+    again = earlier()
+    again.resume(folder)
+    assert_same_parameters(trainer, again)
+    again.close()
+
+
+@pytest.mark.parametrize("name", ["counters", "under_way", "recent", "optimizer"])
+def test_a_checkpoint_of_format_2_that_lacks_something_is_refused(name):
+    found = RunFolder(EARLIER).checkpoints.newest()
+    trainer, rest = earlier(), {key: value for key, value in found.state.items() if key != name}
+    with pytest.raises(TaacError, match="does not hold what a run holds"):
+        trainer.saver.load(Checkpoint(found.path, found.env_steps, True, rest, found.frames))
+    trainer.close()
+
+
+def test_a_second_resume_without_replay_waits_no_longer_than_it_takes_to_fill_the_buffer(tmp_path):
+    params = ("checkpoint_interval = 100", "Trainer.save_replay = False", "num_env_steps = 1000", *SHORT[2:3])
+    run(tmp_path, *params, until=405)  # the checkpoint at 400 has 100 updates
+    run(tmp_path, *params, until=605)  # filling again from 400 to 700; the checkpoint at 600
+    updates = {}
+    trainer = build(*params)
+    trainer.resume(RunFolder(tmp_path))
+    assert (trainer.env_steps, trainer.learner.num_updates) == (600, 100)
+    trainer.train(RunFolder(tmp_path), lambda env_steps, number, *_: updates.update({env_steps: number}))
+    trainer.close()
+    assert (updates[900], updates[901], updates[1000]) == (100, 101, 200)
