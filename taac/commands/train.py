@@ -55,8 +55,8 @@ def run() -> None:
                 return
             if status == "unfinished" and folder.has_checkpoints():
                 trainer.resume(folder)
-                resumed = folder.read_run().get("resumed", [])
-                resumed = [*resumed, {"time": now(), "env_steps": trainer.env_steps}]
+                held = folder.read_run().get("resumed")
+                resumed = [*(held if isinstance(held, list) else []), {"time": now(), "env_steps": trainer.env_steps}]
                 folder.update_run(status="running", resumed=resumed, diverged=None, error=None)
                 print(f"resuming {folder.path} at {trainer.env_steps} environment steps")
             else:

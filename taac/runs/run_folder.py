@@ -80,7 +80,7 @@ class RunFolder:
         names = {p.name for p in self.path.iterdir()} if self.path.exists() else set()
         names = {name for name in names if name != layout.LOCK and not files.is_temporary(name)}
         # Killed in the making, a run has left its run.json alone. A config.gin alone may be the user's own.
-        if not names or (names == {self.run.name} and "taac" in self.read_run().get("versions", {})):
+        if not names or (names == {self.run.name} and self._names_our_version()):
             return "new"
         if not self.config.exists() or not self.run.exists():
             raise TaacError(
@@ -158,6 +158,10 @@ class RunFolder:
         )
         self._write(self.config, config)
         self._write(self.evaluations, ",".join(COLUMNS) + "\r\n")
+
+    def _names_our_version(self) -> bool:
+        versions = self.read_run().get("versions")
+        return isinstance(versions, dict) and "taac" in versions
 
     def read_run(self) -> dict[str, Any]:
         try:

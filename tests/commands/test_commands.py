@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from taac.errors import TaacError
+from taac.runs.run_folder import RunFolder
 from taac.training.interruption import Interruption
 from tests.campaigns.launched import wait_for
 
@@ -605,3 +607,22 @@ def test_nan_reward_stops_the_run_and_says_where(tmp_path):
     assert "not finite" in result.stderr and "number 0 of 1" in result.stderr and "step" in result.stderr
     run = json.loads((tmp_path / "run" / "run.json").read_text())
     assert run["status"] == "failed" and run["error"] in result.stderr
+
+
+@pytest.mark.parametrize("resumed", [None, "x", {"a": 1}])
+def test_a_list_of_resumptions_that_is_none_is_begun_again(trained, tmp_path, resumed):
+    shutil.copytree(trained[0], tmp_path / "run")
+    about = json.loads((tmp_path / "run" / "run.json").read_text())
+    (tmp_path / "run" / "run.json").write_text(json.dumps({**about, "status": "running", "resumed": resumed}))
+    result = train("run", tmp_path)
+    assert result.returncode == 0 and "Traceback" not in result.stderr, result.stderr
+    held = json.loads((tmp_path / "run" / "run.json").read_text())["resumed"]
+    assert [entry["env_steps"] for entry in held] == [about["env_steps"]]
+
+
+@pytest.mark.parametrize("versions", [None, "taac", 3])
+def test_a_run_json_alone_that_names_no_versions_is_no_run(tmp_path, versions):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text(json.dumps({"versions": versions}))
+    with pytest.raises(TaacError, match="holds no run of taac"):
+        RunFolder(tmp_path / "run").open("a = 1\n")
