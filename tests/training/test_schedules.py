@@ -65,12 +65,12 @@ def test_each_is_in_force_where_it_is_used():
     algorithm, groups = trainer.agent.algorithm, trainer.learner.optimizer.param_groups
     update = trainer.learner.update
 
-    def spied(experience, weights):
+    def spied(experience, *more):
         seen.append((
             trainer.env_steps, trainer.learner.num_updates, [g["lr"] for g in groups], experience.time_step.reward.shape[1],
             float(algorithm.beta_temperature.target_entropy), algorithm.weights.tolist(), algorithm.signs.tolist(),
         ))  # fmt: skip
-        return update(experience, weights)
+        return update(experience, *more)
 
     trainer.learner.update = spied
     trained(trainer, 545).close()
