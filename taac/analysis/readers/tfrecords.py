@@ -36,8 +36,8 @@ class Records(NamedTuple):
 def read(path: Path, most: int = MAX_RECORDS) -> Records:
     """Reads all records whose length has a valid checksum. After damage, continues at the next intact record head.
 
-    It does not check payloads; `intact` does. Time and memory are linear in the size of the file, however it is damaged. A
-    damaged file takes about 10 seconds per GiB.
+    It does not check payloads; `intact` does. Time and memory are linear in the size of the file, however it is damaged.
+    Random damage takes some seconds per GiB; heads with nothing behind them, and damage after every record, two minutes.
 
     Args:
         most: the most records to read; later ones are left out.
