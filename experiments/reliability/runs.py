@@ -185,23 +185,24 @@ def differences(expected: dict[str, Any], folder: Path, compared: str = "bits") 
     found = outcome(folder)
     if compared == "bits":
         return [name for name in expected if _text(found[name]) != _text(expected[name])]  # text: a NaN equals itself
-    counters, right = found["plain values"]["counters"], expected["plain values"]["counters"]
-    taken, due = counters["env_steps"], right["env_steps"]
+    taken, due = found["run.json"]["env_steps"], expected["run.json"]["env_steps"]
     steps = [[int(row["env_steps"]) for row in of["evaluations"]] for of in (found, expected)]
     initial = _bound(folder, "initial_collect_steps")
-    ratio, updates, unearned = right["updates"] / (due - initial), 0.0, 0
+    ratio, updates = expected["run.json"]["updates"] / (due - initial), 0.0
+    unearned, earns_from = 0, initial
     about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     begun = dict.fromkeys(int(resumed["env_steps"]) for resumed in about["resumed"])  # each checkpoint once
     for end in (*begun, taken):  # what had been earned there; from then on the buffer is filled again
         updates = max(updates, (end - unearned - initial) * ratio)
         if compared == "counters" and end in begun:
-            unearned += min(end, initial)
+            unearned += end + initial - max(end, earns_from)
+            earns_from = end + initial
     abouts = [{**of["run.json"], "env_steps": 0, "updates": 0} for of in (found, expected)]
     wrong = {
         "run.json": abouts[0] != abouts[1],
         "evaluations": steps[0] != steps[1] if compared == "counters" else len(steps[0]) != len(steps[1]),
         "environment steps": taken < _bound(folder, "num_env_steps") if compared == "restarts" else taken != due,
-        "updates": abs(counters["updates"] - updates) > 1,
+        "updates": abs(found["run.json"]["updates"] - updates) > 1,
         "finite numbers": not found["finite"],
     }  # fmt: skip
     return [name for name, differs in wrong.items() if differs]

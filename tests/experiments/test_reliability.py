@@ -31,21 +31,16 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="runs are forked
 
 
 def test_kills_and_one_that_costs_a_bit(tmp_path):
-    """Second, checkpoints are read with a counter that is one too high."""
+    """Second, interrupted runs save a counter that is one too high."""
     rows = campaign(
-        "from taac.runs.checkpoint import Checkpoints\n"
+        "from taac.acting.collector import Collector\n"
         "chosen = settings.METHODS[1:2]\n"
         "(row,) = kills.campaign(folder / 'k', given, chosen)\n"
-        "read, whole = Checkpoints._read, kills.Campaign._whole\n"
-        "def wrong(self, path):\n"
-        "    found = read(self, path)\n"
-        "    found.state['counters']['updates'] += 1\n"
-        "    return found\n"
+        "state, whole = Collector.state_dict, kills.Campaign._whole\n"
         "def then_wrong(self):\n"
         "    whole(self)\n"
-        "    Checkpoints._read = wrong\n"
+        "    Collector.state_dict = lambda self: {**state(self), 'episodes': state(self)['episodes'] + 1}\n"
         "kills.Campaign._whole = then_wrong\n"
-        "kills.interruptions.EVERY = [kind for kind in kills.interruptions.EVERY if kind.when == 'rename']\n"
         "print(json.dumps([row, *kills.campaign(folder / 'k', given, chosen)]))",
         tmp_path,
     )
