@@ -380,7 +380,7 @@ def test_a_switching_head_with_a_state():
     assert before.unique().numel() > 3 and (after[~within] == 0).all()
     actor = configuration.build(lambda: experiment.create_agent(trainer.environment, torch.device("cpu"), role="act"))
     actor.load_state_dict(actor.own_state(trainer.agent.state_dict()))
-    assert actor.predict_step(trainer.rollout.time_step, actor.initial_state(1)).state.switch_state.shape == (1, 1)
+    assert actor.predict_step(trainer.collector.rollout.time_step, actor.initial_state(1)).state.switch_state.shape == (1, 1)
 
 
 # What is forgotten is an error that names it --------------------------------------------------------------------------
