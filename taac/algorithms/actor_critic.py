@@ -1,4 +1,4 @@
-"""What SAC and TAAC share: an encoder, critics, their slow targets, and how a loss is put together."""
+"""The parts that SAC and TAAC share: an encoder, critics, their target networks, and the helpers that build a loss."""
 
 from __future__ import annotations
 
@@ -29,47 +29,54 @@ from taac.specs import TensorSpec
     denylist=["observation_spec", "action_spec", "action_width", "num_choices", "signal_gammas", "repeat_gamma"]
 )
 class ActorCriticAlgorithm(Algorithm):
-    """An encoder trained by the critics alone, critics `Q_i(features, action parts)`, and a slow copy of both.
+    """An encoder trained by the critics alone, critics `Q_i(features, action parts)`, and target networks of both.
 
-    The actor sees what that encoder gives, or has an encoder of its own.
+    The actor uses the features of that encoder, or has an encoder of its own.
 
-    A subclass adds modules. Each trainable parameter belongs to one of `parameter_groups`, and `acting_modules` names what
-    acting needs; `Agent` refuses an algorithm where either leaves something out. A module `target_x` is the slow copy of `x`,
-    and every `Temperature` is tuned, without being listed anywhere.
+    A subclass adds modules. Each trainable parameter must belong to one of `parameter_groups`, and `acting_modules` must name
+    the modules that acting needs; an algorithm that omits something from either is refused. A module `target_x` is found by
+    its name as the target network of `x`. Every `Temperature` is found by its type. Neither needs to be listed.
 
     Args:
         observation_spec: nest of specs.
-        action_spec: a vector in [-1, 1]; or choices, which the critics have a head for each of.
-        action_width: width of the actions that the critics take beside the features; the subclass's to say.
-        num_choices: values at once that the critics have, one for each choice of a discrete action; the subclass's to say.
+        action_spec: a vector in [-1, 1]; or discrete choices, with one head of the critics each.
+        action_width: width of the action inputs of the critics; set by the subclass.
+        num_choices: number of values that the critics return at once, one per choice of a discrete action; set by the
+            subclass.
         reward_dim: D for a reward of D parts; None for a scalar reward.
-        reward_weights: D weights of the sum that actor and switch maximise, each a number or a schedule of it; None: all 1. A
-            part of weight 0, for the whole run, is not learnt: critics, returns, gammas and losses are those of the other
-            parts, which are all that `D` means below and in subclasses, and in the rewards that `train_step` and `calc_loss`
-            take (see `learnt_reward`).
-        encoder_ctor: called with the observation spec; a module with `output_size`.
-        critic_ctor: called with input size and `reward_dim`, and `num_choices` where there are any; a module that is called
-            as `CriticEnsemble`. Critics whose prediction is not the value itself, such as a distribution of it, also have
-            `value(prediction)` and `loss(prediction, target)`; see `value_of` and `value_error`.
-        td_loss: how targets are made, discounts among it; None: `default_td_loss`.
-        target_update_tau: fraction by which targets move towards the online networks, in (0, 1]; a number, or a schedule of it.
+        reward_weights: D weights of the sum that actor and switch maximise, each a number or a schedule; None: all 1. A part
+            whose weight is the number 0 is not learnt. Critics, returns, gammas and losses then have only the other parts.
+            Below, in subclasses, and in the rewards passed to `train_step` and `calc_loss`, `D` counts only the learnt parts
+            (see `learnt_reward`).
+        encoder_ctor: called with the observation spec; returns a module with `output_size`.
+        critic_ctor: called with input size and `reward_dim`, and with `num_choices` if there are any; returns a module with
+            the call signature of `CriticEnsemble`. If its prediction is not the value itself, for example a distribution of
+            it, the module also needs `value(prediction)` and `loss(prediction, target)`; see `value_of` and `value_error`.
+        td_loss: computes the critics' targets, including discounts; None: `default_td_loss`.
+        target_update_tau: fraction by which target networks move towards the online networks, in (0, 1]; a number or a
+            schedule.
         target_update_period: in updates.
-        target_update_env_steps: the period in environment steps, instead. Times the updates for each environment step it is the
-            period in updates, which need not be whole: targets move after the first update at which another one is over.
-        dqda_clipping: if given, each element of dQ/da is clipped to +- this.
-        signal_gammas: discounts of the reward's last parts, which come from reward signals; None: as `td_loss` has it.
-        repeat_gamma: discount of a step inside a repeated action, as the environment has it.
-        actor_encoder_ctor: as `encoder_ctor`, of an encoder of the actor's own, which the actor's loss trains. None: the actor
-            sees the critics' features, as they are.
+        target_update_env_steps: the period in environment steps, which replaces `target_update_period`. Multiplied by the
+            updates per environment step it is the period in updates, possibly fractional. Target networks then move after the
+            first update that completes another period.
+        dqda_clipping: if set, each element of dQ/da is clipped to +- this.
+        signal_gammas: discounts of the reward's last parts, those of reward signals; None: the discount of `td_loss`.
+        repeat_gamma: discount per step inside a repeated action, as in the environment.
+        actor_encoder_ctor: like `encoder_ctor`, for a separate encoder that is trained by the actor's loss. None: the actor
+            uses the critics' features, without a gradient.
+
+    Raises:
+        TaacError: settings out of range; weights or gammas that do not fit the reward; critics that define only one of
+            `value` and `loss`.
     """
 
-    reward_parts: torch.Tensor | None  # [D], numbers of the parts that are learnt, where there are others
+    reward_parts: torch.Tensor | None  # [D], indices of the learnt parts; None if all are learnt
     actor_encoder: nn.Module | None
     weights: torch.Tensor  # [D], or [0] for a scalar reward
-    signs: torch.Tensor  # [D], of the weights
+    signs: torch.Tensor  # [D], signs of the weights
 
     default_td_loss: type[BaseTDLoss] = OneStepTDLoss
-    stores_probabilities = False  # of the rollout's actions, which some TD losses need
+    stores_probabilities = False  # whether rollouts store the probabilities of their actions, which some TD losses need
 
     def __init__(
         self,
@@ -108,7 +115,7 @@ class ActorCriticAlgorithm(Algorithm):
         self.reward_weights = None if given is None else tuple(float(at_start(weight)) for _, weight in kept)
         parts = torch.tensor([part for part, _ in kept]) if len(kept) < len(given or ()) else None
         self.register_buffer("reward_parts", parts, persistent=False)
-        # At any time: compiled programs go by it.
+        # Holds over whole schedules, because compiled programs treat it as a constant.
         self._none_negative = all(bounds(weight)[0] >= 0 for _, weight in kept)
         self.scheduled = [
             Scheduled(f"reward_weights[{part}]", weight, functools.partial(self._set_weight, place))
@@ -131,7 +138,7 @@ class ActorCriticAlgorithm(Algorithm):
         if isinstance(target_update_tau, Schedule):
             set_tau = functools.partial(setattr, self, "target_update_tau")
             self.scheduled.append(Scheduled("target_update_tau", target_update_tau, set_tau))
-        self.target_update_period: int | Fraction | None = target_update_period  # in updates; None: not known yet
+        self.target_update_period: int | Fraction | None = target_update_period  # in updates; None: not yet known
         self.target_update_env_steps = target_update_env_steps
         if target_update_env_steps is not None:
             self.target_update_period = None
@@ -140,60 +147,60 @@ class ActorCriticAlgorithm(Algorithm):
         td_loss.check(reward_dim, type(self).__name__, self.stores_probabilities)
         self.td_loss = td_loss.fitted(reward_dim, self.reward_parts, signal_gammas, repeat_gamma)
         self.check_critics(self.critics)
-        self._slow_and_followed: tuple[list[torch.Tensor], list[torch.Tensor]] | None = None  # parameters, in one order
+        self._slow_and_followed: tuple[list[torch.Tensor], list[torch.Tensor]] | None = None  # parameters, in the same order
 
     @property
     def reward_dim(self) -> int | None:
-        """D, the parts of the reward that are learnt; None for a scalar reward."""
+        """Returns D, the number of learnt parts of the reward; None for a scalar reward."""
         return None if self.reward_weights is None else len(self.reward_weights)
 
     def learnt_reward(self, reward: torch.Tensor) -> torch.Tensor:
-        """The parts of weights other than 0."""
+        """Selects the parts that are learnt."""
         return reward if self.reward_parts is None else reward.index_select(-1, self.reward_parts)
 
     # Features --------------------------------------------------------------------------------------------------------
 
     def encode(self, observation: Nest) -> tuple[torch.Tensor, torch.Tensor]:
-        """Features `[..., F]` for the critics, and for the actor; the actor's have no gradient to the critics' encoder."""
+        """Returns features `[..., F]` for the critics and for the actor. The actor's loss never trains the critics' encoder."""
         features = self.encoder(observation)
         return features, features.detach() if self.actor_encoder is None else self.actor_encoder(observation)
 
     def actor_features(self, observation: Nest) -> torch.Tensor:
-        """For the actor alone, as of `encode`."""
+        """Returns the actor's features only; see `encode`."""
         return self.encoder(observation).detach() if self.actor_encoder is None else self.actor_encoder(observation)
 
     # Critics' values -------------------------------------------------------------------------------------------------
 
     @staticmethod
     def value_of(critics: nn.Module, prediction: torch.Tensor) -> torch.Tensor:
-        """What critics predict as values `[N, ...(, C)(, D)]`.
+        """Converts the critics' predictions to values `[N, ...(, C)(, D)]`.
 
         Args:
-            critics: if they have `value(prediction)`, that is their values; otherwise the prediction itself.
-            prediction: `[N, ...(, C)(, D)]`, or with further dimensions of the critics' own, such as a distribution's.
+            critics: if they have `value(prediction)`, its result is returned; otherwise the prediction itself.
+            prediction: `[N, ...(, C)(, D)]`, possibly with further dimensions, for example those of a distribution.
         """
         own = getattr(critics, "value", None)
         return prediction if own is None else own(prediction)
 
     def q_values(self, critics: nn.Module, features: torch.Tensor, *action: torch.Tensor) -> torch.Tensor:
-        """Values `[N, ...(, C)(, D)]` at features `[..., F]` and action parts `[..., A]`."""
+        """Returns values `[N, ...(, C)(, D)]` at features `[..., F]` and action parts `[..., A]`."""
         return self.value_of(critics, critics(features, *action))
 
     def value_error(self, critics: nn.Module, prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """The error of predictions `[N, T, B(, D)(, ...)]` against targets `[T, B(, D)]`: `[T, B]`.
+        """Returns the error `[T, B]` of predictions `[N, T, B(, D)(, ...)]` against targets `[T, B(, D)]`.
 
-        It is the critics' own `loss(prediction, target)` if they have one; otherwise squared or Huber's, as the TD loss says.
-        Either is summed over critics, with the mean over parts of the reward.
+        It is the critics' own `loss(prediction, target)` if they have one; otherwise the squared or Huber error of the TD loss.
+        It is summed over critics and averaged over the parts of the reward.
         """
         own = getattr(critics, "loss", None)
         return self.td_loss.error(prediction, target) if own is None else own(prediction, target)
 
     def critic_loss(self, prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """The loss `[T, B]` of what the critics predict at frames 0..T-2, `[N, T-1, B(, D)(, ...)]`; 0 at frame T-1."""
+        """Returns the loss `[T, B]` of predictions at frames 0..T-2, `[N, T-1, B(, D)(, ...)]`; 0 at frame T-1."""
         return nn.functional.pad(self.value_error(self.critics, prediction, target), (0, 0, 0, 1))
 
     def check_critics(self, critics: nn.Module) -> None:
-        """Refuses critics with one of `value` and `loss` alone, or with a loss where the TD loss has settings of it.
+        """Refuses critics that define only one of `value` and `loss`, or that define `loss` while `huber_delta` is set.
 
         Raises:
             TaacError: names the critics' class.
@@ -213,28 +220,28 @@ class ActorCriticAlgorithm(Algorithm):
             )
 
     def mean_over_parts(self, x: torch.Tensor) -> torch.Tensor:
-        """Mean over the parts of the reward, `[..., D]` to `[...]`; of a scalar reward, `[...]` as it is."""
+        """Averages over the parts of the reward, `[..., D]` to `[...]`; returns values of a scalar reward unchanged."""
         return x if self.reward_weights is None else x.mean(-1)
 
     def min_over_critics(self, q: torch.Tensor) -> torch.Tensor:
-        """`[N, ...]` to `[...]`: the least favourable critic, so the greatest where a reward's weight is negative."""
+        """Returns the least favourable critic's value, `[N, ...]` to `[...]`: the maximum where a reward's weight is negative."""
         if self.reward_weights is None or self._none_negative:
             return q.amin(0)
         return (q * self.signs).amin(0) * self.signs
 
     def weighted(self, q: torch.Tensor) -> torch.Tensor:
-        """Sum over reward parts with their weights, `[..., D]` to `[...]`; a scalar reward's value as it is."""
+        """Returns the weighted sum over reward parts, `[..., D]` to `[...]`; returns a scalar reward's value unchanged."""
         if self.reward_weights is None:
             return q
-        return (q * self.weights).sum(-1)  # not a product of matrices, which may be of another precision
+        return (q * self.weights).sum(-1)  # not a matrix product, which may run at another precision
 
     def action_gradient(self, q: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-        """dQ/da of `q` `[...]` at `action` `[..., A]`; the critics' own parameters get no gradient."""
+        """Returns dQ/da of `q` `[...]` at `action` `[..., A]`. The critics' own parameters receive no gradient."""
         (gradient,) = torch.autograd.grad(q.sum(), action)
         return gradient if self.dqda_clipping is None else gradient.clamp(-self.dqda_clipping, self.dqda_clipping)
 
     def share_out(self, bonus: torch.Tensor) -> torch.Tensor:
-        """A bonus `[...]` as parts `[..., D]` of a vector reward whose weighted sum is the bonus."""
+        """Splits a bonus `[...]` into the parts `[..., D]` of a vector reward, so that their weighted sum is the bonus."""
         if self.reward_weights is None:
             return bonus
         return bonus.unsqueeze(-1) * self.weights / self.weights.square().sum()
@@ -243,22 +250,22 @@ class ActorCriticAlgorithm(Algorithm):
 
     @staticmethod
     def pad_front(value: torch.Tensor) -> torch.Tensor:
-        """Target values of frames 1..T-1 `[T-1, ...]` to `[T, ...]`: no return ever reads that of frame 0."""
+        """Pads target values of frames 1..T-1 `[T-1, ...]` to `[T, ...]`; no return ever reads the value of frame 0."""
         return torch.cat([torch.zeros_like(value[:1]), value])
 
     @staticmethod
     def masked(experience: Experience, loss: torch.Tensor) -> torch.Tensor:
-        """The loss `[T, B]` with 0 at LAST, where no action was taken."""
+        """Sets the loss `[T, B]` to 0 at LAST, where no action was taken."""
         return loss.masked_fill(experience.time_step.is_last(), 0.0)
 
     def cloned(self, experience: Experience, distance: torch.Tensor) -> torch.Tensor:
-        """Distances `[T-1, B]` between the policy and what was demonstrated at frames 0..T-2 as a loss of each frame."""
+        """Turns distances `[T-1, B]` between policy and demonstrated actions at frames 0..T-2 into a loss `[T, B]`."""
         return self.masked(experience, nn.functional.pad(distance, (0, 0, 0, 1)))
 
     def segment_error(self, experience: Experience, q: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """`|Q_i - G|`, mean over critics, parts of the reward, and the frames of a segment that are learnt from: `[B]`.
+        """Returns `|Q_i - G|` `[B]`, averaged over critics, parts of the reward, and the learnt frames of each segment.
 
-        0 for a segment in which the critics learn from no frame. It is what prioritised replay goes by.
+        It is 0 for a segment without learnt frames. Prioritised replay uses it as the priority.
 
         Args:
             q: `[N, T-1, B(, D)]`, at the executed actions.
@@ -272,7 +279,7 @@ class ActorCriticAlgorithm(Algorithm):
     def detail(
         experience: Experience, info: Any, target: torch.Tensor, temperature_losses: dict[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        """Of each frame, what `Learner.diagnostics` looks at; nothing is computed here.
+        """Collects the per-frame values that `Learner.diagnostics` reports; computes nothing.
 
         Args:
             info: has `q`, and may have `mean` and `log_std`, `advantage`, and `beta`.
@@ -280,8 +287,8 @@ class ActorCriticAlgorithm(Algorithm):
             temperature_losses: by name, `[T, B]` or `[T-1, B]`.
 
         Returns:
-            "step_type" `[T, B]`, "q" `[N, T-1, B(, D)]`, "target", "temperature/<name>", and "mean", "log_std" `[T or T-1, B,
-            A]`, "advantage" `[T, B]`, "beta" `[T, B, 2]` where the info has them.
+            "step_type" `[T, B]`, "q" `[N, T-1, B(, D)]`, "target", "temperature/<name>", and, if the info has them, "mean" and
+            "log_std" `[T or T-1, B, A]`, "advantage" `[T, B]`, "beta" `[T, B, 2]`.
         """
         own = {f"temperature/{name}": loss for name, loss in temperature_losses.items()}
         more = {name: getattr(info, name) for name in ("mean", "log_std", "advantage", "beta") if hasattr(info, name)}
@@ -289,10 +296,10 @@ class ActorCriticAlgorithm(Algorithm):
 
     @staticmethod
     def mean_acted(experience: Experience, x: torch.Tensor) -> torch.Tensor:
-        """Mean of `x` over the frames at which an action is taken (not LAST), a detached scalar; 0 if there is none.
+        """Averages `x` over the frames where an action is taken (not LAST). Returns a detached scalar, 0 if there are none.
 
         Args:
-            x: `[T, B]`, or `[T-1, B]` of frames 0..T-2.
+            x: `[T, B]`, or `[T-1, B]` for frames 0..T-2.
         """
         acted = (~experience.time_step.is_last()[: len(x)]).to(x.dtype)
         return _weighted_mean(x.detach(), acted)
@@ -305,9 +312,9 @@ class ActorCriticAlgorithm(Algorithm):
         target: torch.Tensor,
         temperature: Temperature | BranchTemperatures,
     ) -> dict[str, torch.Tensor]:
-        """Scalars that every actor-critic reports, from an info with `actor_loss`, `log_pi` and `q`.
+        """Returns the scalars that every actor-critic reports, from an info with `actor_loss`, `log_pi` and `q`.
 
-        Means are over the frames that are learnt from: not LAST, and for the critics not the segment's last.
+        Means are over the learnt frames: never LAST, and for the critics never the segment's last frame.
         """
         acted = (~experience.time_step.is_last()).to(info.log_pi.dtype)
         learnt = acted[:-1]
@@ -323,7 +330,7 @@ class ActorCriticAlgorithm(Algorithm):
     # Schedules -------------------------------------------------------------------------------------------------------
 
     def build_temperature(self, ctor: Callable[..., Temperature], target: TargetEntropy) -> Temperature:
-        """A temperature of this target; if that is a schedule, it is listed in `scheduled`."""
+        """Builds a temperature with this target. Lists a scheduled target in `scheduled`."""
         temperature = ctor(target.nats)
         temperature.formula = target.formula
         if isinstance(target.nats, Schedule):
@@ -341,7 +348,7 @@ class ActorCriticAlgorithm(Algorithm):
         return float(self.td_loss.gamma.max())
 
     def temperatures(self) -> dict[str, Temperature]:
-        """The temperatures by name: "x" is the module `x_temperature`, and "action" also the module `temperature`."""
+        """Returns the temperatures by name: module `x_temperature` is named "x"; module `temperature` is named "action"."""
         found = {name: module for name, module in self.named_children() if isinstance(module, Temperature)}
         return {name.removesuffix("temperature").rstrip("_") or "action": module for name, module in found.items()}
 
@@ -349,7 +356,7 @@ class ActorCriticAlgorithm(Algorithm):
         return ["encoder" if self.actor_encoder is None else "actor_encoder", "actor"]
 
     def target_networks(self) -> list[tuple[nn.Module, nn.Module]]:
-        """Pairs of a slow copy and the network that it follows: of the modules `target_x` and `x`."""
+        """Returns pairs of a target network and the network it follows: the modules `target_x` and `x`."""
         return [
             (slow, self.get_submodule(name.removeprefix("target_")))
             for name, slow in self.named_children()
@@ -357,7 +364,7 @@ class ActorCriticAlgorithm(Algorithm):
         ]
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """Trainable parameters of "actor", "critic", "temperature", and "actor_encoder" where the actor has one of its own.
+        """Returns trainable parameters by group: "actor", "critic", "temperature", and the actor's own "actor_encoder", if any.
 
         A subclass adds the parameters of its own modules to a group, with `trainable`.
         """
@@ -379,7 +386,7 @@ class ActorCriticAlgorithm(Algorithm):
         self.target_update_period = self.target_update_env_steps * updates_per_env_step
 
     def _targets_move(self, num_updates: int) -> bool:
-        """Whether the last update was the first with which another period was over."""
+        """Returns whether the last update completed another period."""
         period = self.target_update_period
         if period is None:
             raise TaacError(
@@ -394,12 +401,12 @@ class ActorCriticAlgorithm(Algorithm):
             temperature.project()
         if self._targets_move(num_updates):
             torch._foreach_lerp_(*slow_and_followed, self.target_update_tau)
-            for target, network in self._pairs_with_buffers:  # running statistics, which no gradient moves
+            for target, network in self._pairs_with_buffers:  # running statistics, which have no gradient
                 for slow, buffer in zip(target.buffers(), network.buffers()):
                     slow.copy_(buffer)
 
     def _find_followed(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Called at the first update alone: going through modules takes longer than moving targets."""
+        """Finds parameters and buffers once, at the first update: walking through modules takes longer than moving targets."""
         pairs = self.target_networks()
         self._slow_and_followed = (
             [p for target, _ in pairs for p in target.parameters()],
@@ -422,7 +429,7 @@ class ActorCriticAlgorithm(Algorithm):
 
 
 def trainable(*modules: nn.Module) -> list[nn.Parameter]:
-    """The trainable parameters of modules, in order."""
+    """Returns the trainable parameters of modules, in order."""
     return [p for module in modules for p in module.parameters() if p.requires_grad]
 
 
@@ -452,7 +459,7 @@ def _check_reward_weights(
 
 
 def _all_zero(weights: Sequence[float | Schedule]) -> bool:
-    """Whether all are 0 at some pair of counts at which pieces of their schedules begin or end."""
+    """Returns whether all weights are 0 at some pair of counts where pieces of their schedules begin or end."""
     moving = [weight for weight in weights if isinstance(weight, Schedule)]
     counts = [{0}.union(*(w.knots for w in moving if w.unit == unit)) for unit in ("env_steps", "updates")]
     return any(

@@ -1,4 +1,4 @@
-"""An algorithm together with the normalisers of what it sees: what is trained, saved and played."""
+"""An algorithm and its normalisers: the unit that is trained, saved and played."""
 
 from __future__ import annotations
 
@@ -24,24 +24,25 @@ Policy = Callable[[TimeStep, Nest], AlgStep]
 
 
 class Agent(nn.Module):
-    """Normalises observations and rewards on their way to an algorithm; raw ones are stored in the buffer.
+    """Normalises observations and rewards before an algorithm sees them. The replay buffer stores raw values.
 
     Args:
         algorithm: acts and learns.
-        observation_normalizer: updated by rollouts alone, the demonstrator's among them where its policy is cloned before
-            training; None: observations as they are.
-        reward_normalizer: updated by sampled batches; None: rewards as they are.
-        reward_signals: each gives one more part of the reward, after those of the environment; for learning alone.
-        role: "learn" does everything; "collect" explores and plays, and moves the statistics of observations; "act" only
-            plays. The latter two hold the networks that acting needs and no others: the algorithm loses the rest.
-        compile: whether an update's loss and gradients, and acting in rollouts, are compiled into one program each, when they
-            are first called (some 10 seconds each, fewer when it was done before). Random numbers are the same, sums are
-            rounded otherwise.
-        agents: folds the frames of several agents that share the policy into those of one, which normalisers and algorithm
-            see; None: there is one agent.
+        observation_normalizer: updated by rollouts only. These include the demonstrator's rollouts if its policy is cloned
+            before training. None: observations are not normalised.
+        reward_normalizer: updated by sampled batches; None: rewards are not normalised.
+        reward_signals: each adds one part to the reward, after those of the environment. Used for learning only.
+        role: "learn" does everything; "collect" explores and plays, and updates the statistics of observations; "act" only
+            plays. The latter two keep only the networks that acting needs. The others are removed from `algorithm` itself.
+        compile: whether to compile an update's loss and gradients into one program, and acting in rollouts into another. Each
+            is compiled at its first call, which takes about 10 seconds, or less if it was compiled before. Random numbers
+            stay the same; sums are rounded differently.
+        agents: folds the frames of several agents that share the policy into frames of one agent, which the normalisers and
+            the algorithm see; None: there is one agent.
 
     Raises:
-        TaacError: an unknown role; nothing can be compiled here; what agents that come and go cannot be combined with.
+        TaacError: an unknown role; no working compiler; an algorithm or reward signals that do not support agents that can
+            join and leave.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Agent(nn.Module):
         if role not in ("learn", "collect", "act"):
             raise TaacError(f"role must be 'learn', 'collect' or 'act', got '{role}'")
         self.role = role
-        self._absent: tuple[str, ...] = ()  # beginnings of names in the state of an agent that learns
+        self._absent: tuple[str, ...] = ()  # prefixes of the names in a learning agent's state that this agent lacks
         if role != "learn":
             kept = algorithm.acting_modules()
             others = [name for name, _ in algorithm.named_children() if name not in kept]
@@ -99,7 +100,7 @@ class Agent(nn.Module):
         return self.unobserved_random_step(time_step, state)
 
     def unobserved_random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
-        """As `random_step`, at a frame that the statistics of observations know already, or are not to know."""
+        """Acts like `random_step`, but does not update the statistics of observations."""
         return self._act(self.algorithm.random_step, time_step, state)
 
     def _act(self, step: Policy, time_step: TimeStep, state: Nest) -> AlgStep:
@@ -108,7 +109,7 @@ class Agent(nn.Module):
         return self.agents.act(lambda t, s: step(self._seen(t), s), self.algorithm.initial_state, time_step, state)
 
     def observe(self, observation: Nest) -> None:
-        """Takes observations of a rollout, leaves `[B, ...]`, into their statistics; of present agents alone."""
+        """Adds a rollout's observations, leaves `[B, ...]`, to their statistics. Absent agents are left out."""
         if self.role == "act":
             raise TaacError("an agent whose role is 'act' does not explore; build it with role 'collect' or 'learn'")
         if self.observation_normalizer is not None:
@@ -118,7 +119,7 @@ class Agent(nn.Module):
                 self.observation_normalizer.update(observation)
 
     def prepare(self, experience: Experience) -> Experience:
-        """A sampled batch as the algorithm is to see it, on its device; moves the reward statistics."""
+        """Moves a sampled batch to the device, normalises it and adds reward signals. Updates the reward statistics."""
         experience = self._folded(experience)
         time_step = self._seen(experience.time_step)
         if self.reward_normalizer is not None:
@@ -132,7 +133,7 @@ class Agent(nn.Module):
         return experience._replace(time_step=time_step._replace(reward=learnt))
 
     def _count_rewards(self, time_step: TimeStep) -> None:
-        """Moves the reward statistics; rewards that arrive at an agent which has not acted do not count."""
+        """Updates the reward statistics. Rewards that arrive at an agent that has not acted are left out."""
         assert self.reward_normalizer is not None
         reward, duration = time_step.reward, time_step.duration
         if self.agents is not None and self.agents.masked:
@@ -143,45 +144,45 @@ class Agent(nn.Module):
         self.reward_normalizer.update(reward, duration)
 
     def _folded(self, experience: Experience) -> Experience:
-        """A batch on the agent's device, of one agent's frames."""
-        if experience.time_step.reward.device != self.device:  # frames kept elsewhere than the agent
+        """Moves a batch to the agent's device and folds it into frames of one agent."""
+        if experience.time_step.reward.device != self.device:  # the replay buffer is on another device
             experience = nest.map_structure(lambda x: x.to(self.device, non_blocking=True), experience)
         return experience if self.agents is None else self.agents.fold_experience(experience)
 
     def prepare_observations(self, experience: Experience) -> Experience:
-        """Frames as the algorithm is to see them but for their rewards, which are raw, on its device; no statistics move."""
+        """Prepares frames like `prepare`, but leaves their rewards raw and updates no statistics."""
         moved = self._folded(experience)
         return moved._replace(time_step=self._seen(moved.time_step))
 
     def demonstrated_info(self, time_step: TimeStep) -> Nest:
-        """The algorithm's `info` of recorded frames, leaves `[T, E, ...]`; see `Algorithm.demonstrated_info`."""
+        """Returns the algorithm's `info` of recorded frames, leaves `[T, E, ...]`; see `Algorithm.demonstrated_info`."""
         if self.agents is None:
             return self.algorithm.demonstrated_info(time_step)
         folded = self.agents.fold_experience(Experience(time_step, ())).time_step
         return self.agents.unfold_info(self.algorithm.demonstrated_info(folded))
 
     def own_state(self, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Of the state of an agent of any role, what this one holds: a state that lacks some of it stays without."""
+        """Selects the entries of `state`, from an agent of any role, that this agent can hold. Adds no missing entries."""
         return {name: value for name, value in state.items() if not name.startswith(self._absent)}
 
     def acting_state(self) -> dict[str, torch.Tensor]:
-        """All that acting and exploring read, by name, as copies on the CPU, for an agent with the role "collect" elsewhere.
+        """Returns copies on the CPU of all tensors that acting and exploring read, by name, for a remote agent of role "collect".
 
-        Networks, temperatures, statistics of observations, and what checkpoints do not hold, such as the weights of a reward's
-        parts, which may follow a schedule. They are plain tensors, which processes and machines can hand over as they like.
+        These are networks, temperatures, statistics of observations, and values that checkpoints do not hold, such as reward
+        weights that may follow a schedule. Plain tensors can be sent between processes and machines by any means.
         """
         return {name: tensor.detach().cpu().clone() for name, tensor in self._read_by_acting().items()}
 
     def load_acting_state(self, state: dict[str, torch.Tensor], statistics: bool = True) -> None:
-        """Takes over what `acting_state` returned, in place, so that it can be done between any two steps.
+        """Copies in the tensors that `acting_state` returned. They are written in place, so this is safe between any two steps.
 
-        The memory of the policy, which is passed in and out, is not part of it: episodes that are under way go on.
+        The policy's memory is not included, because callers pass it in and out. Episodes in progress continue.
 
         Args:
-            statistics: whether the statistics of observations are taken over too; False keeps those of what this agent saw.
+            statistics: whether to load the statistics of observations too; False keeps this agent's own.
 
         Raises:
-            TaacError: it is of another agent; nothing is changed.
+            TaacError: the tensors are those of another agent; nothing is changed.
         """
         own = self._read_by_acting()
         kinds, expected = (
@@ -219,7 +220,7 @@ class Agent(nn.Module):
 
 
 def _check_masked(algorithm: Algorithm, reward_signals: Sequence[RewardSignal]) -> None:
-    """Refuses what would learn from the frames of absent agents."""
+    """Refuses settings that would learn from the frames of absent agents."""
     if isinstance(algorithm, ActorCriticAlgorithm) and algorithm.td_loss.ignore_done:
         raise TaacError(
             "agents that come and go (an 'agent_mask' in the observation) leave as by a termination, which the TD loss's "

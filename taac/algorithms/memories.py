@@ -1,7 +1,7 @@
-"""What makes a recurrent algorithm of one without a memory: memories that run along, stored states, burn-in.
+"""Makes an actor-critic recurrent: memories that run with the rollout, stored states, burn-in.
 
-Sources: stored states and burn-in as in R2D2 (Kapturowski et al., ICLR 2019, section 3); a memory for the actor and another
-for the critics as in Ni et al. (arXiv:2110.05038, section 4).
+Sources: stored states and burn-in as in R2D2 (Kapturowski et al., ICLR 2019, section 3); separate memories for the actor and
+the critics as in Ni et al. (arXiv:2110.05038, section 4).
 """
 
 from __future__ import annotations
@@ -19,33 +19,36 @@ from taac.networks.recurrent import RecurrentEncoder
 
 
 class RecurrentState(NamedTuple):
-    """What is carried through time, and kept with each frame as it was before acting there."""
+    """Both memories. They are carried through time, and each frame stores them as they were before acting there."""
 
     actor: Nest  # [B, ...] the actor's memory
-    critic: Nest  # [B, ...] the critics'
+    critic: Nest  # [B, ...] the critics' memory
 
 
 class Memories:
-    """Comes before an actor-critic in the bases of a class; the actor-critic's `learn_from` then takes features of histories.
+    """Mixin that adds recurrent memories to an actor-critic, whose `learn_from` then receives features of histories.
 
-    Both memories run along in the rollout, and each frame keeps what they were before it. A replayed segment begins with
-    the memories that its first frame kept; `burn_in` frames bring them up to date with the present parameters and are
-    not learnt from; the rest is unrolled, beginning anew at FIRST. The target critics' memory starts from the critics'.
-    Segments of demonstrations, which keep none, begin with empty memories: of what lies further back than the burn-in,
-    nothing is remembered.
+    List it before the actor-critic among the bases of a class.
+
+    Both memories run along in the rollout, and each frame stores their values before acting. A replayed segment starts with
+    the memories stored at its first frame. The first `burn_in` frames update them with the current parameters and are not
+    learnt from. The remaining frames are unrolled, and the memories are reset at FIRST. The target critics' memory starts
+    from the critics' memory.
+
+    Segments of demonstrations store no memories and start with empty ones, so they remember at most the burn-in frames.
     """
 
-    info_tells_action = False  # memories before the frame; the action executed there is the next one's `prev_action`
-    encoder: Any  # these three are `RecurrentEncoder`s
+    info_tells_action = False  # `info` holds the memories before the frame; the action is the next frame's `prev_action`
+    encoder: Any  # this and the next two are `RecurrentEncoder`s
     actor_encoder: Any
     target_encoder: Any
     learn_from: Callable[..., Any]
 
     def remember_from(self, actor_encoder: RecurrentEncoder, burn_in: int) -> None:
-        """Ends the constructor: adds the actor's memory.
+        """Adds the actor's memory. Call it at the end of the constructor.
 
         Raises:
-            TaacError: a negative burn-in; the actor has another encoder of its own.
+            TaacError: a negative burn-in; the actor already has an encoder of its own.
         """
         name = type(self).__name__
         if burn_in < 0:
@@ -57,7 +60,7 @@ class Memories:
         self.min_segment_reason = f"{name}.burn_in = {burn_in}, and one transition that is learnt from"
 
     def memorable(self, time_step: TimeStep) -> TimeStep:
-        """A frame as the memories take it, its `prev_action` a vector of floats `[..., A]`."""
+        """Converts a frame for the memories, which need `prev_action` as a vector of floats `[..., A]`."""
         return time_step
 
     # Acting ----------------------------------------------------------------------------------------------------------
@@ -71,16 +74,16 @@ class Memories:
         return super().random_step(time_step, ())._replace(state=next_state, info=state)  # type: ignore[misc]
 
     def demonstrated_info(self, time_step: TimeStep) -> RecurrentState:
-        """Empty memories: wherever a demonstrated segment begins, its burn-in alone tells what came before ("zero state").
+        """Returns empty memories ("zero state"), so that a demonstrated segment relies on its burn-in alone.
 
-        Memories that were made once, before training, would be those of networks that have learnt nothing, and of
-        observations that are not normalised yet.
+        Memories computed once, before training, would come from untrained networks and from observations that are not yet
+        normalised.
         """
         length, episodes = time_step.step_type.shape
         return nest.map_structure(lambda x: x.cpu().expand(length, *x.shape).clone(), self.initial_state(episodes))
 
     def remember(self, time_step: TimeStep, state: RecurrentState) -> tuple[torch.Tensor, RecurrentState]:
-        """The actor's features, and both memories after this frame."""
+        """Returns the actor's features, and both memories after this frame."""
         frame = self.memorable(time_step)
         features, actor = self.actor_encoder(frame, state.actor)
         _, critic = self.encoder(frame, state.critic)
@@ -101,12 +104,12 @@ class Memories:
         return super().calc_loss(self.learnt(experience), info)  # type: ignore[misc]
 
     def acted_on(self, experience: Experience) -> torch.Tensor:
-        """The actor's features of the frames after the burn-in but the last, `[T - burn_in - 1, B, F]`."""
+        """Returns the actor's features after the burn-in, without the last frame, `[T - burn_in - 1, B, F]`."""
         start: RecurrentState = nest.index(experience.rollout_info, 0)
         return self.actor_encoder.unroll(self.memorable(experience.time_step), start.actor, self.burn_in)[:-1]
 
     def learnt(self, experience: Experience) -> Experience:
-        """The frames after the burn-in."""
+        """Returns the frames after the burn-in."""
         return nest.index(experience, slice(self.burn_in, None))
 
     def acting_modules(self) -> list[str]:

@@ -1,11 +1,11 @@
 """Mixed SAC: soft actor-critic for one discrete and any continuous actions together.
 
-The actor proposes the continuous action; critics with a head for each discrete choice value every choice beside it, and
-the choice is drawn from those values: `p(d | s, a) = softmax_d(min_i Q_i(s, a, d) / alpha_d)`. With durations for choices
-and a semi-Markov environment it is SAC-Krep of TAAC (arXiv:2104.06521).
+The actor proposes the continuous action. Critics with one head per discrete choice value every choice together with that
+action, and the choice is sampled from those values: `p(d | s, a) = softmax_d(min_i Q_i(s, a, d) / alpha_d)`. With durations
+as choices and a semi-Markov environment it is SAC-Krep of TAAC (arXiv:2104.06521).
 
-Source: the mixed action type of the SAC that TAAC's comparison was made with; for discrete actions Christodoulou
-(arXiv:1910.07207), for continuous ones Haarnoja et al. (arXiv:1812.05905), whose equation numbers are below.
+Sources: the mixed action type of the SAC used in TAAC's comparison; for discrete actions Christodoulou (arXiv:1910.07207);
+for continuous actions Haarnoja et al. (arXiv:1812.05905), whose equation numbers are used below.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from taac.specs import ACTION_MASK, MixedActionSpec
 
 
 class MixedSacTrainInfo(NamedTuple):
-    """From `train_step` to `calc_loss`."""
+    """Passed from `train_step` to `calc_loss`."""
 
     actor_loss: torch.Tensor  # [T, B]
     log_pi: torch.Tensor  # [T, B], log pi(a~|s), detached
@@ -35,30 +35,30 @@ class MixedSacTrainInfo(NamedTuple):
     log_std: torch.Tensor  # [T, B, A]
     probs: torch.Tensor  # [T, B, C], p(d | s, a~), detached
     prediction: torch.Tensor  # [N, T-1, B(, D)(, ...)], what the critics predict at the executed actions
-    q: torch.Tensor  # [N, T-1, B(, D)], its values
+    q: torch.Tensor  # [N, T-1, B(, D)], the values of `prediction`
     value: torch.Tensor  # [T, B(, D)], target values; 0 at frame 0, where they are never read
-    bonus: torch.Tensor | None  # [T, B(, D)], the entropy bonus in `value`; None if targets pay none
+    bonus: torch.Tensor | None  # [T, B(, D)], the entropy bonus in `value`; None if targets contain no entropy
 
 
 @gin.configurable
 class MixedSacAlgorithm(SacAlgorithm):
     """SAC over `(discrete, continuous)` actions, with a temperature for each.
 
-    Where choices are durations (SAC-Krep), a decision pays its entropy bonus once, however long it lasts, as in its source. So
-    the bonus tilts durations: a negative one (continuous target entropies are usually below 0) favours long durations, a
-    positive one short ones. `SacAlgorithm.entropy_in_target = False` values durations by their rewards alone; the actor and
-    the choice still go for their target entropies.
+    If choices are durations (SAC-Krep), each decision earns its entropy bonus once, however long it lasts, as in the source.
+    The bonus therefore biases durations: a negative bonus favours long durations, a positive one short durations. It is
+    usually negative, because continuous target entropies are usually below 0. `SacAlgorithm.entropy_in_target = False`
+    values durations by their rewards alone; the actor and the choice still pursue their target entropies.
 
     Args:
         observation_spec: of the environment.
         action_spec: a nest with one discrete leaf of C choices, and continuous leaves.
-        choice_min_prob: gives the target entropy of the choice, `p (log(C-1) - log p) - (1-p) log(1-p)`; of one choice it is 0.
-        choice_target_entropy: that target entropy itself, in nats, instead; in [0, log C].
-        sac_arguments: everything else of `SacAlgorithm`, which is also where gin binds it.
+        choice_min_prob: sets the target entropy of the choice, `p (log(C-1) - log p) - (1-p) log(1-p)`; 0 if C is 1.
+        choice_target_entropy: sets that target entropy directly, in nats; in [0, log C].
+        sac_arguments: the other arguments of `SacAlgorithm`; bind them there in gin.
 
     Raises:
-        TaacError: as `SacAlgorithm`; an action space of other parts; a target entropy that cannot be reached; a mask of
-            valid choices in the observation.
+        TaacError: errors of `SacAlgorithm`; an action space with other parts; a target entropy that cannot be reached; an
+            observation with a mask of valid choices.
     """
 
     always_on_last_frame = True
@@ -167,16 +167,16 @@ class MixedSacAlgorithm(SacAlgorithm):
         return LossInfo(loss, {**extra, **own}, error, {**(detail or {}), "temperature/choice": temperature_loss})
 
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
-        """As of SAC, of the continuous action; the choice is not cloned: it follows from the critics.
+        """The cloning loss of SAC, for the continuous action. The choice is not cloned, because it follows from the critics.
 
-        So after pre-training alone the choice is that of critics which have learnt nothing.
+        After pre-training alone the choice is therefore that of untrained critics.
         """
         _, executed = self.mixed.split(nest.index(experience.time_step.prev_action, slice(1, None)))
         mean, _ = self.actor(self.actor_features(nest.index(experience.time_step.observation, slice(None, -1))))
         return self.cloned(experience, (torch.tanh(mean) - executed).square().sum(-1))
 
     def _values(self, q: torch.Tensor) -> torch.Tensor:
-        """min_i Q_i of every choice, `[N, ..., C(, D)]` to `[..., C]`."""
+        """Returns min_i Q_i of every choice, `[N, ..., C(, D)]` to `[..., C]`."""
         return self.weighted(self.min_over_critics(q))
 
     def _choice_probs(self, q: torch.Tensor) -> torch.Tensor:
@@ -184,17 +184,17 @@ class MixedSacAlgorithm(SacAlgorithm):
 
     @staticmethod
     def _draw(probs: torch.Tensor) -> torch.Tensor:
-        """Choices `[B]` of probabilities `[B, C]`."""
+        """Samples choices `[B]` from probabilities `[B, C]`."""
         return torch.multinomial(probs, 1).squeeze(-1)
 
     @staticmethod
     def _at(q: torch.Tensor, choice: torch.Tensor) -> torch.Tensor:
-        """What critics predict, `[N, T-1, B, C(, D)(, ...)]`, at choices `[T-1, B]`."""
+        """Selects the critics' predictions `[N, T-1, B, C(, D)(, ...)]` at choices `[T-1, B]`."""
         index = choice.reshape(1, *choice.shape, *(1,) * (q.dim() - choice.dim() - 1))
         return q.take_along_dim(index, dim=choice.dim() + 1).squeeze(choice.dim() + 1)
 
     def acting_modules(self) -> list[str]:
-        return [*super().acting_modules(), "encoder", "critics", "choice_temperature"]  # the choice is drawn from Q
+        return [*super().acting_modules(), "encoder", "critics", "choice_temperature"]  # the choice is sampled from Q
 
     def summary_tags(self) -> dict[str, str]:
         return {

@@ -1,8 +1,8 @@
-"""Agents that share a policy, as so many rows of a batch of one agent.
+"""Agents that share a policy, treated as rows of a single agent's batch.
 
-The algorithm is written for one agent. What an environment of N agents observes has their dimension after the batch,
-`[B, N, ...]`; folded into the batch, `[B N, ...]`, each agent is a row of its own, with the same networks. The loss of a
-batch is then the mean over agents as well.
+The algorithm is written for one agent. In an environment of N agents, observations have the agents' dimension after the
+batch, `[B, N, ...]`. Folding it into the batch, `[B N, ...]`, makes each agent a row of its own, and all rows use the same
+networks. The loss of a batch is then also the mean over agents.
 
 Source: parameter sharing, Gupta, Egorov and Kochenderfer (AAMAS 2017), section 3.
 """
@@ -25,37 +25,38 @@ _MID = int(StepType.MID)
 
 
 class PresentAgents(NamedTuple):
-    """The state of agents that come and go."""
+    """The state when agents can join and leave."""
 
-    inner: Nest  # [B, N, ...] the algorithm's
-    present: torch.Tensor  # [B, N] bool, who was present at the frame before; nobody at FIRST
+    inner: Nest  # [B, N, ...] the algorithm's state
+    present: torch.Tensor  # [B, N] bool, whether each agent was present at the previous frame; all False at FIRST
 
 
 class AgentBatch:
     """Folds the dimension of N agents into the batch, and unfolds it again.
 
-    Every leaf of the action and of the observation has the agents first, `[N, ...]`, but for two keys of a Dict observation:
+    Every leaf of the action and of the observation has the agents' dimension first, `[N, ...]`. A Dict observation may have
+    two special keys:
 
-    - `global_state`, a leaf or nest without that dimension: every agent gets it as a part of its observation. It is for the
-      critics; `networks.LocalEncoder` keeps it from the actor.
-    - `agent_mask`, bools `[N]`: which agents are present. One that leaves has its LAST frame there, with discount 0: the
-      reward that arrives with it is its last. While it is absent its frames are LAST, so that all losses and summaries skip
-      them as they skip LAST; its action is 0, and its state the initial one. One that comes has its FIRST frame there.
+    - `global_state`, a leaf or nest without that dimension. It becomes part of every agent's observation. It is meant for
+      the critics; `networks.LocalEncoder` hides it from the actor.
+    - `agent_mask`, bools `[N]`: which agents are present. An agent that leaves has its LAST frame there, with discount 0; the
+      reward at that frame is its last one. While an agent is absent its frames are LAST, so that all losses and summaries
+      skip them; its action is 0, and its state is the initial one. An agent that joins has its FIRST frame there.
 
-    A scalar reward is every agent's; of a reward of N parts, each agent has its own.
+    A scalar reward is shared by all agents. A reward of N parts has one part per agent.
 
     Args:
         observation_spec, action_spec, reward_dim: of the environment.
 
     Attributes:
         count: N.
-        masked: whether agents come and go.
+        masked: whether agents can join and leave.
         centralised: whether there is a `global_state`.
         observation, action: specs of one agent.
 
     Raises:
-        TaacError: leaves without the agents' dimension, agents of unequal actions, a reward of another number of parts, a
-            mask that does not fit.
+        TaacError: leaves without the agents' dimension, agents with different action spaces, a reward with another number of
+            parts, a mask of the wrong type or shape.
     """
 
     def __init__(self, observation_spec: Nest, action_spec: Nest, reward_dim: int | None):
@@ -121,7 +122,7 @@ class AgentBatch:
     # Acting ----------------------------------------------------------------------------------------------------------
 
     def initial_state(self, initial: Callable[[int], Nest], batch_size: int) -> Nest:
-        """Leaves `[B, N, ...]`; `initial` gives an algorithm's initial state of so many rows."""
+        """Returns leaves `[B, N, ...]`; `initial` maps a number of rows to the algorithm's initial state."""
         inner = initial(batch_size * self.count)
         if not self.masked:
             return self._unfold(inner, 0)
@@ -138,7 +139,7 @@ class AgentBatch:
         time_step: TimeStep,
         state: Nest,
     ) -> AlgStep:
-        """An algorithm's step at the frames `[B]` of all agents; its leaves are `[B, N, ...]`."""
+        """Applies an algorithm's acting step to the frames `[B]` of all agents. The result has leaves `[B, N, ...]`."""
         if not self.masked:
             return AlgStep(*self._unfold(step(self.fold(time_step, 0), self._fold(state, 0)), 0))
         present, batch = self.present(time_step.observation), len(time_step.step_type)
@@ -155,18 +156,18 @@ class AgentBatch:
         return unfolded._replace(state=PresentAgents(unfolded.state, present))
 
     def present(self, observation: Nest) -> torch.Tensor:
-        """Which agents are present, bools `[..., N]`."""
+        """Returns which agents are present, bools `[..., N]`."""
         return observation[AGENT_MASK]
 
     def present_observations(self, observation: Nest) -> Nest:
-        """Of what all agents observe `[B]`, that of each that is present, `[M]`."""
+        """Returns the observations of the M agents that are present, `[M, ...]`, from those of all agents `[B, N, ...]`."""
         folded = self.fold_observation(observation, 0)
         return nest.index(folded, self._fold(self.present(observation), 0)) if self.masked else folded
 
     # Learning --------------------------------------------------------------------------------------------------------
 
     def fold_experience(self, experience: Experience) -> Experience:
-        """Replayed frames `[T, B]` of all agents as `[T, B N]` of one."""
+        """Folds replayed frames `[T, B]` of all agents into frames `[T, B N]` of one agent."""
         time_step, info = experience
         folded = self.fold(time_step, 1)
         if self.masked:
@@ -179,25 +180,25 @@ class AgentBatch:
 
     @staticmethod
     def counted(folded: TimeStep) -> torch.Tensor:
-        """Of frames `[T, B N]` that `fold_experience` gave, those whose rewards count, bools `[T, B N]`.
+        """Returns which frames of `fold_experience` have rewards that count, bools `[T, B N]`.
 
-        All but those of agents that are absent, and were absent at the frame before.
+        All do, except the frames of agents that are absent and were absent at the previous frame.
         """
         last = folded.is_last()
         return ~last | torch.cat([torch.zeros_like(last[:1]), ~last[:-1]])
 
     def spread(self, of_segments: torch.Tensor) -> torch.Tensor:
-        """Numbers of segments `[B]` as numbers of their agents, `[B N]`."""
+        """Repeats numbers of segments `[B]` for each of their agents, `[B N]`."""
         return self._repeat(of_segments, 0)
 
     def gather(self, of_rows: torch.Tensor) -> torch.Tensor:
-        """The mean over agents of numbers `[B N]`: `[B]`. Those of absent agents count as they are."""
+        """Returns the mean over agents `[B]` of numbers `[B N]`. Absent agents are included in the mean."""
         return of_rows.unflatten(0, (-1, self.count)).mean(1)
 
     # Folding ---------------------------------------------------------------------------------------------------------
 
     def fold(self, time_step: TimeStep, dim: int) -> TimeStep:
-        """Frames of all agents as frames of one, with the batch in dimension `dim`; absent ones are LAST."""
+        """Folds frames of all agents into frames of one, with the batch in dimension `dim`. Absent agents are LAST."""
         step_type, discount, duration = (
             self._repeat(x, dim) for x in (time_step.step_type, time_step.discount, time_step.duration)
         )
@@ -215,7 +216,7 @@ class AgentBatch:
         )
 
     def fold_observation(self, observation: Nest, dim: int) -> Nest:
-        """What all agents observe as what one does, with the batch in dimension `dim`."""
+        """Folds the observation of all agents into observations of one, with the batch in dimension `dim`."""
         if not isinstance(observation, dict):
             return self._fold(observation, dim)
         return {
@@ -234,7 +235,7 @@ class AgentBatch:
         return nest.map_structure(lambda x: x.unflatten(dim, (-1, self.count)), part)
 
     def unfold_info(self, info: Nest) -> Nest:
-        """An algorithm's `info` of frames `[T, B N]` as `[T, B, N]`."""
+        """Unfolds an algorithm's `info` of frames `[T, B N]` to `[T, B, N]`."""
         return self._unfold(info, 1)
 
     def _repeat(self, x: torch.Tensor, dim: int) -> torch.Tensor:
@@ -242,5 +243,5 @@ class AgentBatch:
 
 
 def _like(mask: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """A mask `[B]` that broadcasts with `[B, ...]`."""
+    """Reshapes a mask `[B]` to broadcast with `[B, ...]`."""
     return mask.reshape(-1, *(1,) * (x.dim() - 1))

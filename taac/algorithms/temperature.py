@@ -19,18 +19,23 @@ class Temperature(nn.Module):
     """alpha, and the loss that tunes it.
 
     Args:
-        target_entropy: in nats; a number, or a schedule of it: its owner lists it in `scheduled`, with `set_target_entropy`.
+        target_entropy: in nats; a number or a schedule. The owner of a scheduled target lists it in `scheduled`, with
+            `set_target_entropy`.
         initial_value: alpha at the start, > 0.
         tuning: "log" tunes log alpha with the loss `log_alpha * (H - H_target)`; "direct" tunes alpha itself with
-            `alpha * (H - H_target)` and keeps it at or above 0; "fixed" leaves it alone.
+            `alpha * (H - H_target)` and keeps it at or above 0; "fixed" keeps alpha constant.
 
-    Its state tells whether the value is a logarithm: one that is tuned otherwise takes over alpha, not the value.
+    A checkpoint records whether the stored value is a logarithm. Loading it under another `tuning` therefore restores alpha.
+
+    Raises:
+        TaacError: an unknown tuning; an initial value that is not above 0; a schedule with tuning "fixed"; a checkpoint whose
+            alpha is not above 0, loaded with tuning "log".
 
     Source: Haarnoja et al., SAC (arXiv:1812.05905), section 5.
     """
 
     target_entropy: float | torch.Tensor
-    formula = ""  # how the target entropy came about, for people
+    formula = ""  # how the target entropy was computed, for display
 
     def __init__(
         self,
@@ -50,7 +55,7 @@ class Temperature(nn.Module):
                 f"the target entropy follows a schedule ({target_entropy}), which would have no effect: Temperature.tuning is "
                 "'fixed'. Bind 'log' or 'direct', or a number"
             )
-        else:  # written in place, so that compiled programs see it
+        else:  # a buffer that is written in place, so that compiled programs see the change
             self.register_buffer("target_entropy", torch.tensor(at_start(target_entropy)), persistent=False)
         self.tuning = tuning
         start = math.log(initial_value) if tuning == "log" else float(initial_value)
@@ -58,25 +63,25 @@ class Temperature(nn.Module):
         self.register_buffer("is_log", torch.tensor(tuning == "log"))
 
     def set_target_entropy(self, nats: float) -> None:
-        """Changes the target; only of one that was built with a schedule of it."""
+        """Changes the target entropy. Only allowed if it was constructed with a schedule."""
         assert isinstance(self.target_entropy, torch.Tensor)
         self.target_entropy.fill_(nats)
 
     def alpha(self) -> torch.Tensor:
-        """The temperature, a detached scalar."""
+        """Returns the temperature, a detached scalar."""
         value = self.value.detach()
         return value.exp() if self.tuning == "log" else value
 
     @torch.no_grad()
     def set_alpha(self, alpha: float) -> None:
-        """Sets the temperature, > 0; one that is tuned goes on from there."""
+        """Sets the temperature, > 0. Tuning continues from there."""
         self.value.fill_(math.log(alpha) if self.tuning == "log" else alpha)
 
     def loss(self, entropy: torch.Tensor, scale: torch.Tensor | float = 1.0) -> torch.Tensor:
-        """The temperature's loss for entropies `[...]` in nats (constants); zeros if it is fixed.
+        """Returns the temperature's loss for entropies `[...]` in nats (constants); zeros if the temperature is fixed.
 
         Args:
-            scale: of the target entropy, `[...]`, where not every state can reach the same.
+            scale: factor of the target entropy, `[...]`, for states that cannot all reach the same entropy.
         """
         if self.tuning == "fixed":
             return torch.zeros_like(entropy)
@@ -90,7 +95,7 @@ class Temperature(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
         value, mark = f"{prefix}value", f"{prefix}is_log"
-        was_log, is_log = bool(state_dict.get(mark, self.is_log)), self.tuning == "log"  # unsaid: it is a run's own
+        was_log, is_log = bool(state_dict.get(mark, self.is_log)), self.tuning == "log"  # without a mark: as tuned here
         if value in state_dict and was_log != is_log:
             given = state_dict[value]
             if is_log and not bool((given > 0).all()):
@@ -103,17 +108,17 @@ class Temperature(nn.Module):
 
 
 class BranchTemperatures(nn.ModuleList):
-    """Temperatures of K branches of an action, called as one: `alpha` is `[K]`, entropies and losses are `[..., K]`."""
+    """Temperatures of the K branches of an action, used as one: `alpha` is `[K]`, entropies and losses are `[..., K]`."""
 
     def each(self) -> list[Temperature]:
-        """The temperatures in the order of the branches."""
+        """Returns the temperatures in the order of the branches."""
         return list(self)  # type: ignore[arg-type]
 
     def alpha(self) -> torch.Tensor:
-        """The temperatures, detached, `[K]`."""
+        """Returns the temperatures, detached, `[K]`."""
         return torch.stack([temperature.alpha() for temperature in self.each()])
 
     def loss(self, entropy: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-        """Each temperature's loss; entropies and scales of targets as `Temperature.loss`, `[..., K]`."""
+        """Returns each temperature's loss, `[..., K]`, for entropies and scales `[..., K]`; see `Temperature.loss`."""
         parts = zip(self.each(), entropy.unbind(-1), scale.unbind(-1), strict=True)
         return torch.stack([temperature.loss(h, part) for temperature, h, part in parts], dim=-1)
