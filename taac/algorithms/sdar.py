@@ -1,7 +1,7 @@
-"""SDAR: act or repeat, decided for each action dimension by itself.
+"""SDAR: act or repeat, decided separately for each action dimension.
 
-First a selection policy decides for each dimension whether to act or to repeat (`b_i ~ beta_i(s, a-)`, a- the action before);
-then an action policy proposes new values for the dimensions that act, `a_i = b_i a_hat_i + (1 - b_i) a-_i`.
+First a selection policy decides for each dimension whether to act or to repeat, `b_i ~ beta_i(s, a-)`, where a- is the
+previous action. Then an action policy proposes new values for the dimensions that act, `a_i = b_i a_hat_i + (1 - b_i) a-_i`.
 
 Source: Nie, Fu and Gao, Select before Act: Spatially Decoupled Action Repetition for Continuous Control (ICLR 2025,
 arXiv:2502.06919).
@@ -27,42 +27,43 @@ from taac.ops.schedules import Schedule
 
 
 class SdarTrainInfo(NamedTuple):
-    """From `train_step` to `calc_loss`."""
+    """Passed from `train_step` to `calc_loss`."""
 
     actor_loss: torch.Tensor  # [T, B]
-    log_pi: torch.Tensor  # [T, B], of the dimensions that act, detached
-    mean: torch.Tensor  # [T, B, A], the action policy's, before tanh
+    log_pi: torch.Tensor  # [T, B], summed over the dimensions that act, detached
+    mean: torch.Tensor  # [T, B, A], of the action policy, before tanh
     log_std: torch.Tensor  # [T, B, A]
     acting: torch.Tensor  # [T, B], fraction of the dimensions that act, detached
-    entropy: torch.Tensor  # [T, B], of the selection, detached
+    entropy: torch.Tensor  # [T, B], of the selection policy, detached
     prediction: torch.Tensor  # [N, T-1, B(, D)(, ...)], what the critics predict at the executed actions
-    q: torch.Tensor  # [N, T-1, B(, D)], its values
+    q: torch.Tensor  # [N, T-1, B(, D)], the values of `prediction`
     value: torch.Tensor  # [T, B(, D)], target values; 0 at frame 0, where they are never read
-    bonus: torch.Tensor | None  # [T, B(, D)], the entropy bonus in `value`; None if targets pay none
+    bonus: torch.Tensor | None  # [T, B(, D)], the entropy bonus in `value`; None if targets contain no entropy
 
 
 @gin.configurable
 class SdarAlgorithm(SacAlgorithm):
     """SAC with a selection stage: each dimension acts or repeats (Nie, Fu and Gao, arXiv:2502.06919).
 
-    The executed action is `prev_action` of the next frame, and the action before is `prev_action` of the frame: the method
-    keeps no state of its own and stores nothing. At FIRST every dimension acts. The policy maximises
+    The executed action is `prev_action` of the next frame, and the previous action is `prev_action` of this frame, so the
+    method keeps no state and stores nothing. At FIRST every dimension acts. The policy maximises
     `Q(s, a) - alpha sum_i b_i log pi_i - alpha_b sum_i log beta_i(b_i)`.
 
     Args:
-        beta_min_prob: gives the target entropy of the selection, `-p log p - (1-p) log(1-p)` for each dimension.
-        beta_target_entropy: that target entropy itself, in nats, of all dimensions together, instead; in [0, A log 2].
+        observation_spec, action_spec: of the environment; actions are a vector in [-1, 1].
+        beta_min_prob: sets the target entropy of the selection, `-p log p - (1-p) log(1-p)` for each dimension.
+        beta_target_entropy: sets that target entropy directly, in nats, for all dimensions together; in [0, A log 2].
         selection_hidden_layers: widths of the selection policy's network.
-        sac_arguments: everything else of `SacAlgorithm`, which is also where gin binds it; `actor_ctor` builds the action
-            policy, whose target entropy counts for the dimensions that act.
+        sac_arguments: the other arguments of `SacAlgorithm`; bind them there in gin. `actor_ctor` builds the action policy,
+            whose target entropy applies to the dimensions that act.
 
     Raises:
-        TaacError: as `SacAlgorithm`; a target entropy that cannot be reached.
+        TaacError: errors of `SacAlgorithm`; a target entropy that cannot be reached.
 
-    Assumed, because this was written from the abstract and public descriptions of the two stages, and the paper's numbers
-    are not claimed: the selection is learnt with a straight-through gradient (`db/dprobability = 1`, so that a dimension's
-    advantage of acting is taken as `dQ/da_i (a_hat_i - a-_i)`); the action policy sees s, the repeated values and b; both
-    entropies are paid in the target; the target entropies; every dimension acts at FIRST.
+    This was written from the abstract and public descriptions of the two stages, and does not claim the paper's numbers.
+    Assumed: the selection is learnt with a straight-through gradient, `db/dprobability = 1`, so that the advantage of acting
+    in a dimension is approximated by `dQ/da_i (a_hat_i - a-_i)`; the action policy sees s, the repeated values and b; the
+    target contains both entropies; the target entropies; every dimension acts at FIRST.
     """
 
     always_on_last_frame = True
@@ -122,14 +123,14 @@ class SdarAlgorithm(SacAlgorithm):
         return AlgStep(torch.where(act, a_hat, before), (), (), act, probability)
 
     def _acting_probability(self, features: torch.Tensor, time_step: TimeStep) -> torch.Tensor:
-        """beta_i(act | s, a-), `[..., A]`; 1 at FIRST, where there is nothing to repeat."""
+        """Returns beta_i(act | s, a-), `[..., A]`; 1 at FIRST, where there is nothing to repeat."""
         probability = torch.sigmoid(self.selection(self.selection_embedding(features, time_step.prev_action)))
         return torch.where(time_step.is_first().unsqueeze(-1), 1.0, probability)
 
     def _propose(
         self, features: torch.Tensor, before: torch.Tensor, act: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and log standard deviation of pi(a_hat | s, repeated values, b)."""
+        """Returns mean and log standard deviation of pi(a_hat | s, repeated values, b), `[..., A]` each."""
         return self.actor(self.actor_embedding(features, ((1.0 - act) * before, act)))
 
     # Learning --------------------------------------------------------------------------------------------------------
@@ -139,7 +140,7 @@ class SdarAlgorithm(SacAlgorithm):
         features, seen = self.encode(time_step.observation)
         frozen, before = features.detach(), time_step.prev_action
 
-        # b ~ beta(. | s, a-), straight through; a_hat ~ pi(. | s, a-, b) in the dimensions that act
+        # b ~ beta(. | s, a-), straight-through; a_hat ~ pi(. | s, a-, b) in the dimensions that act
         probability = self._acting_probability(seen, time_step)
         drawn = (torch.rand_like(probability) < probability).to(probability.dtype)
         act = drawn + probability - probability.detach()
@@ -149,7 +150,7 @@ class SdarAlgorithm(SacAlgorithm):
         log_pi = (act * log_pi_each).sum(-1)
         entropy = _bernoulli_entropy(probability).sum(-1)
 
-        # minimise alpha log pi - alpha_b H(beta) - min_i Q_i(s, a)
+        # Actor: minimise alpha log pi - alpha_b H(beta) - min_i Q_i(s, a)
         q_pi = self.weighted(self.min_over_critics(self.q_values(self.critics, frozen, action)))
         dq_da = self.action_gradient(q_pi, action)
         actor_loss = losses.action_gradient_loss(action, dq_da)
@@ -181,7 +182,7 @@ class SdarAlgorithm(SacAlgorithm):
     def calc_loss(self, experience: Experience, info: SdarTrainInfo) -> LossInfo:  # type: ignore[override]
         target = self.targets(experience, info)  # type: ignore[arg-type]
         critic_loss = self.critic_loss(info.prediction, target)
-        # The target entropies count for what was chosen: actions of the dimensions that act, selections after FIRST.
+        # Target entropies apply only to what was chosen: the actions of dimensions that act, and selections after FIRST.
         missing = self.temperature.target_entropy * (1.0 - info.acting)
         given = self.beta_temperature.target_entropy * experience.time_step.is_first().to(info.entropy.dtype)
         temperature_losses = {
@@ -200,7 +201,10 @@ class SdarAlgorithm(SacAlgorithm):
         return LossInfo(loss, {**common, **own}, self.segment_error(experience, info.q, target), detail)
 
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
-        """Dimensions whose action changes were acted in: cross-entropy of beta, and there the squared distance of the mode."""
+        """Returns the cloning loss: the cross-entropy of beta, plus the squared distance of the mode where a dimension acts.
+
+        A dimension counts as acting where the demonstrated action changed, and everywhere at FIRST.
+        """
         time_step, executed = nest.index(experience.time_step, slice(None, -1)), experience.time_step.prev_action[1:]
         features, before = self.actor_features(time_step.observation), time_step.prev_action
         act = ((executed != before) | time_step.is_first().unsqueeze(-1)).to(before.dtype)
@@ -220,18 +224,18 @@ class SdarAlgorithm(SacAlgorithm):
 
 
 def _mean_selected(experience: Experience, x: torch.Tensor) -> torch.Tensor:
-    """Mean of `x` `[T, B]` over the frames at which dimensions are selected, a scalar: not FIRST, where all act, nor LAST."""
+    """Averages `x` `[T, B]` over the frames with a selection: not FIRST, where all dimensions act, and not LAST. A scalar."""
     selected = (experience.time_step.step_type == StepType.MID).to(x.dtype)
     return (x * selected).sum() / selected.sum().clamp(min=1.0)
 
 
 def _each_dimension(mean: torch.Tensor, log_std: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """A sample of the squashed normal and the log-probability of each dimension, `[..., A]` both."""
+    """Samples the squashed normal. Returns actions and the log-probability of each dimension, `[..., A]` both."""
     action, log_prob = distributions.squashed_normal_sample(mean.unsqueeze(-1), log_std.unsqueeze(-1))
     return action.squeeze(-1), log_prob
 
 
 def _bernoulli_entropy(probability: torch.Tensor) -> torch.Tensor:
-    """Nats, elementwise; its gradient is finite at 0 and 1, where it is 0."""
+    """Returns the entropy in nats, elementwise. Its gradient is finite at 0 and 1, where it is 0."""
     p = probability.clamp(1e-6, 1.0 - 1e-6)
     return -(p * p.log() + (1.0 - p) * (1.0 - p).log())

@@ -1,8 +1,8 @@
-"""TD losses: which return the critics regress on.
+"""TD losses, which determine the return that the critics regress on.
 
-Each computes targets from the replayed time steps and the target values, and the error of values against them. They differ
-in their return alone; `RetraceTDLoss` needs an algorithm that stores probabilities. A loss of your own extends `BaseTDLoss`
-with its `returns`.
+Each computes targets from replayed time steps and target values, and the error of values against these targets. They differ
+only in their return. `RetraceTDLoss` needs an algorithm that stores probabilities. To write your own loss, extend
+`BaseTDLoss` and override `returns`.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from taac.ops import losses, value_ops
 
 @gin.configurable
 class BaseTDLoss(BoundAsItsBase):
-    """Squared or Huber's error between Q and a return; subclasses give the return.
+    """Squared or Huber error between Q and a return, which subclasses define.
 
-    The one owner of the discount: `BaseTDLoss.gamma` in a gin file is that of every TD loss, a user's own among them.
+    The discount is set here only: `BaseTDLoss.gamma` in a gin file applies to every TD loss, including a user's own.
 
     Args:
-        gamma: discount of a step, in [0, 1]; a sequence gives each part of a vector reward its own.
-        ignore_done: treat terminations as if the episode went on (the return bootstraps from the last state).
+        gamma: discount per step, in [0, 1]; a sequence sets one for each part of a vector reward.
+        ignore_done: bootstrap from the last state at terminations, as if the episode had continued.
         huber_delta: errors beyond +- this, in units of Q, count linearly (`losses.huber_td_error`); None: all are squared.
-            It holds for everything that the algorithm regresses on values: V and Q of SAC with a value network, TempoRL's
+            It applies to all value regression of the algorithm: also V and Q of SAC with a value network, and TempoRL's
             durations.
 
     Raises:
@@ -47,15 +47,16 @@ class BaseTDLoss(BoundAsItsBase):
         if huber_delta is not None and not 0 < huber_delta < math.inf:
             raise TaacError(f"{type(self).__name__}.huber_delta must be above 0, or None, got {huber_delta}")
         self.ignore_done, self.huber_delta = ignore_done, huber_delta
-        self.repeat_gamma = 1.0  # of a step inside a repeated action, as the environment has it
+        self.repeat_gamma = 1.0  # discount per step inside a repeated action, as in the environment
 
-    needs_probabilities = False  # of the rollout's actions, which not every algorithm stores
+    needs_probabilities = False  # whether it reads the probabilities of the rollout's actions, which few algorithms store
 
     def check(self, reward_dim: int | None, algorithm: str, stores_probabilities: bool = False) -> None:
         """Refuses a loss that does not fit the reward or the algorithm.
 
         Raises:
-            TaacError: a vector gamma of another length than the reward, or a loss that needs what is not stored.
+            TaacError: a vector gamma whose length differs from the reward's; a loss that needs probabilities that are not
+                stored.
         """
         if self.needs_probabilities and not stores_probabilities:
             raise TaacError(
@@ -74,13 +75,13 @@ class BaseTDLoss(BoundAsItsBase):
         signal_gammas: Sequence[float | None] = (),
         repeat_gamma: float = 1.0,
     ) -> BaseTDLoss:
-        """A copy for the rewards of an environment and an agent.
+        """Returns a copy for the rewards of an environment and an agent.
 
         Args:
             reward_dim: D, parts of the whole reward; None for a scalar reward.
-            parts: numbers of the parts that are learnt, which keep their own gammas; None: all.
-            signal_gammas: discounts of the last parts; None: as this loss has it.
-            repeat_gamma: discount of a step inside a repeated action, as the environment has it.
+            parts: indices of the parts that are learnt, which keep their own gammas; None: all.
+            signal_gammas: discounts of the last parts, those of reward signals; None: the gamma of this loss.
+            repeat_gamma: discount per step inside a repeated action, as in the environment.
         """
         loss = copy.copy(self)
         loss.repeat_gamma = repeat_gamma
@@ -94,9 +95,9 @@ class BaseTDLoss(BoundAsItsBase):
         return loss
 
     def discount(self, time_step: TimeStep) -> torch.Tensor:
-        """gamma times the discount received on arriving, `[T, B]`, or `[T, B, D]` if gamma is a vector."""
+        """Returns gamma times the discount received on arrival, `[T, B]`, or `[T, B, D]` if gamma is a vector."""
         discount = time_step.discount
-        if self.ignore_done:  # terminations alone, at which gamma^(k-1) of an action repeated k times is lost
+        if self.ignore_done:  # changes terminations only; restores the gamma^(k-1) of an action repeated k times
             inside = self.repeat_gamma ** (time_step.duration.to(discount.dtype) - 1)
             discount = torch.where(discount == 0, inside, discount)
         if self.gamma.dim() == 0:
@@ -106,19 +107,22 @@ class BaseTDLoss(BoundAsItsBase):
     def returns(
         self, time_step: TimeStep, value: torch.Tensor, switch: torch.Tensor, bonus: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """The critics' targets `[T-1, B]` or `[T-1, B, D]`, detached.
+        """Returns the critics' targets `[T-1, B]` or `[T-1, B, D]`, detached.
 
         Args:
             time_step: the replayed frames, `[T, B]`.
             value: target values, `[T, B]` or `[T, B, D]`; those of frame 0 are never read.
-            switch: `[T, B]` bool, whether the trajectory followed is broken at a frame, executed or newly sampled.
-            bonus: of value's shape, the entropy bonus that `value` contains, which a return of several steps pays at each
-                of them; None: targets pay no entropy.
+            switch: `[T, B]` bool, whether the trajectory is broken at a frame, by the executed switch or a newly sampled one.
+            bonus: the entropy bonus that `value` contains, with the shape of `value`. A multi-step return adds it at each
+                of its steps. None: targets contain no entropy.
         """
         raise NotImplementedError
 
     def error(self, q: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """Values `[N, T, B(, D)]` against a target `[T, B(, D)]`: squared or Huber's, summed over N, mean over D: `[T, B]`."""
+        """Returns the squared or Huber error `[T, B]` of values `[N, T, B(, D)]`: summed over N, averaged over D.
+
+        The target is `[T, B(, D)]`.
+        """
         if self.huber_delta is None:
             return losses.squared_td_error(q, target)
         return losses.huber_td_error(q, target, self.huber_delta)
@@ -128,7 +132,7 @@ class BaseTDLoss(BoundAsItsBase):
 class OneStepTDLoss(BaseTDLoss):
     """One-step TD: the error against `value_ops.one_step_return`.
 
-    Args, errors: `gamma` in [0, 1], `ignore_done` and `huber_delta`, as `BaseTDLoss`.
+    Args and errors are those of `BaseTDLoss`: `gamma` in [0, 1], `ignore_done` and `huber_delta`.
 
     Source: Sutton and Barto (2nd edition), equation 6.1; the critic's loss of SAC (arXiv:1812.05905), equation 5.
     """
@@ -143,7 +147,7 @@ class OneStepTDLoss(BaseTDLoss):
 class TDLoss(BaseTDLoss):
     """N-step TD over the whole segment, uncorrected: the error against `value_ops.n_step_return`.
 
-    Args, errors: `gamma` in [0, 1], `ignore_done` and `huber_delta`, as `BaseTDLoss`.
+    Args and errors are those of `BaseTDLoss`: `gamma` in [0, 1], `ignore_done` and `huber_delta`.
 
     Source: Sutton and Barto (2nd edition), equation 7.1; TAAC-Ntd of TAAC (arXiv:2104.06521), section 5.
     """
@@ -158,7 +162,7 @@ class TDLoss(BaseTDLoss):
 class TAACTDLoss(BaseTDLoss):
     """TAAC's compare-through TD: the error against `value_ops.compare_through_return`.
 
-    Args, errors: `gamma` in [0, 1], `ignore_done` and `huber_delta`, as `BaseTDLoss`.
+    Args and errors are those of `BaseTDLoss`: `gamma` in [0, 1], `ignore_done` and `huber_delta`.
 
     Source: Yu, Xu and Zhang, TAAC (arXiv:2104.06521), section 4.3.
     """
@@ -173,11 +177,18 @@ class TAACTDLoss(BaseTDLoss):
 
 @gin.configurable
 class RetraceTDLoss(BaseTDLoss):
-    """Retrace over the whole segment: `value_ops.retrace_return`. For algorithms that store the rollout's probabilities.
+    """Retrace over the whole segment: the error against `value_ops.retrace_return`.
+
+    It needs an algorithm that stores the probabilities of the rollout's actions.
 
     Args:
         lambda_: in [0, 1], `c = lambda min(1, pi / mu)`.
-        base: `gamma`, `ignore_done` and `huber_delta`, as of `BaseTDLoss`.
+        base: `gamma`, `ignore_done` and `huber_delta` of `BaseTDLoss`.
+
+    Raises:
+        TaacError: errors of `BaseTDLoss`; `lambda_` outside [0, 1].
+
+    Source: Munos et al. (arXiv:1606.02647).
     """
 
     needs_probabilities = True
@@ -191,12 +202,12 @@ class RetraceTDLoss(BaseTDLoss):
     def retrace(
         self, time_step: TimeStep, value: torch.Tensor, q: torch.Tensor, log_ratio: torch.Tensor
     ) -> torch.Tensor:
-        """The critics' targets `[T-1, B]` or `[T-1, B, D]`, detached.
+        """Returns the critics' targets `[T-1, B]` or `[T-1, B, D]`, detached.
 
         Args:
-            time_step, value: as `returns`.
+            time_step, value: see `returns`.
             q: `[T-1, B]` or `[T-1, B, D]`, target critics at the executed actions of frames 0..T-2.
-            log_ratio: `[T-1, B]`, `log pi - log mu` of those actions.
+            log_ratio: `[T-1, B]`, `log pi - log mu` of these actions.
         """
         trace = self.lambda_ * log_ratio.clamp(max=0.0).exp()
         return value_ops.retrace_return(

@@ -1,10 +1,10 @@
-"""TempoRL on the SAC backbone: first the action, then for how long to hold it.
+"""TempoRL on the SAC backbone: first choose the action, then how long to hold it.
 
-A second network values each duration j = 1..J of the action that the actor has just chosen, and learns it from the
-observed skips: an action held over states s_t..s_{t+j} is an example of every duration between any two of them.
+A second network values each duration j = 1..J of the action that the actor has just chosen. It learns from observed skips:
+an action held over states s_t..s_{t+j} is an example of every duration between any two of these states.
 
-Source: Biedenkapp, Rajan, Hutter and Lindauer, TempoRL: Learning When to Act (ICML 2021, arXiv:2106.05262), section 4; its
-continuous version is on DDPG.
+Source: Biedenkapp, Rajan, Hutter and Lindauer, TempoRL: Learning When to Act (ICML 2021, arXiv:2106.05262), section 4. The
+paper's continuous version uses DDPG.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from taac.ops import distributions, value_ops
 
 
 class TempoRLState(NamedTuple):
-    """What runs through time."""
+    """State carried through time."""
 
     action: torch.Tensor  # [B, A], the action being held
-    left: torch.Tensor  # [B] int64, for how many more steps; 0: decide anew
+    left: torch.Tensor  # [B] int64, remaining steps of the hold; 0: choose a new action
 
 
 class TempoRLInfo(NamedTuple):
-    """What the replay buffer keeps of a frame."""
+    """Stored with each frame in the replay buffer."""
 
     decided: torch.Tensor  # [B] bool, whether a new action was chosen here
 
 
 class TempoRLTrainInfo(NamedTuple):
-    """From `train_step` to `calc_loss`."""
+    """Passed from `train_step` to `calc_loss`."""
 
     sac: SacTrainInfo
-    # [1, T-1, B, J(, D)(, ...)], what is predicted for every duration of the executed action
+    # [1, T-1, B, J(, D)(, ...)], predictions for every duration of the executed action
     skip: torch.Tensor
 
 
@@ -49,23 +49,27 @@ class TempoRLTrainInfo(NamedTuple):
 class TempoRLAlgorithm(SacAlgorithm):
     """SAC whose actions are held for `argmax_j Q_skip(s, a, j)` steps, epsilon-greedily while exploring.
 
-    SAC itself learns from every environment step. `Q_skip(s_t, a_t, j)` regresses on the j rewards that followed and SAC's
-    target value of the state then: `sum_{i<j} gamma^i r_{t+1+i} + sum_{0<i<j} gamma^i h(s_{t+i}) + gamma^j V(s_{t+j})`, for
-    every duration that the replayed segment holds (mean over the durations of a frame). `h(s) = -alpha log pi(a~|s)` is the
-    entropy bonus that V contains, 0 without `entropy_in_target`: every duration contains that of the same steps, so that
-    durations compare by their rewards (see `value_ops.skip_returns`).
+    SAC itself learns from every environment step. `Q_skip(s_t, a_t, j)` regresses on the j rewards that followed, plus SAC's
+    target value of the state reached:
+
+        sum_{i<j} gamma^i r_{t+1+i} + sum_{0<i<j} gamma^i h(s_{t+i}) + gamma^j V(s_{t+j})
+
+    The loss uses every duration observed in the replayed segment, and averages over the durations of a frame. Here
+    `h(s) = -alpha log pi(a~|s)` is the entropy bonus that V contains; it is 0 without `entropy_in_target`. With h, every
+    duration contains the entropy of the same steps, so durations differ by their rewards only (see `value_ops.skip_returns`).
 
     Args:
-        max_skip: J, the longest duration; at most the segment length less one, beyond which segments hold no example.
+        observation_spec, action_spec: of the environment; actions are a vector in [-1, 1].
+        max_skip: J, the longest duration; at most the segment length minus one, because shorter segments cannot contain it.
         skip_epsilon: probability of a uniformly random duration while exploring.
         skip_critic_ctor: called with input size, `reward_dim`, `num_choices` and `num_critics=1`; see `CriticEnsemble`.
-        sac_arguments: everything else of `SacAlgorithm`, which is also where gin binds it.
+        sac_arguments: the other arguments of `SacAlgorithm`; bind them there in gin.
 
     Raises:
-        TaacError: as `SacAlgorithm`; settings out of range.
+        TaacError: errors of `SacAlgorithm`; settings out of range.
 
-    Assumed, as the paper's backbone is DDPG: V is SAC's soft value; gradients of `Q_skip` stay out of a shared encoder. The
-    paper's J is 20 on Pendulum, in a replay of skips of their own; here skips come from replayed segments.
+    Assumed, because the paper's backbone is DDPG: V is SAC's soft value; `Q_skip` sends no gradient to a shared encoder. On
+    Pendulum the paper uses J = 20 and a separate replay buffer of skips; here skips come from replayed segments.
     """
 
     def __init__(
@@ -121,14 +125,14 @@ class TempoRLAlgorithm(SacAlgorithm):
         return self._commit(state, action, torch.randint_like(state.left, 1, self.max_skip + 1))
 
     def _duration(self, features: torch.Tensor, action: torch.Tensor, epsilon: float) -> torch.Tensor:
-        """`argmax_j Q_skip(s, a, j)`, or uniformly random with probability `epsilon`; `[B]` int64, from 1."""
+        """Returns `argmax_j Q_skip(s, a, j)`, or a uniformly random j with probability `epsilon`; `[B]` int64, from 1."""
         best = self.weighted(self.q_values(self.skip_critic, features, action)[0]).argmax(-1) + 1
         uniform = torch.randint_like(best, 1, self.max_skip + 1)
         return torch.where(torch.rand(best.shape, device=best.device) < epsilon, uniform, best)
 
     @staticmethod
     def _commit(state: TempoRLState, action: torch.Tensor, duration: torch.Tensor) -> AlgStep:
-        """Goes on holding where there is something to hold, else takes up the new action for its duration."""
+        """Continues the held action if any steps are left; otherwise starts the new action for its duration."""
         decided = state.left == 0
         executed = torch.where(decided.unsqueeze(-1), action, state.action)
         left = torch.where(decided, duration, state.left) - 1
@@ -152,7 +156,7 @@ class TempoRLAlgorithm(SacAlgorithm):
             self.max_skip,
             info.sac.bonus,
         )
-        # [J, T-1, B]: the error of each duration, then the mean over those that happened
+        # [J, T-1, B]: the error of each duration, then the mean over the durations that happened
         errors = [self.value_error(self.skip_critic, p, g) for p, g in zip(info.skip.unbind(3), target)]
         skip_error = torch.stack(errors)
         skip_loss = (skip_error * happened).sum(0) / happened.sum(0).clamp(min=1)

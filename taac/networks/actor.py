@@ -1,4 +1,4 @@
-"""Actors: from features to a squashed normal's mean and log standard deviation, or to the logits of choices."""
+"""Actors: map features to the mean and log standard deviation of a squashed normal, or to the logits of choices."""
 
 from __future__ import annotations
 
@@ -16,17 +16,20 @@ from taac.networks.layers import Mlp, head_linear, in_full_precision, scaled_lin
 
 @gin.configurable
 class ActorNetwork(nn.Module):
-    """Layers, then mean and state-dependent log standard deviation (of the normal before tanh).
+    """Hidden layers, then mean and state-dependent log standard deviation (of the normal before tanh).
 
     Args:
         input_size: width of the features.
         action_size: dimensions A of the action.
         hidden_layers: widths.
-        log_std_min, log_std_max: the log standard deviation is clipped to these.
-        head_init_range: if given, the head's weights are uniform in [-w, w] instead of truncated normal with gain 0.3.
-        head_bias_init_range: the head's biases are uniform in [-w, w]; 0: they begin at 0.
+        log_std_min, log_std_max: the log standard deviation is clipped to this range.
+        head_init_range: if set, the head's weights are uniform in [-w, w] instead of truncated normal with gain 0.3.
+        head_bias_init_range: the head's biases are initialised uniformly in [-w, w]; 0: they start at 0.
         activation: called without arguments, once for each layer: `@ReLU`, `@ELU`, `@LeakyReLU`, `@Tanh`, `@GELU` or `@SiLU` of
             torch.nn, or one of your own.
+
+    Raises:
+        TaacError: `log_std_min` not below `log_std_max`; settings out of range; an activation that is already constructed.
     """
 
     def __init__(
@@ -49,20 +52,20 @@ class ActorNetwork(nn.Module):
         self.log_std_min, self.log_std_max = log_std_min, log_std_max
 
     def forward(self, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """`[..., input_size]` to mean and log standard deviation, `[..., A]` each."""
+        """Maps features `[..., input_size]` to mean and log standard deviation, `[..., A]` each."""
         mean, log_std = in_full_precision(self.head, self.hidden(features)).chunk(2, dim=-1)
         return mean, log_std.clamp(self.log_std_min, self.log_std_max)
 
 
 @gin.configurable
 class CategoricalActorNetwork(nn.Module):
-    """Layers, then a logit for each choice of a discrete action.
+    """Hidden layers, then a logit for each choice of a discrete action.
 
     Args:
         input_size: width of the features.
         num_choices: C.
         hidden_layers: widths.
-        head_init_range, head_bias_init_range, activation: as of `ActorNetwork`.
+        head_init_range, head_bias_init_range, activation: see `ActorNetwork`.
     """
 
     def __init__(
@@ -80,19 +83,19 @@ class CategoricalActorNetwork(nn.Module):
         self.head = head_linear(fan_in, num_choices, head_init_range, head_bias_init_range)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """`[..., input_size]` to logits `[..., C]`."""
+        """Maps features `[..., input_size]` to logits `[..., C]`."""
         return in_full_precision(self.head, self.hidden(features))
 
 
 @gin.configurable(denylist=["input_size", "hidden_layers", "num_switches"])
 class SwitchNetwork(nn.Module):
-    """Layers, then the logits of switching.
+    """Hidden layers, then the logits of switching.
 
     Args:
         input_size: width of the features.
         hidden_layers: widths.
-        num_switches: how many there are, each independent of the others given the features.
-        head_init_range, head_bias_init_range, activation: as of `ActorNetwork`.
+        num_switches: number of switches, each independent of the others given the features.
+        head_init_range, head_bias_init_range, activation: see `ActorNetwork`.
     """
 
     def __init__(
@@ -110,19 +113,21 @@ class SwitchNetwork(nn.Module):
         self.head = head_linear(fan_in, num_switches, head_init_range, head_bias_init_range)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """`[..., input_size]` to `[..., num_switches]`."""
+        """Maps features `[..., input_size]` to logits `[..., num_switches]`."""
         return in_full_precision(self.head, self.hidden(features))
 
 
 class TrajectoryEmbedding(nn.Module):
-    """The observation's features beside the previous trajectory, each part through its own linear layer.
+    """Concatenates the observation's features with the previous trajectory, each part embedded by its own linear layer.
 
-    Source: TAAC (arXiv:2104.06521), appendix on network structure. Weights are uniform with standard deviation
-    1/sqrt(A), so that each part arrives at the scale of the observation; biases 0.
+    Weights are uniform with standard deviation 1/sqrt(A), so that each embedded part has the scale of the features; biases
+    are 0.
 
     Args:
         feature_size: width of the features, and of each embedded part.
         part_sizes: width A of each part of the trajectory.
+
+    Source: TAAC (arXiv:2104.06521), appendix on network structure.
     """
 
     def __init__(self, feature_size: int, part_sizes: Sequence[int]):
@@ -131,6 +136,6 @@ class TrajectoryEmbedding(nn.Module):
         self.output_size = feature_size * (1 + len(part_sizes))
 
     def forward(self, features: torch.Tensor, tau: Nest) -> torch.Tensor:
-        """Features `[..., F]` and a trajectory (or any nest) of parts `[..., A]` to `[..., output_size]`."""
+        """Maps features `[..., F]` and a trajectory (or any nest) of parts `[..., A]` to `[..., output_size]`."""
         embedded = [layer(part) for layer, part in zip(self.parts, nest.flatten(tau))]
         return torch.cat([features, *embedded], dim=-1)

@@ -17,22 +17,25 @@ from taac.networks.layers import EnsembleLinear, activation_module, check_ranges
 
 @gin.configurable
 class CriticEnsemble(nn.Module):
-    """N critics `Q_i(s, a)` that share nothing but their input.
+    """N critics `Q_i(s, a)` that share only their input.
 
-    Of a reward of D parts, each critic is D networks that share nothing but their input, so that no part shapes what is learnt of
-    another.
+    For a reward of D parts, each critic is D networks that share only their input, so that no part influences what is learnt
+    for another.
 
     Args:
-        input_size: width of the features and of every action part together.
+        input_size: width of the features and all action parts together.
         reward_dim: D for a reward of D parts; None for a scalar reward.
-        num_choices: C values at once, one for each choice of a discrete action; None: no discrete action.
+        num_choices: number C of values returned at once, one per choice of a discrete action; None: no discrete action.
         num_critics: N, 1 or more.
         hidden_layers: widths.
-        last_init_range: the last layer's weights are uniform in +- this.
-        last_bias_init_range: the last layer's biases are uniform in +- this.
+        last_init_range: the last layer's weights are initialised uniformly in +- this.
+        last_bias_init_range: the last layer's biases are initialised uniformly in +- this.
         activation: called without arguments; see `ActorNetwork`.
-        share_hidden_layers: whether the parts of a reward share a critic's hidden layers: 1/D of the work, but the part whose
-            errors are largest decides what these layers learn.
+        share_hidden_layers: whether the parts of a reward share a critic's hidden layers. This costs 1/D of the work, but the
+            part with the largest errors then dominates what these layers learn.
+
+    Raises:
+        TaacError: settings out of range; an activation that is already constructed.
     """
 
     def __init__(
@@ -53,7 +56,7 @@ class CriticEnsemble(nn.Module):
         check_ranges(last_init_range, last_bias_init_range)
         check_widths(hidden_layers)
         sizes = [input_size, *hidden_layers]
-        self.networks_each = 1 if share_hidden_layers else reward_dim or 1  # of a critic
+        self.networks_each = 1 if share_hidden_layers else reward_dim or 1  # networks per critic
         networks = num_critics * self.networks_each
         self.hidden = nn.ModuleList(
             EnsembleLinear(networks, fan_in, fan_out) for fan_in, fan_out in itertools.pairwise(sizes)
@@ -65,7 +68,7 @@ class CriticEnsemble(nn.Module):
         self.activation = activation_module(activation)
 
     def forward(self, features: torch.Tensor, *action: torch.Tensor) -> torch.Tensor:
-        """Features `[..., F]` and action parts `[..., A]` to `[N, ...(, C)(, D)]`: choices and reward parts if there are any."""
+        """Maps features `[..., F]` and action parts `[..., A]` to `[N, ...(, C)(, D)]`; C choices and D reward parts, if any."""
         x = torch.cat([features, *action], dim=-1)
         batch = x.shape[:-1]
         x = x.reshape(1, -1, x.shape[-1]).expand(self.num_critics * self.networks_each, -1, -1)
@@ -77,7 +80,7 @@ class CriticEnsemble(nn.Module):
         return q.reshape(self.num_critics, self.networks_each, *batch, *self.output_shape[:-1]).movedim(1, -1)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Explains the state of critics whose parts of a reward shared hidden layers, before torch lists shapes."""
+        """Explains a mismatch in parts of the reward or in shared hidden layers, before torch reports mere shapes."""
         stored, errors = state_dict.get(f"{prefix}last.weight"), args[-1]
         if self.reward_dim is not None and stored is not None and stored.shape[0] == self.num_critics:
             choices = math.prod(self.output_shape) // self.reward_dim

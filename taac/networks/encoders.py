@@ -1,4 +1,4 @@
-"""From a nested observation to one feature vector."""
+"""Encoders from a nested observation to one feature vector."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from taac.specs import GLOBAL_STATE, TensorSpec
 class ImageEncoder(nn.Module):
     """Convolutions and one linear layer, each followed by an activation, over an image of shape `[H, W, C]`.
 
-    uint8 images are scaled to [0, 1]; float images are taken as they are.
+    uint8 images are scaled to [0, 1]; float images are not scaled.
 
     Args:
         spec: the image's spec.
@@ -48,7 +48,7 @@ class ImageEncoder(nn.Module):
                 f"ImageEncoder needs as many channels as kernels and strides, got {channels}, {kernels}, {strides}"
             )
         height, width, depth = spec.shape
-        if height < min(width, depth):  # of [84, 84, 3] the last is the least; a board may have more planes than rows
+        if height < min(width, depth):  # in [84, 84, 3] the last is the smallest; a board may have more planes than rows
             raise TaacError(
                 f"an image of shape {list(spec.shape)} seems to have its channels first, or to be a stack of frames: the first "
                 "dimension is the least. ImageEncoder reads [height, width, channels]: move the first dimension to the end with "
@@ -78,13 +78,13 @@ class ImageEncoder(nn.Module):
         self.output_size = output_size
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
-        """`[M, H, W, C]` to `[M, output_size]`."""
+        """Maps images `[M, H, W, C]` to features `[M, output_size]`."""
         x = image.movedim(-1, -3).to(torch.float32) * self.scale
         return self.activation(self.projection(self.convolutions(x).flatten(1)))
 
 
 def is_image(spec: TensorSpec) -> bool:
-    """Whether a leaf is a picture `[H, W, C]`: of rank 3, and uint8 or floats with finite bounds."""
+    """Returns whether a leaf is an image `[H, W, C]`: not categorical, of rank 3, and uint8 or a number with finite bounds."""
     if len(spec.shape) != 3 or spec.is_categorical:
         return False
     bounds = (spec.minimum, spec.maximum)
@@ -95,20 +95,21 @@ def is_image(spec: TensorSpec) -> bool:
 class ObservationEncoder(nn.Module):
     """Concatenates the encoded leaves of an observation nest of any depth.
 
-    An image goes through a network of its own, a categorical leaf becomes one-hot, everything else is flattened.
-    Without images there are no parameters. An image has rank 3, and is uint8 or bounded; a grid of floats without
-    bounds is no picture (highway-env's occupancy grids `[features, 12, 12]` do not even have channels last).
+    Each image is encoded by a network of its own, a categorical leaf becomes one-hot, and everything else is flattened.
+    Without images there are no parameters. An image has rank 3, and is uint8 or bounded. A grid of floats without bounds is
+    not an image (highway-env's occupancy grids `[features, 12, 12]` do not even have channels last).
 
-    A vector of bytes (uint8 of rank 1 or 0, such as the memory of a console) is divided by its space's upper bounds, 255 if
-    there are none, so it lies in [0, 1]. Bytes of rank 2, or 4 and more, are refused: they may be pictures.
+    A vector of bytes (uint8 of rank 0 or 1, such as the memory of a console) is divided by its space's upper bounds, or by
+    255 if it has none, so that it lies in [0, 1]. Bytes of rank 2, or of rank 4 and more, are refused, because they may be
+    images.
 
     Args:
         observation_spec: nest of `TensorSpec`.
-        image_encoder_ctor: called with an image's spec; gives a module with `output_size`, from `[M, H, W, C]` to
+        image_encoder_ctor: called with an image's spec; returns a module with `output_size` that maps `[M, H, W, C]` to
             `[M, output_size]`.
 
     Raises:
-        TaacError: bytes that are neither a picture nor a vector.
+        TaacError: bytes that are neither an image nor a vector.
     """
 
     def __init__(self, observation_spec: Nest, image_encoder_ctor: Callable[..., nn.Module] = ImageEncoder):
@@ -133,7 +134,7 @@ class ObservationEncoder(nn.Module):
                     self.register_buffer(f"scale_{number}", scale, persistent=False)
 
     def forward(self, observation: Nest) -> torch.Tensor:
-        """Leaves `[..., *shape]` to `[..., output_size]`, float32."""
+        """Maps leaves `[..., *shape]` to features `[..., output_size]`, float32."""
         leaves = nest.flatten(observation)
         parts = [self._encode(i, leaf, spec) for i, (leaf, (_, spec)) in enumerate(zip(leaves, self._specs))]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
@@ -154,7 +155,7 @@ class ObservationEncoder(nn.Module):
 
 
 def _check_bytes(path: str, spec: TensorSpec) -> None:
-    """Refuses uint8 leaves that are neither images `[H, W, C]` nor vectors."""
+    """Refuses uint8 leaves that are neither images `[H, W, C]`, nor vectors, nor scalars."""
     if spec.dtype != torch.uint8 or len(spec.shape) in (0, 1, 3):
         return
     name, shape = f"the observation '{path}'" if path else "the observation", list(spec.shape)
@@ -172,17 +173,17 @@ def _check_bytes(path: str, spec: TensorSpec) -> None:
 
 @gin.configurable
 class LocalEncoder(nn.Module):
-    """Encodes what an actor sees where critics see more: all of a Dict observation but its key `global_state`.
+    """Encodes everything in a Dict observation except its key `global_state`, for actors that see less than the critics.
 
-    As an algorithm's `actor_encoder_ctor` it makes the critics centralised: they are trained on the global state, and acting
-    does not need it.
+    Used as an algorithm's `actor_encoder_ctor`, it makes the critics centralised: they are trained on the global state, and
+    acting does not need it.
 
     Args:
         observation_spec: a dict with the key `global_state` and others.
-        encoder_ctor: called with the spec of the others; see `ObservationEncoder`.
+        encoder_ctor: called with the spec of the other keys; see `ObservationEncoder`.
 
     Raises:
-        TaacError: no such key, or nothing else.
+        TaacError: an observation without the key `global_state`, or without other keys.
 
     Source: Lowe et al., Multi-Agent Actor-Critic for Mixed Cooperative-Competitive Environments (arXiv:1706.02275), section 4.1.
     """
@@ -201,7 +202,7 @@ class LocalEncoder(nn.Module):
         self.output_size = int(self.encoder.output_size)  # type: ignore[arg-type]
 
     def forward(self, observation: Nest) -> torch.Tensor:
-        """Leaves `[..., *shape]` to `[..., output_size]`."""
+        """Maps leaves `[..., *shape]` to features `[..., output_size]`."""
         return self.encoder(self._local(observation))
 
     @staticmethod

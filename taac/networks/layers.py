@@ -14,14 +14,11 @@ from taac import nest
 from taac.data_structures import Nest
 from taac.errors import TaacError
 
-_TRUNCATED_STD = 0.87962566103423978  # of a standard normal that is cut at two standard deviations
+_TRUNCATED_STD = 0.87962566103423978  # standard deviation of a standard normal truncated at +-2
 
 
 class EnsembleLinear(nn.Module):
-    """N linear maps side by side, in one batched product: `y[n] = x[n] W[n] + b[n]`.
-
-    Args of `forward`: x `[N, M, I]`. Returns `[N, M, O]`.
-    """
+    """N linear maps in one batched product: `y[n] = x[n] W[n] + b[n]`, x `[N, M, I]` to y `[N, M, O]`."""
 
     def __init__(
         self,
@@ -31,7 +28,7 @@ class EnsembleLinear(nn.Module):
         weight_range: float | None = None,
         bias_range: float = 0.0,
     ):
-        """Weights are uniform in +-weight_range (default: +-1/sqrt(input_size)), biases in +-bias_range."""
+        """Initialises weights uniformly in +-weight_range (default: +-1/sqrt(input_size)), biases in +-bias_range."""
         super().__init__()
         bound = 1.0 / math.sqrt(input_size) if weight_range is None else weight_range
         self.weight = nn.Parameter(torch.empty(ensemble_size, input_size, output_size).uniform_(-bound, bound))
@@ -44,11 +41,11 @@ class EnsembleLinear(nn.Module):
 
 
 def in_full_precision(layer: Callable[..., Any], x: torch.Tensor, *inputs: Nest) -> Any:
-    """`layer(x, *inputs)`, in float32 under automatic mixed precision too.
+    """Returns `layer(x, *inputs)`, computed in float32 even under automatic mixed precision.
 
-    For layers whose result is not the input of another one: values, means, logits, memories. bfloat16 has 8 bits, so that a
-    value of 100 would be rounded to a multiple of 0.5, and the switching probability, which follows from a difference of two
-    values, would change by more than 0.1.
+    It is for outputs that feed no further layer: values, means, logits, memories. bfloat16 has 8 bits of precision, so a value
+    of 100 would be rounded to a multiple of 0.5. The switching probability depends on a difference of two values, and would
+    change by more than 0.1.
     """
     if not torch.is_autocast_enabled(x.device.type):
         return layer(x, *inputs)
@@ -61,7 +58,7 @@ def _full_precision(x: torch.Tensor) -> torch.Tensor:
 
 
 def xavier_linear(input_size: int, output_size: int) -> nn.Linear:
-    """A linear layer with Xavier-uniform weights and zero bias."""
+    """Returns a linear layer with Xavier-uniform weights and zero biases."""
     layer = nn.Linear(input_size, output_size)
     nn.init.xavier_uniform_(layer.weight)
     nn.init.zeros_(layer.bias)
@@ -69,10 +66,14 @@ def xavier_linear(input_size: int, output_size: int) -> nn.Linear:
 
 
 def scaled_linear(input_size: int, output_size: int, gain: float, distribution: str) -> nn.Linear:
-    """A linear layer whose weights have standard deviation `gain / sqrt(input_size)`, and zero bias.
+    """Returns a linear layer with weights of standard deviation `gain / sqrt(input_size)` and zero biases.
 
     Args:
-        distribution: "truncated_normal" (cut at two standard deviations of the normal that is cut) or "uniform".
+        distribution: "truncated_normal" or "uniform". The normal is truncated at two standard deviations of the untruncated
+            one.
+
+    Raises:
+        ValueError: another distribution.
     """
     layer = nn.Linear(input_size, output_size)
     std = gain / math.sqrt(input_size)
@@ -90,10 +91,13 @@ def scaled_linear(input_size: int, output_size: int, gain: float, distribution: 
 def head_linear(
     input_size: int, output_size: int, init_range: float | None = None, bias_init_range: float = 0.0
 ) -> nn.Linear:
-    """A policy's last layer: weights truncated normal with gain 0.3, biases 0, unless ranges are given.
+    """Returns a policy's last layer: weights truncated normal with gain 0.3, biases 0, unless ranges are set.
 
     Args:
-        init_range, bias_init_range: weights, biases uniform in +- this.
+        init_range, bias_init_range: weights and biases are initialised uniformly in +- these.
+
+    Raises:
+        TaacError: a negative or infinite range.
     """
     check_ranges(init_range or 0.0, bias_init_range)
     layer = scaled_linear(input_size, output_size, 0.3, "truncated_normal")
@@ -105,17 +109,17 @@ def head_linear(
 
 
 def check_ranges(*ranges: float) -> None:
-    """Raises TaacError unless each is 0 or more."""
+    """Raises TaacError unless each range is finite and 0 or more."""
     for value in ranges:
         if not 0 <= value < math.inf:
             raise TaacError(f"the range of a last layer's first weights or biases must be 0 or more, got {value}")
 
 
 def activation_module(activation: Callable[..., nn.Module]) -> nn.Module:
-    """A module of its own; of ReLU one that works in place, which leaves the numbers as they are.
+    """Constructs an activation module. ReLU works in place, which does not change its results.
 
     Raises:
-        TaacError: a module that is made already.
+        TaacError: `activation` is already constructed.
     """
     if isinstance(activation, nn.Module):
         name = type(activation).__name__
@@ -127,7 +131,7 @@ def activation_module(activation: Callable[..., nn.Module]) -> nn.Module:
 
 
 def check_widths(hidden_layers: Sequence[int]) -> None:
-    """Raises TaacError unless each is 1 or more."""
+    """Raises TaacError unless each width is 1 or more."""
     if any(width < 1 for width in hidden_layers):
         raise TaacError(f"the widths of hidden layers must be 1 or more, got {tuple(hidden_layers)}; () is none at all")
 
@@ -143,7 +147,7 @@ class Mlp(nn.Sequential):
         super().__init__(*layers)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        # As a matrix: of more dimensions, `linear` gives a view, and the gradient of what is done to a view in place is
-        # copied three times.
+        # Flatten to a matrix: with more dimensions `linear` returns a view, and in-place operations on a view copy the gradient
+        # three times.
         y = super().forward(x.reshape(-1, x.shape[-1]))
         return y.reshape(*x.shape[:-1], y.shape[-1])

@@ -1,4 +1,4 @@
-"""Running normalisation of rewards and observations. Raw values are stored in the replay buffer."""
+"""Running normalisation of rewards and observations. The replay buffer stores raw values."""
 
 from __future__ import annotations
 
@@ -16,24 +16,30 @@ from taac.specs import TensorSpec
 class RewardNormalizer(nn.Module):
     """Normalises sampled rewards by an adaptive running mean and variance, then clips.
 
-    At call k (from 0, so that the first batch sets them) the running mean and second moment move towards the batch's by
-    `8 / (8 + k)`; then `(r - mean) / sqrt(var + 1e-10)`, clipped to +-clip. Each part of a vector reward has its own statistics.
+    At call k the running mean and second moment move towards the batch's by the rate `8 / (8 + k)`. k counts from 0, so the
+    first batch sets them. The result is `(r - mean) / sqrt(var + 1e-10)`, clipped to +-clip. Each part of a vector reward has
+    its own statistics.
 
-    A reward r of k environment steps, an action having been repeated, is normalised as their sum. The statistics are those of
-    `x = r / k`, each sampled frame counting once, whatever its k: with their mean m and second moment s,
+    A reward r of an action repeated for k environment steps is normalised as the sum of k steps. The statistics are those of
+    `x = r / k`, where each sampled frame counts once, whatever its k. With their mean m and second moment s,
 
         r' = k * clip((r / k - m) / sqrt(s - m^2 + 1e-10))
 
-    They are not the moments of single-step rewards, which only a wrapper inside the repeat sees. With plain sums of k steps
-    each, m is the same, but `Var(x) = Var(r_i) - E[variance of r_i within a repeat]`: as large where rewards are constant
-    within a repeat, k times smaller where they are independent. Then r' is up to sqrt(k) times larger than with single-step
-    moments, and a clip of c cuts at c deviations of x. With discounted sums, `r = sum_i gamma^i r_i`, x of a constant reward is
-    smaller by the factor `(1 - gamma^k) / (k (1 - gamma))`. A repeat that an episode's end cuts short counts as much as a whole
-    one, and FIRST, to which no action led, as one step with reward 0.
+    These are not the moments of single-step rewards, which only a wrapper inside the repeat can see. If r is the plain sum of
+    k steps, m is the same, but `Var(x) = Var(r_i) - E[variance of r_i within a repeat]`. That equals the single-step variance
+    if rewards are constant within a repeat, and is k times smaller if they are independent. Then r' is up to sqrt(k) times
+    larger than with single-step moments, and a clip of c applies at c standard deviations of x.
+
+    If r is a discounted sum, `r = sum_i gamma^i r_i`, a constant reward makes x smaller by the factor
+    `(1 - gamma^k) / (k (1 - gamma))`. A repeat cut short by the end of an episode counts as much as a whole one. FIRST, which
+    follows no action, counts as one step with reward 0.
 
     Args:
         reward_dim: D, or None for a scalar reward.
-        clip: in standard deviations; None does not clip.
+        clip: in standard deviations; None: no clipping.
+
+    Raises:
+        TaacError: a clip that is not above 0.
 
     Source: the settings published with TAAC (arXiv:2104.06521).
     """
@@ -56,7 +62,7 @@ class RewardNormalizer(nn.Module):
 
     @torch.no_grad()
     def update(self, reward: torch.Tensor, duration: torch.Tensor | None = None) -> None:
-        """Moves the statistics towards those of a batch `[T, B]` or `[T, B, D]` of durations `[T, B]` (None: 1)."""
+        """Moves the statistics towards those of rewards `[T, B]` or `[T, B, D]` with durations `[T, B]` (None: 1)."""
         rate = self.SPEED / (self.SPEED + self.calls)
         reward = reward.to(torch.float64) / self._steps(reward, duration)
         self.mean.lerp_(reward.mean((0, 1)), rate)
@@ -64,7 +70,7 @@ class RewardNormalizer(nn.Module):
         self.calls += 1
 
     def forward(self, reward: torch.Tensor, duration: torch.Tensor | None = None) -> torch.Tensor:
-        """`[T, B]` or `[T, B, D]` of durations `[T, B]` (None: 1), normalised with the present statistics."""
+        """Normalises rewards `[T, B]` or `[T, B, D]` with durations `[T, B]` (None: 1) by the current statistics."""
         variance = (self.second_moment - self.mean.square()).clamp(min=0.0)
         steps = self._steps(reward, duration)
         normalized = (reward / steps - self.mean) / (variance + 1e-10).sqrt()
@@ -74,7 +80,7 @@ class RewardNormalizer(nn.Module):
 
     @staticmethod
     def _steps(reward: torch.Tensor, duration: torch.Tensor | None) -> torch.Tensor | float:
-        """Durations that broadcast with rewards; 1 at FIRST, which no action led to."""
+        """Reshapes durations to broadcast with rewards; 1 at FIRST, which follows no action."""
         if duration is None:
             return 1.0
         return duration.clamp(min=1).reshape(*duration.shape, *(1,) * (reward.dim() - duration.dim()))
@@ -82,14 +88,17 @@ class RewardNormalizer(nn.Module):
 
 @gin.configurable
 class ObservationNormalizer(nn.Module):
-    """Normalises float observations by the mean and variance of all that rollouts have seen, then clips.
+    """Normalises float observations by the mean and variance of all observations in rollouts, then clips.
 
-    Images (uint8) and categorical leaves pass unchanged. Only rollouts update the statistics, by the exact parallel
-    algorithm of Chan et al. (1979); replayed batches are normalised with the statistics of the moment.
+    Images (uint8) and categorical leaves are unchanged. Only rollouts update the statistics, by the exact parallel
+    algorithm of Chan et al. (1979). Replayed batches are normalised with the current statistics.
 
     Args:
         observation_spec: nest of `TensorSpec`.
-        clip: in standard deviations; None does not clip.
+        clip: in standard deviations; None: no clipping.
+
+    Raises:
+        TaacError: a clip that is not above 0.
     """
 
     def __init__(self, observation_spec: Nest, clip: float | None = 10.0):
@@ -111,7 +120,7 @@ class ObservationNormalizer(nn.Module):
 
     @torch.no_grad()
     def update(self, observation: Nest) -> None:
-        """Takes in a batch of observations, leaves `[B, ...]`."""
+        """Adds a batch of observations, leaves `[B, ...]`, to the statistics."""
         leaves = nest.flatten(observation)
         batch = leaves[0].shape[0]
         total = self.count + batch
@@ -125,7 +134,7 @@ class ObservationNormalizer(nn.Module):
         self.count.copy_(total)
 
     def forward(self, observation: Nest) -> Nest:
-        """Leaves `[..., *shape]`, normalised with the present statistics; unchanged while there are none."""
+        """Normalises leaves `[..., *shape]` by the current statistics; returns them unchanged while there are none."""
         leaves = [self._normalize(number, leaf) for number, leaf in enumerate(nest.flatten(observation))]
         return nest.pack_like(observation, leaves)
 
@@ -133,7 +142,7 @@ class ObservationNormalizer(nn.Module):
         if not hasattr(self, f"mean_{number}"):
             return leaf
         mean, squares = getattr(self, f"mean_{number}"), getattr(self, f"squares_{number}")
-        # One observation has no variance yet: the scale is 1 until there are two.
+        # A single observation has no variance, so the scale is 1 until there are two.
         variance = torch.where(self.count > 1, squares / self.count.clamp(min=1), torch.ones_like(squares))
         normalized = (leaf - mean.to(leaf.dtype)) * (variance + 1e-8).rsqrt().to(leaf.dtype)
         if self.clip is not None:

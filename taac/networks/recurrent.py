@@ -29,11 +29,11 @@ class GRUMemory(nn.GRUCell):
         self.output_size = output_size
 
     def initial_state(self, batch_size: int) -> torch.Tensor:
-        """Zeros `[B, output_size]`."""
+        """Returns zeros `[B, output_size]`."""
         return self.weight_hh.new_zeros(batch_size, self.output_size)
 
     def forward(self, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
-        """`[B, input_size]` and the state to the output `[B, output_size]` and the next state."""
+        """Maps x `[B, input_size]` and the state to the output `[B, output_size]` and the next state."""
         hidden = in_full_precision(super().forward, x, state)
         return hidden, hidden
 
@@ -52,27 +52,27 @@ class LSTMMemory(nn.LSTMCell):
         self.output_size = output_size
 
     def initial_state(self, batch_size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Zeros, twice `[B, output_size]`."""
+        """Returns two zero tensors `[B, output_size]`, for h and c."""
         zeros = self.weight_hh.new_zeros(batch_size, self.output_size)
         return zeros, zeros
 
     def forward(self, x: torch.Tensor, state: Nest) -> tuple[torch.Tensor, Nest]:  # type: ignore[override]
-        """`[B, input_size]` and the state to the output `[B, output_size]` and the next state."""
+        """Maps x `[B, input_size]` and the state to the output `[B, output_size]` and the next state."""
         hidden, cell = in_full_precision(super().forward, x, state)
         return hidden, (hidden, cell)
 
 
 @gin.configurable
 class RecurrentEncoder(nn.Module):
-    """What was observed and done so far, as features: an encoder of the observation, then a memory.
+    """Encodes the history of observations and actions as features: an encoder of the observation, then a memory.
 
     Args:
         observation_spec: nest of specs.
         action_size: dimensions A of the action.
-        encoder_ctor: called with the observation spec; a module with `output_size`.
-        memory_ctor: called with the input's width; a module with `output_size`, `initial_state(batch_size)`, and
-            `forward(x, state)` to output and next state, as `GRUMemory` and `LSTMMemory`.
-        sees_action: whether the memory takes the previous action beside the observation.
+        encoder_ctor: called with the observation spec; returns a module with `output_size`.
+        memory_ctor: called with the input's width; returns a module with `output_size`, `initial_state(batch_size)`, and
+            `forward(x, state)`, which returns output and next state; see `GRUMemory` and `LSTMMemory`.
+        sees_action: whether the memory receives the previous action together with the observation.
     """
 
     def __init__(
@@ -90,11 +90,11 @@ class RecurrentEncoder(nn.Module):
         self.output_size = int(self.memory.output_size)  # type: ignore[arg-type]
 
     def initial_state(self, batch_size: int) -> Nest:
-        """The memory at FIRST."""
+        """Returns the memory's state at FIRST."""
         return self.memory.initial_state(batch_size)  # type: ignore[operator]
 
     def forward(self, time_step: TimeStep, state: Nest) -> tuple[torch.Tensor, Nest]:
-        """One step `[B]`: the features `[B, output_size]`, and the memory after it."""
+        """Advances one step `[B]`. Returns the features `[B, output_size]` and the memory's next state."""
         return self.memory(self._input(time_step), state)
 
     def _input(self, time_step: TimeStep) -> torch.Tensor:
@@ -102,10 +102,10 @@ class RecurrentEncoder(nn.Module):
         return torch.cat([x, time_step.prev_action], dim=-1) if self.sees_action else x
 
     def unroll(self, time_step: TimeStep, state: Nest, burn_in: int = 0) -> torch.Tensor:
-        """Features `[T - burn_in, B, output_size]` of a replayed segment `[T, B]`.
+        """Returns features `[T - burn_in, B, output_size]` of a replayed segment `[T, B]`.
 
-        The memory begins as it was stored with frame 0, and anew at each FIRST after it. The first `burn_in` frames
-        only bring it up to date: no gradient flows through them.
+        The memory starts from the state stored with frame 0, and is reset at each later FIRST. The first `burn_in` frames
+        only update the memory; no gradient flows through them.
 
         Source: stored state and burn-in, Kapturowski et al., R2D2 (ICLR 2019), section 3.
         """

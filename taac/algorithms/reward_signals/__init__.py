@@ -1,4 +1,4 @@
-"""Rewards beside the task's, one file each."""
+"""Additional rewards beside the task's, one file each."""
 
 from taac.algorithms.reward_signals.gail import GAIL
 from taac.algorithms.reward_signals.icm import ICM

@@ -21,19 +21,22 @@ from taac.ops.schedules import Schedule
 
 @gin.configurable
 class GAIL(RewardSignal):
-    """Imitation: `r = -log(1 - D(s, a))`, with D the probability that a discriminator gives to (s, a) being demonstrated.
+    """Imitation: `r = -log(1 - D(s, a))`, where D is a discriminator's probability that (s, a) was demonstrated.
 
-    The reward is above 0 everywhere: where the task ends by failure that helps, where it ends by success it keeps the agent
-    from ending it; there, let the TD loss `ignore_done`.
+    The reward is always positive, which rewards longer episodes. This helps if episodes end by failure. If they end by
+    success, it keeps the agent from ending them; in that case set `ignore_done` of the TD loss.
 
-    D learns by cross-entropy, demonstrations against replayed frames, with a penalty `c (|grad D| - 1)^2` of the logit's
-    gradient between the two, without which it would separate them at once and teach nothing.
+    D learns by cross-entropy, demonstrations against replayed frames. A penalty `c (|grad logit| - 1)^2` at random points
+    between the two keeps D from separating them at once, after which it would teach nothing.
 
     Args:
         observation_spec, action_spec: of the environment.
         strength, gamma, learning_rate, update_period, batch_size, normalize: see `RewardSignal`.
         hidden_layers: of the discriminator.
-        gradient_penalty: c; 0: none.
+        gradient_penalty: c; 0: no penalty.
+
+    Raises:
+        TaacError: errors of `RewardSignal`; a negative or infinite penalty.
 
     Sources: Ho and Ermon (arXiv:1606.03476), algorithm 1; off-policy and with the penalty: Kostrikov et al.
     (arXiv:1809.02925), section 4.
@@ -79,6 +82,6 @@ class GAIL(RewardSignal):
         return loss + self.gradient_penalty * penalty
 
     def _seen(self, time_step: TimeStep) -> torch.Tensor:
-        """States and the actions taken there, of frames 0..T-2, `[T-1, B, F+A]`."""
+        """Returns states and the actions taken there, of frames 0..T-2, `[T-1, B, F+A]`."""
         state = self.pairs.observation(nest.index(time_step.observation, slice(None, -1)))
         return torch.cat([state, self.pairs.action(nest.index(time_step.prev_action, slice(1, None)))], -1)

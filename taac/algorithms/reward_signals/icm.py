@@ -23,7 +23,7 @@ class ICM(RewardSignal):
     """Curiosity: the error of predicting the next state's features, `r = 1/2 |f(phi(s), a) - phi(s')|^2`.
 
     The features phi are learnt with an inverse model `g(phi(s), phi(s'))`, which predicts the action that was taken. The loss is
-    `(1 - beta) L_inverse + beta L_forward`; the forward loss does not move phi, which could otherwise become a constant.
+    `(1 - beta) L_inverse + beta L_forward`. The forward loss does not train phi, because phi could then become a constant.
     L_inverse is the squared error of an action's continuous parts, and the cross-entropy of each choice.
 
     Args:
@@ -32,6 +32,9 @@ class ICM(RewardSignal):
         feature_size: of phi.
         hidden_layers: of each model.
         beta: of the loss, in (0, 1).
+
+    Raises:
+        TaacError: errors of `RewardSignal`; beta outside (0, 1).
 
     Source: Pathak et al. (arXiv:1705.05363), equations 2 to 7.
     """
@@ -82,7 +85,7 @@ class ICM(RewardSignal):
         return mean_over_transitions(time_step, (1 - self.beta) * error + self.beta * forward)
 
     def _seen(self, time_step: TimeStep) -> tuple[torch.Tensor, torch.Tensor]:
-        """phi(s) `[T, B, F]`, and the actions `[T-1, B, A]` taken at frames 0..T-2."""
+        """Returns phi(s) `[T, B, F]`, and the actions `[T-1, B, A]` taken at frames 0..T-2."""
         features = self.phi(self.pairs.observation(time_step.observation))
         return features, self.pairs.action(nest.index(time_step.prev_action, slice(1, None)))
 

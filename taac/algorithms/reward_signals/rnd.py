@@ -19,7 +19,7 @@ from taac.ops.schedules import Schedule
 
 @gin.configurable
 class RND(RewardSignal):
-    """Novelty: the error of predicting a fixed random network's output at the state arrived at, `r = |p(s') - f(s')|^2`.
+    """Novelty: the error of predicting a fixed random network's output at the next state, `r = |p(s') - f(s')|^2`.
 
     The paper normalises observations: `create_agent.normalize_observations = True`.
 
@@ -27,10 +27,10 @@ class RND(RewardSignal):
         observation_spec, action_spec: of the environment.
         strength, gamma, learning_rate, update_period, batch_size, normalize: see `RewardSignal`.
         feature_size: of both networks' outputs.
-        hidden_layers: of both; the one that learns has one more.
+        hidden_layers: of the fixed network f; the predictor p repeats the last layer once more.
 
-    Source: Burda et al. (arXiv:1810.12894), section 2.2. Its values of novelty go on beyond the end of an episode; here
-    they end with it.
+    Source: Burda et al. (arXiv:1810.12894), section 2.2. In the paper the return of novelty continues beyond the end of an
+    episode; here it ends with the episode.
     """
 
     name = "rnd"

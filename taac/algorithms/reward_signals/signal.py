@@ -1,7 +1,7 @@
-"""Rewards beside the task's: each is the prediction of a model that learns on the batches that the algorithm learns from.
+"""The base of rewards beside the task's, each predicted by a model that learns from the algorithm's batches.
 
-A signal's reward for the transition from frame t to t+1 arrives with frame t+1, as the task's does. The learner makes it one
-more part of a vector reward, so that it has a value, a discount and a weight of its own.
+A signal's reward for the transition from frame t to t+1 arrives with frame t+1, like the task's reward. It becomes one more
+part of a vector reward, with a value, a discount and a weight of its own.
 """
 
 from __future__ import annotations
@@ -23,24 +23,26 @@ from taac.ops.schedules import Schedule, bounds
 
 
 class RewardSignal(nn.Module):
-    """A reward of its own.
+    """An additional reward, computed by a model of its own.
 
     Args:
-        strength: its weight in the sum that the policy maximises; a number, or a schedule of it.
-        gamma: its discount; None: what the TD loss's gamma gives it, which is the task's where that is one number.
-        learning_rate: of its model; a number, or a schedule of it.
-        update_period: updates of the algorithm for each of its model.
-        batch_size: segments that its model learns from at a time, drawn uniformly from the same replay, and as many of
-            demonstrations where it needs any; None: those that the algorithm learns from.
-        normalize: whether rewards are divided by their running standard deviation (about 0), so that strengths mean the
-            same in every task.
+        strength: its weight in the sum that the policy maximises; a number or a schedule.
+        gamma: its discount; None: the gamma of the TD loss, which is the task's gamma if that is a single number.
+        learning_rate: of its model; a number or a schedule.
+        update_period: updates of the algorithm per update of this model.
+        batch_size: number of segments in a batch for its model, drawn uniformly from the algorithm's replay buffer, and as
+            many of demonstrations if it needs them; None: its model learns from the algorithm's batch.
+        normalize: whether to divide rewards by their running root mean square, so that strengths mean the same in every task.
+
+    Raises:
+        TaacError: settings out of range.
     """
 
     name: str
     needs_demonstrations = False
     num_batches: torch.Tensor
     mean_square: torch.Tensor
-    last_loss: torch.Tensor  # of the last update of its model, for summaries
+    last_loss: torch.Tensor  # loss of its model's last update, for summaries
 
     def __init__(
         self,
@@ -71,9 +73,10 @@ class RewardSignal(nn.Module):
 
     @torch.no_grad()
     def forward(self, time_step: TimeStep) -> torch.Tensor:
-        """The rewards `[T, B]` of replayed frames `[T, B]`, on arriving there: 0 at frame 0, which is never read, and at FIRST.
+        """Returns the rewards `[T, B]` that arrive at replayed frames `[T, B]`; 0 at frame 0, which is never read, and at FIRST.
 
-        Moves the statistics that they are divided by: at call k by `8 / (8 + k)`, as those of the task's rewards.
+        Updates the statistics used by `normalize`, at call k (from 0) by the rate `8 / (8 + k)`, like those of the task's
+        rewards.
         """
         arrives = ~time_step.is_first()[1:]
         reward = torch.where(arrives, self.reward(time_step), 0.0)
@@ -85,28 +88,28 @@ class RewardSignal(nn.Module):
 
     @torch.no_grad()
     def total(self, time_step: TimeStep) -> torch.Tensor:
-        """The sum `[B]` of the rewards of an episode's frames `[T, B]`, as they are learnt from; moves no statistics."""
+        """Returns the sum `[B]` of an episode's rewards over its frames `[T, B]`, normalised; updates no statistics."""
         return self._normalized(torch.where(time_step.is_first()[1:], 0.0, self.reward(time_step))).sum(0)
 
     def _normalized(self, reward: torch.Tensor) -> torch.Tensor:
         return reward / (self.mean_square + 1e-10).sqrt().to(reward.dtype) if self.normalize else reward
 
     def reward(self, time_step: TimeStep) -> torch.Tensor:
-        """Of the transitions between frames, `[T-1, B]`, before normalisation; any value where frame t+1 is FIRST."""
+        """Returns the unnormalised rewards `[T-1, B]` of the transitions between frames; any value where frame t+1 is FIRST."""
         raise NotImplementedError
 
     def loss(self, time_step: TimeStep, demonstrations: TimeStep | None) -> torch.Tensor:
-        """What its model minimises on replayed frames `[T, B]`, and as many of demonstrations where it needs any; a scalar."""
+        """Returns the scalar loss of its model on replayed frames `[T, B]`, and on as many of demonstrations if it needs them."""
         raise NotImplementedError
 
 
 class ObservationActionPairs(nn.Module):
-    """Features of observations, and actions as vectors: numbers as they are, choices one-hot."""
+    """Encodes observations as features and actions as vectors. Choices become one-hot; numbers are unchanged."""
 
     def __init__(self, observation_spec: Nest, action_spec: Nest):
         super().__init__()
         self.observation, self.action = ObservationEncoder(observation_spec), ObservationEncoder(action_spec)
-        self.parts: list[tuple[int, bool]] = []  # of the action's vector: width, and whether it is a choice's one-hot
+        self.parts: list[tuple[int, bool]] = []  # of the action vector: width of each part, and whether it is one-hot
         for spec in nest.flatten(action_spec):
             if spec.is_categorical:
                 self.parts += [(int(n), True) for n in np.broadcast_to(spec.num_choices, spec.shape).reshape(-1)]
@@ -115,7 +118,7 @@ class ObservationActionPairs(nn.Module):
 
 
 def mean_over_transitions(time_step: TimeStep, values: torch.Tensor) -> torch.Tensor:
-    """The mean of `[T-1, B]` over transitions: not from LAST to FIRST."""
+    """Averages `[T-1, B]` over transitions, leaving out those from LAST to FIRST."""
     arrives = (~time_step.is_first()[1:]).to(values.dtype)
     return (values * arrives).sum() / arrives.sum().clamp(min=1.0)
 
