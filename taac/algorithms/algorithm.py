@@ -1,9 +1,9 @@
-"""What an algorithm is: five steps, parameters and hyper-parameters, and nothing else.
+"""The interface of an algorithm: acting and training steps, parameters and hyper-parameters, and nothing else.
 
-State that runs through time is passed in and handed out, never kept. The environment, the buffer, optimizers,
-checkpoints, the gradient step and summaries belong to others. One iteration of the trainer is, in short,
+State that is carried through time is passed in and returned, never stored. The environment, the buffer, optimizers,
+checkpoints, the gradient step and summaries belong to other parts. In short, one iteration of the trainer is
 
-    state = reset_where_first(state, algorithm.initial_state(B), time_step)     # whoever acts does this
+    state = reset_where_first(state, algorithm.initial_state(B), time_step)     # done by the caller
     step = algorithm.rollout_step(time_step, state)                             # act
     replay.add(Experience(time_step, step.info)); time_step = environment.step(step.output)
     experience = replay.sample(...)                                             # [T, B]
@@ -26,10 +26,10 @@ from taac.errors import TaacError
 
 
 class BoundAsItsBase:
-    """Gives a subclass without a constructor one that passes everything on.
+    """Adds a constructor that forwards all arguments to a subclass that has none.
 
-    gin wraps the constructor of each class that it configures. A wrapped copy of an inherited one would record the defaults of
-    its parameters as in force, whatever is bound for the class that they belong to.
+    gin wraps the constructor of each configured class. If the constructor is inherited, gin would wrap a copy and record the
+    defaults of its parameters as operative, even if other values are bound for the class that defines them.
     """
 
     def __init_subclass__(cls, **options: Any):
@@ -43,90 +43,90 @@ class BoundAsItsBase:
 
 
 class Algorithm(BoundAsItsBase, nn.Module):
-    """The interface. Everything in a `TimeStep` is batched: `[B, ...]` in the acting steps, `[T, B, ...]` in training."""
+    """The interface. Everything in a `TimeStep` is batched: `[B, ...]` in acting steps, `[T, B, ...]` in training."""
 
-    min_segment_length = 2  # frames T of a segment that it can learn all it acts on from
-    min_segment_reason = "one transition that is learnt from"  # why not fewer, for people
-    reward_scale = 1.0  # rewards are multiplied by it where they are learnt from
-    info_tells_action = True  # whether `info` depends on the action chosen: then no explorer may execute another
+    min_segment_length = 2  # fewest frames T of a segment from which everything used in acting can be learnt
+    min_segment_reason = "one transition that is learnt from"  # the reason for this minimum, for display
+    reward_scale = 1.0  # factor applied to rewards in learning
+    info_tells_action = True  # whether `info` depends on the chosen action; if so, an explorer must not execute another one
 
     @property
     def gamma(self) -> float | None:
-        """The discount of a step, the greatest where parts of the reward have their own; None: there is none."""
+        """Returns the discount per step, the largest if parts of the reward have their own; None if there is none."""
         return None
 
     def initial_state(self, batch_size: int) -> Nest:
-        """The state at the first frame of an episode, leaves `[batch_size, ...]`; `()` if there is none."""
+        """Returns the state at the first frame of an episode, leaves `[batch_size, ...]`; `()` if there is none."""
         raise NotImplementedError
 
     def predict_step(self, time_step: TimeStep, state: Nest, epsilon: float = 0.0) -> AlgStep:
-        """Acts greedily; with probability `epsilon`, each random choice is sampled instead of taking its mode."""
+        """Acts greedily. With probability `epsilon`, each random choice is sampled instead of set to its mode."""
         raise NotImplementedError
 
     def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
-        """Acts to explore; `info` is what training needs of this frame, and goes to the replay buffer."""
+        """Acts to explore. `info` is stored in the replay buffer and holds what training needs of this frame."""
         raise NotImplementedError
 
     def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
-        """Acts uniformly at random: how experience is collected before training begins. `info` as `rollout_step`."""
+        """Acts uniformly at random, to collect experience before training begins. Returns the same `info` as `rollout_step`."""
         raise NotImplementedError
 
     def demonstrated_info(self, time_step: TimeStep) -> Nest:
-        """The `info` of recorded frames, leaves `[T, E, ...]`: what rollouts that took these actions would have stored.
+        """Returns the `info` `[T, E, ...]` that a rollout would have stored had it taken the recorded actions.
+
+        The default suits algorithms whose rollouts store nothing. If the result does not match what rollouts store, the
+        algorithm cannot learn from recorded episodes.
 
         Args:
-            time_step: E episodes side by side, each from its FIRST at frame 0, `[T, E, ...]`; what comes after an episode's
-                LAST is filling.
-
-        An algorithm whose rollouts store nothing has nothing to say; where this does not match what rollouts store, the
-        algorithm cannot learn from recorded episodes.
+            time_step: E episodes side by side, each starting with FIRST at frame 0, `[T, E, ...]`. Frames after an episode's
+                LAST are padding.
         """
         return ()
 
     def train_step(self, experience: Experience) -> Nest:
-        """Runs the networks once, on all `T*B` replayed frames at a time; its result is handed to `calc_loss`."""
+        """Runs the networks once on all `T*B` replayed frames. The result is passed to `calc_loss`."""
         raise NotImplementedError
 
     def learnt_reward(self, reward: torch.Tensor) -> torch.Tensor:
-        """The parts of a replayed reward `[T, B(, D)]` that `train_step` and `calc_loss` take: all, unless said otherwise.
+        """Selects the parts of a replayed reward `[T, B(, D)]` for `train_step` and `calc_loss`; all parts by default.
 
-        `Agent.prepare` calls it; the replay buffer and the records of episodes keep the whole reward.
+        `Agent.prepare` calls it. The replay buffer and the records of episodes keep the whole reward.
         """
         return reward
 
     def calc_loss(self, experience: Experience, info: Nest) -> LossInfo:
-        """The loss of each frame, `[T, B]`, 0 at LAST."""
+        """Returns the loss of each frame, `[T, B]`, 0 at LAST."""
         raise NotImplementedError
 
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
-        """How far the policy is from replayed demonstrations, `[T, B]`: 0 at LAST and at the segment's last frame."""
+        """Returns the policy's distance from replayed demonstrations, `[T, B]`; 0 at LAST and at the segment's last frame."""
         raise TaacError(f"{type(self).__name__} has no behaviour cloning")
 
     def after_update(self, num_updates: int) -> None:
-        """Called after each optimizer step, with how many there have been: moves targets, projects what is bounded."""
+        """Moves targets and projects bounded values. Called after each optimizer step, with the number of steps so far."""
 
     def set_update_ratio(self, updates_per_env_step: Fraction | None) -> None:
-        """Is told, before any update, how many there are for each environment step; None: that changes over the run."""
+        """Receives the updates per environment step, before the first update; None if the ratio changes during the run."""
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """Trainable parameters by role ("actor", "critic", "temperature"); every one in exactly one group."""
+        """Returns trainable parameters by role ("actor", "critic", "temperature"), each parameter in exactly one group."""
         raise NotImplementedError
 
     def acting_modules(self) -> list[str]:
-        """Names of the sub-modules that acting needs, greedily and exploring; the others only learn. All, if nothing is said."""
+        """Returns the names of the sub-modules needed to act, greedily and exploring; by default all of them."""
         return [name for name, _ in self.named_children()]
 
     def summary_tags(self) -> dict[str, str]:
-        """Tags of `LossInfo.extra` that are this algorithm's own, with their meaning; the common ones need not be named."""
+        """Returns this algorithm's own tags of `LossInfo.extra` with their meaning; common tags may be omitted."""
         return {}
 
     def describe(self) -> list[str]:
-        """Lines about what follows from the settings: target entropies in nats with their formula."""
+        """Returns lines about derived settings, such as target entropies in nats with their formulas."""
         return []
 
 
 def check_groups(algorithm: Algorithm) -> None:
-    """Refuses trainable parameters that no optimizer would move, or that two groups have.
+    """Refuses trainable parameters that belong to no group, or to more than one.
 
     Raises:
         TaacError: names the parameters.
@@ -149,10 +149,10 @@ def check_groups(algorithm: Algorithm) -> None:
 
 
 def check_acting(algorithm: Algorithm, observation_spec: Nest, action_spec: Nest, reward_dim: int | None) -> None:
-    """Acts once, greedily, exploring and at random, with nothing but `acting_modules`. Draws no random number of the run's.
+    """Acts once greedily, once exploring and once at random, with only `acting_modules`. The run's random state is unchanged.
 
     Raises:
-        TaacError: names a module that acting needs and `acting_modules` leaves out, or that it names and there is not.
+        TaacError: names a module that acting needs but `acting_modules` omits, or a listed module that does not exist.
     """
     modules, names = dict(algorithm.named_children()), algorithm.acting_modules()
     kind = type(algorithm).__name__
@@ -173,9 +173,9 @@ def check_acting(algorithm: Algorithm, observation_spec: Nest, action_spec: Nest
 
 
 def reset_where_first(state: Nest, initial: Nest, time_step: TimeStep) -> Nest:
-    """The state with the rows that begin an episode set to the initial one. Leaves `[B, ...]`."""
+    """Returns the state with the initial one in rows that begin an episode. Leaves `[B, ...]`."""
     step_type = time_step.step_type
-    if step_type.device.type == "cpu" and FIRST not in step_type.numpy():  # nearly always; a GPU would be waited for
+    if step_type.device.type == "cpu" and FIRST not in step_type.numpy():  # the usual case; on a GPU it would have to wait
         return state
     first = time_step.is_first()
     return nest.map_structure(lambda s, i: torch.where(first.reshape(-1, *(1,) * (s.dim() - 1)), i, s), state, initial)

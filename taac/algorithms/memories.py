@@ -35,7 +35,7 @@ class Memories:
     learnt from. The remaining frames are unrolled, and the memories are reset at FIRST. The target critics' memory starts
     from the critics' memory.
 
-    Segments of demonstrations store no memories and start with empty ones, so they remember at most the burn-in frames.
+    Segments of demonstrations store no memories and start with empty ones. Nothing before their burn-in is remembered.
     """
 
     info_tells_action = False  # `info` holds the memories before the frame; the action is the next frame's `prev_action`

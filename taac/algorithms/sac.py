@@ -27,19 +27,19 @@ from taac.specs import TensorSpec, check_unit_box
 
 
 class SacTrainInfo(NamedTuple):
-    """From `train_step` to `calc_loss`."""
+    """Passed from `train_step` to `calc_loss`."""
 
     actor_loss: torch.Tensor  # [T, B], or [T-1, B] if the actor does not learn on the last frame
-    log_pi: torch.Tensor  # of the same shape, log pi(a~|s), detached
+    log_pi: torch.Tensor  # same shape as actor_loss, log pi(a~|s), detached
     q_pi: torch.Tensor  # [T or T-1, B(, D)], min_i Q_i(s, a~), detached
     prediction: torch.Tensor  # [N, T-1, B(, D)(, ...)], what the critics predict at the executed actions
-    q: torch.Tensor  # [N, T-1, B(, D)], its values
+    q: torch.Tensor  # [N, T-1, B(, D)], the values of `prediction`
     value: torch.Tensor  # [T, B(, D)], target values; 0 at frame 0, where they are never read
-    bonus: torch.Tensor | None  # [T, B(, D)], the entropy bonus in `value`; None if targets pay none
-    mean: torch.Tensor  # [T or T-1, B, A], the policy's, before tanh
+    bonus: torch.Tensor | None  # [T, B(, D)], the entropy bonus in `value`; None if targets contain no entropy
+    mean: torch.Tensor  # [T or T-1, B, A], of the policy, before tanh
     log_std: torch.Tensor  # [T or T-1, B, A]
     features: torch.Tensor  # [T, B, F], encoded observations, detached
-    target_q: Nest  # [T-1, B(, D)], target critics at the executed actions, for corrected returns; else ()
+    target_q: Nest  # [T-1, B(, D)], target critics at the executed actions, for corrected returns; otherwise ()
 
 
 @gin.configurable
@@ -49,21 +49,22 @@ class SacAlgorithm(ActorCriticAlgorithm):
     Args:
         observation_spec, action_spec: of the environment; actions are a vector in [-1, 1].
         actor_ctor: called with input and action size; see `ActorNetwork`.
-        action_min_prob: gives the target entropy, `sum_i log((max_i - min_i) * action_min_prob)`.
-        target_entropy: the target entropy itself, in nats, instead.
+        action_min_prob: sets the target entropy, `sum_i log((max_i - min_i) * action_min_prob)`.
+        target_entropy: sets the target entropy directly, in nats.
         temperature_ctor: called with the target entropy; see `Temperature`.
-        entropy_in_target: whether targets pay the entropy of every step that they go through, `- alpha log pi(a'|s')`,
-            discounted as the value: of the next step with a one-step `td_loss`, of all further ones too with `TDLoss`.
-        actor_on_last_frame: whether actor and temperature learn on all T frames, as published with TAAC, or on frames
-            0..T-2, of which the actions were taken, as in algorithm 1 (and other implementations): less work.
-        actor_critic: everything of `ActorCriticAlgorithm`, which is also where gin binds it. The entropy bonus of a vector
-            reward is shared out so that its weighted sum is the bonus itself.
+        entropy_in_target: whether targets include the entropy bonus `- alpha log pi(a'|s')` of every step that they pass,
+            discounted like the value: of the next step with a one-step `td_loss`, and of all later ones too with `TDLoss`.
+        actor_on_last_frame: True: actor and temperature learn on all T frames, as published with TAAC. False: they learn on
+            frames 0..T-2, whose actions were taken, as in algorithm 1 and in other implementations, which is less work.
+        actor_critic: arguments of `ActorCriticAlgorithm`; bind them there in gin. With a vector reward, the entropy bonus is
+            split over its parts so that their weighted sum is the bonus.
 
     Raises:
-        TaacError: a discrete, nested or unscaled action space; a target entropy that cannot be reached.
+        TaacError: a discrete, nested or unscaled action space; a target entropy that cannot be reached; settings out of
+            range.
     """
 
-    always_on_last_frame = False  # for methods whose own train_step learns on all frames
+    always_on_last_frame = False  # True for methods whose own train_step learns on all frames
 
     def __init__(
         self,
@@ -119,8 +120,8 @@ class SacAlgorithm(ActorCriticAlgorithm):
 
     @staticmethod
     def execute(time_step: TimeStep, action: Nest) -> AlgStep:
-        """The step that executes an action, leaves `[B, ...]`."""
-        # The replayed prev_action of the next frame is this action: there is nothing else to keep.
+        """Returns the step that executes an action, leaves `[B, ...]`."""
+        # Replay finds this action in the next frame's prev_action, so nothing else is stored.
         return AlgStep(action, (), (), torch.ones_like(time_step.step_type, dtype=torch.bool))
 
     # Learning --------------------------------------------------------------------------------------------------------
@@ -133,13 +134,13 @@ class SacAlgorithm(ActorCriticAlgorithm):
         return self.learn_from(experience.time_step, seen, features, target_features)
 
     def target_features(self, observation: Nest) -> torch.Tensor:
-        """What `next_value` takes of the observations s'."""
+        """Encodes the next observations s' for `next_value`."""
         return self.target_encoder(observation)
 
     def learn_from(
         self, time_step: TimeStep, seen: torch.Tensor, features: torch.Tensor, target_features: torch.Tensor
     ) -> SacTrainInfo:
-        """The step on encoded observations: the actor's and the critics' `[T, B, F]`, the target critics' `[T-1, B, F]`."""
+        """Runs a training step on features: `[T, B, F]` of actor and critics, `[T-1, B, F]` of the target critics."""
         frozen = features.detach()
         executed = time_step.prev_action[1:]
 
@@ -171,11 +172,11 @@ class SacAlgorithm(ActorCriticAlgorithm):
     def next_value(
         self, target_features: torch.Tensor, seen: torch.Tensor, action: torch.Tensor, log_pi: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """`V(s') = min_i Q'_i(s', a~') - alpha log pi(a~'|s')` (equation 3), and its last term: `[T-1, B(, D)]` both.
+        """Returns `V(s') = min_i Q'_i(s', a~') - alpha log pi(a~'|s')` (equation 3), and its last term: `[T-1, B(, D)]` both.
 
         Args:
-            target_features, seen: of frames 1..T-1, the target critics' and the actor's.
-            action, log_pi: the actor's samples, of the frames that it learns on.
+            target_features, seen: features of frames 1..T-1 for the target critics and for the actor.
+            action, log_pi: the actor's samples, at the frames that it learns on.
         """
         next_action, next_log_pi = action[1:], log_pi[1:]
         if not self.actor_on_last_frame:
@@ -198,12 +199,12 @@ class SacAlgorithm(ActorCriticAlgorithm):
         return LossInfo(loss, summaries, self.segment_error(experience, info.q, target), detail)
 
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
-        """`|tanh(mean(s)) - a|^2`, a the demonstrated action: the squared distance of the greedy one."""
+        """Returns `|tanh(mean(s)) - a|^2`, the squared distance of the greedy action from the demonstrated action a."""
         time_step = experience.time_step
         mean, _ = self.actor(self.actor_features(nest.index(time_step.observation, slice(None, -1))))
         return self.cloned(experience, (torch.tanh(mean) - time_step.prev_action[1:]).square().sum(-1))
 
     def targets(self, experience: Experience, info: SacTrainInfo) -> torch.Tensor:
-        """The critics' targets `[T-1, B(, D)]`, detached."""
+        """Returns the critics' targets `[T-1, B(, D)]`, detached."""
         switch = torch.ones_like(experience.time_step.step_type, dtype=torch.bool)
         return self.td_loss.returns(experience.time_step, info.value, switch, info.bonus)

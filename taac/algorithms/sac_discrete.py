@@ -1,8 +1,8 @@
 """Soft actor-critic for discrete actions: every expectation over the policy is exact.
 
-Sources: Christodoulou, Soft Actor-Critic for Discrete Action Settings (arXiv:1910.07207), algorithm 1; equation numbers
-below are that paper's. Several branches of one action as in ML-Agents' SAC trainer (Juliani et al., arXiv:1809.02627;
-`sac/optimizer_torch.py`). Masks of valid choices are ours.
+Sources: Christodoulou, Soft Actor-Critic for Discrete Action Settings (arXiv:1910.07207), algorithm 1, whose equation numbers
+are used below. Actions with several branches follow ML-Agents' SAC trainer (Juliani et al., arXiv:1809.02627;
+`sac/optimizer_torch.py`). Masks of valid choices are an addition of this package.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from taac.specs import DiscreteActionSpec
 
 
 class DiscreteSacTrainInfo(NamedTuple):
-    """From `train_step` to `calc_loss`; K is the number of branches, 1 for a single choice."""
+    """Passed from `train_step` to `calc_loss`; K is the number of branches, 1 for a single choice."""
 
     actor_loss: torch.Tensor  # [T, B], mean over branches
     temperature_loss: torch.Tensor  # [T, B], mean over branches
@@ -38,42 +38,43 @@ class DiscreteSacTrainInfo(NamedTuple):
     prediction: (
         torch.Tensor
     )  # [N, T-1, B(, D)(, ...)], what the critics predict at the executed choices, mean over branches
-    q: torch.Tensor  # [N, T-1, B(, D)], its values
+    q: torch.Tensor  # [N, T-1, B(, D)], the values of `prediction`
     value: torch.Tensor  # [T, B(, D)], target values; 0 at frame 0, where they are never read
-    bonus: torch.Tensor | None  # [T, B(, D)], the entropy bonus in `value`; None if targets pay none
+    bonus: torch.Tensor | None  # [T, B(, D)], the entropy bonus in `value`; None if targets contain no entropy
 
 
 @gin.configurable
 class DiscreteSacAlgorithm(ActorCriticAlgorithm):
-    """Discrete SAC (Christodoulou, arXiv:1910.07207, algorithm 1): critics with one value a choice, a categorical actor.
+    """Discrete SAC (Christodoulou, arXiv:1910.07207, algorithm 1): critics with one value per choice, a categorical actor.
 
-    An action of K branches, a choice in each, has the factorised policy `pi(a|s) = prod_b pi_b(a_b|s)`. Critics have a value
-    for each choice of each branch, and the value of an action is the mean over branches, `Q(s, a) = 1/K sum_b Q_b(s, a_b)`. So
-    expectations over all joint actions are sums over branches:
+    An action has K branches with one choice each, and the policy factorises, `pi(a|s) = prod_b pi_b(a_b|s)`. Critics have a
+    value for each choice of each branch. The value of an action is the mean over branches, `Q(s, a) = 1/K sum_b Q_b(s, a_b)`.
+    Expectations over all joint actions are therefore sums over branches:
 
         V(s') = 1/K sum_b sum_a pi_b(a|s') (min_i Q'_{i,b}(s', a) - alpha_b log pi_b(a|s'))
         L_pi  = 1/K sum_b sum_a pi_b(a|s) (alpha_b log pi_b(a|s) - min_i Q_{i,b}(s, a))
 
-    Each branch has a temperature and a target entropy of its own. One branch is the paper's algorithm.
+    Each branch has its own temperature and target entropy. One branch is the paper's algorithm.
 
-    A mask of valid choices in the observation is respected everywhere: see `DiscreteActionSpec`. Where n of a branch's C
-    choices are valid, its target entropy is the fraction `log n / log C` of that of all C: as far from its greatest value
-    there as everywhere, so that it can be reached, and 0 where there is no choice.
+    If the observation has a mask of valid choices, acting and learning respect it; see `DiscreteActionSpec`. Where only n of
+    a branch's C choices are valid, its target entropy is multiplied by `log n / log C`. The target then stays the same
+    fraction of the greatest possible entropy, so it can be reached. It is 0 where only one choice is valid.
 
     Args:
         observation_spec: of the environment.
-        action_spec: a scalar of C choices; or a vector, of K branches with C_b choices each.
+        action_spec: a scalar with C choices; or a vector of K branches with C_b choices each.
         actor_ctor: called with input size and `sum_b C_b`; see `CategoricalActorNetwork`.
-        action_min_prob: gives the target entropy of a branch, `p (log(C-1) - log p) - (1-p) log(1-p)`; one number for all
-            branches, or one a branch.
-        target_entropy: the target entropy itself, in nats, instead; in [0, log C]; one number for all, or one a branch.
+        action_min_prob: sets the target entropy of a branch, `p (log(C-1) - log p) - (1-p) log(1-p)`; one number for all
+            branches, or one per branch.
+        target_entropy: sets the target entropy directly, in nats; in [0, log C]; one number for all, or one per branch.
         temperature_ctor: called with the target entropy of each branch; see `Temperature`.
-        entropy_in_target: whether targets pay the entropy of every step that they go through, discounted as the value.
-        actor_critic: everything of `ActorCriticAlgorithm` but `dqda_clipping`, which is also where gin binds it; `critic_ctor` is
-            called with `num_choices`, `sum_b C_b`, as well.
+        entropy_in_target: whether targets include the entropy bonus of every step that they pass, discounted like the value.
+        actor_critic: arguments of `ActorCriticAlgorithm` except `dqda_clipping`; bind them there in gin. `critic_ctor` is also
+            called with `num_choices`, `sum_b C_b`.
 
     Raises:
-        TaacError: actions that are not discrete, a mask that does not fit, a target entropy that cannot be reached.
+        TaacError: actions that are not discrete; a mask of the wrong type or shape; a target entropy that cannot be reached;
+            `dqda_clipping`; several branches with critics that do not predict plain values.
     """
 
     def __init__(
@@ -127,12 +128,12 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
         return self.execute(time_step, distributions.categorical_sample(self.valid(time_step).float()))
 
     def execute(self, time_step: TimeStep, choice: torch.Tensor) -> AlgStep:
-        """Executes choices `[B, K]`."""
+        """Returns the step that executes choices `[B, K]`."""
         decided = torch.ones_like(time_step.step_type, dtype=torch.bool)
         return AlgStep(self.discrete.from_branches(choice), (), (), decided)
 
     def greedy(self, features: torch.Tensor, valid: torch.Tensor, epsilon: float) -> torch.Tensor:
-        """The likeliest choice of each branch `[B, K]`; with probability `epsilon` a sample of it instead."""
+        """Returns the most probable choice of each branch `[B, K]`; with probability `epsilon` a sample instead."""
         probs, _ = self.policy(features, valid)
         choice = probs.argmax(-1)
         if epsilon == 0:
@@ -147,7 +148,7 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
         return self.actor_features(self.discrete.observed(time_step.observation))
 
     def policy(self, features: torch.Tensor, valid: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Probabilities of each branch's choices and their logarithms, `[..., K, C]` both."""
+        """Returns the probabilities of each branch's choices and their logarithms, `[..., K, C]` both."""
         return distributions.categorical_policy(self.discrete.padded(self.actor(features)), valid)
 
     # Learning --------------------------------------------------------------------------------------------------------
@@ -163,7 +164,7 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
     def learn_from(
         self, time_step: TimeStep, seen: torch.Tensor, features: torch.Tensor, target_features: torch.Tensor
     ) -> DiscreteSacTrainInfo:
-        """The step on encoded observations: the actor's and the critics' `[T, B, F]`, the target critics' `[T-1, B, F]`."""
+        """Runs a training step on features: `[T, B, F]` of actor and critics, `[T-1, B, F]` of the target critics."""
         valid = self.valid(time_step)
         predicted = self.discrete.padded(self.critics(features), dim=features.dim())  # [N, T, B, K, C(, D)(, ...)]
 
@@ -211,12 +212,12 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
         return LossInfo(loss, summaries, self.segment_error(experience, info.q, target), detail)
 
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
-        """`-log pi(a|s)` of the demonstrated choices, the sum over branches; 0 of one that the mask forbids."""
+        """Returns `-log pi(a|s)` of the demonstrated choices, summed over branches; 0 for choices that the mask forbids."""
         time_step = nest.index(experience.time_step, slice(None, -1))
         return self.distance(experience, self._seen(time_step))
 
     def distance(self, experience: Experience, features: torch.Tensor) -> torch.Tensor:
-        """The cloning loss of a policy that sees `features` `[T-1, B, F]`."""
+        """Returns the cloning loss of a policy that sees `features` `[T-1, B, F]`."""
         _, log_probs = self.policy(features, self.valid(nest.index(experience.time_step, slice(None, -1))))
         chosen = self.discrete.to_branches(experience.time_step.prev_action[1:]).unsqueeze(-1)
         return self.cloned(experience, -log_probs.gather(-1, chosen).squeeze(-1).sum(-1))
@@ -236,7 +237,7 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
         }
 
     def _names(self) -> list[str]:
-        """Of the temperatures."""
+        """Returns the names of the temperatures."""
         return [f"branch {b}" for b in range(len(self.discrete.num_choices))] if self.discrete.branched else ["action"]
 
     def temperatures(self) -> dict[str, Temperature]:
@@ -245,12 +246,12 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
 
 
 def _like(probs: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """Probabilities `[..., K, C]` that broadcast with values `[..., K, C(, D)]`."""
+    """Reshapes probabilities `[..., K, C]` to broadcast with values `[..., K, C(, D)]`."""
     return probs.reshape(*probs.shape, *(1,) * (q.dim() - probs.dim()))
 
 
 def _at(q: torch.Tensor, choice: torch.Tensor) -> torch.Tensor:
-    """Values `[N, ..., K, C(, D)]` at choices `[..., K]`."""
+    """Selects values `[N, ..., K, C(, D)]` at choices `[..., K]`."""
     index = choice.reshape(1, *choice.shape, *(1,) * (q.dim() - choice.dim() - 1))
     return q.take_along_dim(index, dim=choice.dim() + 1).squeeze(choice.dim() + 1)
 
@@ -260,7 +261,7 @@ def _targets(
     min_prob: float | Sequence[float],
     target_entropy: float | Schedule | Sequence[float | Schedule] | None,
 ) -> list[TargetEntropy]:
-    """The target entropy of each branch."""
+    """Returns the target entropy of each branch."""
     counts = discrete.num_choices
     min_probs = _of_branches("action_min_prob", min_prob, len(counts))
     given = _of_branches("target_entropy", target_entropy, len(counts))
@@ -270,7 +271,7 @@ def _targets(
 
 
 def _of_branches(name: str, value: Any, branches: int) -> list[Any]:
-    """A setting of each branch, from one for all or one each."""
+    """Expands a setting to one value per branch. Accepts one value for all branches, or one per branch."""
     each = [*value] if isinstance(value, Sequence) else [value] * branches
     if len(each) != branches:
         raise TaacError(f"DiscreteSacAlgorithm.{name} must be one number or {branches}, one a branch, got {value}")

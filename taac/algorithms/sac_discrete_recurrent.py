@@ -1,7 +1,7 @@
-"""Recurrent discrete SAC: choices from a memory of what was observed and done.
+"""Recurrent discrete SAC: discrete choices by actor and critics with memories, for partially observable tasks.
 
-Source: discrete SAC (Christodoulou, arXiv:1910.07207) on histories, as in Ni et al. (arXiv:2110.05038); those of the memories
-are in `memories`.
+Source: discrete SAC (Christodoulou, arXiv:1910.07207) on histories, as in Ni et al. (arXiv:2110.05038). For the sources of
+the memories see `memories`.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from taac.specs import DiscreteActionSpec
 
 @gin.configurable
 class RecurrentDiscreteSacAlgorithm(Memories, DiscreteSacAlgorithm):
-    """Discrete SAC on histories: `pi(a | h)`, `Q_i(h', a)`, with `h` and `h'` the memories of actor and critics.
+    """Discrete SAC on histories: `pi(a | h)`, `Q_i(h', a)`, where `h` and `h'` are the memories of actor and critics.
 
-    What is stored and replayed: see `Memories`. A memory takes the previous choice of each branch as one-hot; that of FIRST,
-    where there was none, is choice 0. It does not see the mask of valid choices.
+    `Memories` describes what is stored and replayed. A memory receives the previous choice of each branch as one-hot. At
+    FIRST, which has no previous choice, it receives choice 0. It does not see the mask of valid choices.
 
     Args:
+        observation_spec, action_spec: see `DiscreteSacAlgorithm`.
         memory_ctor: called with the observation spec and `action_size`, the number of all choices; see `RecurrentEncoder`.
-        burn_in: frames.
-        sac_arguments: everything else of `DiscreteSacAlgorithm`, which is also where gin binds it.
+        burn_in: frames at the start of a segment that only update the memories; see `Memories`.
+        sac_arguments: the other arguments of `DiscreteSacAlgorithm`; bind them there in gin.
 
     Raises:
-        TaacError: as `DiscreteSacAlgorithm`; a negative burn-in.
+        TaacError: errors of `DiscreteSacAlgorithm`; a negative burn-in; an `actor_encoder_ctor`.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class RecurrentDiscreteSacAlgorithm(Memories, DiscreteSacAlgorithm):
         return self.execute(time_step, choice)._replace(state=next_state, info=state, policy=probs)
 
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
-        """As of discrete SAC, at the frames after the burn-in; the actor's memory learns with it."""
+        """Returns discrete SAC's cloning loss at the frames after the burn-in. It also trains the actor's memory."""
         return self.distance(self.learnt(experience), self.acted_on(experience))
 
     def acting_modules(self) -> list[str]:

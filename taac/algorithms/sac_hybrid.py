@@ -1,7 +1,7 @@
 """SAC-Hybrid: closed-loop repetition whose switch does not see the sampled action.
 
 Source: the hybrid policy of Neunert et al., Continuous-Discrete Reinforcement Learning for Hybrid Control in Robotics
-(CoRL 2020, arXiv:2001.00449), on SAC, as compared with in TAAC (arXiv:2104.06521).
+(CoRL 2020, arXiv:2001.00449), on SAC, a baseline in TAAC (arXiv:2104.06521).
 """
 
 from __future__ import annotations
@@ -26,22 +26,23 @@ from taac.specs import TensorSpec
 
 @gin.configurable
 class SacHybridAlgorithm(TaacAlgorithm):
-    """TAAC with a learnt switching policy `pi_b(b | s, tau_prev)`, drawn at once with, and independently of, the action.
+    """TAAC with a learnt switching policy `pi_b(b | s, tau_prev)`, sampled independently of the action.
 
-    `pi_b` minimises `sum_b pi_b(b) (alpha_b log pi_b(b) - Q_b)`, with `Q_0` and `Q_1` the critics' minimum at the two
-    candidates, constants. It takes the place of beta everywhere else.
+    `pi_b` minimises `sum_b pi_b(b) (alpha_b log pi_b(b) - Q_b)`. `Q_0` and `Q_1` are the minimum over critics at the two
+    candidates, treated as constants. Everywhere else `pi_b` replaces beta.
+
+    Targets contain no entropy of the action or the switch, as in TAAC: they are `r + gamma V'(s')` with
+    `V'(s) = sum_b pi_b(b) min_i Q'_i(s, tau_b)`. The source's policy evaluation has no entropy either.
 
     Args:
+        observation_spec, action_spec: of the environment; actions are a vector in [-1, 1].
         switch_hidden_layers: widths of the switching policy's network.
-        taac_arguments: everything else of `TaacAlgorithm`, which is also where gin binds it; `td_loss` is one-step by default.
+        taac_arguments: the other arguments of `TaacAlgorithm`; bind them there in gin. `td_loss` is one-step by default.
 
     Raises:
-        TaacError: as `TaacAlgorithm`; advantage clipping, which has no meaning here.
+        TaacError: errors of `TaacAlgorithm`; advantage clipping, which has no meaning here.
 
-    Targets contain no entropy, neither the action's nor the switch's, as TAAC's: they are `r + gamma V'(s')` with
-    `V'(s) = sum_b pi_b(b) min_i Q'_i(s, tau_b)`. The source's policy evaluation has none either.
-
-    Assumed: one-step targets, and a target entropy of pi_b as of TAAC's beta; neither is published.
+    Assumed, because neither is published: one-step targets, and the target entropy of TAAC's beta for pi_b.
     """
 
     default_td_loss: type[BaseTDLoss] = OneStepTDLoss
@@ -81,7 +82,7 @@ class SacHybridAlgorithm(TaacAlgorithm):
         return log_pi.exp().detach(), loss
 
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
-        """As of TAAC, and the cross-entropy of the switch, which is a policy of its own here."""
+        """Returns TAAC's cloning loss plus the cross-entropy of the switch, which here is a policy of its own."""
         time_step, (tau_prev, b, _) = nest.index(experience, slice(None, -1))
         embedded = self.tau_embedding(self.actor_features(time_step.observation), tau_prev)
         logit = self.switch_network(embedded).squeeze(-1)

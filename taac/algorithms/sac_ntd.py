@@ -1,6 +1,6 @@
 """SAC-Ntd: SAC that learns from N-step Retrace returns.
 
-Source: Munos et al. (arXiv:1606.02647) on SAC (arXiv:1812.05905), as compared with in TAAC (arXiv:2104.06521).
+Source: Munos et al. (arXiv:1606.02647) on SAC (arXiv:1812.05905), a baseline in TAAC (arXiv:2104.06521).
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ from taac.ops import distributions
 
 
 class SacNtdInfo(NamedTuple):
-    """What the replay buffer keeps of a frame."""
+    """Stored with each frame in the replay buffer."""
 
     pre_tanh: torch.Tensor  # [B, A], the action before tanh
-    log_mu: torch.Tensor  # [B], its log-density as an action under the rollout's policy
+    log_mu: torch.Tensor  # [B], log-density of the action (after tanh) under the rollout's policy
 
 
 @gin.configurable
 class SacNtdAlgorithm(SacAlgorithm):
-    """Continuous SAC with Retrace; the rollout's log-probability of each action is stored.
+    """Continuous SAC with Retrace. The rollout stores the log-probability of each action.
 
-    The action is stored before tanh as well, so that its probability under the present policy is exact at saturation.
+    It also stores the action before tanh, so that its probability under the current policy is exact at saturation.
 
     Args:
-        sac_arguments: everything of `SacAlgorithm`, which is also where gin binds it; `td_loss` is a `RetraceTDLoss`.
+        observation_spec, action_spec: of the environment; actions are a vector in [-1, 1].
+        sac_arguments: arguments of `SacAlgorithm`; bind them there in gin. `td_loss` must be a `RetraceTDLoss`.
 
     Raises:
-        TaacError: as `SacAlgorithm`; a TD loss that is not `RetraceTDLoss`.
+        TaacError: errors of `SacAlgorithm`; a TD loss that is not `RetraceTDLoss`.
     """
 
     td_loss: RetraceTDLoss

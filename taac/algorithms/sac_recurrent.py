@@ -1,6 +1,6 @@
-"""Recurrent SAC: actor and critics with a memory, for tasks that one observation does not tell enough about.
+"""Recurrent SAC: actor and critics with memories, for partially observable tasks.
 
-Source: SAC (Haarnoja et al., arXiv:1812.05905) on histories; those of the memories are in `memories`.
+Source: SAC (Haarnoja et al., arXiv:1812.05905) on histories. For the sources of the memories see `memories`.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from taac.specs import TensorSpec, check_unit_box
 
 @gin.configurable
 class RecurrentSacAlgorithm(Memories, SacAlgorithm):
-    """Continuous SAC on histories: `pi(a | h)`, `Q_i(h', a)`, with `h` and `h'` the memories of actor and critics.
+    """Continuous SAC on histories: `pi(a | h)`, `Q_i(h', a)`, where `h` and `h'` are the memories of actor and critics.
 
-    What is stored and replayed: see `Memories`.
+    `Memories` describes what is stored and replayed.
 
     Args:
+        observation_spec, action_spec: of the environment; actions are a vector in [-1, 1].
         memory_ctor: called with the observation spec and `action_size`; see `RecurrentEncoder`.
-        burn_in: frames.
-        sac_arguments: everything else of `SacAlgorithm`, which is also where gin binds it.
+        burn_in: frames at the start of a segment that only update the memories; see `Memories`.
+        sac_arguments: the other arguments of `SacAlgorithm`; bind them there in gin.
 
     Raises:
-        TaacError: as `SacAlgorithm`; a negative burn-in.
+        TaacError: errors of `SacAlgorithm`; a negative burn-in; an `actor_encoder_ctor`.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class RecurrentSacAlgorithm(Memories, SacAlgorithm):
         return self.execute(time_step, action)._replace(state=next_state, info=state, policy=(mean, log_std))
 
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
-        """As of SAC, at the frames after the burn-in; the actor's memory learns with it."""
+        """Returns SAC's cloning loss at the frames after the burn-in. It also trains the actor's memory."""
         mean, _ = self.actor(self.acted_on(experience))
         learnt = self.learnt(experience)
         return self.cloned(learnt, (torch.tanh(mean) - learnt.time_step.prev_action[1:]).square().sum(-1))

@@ -1,7 +1,7 @@
-"""SAC with a state-value network: targets bootstrap from V(s'), and only V has a slow copy.
+"""SAC with a state-value network: targets bootstrap from V(s'), and only V and its encoder have target networks.
 
 Source: Haarnoja et al., Soft Actor-Critic: Off-Policy Maximum Entropy Deep Reinforcement Learning with a Stochastic
-Actor (ICML 2018, arXiv:1801.01290), algorithm 1; equation numbers below are that paper's.
+Actor (ICML 2018, arXiv:1801.01290), algorithm 1, whose equation numbers are used below.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ ALPHA_1 = functools.partial(Temperature, tuning="fixed")
 
 
 class SacValueTrainInfo(NamedTuple):
-    """From `train_step` to `calc_loss`."""
+    """Passed from `train_step` to `calc_loss`."""
 
     sac: SacTrainInfo
-    # [1, T, B(, D)(, ...)], what is predicted as V(s); [1, T-1, ...] if the actor does not learn on the last frame
+    # [1, T, B(, D)(, ...)], predictions of V(s); [1, T-1, ...] if the actor does not learn on the last frame
     v: torch.Tensor
 
 
@@ -39,22 +39,22 @@ class SacValueTrainInfo(NamedTuple):
 class SacValueAlgorithm(SacAlgorithm):
     """SAC with networks V, target V, Q_1, Q_2 and a policy (Haarnoja et al., arXiv:1801.01290, algorithm 1).
 
-    V learns `min_i Q_i(s, a~) - alpha log pi(a~|s)`, the critics `scale * r + gamma V'(s')`, and the actor as SAC's.
+    V learns `min_i Q_i(s, a~) - alpha log pi(a~|s)`, the critics learn `scale * r + gamma V'(s')`, and the actor learns as in
+    SAC. V, like the actor, sends no gradient to a shared encoder. Errors are squared without the paper's factor 1/2, as in
+    the whole package.
 
     Args:
-        observation_spec, action_spec, sac_arguments: see `SacAlgorithm`. `entropy_in_target` says whether V holds the
-            entropy bonus, which targets of several steps then pay at each of them.
+        observation_spec, action_spec, sac_arguments: see `SacAlgorithm`. `entropy_in_target` sets whether V contains the
+            entropy bonus; if it does, multi-step targets add the bonus at each of their steps.
         value_ctor: called with the feature size, `reward_dim` and `num_critics=1`; see `CriticEnsemble`.
-        reward_scale: raw rewards are multiplied by it: the inverse of a temperature. The paper uses 5, and 20 for Humanoid.
-            Normalised rewards (`create_agent.normalize_rewards`) have a scale already, so `create_agent` makes this 1 for them.
-        value_encoder_ctor: as `encoder_ctor`, of an encoder of V's own, which V's loss trains; target V has a slow copy of it.
-            None: V sees the critics' features, as they are.
-        temperature_ctor: as of `SacAlgorithm`; by default alpha is 1, and stays so.
+        reward_scale: factor of raw rewards, the inverse of a temperature. The paper uses 5, and 20 for Humanoid. Normalised
+            rewards (`create_agent.normalize_rewards`) already have a scale, so `create_agent` sets this to 1 for them.
+        value_encoder_ctor: like `encoder_ctor`, for a separate encoder of V, trained by V's loss, with a target network.
+            None: V uses the critics' features, without a gradient.
+        temperature_ctor: see `SacAlgorithm`; by default alpha is fixed at 1.
 
     Raises:
-        TaacError: as `SacAlgorithm`; a scale that is not above 0.
-
-    V, like the actor, gives no gradient to a shared encoder. Errors are squared without the paper's 1/2, as everywhere here.
+        TaacError: errors of `SacAlgorithm`; a scale that is not above 0.
     """
 
     value_encoder: nn.Module | None
@@ -95,12 +95,12 @@ class SacValueAlgorithm(SacAlgorithm):
     def next_value(
         self, target_features: torch.Tensor, seen: torch.Tensor, action: torch.Tensor, log_pi: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """`V'(s')` (equation 8), and the entropy bonus of each step, which V' contains: `[T-1, B(, D)]` both."""
+        """Returns `V'(s')` (equation 8), and the entropy bonus of each step, which V' contains: `[T-1, B(, D)]` both."""
         value = self.q_values(self.target_value, target_features)[0]
         if not self.entropy_in_target:
             return value, None
         bonus = self.share_out(-self.temperature.alpha() * log_pi[1:])
-        # That of the segment's last frame is never read; the actor may not have been asked there.
+        # The bonus of the segment's last frame is never read, and the actor may not have been evaluated there.
         return value, torch.cat([bonus, torch.zeros_like(value[len(bonus) :])])
 
     def calc_loss(self, experience: Experience, info: SacValueTrainInfo) -> LossInfo:  # type: ignore[override]

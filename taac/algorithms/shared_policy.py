@@ -182,7 +182,8 @@ class AgentBatch:
     def counted(folded: TimeStep) -> torch.Tensor:
         """Returns which frames of `fold_experience` have rewards that count, bools `[T, B N]`.
 
-        All do, except the frames of agents that are absent and were absent at the previous frame.
+        These are the frames that are not LAST, and LAST frames whose previous frame in the segment is not LAST. Frames of an
+        agent that stays absent are therefore left out.
         """
         last = folded.is_last()
         return ~last | torch.cat([torch.zeros_like(last[:1]), ~last[:-1]])

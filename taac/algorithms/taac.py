@@ -1,7 +1,7 @@
 """TAAC: soft actor-critic with closed-loop temporal abstraction.
 
-At every step the actor proposes a new action `a_hat`, and a second stage, which sees it, decides whether to start the
-trajectory that `a_hat` begins (`b = 1`) or to go on with the trajectory that was being followed (`b = 0`).
+At every step the actor proposes a new action `a_hat`. A second stage sees it and decides whether to start the trajectory
+that begins with `a_hat` (`b = 1`) or to continue the current trajectory (`b = 0`).
 
 Source: Yu, Xu and Zhang, TAAC: Temporally Abstract Actor-Critic for Continuous Control (NeurIPS 2021, arXiv:2104.06521),
 sections 3 and 4.
@@ -31,36 +31,36 @@ from taac.specs import TensorSpec, check_unit_box
 
 
 class TaacState(NamedTuple):
-    """What runs through time."""
+    """State carried through time."""
 
-    tau: Tau  # parts [B, A], the trajectory last executed (or a trajectory's own record); zeros at FIRST
-    repeats: torch.Tensor  # [B] int64, how many steps it has run; 0 at FIRST, 1 after the step that started it
-    switch_state: Nest = ()  # [B, ...], of a switching head that has a state
+    tau: Tau  # parts [B, A], the trajectory executed last (or a trajectory's own record); zeros at FIRST
+    repeats: torch.Tensor  # [B] int64, number of steps it has run; 0 at FIRST, 1 after the step that started it
+    switch_state: Nest = ()  # [B, ...], state of the switching head, if it has one
 
 
 class TaacInfo(NamedTuple):
-    """What the replay buffer keeps of a frame.
+    """Stored with each frame in the replay buffer.
 
-    The trajectory executed at frame t is `tau_prev` of frame t+1 unless t is LAST, so it needs no place of its own.
+    The trajectory executed at frame t is `tau_prev` of frame t+1 unless t is LAST, so it is not stored separately.
     """
 
     tau_prev: Tau  # parts [B, A], the trajectory before acting here
-    switch: torch.Tensor  # [B] bool, b as it was executed
-    switch_state: Nest = ()  # [B, ...], the switching head's before acting here, where it has one
+    switch: torch.Tensor  # [B] bool, the executed b
+    switch_state: Nest = ()  # [B, ...], state of the switching head before acting here, if it has one
 
 
 class TaacTrainInfo(NamedTuple):
-    """From `train_step` to `calc_loss`."""
+    """Passed from `train_step` to `calc_loss`."""
 
     actor_loss: torch.Tensor  # [T, B]
     log_pi: torch.Tensor  # [T, B], log pi(a_hat | s, tau_prev), detached
-    mean: torch.Tensor  # [T, B, A], the actor's, before tanh, detached
+    mean: torch.Tensor  # [T, B, A], of the actor, before tanh, detached
     log_std: torch.Tensor  # [T, B, A]
     beta: torch.Tensor  # [T, B, 2], detached
     advantage: torch.Tensor  # [T, B], q_1 - q_0, before clipping, detached
-    switch: torch.Tensor  # [T, B] bool, b | b~
+    switch: torch.Tensor  # [T, B] bool, b | b~, with b~ newly sampled
     prediction: torch.Tensor  # [N, T-1, B(, D)(, ...)], what the critics predict at the executed trajectories
-    q: torch.Tensor  # [N, T-1, B(, D)], its values
+    q: torch.Tensor  # [N, T-1, B(, D)], the values of `prediction`
     value: torch.Tensor  # [T, B(, D)], target values; 0 at frame 0, where they are never read
 
 
@@ -70,21 +70,22 @@ class TaacAlgorithm(ActorCriticAlgorithm):
 
     Args:
         observation_spec, action_spec: of the environment; actions are a vector in [-1, 1].
-        trajectory: `ConstantTrajectory()`, `LinearTrajectory()` or `QuadraticTrajectory()`.
+        trajectory: `ConstantTrajectory()`, `LinearTrajectory()`, `QuadraticTrajectory()`, or any other `Trajectory`; None:
+            constant.
         actor_ctor: called with input and action size; see `ActorNetwork`.
-        action_min_prob: gives the target entropy of the actor, `sum_i log((max_i - min_i) * action_min_prob)`.
-        action_target_entropy: that target entropy itself, in nats, instead.
-        beta_min_prob: gives the target entropy of the switch, `-p log p - (1-p) log(1-p)`.
-        beta_target_entropy: that target entropy itself, in nats, instead; in [0, log 2].
+        action_min_prob: sets the target entropy of the actor, `sum_i log((max_i - min_i) * action_min_prob)`.
+        action_target_entropy: sets that target entropy directly, in nats.
+        beta_min_prob: sets the target entropy of the switch, `-p log p - (1-p) log(1-p)`.
+        beta_target_entropy: sets that target entropy directly, in nats; in [0, log 2].
         temperature_ctor: called with a target entropy, for actor and switch alike; see `Temperature`.
         b1_advantage_clipping: `(low, high)`, either may be None: clips the advantage `q_1 - q_0` of switching.
-        max_repeat_steps: a trajectory that has run so long is ended by a forced switch, in rollout and evaluation.
-        randomize_first_state_tau: rollouts begin each episode on a random trajectory instead of at rest.
-        actor_critic: everything of `ActorCriticAlgorithm`, which is also where gin binds it. Of `td_loss`, `TAACTDLoss` is TAAC,
-            `OneStepTDLoss` TAAC-1td, `TDLoss` TAAC-Ntd.
+        max_repeat_steps: number of steps after which a switch is forced, in rollout and evaluation; None: no limit.
+        randomize_first_state_tau: whether rollouts begin each episode on a random trajectory instead of at rest.
+        actor_critic: arguments of `ActorCriticAlgorithm`; bind them there in gin. As `td_loss`, `TAACTDLoss` is TAAC,
+            `OneStepTDLoss` is TAAC-1td, `TDLoss` is TAAC-Ntd.
 
-    A subclass with another switch overrides `switching_probability` and `learn_switch`; one whose switch has a state, also
-    `initial_switch_state` and `next_switch_state`.
+    A subclass with another switch overrides `switching_probability` and `learn_switch`. If its switch has a state, it also
+    overrides `initial_switch_state` and `next_switch_state`.
 
     Raises:
         TaacError: a discrete, nested or unscaled action space; settings out of range; a target entropy that cannot be reached.
@@ -129,7 +130,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         self.b1_advantage_clipping = b1_advantage_clipping
         self.max_repeat_steps = max_repeat_steps
         self.randomize_first_state_tau = randomize_first_state_tau
-        self._beta(torch.zeros(1), torch.zeros(1))  # refuses bad clipping before any work
+        self._beta(torch.zeros(1), torch.zeros(1))  # refuses invalid clipping before any work
 
     # Acting ----------------------------------------------------------------------------------------------------------
 
@@ -171,11 +172,11 @@ class TaacAlgorithm(ActorCriticAlgorithm):
     @torch.no_grad()
     def demonstrated_info(self, time_step: TimeStep) -> TaacInfo:
         tau_prev, switch = trajectories.follow(self.trajectory, time_step.prev_action[1:])
-        # At the last frame no action is known; the switch there is read no more than the action taken at LAST.
+        # At the last frame no action is known. Its switch is never read, like the action taken at LAST.
         return TaacInfo(tau_prev, torch.cat([switch, torch.ones_like(switch[:1])]))
 
     def _execute(self, time_step: TimeStep, state: TaacState, a_hat: torch.Tensor, switch: torch.Tensor) -> AlgStep:
-        """Follows the chosen trajectory for a step; `info` keeps the switch that was executed, forced or not."""
+        """Follows the chosen trajectory for one step. `info` stores the executed switch, including a forced one."""
         if self.max_repeat_steps is not None:
             switch = switch | (state.repeats >= self.max_repeat_steps)
         old, new = self.trajectory.advance(state.tau), self.trajectory.start(a_hat, state.tau)
@@ -191,7 +192,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         drawn = trajectories.uniform_like(state.tau)
         return state._replace(tau=trajectories.select(time_step.is_first(), drawn, state.tau))
 
-    # The switch: beta follows from the critics. A head of one's own overrides these ---------------------------------------
+    # The switch: beta follows from the critics. A subclass with its own switching head overrides these methods ------------
 
     def switching_probability(
         self,
@@ -201,12 +202,12 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         a_hat: torch.Tensor,
         switch_state: Nest,
     ) -> torch.Tensor:
-        """beta_1 `[B]` while acting: both candidates through the critics in one call.
+        """Returns beta_1 `[B]` while acting. The critics evaluate both candidates in one call.
 
         Args:
-            features, embedded: what critics, actor see of the frame, `[B, F]`.
-            tau_prev, a_hat: the old trajectory, and what the actor proposes.
-            switch_state: the head's.
+            features, embedded: the critics' and the actor's inputs at this frame, `[B, F]`.
+            tau_prev, a_hat: the previous trajectory, and the actor's proposal.
+            switch_state: state of the switching head.
         """
         tau_0, tau_1 = self.trajectory.advance(tau_prev), self.trajectory.start(a_hat, tau_prev)
         q_0, q_1 = self._min_q(self.critics, features.expand(2, *features.shape), _stack(tau_0, tau_1))
@@ -215,21 +216,23 @@ class TaacAlgorithm(ActorCriticAlgorithm):
     def learn_switch(
         self, embedded: torch.Tensor, q_0: torch.Tensor, q_1: torch.Tensor, switch_state: Nest
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """beta `[T, B, 2]`, detached, and what is added to the actor's loss `[T, B]` to learn it: here 0, it follows from Q.
+        """Returns beta `[T, B, 2]`, detached, and the loss `[T, B]` of the switch: here 0, because beta follows from Q.
+
+        The loss is added to the actor's.
 
         Args:
-            embedded: what the actor sees of replayed frames, `[T, B, F]`.
-            q_0, q_1: values of going on and of switching, `[T, B]`.
-            switch_state: the head's, as the rollout stored it, leaves `[T, B, ...]`.
+            embedded: the actor's inputs at replayed frames, `[T, B, F]`.
+            q_0, q_1: values of continuing and of switching, `[T, B]`.
+            switch_state: state of the switching head as stored by the rollout, leaves `[T, B, ...]`.
         """
         return self._beta(q_0, q_1), torch.zeros_like(q_0)
 
     def initial_switch_state(self, batch_size: int) -> Nest:
-        """The head's state at FIRST, leaves `[batch_size, ...]`; `()`: it has none."""
+        """Returns the switching head's state at FIRST, leaves `[batch_size, ...]`; `()` if it has none."""
         return ()
 
     def next_switch_state(self, switch_state: Nest, time_step: TimeStep, tau: Tau, switch: torch.Tensor) -> Nest:
-        """The head's state at the next frame, after `tau` was executed at `time_step`, newly started where `switch` `[B]`."""
+        """Returns the head's next state after `tau` was executed at `time_step`; `tau` was started where `switch` `[B]`."""
         return switch_state
 
     def _beta(self, q_0: torch.Tensor, q_1: torch.Tensor) -> torch.Tensor:
@@ -244,7 +247,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         features, seen = self.encode(time_step.observation)
         frozen = features.detach()
 
-        # a_hat ~ pi(. | s, tau_prev) and the two candidates: the old trajectory one step on, and a new one
+        # a_hat ~ pi(. | s, tau_prev) and the two candidates: the previous trajectory advanced by a step, and a new one
         embedded = self.tau_embedding(seen, tau_prev)
         mean, log_std = self.actor(embedded)
         a_hat, log_pi = distributions.squashed_normal_sample(mean, log_std)
@@ -304,10 +307,10 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         )
 
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
-        """Where a new trajectory was started, `|tanh(mean(s, tau_prev)) - a_hat|^2`, a_hat what led to the demonstrated action.
+        """Returns `|tanh(mean(s, tau_prev)) - a_hat|^2` where a new trajectory started, else 0.
 
-        The switch is not cloned: it follows from the critics, so that a policy that was cloned and nothing else switches
-        at random.
+        a_hat is the actor output that leads to the demonstrated action. The switch is not cloned, because it follows from the
+        critics. After cloning alone, the policy therefore switches at random.
         """
         time_step, (tau_prev, b, _) = nest.index(experience, slice(None, -1))
         mean, _ = self.actor(self.tau_embedding(self.actor_features(time_step.observation), tau_prev))
@@ -315,18 +318,18 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         return self.cloned(experience, b * (torch.tanh(mean) - a_hat).square().sum(-1))
 
     def _min_q(self, critics: nn.Module, features: torch.Tensor, tau: Tau) -> torch.Tensor:
-        """min_i Q_i(features, tau): `[...]`, or `[..., D]`."""
+        """Returns min_i Q_i(features, tau): `[...]`, or `[..., D]`."""
         return self.min_over_critics(self.q_values(critics, features, *nest.flatten(tau)))
 
     def _target_value(self, observation: Nest, tau_0: Tau, tau_1: Tau, beta: torch.Tensor) -> torch.Tensor:
-        """V(s) of the target critics, both candidates in one call; `[...]`, or `[..., D]`."""
+        """Returns V(s) of the target critics, which evaluate both candidates in one call; `[...]`, or `[..., D]`."""
         features = self.target_encoder(observation)
         q = self._min_q(self.target_critics, features.expand(2, *features.shape), _stack(tau_0, tau_1))
         weights = beta.movedim(-1, 0)
         return (weights.reshape(*weights.shape, *(1,) * (q.dim() - weights.dim())) * q).sum(0)
 
     def acting_modules(self) -> list[str]:
-        return [*super().acting_modules(), "tau_embedding", "encoder", "critics", "beta_temperature"]  # beta needs Q
+        return [*super().acting_modules(), "tau_embedding", "encoder", "critics", "beta_temperature"]  # beta follows from Q
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         groups = super().parameter_groups()
@@ -334,9 +337,9 @@ class TaacAlgorithm(ActorCriticAlgorithm):
 
 
 def _reach_through(experience: Experience, switch: torch.Tensor) -> torch.Tensor:
-    """Of the frames at which a return may go on, the fraction at which it does, a scalar; 0 if there is none.
+    """Returns the fraction of frames at which a return reaches through, among those where it could; a scalar, 0 if none.
 
-    A return may go on at frames 1..T-2 of the episode that it began in: neither at LAST, nor at FIRST, which it never reaches.
+    It could at frames 1..T-2 that are MID: a return stops at LAST and never reaches FIRST.
     """
     step_type = experience.time_step.step_type[1:-1]
     inside = step_type == StepType.MID
@@ -344,5 +347,5 @@ def _reach_through(experience: Experience, switch: torch.Tensor) -> torch.Tensor
 
 
 def _stack(tau_0: Tau, tau_1: Tau) -> Tau:
-    """Two trajectories, parts `[...]`, as one with parts `[2, ...]`."""
+    """Stacks two trajectories with parts `[...]` into one with parts `[2, ...]`."""
     return nest.map_structure(lambda x, y: torch.stack([x, y]), tau_0, tau_1)

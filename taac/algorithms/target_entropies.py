@@ -1,4 +1,4 @@
-"""Target entropies in nats: as given, or from a `min_prob`; those that no policy can reach are refused."""
+"""Target entropies in nats, set directly or by a `min_prob`. Targets that no policy can reach are refused."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from taac.specs import TensorSpec
 
 
 class TargetEntropy(NamedTuple):
-    """What a temperature is tuned towards."""
+    """The entropy towards which a temperature is tuned."""
 
     nats: float | Schedule
-    formula: str  # how it came about, for people; of one that was given, the name of its parameter
+    formula: str  # how it was computed, for display; if it was set directly, the name of its parameter
 
 
 def of_actions(
     action_spec: TensorSpec, min_prob: float, given: float | Schedule | None, name: str = "target_entropy"
 ) -> TargetEntropy:
-    """The target of a policy over a bounded action vector.
+    """Returns the target of a policy over a bounded action vector.
 
     Args:
         given: nats, or a schedule of them; None: `sum_i log((max_i - min_i) * min_prob)`.
         name: of the parameter that `given` was bound to.
 
     Raises:
-        TaacError: it is above the greatest entropy possible, `sum_i log(max_i - min_i)`, or not finite.
+        TaacError: the target is above the greatest possible entropy, `sum_i log(max_i - min_i)`, or not finite.
     """
     minimum, maximum = action_spec.minimum, action_spec.maximum
     assert minimum is not None and maximum is not None
@@ -48,15 +48,15 @@ def of_actions(
 def of_choices(
     num_choices: int, min_prob: float, given: float | Schedule | None, name: str = "target_entropy", times: int = 1
 ) -> TargetEntropy:
-    """The target of a policy over C choices, or of the sum of so many independent ones (`times`).
+    """Returns the target of a policy over C choices, or of `times` such independent policies together.
 
     Args:
-        given: nats, of all `times` together, or a schedule of them; None: `times` times `p (log(C-1) - log p) - (1-p) log(1-p)`,
-            p = min_prob.
+        given: nats for all `times` policies together, or a schedule of them; None: `times` times
+            `p (log(C-1) - log p) - (1-p) log(1-p)`, p = min_prob.
         name: of the parameter that `given` was bound to.
 
     Raises:
-        TaacError: it is negative, above the greatest entropy possible, `times * log C`, or not finite.
+        TaacError: the target is negative, above the greatest possible entropy, `times * log C`, or not finite.
     """
     if given is None:
         inner = "-p log p - (1 - p) log(1 - p)" if num_choices == 2 else "p (log(C-1) - log p) - (1-p) log(1-p)"

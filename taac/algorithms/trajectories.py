@@ -1,13 +1,13 @@
-"""Curves in action space that an agent can go on following: constant, linear, quadratic.
+"""Curves in action space that an agent can follow: constant, linear, quadratic.
 
-A trajectory at a step is a record (a NamedTuple) of tensors: its field `a` is the action that is executed, `[..., A]`; it may
-have any others `[..., K]`, whose numbers are best in [-1, 1], for networks take them as they are. Those of the trajectories here
-are `Tau(a, v, u)`: the action, and its first and second difference (halved); parts that a trajectory has no use for are `()`.
-Two pure functions are all there is to it: `advance` goes one step on, `start` begins a new one from what the actor proposes.
-Both are differentiable in their inputs.
+A trajectory at one step is a record (a NamedTuple) of tensors. Its field `a` is the executed action, `[..., A]`. It may have
+other fields `[..., K]`, preferably with values in [-1, 1], because networks use them unscaled. The trajectories here use the
+record `Tau(a, v, u)`: the action, and its first and second difference (halved); unused parts are `()`. A trajectory is
+defined by two pure functions: `advance` moves it on by one step, and `start` begins a new one from the actor's output. Both
+are differentiable in their inputs.
 
 Source: Yu, Xu and Zhang, TAAC (NeurIPS 2021, arXiv:2104.06521), section 3.3 (constant), and the supplementary material
-(linear and quadratic); the table of `advance` and `start` is in each class.
+(linear and quadratic). Each class states its own `advance` and `start`.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from taac.errors import TaacError
 
 
 class Tau(NamedTuple):
-    """The trajectory at one step, as the three here have it."""
+    """The record of the three trajectories here, at one step."""
 
-    a: Nest  # [..., A] the action that is executed
-    v: Nest  # [..., A] half of its change a step, or ()
-    u: Nest  # [..., A] half of the change of v a step, or ()
+    a: Nest  # [..., A] the executed action
+    v: Nest  # [..., A] half of the change of a per step, or ()
+    u: Nest  # [..., A] half of the change of v per step, or ()
 
 
 class Trajectory(Protocol):
-    """What `TaacAlgorithm` needs of a trajectory; `tau` is its own record, with the field `a`."""
+    """The interface that `TaacAlgorithm` needs. `tau` is the trajectory's own record, with a field `a`."""
 
     def zeros(self, action: torch.Tensor) -> Any:
-        """The trajectory at rest, for an action's batch, dtype and device."""
+        """Returns the trajectory at rest, with the batch, dtype and device of `action`."""
 
     def advance(self, tau: Any) -> Any:
-        """The trajectory one step on."""
+        """Returns the trajectory one step later."""
 
     def start(self, action: torch.Tensor, tau: Any) -> Any:
-        """A new trajectory from the actor's output `[..., A]` in [-1, 1], following on `tau`."""
+        """Starts a new trajectory from the actor's output `[..., A]` in [-1, 1], after `tau`."""
 
     def output_for(self, action: torch.Tensor, tau: Any) -> torch.Tensor:
-        """The actor's output with which `start` executes `action` `[..., A]` in [-1, 1] now. Demonstrations need it."""
+        """Returns the actor output for which `start` executes `action` `[..., A]` in [-1, 1]. Used with demonstrations."""
 
 
 def part_sizes(trajectory: Trajectory, action: torch.Tensor) -> list[int]:
-    """The width of each part of a trajectory's record, for actions like `action` `[A]`.
+    """Returns the width of each part of a trajectory's record, for actions like `action` `[A]`.
 
     Raises:
         TaacError: the record has no field `a` of the action's shape, or a part that is no vector.
@@ -71,7 +71,7 @@ class ConstantTrajectory:
     """Repeats the action: `advance: a <- a`; `start: a = a_hat`."""
 
     def zeros(self, action: torch.Tensor) -> Tau:
-        """At rest: zeros like `action` `[..., A]` in every part."""
+        """Returns zeros like `action` `[..., A]`."""
         return Tau(torch.zeros_like(action), (), ())
 
     def advance(self, tau: Tau) -> Tau:
@@ -79,31 +79,31 @@ class ConstantTrajectory:
         return tau
 
     def start(self, action: torch.Tensor, tau: Tau) -> Tau:
-        """`a = a_hat`: `action` `[..., A]` in [-1, 1]; `tau` does not matter."""
+        """`a = a_hat`: `action` `[..., A]` in [-1, 1]; `tau` is ignored."""
         return Tau(action, (), ())
 
     def output_for(self, action: torch.Tensor, tau: Tau) -> torch.Tensor:
-        """The action itself."""
+        """Returns the action itself."""
         return action
 
 
 @gin.configurable
 class LinearTrajectory:
-    """Goes on in a straight line: `advance: a <- clamp(a + 2v)`, clamp to [-1, 1].
+    """Continues in a straight line: `advance: a <- clamp(a + 2v)`, clamp to [-1, 1].
 
-    `start`, inverse mode (the default): the actor gives the next action, `a = a_hat`, `v = (a_hat - a_old) / 2`.
-    `start`, direct mode: the actor gives the velocity, `v = a_hat`, and the trajectory advances at once.
+    `start`, inverse mode (default): the actor outputs the next action, `a = a_hat`, `v = (a_hat - a_old) / 2`.
+    `start`, direct mode: the actor outputs the velocity, `v = a_hat`, and the trajectory advances at once.
     """
 
     def __init__(self, inverse_mode: bool = True):
         self.inverse_mode = inverse_mode
 
     def zeros(self, action: torch.Tensor) -> Tau:
-        """At rest: zeros like `action` `[..., A]` in every part."""
+        """Returns zeros like `action` `[..., A]` in every part."""
         return Tau(torch.zeros_like(action), torch.zeros_like(action), ())
 
     def advance(self, tau: Tau) -> Tau:
-        """`a <- clamp(a + 2v)`, v stays; parts `[..., A]` in [-1, 1]."""
+        """`a <- clamp(a + 2v)`, v unchanged; parts `[..., A]` in [-1, 1]."""
         return Tau(_clamp(tau.a + 2 * tau.v), tau.v, ())
 
     def start(self, action: torch.Tensor, tau: Tau) -> Tau:
@@ -113,29 +113,29 @@ class LinearTrajectory:
         return self.advance(Tau(tau.a, action, ()))
 
     def output_for(self, action: torch.Tensor, tau: Tau) -> torch.Tensor:
-        """Inverse mode: the action itself; direct: the velocity that leads to it, `(a - a_old) / 2`. `[..., A]` each."""
+        """Returns the action (inverse mode), or the velocity that leads to it, `(a - a_old) / 2` (direct). `[..., A]` each."""
         return action if self.inverse_mode else (action - tau.a) / 2
 
 
 @gin.configurable
 class QuadraticTrajectory:
-    """Goes on in a parabola: `advance: v <- clamp(v + 2u)`, then `a <- clamp(a + 2v)`, clamp to [-1, 1]; u stays.
+    """Continues in a parabola: `advance: v <- clamp(v + 2u)`, then `a <- clamp(a + 2v)`, clamp to [-1, 1]; u unchanged.
 
-    `start`, inverse mode (the default): `a = a_hat`, `v = (a_hat - a_old) / 2`, `u = v / 2`: the speed that brought
-    the action from old to new was gained in this one step, from rest.
-    `start`, direct mode: the actor gives the acceleration, `v = 0`, `u = a_hat`, and the trajectory advances at once.
+    `start`, inverse mode (default): the actor outputs the next action, `a = a_hat`, `v = (a_hat - a_old) / 2`, `u = v / 2`.
+    This u assumes that the step from a_old to a_hat accelerated from rest.
+    `start`, direct mode: the actor outputs the acceleration, `v = 0`, `u = a_hat`, and the trajectory advances at once.
     """
 
     def __init__(self, inverse_mode: bool = True):
         self.inverse_mode = inverse_mode
 
     def zeros(self, action: torch.Tensor) -> Tau:
-        """At rest: zeros like `action` `[..., A]` in every part."""
+        """Returns zeros like `action` `[..., A]` in every part."""
         zero = torch.zeros_like(action)
         return Tau(zero, zero.clone(), zero.clone())
 
     def advance(self, tau: Tau) -> Tau:
-        """`v <- clamp(v + 2u)`, then `a <- clamp(a + 2v)`, u stays; parts `[..., A]` in [-1, 1]."""
+        """`v <- clamp(v + 2u)`, then `a <- clamp(a + 2v)`, u unchanged; parts `[..., A]` in [-1, 1]."""
         v = _clamp(tau.v + 2 * tau.u)
         return Tau(_clamp(tau.a + 2 * v), v, tau.u)
 
@@ -147,30 +147,30 @@ class QuadraticTrajectory:
         return self.advance(Tau(tau.a, torch.zeros_like(tau.a), action))
 
     def output_for(self, action: torch.Tensor, tau: Tau) -> torch.Tensor:
-        """Inverse mode: the action itself; direct: the acceleration that leads to it, `(a - a_old) / 4`. `[..., A]` each."""
+        """Returns the action (inverse mode), or the acceleration that leads to it, `(a - a_old) / 4` (direct). `[..., A]`."""
         return action if self.inverse_mode else (action - tau.a) / 4
 
 
 def uniform_like(tau: Any) -> Any:
-    """A trajectory's record with every part uniform in [-1, 1]."""
+    """Returns a trajectory's record with every part uniform in [-1, 1]."""
     return nest.map_structure(lambda x: torch.empty_like(x).uniform_(-1.0, 1.0), tau)
 
 
 def select(switch: torch.Tensor, new: Any, old: Any) -> Any:
-    """The record `new` where `switch` `[...]`, else `old`."""
+    """Returns the record `new` where `switch` `[...]`, else `old`."""
     return nest.map_structure(lambda n, o: torch.where(switch.unsqueeze(-1), n, o), new, old)
 
 
 def follow(trajectory: Trajectory, action: torch.Tensor, tolerance: float = 1e-5) -> tuple[Any, torch.Tensor]:
-    """The trajectories and switches that explain the recorded actions of an episode, from rest.
+    """Returns the trajectories and switches that explain the recorded actions of an episode, starting at rest.
 
-    An action that the old trajectory leads to, to within `tolerance` in every dimension, goes on with it (`b = 0`); every
-    other starts a new trajectory, the one that takes this action (`b = 1`). So of a demonstrator that never goes on, every
-    action is a decision, and a compare-through return over its steps is the one-step return.
+    If advancing the previous trajectory yields the recorded action, to within `tolerance` in every dimension, the trajectory
+    continues (`b = 0`). Otherwise a new one starts with that action (`b = 1`). If a demonstrator never continues a
+    trajectory, every action is a decision, and a compare-through return over its steps is the one-step return.
 
     Args:
         action: `[T, ..., A]` in [-1, 1], taken at frames 0..T-1.
-        tolerance: for what rounding did to actions that were rescaled.
+        tolerance: allows for rounding of rescaled actions.
 
     Returns:
         The trajectories before acting at frames 0..T, parts `[T+1, ..., A]`; the switches b, `[T, ...]` bool.
@@ -181,7 +181,7 @@ def follow(trajectory: Trajectory, action: torch.Tensor, tolerance: float = 1e-5
         old = trajectory.advance(tau)
         switch = ((old.a - taken).abs() > tolerance).any(-1)
         new = trajectory.start(trajectory.output_for(taken, tau), tau)
-        tau = select(switch, new, old)._replace(a=taken)  # what was taken, not what rounding makes of it
+        tau = select(switch, new, old)._replace(a=taken)  # the recorded action, without rounding errors
         taus.append(tau)
         switches.append(switch)
     return nest.map_structure(lambda *parts: torch.stack(parts), *taus), torch.stack(switches)
