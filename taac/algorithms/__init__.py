@@ -1,4 +1,4 @@
-"""Algorithms: one file a method."""
+"""Algorithms, one file per method."""
 
 from taac.algorithms.algorithm import Algorithm
 from taac.algorithms.sac import SacAlgorithm

@@ -147,7 +147,7 @@ class ActorCriticAlgorithm(Algorithm):
         td_loss.check(reward_dim, type(self).__name__, self.stores_probabilities)
         self.td_loss = td_loss.fitted(reward_dim, self.reward_parts, signal_gammas, repeat_gamma)
         self.check_critics(self.critics)
-        self._slow_and_followed: tuple[list[torch.Tensor], list[torch.Tensor]] | None = None  # parameters, in the same order
+        self._slow_and_followed: tuple[list[torch.Tensor], list[torch.Tensor]] | None = None  # parameters, in one order
 
     @property
     def reward_dim(self) -> int | None:

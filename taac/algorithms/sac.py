@@ -32,7 +32,7 @@ class SacTrainInfo(NamedTuple):
     actor_loss: torch.Tensor  # [T, B], or [T-1, B] if the actor does not learn on the last frame
     log_pi: torch.Tensor  # same shape as actor_loss, log pi(a~|s), detached
     q_pi: torch.Tensor  # [T or T-1, B(, D)], min_i Q_i(s, a~), detached
-    prediction: torch.Tensor  # [N, T-1, B(, D)(, ...)], what the critics predict at the executed actions
+    prediction: torch.Tensor  # [N, T-1, B(, D)(, ...)], the critics' predictions at the executed actions
     q: torch.Tensor  # [N, T-1, B(, D)], the values of `prediction`
     value: torch.Tensor  # [T, B(, D)], target values; 0 at frame 0, where they are never read
     bonus: torch.Tensor | None  # [T, B(, D)], the entropy bonus in `value`; None if targets contain no entropy

@@ -37,7 +37,7 @@ class DiscreteSacTrainInfo(NamedTuple):
     entropy: torch.Tensor  # [T, B, K], of each branch, detached
     prediction: (
         torch.Tensor
-    )  # [N, T-1, B(, D)(, ...)], what the critics predict at the executed choices, mean over branches
+    )  # [N, T-1, B(, D)(, ...)], the critics' predictions at the executed choices, mean over branches
     q: torch.Tensor  # [N, T-1, B(, D)], the values of `prediction`
     value: torch.Tensor  # [T, B(, D)], target values; 0 at frame 0, where they are never read
     bonus: torch.Tensor | None  # [T, B(, D)], the entropy bonus in `value`; None if targets contain no entropy

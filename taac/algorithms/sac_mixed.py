@@ -34,7 +34,7 @@ class MixedSacTrainInfo(NamedTuple):
     mean: torch.Tensor  # [T, B, A], the policy's, before tanh
     log_std: torch.Tensor  # [T, B, A]
     probs: torch.Tensor  # [T, B, C], p(d | s, a~), detached
-    prediction: torch.Tensor  # [N, T-1, B(, D)(, ...)], what the critics predict at the executed actions
+    prediction: torch.Tensor  # [N, T-1, B(, D)(, ...)], the critics' predictions at the executed actions
     q: torch.Tensor  # [N, T-1, B(, D)], the values of `prediction`
     value: torch.Tensor  # [T, B(, D)], target values; 0 at frame 0, where they are never read
     bonus: torch.Tensor | None  # [T, B(, D)], the entropy bonus in `value`; None if targets contain no entropy

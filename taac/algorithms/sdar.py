@@ -35,7 +35,7 @@ class SdarTrainInfo(NamedTuple):
     log_std: torch.Tensor  # [T, B, A]
     acting: torch.Tensor  # [T, B], fraction of the dimensions that act, detached
     entropy: torch.Tensor  # [T, B], of the selection policy, detached
-    prediction: torch.Tensor  # [N, T-1, B(, D)(, ...)], what the critics predict at the executed actions
+    prediction: torch.Tensor  # [N, T-1, B(, D)(, ...)], the critics' predictions at the executed actions
     q: torch.Tensor  # [N, T-1, B(, D)], the values of `prediction`
     value: torch.Tensor  # [T, B(, D)], target values; 0 at frame 0, where they are never read
     bonus: torch.Tensor | None  # [T, B(, D)], the entropy bonus in `value`; None if targets contain no entropy
@@ -224,7 +224,7 @@ class SdarAlgorithm(SacAlgorithm):
 
 
 def _mean_selected(experience: Experience, x: torch.Tensor) -> torch.Tensor:
-    """Averages `x` `[T, B]` over the frames with a selection: not FIRST, where all dimensions act, and not LAST. A scalar."""
+    """Averages `x` `[T, B]` to a scalar over the frames with a selection: not FIRST, where all dimensions act, and not LAST."""
     selected = (experience.time_step.step_type == StepType.MID).to(x.dtype)
     return (x * selected).sum() / selected.sum().clamp(min=1.0)
 

@@ -59,7 +59,7 @@ class TaacTrainInfo(NamedTuple):
     beta: torch.Tensor  # [T, B, 2], detached
     advantage: torch.Tensor  # [T, B], q_1 - q_0, before clipping, detached
     switch: torch.Tensor  # [T, B] bool, b | b~, with b~ newly sampled
-    prediction: torch.Tensor  # [N, T-1, B(, D)(, ...)], what the critics predict at the executed trajectories
+    prediction: torch.Tensor  # [N, T-1, B(, D)(, ...)], the critics' predictions at the executed trajectories
     q: torch.Tensor  # [N, T-1, B(, D)], the values of `prediction`
     value: torch.Tensor  # [T, B(, D)], target values; 0 at frame 0, where they are never read
 
@@ -232,7 +232,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         return ()
 
     def next_switch_state(self, switch_state: Nest, time_step: TimeStep, tau: Tau, switch: torch.Tensor) -> Nest:
-        """Returns the head's next state after `tau` was executed at `time_step`; `tau` was started where `switch` `[B]`."""
+        """Returns the head's state after `tau` was executed at `time_step`. `switch` `[B]` marks where `tau` was started."""
         return switch_state
 
     def _beta(self, q_0: torch.Tensor, q_1: torch.Tensor) -> torch.Tensor:

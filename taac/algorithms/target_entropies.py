@@ -25,7 +25,7 @@ def of_actions(
 
     Args:
         given: nats, or a schedule of them; None: `sum_i log((max_i - min_i) * min_prob)`.
-        name: of the parameter that `given` was bound to.
+        name: name of the parameter that sets `given`.
 
     Raises:
         TaacError: the target is above the greatest possible entropy, `sum_i log(max_i - min_i)`, or not finite.
@@ -53,7 +53,7 @@ def of_choices(
     Args:
         given: nats for all `times` policies together, or a schedule of them; None: `times` times
             `p (log(C-1) - log p) - (1-p) log(1-p)`, p = min_prob.
-        name: of the parameter that `given` was bound to.
+        name: name of the parameter that sets `given`.
 
     Raises:
         TaacError: the target is negative, above the greatest possible entropy, `times * log C`, or not finite.

@@ -175,8 +175,8 @@ def _check_bytes(path: str, spec: TensorSpec) -> None:
 class LocalEncoder(nn.Module):
     """Encodes everything in a Dict observation except its key `global_state`, for actors that see less than the critics.
 
-    Used as an algorithm's `actor_encoder_ctor`, it makes the critics centralised: they are trained on the global state, and
-    acting does not need it.
+    Used as an algorithm's `actor_encoder_ctor`, it makes the critics centralised. They are trained on the global state, which
+    acting does not need.
 
     Args:
         observation_spec: a dict with the key `global_state` and others.
