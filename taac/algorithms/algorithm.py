@@ -48,7 +48,7 @@ class Algorithm(BoundAsItsBase, nn.Module):
     min_segment_length = 2  # fewest frames T of a segment from which everything used in acting can be learnt
     min_segment_reason = "one transition that is learnt from"  # the reason for this minimum, for display
     reward_scale = 1.0  # factor applied to rewards in learning
-    info_tells_action = True  # whether `info` depends on the chosen action; if so, an explorer must not execute another one
+    info_tells_action = True  # whether `info` depends on the chosen action: then explorers must not change it
 
     @property
     def gamma(self) -> float | None:
@@ -175,7 +175,7 @@ def check_acting(algorithm: Algorithm, observation_spec: Nest, action_spec: Nest
 def reset_where_first(state: Nest, initial: Nest, time_step: TimeStep) -> Nest:
     """Returns the state with the initial one in rows that begin an episode. Leaves `[B, ...]`."""
     step_type = time_step.step_type
-    if step_type.device.type == "cpu" and FIRST not in step_type.numpy():  # the usual case; on a GPU it would have to wait
+    if step_type.device.type == "cpu" and FIRST not in step_type.numpy():  # the usual case; a GPU would have to wait
         return state
     first = time_step.is_first()
     return nest.map_structure(lambda s, i: torch.where(first.reshape(-1, *(1,) * (s.dim() - 1)), i, s), state, initial)

@@ -38,7 +38,7 @@ class Memories:
     Segments of demonstrations store no memories and start with empty ones. Nothing before their burn-in is remembered.
     """
 
-    info_tells_action = False  # `info` holds the memories before the frame; the action is the next frame's `prev_action`
+    info_tells_action = False  # `info` holds the memories before acting, which do not depend on the action
     encoder: Any  # this and the next two are `RecurrentEncoder`s
     actor_encoder: Any
     target_encoder: Any

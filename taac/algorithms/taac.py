@@ -329,7 +329,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         return (weights.reshape(*weights.shape, *(1,) * (q.dim() - weights.dim())) * q).sum(0)
 
     def acting_modules(self) -> list[str]:
-        return [*super().acting_modules(), "tau_embedding", "encoder", "critics", "beta_temperature"]  # beta follows from Q
+        return [*super().acting_modules(), "tau_embedding", "encoder", "critics", "beta_temperature"]  # beta needs Q
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         groups = super().parameter_groups()

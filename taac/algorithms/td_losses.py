@@ -49,7 +49,7 @@ class BaseTDLoss(BoundAsItsBase):
         self.ignore_done, self.huber_delta = ignore_done, huber_delta
         self.repeat_gamma = 1.0  # discount per step inside a repeated action, as in the environment
 
-    needs_probabilities = False  # whether it reads the probabilities of the rollout's actions, which few algorithms store
+    needs_probabilities = False  # whether it reads probabilities of the rollout's actions; few algorithms store them
 
     def check(self, reward_dim: int | None, algorithm: str, stores_probabilities: bool = False) -> None:
         """Refuses a loss that does not fit the reward or the algorithm.

@@ -48,7 +48,7 @@ class ImageEncoder(nn.Module):
                 f"ImageEncoder needs as many channels as kernels and strides, got {channels}, {kernels}, {strides}"
             )
         height, width, depth = spec.shape
-        if height < min(width, depth):  # in [84, 84, 3] the last is the smallest; a board may have more planes than rows
+        if height < min(width, depth):  # in [84, 84, 3] the last is smallest; a board may have more planes than rows
             raise TaacError(
                 f"an image of shape {list(spec.shape)} seems to have its channels first, or to be a stack of frames: the first "
                 "dimension is the least. ImageEncoder reads [height, width, channels]: move the first dimension to the end with "
