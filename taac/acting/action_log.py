@@ -1,7 +1,7 @@
-"""The actions of the running episodes. With their seeds they bring the environments back to where they were.
+"""The actions of the running episodes, from which a resumed run restores its environments.
 
-The state of a simulator cannot be saved. But a simulator that is seeded alike and given the same actions reaches the same
-state, bit for bit. Replaying needs no policy and no gradient step, so it takes seconds where training took an hour.
+The state of a simulator cannot be saved. But a simulator with the same seed and the same actions reaches the same state, bit
+for bit. Replaying needs no policy and no gradient steps, so it takes seconds for what took an hour of training.
 """
 
 from __future__ import annotations
@@ -16,25 +16,28 @@ from taac.runs.files import Damaged
 
 
 class ReplayMismatch(Exception):
-    """The same seeds and actions have led the environments to another state than before."""
+    """The same seeds and actions led the environments to a different state than before."""
 
 
 class ActionLog:
-    """Stores the actions of the running episodes, for each environment those since its own episode began.
+    """Stores, for each environment, the actions of its running episode.
 
     Args:
-        environment: in which the actions are taken.
+        environment: the environments that execute the actions.
     """
 
     def __init__(self, environment: VectorEnvironment):
         self._blank = specs.zeros(environment.action_spec, environment.num_envs)
         self._like: list[torch.Tensor] = nest.flatten(self._blank)
-        self._held = [bytearray() for _ in self._like]  # a tensor for each step would take ten times the memory
-        self._begun = np.zeros(environment.num_envs, dtype=np.int64)  # the step at which each episode began
-        self._steps = 0  # steps held
+        self._held = [bytearray() for _ in self._like]  # a tensor per step would take ten times the memory
+        self._begun = np.zeros(environment.num_envs, dtype=np.int64)  # index of each episode's first step
+        self._steps = 0  # steps stored
 
     def append(self, action: Nest, last: np.ndarray) -> None:
-        """Stores the actions of one step, leaves `[B, ...]`. Where `last` `[B]`, they were ignored and an episode began."""
+        """Stores the actions of one step, leaves `[B, ...]`.
+
+        Where `last` `[B]` is true, the environment ignored the action and a new episode began.
+        """
         for held, like, leaf in zip(self._held, self._like, nest.flatten(action)):
             held += leaf.detach().to("cpu", like.dtype).numpy().tobytes()
         self._steps += 1
@@ -43,7 +46,7 @@ class ActionLog:
             self._forget()
 
     def _forget(self) -> None:
-        """Drops the steps before the oldest running episode, once they are more than half."""
+        """Drops the steps before the oldest running episode once they make up half of the log or more."""
         before = int(self._begun.min())
         if 2 * before >= self._steps:
             for held, like in zip(self._held, self._like):
@@ -52,7 +55,7 @@ class ActionLog:
             self._steps -= before
 
     def state_dict(self) -> list[list[torch.Tensor]]:
-        """Returns for each environment the actions of its running episode, leaves `[n_i, ...]`."""
+        """Returns, for each environment, the actions of its running episode, leaves `[n_i, ...]`."""
         whole = [
             torch.from_numpy(np.frombuffer(bytes(held), like.numpy().dtype).copy()).reshape(-1, *like.shape)
             for held, like in zip(self._held, self._like)
@@ -84,14 +87,16 @@ class ActionLog:
     def replay_actions(
         self, environment: VectorEnvironment, seed: int, episodes: np.ndarray, reached: list[torch.Tensor]
     ) -> TimeStep:
-        """Takes the stored actions in environments that are seeded as they were; returns the time step reached.
+        """Repeats the stored actions in environments with the same seeds; returns the time step reached.
 
         Args:
-            episodes: `[B]`, numbers of the episodes.
+            environment: where the actions are repeated.
+            seed: seed of the environments.
+            episodes: `[B]`, numbers of the running episodes.
             reached: leaves of the time step that the actions led to before.
 
         Raises:
-            ReplayMismatch: they now lead to another time step.
+            ReplayMismatch: they now lead to a different time step.
             EnvironmentFailed: an environment fails on the way.
         """
         actions = [nest.pack_like(self._blank, of_one) for of_one in self.state_dict()]

@@ -1,4 +1,4 @@
-"""Greedy episodes on an environment of their own."""
+"""Evaluation: greedy episodes in separate environments."""
 
 from __future__ import annotations
 
@@ -27,16 +27,20 @@ def evaluate(
     on_step: Callable[[TimeStep, AlgStep], None] | None = None,
     max_steps: int = 1_000_000,
 ) -> list[Episode]:
-    """Plays greedily until `num_episodes` have ended, and returns them.
+    """Plays `num_episodes` greedy episodes and returns them.
 
-    Each environment contributes its first episodes, as many as any other (one more or less if the number does not divide).
-    Otherwise short episodes would be favoured. The random numbers of training stay as they were.
+    Every environment contributes its first episodes, the same number from each (one more from some if the number does not
+    divide). Taking whichever episodes end first would favour short ones. The random numbers of training are restored
+    afterwards.
 
     Args:
+        agent: the agent to evaluate.
+        environment: where it acts.
+        num_episodes: number of episodes, over all environments.
+        seed: of the environments and of the policy's random choices.
         epsilon: probability with which each random choice of the policy is sampled instead of taking its mode.
-        seed: of the environments and, if epsilon > 0, of the policy.
-        max_steps: the most steps to take in each environment.
-        on_step: called with each frame and what was done there.
+        on_step: called with each frame and what the agent did there.
+        max_steps: most steps in each environment.
 
     Raises:
         TaacError: the episodes do not end within `max_steps`.
@@ -70,26 +74,26 @@ def evaluate(
 
 
 class Evaluation(NamedTuple):
-    """The outcome of an evaluation."""
+    """The result of an evaluation."""
 
     summary: EpisodeSummary
-    is_best: bool  # its mean return is above that of every evaluation before
-    video: tuple[bytes, tuple[int, int]] | None  # of the first episode, a GIF with its height and width, if recorded
+    is_best: bool  # its mean return exceeds that of all earlier evaluations
+    video: tuple[bytes, tuple[int, int]] | None  # the first episode as a GIF with its height and width, if recorded
 
 
 class Evaluator:
     """Evaluates an agent in greedy episodes.
 
     Args:
-        agent: what is evaluated.
-        environment: in which nothing else is played. If it is recorded, the first episode of each evaluation is filmed.
-        seed: of the run. Each evaluation has a seed derived from it.
+        agent: the agent to evaluate.
+        environment: used for nothing else. If it is recorded, the first episode of each evaluation is filmed.
+        seed: of the run. The seed of each evaluation is derived from it.
         num_episodes, epsilon, max_steps: as in `evaluate`.
 
     Attributes:
         summary: of the last evaluation; None before the first.
-        best_return: the greatest mean return of the evaluations so far; None before the first.
-        unfinished: an evaluation has begun and has not ended, because an environment failed.
+        best_return: highest mean return so far; None before the first.
+        unfinished: an evaluation has begun but not ended, because an environment failed.
 
     Raises:
         TaacError: a number is out of range.
@@ -116,11 +120,11 @@ class Evaluator:
         self.unfinished = False
 
     def run(self, env_steps: int) -> Evaluation:
-        """Evaluates the agent as it is at so many environment steps of training.
+        """Evaluates the agent after `env_steps` environment steps of training.
 
         Raises:
-            EnvironmentFailed: an environment fails. `unfinished` says so until an evaluation has ended.
-            TaacError: the episodes do not end.
+            EnvironmentFailed: an environment fails. `unfinished` is then true until an evaluation has ended.
+            TaacError: the episodes do not end within `max_steps`.
         """
         self.unfinished = True
         video = EpisodeVideo(self.environment) if self.environment.recorded else None

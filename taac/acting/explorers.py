@@ -1,4 +1,4 @@
-"""Explorers: what a rollout does instead of what the policy says, for any algorithm that learns from executed actions."""
+"""Explorers replace actions of the policy in a rollout, for any algorithm that learns from executed actions."""
 
 from __future__ import annotations
 
@@ -17,35 +17,43 @@ from taac.specs import TensorSpec
 
 
 class Explorer(Protocol):
-    """May replace the action of a rollout step. One whose numbers follow schedules lists them in `scheduled`; see `Scheduled`."""
+    """May replace the action of a rollout step.
+
+    An explorer whose numbers follow schedules lists them in `scheduled`; see `Scheduled`.
+    """
 
     def check(self, action_spec: Nest) -> None:
-        """Refuses actions that it cannot explore."""
+        """Raises TaacError if it cannot explore such actions."""
 
     def initial_state(self, action: torch.Tensor) -> Nest:
-        """The state at the beginning of an episode, for actions like `action` `[B, A]`."""
+        """Returns the state at the start of an episode, for actions like `action` `[B, A]`."""
 
     def step(
         self, time_step: TimeStep, alg_step: AlgStep, state: Nest, env_steps: int, uniform: Callable[[], torch.Tensor]
     ) -> tuple[AlgStep, Nest]:
-        """What is executed instead, and the explorer's next state.
+        """Returns the step to execute and the explorer's next state.
 
         Args:
-            alg_step: the policy's; `alg_step.policy` are the parameters of the distribution that its action was drawn from.
-            env_steps: taken so far.
+            time_step: the current frame.
+            alg_step: the policy's step. `alg_step.policy` holds the parameters of the distribution of its action.
+            state: the explorer's state.
+            env_steps: environment steps so far.
             uniform: draws an action uniformly from those that are valid here.
         """
 
 
 @gin.configurable
 class EpsilonGreedyExplorer:
-    """With probability epsilon a uniformly random valid choice, else the policy's sample, for discrete actions.
+    """Takes a uniformly random valid choice with probability epsilon, else the policy's sample. For discrete actions.
 
-    So choices are drawn from `(1 - epsilon) pi(a|s) + epsilon / n(s)`, n(s) of them being valid; of several agents, each
-    one's by itself. The epsilon-greedy multinomial sampling of PyMARL (arXiv:1902.04043).
+    Choices follow `(1 - epsilon) pi(a|s) + epsilon / n(s)`, where n(s) is the number of valid choices. With several agents,
+    each explores independently. This is the epsilon-greedy multinomial sampling of PyMARL (arXiv:1902.04043).
 
     Args:
         epsilon: probability, or a schedule of it.
+
+    Raises:
+        TaacError: epsilon is outside [0, 1].
     """
 
     epsilon: float
@@ -75,21 +83,24 @@ class EpsilonGreedyExplorer:
 class HeldAction(NamedTuple):
     """The state of `ZetaExplorer`."""
 
-    action: torch.Tensor  # [B, A], the random action that is held
-    left: torch.Tensor  # [B] int64, for how many more steps; 0: the policy acts
+    action: torch.Tensor  # [B, A], the random action being held
+    left: torch.Tensor  # [B] int64, steps for which it is still held; 0: the policy acts
 
 
 @gin.configurable
 class ZetaExplorer:
-    """Temporally extended epsilon-greedy: random actions, each held for a random number of steps.
+    """Temporally extended epsilon-greedy: takes random actions and holds each for a random number of steps.
 
-    Where nothing is held, with probability epsilon a uniformly random action is started, and held for a duration n drawn
-    from the zeta distribution, `p(n) proportional to n^-mu`, n = 1, 2, ...; the end of the episode ends it.
+    While no action is held, it starts a uniformly random action with probability epsilon. It holds the action for a duration n
+    drawn from the zeta distribution, `p(n) proportional to n^-mu`, n = 1, 2, ..., or until the episode ends.
 
     Args:
         epsilon: probability, or a schedule of it.
         mu: exponent of the zeta distribution, > 1.
         max_duration: longer durations are cut to this.
+
+    Raises:
+        TaacError: an argument is out of range.
 
     Source: Dabney, Ostrovski and Barreto, Temporally-Extended epsilon-Greedy Exploration (ICLR 2021, arXiv:2006.01782),
     algorithm 1 and section 3.
@@ -105,7 +116,7 @@ class ZetaExplorer:
         _check_epsilon(epsilon, "ZetaExplorer")
         self.scheduled = follow(self, epsilon=epsilon)
         weights = np.arange(1, max_duration + 1, dtype=np.float64) ** -mu
-        # All that lies beyond max_duration falls on it: sum_{n > N} n^-mu is about the integral from N + 1/2.
+        # max_duration takes the probability of all longer ones: sum_{n > N} n^-mu is about the integral from N + 1/2.
         weights[-1] += (max_duration + 0.5) ** (1 - mu) / (mu - 1)
         self._cumulative = torch.from_numpy(np.cumsum(weights / weights.sum()))
 
@@ -134,7 +145,7 @@ class ZetaExplorer:
         left = torch.where(starts, self._durations(batch, device), torch.where(held, state.left, 0))
         explores = held | starts
         executed = torch.where(explores.unsqueeze(-1), action, alg_step.output)
-        whole = (-1, *(1,) * (alg_step.decided.dim() - 1))  # of every dimension, where they decide alone
+        whole = (-1, *(1,) * (alg_step.decided.dim() - 1))  # broadcasts over dimensions that decide separately
         decided = (alg_step.decided | starts.reshape(whole)) & ~held.reshape(whole)
         return (
             alg_step._replace(output=executed, decided=decided),
@@ -142,7 +153,7 @@ class ZetaExplorer:
         )
 
     def _durations(self, batch: int, device: torch.device) -> torch.Tensor:
-        """`[batch]` draws from the zeta distribution."""
+        """Draws `[batch]` durations from the zeta distribution."""
         uniform = torch.rand(batch, dtype=torch.float64)
         return (torch.searchsorted(self._cumulative, uniform).clamp(max=len(self._cumulative) - 1) + 1).to(device)
 

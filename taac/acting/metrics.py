@@ -1,4 +1,4 @@
-"""What happened in each episode: return, length, and the act-or-repeat record. The one place that counts it."""
+"""Statistics of episodes: return, length, and how often actions were repeated. All of them are computed here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from taac import nest
 from taac.data_structures import FIRST, LAST, AlgStep, Nest, TimeStep
 from taac.runs.layout import EpisodeSummary
 
-_AT_ONCE = 64  # frames
+_AT_ONCE = 64  # frames processed together
 
 
 class Episode(NamedTuple):
@@ -20,34 +20,34 @@ class Episode(NamedTuple):
 
     ret: np.ndarray  # undiscounted sum of raw rewards; [] or [D]
     length: int  # transitions
-    repeated: float  # transitions at which the old trajectory went on; where dimensions decide alone, their mean
-    decisions: int  # transitions at which a new action was chosen, if only in one dimension
-    runs: float  # stretches of one decision; an episode that begins without a decision begins a run all the same
-    longest_run: int  # most transitions in a row that followed one decision
+    repeated: float  # transitions that continued the old trajectory; averaged over dimensions that decide separately
+    decisions: int  # transitions with a new action, if only in one dimension
+    runs: float  # runs of transitions under one decision; an episode's first transition always begins a run
+    longest_run: int  # most transitions in a row under one decision
     jerk: float  # mean squared second difference of the action in [-1, 1], over dimensions and time; 0 if length < 3
-    same: float  # transitions whose action equals the one before, exactly; mean over dimensions
+    same: float  # transitions whose action exactly equals the one before; mean over dimensions
 
 
 class _Frame(NamedTuple):
-    """What `EpisodeRecorder.add` was given, in arrays of its own."""
+    """The arguments of `EpisodeRecorder.add`, copied to arrays."""
 
     first: np.ndarray  # [B]
     last: np.ndarray  # [B]
     reward: np.ndarray  # [B] or [B, D]
     action: np.ndarray  # [B, A]
     decided: np.ndarray  # [B, parts]
-    lasts: np.ndarray  # [B], transitions that the action takes; 0 at LAST
+    lasts: np.ndarray  # [B], environment steps that the action lasts; 0 at LAST
 
 
 class EpisodeRecorder:
-    """Follows the environments of a rollout and hands out episodes as they end.
+    """Follows the environments of a rollout and returns episodes as they end.
 
-    `add` takes the frames in order. What an episode needs of the past is kept for each environment. Frames are worked on
-    some at a time: one by one, between a policy and a simulator, each operation takes several times as long.
+    `add` expects the frames in order. Frames are processed in groups: processing them one by one, between policy and
+    simulator, takes several times as long.
 
     Attributes:
-        steps, transitions, decisions: environment steps, actions sent to environments, and new actions chosen, in the frame added
-            last, over all environments.
+        steps, transitions, decisions: environment steps, actions sent to environments, and new actions, in the last frame
+            added, summed over environments.
     """
 
     steps = transitions = decisions = 0
@@ -55,7 +55,7 @@ class EpisodeRecorder:
     def __init__(self, num_envs: int):
         self._num_envs = num_envs
         self._rows: _Rows | None = None
-        self._waiting: list[_Frame] = []  # not yet in the rows; of an episode's end only the last can be
+        self._waiting: list[_Frame] = []  # not yet processed; only the last of them can end an episode
 
     def add(
         self,
@@ -64,11 +64,13 @@ class EpisodeRecorder:
         raw_reward: np.ndarray | None = None,
         duration: torch.Tensor | None = None,
     ) -> list[tuple[int, Episode]]:
-        """Takes one frame of every environment; gives (environment, episode) for those that ended here.
+        """Adds one frame of every environment; returns (environment, episode) for each episode that ended in it.
 
         Args:
-            raw_reward: `[B]` or `[B, D]`, undiscounted, received on arriving here; None: it is `time_step.reward`.
-            duration: `[B]`, how many environment steps the action taken here lasts; None: 1.
+            time_step: the frame.
+            alg_step: what the agent did there.
+            raw_reward: `[B]` or `[B, D]`, undiscounted reward received on arriving here; None: `time_step.reward`.
+            duration: `[B]`, environment steps that the action taken here lasts; None: 1.
         """
         reward = np.array(time_step.reward.cpu().numpy() if raw_reward is None else raw_reward)
         decided = np.array(alg_step.decided.cpu().numpy()).reshape(self._num_envs, -1)
@@ -81,7 +83,7 @@ class EpisodeRecorder:
         return self._work() if len(self._waiting) == _AT_ONCE or last.any() else []
 
     def _work(self) -> list[tuple[int, Episode]]:
-        """Takes the frames that wait into the rows; gives the episodes that end with the last of them."""
+        """Processes the waiting frames; returns the episodes that end with the last of them."""
         ended: list[tuple[int, Episode]] = []
         for frame in self._waiting:
             if self._rows is None:
@@ -91,14 +93,14 @@ class EpisodeRecorder:
             rows.clear(frame.first)
             rows.ret[~frame.first] += frame.reward[~frame.first]
             ended += [(i, rows.episode(i)) for i in np.flatnonzero(frame.last).tolist()]
-            for step in range(frame.lasts.max()):  # an action repeated inside the environment is repeated all the same
+            for step in range(frame.lasts.max()):  # steps repeated inside the environment count as repeats
                 rows.act(frame.lasts > step, frame.action, frame.decided if step == 0 else np.zeros_like(frame.decided))
         self._waiting.clear()
         return ended
 
     def state_dict(self) -> dict[str, torch.Tensor] | None:
-        """The episodes under way; None before the first frame."""
-        self._work()  # in which no episode ends: those were handed out with their frame
+        """Returns the statistics of the running episodes; None before the first frame."""
+        self._work()  # ends no episode: `add` has already returned those that ended
         return (
             None if self._rows is None else {name: torch.from_numpy(v.copy()) for name, v in vars(self._rows).items()}
         )
@@ -114,19 +116,19 @@ class EpisodeRecorder:
 
 
 def _vector(action: Nest) -> np.ndarray:
-    """The continuous parts of a nested action `[B, ...]` as one vector `[B, A]`; of a discrete action, its choices."""
+    """Returns the continuous parts of a nested action `[B, ...]` as one vector `[B, A]`; its choices, if it has none."""
     leaves = nest.flatten(action)
     continuous = [leaf for leaf in leaves if leaf.is_floating_point()] or leaves
     return np.concatenate([leaf.reshape(len(leaf), -1).cpu().numpy() for leaf in continuous], axis=1)
 
 
 def _mean(x: np.ndarray) -> np.ndarray:
-    """`x.mean(1)`, which takes four times as long on rows as short as an action."""
+    """`x.mean(1)`, but four times as fast on rows as short as an action."""
     return np.add.reduce(x, axis=1, dtype=np.float64) / x.shape[1]
 
 
 class _Rows:
-    """The episodes under way, a row for each environment."""
+    """Statistics of the running episodes, a row per environment."""
 
     def __init__(self, num_envs: int, reward_shape: tuple[int, ...], action_size: int, parts: int):
         self.ret = np.zeros((num_envs, *reward_shape))
@@ -141,7 +143,7 @@ class _Rows:
                 value[rows] = 0
 
     def act(self, rows: np.ndarray, action: np.ndarray, decided: np.ndarray) -> None:
-        """One transition in the given rows `[B]` bool; `decided` `[B, parts]`."""
+        """Adds one transition in the selected rows `[B]` (bool); `decided` is `[B, parts]`."""
         begins = decided | (self.length == 0)[:, None]
         self.run = np.where(rows[:, None], np.where(begins, 1, self.run + 1), self.run)
         self.longest = np.maximum(self.longest, self.run.max(1))
@@ -169,7 +171,7 @@ class _Rows:
 
 
 def summarize(episodes: Sequence[Episode] | Iterable[Episode]) -> EpisodeSummary:
-    """Averages over at least one episode; a vector return is summed over its parts."""
+    """Averages statistics over one or more episodes. A vector return is summed over its parts."""
     episodes = list(episodes)
     returns = np.array([np.sum(e.ret) for e in episodes], dtype=np.float64)
     transitions = sum(e.length for e in episodes)

@@ -1,4 +1,4 @@
-"""A campaign: many runs, some at a time; what was interrupted goes on."""
+"""A campaign: trains many runs, several at a time, and resumes interrupted ones."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from taac.runs import files
 
 
 class State(NamedTuple):
-    """Where a campaign stands."""
+    """Progress of a campaign."""
 
     finished: list[Run]
     running: list[Run]
     waiting: list[Run]
-    failed: dict[Run, str]  # with what went wrong
-    seconds_left: float | None  # None while nothing can be said of it
+    failed: dict[Run, str]  # with the reason
+    seconds_left: float | None  # None if there is no estimate yet
 
     def __str__(self) -> str:
         left = "" if self.seconds_left is None else f", about {readable_seconds(self.seconds_left)} left"
@@ -34,17 +34,17 @@ class State(NamedTuple):
 
 
 class Campaign:
-    """Has a launcher train each run that is not finished, `jobs` at a time.
+    """Trains all unfinished runs through a launcher, `jobs` at a time.
 
-    A run that fails does not stop the others. One that is interrupted from outside (it was asked to stop, or was killed, or
-    its machine is gone) is tried again, so often as its launcher says. When the campaign itself is stopped it stops its runs;
-    they go on from their last checkpoints when it is called again.
+    A failed run does not stop the others. A run that is interrupted from outside (asked to stop, killed, or its machine lost)
+    is tried again, up to the launcher's number of attempts. Stopping the campaign stops its runs. Starting it again resumes
+    them from their last checkpoints.
 
     Args:
-        runs: all runs, finished ones too.
-        launcher: starts them.
-        jobs: runs at a time; None leaves it to the launcher.
-        record: a JSON file that tells, at any moment, what has become of each run; None writes none.
+        runs: all runs, including finished ones.
+        launcher: starts the runs.
+        jobs: how many runs may be started at a time; None leaves it to the launcher.
+        record: a JSON file with the current status of each run; None writes none.
     """
 
     def __init__(self, runs: Sequence[Run], launcher: Launcher, jobs: int | None = None, record: Path | None = None):
@@ -60,7 +60,7 @@ class Campaign:
         self._time_left, self._recorded = TimeLeft(), ""
 
     def run(self, tell: Callable[[State], None]) -> State:
-        """Works until nothing is left to do; calls `tell` at the launcher's intervals."""
+        """Runs until no run is left. Calls `tell` with the state at the launcher's intervals."""
         self._write(self.state())
         try:
             while self._waiting or self._running:
@@ -100,7 +100,7 @@ class Campaign:
             self._failed[run] = f"{outcome}{times}: {run.error()} (see {run.log})"
 
     def _write(self, state: State) -> None:
-        """Brings the record up to date, when a run has begun or ended."""
+        """Updates the record if the status of any run has changed."""
         if self._record is None:
             return
         status = {
@@ -126,7 +126,7 @@ class Campaign:
 
 
 def readable_seconds(seconds: float) -> str:
-    """`3700` as `1 h 2 min`."""
+    """Formats a duration: `3700` as `1 h 1 min`."""
     minutes = int(seconds // 60)
     if minutes < 1:
         return f"{seconds:.0f} s"

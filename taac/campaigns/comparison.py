@@ -1,4 +1,4 @@
-"""What `taac compare` compares: methods x tasks x seeds, with their settings, as a list of runs of `taac train`."""
+"""The runs of `taac compare`: methods x tasks x seeds with their settings, each a run of `taac train`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from taac.environments import single
 from taac.errors import TaacError
 from taac.runs import files, layout
 
-# Whose published settings an environment has: patterns of ids. Anything else gets those of simple control.
+# Patterns of environment ids, by the task file whose published settings apply. All others use those of simple control.
 CATEGORIES: dict[str, str] = {
     "locomotion": r"(Hopper|Ant|Walker2d|HalfCheetah)-v\d+",
     "terrain": r"BipedalWalker(Hardcore)?-v\d+",
@@ -24,22 +24,22 @@ CATEGORIES: dict[str, str] = {
     "driving": r"CarRacing-v\d+|racetrack-v\d+",
     "discrete_control": r"(CartPole|LunarLander|Acrobot)-v\d+",
 }
-_SHOWN = 10  # differences that a message tells
+_SHOWN = 10  # differences shown in a message
 
 
 @gin.configurable
 class Comparison:
-    """Methods, tasks and seeds of a comparison, and the settings of single tasks and methods.
+    """Methods, tasks and seeds to compare, with settings for single tasks and methods.
 
-    A gin file that binds these is handed to every run, too: what else it binds holds for all runs, over the settings of
+    A gin file that binds these is also passed to every run. Its other bindings apply to all runs and override the settings of
     task and method.
 
     Args:
         methods: names of files in `gin/methods`.
-        tasks: environment ids; each gets the settings of its `category`.
-        seeds, first_seed: the seeds are `first_seed`, `first_seed + 1`, ...: so many of them.
-        task_params: bindings for the runs on one task: `{'Pendulum-v1': ('gamma = 0.98',)}`.
-        method_params: bindings for the runs of one method; they win over those of the task.
+        tasks: environment ids. Each uses the settings of its `category`.
+        seeds, first_seed: the seeds are `first_seed`, ..., `first_seed + seeds - 1`.
+        task_params: bindings for the runs on one task, such as `{'Pendulum-v1': ('gamma = 0.98',)}`.
+        method_params: bindings for the runs of one method. They override those of the task.
     """
 
     def __init__(
@@ -58,22 +58,22 @@ class Comparison:
         self.task_params, self.method_params = dict(task_params or {}), dict(method_params or {})
 
     def params(self, task: str, method: str) -> tuple[str, ...]:
-        """Bindings of the runs of a method on a task alone."""
+        """Returns the bindings that apply only to a method on a task."""
         return (*self.task_params.get(task, ()), *self.method_params.get(method, ()))
 
     def files(self, task: str, method: str) -> list[str]:
         return [f"gin/tasks/{category(task)}.gin", f"gin/methods/{method}.gin"]
 
     def check(self, bound: Comparison, gin_files: Sequence[str] = (), gin_params: Sequence[str] = ()) -> None:
-        """Finds mistakes before any run begins; reads the configuration of every method on every task.
+        """Checks everything before any run begins. Reads the configuration of every method on every task.
 
         Args:
-            bound: what the gin files alone make of it; they may have settings for more than is compared now.
-            gin_files, gin_params: of every run.
+            bound: the comparison as bound by the gin files alone. It may have settings for tasks and methods not compared now.
+            gin_files, gin_params: passed to every run.
 
         Raises:
-            TaacError: nothing to compare; an unknown environment; settings of a task or method that there is not; what
-                `taac train` would refuse on reading its files; a macro that nothing uses.
+            TaacError: there is nothing to compare; an environment is unknown; there are settings for an unknown task or method;
+                `taac train` would refuse the files; or nothing uses a macro.
         """
         for name, given, example in (("methods", self.methods, "sac,taac"), ("tasks", self.tasks, "Pendulum-v1")):
             if not given:
@@ -90,19 +90,19 @@ class Comparison:
                 configuration.load([*self.files(task, method), *gin_files], params).check_macros()
 
     def plan(self, root_dir: str | Path, gin_files: Sequence[str] = (), gin_params: Sequence[str] = ()) -> list[Run]:
-        """The runs, seed by seed, so that what is there at any moment can be compared.
+        """Returns the runs ordered by seed, so that the finished runs can be compared at any time.
 
-        Each goes to `root_dir/<task>/<method>/seed_<n>`; what it prints, to `seed_<n>.log` beside that.
+        Each run has the folder `root_dir/<task>/<method>/seed_<n>` and the log `seed_<n>.log` beside it.
 
         Args:
-            gin_files, gin_params: of every run, over the settings of task and method.
+            gin_files, gin_params: passed to every run. They override the settings of task and method.
         """
         runs = []
         for seed in self.seeds:
             for task in self.tasks:
                 for method in self.methods:
                     folder = Path(root_dir) / re.sub(r"[^\w.-]+", "_", task) / method / f"seed_{seed}"
-                    # A run that was stopped may still be saving what it did.
+                    # A run that was just stopped may still hold the lock while it saves.
                     command = [
                         sys.executable,
                         "-m",
@@ -123,27 +123,28 @@ class Comparison:
 
 
 def check_folders(runs: Sequence[Run]) -> None:
-    """Refuses folders of runs, finished or not, that were started with other settings than is asked for now.
+    """Refuses existing run folders, finished or not, whose settings differ from those asked for now.
 
-    What is compared is what decides the run, by its config.gin: not how or from where it was started. Nothing is built, and
-    nothing is imported that the configuration asked for does not import.
+    Compares the bindings in `config.gin` that decide the run, not how or from where it was started. Builds nothing, and
+    imports nothing that the requested configuration does not import.
 
     Raises:
-        TaacError: names the first such folder, and what differs there; or a link where a folder or a log belongs.
+        TaacError: reports the first such folder and what differs.
+        NotPlain: a link is where a folder or a log belongs.
     """
     for run in runs:
-        for folder in (*run.folder.parents[:2], run.folder):  # of the task, of the method, of the run
+        for folder in (*run.folder.parents[:2], run.folder):  # those of the task, the method and the run
             files.check_folder(folder)
         files.check_file(run.log)
         file = run.folder / layout.CONFIG
-        if not file.exists() and not run.finished():  # not begun, or killed in the making: `taac train` sees to that
+        if not file.exists() and not run.finished():  # not begun, or killed while starting; `taac train` handles both
             continue
         asked = configuration.load(_after("--gin_file", run.command), _after("--gin_param", run.command))
         try:
             found = asked.differences(configuration.load([str(file.absolute())], imports=asked.imports))
         except TaacError as error:
             found = [str(error)]
-        except (ValueError, RecursionError, MemoryError) as error:  # nested too deep; a number of too many digits
+        except (ValueError, RecursionError, MemoryError) as error:  # nested too deeply, or a number with too many digits
             found = [f"{file} cannot be read: {type(error).__name__}: {error}"]
         if found:
             more = f"\n  and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
@@ -168,6 +169,6 @@ def _check_known(what: str, params: Mapping[str, tuple[str, ...]], known: set[st
 
 
 def category(env_name: str) -> str:
-    """The task file whose settings an environment has."""
+    """Returns the task file whose settings apply to an environment."""
     name = env_name.rpartition(":")[2]
     return next((c for c, pattern in CATEGORIES.items() if re.fullmatch(pattern, name)), "simple_control")

@@ -1,4 +1,4 @@
-"""One run of a campaign: its command, its folder, its log, and how it ended."""
+"""One run of a campaign: its command, folder, log and error."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from taac.runs import files, layout
 
-# The line that opens the output of each attempt at a run; the log keeps the output of earlier attempts above it.
+# First line of each attempt in the log. The output of earlier attempts stays above it.
 ATTEMPT = "=== "
-_END_OF_LOG = 64 << 10  # bytes in which to look for what went wrong
-_LONGEST_LINE = 1000  # characters of it
+_END_OF_LOG = 64 << 10  # bytes at the end of the log that are searched for an error
+_LONGEST_LINE = 1000  # characters shown
 
 
 class Run(NamedTuple):
@@ -34,7 +34,7 @@ class Run(NamedTuple):
         return layout.is_finished(self.folder)
 
     def error(self) -> str:
-        """What its last attempt printed when it was refused, in its first line; else the last line that it printed."""
+        """Returns the last refusal ("taac train: ...") of the last attempt; without one, the last line that it printed."""
         try:
             text = files.read_end(self.log, _END_OF_LOG).decode(errors="replace").replace("\r", "\n")
         except OSError:

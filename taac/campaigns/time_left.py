@@ -1,4 +1,4 @@
-"""How long a campaign will still take, from the seconds that its evaluations tell."""
+"""Estimates the remaining time of a campaign from the `seconds` column of its evaluations."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from taac.campaigns.run import Run
 from taac.runs import files, layout
 
 _STEPS, _SECONDS = layout.COLUMNS.index("env_steps"), layout.COLUMNS.index("seconds")
-_MOST_COUNTED = 1 << 53  # steps or seconds
+_MOST_COUNTED = 1 << 53  # largest count of steps or seconds that is believed
 
 
 class Pace(NamedTuple):
-    """How far a run was at its last evaluation."""
+    """Progress of a run at its last evaluation."""
 
     spent: float  # seconds of training
-    left: float  # seconds that the rest takes, at the pace between its last two evaluations
-    told: float  # when it was: seconds since the epoch
+    left: float  # seconds still to train, at the pace between the last two evaluations
+    told: float  # time of that evaluation, in seconds since the epoch
 
 
 class TimeLeft:
-    """Estimates the time left; reads a run's files again only when they have changed."""
+    """Estimates the time left. Reads a run's files again only if they have changed."""
 
     def __init__(self) -> None:
         self._read: dict[Run, tuple[float, Pace | None]] = {}
@@ -32,9 +32,10 @@ class TimeLeft:
     def estimate(
         self, finished: Iterable[Run], running: Sequence[Run], waiting: Sequence[Run], slots: int
     ) -> float | None:
-        """Seconds until the last run ends with `slots` runs at a time; None while no run has told its pace, and at the end.
+        """Returns the seconds until the last run ends with `slots` runs at a time.
 
-        A run that has not begun takes as long as others of its task and method do, else as the mean of all.
+        A run without an evaluation is assumed to take the mean time of the runs of its task and method, or of all runs if there
+        are none. Returns None while no run has an evaluation, and when no run is left.
         """
         paces = {run: self._pace(run) for run in (*finished, *running, *waiting)}
         known = {run: pace for run, pace in paces.items() if pace is not None}
@@ -64,7 +65,7 @@ class TimeLeft:
 
 
 def read_pace(folder: Path, told: float) -> Pace | None:
-    """The pace of a run that had its last evaluation at `told`; None before its first."""
+    """Returns the pace of a run whose last evaluation was written at time `told`; None before its first."""
     try:
         whole = int(layout.read_bindings(folder).get("num_env_steps", "0"))
         table = layout.read_evaluations(folder)
@@ -75,14 +76,14 @@ def read_pace(folder: Path, told: float) -> Pace | None:
     if not rows or not known or not 0 < whole <= _MOST_COUNTED:
         return None
     steps, seconds = rows[-1]
-    # Of the last interval: collecting without updates, before it, is many times as fast.
+    # Only the last interval counts: the initial collection makes no updates and is many times faster.
     steps_before, seconds_before = rows[-2] if len(rows) > 1 else (0, 0.0)
     pace = (seconds - seconds_before) / max(1, steps - steps_before)
     return Pace(seconds, max(0, whole - steps) * pace, told)
 
 
 def makespan(running: Sequence[float], waiting: Sequence[float], slots: int) -> float:
-    """Seconds until all have ended, where each that waits begins, in order, when one of `slots` places is free."""
+    """Returns the seconds until all runs end, if the waiting ones start in order whenever one of `slots` places is free."""
     ends = list(running) + [0.0] * max(0, slots - len(running))
     heapq.heapify(ends)
     last = max(ends, default=0.0)

@@ -1,4 +1,4 @@
-"""Files that last and files that are safe to read: whole or not there, checked, tensors and JSON only."""
+"""Writing and reading files safely: writes are whole or absent, reads are checked, content is tensors and JSON only."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from typing import TYPE_CHECKING, Any
 from taac.errors import TaacError
 
 if TYPE_CHECKING:
-    import torch  # seconds, which commands that read text only do not pay for
+    import torch  # importing it takes seconds; commands that read only text do without
 
-MAX_JSON_BYTES = 64 << 20  # parsed, JSON takes some ten times its size
-# Bytes of the files of a run, many times what the longest runs write.
+MAX_JSON_BYTES = 64 << 20  # parsed JSON takes about ten times its size in memory
+# Size limits in bytes for the files of a run, many times what the longest runs write.
 MAX_RUN_BYTES, MAX_CONFIG_BYTES, MAX_EVALUATIONS_BYTES = 4 << 20, 1 << 20, 64 << 20
 _PIECE = 1 << 20  # bytes
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Damaged(TaacError):
-    """A file that is not what was written: torn, altered, or missing where another file names it."""
+    """A file does not hold what was written: it is torn or altered, or it is missing although another file names it."""
 
 
 class NotPlain(TaacError, OSError):
-    """A link, pipe or device where a plain file or folder belongs: it could lead anywhere, or never end."""
+    """A link, pipe or device is where a plain file or folder belongs. It could lead anywhere, or never end."""
 
 
 # What is at a path -----------------------------------------------------------------------------------------------------
@@ -49,7 +49,7 @@ _KINDS = (
 
 
 def check_file(path: Path) -> bool:
-    """Whether there is a file; a link counts as what it is, not as what it leads to.
+    """Returns whether a plain file exists at `path`. Links are not followed.
 
     Raises:
         NotPlain: something other than a plain file is there.
@@ -58,7 +58,7 @@ def check_file(path: Path) -> bool:
 
 
 def check_folder(path: Path) -> bool:
-    """Whether there is a folder.
+    """Returns whether a folder exists at `path`. Links are not followed.
 
     Raises:
         NotPlain: something else is there, such as a link to a folder.
@@ -67,7 +67,7 @@ def check_folder(path: Path) -> bool:
 
 
 def check_entries(folder: Path) -> None:
-    """Raises NotPlain where anything in a folder is neither a plain file nor a folder; looks at folders below by name only."""
+    """Raises NotPlain if a folder holds anything but plain files and folders. Does not look inside its subfolders."""
     for path in sorted(folder.iterdir()):
         _check(path, lambda mode: stat.S_ISREG(mode) or stat.S_ISDIR(mode), "a plain file or folder")
 
@@ -88,13 +88,14 @@ def _not_plain(path: Path, mode: int, expected: str) -> NotPlain:
 
 
 def open_file(path: Path, flags: int) -> int:
-    """A descriptor of a plain file, opened without following a link and without waiting.
+    """Opens a plain file without following links and without blocking; returns the descriptor.
 
     Raises:
-        NotPlain: something else is there; or, with `O_APPEND`, a file of several names, as what is added would be under each.
+        NotPlain: something else is there. With `O_APPEND`, also if the file has a second name (a hard link), because the
+            appended bytes would appear there too.
         OSError: it cannot be opened.
     """
-    check_file(path)  # before opening, which may itself do something to a device
+    check_file(path)  # before opening, because opening a device may already act on it
     more = [
         getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY")
     ]  # not on every system
@@ -118,14 +119,14 @@ def open_file(path: Path, flags: int) -> int:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Puts `data` at `path`, whole and on the disk, or leaves what was there.
+    """Replaces the content of `path` with `data`, flushed to the disk. If writing fails, the old content stays.
 
-    It is written beside, under a name that nobody can know before, flushed to the disk and renamed; whoever reads
-    meanwhile sees the old content or the new.
+    The data is written to a temporary file with an unpredictable name in the same folder, flushed and renamed. A concurrent
+    reader sees either the old content or the new.
 
     Raises:
         NotPlain: `path` is a link, a pipe, a device or a folder.
-        OSError: it could not be written; nothing is left beside.
+        OSError: it could not be written. The temporary file is removed.
     """
     check_file(path)
     beside = temporary(path)
@@ -145,27 +146,27 @@ def write(path: Path, data: bytes) -> None:
 
 
 def temporary(path: Path) -> Path:
-    """A new name beside `path`, for what is to take its place; `is_temporary` knows it again."""
+    """Returns a new temporary name beside `path`, for the file that will replace it. `is_temporary` recognizes such names."""
     return path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a write that was killed left a file of this name; earlier versions left names without the random part."""
+    """Returns whether `name` is a temporary file of a killed write. Earlier versions used names without the random part."""
     return re.fullmatch(r"[\w.-]+\.(csv|gin|json|safetensors)(\.[0-9a-f]{16})?\.tmp", name) is not None
 
 
 def number_of_event_file(name: str) -> int | None:
-    """The number that a run gave one of its event files, 0 for the first; None: it was written by another program."""
+    """Returns the number of a run's own event file, counted from 0; None if another program wrote the file."""
     found = re.search(r"\.taac-(\d{1,18})-[0-9a-f]{16}$", name)
     return int(found[1]) if found else None
 
 
 def append(path: Path, data: bytes) -> None:
-    """Adds `data` to a file and flushes it to the disk; when killed in between, part of it may be there.
+    """Appends `data` to an existing file and flushes it to the disk. A process killed meanwhile may leave part of it.
 
     Raises:
         NotPlain: `path` is no plain file.
-        OSError: it is not there, or could not be written.
+        OSError: it does not exist, or could not be written.
     """
     descriptor = open_file(path, os.O_WRONLY | os.O_APPEND)
     try:
@@ -182,7 +183,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def sync(path: Path) -> None:
-    """Flushes a file, or a folder's list of files, to the disk."""
+    """Flushes a file, or a folder's list of entries, to the disk."""
     if os.name == "nt":  # has no such call for folders, and does it for files on closing them
         return
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait for a writer
@@ -193,7 +194,7 @@ def sync(path: Path) -> None:
 
 
 def refusal(error: OSError, path: Path, needed: int, more: str) -> TaacError:
-    """What to tell a user whose disk refused `needed` bytes at `path`: too few bytes, or no inode for another file."""
+    """Returns the error for a failed write of `needed` bytes at `path`; reports a full disk and missing inodes as such."""
     if isinstance(error, NotPlain):
         return error
     if error.errno not in FULL:
@@ -219,12 +220,12 @@ def _has_no_inodes(path: Path) -> bool:
 
 
 def digest(data: bytes) -> str:
-    """A checksum as 32 hexadecimal digits; about a gigabyte a second."""
+    """Returns a checksum of 32 hexadecimal digits. Runs at about one gigabyte a second."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def digest_of_file(path: Path, most: int) -> tuple[int, str]:
-    """Bytes and checksum of the first `most` bytes of a plain file, read in pieces; raises as `read_bytes`."""
+    """Returns the size and checksum of the first `most` bytes of a plain file, read in pieces. Raises as `read_bytes`."""
     found, left = hashlib.blake2b(digest_size=16), most
     with os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
         while left > 0 and (piece := file.read(min(left, _PIECE))):
@@ -234,10 +235,10 @@ def digest_of_file(path: Path, most: int) -> tuple[int, str]:
 
 
 def size(path: Path) -> int:
-    """Bytes of a plain file.
+    """Returns the size of a plain file in bytes.
 
     Raises:
-        Damaged: it is missing, or no plain file (a link, a pipe or a device could lead anywhere).
+        Damaged: it is missing, or is no plain file.
     """
     try:
         check_file(path)
@@ -249,7 +250,7 @@ def size(path: Path) -> int:
 
 
 def read_bytes(path: Path, most: int | None = None) -> bytes:
-    """The content of a plain file, of at most `most` bytes: its size is checked before anything is read.
+    """Returns the content of a plain file of at most `most` bytes. The size is checked before anything is read.
 
     Raises:
         NotPlain: a link, a pipe, a device or a folder is there.
@@ -264,19 +265,19 @@ def read_bytes(path: Path, most: int | None = None) -> bytes:
 
 
 def read_text(path: Path, errors: str = "strict", most: int | None = None) -> str:
-    """The text of a plain file, with line ends as `Path.read_text` gives them; raises as `read_bytes`.
+    """Returns the text of a plain file, with line ends converted as by `Path.read_text`. Raises as `read_bytes`.
 
     Raises:
-        UnicodeDecodeError: it is no UTF-8, unless `errors` says what to do then.
+        UnicodeDecodeError: it is not UTF-8, unless `errors` says how to decode it.
     """
     return io.TextIOWrapper(io.BytesIO(read_bytes(path, most)), encoding="utf-8", errors=errors).read()
 
 
 def read(path: Path, expected_size: int, expected_digest: str) -> bytes:
-    """The content of a file that is as long as expected and has the checksum expected.
+    """Returns the content of a file after checking its size and checksum.
 
     Raises:
-        Damaged: it is not.
+        Damaged: it is missing, or its size or checksum differs.
     """
     found = size(path)
     if found != expected_size:
@@ -291,11 +292,11 @@ def read(path: Path, expected_size: int, expected_digest: str) -> bytes:
 
 
 def read_bounded(path: Path, most: int) -> bytes:
-    """As `read_bytes`, where what is no plain file is one more kind of damage.
+    """As `read_bytes`, but anything other than a plain file counts as damage.
 
     Raises:
         OSError: it is missing or cannot be read.
-        Damaged: it is longer, or no plain file.
+        Damaged: it is longer than `most`, or no plain file.
     """
     try:
         return read_bytes(path, most)
@@ -304,18 +305,18 @@ def read_bounded(path: Path, most: int) -> bytes:
 
 
 def read_end(path: Path, most: int) -> bytes:
-    """The last `most` bytes of a plain file, or all of it; raises as `read_bytes`."""
+    """Returns the last `most` bytes of a plain file, or all of a shorter one. Raises as `read_bytes`."""
     with os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - most))
         return file.read(most)
 
 
 def read_bounded_text(path: Path, most: int) -> str:
-    """A plain file of at most `most` bytes as UTF-8.
+    """Returns the UTF-8 text of a plain file of at most `most` bytes.
 
     Raises:
         OSError: it is missing or cannot be read.
-        Damaged: it is longer, no plain file, or no text.
+        Damaged: it is longer, no plain file, or not UTF-8.
     """
     try:
         return read_bounded(path, most).decode("utf-8")
@@ -324,11 +325,11 @@ def read_bounded_text(path: Path, most: int) -> str:
 
 
 def read_bounded_json(path: Path, most: int) -> Any:
-    """What the JSON in a plain file of at most `most` bytes stands for.
+    """Returns the parsed JSON of a plain file of at most `most` bytes.
 
     Raises:
         OSError: it is missing or cannot be read.
-        Damaged: it is longer, no plain file, or no JSON; or it is nested more deeply than can be read.
+        Damaged: it is longer, no plain file, not JSON, or nested too deeply.
     """
     try:
         return json.loads(read_bounded_text(path, most))
@@ -345,24 +346,24 @@ _DTYPES = {
 
 
 def pack(tensors: dict[str, torch.Tensor]) -> bytes:
-    """Tensors by name in the safetensors format: a JSON header of names, types and shapes, then plain numbers."""
+    """Serializes named tensors in the safetensors format: a JSON header of names, types and shapes, then plain numbers."""
     import safetensors.torch
 
-    # Copies, because the format takes no two tensors that share memory.
+    # Copies, because the format refuses tensors that share memory.
     return safetensors.torch.save({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()})
 
 
 def unpack(data: bytes, path: Path) -> dict[str, torch.Tensor]:
-    """What `pack` packed. Reading it cannot run code, and takes no more memory than `data` is long.
+    """Returns the tensors that `pack` serialized. Reading cannot run code, and uses no more memory than `data` is long.
 
     Raises:
-        Damaged: it is something else.
+        Damaged: the data is not safetensors, or holds a type of tensor that this package never writes.
     """
     import safetensors.torch
 
     try:
         tensors = safetensors.torch.load(data)
-    except Exception as error:  # of several kinds, by what is wrong
+    except Exception as error:  # the type depends on what is wrong
         raise Damaged(f"{path} holds no tensors in the safetensors format: {type(error).__name__}: {error}") from error
     if odd := sorted({str(t.dtype) for t in tensors.values()} - _DTYPES):
         raise Damaged(f"{path} holds tensors of {', '.join(odd)}, which nothing of this package writes")
@@ -370,10 +371,10 @@ def unpack(data: bytes, path: Path) -> dict[str, torch.Tensor]:
 
 
 def encode(value: Any) -> tuple[Any, dict[str, torch.Tensor]]:
-    """Nested dicts, lists and tuples of tensors, numbers, strings and None as JSON and a dict of tensors.
+    """Splits nested dicts, lists and tuples of tensors, numbers, strings and None into JSON and a dict of tensors.
 
     Raises:
-        TypeError: something else is in it.
+        TypeError: it contains anything else.
     """
     import torch
 
@@ -381,7 +382,7 @@ def encode(value: Any) -> tuple[Any, dict[str, torch.Tensor]]:
 
     def plain(value: Any, path: str) -> Any:
         if isinstance(value, torch.Tensor):
-            while path in tensors:  # keys with a "/" of their own
+            while path in tensors:  # a key may itself contain "/"
                 path += "'"
             tensors[path] = value
             return {"$tensor": path}
@@ -403,10 +404,10 @@ def encode(value: Any) -> tuple[Any, dict[str, torch.Tensor]]:
 
 
 def decode(tree: Any, tensors: dict[str, torch.Tensor]) -> Any:
-    """What `encode` encoded.
+    """Restores what `encode` split.
 
     Raises:
-        Damaged: the tree names tensors that are not there, or is of another make.
+        Damaged: the tree names tensors that are missing, or does not have the form that `encode` writes.
     """
     try:
         return _decode(tree, tensors)
@@ -433,23 +434,23 @@ def _decode(tree: Any, tensors: dict[str, torch.Tensor]) -> Any:
 
 
 def is_one_line(text: str) -> bool:
-    """Whether a text, as a name of a file, can be a line's part in UTF-8: no line ends, control characters, lone surrogates."""
+    """Returns whether a text, such as a file name, fits on one line: no line ends, control characters or lone surrogates."""
     return not any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in text)
 
 
-_ORDERS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # reverse what stands beside them
+_ORDERS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # change the direction of the text around them
 
 
 def warn_user(message: str) -> None:
-    """Prints a warning for the user on standard error."""
+    """Prints a warning on standard error."""
     print(f"taac: {printable(message)}", file=sys.stderr, flush=True)
 
 
 def printable(text: object) -> str:
-    """Text for a terminal: names and messages from files cannot clear the screen, hide lines, or fail to be encoded.
+    """Escapes text from files for a terminal, so that it cannot clear the screen, hide lines, or fail to encode.
 
-    Control characters other than line ends and tabs, marks that reverse the order of letters, and lone surrogates become
-    escapes, such as `\\x1b`.
+    Control characters other than line ends and tabs, marks that change the text direction, and lone surrogates become
+    escapes such as `\\x1b`.
     """
     return "".join(
         character.encode("unicode_escape").decode()

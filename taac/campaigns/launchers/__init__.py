@@ -1,6 +1,6 @@
-"""Where the runs of a campaign are run: processes of this machine, a Ray cluster, a SLURM job array.
+"""Launchers: where the runs of a campaign execute. Local processes, a Ray cluster, or a SLURM job array.
 
-Each starts the same `taac train` with the same log, so that resuming, records and failures are the same everywhere.
+All of them start the same `taac train` with the same log, so resuming, records and failures work the same everywhere.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from taac.errors import RESUMABLE
 class Outcome(NamedTuple):
     """How an attempt at a run ended."""
 
-    returncode: int | None  # negative: the signal that killed it; None: what it ran on is gone
-    why: str = ""  # what is known besides
+    returncode: int | None  # negative: minus the signal that killed it; None: unknown, its machine or task is gone
+    why: str = ""  # a further explanation
 
     def interrupted(self) -> bool:
-        """Whether it was stopped from outside, so that another attempt may go on."""
+        """Returns whether the run was stopped from outside, so that another attempt may resume it."""
         return self.returncode is None or self.returncode < 0 or self.returncode == RESUMABLE
 
     def __str__(self) -> str:
@@ -39,19 +39,19 @@ def _name(number: int) -> str:
 
 
 class Launcher(Protocol):
-    """Starts runs, and tells how they ended."""
+    """Starts runs and reports how they ended."""
 
-    interval: float  # seconds between two looks at what has become of them
-    attempts: int  # at a run that is interrupted from outside
+    interval: float  # seconds between two checks of the runs
+    attempts: int  # most attempts at a run that is interrupted from outside
 
     def begin(self, run: Run) -> None:
-        """Starts a run, or puts it into a queue."""
+        """Starts or queues a run."""
 
     def begun(self, run: Run) -> bool:
-        """Whether it is at work, rather than in a queue."""
+        """Returns whether a run has started, rather than waiting in a queue."""
 
     def ended(self) -> list[tuple[Run, Outcome]]:
-        """The runs that have ended since this was asked last."""
+        """Returns the runs that have ended since the last call."""
 
     def stop(self) -> None:
-        """Ends what is still at work, in order."""
+        """Stops the runs in order, so that they can save."""

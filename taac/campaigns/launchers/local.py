@@ -1,4 +1,4 @@
-"""Runs as processes of this machine."""
+"""Launches runs as processes on this machine."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from taac.campaigns.run import ATTEMPT, Run
 from taac.machine.processes import die_with_parent
 from taac.runs import files
 
-# One thread a run: more would stand in each other's way.
+# One thread per run: the threads of parallel runs would compete for the cores.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-PATIENCE = 120.0  # seconds for a run that is asked to stop to save what it did
+PATIENCE = 120.0  # seconds that a stopped run has to save
 
 
 class LocalProcesses:
-    """Starts each run at once, in a process of its own."""
+    """Starts each run at once in its own process."""
 
     interval, attempts = 0.5, 4
 
@@ -50,14 +50,14 @@ class LocalProcesses:
 def start(
     command: Sequence[str], log: Path, cwd: str | None = None, environment: dict[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
-    """Starts a run that appends what it prints to `log`, and ends when this process does."""
+    """Starts a run that appends its output to `log` and is stopped when this process ends."""
     log.parent.mkdir(parents=True, exist_ok=True)
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     with os.fdopen(files.open_file(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as file:
         file.write(f"{ATTEMPT}{now} {socket.gethostname()}\n".encode())
         file.flush()
-        # A session of its own: Ctrl-C reaches the campaign alone, which then stops its runs in order. One that is killed
-        # leaves nothing running either.
+        # A new session keeps Ctrl-C from reaching the run, so the campaign can stop its runs in order. If the campaign is
+        # killed, its runs are still asked to stop.
         return subprocess.Popen(
             command, stdout=file, stderr=subprocess.STDOUT, cwd=cwd, start_new_session=True,
             preexec_fn=functools.partial(die_with_parent, signal.SIGTERM),
@@ -66,7 +66,7 @@ def start(
 
 
 def stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Asks them to stop, and kills what does not."""
+    """Asks the processes to stop, and kills those that do not within `PATIENCE`."""
     for process in processes:
         process.terminate()
     for process in processes:
@@ -78,27 +78,27 @@ def stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def cores(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
-    """Cores that this process may use: by its affinity, and by the quotas of its control groups (Linux, containers).
+    """Returns the number of cores this process may use, from its affinity and its control group quotas (Linux, containers).
 
     Args:
         cgroups: where the control groups are mounted.
-        own: the file that tells which ones this process is in.
+        own: the file that lists the control groups of this process.
     """
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, int(min([float(allowed), *_quotas(cgroups, own)])))
 
 
 def _quotas(cgroups: Path, own: Path) -> list[float]:
-    """Cores by each quota that holds for this process: of its group, and of every group around that."""
+    """Returns the number of cores allowed by each quota of this process's group and of the groups above it."""
     found = []
     with contextlib.suppress(OSError):
         for line in own.read_text(encoding="utf-8").splitlines():
             _, controllers, group = line.split(":", 2)
             if controllers and "cpu" not in controllers.split(","):
                 continue
-            root = cgroups / "cpu" if controllers else cgroups  # version 1 has a mount for each controller
+            root = cgroups / "cpu" if controllers else cgroups  # version 1 mounts each controller separately
             path = root / group.strip("/")
-            # Inside a container, the group may be named as it is outside of it: then what is mounted is its own.
+            # In a container, the path may be the one seen outside. Its parents then lead to the root, which is the own group.
             for folder in (path, *path.parents):
                 if folder.is_relative_to(root):
                     found += _quota(folder)

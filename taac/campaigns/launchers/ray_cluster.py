@@ -1,4 +1,4 @@
-"""Runs as tasks of a Ray cluster whose machines share the file system."""
+"""Launches runs as tasks of a Ray cluster whose machines share a file system."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from taac.errors import TaacError
 
 
 class RayCluster:
-    """Gives every run to the cluster as a task of one CPU; Ray starts it where one is free.
+    """Submits each run as a Ray task of one CPU. Ray starts it where a CPU is free.
 
     Args:
-        address: as `ray.init` takes it: "auto" (the cluster that this machine is a node of), "host:port" of its head, or
+        address: an address for `ray.init`: "auto" (the cluster that this machine belongs to), "host:port" of its head, or
             "ray://host:port" of a Ray client server.
-        root_dir: the folder of all runs, which every machine must see under the same name.
+        root_dir: the folder of all runs. Every machine must see it under the same path.
 
     Raises:
         TaacError: ray is not installed, or there is no such cluster.
@@ -39,28 +39,28 @@ class RayCluster:
         _reach(address)
         try:
             ray.init(address=address, log_to_driver=False, logging_level="ERROR", configure_logging=False)
-        except Exception as error:  # ray raises many kinds
+        except Exception as error:  # ray raises many types
             raise TaacError(f"--ray_address {address}: there is no Ray cluster to connect to: {error}") from error
         self._ray: Any = ray
-        # A machine of the cluster that died is not waited for; whether to try again is the campaign's to say.
+        # Ray itself does not retry after a machine fails. The campaign decides about another attempt.
         self._train = ray.remote(num_cpus=1, max_retries=0)(train)
         self._root_dir = Path(root_dir).resolve()
         self._running: dict[Any, Run] = {}
-        self._logged: dict[Run, int] = {}  # size of its log when it was given to the cluster
+        self._logged: dict[Run, int] = {}  # size of the log when the run was submitted
         self._begun: set[Run] = set()
 
     def begin(self, run: Run) -> None:
         self._root_dir.mkdir(parents=True, exist_ok=True)
         self._logged[run] = _size(run.log)
         self._begun.discard(run)
-        # Names of files are relative to the folder that `taac compare` was called in.
+        # File names are relative to the folder in which `taac compare` was called.
         task = self._train.remote(
             run.command[1:], os.path.abspath(run.log), os.getcwd(), str(self._root_dir), os.environ.get("PYTHONPATH")
         )
         self._running[task] = run
 
     def begun(self, run: Run) -> bool:
-        if run not in self._begun and _size(run.log) > self._logged[run]:  # its first line says where it runs
+        if run not in self._begun and _size(run.log) > self._logged[run]:  # the first line it writes says where it runs
             self._begun.add(run)
         return run in self._begun
 
@@ -73,7 +73,7 @@ class RayCluster:
     def _outcome(self, task: Any) -> Outcome:
         try:
             return Outcome(self._ray.get(task))
-        except self._ray.exceptions.RayTaskError as error:  # of `train` itself
+        except self._ray.exceptions.RayTaskError as error:  # raised by `train` itself
             return Outcome(1, str(error.cause))
         except self._ray.exceptions.RayError as error:
             told = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
@@ -85,21 +85,24 @@ class RayCluster:
         if self._running:
             self._ray.wait(list(self._running), num_returns=len(self._running), timeout=local.PATIENCE)
         self._running.clear()
-        self._ray.shutdown()  # ends what is left
+        self._ray.shutdown()  # ends tasks that are still running
 
 
 def train(words: Sequence[str], log: str, folder: str, root_dir: str, python_path: str | None) -> int:
-    """Trains one run on a machine of the cluster; ends it when this task is cancelled, or its worker is killed.
+    """Trains one run on a machine of the cluster. Stops it if this task is cancelled.
 
     Args:
-        words: the command, without the interpreter: it is this machine's.
-        log: what it prints is appended to that file.
-        folder: where it is started.
-        root_dir: a folder that must be there.
-        python_path: where modules are looked for, on the machine that asked.
+        words: the command without the interpreter, since each machine uses its own.
+        log: file to which its output is appended.
+        folder: working directory.
+        root_dir: a folder that must exist on this machine.
+        python_path: PYTHONPATH of the submitting machine; None if unset.
 
     Returns:
-        Its exit code.
+        The exit code of the run.
+
+    Raises:
+        TaacError: this machine does not see `folder` or `root_dir`.
     """
     for path in (folder, root_dir):
         if not Path(path).is_dir():
@@ -110,7 +113,7 @@ def train(words: Sequence[str], log: str, folder: str, root_dir: str, python_pat
     environment = {} if python_path is None else {"PYTHONPATH": python_path}
     process = local.start((sys.executable, *words), Path(log), folder, environment)
     try:
-        while process.poll() is None:  # ray cancels between two operations, not inside a long one
+        while process.poll() is None:  # ray cancels between operations, so each wait must be short
             time.sleep(0.2)
         return process.returncode
     finally:
@@ -118,7 +121,7 @@ def train(words: Sequence[str], log: str, folder: str, root_dir: str, python_pat
 
 
 def _reach(address: str) -> None:
-    """Refuses an address where nothing listens: ray itself would try for minutes."""
+    """Refuses an address where nothing listens. Ray itself would keep trying for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not port.isdigit():
         return

@@ -1,4 +1,4 @@
-"""Runs as the tasks of a SLURM job array."""
+"""Launches runs as the tasks of a SLURM job array."""
 
 from __future__ import annotations
 
@@ -62,19 +62,22 @@ if [ -n "$requeue" ] && [ "$code" -eq {resumable} ] && [ "${{SLURM_RESTART_COUNT
 fi
 exit "$code"
 """
-REQUEUES = 100  # of one task: a bound for a run that gets nowhere before its time limit
-NOTICE = 120  # seconds before the time limit at which a run is asked to stop; SLURM may be a minute early
+REQUEUES = 100  # most requeues of one task, which bounds a run that makes no progress within its time limit
+NOTICE = 120  # seconds before the time limit at which a run is asked to stop; SLURM may signal up to a minute early
 
 
 @gin.configurable
 class SlurmArray:
-    """What each task of the job array asks for. None leaves it to the cluster.
+    """Resources that each task of the job array requests. None uses the cluster's default.
 
     Args:
-        partition, time, mem, gres: as options of `sbatch`: "gpu", "24:00:00", "4G", "gpu:1".
-        cpus: a task; a run uses more than one where `create_experiment.num_threads` or asynchronous environments do.
-        setup: shell lines before a run: "module load cuda".
-        options: any other options of `sbatch`: "--account=me".
+        partition, time, mem, gres: options of `sbatch`, such as "gpu", "24:00:00", "4G", "gpu:1".
+        cpus: CPUs per task. More than one helps only with `create_experiment.num_threads` or asynchronous environments.
+        setup: shell lines to run before training, such as "module load cuda".
+        options: further options of `sbatch`, such as "--account=me".
+
+    Raises:
+        TaacError: `cpus` or `time` is too small, or an option is malformed.
     """
 
     def __init__(
@@ -103,14 +106,17 @@ class SlurmArray:
             _check_line(f"SlurmArray: the option {option!r}", option)
 
     def script(self, runs: Sequence[Run], root_dir: str | Path, jobs: int = 0) -> str:
-        """The job array of these runs, at most `jobs` at a time (0: no bound); the same runs and options give the same text."""
+        """Returns the script of the job array, with at most `jobs` tasks at a time (0: no limit).
+
+        The same runs and options yield the same text.
+        """
         for path in (str(folder(root_dir)), os.getcwd()):
             _check_line(f"the folder {path!r}", path)
         slurm = shlex.quote(str(folder(root_dir)))
         options = [
             "--job-name=taac", f"--array=0-{len(runs) - 1}" + (f"%{jobs}" if jobs else ""),
             f"--output={slurm}/%A_%a.out", "--open-mode=append",
-            # USR1 to this script before the time limit, so that the run can save what it did.
+            # Signals this script with USR1 before the time limit, so that the run can save.
             "--requeue", f"--signal=B:USR1@{NOTICE}", *self.options,
         ]  # fmt: skip
         cases = [
@@ -135,19 +141,19 @@ class SlurmArray:
 
 
 class SlurmQueue:
-    """Submits the array for the runs that are not in the queue already, and follows it there.
+    """Submits the runs that are not already queued, and follows them in SLURM's queue.
 
-    Stopping this leaves the array alone. An interrupted task is SLURM's to requeue.
+    Stopping this object leaves the array running. SLURM requeues interrupted tasks.
 
     Args:
         runs: all runs of the script, in its order.
         script: the file of the job array.
-        jobs: how many may be at work at a time; 0: as many as the cluster has room for.
-        interval: seconds between two looks at the queue.
-        grace: seconds that the files of a task which has left the queue may take to be seen here.
+        jobs: how many tasks may run at a time; 0: no limit.
+        interval: seconds between two checks of the queue.
+        grace: seconds to wait for the files of a task that has left the queue to become visible here.
 
     Raises:
-        TaacError: there is no SLURM here, or its queue does not answer.
+        TaacError: there is no SLURM on this machine, or its queue does not answer.
     """
 
     attempts = 1
@@ -161,12 +167,12 @@ class SlurmQueue:
         self._limit = f"%{jobs}" if jobs else ""
         self._index = {run: i for i, run in enumerate(runs)}
         self._pending: list[Run] = []
-        self._tasks: dict[Run, str] = {}  # of each run that is in the queue: "<job>_<index>"
-        self._left: dict[Run, float] = {}  # when it had left the queue
+        self._tasks: dict[Run, str] = {}  # queued runs: "<job>_<index>"
+        self._left: dict[Run, float] = {}  # when a run was first missing from the queue
         self._known = folder(script.parent) / "tasks.json"
         files.check_folder(self._known.parent)
         looked = self._look()
-        if looked is None:  # taken for an empty one, all that is in it would be submitted again
+        if looked is None:  # treating it as empty would submit queued runs again
             raise TaacError(
                 "squeue does not answer, so what is in SLURM's queue already is not known; nothing was submitted. "
                 "Call the same command again when it does"
@@ -175,7 +181,7 @@ class SlurmQueue:
 
     def begin(self, run: Run) -> None:
         task = self._submitted().get(str(run.folder), "")
-        if task in self._queue:  # by an earlier call
+        if task in self._queue:  # submitted by an earlier call
             self._tasks[run] = task
         else:
             self._pending.append(run)
@@ -187,7 +193,7 @@ class SlurmQueue:
         if self._pending:
             self._submit()
         looked = self._look()
-        if looked is None:  # the queue could not be asked; it will be again
+        if looked is None:  # the queue did not answer; the next call asks again
             return []
         self._queue = looked
         over = []
@@ -208,7 +214,7 @@ class SlurmQueue:
         result = subprocess.run(command, capture_output=True, text=True)
         if result.returncode != 0:
             raise TaacError(f"{shlex.join(command)} was refused: {result.stderr.strip()}")
-        job = result.stdout.strip().split(";")[0]  # a cluster's name may follow
+        job = result.stdout.strip().split(";")[0]  # the name of a cluster may follow
         tasks = {run: f"{job}_{self._index[run]}" for run in self._pending}
         known = {**self._submitted(), **{str(run.folder): task for run, task in tasks.items()}}
         files.write(self._known, (json.dumps(known, indent=1) + "\n").encode())
@@ -216,7 +222,7 @@ class SlurmQueue:
         self._pending = []
 
     def _submitted(self) -> dict[str, str]:
-        """The last task of each run that was ever submitted."""
+        """Returns the last task of each run that was ever submitted."""
         try:
             known = files.read_bounded_json(self._known, files.MAX_JSON_BYTES)
         except FileNotFoundError:
@@ -226,7 +232,7 @@ class SlurmQueue:
         return known
 
     def _look(self) -> dict[str, str] | None:
-        """State of each of the user's array tasks in the queue; None when the queue does not answer."""
+        """Returns the state of each of the user's array tasks in the queue; None if the queue does not answer."""
         command = ["squeue", "--me", "--noheader", "--array", "--format", "%F_%K %T"]
         result = subprocess.run(command, capture_output=True, text=True)
         if result.returncode != 0:
@@ -235,12 +241,12 @@ class SlurmQueue:
         return {pair[0]: pair[1] for pair in words if len(pair) == 2}
 
     def _outcome(self, run: Run, task: str) -> Outcome | None:
-        """How a task that has left the queue ended; None while that cannot be told yet."""
+        """Returns how a task that has left the queue ended; None while that is not yet known."""
         if run.finished():
             return Outcome(0)
         try:
             code = int(files.read_bounded(self._known.parent / f"{task}.exit", 64))
-            killed_by = code - 128  # the shell's way of telling signals; 255 is no such
+            killed_by = code - 128  # shells report a signal n as 128 + n; 255 is no signal
             return Outcome(-killed_by if killed_by in signal.valid_signals() else code)
         except (OSError, ValueError):
             pass
@@ -251,13 +257,16 @@ class SlurmQueue:
 
 
 def _check_line(what: str, text: str) -> None:
-    """Raises TaacError for a text that would be more than one line of the script."""
+    """Raises TaacError if a text would occupy more than one line of the script."""
     if not is_one_line(text):
         raise TaacError(f"{what} holds line ends or control characters, which would be lines of the script")
 
 
 def _seconds(limit: str) -> float:
-    """A time limit as `sbatch` takes it: minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S; more, or a word, is for SLURM to read."""
+    """Returns the seconds of a time limit of `sbatch`: minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S.
+
+    Returns infinity for any other text, which SLURM itself will check.
+    """
     match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", limit.strip())
     if match is None:
         return math.inf
@@ -268,15 +277,15 @@ def _seconds(limit: str) -> float:
 
 
 def folder(root_dir: str | Path) -> Path:
-    """Where what SLURM says of the runs below `root_dir` goes."""
+    """Returns the folder for SLURM's own output about the runs below `root_dir`."""
     return Path(os.path.abspath(root_dir)) / "slurm"
 
 
 def make_folder(root_dir: str | Path) -> None:
-    """Makes it, if it is not there.
+    """Creates that folder if it does not exist.
 
     Raises:
-        NotPlain: a link is there; SLURM would write where it leads.
+        NotPlain: a link is there, which SLURM would follow when writing.
     """
     if not files.check_folder(folder(root_dir)):
         folder(root_dir).mkdir(parents=True, exist_ok=True)
