@@ -1,4 +1,4 @@
-"""The seeds that a run derives from its own, and the global random numbers that it draws."""
+"""The seeds that a run derives from its own, and the global random number generators that it uses."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ TRAINING, EVALUATION = 0, 1  # streams of seeds
 
 
 def derived_seed(seed: int, stream: int, number: int) -> int:
-    """Returns a seed for environments. It is independent for each stream and each number within the stream."""
+    """Returns a seed for environments. Each stream, and each number within a stream, has an independent seed."""
     return int(np.random.SeedSequence([seed, stream, number]).generate_state(1)[0] % 2**31)
 
 
 class RandomNumbers:
-    """The global generators of numpy, from which some environments draw, and of torch, as a part of a checkpoint.
+    """The global generators of torch, and of numpy (used by some environments), as a part of a checkpoint.
 
     Args:
         device: of the agent. If it is a GPU, its generator is saved as well.
@@ -42,7 +42,7 @@ class RandomNumbers:
         """Restores `state_dict()`.
 
         Raises:
-            Damaged: it holds no state of numpy's generator.
+            Damaged: it holds no valid state of numpy's generator.
         """
         _set_numpy_state(state["numpy"])
         torch.set_rng_state(state["cpu"])
@@ -52,7 +52,7 @@ class RandomNumbers:
 
 @contextlib.contextmanager
 def random_numbers_kept(device: torch.device) -> Iterator[None]:
-    """Restores the global generators of torch, numpy and Python at the end; environments may draw from all of them."""
+    """Restores the global generators of torch, numpy and Python on exit, because environments may draw from all of them."""
     of_python, of_numpy = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -63,7 +63,7 @@ def random_numbers_kept(device: torch.device) -> Iterator[None]:
 
 
 def _numpy_state() -> dict[str, Any]:
-    """The state of numpy's generator as plain values and a tensor."""
+    """Returns the state of numpy's generator as plain values and a tensor."""
     state: Any = np.random.get_state(legacy=False)
     inner = state["state"]
     return {
@@ -75,7 +75,7 @@ def _numpy_state() -> dict[str, Any]:
 
 
 def _set_numpy_state(state: dict[str, Any]) -> None:
-    """Restores `_numpy_state()`. Refuses what numpy does not check, because it would read outside of its memory."""
+    """Restores `_numpy_state()`. Refuses invalid states, which numpy would not check and then read outside its memory."""
     key, position = state["key"], state["pos"]
     if key.shape != (624,) or key.dtype != torch.int64 or type(position) is not int or not 0 <= position <= 624:
         raise Damaged(f"it holds no state of numpy's generator: {list(key.shape)} {key.dtype}, position {position!r}")

@@ -1,4 +1,4 @@
-"""Steps an agent through an environment: the same loop for collecting, evaluating and playing."""
+"""Steps an agent through an environment. Collecting, evaluating and playing use the same loop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RolloutStep(NamedTuple):
 
 
 class Rollout:
-    """Steps an agent through an environment and holds where both are.
+    """Steps an agent through an environment and stores the current state of both.
 
     Attributes:
         time_step: the frame to act at next, on the agent's device.
@@ -48,10 +48,10 @@ class Rollout:
         self.state = self._initial_state
 
     def step(self, policy: Policy) -> RolloutStep:
-        """Acts at `self.time_step` and moves on.
+        """Acts at `self.time_step` and advances to the next frame.
 
         Raises:
-            EnvironmentFailed: an environment fails. `time_step` and `state` stay as they were.
+            EnvironmentFailed: an environment fails. `time_step` and `state` stay unchanged.
         """
         time_step, raw_reward = self.time_step, self.environment.raw_reward
         alg_step = self.act(policy)
@@ -65,15 +65,15 @@ class Rollout:
         return policy(self.time_step, reset_where_first(self.state, self._initial_state, self.time_step))
 
     def replay_actions(self, log: ActionLog, seed: int, episodes: np.ndarray, reached: list[torch.Tensor]) -> None:
-        """Takes logged actions again; see `ActionLog.replay_actions`. The agent's state stays as it is."""
+        """Repeats logged actions; see `ActionLog.replay_actions`. The agent's state stays unchanged."""
         self.time_step = self._to_device(log.replay_actions(self.environment, seed, episodes, reached))
 
     def set_time_step(self, leaves: list[torch.Tensor]) -> None:
-        """Makes saved leaves the frame to act at next, wherever the environment is."""
+        """Sets the frame to act at next from saved leaves, whatever the state of the environment."""
         self.time_step = self._to_device(nest.pack_like(self.time_step, leaves))
 
     def truncate(self) -> TimeStep:
-        """Returns the frame to act at next as the LAST of a truncated episode: it still bootstraps."""
+        """Returns the frame to act at next as the LAST frame of a truncated episode. It still bootstraps."""
         last = torch.full_like(self.time_step.step_type, int(StepType.LAST))
         return self.time_step._replace(step_type=last)
 

@@ -1,13 +1,13 @@
-"""Checkpoints: everything a run needs to go on, in files that survive a kill at any moment and are safe to load.
+"""Checkpoints: everything that a run needs to resume, in files that survive a kill at any moment and are safe to load.
 
-A folder holds for each checkpoint, named by its environment steps,
+For each checkpoint, named by its environment steps, a folder holds
 
     10000.json          the manifest: a line with format and checksum, then JSON: plain values, and each file's size and checksum
-    10000.safetensors   its tensors, but for the replay buffer's frames
-    frames-3-25000.safetensors   frames of part 3 of the buffer, as they were when 25000 had been added; see `FrameChunks`
+    10000.safetensors   its tensors, except the replay buffer's frames
+    frames-3-25000.safetensors   frames of part 3 of the buffer, as of 25000 added frames; see `FrameChunks`
 
-The manifest comes last, when all that it names is on the disk: a checkpoint is there as a whole, or not. The one before
-it is kept, and is used when the newest turns out to be damaged.
+The manifest is written last, when all files that it names are on the disk. So a checkpoint exists as a whole or not at all.
+Older checkpoints are kept as well, and the newest undamaged one is used.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ _OURS = re.compile(r"\d+\.(json|safetensors)|frames-\d+-\d+\.safetensors|\d+\.js
 
 
 class Checkpoint(NamedTuple):
-    """One that was read, and found as it was written."""
+    """A checkpoint whose manifest and tensors were read and verified."""
 
     path: Path  # of its manifest
     env_steps: int
-    scheduled: bool  # False: written when the run was stopped between two scheduled ones
+    scheduled: bool  # False: written between two scheduled ones, when the run was stopped
     state: dict[str, Any]
     frames: list[dict[str, Any]]  # for `FrameChunks.load`
 
     def part(self, name: str) -> Any:
-        """A part of the state, such as "agent".
+        """Returns a part of the state, such as "agent".
 
         Raises:
-            TaacError: there is none of that name.
+            TaacError: there is no part of that name.
         """
         if name not in self.state:
             raise TaacError(
@@ -52,31 +52,31 @@ class Checkpoint(NamedTuple):
 
     @property
     def num_updates(self) -> int:
-        """Gradient steps that had been taken when it was written."""
-        counters = self.state.get("counters")  # in format 2
+        """Gradient steps taken when it was written."""
+        counters = self.state.get("counters")  # used in format 2
         return int(self.part("learner")["num_updates"] if counters is None else counters["updates"])
 
 
 class Checkpoints:
-    """The checkpoints of a run, in a folder that is made when the first is saved.
+    """The checkpoints of a run. Their folder is created when the first is saved.
 
     Args:
-        path: of the folder.
-        keep: how many scheduled ones are kept.
-        resumed: those that the run goes on from, if these are not; for messages.
+        path: the folder.
+        keep: how many scheduled checkpoints are kept.
+        resumed: the checkpoints that the run resumes from, if not these. Used in messages.
     """
 
     def __init__(self, path: Path, keep: int = 2, resumed: Checkpoints | None = None):
         self.path, self.keep, self._resumed = path, keep, resumed or self
         self._kept: dict[int, tuple[bool, set[str]]] | None = (
-            None  # env_steps -> (scheduled, files); None: not looked yet
+            None  # env_steps -> (scheduled, files); None: not read yet
         )
 
     def saved(self) -> list[int]:
-        """Environment steps of those that are there, damaged or not; the newest first.
+        """Returns the environment steps of all checkpoints, damaged or not, the newest first.
 
         Raises:
-            NotPlain: the folder is a link, or no folder.
+            NotPlain: the path is a link, or no folder.
         """
         names = [p.stem for p in self.path.glob("*.json")] if files.check_folder(self.path) else []
         return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
@@ -86,15 +86,16 @@ class Checkpoints:
     def save(
         self, env_steps: int, state: dict[str, Any], frames: FrameChunks | None = None, scheduled: bool = True
     ) -> None:
-        """Writes a checkpoint; then forgets those that are not to be kept.
+        """Writes a checkpoint, then removes those that need not be kept.
 
         Args:
+            env_steps: environment steps of the run, which name the checkpoint.
             state: nested dicts, lists and tuples of tensors, numbers and strings.
-            frames: the replay buffer, of which only what has changed is written.
-            scheduled: False keeps the scheduled ones beside it, and takes the place of another that is not.
+            frames: the replay buffer's frames, of which only the changed parts are written.
+            scheduled: False: an unscheduled checkpoint. It removes no scheduled one, and replaces the last unscheduled one.
 
         Raises:
-            TaacError: it could not be written, with the bytes that it needs; those before it are as they were.
+            TaacError: it could not be written; reports the bytes needed. Earlier checkpoints are unchanged.
         """
         tree, tensors = files.encode(state)
         data = files.pack(tensors)
@@ -114,7 +115,7 @@ class Checkpoints:
         self._forget()
 
     def follow(self, frames: FrameChunks) -> None:
-        """Writes the parts of the replay buffer that have become full, so that little is left to do at a checkpoint."""
+        """Writes the parts of the replay buffer that have become full, so that the next checkpoint has less to write."""
         try:
             self._make_folder()
             frames.write_stale(self.path, but_current=True)
@@ -123,17 +124,17 @@ class Checkpoints:
         self._sweep(frames.names())
 
     def _make_folder(self) -> None:
-        if not files.check_folder(self.path):  # a link would let files elsewhere be written and swept away
+        if not files.check_folder(self.path):  # through a link, files elsewhere would be written and removed
             self.path.mkdir(parents=True, exist_ok=True)
 
     def what_remains(self) -> str:
-        """For messages: what a write that failed has left whole."""
+        """Returns a sentence for messages on what is still whole after a failed write."""
         saved = self._resumed.saved()
         before = f"the checkpoint at {saved[0]} environment steps is whole" if saved else "there is no checkpoint yet"
         return f"{before}. Make room and call the same command again"
 
     def _remember(self) -> dict[int, tuple[bool, set[str]]]:
-        """What is on the disk, by its manifests."""
+        """Returns the checkpoints on the disk, read from their manifests on the first call."""
         if self._kept is None:
             self._kept = {}
             for steps in self.saved():
@@ -144,14 +145,17 @@ class Checkpoints:
         return self._kept
 
     def _forget(self) -> None:
-        """Keeps the last scheduled ones and the last of all; while there is no scheduled one, as many of the others."""
+        """Keeps the last `keep` scheduled checkpoints and the newest of all; removes the others.
+
+        While none is scheduled, keeps the last `keep` unscheduled ones.
+        """
         kept = self._remember()
         keep = sorted(steps for steps, (scheduled, _) in kept.items() if scheduled)[-self.keep :]
         keep = sorted({*keep, *sorted(kept)[-1 if keep else -self.keep :]})
         self.remove([s for s in self.saved() if s not in keep])
 
     def remove(self, unwanted: Sequence[int]) -> None:
-        """Removes those at the given environment steps."""
+        """Removes the checkpoints at the given environment steps."""
         for steps in unwanted:
             with contextlib.suppress(OSError):
                 (self.path / f"{steps}.json").unlink()
@@ -160,7 +164,7 @@ class Checkpoints:
             self._sweep(set())
 
     def _sweep(self, wanted: set[str]) -> None:
-        """Removes files that no manifest names: of checkpoints that are forgotten, or were never finished."""
+        """Removes the files of removed or unfinished checkpoints: all that neither a manifest nor `wanted` names."""
         for steps, (_, names) in self._remember().items():
             wanted = wanted | names | {f"{steps}.json"}
         for file in self.path.iterdir():
@@ -171,10 +175,10 @@ class Checkpoints:
     # Reading ---------------------------------------------------------------------------------------------------------
 
     def readable(self) -> Iterator[Checkpoint]:
-        """Those that are as they were written, the newest first; tells of each that is not.
+        """Yields undamaged checkpoints, the newest first; warns of each damaged one. Frames are not read.
 
         Raises:
-            TaacError: there is none, or one of another format.
+            TaacError: there is no checkpoint, or one of another format.
         """
         saved = self.saved()
         if not saved:
@@ -195,7 +199,7 @@ class Checkpoints:
                 yield found
 
     def newest(self) -> Checkpoint:
-        """The newest that is as it was written; its frames have not been looked at.
+        """Returns the newest undamaged checkpoint. Its frames are not read.
 
         Raises:
             TaacError: there is none, or one of another format.
@@ -205,10 +209,10 @@ class Checkpoints:
         raise self.nothing_left()
 
     def refuse_earlier_version(self) -> None:
-        """Refuses to go on from a checkpoint in which the running episodes had been ended.
+        """Refuses to resume from checkpoints of an earlier version, whose checkpoints ended the running episodes.
 
         Raises:
-            TaacError: the newest is such a one.
+            TaacError: the newest checkpoint is of that version.
         """
         with contextlib.suppress(Damaged, KeyError, TypeError):
             for steps in self.saved()[:1]:
@@ -225,7 +229,7 @@ class Checkpoints:
         )
 
     def set_aside(self, newer_than: int) -> None:
-        """Takes checkpoints that are newer, which were found damaged, out of the row, so that none is mistaken for good."""
+        """Renames damaged checkpoints newer than `newer_than` to `*.damaged`, so that they are not used again."""
         for steps in self.saved():
             if steps > newer_than:
                 path = self.path / f"{steps}.json"
@@ -256,7 +260,7 @@ def load_into(module: torch.nn.Module, state: dict[str, torch.Tensor], path: Pat
     """Loads a module's parameters.
 
     Raises:
-        TaacError: the module has other parameters, or of other shapes; names each.
+        TaacError: the module has other parameters or shapes; lists each.
     """
     try:
         module.load_state_dict(state)

@@ -1,4 +1,4 @@
-"""A replay buffer on the disk, in parts: only those that have changed are written, most of them before a checkpoint."""
+"""Saves a replay buffer in parts. Only changed parts are written, most of them before a checkpoint is due."""
 
 from __future__ import annotations
 
@@ -11,40 +11,41 @@ from taac.runs import files
 from taac.runs.files import Damaged
 from taac.runs.manifest import FileEntry, read_entry
 
-CHUNK_BYTES = 4 << 20  # little enough for a slow disk, and not too many files for a large buffer
+CHUNK_BYTES = 4 << 20  # small enough for a slow disk, large enough to keep the number of files low
 
 
 class FrameChunks:
-    """Knows which parts of a replay buffer the files on the disk still hold.
+    """Tracks which parts of a replay buffer are already on the disk.
 
-    The ring of `length` frames is cut into parts of equal numbers of frames. A file holds one part as it was when so many
-    frames had been added, and is never changed: a part that has changed goes to a new file.
+    The ring of `length` frames is divided into parts of equal size. A file holds one part as of a certain number of added
+    frames and is never modified. A part that has changed is written to a new file.
 
     Args:
-        buffer: whose frames they are.
+        buffer: the replay buffer to save.
     """
 
     def __init__(self, buffer: ReplayBuffer):
         self._buffer = buffer
-        self._step = max(1, CHUNK_BYTES * buffer.length // buffer.num_bytes)  # frames a part
-        self._entries: dict[int, dict[str, Any]] = {}  # by part, what a manifest says of its file
+        self._step = max(1, CHUNK_BYTES * buffer.length // buffer.num_bytes)  # frames per part
+        self._entries: dict[int, dict[str, Any]] = {}  # manifest entry of each part's file
         self._current = 0
 
     def moved_on(self) -> bool:
-        """Whether the buffer has begun another part since this was asked: the one before is full."""
+        """Returns whether the buffer has begun another part since the last call, so that the previous part is full."""
         before, self._current = self._current, self._buffer.next // self._step
         return self._current != before
 
     def stale_bytes(self) -> int:
-        """About how many bytes `write_stale` will write."""
+        """Estimates the bytes that `write_stale` will write."""
         frames = sum(stop - start for start, stop in map(self._slots, self._stale()))
         return frames * self._buffer.num_bytes // self._buffer.length
 
     def write_stale(self, folder: Path, but_current: bool = False) -> list[dict[str, Any]]:
-        """Writes what is not on the disk as it is now; gives what a manifest says of every part.
+        """Writes the parts that have changed since they were written; returns the manifest entries of all parts.
 
         Args:
-            but_current: leave out the part that frames are being added to.
+            folder: where the files go.
+            but_current: leaves out the part that frames are being added to.
         """
         for part in self._stale():
             if but_current and part == self._buffer.next // self._step:
@@ -60,15 +61,15 @@ class FrameChunks:
         return [self._entries[part] for part in sorted(self._entries)]
 
     def names(self) -> set[str]:
-        """Files that hold what the buffer holds now, or did when they were written."""
+        """Returns the names of the latest file of each part."""
         return {entry["name"] for entry in self._entries.values()}
 
     def load(self, folder: Path, entries: list[dict[str, Any]]) -> None:
-        """Reads frames back into the buffer, whose `load_state_dict` has said how many it holds.
+        """Reads frames back into the buffer, whose `load_state_dict` has already restored its size.
 
         Raises:
-            Damaged: a file is not as the manifest says, or the parts do not make up the whole.
-            TaacError: they are frames of another shape.
+            Damaged: a file differs from what the manifest says, or the parts do not add up to the whole.
+            TaacError: the frames have another shape.
         """
         end, size = 0, self._buffer.size
         for entry in entries:
@@ -95,7 +96,7 @@ class FrameChunks:
             end = stop
         if end != size:
             raise Damaged(f"a manifest in {folder} names files of {end} frames, of {size}")
-        # Another version may have cut the buffer otherwise; its parts are then written anew.
+        # Another version may have divided the buffer differently; its parts are then written again.
         self._entries = {
             e["start"] // self._step: e
             for e in entries
@@ -104,7 +105,7 @@ class FrameChunks:
         self._current = self._buffer.next // self._step
 
     def _slots(self, part: int) -> tuple[int, int]:
-        """The frames of a part that are held, as positions in the ring."""
+        """Returns the part's range of held frames, as positions in the ring."""
         return part * self._step, min((part + 1) * self._step, self._buffer.size)
 
     def _stale(self) -> list[int]:
@@ -112,8 +113,8 @@ class FrameChunks:
         return [p for p in parts if p not in self._entries or self._last_change(p) > self._entries[p]["added"]]
 
     def _last_change(self, part: int) -> int:
-        """How many frames had been added when this part changed last."""
-        lap, newest = divmod(self._buffer.added - 1, self._buffer.length)  # where the newest frame is
+        """Returns how many frames had been added when this part last changed."""
+        lap, newest = divmod(self._buffer.added - 1, self._buffer.length)  # position of the newest frame
         start, stop = self._slots(part)
         if start <= newest < stop:
             return self._buffer.added

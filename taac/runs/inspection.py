@@ -1,4 +1,4 @@
-"""What was at hand when a number was not finite: saved by the run that it stopped, explained by `taac check --batch`."""
+"""Evidence about a number that was not finite: saved by the run that it stopped, explained by `taac check --batch`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from taac.runs.manifest import FileEntry, make_manifest, read_entry, read_manife
 
 
 class Inspection(NamedTuple):
-    """What was saved."""
+    """The saved evidence."""
 
-    message: str  # of the error that stopped the run
-    env_steps: int  # of the run then
-    evidence: dict[str, torch.Tensor]  # by path
+    message: str  # message of the error that stopped the run
+    env_steps: int  # environment steps at that moment
+    evidence: dict[str, torch.Tensor]  # tensors by path
 
 
 def write(folder: Path, env_steps: int, error: NotFiniteError) -> Path:
-    """Saves an error with its evidence, in two files of tensors and JSON with checksums; gives the path of the first.
+    """Saves an error and its evidence in two files, JSON and tensors with checksums; returns the path of the JSON file.
 
     Raises:
         OSError: it could not be written.
@@ -37,10 +37,10 @@ def write(folder: Path, env_steps: int, error: NotFiniteError) -> Path:
 
 
 def read(path: Path) -> Inspection:
-    """What `write` wrote.
+    """Returns what `write` saved.
 
     Raises:
-        Damaged: it is something else, or not as it was written.
+        Damaged: the file is something else, or not as it was written.
     """
     content = read_manifest(path)
     try:
@@ -57,7 +57,7 @@ def read(path: Path) -> Inspection:
 
 
 def describe(found: Inspection) -> list[str]:
-    """Lines for people: what happened, a table of the fields with their ranges, and where numbers are not finite."""
+    """Returns readable lines: what happened, a table of the fields with their ranges, and where numbers are not finite."""
     lines = [f"at {found.env_steps} environment steps: {found.message}", ""]
     width = max((len(path) for path in found.evidence), default=0)
     for path, leaf in found.evidence.items():

@@ -1,6 +1,6 @@
-"""What a run folder holds: names of files, columns, and readers. Loads neither torch nor gin.
+"""The content of a run folder: file names, columns, and readers. Imports neither torch nor gin.
 
-`run_folder` writes what is read here. Readers of other people's folders use it as well, so every reader is bounded in size.
+`run_folder` writes what is read here. The readers also read folders from elsewhere, so they all limit the size of files.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from taac.runs.files import Damaged
 
 CONFIG = "config.gin"  # the full operative configuration, which re-runs the run
 RUN = "run.json"  # status, versions, seed, environment, command, start and end
-EVALUATIONS = "evaluations.csv"  # a row an evaluation
-CHECKPOINTS, BEST = "checkpoints", "best"  # folders: of the last checkpoints, and of the best evaluation's agent
+EVALUATIONS = "evaluations.csv"  # one row per evaluation
+CHECKPOINTS, BEST = "checkpoints", "best"  # folders: the last checkpoints, and the agent of the best evaluation
 LOCK = ".lock"
-EVENTS = "events.out.tfevents.*"  # of TensorBoard
-COMPARISON = "compare.json"  # state of every run of `taac compare`; it lies in the folder that holds the runs
+EVENTS = "events.out.tfevents.*"  # TensorBoard's event files
+COMPARISON = "compare.json"  # status of every run of `taac compare`, in the folder that holds the runs
 
 
 class EpisodeSummary(NamedTuple):
@@ -33,11 +33,11 @@ class EpisodeSummary(NamedTuple):
     return_std: float
     length: float
     fraction_repeated: float  # of all transitions
-    mean_run: float  # transitions a run
+    mean_run: float  # transitions per run of one decision
     max_run: int
     decisions: float  # per episode
     jerk: float
-    fraction_same: float  # of all transitions, measured on the actions alone, whatever the method reports
+    fraction_same: float  # of all transitions, computed from the actions alone and not from the method's own record
 
 
 COLUMNS = ("env_steps", "updates", "training_decisions", "seconds", *EpisodeSummary._fields)  # of evaluations.csv
@@ -46,17 +46,17 @@ COLUMNS = ("env_steps", "updates", "training_decisions", "seconds", *EpisodeSumm
 class Table(NamedTuple):
     """The content of evaluations.csv."""
 
-    rows: list[list[float]]  # [n][COLUMNS], NaN where a cell is missing or no number
-    missing: list[str]  # columns that the file does not have
-    torn: bool  # whether the last line had no end and was left out
+    rows: list[list[float]]  # [n][COLUMNS], NaN where a cell is missing or is no number
+    missing: list[str]  # columns that the file lacks
+    torn: bool  # whether the last line was incomplete and left out
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """The content of run.json.
+    """Returns the content of run.json.
 
     Raises:
         OSError: it is missing or cannot be read.
-        Damaged: it is too long, no JSON, or no object.
+        Damaged: it is too long, not JSON, or not a JSON object.
     """
     content = files.read_bounded_json(folder / RUN, files.MAX_RUN_BYTES)
     if not isinstance(content, dict):
@@ -65,7 +65,7 @@ def read_run(folder: Path) -> dict[str, Any]:
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether run.json is there and its status is "finished"."""
+    """Returns whether run.json exists and its status is "finished"."""
     try:
         return read_run(folder).get("status") == "finished"
     except (OSError, Damaged):
@@ -73,17 +73,17 @@ def is_finished(folder: Path) -> bool:
 
 
 def read_bindings(folder: Path) -> dict[str, str]:
-    """The bindings of config.gin, see `parse_bindings`.
+    """Returns the bindings of config.gin; see `parse_bindings`.
 
     Raises:
         OSError: it is missing or cannot be read.
-        Damaged: it is too long, or no text.
+        Damaged: it is too long, or not text.
     """
     return parse_bindings(files.read_bounded_text(folder / CONFIG, files.MAX_CONFIG_BYTES))
 
 
 def parse_bindings(text: str) -> dict[str, str]:
-    """Name -> value, both as text, of each binding of an operative configuration, with macros resolved."""
+    """Returns name -> value, both as text, of each binding of an operative configuration. Macros are replaced by values."""
     parts: dict[str, list[str]] = {}
     name = ""
     for line in text.splitlines():
@@ -100,18 +100,20 @@ def parse_bindings(text: str) -> dict[str, str]:
 
 
 def _resolved(value: str, bindings: Mapping[str, str], depth: int = 8) -> str:
-    """A value, or that of the macro it names. Macros that name each other stay."""
+    """Returns a value, or the value of the macro that it names. Macros that name each other are left as they are."""
     if depth and value.startswith("%") and value[1:] in bindings:
         return _resolved(bindings[value[1:]], bindings, depth - 1)
     return value
 
 
 def read_evaluations(folder: Path) -> Table:
-    """evaluations.csv. A last line without its end is left out, for a number that lost digits still reads as a number.
+    """Returns the content of evaluations.csv.
+
+    Leaves out an incomplete last line, because a number that lost its last digits would still read as a number.
 
     Raises:
         OSError: it is missing or cannot be read.
-        Damaged: it is too long, or no text in the CSV format.
+        Damaged: it is too long, or not a CSV text.
     """
     text = files.read_bounded_text(folder / EVALUATIONS, files.MAX_EVALUATIONS_BYTES)
     whole = text[: text.rfind("\n") + 1]
@@ -120,7 +122,7 @@ def read_evaluations(folder: Path) -> Table:
         head = {name: i for i, name in enumerate(next(reader, ()))}
         places = [head.get(name, math.inf) for name in COLUMNS]
         rows = [[_number(row[int(i)]) if i < len(row) else math.nan for i in places] for row in reader if row]
-    except csv.Error as error:  # zero bytes, as after a power failure
+    except csv.Error as error:  # zero bytes, as left by a power failure
         raise Damaged(f"it is no table: {error}") from error
     return Table(rows, [name for name in COLUMNS if name not in head], whole != text)
 

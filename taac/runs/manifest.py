@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: one file of JSON that names all others, with their sizes and checksums."""
+"""The manifest of a checkpoint: a JSON file that lists all other files with their sizes and checksums."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from taac.machine.memory import available_bytes, readable_bytes
 from taac.runs import files
 from taac.runs.files import Damaged
 
-FORMAT = 3  # 1 was a single file, checkpoint.pt; in 2 the trainer saved its parts, which now save themselves
+FORMAT = 3  # 1 was a single file, checkpoint.pt; in 2 the trainer saved the parts, in 3 each part saves itself
 READABLE = (2, 3)
 
 
 class FileEntry(NamedTuple):
-    """A file as a manifest names it."""
+    """A file listed in a manifest."""
 
     name: str
     bytes: int
-    blake2b: str  # of its content
+    blake2b: str  # checksum of the content
 
 
 def read_entry(folder: Path, entry: FileEntry) -> bytes:
-    """The content of a file that a manifest names.
+    """Returns the content of a file listed in a manifest.
 
     Raises:
-        Damaged: it is not as the manifest says.
+        Damaged: it differs from what the manifest says.
         TaacError: it does not fit into memory.
     """
     if type(entry.name) is not str or not re.fullmatch(r"[\w-]+\.safetensors", entry.name):
@@ -42,7 +42,7 @@ def read_entry(folder: Path, entry: FileEntry) -> bytes:
 
 
 def make_manifest(content: dict[str, Any]) -> bytes:
-    """A manifest: a line of JSON with format and checksum, and JSON."""
+    """Returns the bytes of a manifest: a line of JSON with format and checksum, then the content as JSON."""
     body = json.dumps(content).encode()
     return json.dumps({"taac_checkpoint": FORMAT, "blake2b": _digest(FORMAT, body)}).encode() + b"\n" + body
 
@@ -52,11 +52,11 @@ def _digest(version: int, body: bytes) -> str:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """A manifest's content.
+    """Returns the content of a manifest.
 
     Raises:
         Damaged: it is not as it was written.
-        TaacError: it is of another format.
+        TaacError: its format is not supported.
     """
     if files.size(path) > files.MAX_JSON_BYTES:
         raise Damaged(f"{path} is no manifest: it has {files.size(path)} bytes, more than any has")

@@ -1,4 +1,4 @@
-"""The folder of a run: what is in it, and when a run may begin or go on there."""
+"""The folder of a run: its files, and whether a run may begin or resume there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from typing import Any
 
 try:
     import fcntl
-except ImportError:  # not on Windows: there, runs are not locked
+except ImportError:  # on Windows, where runs are not locked
     fcntl = None  # type: ignore[assignment]
 
 from taac import __version__
@@ -40,17 +40,17 @@ PACKAGES = (
     "tensorboard",
     "gin-config",
 )
-MAX_EVENTS_BYTES = 1 << 30  # of all event files, that are compared with what they were at a checkpoint
-CHANGING = ("status", "end", "resumed", "diverged", "error")  # of run.json, between checkpoints
+MAX_EVENTS_BYTES = 1 << 30  # bytes of event files that are checked against the last checkpoint
+CHANGING = ("status", "end", "resumed", "diverged", "error")  # keys of run.json that may change between checkpoints
 AGAIN = "make room and call the same command again"
 
 
 class RunFolder:
-    """Files of a run.
+    """The files of a run.
 
-    `config.gin` the full operative configuration, which re-runs it; `run.json` versions, seed, environment, command, start,
-    end and status; `evaluations.csv` a row an evaluation; `checkpoints`, a folder; `best`, a folder with the agent as it was at
-    the best evaluation; TensorBoard's event files.
+    `config.gin`: the full operative configuration, which re-runs it. `run.json`: versions, seed, environment, command, start,
+    end and status. `evaluations.csv`: one row per evaluation. `checkpoints`: a folder. `best`: a folder with the agent of the
+    best evaluation. TensorBoard's event files.
     """
 
     def __init__(self, root_dir: str | Path):
@@ -62,13 +62,13 @@ class RunFolder:
         self.best = Checkpoints(self.path / layout.BEST, keep=sys.maxsize, resumed=self.checkpoints)
 
     def open(self, config: str) -> str:
-        """Decides whether a run of this configuration may begin here; writes nothing.
+        """Determines whether a run of this configuration may begin or resume here. Writes nothing.
 
         Returns:
             "new", "unfinished" (with or without a checkpoint) or "finished".
 
         Raises:
-            TaacError: the folder holds a run of another configuration, or other files; a link, pipe or device is in it.
+            TaacError: the folder holds a run of another configuration, or other files; or it contains a link, pipe or device.
         """
         if self.path.exists() and not self.path.is_dir():
             raise TaacError(f"--root_dir {self.path} is a file; give a folder")
@@ -79,7 +79,7 @@ class RunFolder:
                 files.check_entries(checkpoints.path)
         names = {p.name for p in self.path.iterdir()} if self.path.exists() else set()
         names = {name for name in names if name != layout.LOCK and not files.is_temporary(name)}
-        # Killed in the making, a run has left its run.json alone. A config.gin alone may be the user's own.
+        # A run that was killed while starting may leave only its run.json. A lone config.gin may be the user's own file.
         if not names or (names == {self.run.name} and self._names_our_version()):
             return "new"
         if not self.config.exists() or not self.run.exists():
@@ -89,7 +89,7 @@ class RunFolder:
             )
         held = files.read_text(self.config, errors="replace", most=files.MAX_CONFIG_BYTES)
         if held != config:
-            self.checkpoints.refuse_earlier_version()  # its configuration lacks the parameters that are new
+            self.checkpoints.refuse_earlier_version()  # that version's configuration lacks newer parameters
             changes = list(
                 difflib.unified_diff(held.splitlines(), config.splitlines(), "held", "asked", n=0, lineterm="")
             )
@@ -100,23 +100,23 @@ class RunFolder:
         try:
             return "finished" if self.read_run().get("status") == "finished" else "unfinished"
         except TaacError:
-            if not self.checkpoints.saved():  # which would bring it back
+            if not self.checkpoints.saved():  # a checkpoint would restore it
                 raise
             return "unfinished"
 
     def has_checkpoints(self) -> bool:
-        """Whether there is one to go on from, be it damaged, or of an older format that will be refused."""
+        """Returns whether a checkpoint exists, even if it is damaged or of an older format that will be refused."""
         return bool(self.checkpoints.saved()) or (self.path / "checkpoint.pt").exists()
 
     @contextlib.contextmanager
     def lock(self, timeout: float = 0.0) -> Iterator[None]:
-        """Keeps other processes from training here; the system lets go of it however this one ends.
+        """Keeps other processes from training here. The system releases the lock however this process ends.
 
         Args:
-            timeout: seconds to wait for another process that does.
+            timeout: seconds to wait for another process to finish.
 
         Raises:
-            TaacError: another process does, and went on doing so.
+            TaacError: another process still trains here after `timeout`.
         """
         deadline = time.monotonic() + timeout
         try:
@@ -135,18 +135,18 @@ class RunFolder:
                             f"another process is training in {self.path}; wait for it, or give another folder"
                         ) from error
                     time.sleep(0.1)
-            for path in self.path.iterdir():  # left by a process that was killed while it wrote
+            for path in self.path.iterdir():  # left behind by a process killed while writing
                 if files.is_temporary(path.name):
                     with contextlib.suppress(OSError):
                         path.unlink()
             yield
 
     def begin(self, config: str, about: dict[str, Any]) -> None:
-        """Creates the folder's files for a new run."""
+        """Creates the files of a new run."""
         self.path.mkdir(parents=True, exist_ok=True)
         self.write_run(
             {
-                **dict.fromkeys(CHANGING),  # there from the beginning: a resumed run leaves the same keys
+                **dict.fromkeys(CHANGING),  # from the start, so that a resumed run ends with the same keys
                 "status": "running",
                 **about,
                 "command": shlex.join(["taac", *sys.argv[1:]]),
@@ -178,7 +178,7 @@ class RunFolder:
     def add_evaluation(
         self, env_steps: int, updates: int, decisions: int, seconds: float, summary: EpisodeSummary
     ) -> None:
-        """Appends a row to evaluations.csv: how far training was, and how the evaluation went."""
+        """Appends a row to evaluations.csv: the progress of training and the result of the evaluation."""
         counts = {"env_steps": env_steps, "updates": updates, "training_decisions": decisions}
         text = io.StringIO()
         csv.DictWriter(text, COLUMNS).writerow({**counts, "seconds": round(seconds, 3), **summary._asdict()})
@@ -189,18 +189,24 @@ class RunFolder:
             raise files.refusal(error, self.evaluations, len(data), AGAIN) from error
 
     def save_best(self, env_steps: int, state: dict[str, Any]) -> None:
-        """Keeps the agent of the best evaluation so far; that of the last checkpoint too, from which a killed run goes on."""
+        """Saves the agent of the best evaluation so far.
+
+        Also keeps the best agent as of the last checkpoint, because a killed run resumes from there.
+        """
         self.best.save(env_steps, state)
         since = next(iter(self.checkpoints.saved()), 0)
         self.best.remove([steps for steps in self.best.saved() if since < steps < env_steps])
 
     def trim_best(self, up_to: int) -> None:
-        """Keeps the best agent up to so many environment steps alone: a checkpoint is there, or the run goes on from one."""
+        """Keeps only the best agent of evaluations up to `up_to` environment steps.
+
+        Called when a checkpoint has been written there, or when the run begins or resumes there.
+        """
         saved = self.best.saved()
         self.best.remove([steps for steps in saved if steps != max((s for s in saved if s <= up_to), default=None)])
 
     def records(self) -> dict[str, Any]:
-        """What a checkpoint holds of the other files: run.json and evaluations.csv, and checksums of the event files."""
+        """Returns a checkpoint's copy of the other files: run.json, evaluations.csv, and checksums of the event files."""
         events, left = {}, MAX_EVENTS_BYTES
         for path in self._event_files():
             size, digest = files.digest_of_file(path, left)
@@ -216,13 +222,15 @@ class RunFolder:
         return sorted(self.path.glob(layout.EVENTS))
 
     def restore(self, records: dict[str, Any]) -> list[str]:
-        """Makes evaluations.csv what it was at a checkpoint: what came after is done again. run.json keeps what resumed it.
+        """Restores evaluations.csv and run.json from a checkpoint. Later evaluations are repeated by the resumed run.
+
+        The keys `CHANGING` of run.json keep their current values.
 
         Returns:
-            what was found not to be as it had been written.
+            A message for each file that was not as the run had written it.
 
         Raises:
-            TaacError: these are no records.
+            TaacError: the records are malformed.
         """
         try:
             evaluations, about = records["evaluations"].encode(), json.loads(json.dumps(dict(records["run"])))
@@ -270,7 +278,7 @@ def now() -> str:
 
 
 def processor() -> str:
-    """The processor's name, as far as the system tells."""
+    """Returns the name of the processor, if the system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
@@ -279,7 +287,7 @@ def processor() -> str:
 
 
 def versions() -> dict[str, str | None]:
-    """Versions of what a result depends on."""
+    """Returns the versions of Python and of the packages that results depend on."""
     found: dict[str, str | None] = {"taac": __version__, "python": platform.python_version()}
     for name in PACKAGES:
         try:

@@ -1,4 +1,4 @@
-"""What looks wrong in an experiment that could be trained all the same."""
+"""Warnings about settings that look wrong but do not prevent training."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from taac.training.trainer import Trainer
 
 
 def advice(trainer: Trainer, settings: Mapping[str, Any], memory: list[Share]) -> list[str]:
-    """What looks wrong, each with what to do about it; none of it keeps a run from being trained.
+    """Returns what looks wrong, each with what to do about it. Nothing here prevents a run from training.
 
     Args:
+        trainer: the experiment.
         settings: the parameters of `create_environment` in force.
-        memory: of `footprint.shares`.
+        memory: from `footprint.shares`.
     """
     return [
         *_intervals(trainer, settings), *_replay(trainer, memory), *_evaluation(trainer), *_entropy(trainer),
@@ -84,7 +85,7 @@ def _evaluation(trainer: Trainer) -> Iterator[str]:
 
 
 def _entropy(trainer: Trainer) -> Iterator[str]:
-    """Targets so near to the uniform policy, or to a deterministic one, that they can hardly be meant."""
+    """Warns if the target entropy is so close to the uniform policy, or so far below it, that it is probably a mistake."""
     algorithm, agents = trainer.agent.algorithm, trainer.agent.agents
     spec = trainer.environment.action_spec if agents is None else agents.action
     temperature = algorithm.temperatures().get("action") if isinstance(algorithm, ActorCriticAlgorithm) else None

@@ -1,4 +1,4 @@
-"""Numbers of a running training that may be read, and set, by name: from hooks, or from a program that holds the trainer."""
+"""Numbers of a running training that can be read and set by name, by hooks or by the program that holds the trainer."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ class Attribute(NamedTuple):
 
     get: Callable[[], float]
     set: Callable[[float], None]
-    parameter: str  # the hyper-parameter that it comes from, if that may follow a schedule
-    within: tuple[float, float] = ABOVE_ZERO  # least and greatest value
-    saved: bool = False  # whether another part of the run saves it already
+    parameter: str  # the hyper-parameter it starts from, if a schedule may set that; else ""
+    within: tuple[float, float] = ABOVE_ZERO  # smallest and largest value
+    saved: bool = False  # whether another part of the run already saves it
 
 
 class Attributes:
-    """Reads and sets numbers of a running training by name. Checkpoints keep what was set.
+    """Reads and sets numbers of a running training by name. Checkpoints save the values that were set.
 
     | name | meaning |
     |---|---|
     | `learning_rate/G` | of a group of parameters: `actor`, `critic`, `temperature`, or a reward signal's name |
-    | `alpha/T` | a temperature: `action`, `beta`, `choice`, whichever the algorithm has |
+    | `alpha/T` | a temperature that the algorithm has: `action`, `beta` or `choice` |
     | `target_entropy/T` | its target, in nats |
-    | `epsilon` | the explorer's, where it has one |
-    | `max_grad_norm` | at which the gradient's norm is clipped, where it is |
-    | `batch_size` | segments a gradient step |
+    | `epsilon` | the explorer's, if it has one |
+    | `max_grad_norm` | norm at which the gradient is clipped, if it is clipped |
+    | `batch_size` | segments per gradient step |
 
     Args:
-        learner, explorer: whose numbers they are.
+        learner, explorer: the parts whose numbers are accessible.
         schedules: a number that follows one of these cannot be set.
-        own: further numbers, by name.
+        own: further numbers by name.
     """
 
     def __init__(
         self, learner: Learner, explorer: Explorer | None, schedules: Schedules, own: Mapping[str, Attribute]
     ):
         self._learner, self._explorer, self._schedules, self._own = learner, explorer, schedules, own
-        self._set: dict[str, float] = {}  # what was set, and is in no other part's state
+        self._set: dict[str, float] = {}  # values that were set and that no other part saves
 
     def names(self) -> list[str]:
         """Returns the names of all attributes."""
@@ -62,16 +62,16 @@ class Attributes:
         """Returns the value of an attribute.
 
         Raises:
-            TaacError: there is none of that name.
+            TaacError: there is no attribute of that name.
         """
         return float(self._find(name).get())
 
     def set(self, name: str, value: float) -> None:
-        """Changes an attribute from the next step or update on.
+        """Sets an attribute. The next step or update uses the new value.
 
         Raises:
-            TaacError: there is none of that name, it follows a schedule, it is part of a compiled program, or the value is
-                out of range.
+            TaacError: there is no attribute of that name, it follows a schedule, it is part of a compiled program, or the value
+                is out of range.
         """
         attribute = self._find(name)
         if attribute.parameter in self._schedules.values:
@@ -86,13 +86,13 @@ class Attributes:
         ):
             limits = "above 0" if (least, most) == ABOVE_ZERO else f"from {least:g} to {most:g}"
             raise TaacError(f"'{name}' must be a number {limits}, got {value!r}")
-        value = float(value)  # checkpoints hold no other kind of number
+        value = float(value)  # checkpoints cannot hold other kinds, such as numpy's
         attribute.set(value)
         if not attribute.saved:
             self._set[name] = value
 
     def state_dict(self) -> dict[str, float]:
-        """Returns what was set."""
+        """Returns the values that were set and that no other part saves."""
         return dict(self._set)
 
     def load_state_dict(self, state: dict[str, float]) -> None:

@@ -1,4 +1,4 @@
-"""Building a whole experiment from what gin bound, before anything is run or written."""
+"""Builds a whole experiment from the gin bindings, before anything is run or written."""
 
 from __future__ import annotations
 
@@ -44,32 +44,33 @@ def create_agent(
     shared_policy: bool | None = None,
     role: Role = "learn",
 ) -> Agent:
-    """An algorithm for an environment, with its normalisers.
+    """Builds an agent: an algorithm for an environment, with its normalisers.
 
     Args:
-        algorithm_ctor: called with observation spec, action spec and `reward_dim`; with reward signals also with
-            `reward_weights`, and `signal_gammas` where one has a discount of its own; where actions are repeated, with
-            `repeat_gamma`.
-        normalize_observations: by running statistics of what rollouts see; see `ObservationNormalizer`.
-        normalize_rewards: by running statistics of sampled rewards; see `RewardNormalizer`. An algorithm's own `reward_scale` is
-            1 then.
+        environment: the environment whose specs the agent must fit.
+        device: where its networks are placed.
+        algorithm_ctor: called with observation spec, action spec and `reward_dim`. Reward signals add `reward_weights`, and
+            `signal_gammas` if one has its own discount. Repeated actions add `repeat_gamma`.
+        normalize_observations: normalises by running statistics of the observations in rollouts; see `ObservationNormalizer`.
+        normalize_rewards: normalises by running statistics of sampled rewards; see `RewardNormalizer`. It sets the
+            algorithm's own `reward_scale` to 1.
         reward_clip: normalised rewards are clipped to +- this; None does not clip.
-        reward_signals: rewards beside the task's, `(@ICM, @RND)`: each called with observation and action spec. The
-            algorithm then learns a vector reward, the task's and theirs, with their strengths as `reward_weights`.
-        task_strength: weight of the task's own reward beside them, or of each of its parts, if it is a vector; 0: not learnt.
-            Each is a number, or a schedule of it.
-        compile: whether updates and the acting of rollouts are compiled, which needs a C++ compiler; see `Agent`.
-        shared_policy: True: the first dimension of the action and of the observation counts agents that share the policy,
-            see `AgentBatch`. False: there is one agent, and the entries of a MultiDiscrete action are its branches, see
-            `DiscreteSacAlgorithm`. None is False, but MultiDiscrete actions are refused: they can mean either.
-        role: "learn", or "collect" or "act" for an agent that holds no more than it needs for that; see `Agent`.
+        reward_signals: rewards besides the task's, such as `(@ICM, @RND)`. Each is called with observation and action spec.
+            The algorithm then learns a vector reward, the task's and theirs, with their strengths as `reward_weights`.
+        task_strength: weight of the task's reward beside the signals, or the weights of its parts if it is a vector. Each is a
+            number, or a schedule of it. A part with weight 0 is not learnt.
+        compile: compiles updates and the acting of rollouts, which needs a C++ compiler; see `Agent`.
+        shared_policy: True: the first dimension of action and observation counts agents that share the policy; see
+            `AgentBatch`. False: there is one agent, and the entries of a MultiDiscrete action are its branches; see
+            `DiscreteSacAlgorithm`. None: like False, but MultiDiscrete actions are refused because they can mean either.
+        role: "learn", or "collect" or "act" for an agent that holds only what it needs for that; see `Agent`.
 
     Raises:
         TaacError: the parts do not fit together.
     """
     spec, action_spec, reward_dim = environment.observation_spec, environment.action_spec, environment.reward_dim
     agents = AgentBatch(spec, action_spec, reward_dim) if shared_policy else None
-    if agents is not None:  # normalisers, signals and algorithm are of one agent
+    if agents is not None:  # normalisers, signals and algorithm handle a single agent
         spec, action_spec, reward_dim = agents.observation, agents.action, None
     elif shared_policy is None:
         _refuse_ambiguous(action_spec)
@@ -97,7 +98,7 @@ def create_agent(
     if agents is not None and agents.centralised:
         _check_centralised(algorithm)
     if normalize_rewards:
-        algorithm.reward_scale = 1.0  # one that is meant for raw rewards would scale them twice
+        algorithm.reward_scale = 1.0  # the algorithm's own scale is meant for raw rewards and would scale twice
     return Agent(
         algorithm,
         ObservationNormalizer(spec) if normalize_observations else None,
@@ -110,7 +111,7 @@ def create_agent(
 
 
 def _check_centralised(algorithm: Algorithm) -> None:
-    """Refuses an actor that sees what is meant for critics alone."""
+    """Refuses an actor that sees observations meant only for critics."""
     own = getattr(algorithm, "actor_encoder", None)
     if own is None or isinstance(own, RecurrentEncoder):
         raise TaacError(
@@ -122,7 +123,7 @@ def _check_centralised(algorithm: Algorithm) -> None:
 
 
 def _refuse_ambiguous(action_spec: Nest) -> None:
-    """Refuses MultiDiscrete actions, if nothing says what their entries are."""
+    """Refuses MultiDiscrete actions, because their entries may be agents or branches."""
     for leaf in nest.flatten(action_spec):
         if leaf.is_categorical and leaf.shape:
             raise TaacError(
@@ -142,7 +143,7 @@ def _task_weights(strength: float | Schedule | Sequence[float | Schedule], parts
 
 
 def _name_weights(algorithm: Algorithm, names: list[str]) -> None:
-    """Names the reward weights that follow schedules as they were bound."""
+    """Names scheduled reward weights after the parameters that were bound."""
     bound = {f"reward_weights[{number}]": name for number, name in enumerate(names)}
     listed = getattr(algorithm, "scheduled", [])
     listed[:] = [one._replace(name=bound.get(one.name, one.name)) for one in listed]
@@ -163,24 +164,24 @@ def create_experiment(
     load_from: Sequence[str] = (),
     evaluation_video: bool = False,
 ) -> Trainer:
-    """A trainer ready to train, from what gin bound.
+    """Builds a trainer, ready to train, from the gin bindings.
 
     Args:
-        trainer_ctor, learner_ctor, replay_buffer_ctor: what the parts are built with.
-        replay_device: where frames are kept; None: where the agent is.
+        trainer_ctor, learner_ctor, replay_buffer_ctor: constructors of the parts.
+        replay_device: where frames are stored; None: on the agent's device.
         demonstrations: a file of `taac play --record_demonstrations`, or a Minari dataset as "minari:ID".
-        demonstrations_ctor: called with the replay buffer and the demonstrations' frames; gives what batches are sampled
-            from. `prefilled` puts the frames into the buffer before training; they count neither as environment steps nor
-            towards the initial collection. `SqilReplay` keeps them apart, for one half of each batch; `kept_apart`, for
-            reward signals and behaviour cloning alone.
-        seed: of everything random in the run.
-        device: "auto" (CUDA when present), "cpu", "cuda", "cuda:1".
-        num_threads: of torch, on the CPU; 1 is best for networks of this size when several runs share a machine.
-        evaluation_envs: environments that evaluate side by side; more is faster where an episode is cheap.
-        load_from: parts of other runs that a new run starts from, `("runs/a:actor", "runs/b:critics")`; see `warm_start`. One
-            that goes on needs them no more.
-        evaluation_video: whether each evaluation's first episode goes to TensorBoard as a video; see `EpisodeVideo`. It
-            takes the time of rendering, changes no random number, and adds some hundred kilobytes an evaluation.
+        demonstrations_ctor: called with the replay buffer and the demonstrations' frames; returns what batches are sampled
+            from. `prefilled` adds the frames to the buffer before training; they count neither as environment steps nor
+            towards the initial collection. `SqilReplay` stores them separately and samples half of each batch from them.
+            `kept_apart` reserves them for reward signals and behaviour cloning.
+        seed: determines everything random in the run.
+        device: "auto" (CUDA if present), "cpu", "cuda", "cuda:1".
+        num_threads: torch's threads on the CPU. 1 is best for networks of this size when several runs share a machine.
+        evaluation_envs: environments that evaluate side by side. More is faster where an episode is cheap.
+        load_from: parts of other runs that a new run starts from, such as `("runs/a:actor", "runs/b:critics")`; see
+            `warm_start`. A resumed run no longer needs them.
+        evaluation_video: writes each evaluation's first episode to TensorBoard as a video; see `EpisodeVideo`. It costs the
+            time of rendering and a few hundred kilobytes per evaluation, and changes no random number.
 
     Raises:
         TaacError: anything that training would refuse.
@@ -222,11 +223,11 @@ def create_experiment(
         video: dict[str, Any] = {"recorded": True, "render_mode": "rgb_array"} if evaluation_video else {}
         evaluation_environment = create_environment(num_envs=evaluation_envs, asynchronous=False, **video)
         opened.callback(evaluation_environment.close)
-        evaluation_environment.name += " (evaluation)"  # for messages
+        evaluation_environment.name += " (evaluation)"  # for error messages
         trainer = trainer_ctor(environment, evaluation_environment, learner, replay_buffer, seed)
         _check(trainer, spec, num_demonstrated)
         trainer.load_from = (load_from,) if isinstance(load_from, str) else load_from
-        opened.pop_all()  # all is well: they are the trainer's to close
+        opened.pop_all()  # all is well, so the trainer closes them from here on
         return trainer
 
 
@@ -255,10 +256,10 @@ def _check(trainer: Trainer, spec: Nest, num_demonstrated: int | None) -> None:
 
 
 def choose_device(name: str) -> torch.device:
-    """The device a name stands for.
+    """Returns the torch device of a name.
 
     Raises:
-        TaacError: no such device, or CUDA asked for where there is none.
+        TaacError: there is no such device, or CUDA is not available.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -273,7 +274,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def experience_spec(environment: VectorEnvironment, agent: Agent) -> Nest:
-    """Specs of one frame as the replay buffer keeps it: the environment's, and the `info` of a rollout."""
+    """Returns the specs of one frame in the replay buffer: the environment's time step, and the `info` of a rollout."""
     time_step = specs.time_step_spec(environment.observation_spec, environment.action_spec, environment.reward_dim)
     with torch.random.fork_rng(devices=[]):
         blank = specs.zeros(time_step, 1, device=agent.device)

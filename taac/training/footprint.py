@@ -14,16 +14,16 @@ from taac.training.trainer import Trainer
 
 
 class Share(NamedTuple):
-    """Memory that one thing uses."""
+    """Memory used by one part of a run."""
 
     what: str
     bytes: int
 
 
 def shares(trainer: Trainer) -> list[Share]:
-    """Returns what a run will use, on CPU and GPU together. Call it while the environments are open.
+    """Returns the memory that a run will use, on CPU and GPU together. Requires open environments.
 
-    It leaves out the intermediate results of a gradient step, and what environments allocate later.
+    Leaves out the intermediate results of a gradient step, and what environments allocate later.
     """
     algorithm, replay = trainer.agent.algorithm, trainer.replay_buffer
     trained = sum(p.nbytes for p in algorithm.parameters() if p.requires_grad)
@@ -48,7 +48,7 @@ def shares(trainer: Trainer) -> list[Share]:
 
 
 def _longest_episode(trainer: Trainer) -> int:
-    """Returns the most actions of an episode: up to the time limit, or of the whole run without one."""
+    """Returns the largest number of actions in an episode: up to the time limit, or the whole run if there is none."""
     limit = trainer.environment.max_episode_steps or trainer.num_env_steps // trainer.environment.num_envs
     return -(-limit // trainer.environment.durations[0])
 

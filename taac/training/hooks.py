@@ -1,4 +1,4 @@
-"""Functions of the user that the training loop calls at named points."""
+"""User functions that the training loop calls at named points."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from taac.errors import TaacError
 from taac.runs import files
 
-Hook = Callable[[Any], object]  # of the trainer
+Hook = Callable[[Any], object]  # called with the trainer
 
 POINTS = {
     "before_collect": "before an iteration's environment steps",
@@ -24,18 +24,18 @@ POINTS = {
 
 
 class Hooks:
-    """Calls the hooks of each point of the training loop, in the order in which they were given.
+    """Calls the hooks of each point of the training loop, in the order in which they were added.
 
-    A hook is called with the trainer. It reads the trainer's attributes (`env_steps`, `agent`, `learner`, `evaluation`...); what
-    it returns is not used. A hook that draws random numbers or changes the agent changes the run. If a hook has `state_dict`
-    and `load_state_dict`, checkpoints hold its state (tensors, numbers, strings, and lists and dicts of them), and a resumed
-    run restores it. What a hook changes at "after_checkpoint" is not in that checkpoint.
+    A hook receives the trainer and may read its attributes (`env_steps`, `agent`, `learner`, `evaluation`...). Its return value
+    is ignored. A hook that draws random numbers or changes the agent changes the run. If a hook has `state_dict` and
+    `load_state_dict`, checkpoints save its state (tensors, numbers, strings, and lists and dicts of them), and a resumed run
+    restores it. Changes made at "after_checkpoint" are not in that checkpoint.
 
     Args:
-        given: a hook, or a sequence of hooks, by the name of its point, one of `POINTS`.
+        given: for each point (see `POINTS`), a hook or a sequence of hooks.
 
     Raises:
-        TaacError: no such point, or what is given cannot be called.
+        TaacError: a point does not exist, or a hook is not callable.
     """
 
     def __init__(self, given: Mapping[str, Hook | Sequence[Hook]]):
@@ -44,10 +44,10 @@ class Hooks:
             self.add(point, value)
 
     def add(self, point: str, value: Hook | Sequence[Hook]) -> None:
-        """Adds a hook, or a sequence of hooks, at a point, after those that are there.
+        """Adds a hook, or a sequence of hooks, after those already at a point.
 
         Raises:
-            TaacError: no such point, or what is given cannot be called.
+            TaacError: the point does not exist, or a hook is not callable.
         """
         if point not in POINTS:
             near = difflib.get_close_matches(str(point), POINTS, n=1)
@@ -57,7 +57,7 @@ class Hooks:
             )
         hooks = tuple(value) if isinstance(value, (list, tuple)) else (value,)
         for hook in hooks:
-            if not callable(hook) or isinstance(hook, type):  # a class would make an object at each call
+            if not callable(hook) or isinstance(hook, type):  # calling a class would create an object each time
                 raise TaacError(
                     f"Trainer.hooks['{point}'] must be a function of the trainer or a sequence of them, got {hook!r}; in a "
                     "gin file, a function is @its_name, an object @ItsClass()"
@@ -70,10 +70,10 @@ class Hooks:
             hook(trainer)
 
     def state_dict(self) -> dict[str, Any]:
-        """The states of the hooks that have one.
+        """Returns the states of the hooks that have one.
 
         Raises:
-            TaacError: one holds what checkpoints cannot.
+            TaacError: a state holds something that checkpoints cannot save.
         """
         states = {name: hook.state_dict() for name, hook in self._with_state()}
         try:
@@ -85,13 +85,13 @@ class Hooks:
         return states
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores `state_dict()`. A hook that has been added since is left as it is."""
+        """Restores `state_dict()`. A hook without a saved state is left unchanged."""
         for name, hook in self._with_state():
             if name in state:
                 hook.load_state_dict(state[name])
 
     def _with_state(self) -> Iterator[tuple[str, Any]]:
-        seen: list[Hook] = []  # an object may be called at several points
+        seen: list[Hook] = []  # the same object may be called at several points
         for point, hooks in self._by_point.items():
             for number, hook in enumerate(hooks):
                 if (

@@ -1,4 +1,4 @@
-"""Records of TensorBoard's hparams view, as summaries; made with its own protocol buffers, without tensorflow."""
+"""Summaries for TensorBoard's hparams view, made with its own protocol buffers and without tensorflow."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 
 def start(values: Mapping[str, Any], metric: str) -> list[Any]:
-    """Returns what a run writes when it begins: the columns of the view, and its own values.
+    """Returns the summaries that a run writes at its start: the columns of the view and the run's own values.
 
     Args:
         values: by name. None leaves the cell empty. Values that are neither numbers nor bools are written as text.
-        metric: the tag of the scalar that the view shows beside them.
+        metric: tag of the scalar that the view shows beside them.
     """
     from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 
@@ -34,7 +34,7 @@ def start(values: Mapping[str, Any], metric: str) -> list[Any]:
 
 
 def end() -> Any:
-    """Returns what a run writes when it has finished."""
+    """Returns the summary that a run writes when it has finished."""
     from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 
     session = plugin_data_pb2.SessionEndInfo(status=api_pb2.STATUS_SUCCESS, end_time_secs=time.time())

@@ -1,4 +1,4 @@
-"""SIGTERM, Ctrl-C and SIGHUP: the first asks a run to save and stop, the second ends it at once."""
+"""Handles SIGTERM, Ctrl-C and SIGHUP: the first asks a run to save and stop, the second ends it at once."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from taac.machine.processes import INTERRUPTIONS
 
 
 class Interruption:
-    """A context in which the first signal is only recorded. Calling the object returns whether one came.
+    """A context in which the first signal is only recorded. Calling the object returns whether one has arrived.
 
-    A second signal ends the process at once. That is as safe as SIGKILL at any moment, because files on the disk are always
-    whole. Signals within `SAME` seconds of the first count as the same one: a terminal or a scheduler sends it to all processes
-    of a run, and those in between (make, a batch script, a container's init) send it again. A signal that this process was
-    started to ignore (by `nohup`, or as a background job of a script) stays ignored.
+    A second signal ends the process at once. That is as safe as SIGKILL, because files on the disk are whole at any moment.
+    Signals within `SAME` seconds of the first count as the same one: a terminal or a scheduler signals all processes of a run,
+    and those in between (make, a batch script, a container's init) forward the signal. A signal that this process was started
+    to ignore (by `nohup`, or as a background job of a script) stays ignored.
     """
 
     SAME = 0.5  # seconds
@@ -34,7 +34,7 @@ class Interruption:
         return self.signal is not None
 
     def __enter__(self) -> Interruption:
-        if threading.current_thread() is threading.main_thread():  # Python lets no other thread set handlers
+        if threading.current_thread() is threading.main_thread():  # Python sets handlers only in the main thread
             wanted = [n for n in INTERRUPTIONS if signal.getsignal(n) is not signal.SIG_IGN]
             self._before = {number: signal.signal(number, self._handle) for number in wanted}
         return self
@@ -55,5 +55,5 @@ class Interruption:
 
 
 def _write(message: str) -> None:
-    with contextlib.suppress(OSError):  # the reader may have been ended by the same signal
-        os.write(2, f"\ntaac: {message}\n".encode())  # not print: the signal may have interrupted one
+    with contextlib.suppress(OSError):  # the same signal may have ended the reader
+        os.write(2, f"\ntaac: {message}\n".encode())  # not print, because the signal may have interrupted a print

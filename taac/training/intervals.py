@@ -1,4 +1,4 @@
-"""What is due at intervals of environment steps: summaries, evaluations, checkpoints, and the end of the run."""
+"""Determines when summaries, evaluations, checkpoints, and the end of the run are due, in environment steps."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Due(NamedTuple):
 
 
 class Intervals:
-    """Says what is due after an iteration. All numbers are environment steps.
+    """Determines what is due after an iteration. All numbers are environment steps.
 
     Args:
-        num_env_steps: of the whole run. At its end an evaluation and a checkpoint are due.
-        summary, evaluation, checkpoint: how often each is due: whenever a multiple of it is reached or passed.
+        num_env_steps: length of the run. An evaluation and a checkpoint are due at its end.
+        summary, evaluation, checkpoint: each is due whenever a multiple of its interval is reached or passed.
 
     Raises:
         TaacError: a number is below 1.
@@ -39,7 +39,7 @@ class Intervals:
                 raise TaacError(f"Trainer.{name} must be 1 or more, got {value}")
 
     def done(self, env_steps: int) -> bool:
-        """Returns whether the run has come to its end."""
+        """Returns whether the run is complete."""
         return env_steps >= self.num_env_steps
 
     def due(self, before: int, now: int) -> Due:

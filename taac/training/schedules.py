@@ -11,12 +11,13 @@ from taac.ops.schedules import UNITS, Scheduled
 
 
 class Schedules:
-    """The hyper-parameters of all parts of a run that follow schedules.
+    """All scheduled hyper-parameters of a run.
 
-    Their values depend on two counts alone, environment steps and updates, so a resumed run has the same.
+    Their values depend only on the counts of environment steps and updates, so a resumed run continues with the same values.
 
     Args:
-        parts: each may list its scheduled hyper-parameters in an attribute `scheduled`, as may the sub-modules of a module.
+        parts: parts of the run. Each part, and each sub-module of a module, may list its scheduled hyper-parameters in an
+            attribute `scheduled`.
     """
 
     def __init__(self, *parts: object):
@@ -24,16 +25,16 @@ class Schedules:
         self.values = {one.name: one.schedule(0) for one in self._scheduled}
 
     def move(self, env_steps: int, updates: int) -> None:
-        """Sets the values as of these counts."""
+        """Sets the values for the given counts."""
         for name, schedule, set_value in self._scheduled:
             self.values[name] = value = schedule.at(env_steps, updates)
             set_value(value)
 
     def check(self, env_steps: int, updates: int) -> None:
-        """Refuses schedules that would not change anything in a run of so many environment steps and updates.
+        """Refuses schedules that would not change anything within a run of this many environment steps and updates.
 
         Raises:
-            TaacError: names the schedule, the count at which it first changes, and that at the end of the run.
+            TaacError: names the schedule, the count at which it first changes, and that count at the end of the run.
         """
         ends = {"env_steps": env_steps, "updates": updates}
         for name, schedule, _ in self._scheduled:
@@ -44,11 +45,11 @@ class Schedules:
                 )
 
     def summaries(self) -> dict[str, float]:
-        """Returns the current values, by tag."""
+        """Returns the current values by summary tag."""
         return {f"schedule/{name}": value for name, value in self.values.items()}
 
     def describe(self) -> list[str]:
-        """Returns a line to read for each."""
+        """Returns a readable line for each schedule."""
         return [f"{one.name}: {one.schedule}" for one in self._scheduled]
 
 

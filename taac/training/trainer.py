@@ -35,7 +35,7 @@ from taac.training.warm_start import load_parts
 
 
 class Monitor(Protocol):
-    """Looks at what is being learnt when a summary is due, and leaves everything as it was; gives scalars by tag."""
+    """Computes further scalars by tag when a summary is due. It must not change anything in the run."""
 
     def __call__(
         self, agent: Agent, replay: ReplayBuffer | SqilReplay, batch_size: int, length: int
@@ -44,47 +44,51 @@ class Monitor(Protocol):
 
 @gin.configurable
 class Trainer:
-    """Collects, learns, evaluates, summarises and saves. All counts are transitions over all environments.
+    """Collects, learns, evaluates, writes summaries and saves. Counts of steps are sums over all environments.
 
     Args:
-        environment, evaluation_environment: to collect in, and to evaluate in.
+        environment, evaluation_environment: the environments for collecting and for evaluating.
         learner: takes the gradient steps; holds the agent.
-        replay_buffer: keeps the frames.
-        seed: environments' seeds are derived from it.
-        num_env_steps: training ends when so many environment steps have been taken.
+        replay_buffer: stores the frames.
+        seed: the environments' seeds are derived from it.
+        num_env_steps: environment steps of the whole run.
         initial_collect_steps: environment steps before the first update.
-        uniform_initial_collect: collect those with uniformly random actions, instead of with the untrained policy.
+        uniform_initial_collect: collects those with uniformly random actions instead of the untrained policy.
         explorer: may replace the policy's actions while collecting, after the initial collection; see `explorers`.
         unroll_length, updates_per_iteration: an iteration takes `unroll_length` steps in each environment, then
-            `updates_per_iteration` gradient steps. The ratio of updates to environment steps that follows is held exactly:
-            a reset, which is no environment step, earns no update.
-        updates_per_env_step: that ratio itself, above or below 1, instead of `updates_per_iteration`; what an iteration's
-            steps earn is then taken at its end. None: as above. Of a schedule in environment steps, these earn its integral;
-            steps that earn nothing, because the buffer has to be filled again, delay the schedule.
-        update_clock: what earns updates. "env_steps": environment steps, as above; an action that is repeated k times inside the
-            environment earns what k steps earn. "transitions": transitions of the replay buffer, so that a repeated action
-            earns `updates_per_iteration / (unroll_length * num_envs)`, whatever its k, as published for SAC-Nrep and SAC-Krep.
-        batch_size: segments a gradient step; of a schedule, rounded to the nearest. A compiled agent compiles its update
-            anew for each size, so that its schedule must be a `PiecewiseSchedule` in steps.
-        segment_length: frames a segment, T.
-        evaluation_interval, evaluation_episodes: how often, in environment steps, and how many greedy episodes.
+            `updates_per_iteration` gradient steps. The resulting ratio of updates to environment steps is held exactly: a
+            reset is no environment step and earns no update.
+        updates_per_env_step: sets that ratio directly, above or below 1, and replaces `updates_per_iteration`. The updates
+            that an iteration earns are taken at its end. None: as above. If it is a schedule in environment steps, the updates
+            are its integral over them. Steps that refill the buffer earn nothing and delay the schedule.
+        update_clock: what earns updates. "env_steps": environment steps, as above; an action that is repeated k times inside
+            the environment earns as much as k steps. "transitions": transitions of the replay buffer; an action earns
+            `updates_per_iteration / (unroll_length * num_envs)` however often it is repeated, as published for SAC-Nrep and
+            SAC-Krep.
+        batch_size: segments per gradient step. The values of a schedule are rounded. A compiled agent recompiles its update
+            for each size, so its schedule must be a `PiecewiseSchedule` in steps.
+        segment_length: frames per segment, T.
+        evaluation_interval, evaluation_episodes: environment steps between evaluations, and greedy episodes in each.
         evaluation_epsilon: probability with which each choice is sampled in evaluation instead of taking the mode.
-        max_evaluation_steps: an evaluation that takes more steps than this in each environment stops the run: its episodes
-            may have no end.
+        max_evaluation_steps: an evaluation that takes more steps than this in each environment stops the run, because its
+            episodes may never end.
         summary_interval: environment steps between summaries of training.
-        monitor: adds to those summaries; see `SqilMonitor`.
+        monitor: adds scalars to those summaries; see `SqilMonitor`.
         checkpoint_interval: environment steps between checkpoints. A checkpoint changes nothing in the run.
-        keep_checkpoints: how many are kept, the newest; 1 leaves none to go on from if it is damaged.
-        save_best: keeps the agent as it was at the evaluation with the greatest return, in the folder `best` of the run.
-        hooks: functions called with the trainer, by the name of a point of the loop: `{'after_evaluation': @my_function}`; see
-            `Hooks`.
-        save_replay: checkpoints hold the replay buffer. Without it a resumed run is another run: it takes
-            `initial_collect_steps` steps to fill the buffer again before updates go on.
+        keep_checkpoints: how many of the newest checkpoints are kept. With 1, a damaged checkpoint has no replacement.
+        save_best: saves the agent of the evaluation with the highest return, in the folder `best` of the run.
+        hooks: functions called with the trainer, by the name of a point of the loop: `{'after_evaluation': @my_function}`;
+            see `Hooks`.
+        save_replay: saves the replay buffer in checkpoints. Without it, a resumed run differs from an uninterrupted one: it
+            takes `initial_collect_steps` steps to refill the buffer before updates continue.
 
     Attributes:
         load_from: parts of other runs that a new run starts from; see `warm_start`.
-        loaded: what `begin` took from them.
-        attributes: numbers that may be read and set while it trains; see `Attributes`.
+        loaded: the parts that `begin` loaded; None before.
+        attributes: numbers that can be read and set during training; see `Attributes`.
+
+    Raises:
+        TaacError: a setting is out of range, or the parts do not fit together.
     """
 
     def __init__(
@@ -134,7 +138,7 @@ class Trainer:
             self.agent, evaluation_environment, seed, evaluation_episodes, evaluation_epsilon, max_evaluation_steps
         )
         self.agent.algorithm.set_update_ratio(self.update_ratio.constant)
-        self.batch_sizes = tuple(round(size) for size in bounds(batch_size))  # the least and the greatest
+        self.batch_sizes = tuple(round(size) for size in bounds(batch_size))  # smallest and largest
         self.set_batch_size(at_start(batch_size))
         parameter = "Trainer.batch_size"
         self.scheduled = (
@@ -159,7 +163,7 @@ class Trainer:
         self.saver = Saver(self._parts(replay_buffer if save_replay else None), frames)
 
     def _parts(self, saved_replay: ReplayBuffer | SqilReplay | None) -> dict[str, Part]:
-        """What checkpoints hold, in the order in which `Saver` restores it."""
+        """Returns the parts of a checkpoint, in the order in which `Saver` restores them."""
         return {
             "agent": self.agent,
             "learner": self.learner,
@@ -180,7 +184,7 @@ class Trainer:
 
     @property
     def evaluation(self) -> EpisodeSummary | None:
-        """The outcome of the last evaluation; None before the first."""
+        """Result of the last evaluation; None before the first."""
         return self.evaluator.summary
 
     # The loop --------------------------------------------------------------------------------------------------------
@@ -193,14 +197,16 @@ class Trainer:
         hyper_parameters: Mapping[str, Any] | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Trains to the end of the run, from wherever this trainer is. If `stop()` is true, saves and returns.
+        """Trains to the end of the run from the current state. If `stop()` returns true, saves and returns.
 
         Args:
-            progress: is called after each iteration.
-            hyper_parameters: are shown in TensorBoard's hparams view.
+            folder: the run folder to write to.
+            progress: called after each iteration.
+            hyper_parameters: shown in TensorBoard's hparams view.
+            stop: returns whether to stop; asked after each iteration.
         """
         self._stop, folder.checkpoints.keep = stop, self.keep_checkpoints
-        self.hooks.state_dict()  # refuses what could not be saved
+        self.hooks.state_dict()  # fails early if a hook's state cannot be saved
         folder.trim_best(self.env_steps)
         with self.reporter.reporting_to(folder, progress), self._saved_on_failure(folder):
             if self.env_steps == 0:
@@ -231,7 +237,7 @@ class Trainer:
                 self.reporter.finished()
 
     def begin(self) -> list[dict[str, Any]]:
-        """Starts a new run from the parts of other runs in `load_from`; returns where each came from.
+        """Loads the parts of other runs in `load_from`; returns where each came from.
 
         Raises:
             TaacError: a part does not exist or does not fit.
@@ -241,7 +247,7 @@ class Trainer:
         return self.loaded
 
     def collect(self) -> None:
-        """Takes `unroll_length` steps in each environment, fewer if one fails and all are restarted."""
+        """Takes `unroll_length` steps in each environment; fewer if one fails and all are restarted."""
         self.hooks("before_collect", self)
         for _ in range(self.unroll_length):
             self._follow_schedules()
@@ -262,7 +268,7 @@ class Trainer:
             progress = self.env_steps / self.num_env_steps
             self.learner.learn_from(self.replay_buffer, self.batch_size, self.segment_length, progress)
             self.hooks("after_update", self)
-        self._follow_schedules()  # an evaluation, for one, sees the values at the counts that are saved
+        self._follow_schedules()  # evaluations and checkpoints then see the values of the current counts
 
     def summarize(self) -> None:
         """Reports what happened since the last summary."""
@@ -273,7 +279,7 @@ class Trainer:
         self.reporter.training(values)
 
     def evaluate(self, folder: RunFolder) -> None:
-        """Evaluates the agent, reports it, and saves the agent if it is the best so far."""
+        """Evaluates the agent, reports the result, and saves the agent if it is the best so far."""
         self.hooks("before_evaluation", self)
         found = self.evaluator.run(self.env_steps)
         self.reporter.evaluation(found)
@@ -284,7 +290,7 @@ class Trainer:
         self.hooks("after_evaluation", self)
 
     def save(self, folder: RunFolder, scheduled: bool = True) -> None:
-        """Writes a checkpoint and changes nothing in the run: where the running episodes are is saved with it."""
+        """Writes a checkpoint. It includes the running episodes, so saving changes nothing in the run."""
         self.reporter.flush()
         self.hooks("before_checkpoint", self)
         self.learner.guard.check_parameters()
@@ -292,10 +298,10 @@ class Trainer:
         self.hooks("after_checkpoint", self)
 
     def resume(self, folder: RunFolder) -> None:
-        """Goes on from the folder's newest checkpoint that is whole; warns of those that are not.
+        """Resumes from the folder's newest undamaged checkpoint. Warns of damaged ones.
 
         Raises:
-            TaacError: no checkpoint is whole, or it is of another run.
+            TaacError: no checkpoint is undamaged, or it belongs to a run of another configuration.
         """
         self.saver.restore(folder)
         if self.saver.frames is None:
@@ -310,7 +316,7 @@ class Trainer:
 
     @contextlib.contextmanager
     def _saved_on_failure(self, folder: RunFolder) -> Iterator[None]:
-        """Saves what is needed to find out why a number was not finite, or to go on when an environment is mended."""
+        """On failure, saves what is needed to explain a number that was not finite, or to resume after an environment failed."""
         try:
             yield
         except NotFiniteError as error:
@@ -318,13 +324,13 @@ class Trainer:
             raise type(error)(f"{error}. {evidence}", error.evidence) from error
         except EnvironmentFailed as failure:
             if self._stop():
-                raise  # the signal that stops the run may have ended their processes: they did nothing wrong
+                raise  # the stop signal itself may have ended the environments' processes
             raise EnvironmentFailed(f"{failure}. {self._save_after_failure(folder)}") from failure
 
     def _save_after_failure(self, folder: RunFolder) -> str:
-        """Saves when environments have failed for good; returns a sentence on how the run goes on from there.
+        """Saves after the environments have failed for good; returns a sentence on how to resume.
 
-        The episodes of training are ended, unless it was an evaluation that failed.
+        Ends the episodes of training, unless an evaluation failed.
         """
         if self.env_steps == 0:
             return "Nothing had been learnt yet"
@@ -338,12 +344,12 @@ class Trainer:
         )
 
     def checkpoint_bytes(self) -> int:
-        """Returns about how many bytes the next checkpoint will have: changed frames, parameters, Adam's two moments."""
+        """Estimates the bytes of the next checkpoint: changed frames, parameters, Adam's two moments."""
         frames = self.saver.frames.stale_bytes() if self.saver.frames else 0
         return frames + 3 * sum(p.nbytes for p in self.agent.state_dict().values())
 
     def set_batch_size(self, size: float) -> None:
-        """Sets the number of segments in a batch, rounded."""
+        """Sets the number of segments per batch, rounded."""
         self.batch_size = round(size)
 
     def _follow_schedules(self) -> None:
@@ -371,7 +377,7 @@ def _check_segments(
 
 
 def _check_batches(batch_size: int | Schedule, agent: Agent) -> None:
-    """Refuses batches without segments, and schedules of many sizes for a compiled agent."""
+    """Refuses empty batches, and for a compiled agent schedules with many batch sizes."""
     if (least := bounds(batch_size)[0]) < 1:
         raise TaacError(f"Trainer.batch_size must be 1 or more, got {least}")
     if isinstance(batch_size, Schedule) and agent.compiled and not batch_size.in_steps:
