@@ -1,8 +1,8 @@
-"""All that gin can configure. Call `register` before gin files are read.
+"""Registers everything that gin can configure. Call `register` before gin files are read.
 
-A class or function announces itself where it is defined, with `@gin.configurable`. `register` imports every module of the
-rooms that hold such, so a new file there needs no entry here. A module outside the package is imported by the gin file that
-uses it: `import my_module`.
+A class or function registers itself where it is defined, with `@gin.configurable`. `register` imports every module of the
+sub-packages in `ROOMS`, so a new file there needs no entry here. A gin file that uses a module outside the package imports
+it: `import my_module`.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ ROOMS = (
 
 @functools.cache
 def register() -> None:
-    """Makes known to gin what this package defines, and what gin files need of torch."""
+    """Registers the package's configurables, and the parts of torch that gin files use."""
     for room in ROOMS:
         package = importlib.import_module(f"taac.{room}")
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
     for schedule in (schedules.LinearSchedule, schedules.ExponentialSchedule, schedules.PiecewiseSchedule):
-        gin.external_configurable(schedule, module=schedule.__module__)  # `ops` is free of gin
+        gin.external_configurable(schedule, module=schedule.__module__)  # registered here, because `ops` does not import gin
     _register_torch()
     add_check(refuse_unfollowed_schedule)
 
 
 def _register_torch() -> None:
-    """Activations and optimizers. gin's own `gin.torch` cannot be imported on Python 3.12."""
+    """Registers activations and optimizers. gin's own `gin.torch` cannot be imported on Python 3.12."""
     for name in ("ReLU", "ELU", "LeakyReLU", "Tanh", "GELU", "SiLU"):
         activation = getattr(torch.nn, name)
         kept_back = [p for p in inspect.signature(activation).parameters if p == "inplace"]
@@ -53,7 +53,7 @@ def _register_torch() -> None:
 
 
 def refuse_unfollowed_schedule(binding: Binding, config: Config, trusted: bool) -> None:
-    """Refuses a schedule of a parameter whose annotation names no `Schedule`, for nothing would move it.
+    """Refuses a schedule for a parameter whose annotation does not mention `Schedule`, because nothing would apply it.
 
     Raises:
         TaacError: names the binding's place and the parameters that can follow a schedule.
@@ -67,7 +67,7 @@ def refuse_unfollowed_schedule(binding: Binding, config: Config, trusted: bool) 
 
 
 def _schedule(value: Any, config: Config) -> str | None:
-    """The name of a schedule that a value refers to, by way of macros too."""
+    """Returns the name of the schedule that a value refers to, directly or through macros; None if there is none."""
     for reference in gin_state.references(value):
         macro, wrapped = gin_state.macro_of(reference), reference.configurable.wrapped
         if macro is not None:
@@ -79,11 +79,11 @@ def _schedule(value: Any, config: Config) -> str | None:
 
 
 def _schedulable() -> list[str]:
-    """Every parameter that can follow a schedule."""
+    """Returns the names of all parameters that can follow a schedule."""
     found = set()
     for selector, wrapped in gin_state.configurables().items():
         for name, annotation in values.type_hints(wrapped).items():
-            required = values.default(wrapped, name) is inspect.Parameter.empty  # callers give it; it is not bound
+            required = values.default(wrapped, name) is inspect.Parameter.empty  # supplied by the caller, not by a binding
             if values.mentions(annotation, Schedule) and not required:
                 found.add(f"{short(selector)}.{name}")
     return sorted(found)

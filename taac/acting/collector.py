@@ -20,11 +20,11 @@ from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import EnvironmentFailed
 from taac.runs.files import Damaged, warn_user
 
-COUNTERS = ("env_steps", "decisions", "episodes", "num_restarts")  # attributes that a checkpoint holds
+COUNTERS = ("env_steps", "decisions", "episodes", "num_restarts")  # attributes saved in a checkpoint
 
 
 class Frames(Protocol):
-    """Where a collector writes frames: a replay buffer."""
+    """Stores the frames of a collector: a replay buffer."""
 
     def add(self, experience: Experience) -> None: ...
 
@@ -37,26 +37,26 @@ class Collector:
     Args:
         environment: the environments to collect in.
         agent: acts by its `rollout_step`.
-        replay: receives the frames.
+        replay: stores the frames.
         seed: of the run. The environments' seeds are derived from it.
         explorer: may replace the agent's actions after the first `uniform_steps`.
         uniform_steps: environment steps at the beginning of the run that take uniformly random actions.
-        signal_returns: whether to sum up what each reward signal gives in an episode.
+        signal_returns: whether to sum up each reward signal over each episode.
 
     Attributes:
         env_steps: environment steps so far, summed over all environments. An action that is repeated k times inside the
-            environment counts k; a reset is no step.
+            environment counts k. A reset does not count.
         decisions: steps so far at which a new action was chosen.
         episodes: episodes that have ended so far.
         ended: the episodes that ended since `pop_episodes`.
-        signal_returns: the sum of each reward signal in them, by its name. An episode whose first frames the replay buffer no
-            longer holds is left out.
+        signal_returns: the sum of each reward signal over each of them, by its name. Episodes whose first frames have left
+            the replay buffer are skipped.
         num_restarts: how often the running episodes were cut off because environments failed or could not be resumed.
-        rollout: where the environments and the agent's state are.
+        rollout: the current state of the environments and the agent.
     """
 
     _explorer_state: Nest  # None until the explorer has acted in these episodes
-    _truncated: bool  # whether the running episodes have been ended without new ones
+    _truncated: bool  # whether the running episodes were truncated and no new ones have begun
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Collector:
     # Collecting ------------------------------------------------------------------------------------------------------
 
     def step(self) -> int:
-        """Takes one step in every environment; returns how many of them were transitions and no resets.
+        """Takes one step in every environment; returns how many of them were transitions rather than resets.
 
         Raises:
             EnvironmentFailed: an environment fails. Nothing is stored or counted; call `restart`.
@@ -99,7 +99,7 @@ class Collector:
         return self._recorder.transitions
 
     def explore(self, time_step: TimeStep, state: Nest) -> AlgStep:
-        """Acts as the agent does while collecting, or as the explorer does in its place."""
+        """Returns the agent's collecting step, or the explorer's replacement of it."""
         alg_step = self.agent.rollout_step(time_step, state)
         if self.explorer is not None:
             if self._explorer_state is None:
@@ -111,7 +111,7 @@ class Collector:
         return alg_step
 
     def _sum_signals(self, index: int) -> dict[str, float] | None:
-        """Sums up each reward signal over the episode that just ended, over all agents; None if its frames are gone."""
+        """Returns the sum of each reward signal over the newest ended episode, over all agents; None if its frames are gone."""
         frames = self._replay.newest_episode(index)
         if frames is None:
             return None
@@ -132,16 +132,17 @@ class Collector:
     # Failures --------------------------------------------------------------------------------------------------------
 
     def restart(self, failure: EnvironmentFailed, stopping: Callable[[], bool] = lambda: False) -> None:
-        """Goes on after an environment has failed: truncates all running episodes and begins new ones.
+        """Recovers from a failed environment: truncates all running episodes and begins new ones.
 
-        The last frame that was seen becomes the LAST of its episode. The action taken there led nowhere and is ignored, as
-        all actions at LAST are. No frame is made up, and the step does not count.
+        The last frame seen becomes the LAST frame of its episode. The action taken there led nowhere and is ignored, like all
+        actions at LAST. No frame is invented, and the step does not count.
 
         Args:
-            stopping: returns whether the run is being stopped. Then nothing is restarted.
+            failure: the failure to recover from.
+            stopping: returns whether the run is being stopped. If so, nothing is restarted.
 
         Raises:
-            EnvironmentFailed: the environments cannot be restarted, or have been too often.
+            EnvironmentFailed: the run is being stopped, or the environments cannot be restarted or have been restarted too often.
         """
         while True:
             if stopping():
@@ -168,7 +169,7 @@ class Collector:
             self._truncated = True
 
     def _begin_episodes(self) -> None:
-        """Begins episodes whose seeds depend on nothing but the run's seed and the number of restarts so far."""
+        """Begins episodes whose seeds depend only on the run's seed and the number of restarts so far."""
         self.rollout.reset(self._environment_seed())
         self._truncated = False
         self._explorer_state = None
@@ -181,7 +182,7 @@ class Collector:
     # State -----------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the counters, the episodes that wait for `pop_episodes`, and where the running episodes are."""
+        """Returns the counters, the episodes waiting for `pop_episodes`, and the state of the running episodes."""
         return {
             **{name: getattr(self, name) for name in COUNTERS},
             "ended": [episode._replace(ret=episode.ret.tolist())._asdict() for episode in self.ended],
@@ -190,13 +191,13 @@ class Collector:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores `state_dict()`: replays the actions of the running episodes in the environments.
+        """Restores `state_dict()` by replaying the actions of the running episodes in the environments.
 
-        If these do not come back to where they were, warns, truncates the episodes there, and begins new ones. For that the
-        agent, the replay buffer and the random numbers must have been restored before.
+        If the environments do not reach the saved state, warns, truncates the episodes there, and begins new ones. This requires
+        that the agent, the replay buffer and the random numbers have been restored before.
 
         Raises:
-            Damaged: the running episodes are not of this environment and agent.
+            Damaged: the running episodes do not fit this environment and agent.
             EnvironmentFailed: the environments cannot be reset.
         """
         for name in COUNTERS:
@@ -213,7 +214,7 @@ class Collector:
             self._replay_running(running)
         except (ReplayMismatch, EnvironmentFailed) as error:
             failure = error
-        generators.load_state_dict(random_numbers)  # environments may have drawn from them on the way
+        generators.load_state_dict(random_numbers)  # environments may have drawn from them meanwhile
         if failure is not None:
             warn_user(
                 f"at {self.env_steps} environment steps: {failure}. The episodes that were running are cut off there and new "
@@ -236,7 +237,7 @@ class Collector:
         numbers = np.array(state["numbers"], dtype=np.int64)
         if numbers.shape != self.environment.episodes.shape or (numbers < 0).any():
             raise Damaged(f"it holds no numbers of {self.environment.num_envs} episodes: {state['numbers']}")
-        _packed(self.rollout.time_step, state["time_step"], device)  # refuses another kind before the environments run
+        _packed(self.rollout.time_step, state["time_step"], device)  # refuses unfit states before the environments run
         self._actions.load_state_dict(state["actions"])
         self.rollout.replay_actions(self._actions, self._environment_seed(), numbers, state["time_step"])
         self.rollout.state = _packed(self.rollout.state, state["policy"], device)
@@ -256,7 +257,7 @@ class Collector:
 
 
 def _packed(like: Any, leaves: list[torch.Tensor], device: torch.device) -> Any:
-    """Packs saved leaves as `like` is nested; refuses leaves of another type or shape."""
+    """Packs saved leaves like the structure `like`. Refuses leaves of another type or shape."""
     kinds = [_kind(leaf) for leaf in nest.flatten(like)]
     if (given := [_kind(leaf) for leaf in leaves]) != kinds:
         raise Damaged(f"it holds states of another kind: {given}, expected {kinds}")

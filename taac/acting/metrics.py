@@ -21,7 +21,7 @@ class Episode(NamedTuple):
     ret: np.ndarray  # undiscounted sum of raw rewards; [] or [D]
     length: int  # transitions
     repeated: float  # transitions that continued the old trajectory; averaged over dimensions that decide separately
-    decisions: int  # transitions with a new action, if only in one dimension
+    decisions: int  # transitions at which at least one dimension chose a new action
     runs: float  # runs of transitions under one decision; an episode's first transition always begins a run
     longest_run: int  # most transitions in a row under one decision
     jerk: float  # mean squared second difference of the action in [-1, 1], over dimensions and time; 0 if length < 3

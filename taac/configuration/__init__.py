@@ -1,7 +1,7 @@
-"""Configuration: reading and checking gin files. Knows no configurable of the package; `taac.registry` does.
+"""Reads and checks gin files. Knows no configurable of the package; `taac.registry` does.
 
-gin itself accepts a binding of the wrong type, and one that nothing uses. Here each is an error, raised before any work
-is done, that names file, line and the nearest real name.
+gin itself accepts bindings of the wrong type, and bindings that nothing uses. Here both are errors. They are raised before
+any work is done, and report the file, the line and the nearest existing name.
 """
 
 from taac.configuration.binding import Binding

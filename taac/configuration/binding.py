@@ -1,4 +1,4 @@
-"""One line of a gin file or flag: which value is bound to which parameter, and where."""
+"""A binding in a gin file or flag: the value of a parameter, and where it is set."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from taac.configuration.names import short
 class Binding(NamedTuple):
     """A value that a file or flag binds."""
 
-    scope: str  # of a macro: its name
+    scope: str  # scope of the configurable, or the name of a macro
     selector: str  # full name of the configurable; `MACRO` for a macro
     name: str  # of the parameter
     value: Any
     where: str  # "file:line", or "--gin_param"
-    shipped: bool = False  # whether the file is one of this package
+    shipped: bool = False  # whether the file belongs to this package
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -31,7 +31,7 @@ class Binding(NamedTuple):
     def is_tie(self) -> bool:
         """Whether a shipped file ties a parameter to a macro of a task.
 
-        It is unused where a class of the user replaces the one that has the parameter.
+        Such a binding may be unused if a user's class replaces the one that has the parameter.
         """
         return self.shipped and isinstance(self.value, Reference) and macro_of(self.value) in TASK_MACROS
 

@@ -1,4 +1,4 @@
-"""A configuration that was read, and building from it."""
+"""A configuration as it was read: its checks, and what was built from it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OF_COMPARE = ("taac.campaigns.comparison.", "taac.campaigns.launchers.")
 
 
 class Config:
-    """The bindings in force, and checks of them. gin holds a copy of their values, to build from.
+    """The bindings in force, and checks of them. gin holds a copy of their values, from which it builds.
 
     Args:
         bindings: in the order in which they were read. A later one replaces an earlier one of the same parameter.
@@ -29,7 +29,7 @@ class Config:
     def __init__(self, bindings: Iterable[Binding], imports: Iterable[str] = ()):
         self.imports = frozenset(imports)
         self.bindings: dict[tuple[str, str, str], Binding] = {}
-        self._replaced: set[tuple[str, str]] = set()  # scope and selector that only a replaced binding refers to
+        self._replaced: set[tuple[str, str]] = set()  # scope and selector of references in replaced bindings
         for b in bindings:
             if b.key in self.bindings:
                 references = gin_state.references(self.bindings[b.key].value)
@@ -38,26 +38,26 @@ class Config:
 
     @property
     def macros(self) -> Mapping[str, Any]:
-        """Value of each macro, by name."""
+        """Value of each macro by name."""
         return {b.scope: b.value for b in self.bindings.values() if b.is_macro}
 
     def resolve(self, value: Any) -> tuple[bool, Any]:
-        """(True, a value with its macros replaced), or (False, None) if it is known only once it is built."""
+        """Returns (True, the value with its macros replaced), or (False, a placeholder) if the value must be built first."""
         return values.resolve(value, self.macros)
 
     def check_macros(self) -> None:
-        """Refuses unreferenced macros. The part of `check_used` that needs no build.
+        """Refuses unreferenced macros. This is the part of `check_used` that needs no build.
 
         Raises:
-            TaacError: names the macro's place and the nearest name that is referred to.
+            TaacError: names the macro's place and the nearest name that is referenced.
         """
         references = [r for b in self.bindings.values() for r in gin_state.references(b.value)]
         self._check_macros({name for r in references if (name := gin_state.macro_of(r)) is not None})
 
     def check_used(self) -> None:
-        """Refuses bindings that nothing used. Call it when everything has been built.
+        """Refuses bindings that nothing used. Call it after everything has been built.
 
-        Bindings of `taac compare` are skipped: each of its runs reads its gin files, too.
+        Bindings of `taac compare` are skipped, because each of its runs also reads its gin files.
 
         Raises:
             TaacError: names the place of an unused binding and the nearest name that was used.
@@ -68,7 +68,7 @@ class Config:
             if b.is_macro or b.selector.startswith(OF_COMPARE):
                 continue
             if (b.scope, b.selector) in self._replaced or b.is_tie:
-                continue  # such as settings of a schedule that a number replaced
+                continue  # a number may have replaced a schedule, whose settings are then unused
             if not any(
                 selector == b.selector and b.name in found and (not b.scope or f"{scope}/".startswith(f"{b.scope}/"))
                 for (scope, selector), found in used.items()
@@ -80,10 +80,10 @@ class Config:
                 )
 
     def differences(self, operative: Config) -> list[str]:
-        """Where an operative configuration, written by a run and read again, differs from this one. Builds neither.
+        """Returns how an operative configuration, written by a run and read back, differs from this one. Builds neither.
 
-        A parameter that this one does not bind has its default. A parameter that the operative configuration lacks, such as
-        one that was added since, is no difference, unless it is bound here.
+        Parameters that are not bound here count as their defaults. A parameter that the operative configuration lacks, such as
+        one added since, counts as a difference only if it is bound here.
         """
         found: list[str] = []
         compared: set[tuple[str, str, str]] = set()
@@ -106,7 +106,7 @@ class Config:
         return found
 
     def origins(self) -> list[tuple[str, str]]:
-        """What building used, as lines of gin, each with its origin: "file:line", "--gin_param" or "default"."""
+        """Returns what building used as lines of gin, each with its origin: "file:line", "--gin_param" or "default"."""
         macros: list[tuple[str, str]] = []
         others: list[tuple[str, str]] = []
         for (scope, selector), found in gin_state.used().items():
@@ -120,16 +120,16 @@ class Config:
         return sorted(macros) + sorted(others)
 
     def settings(self, selector: str) -> dict[str, Any]:
-        """The parameters that a configurable was called with, macros resolved.
+        """Returns the parameters with which a configurable was called, with macros resolved.
 
         Args:
-            selector: its name, with its module or without.
+            selector: its name, with or without its module.
         """
         found = gin_state.used().get(("", gin_state.match(selector).selector), {})
         return {name: self.resolve(value)[1] for name, value in found.items()}
 
     def task_macros(self) -> dict[str, Any]:
-        """The value of each of `TASK_MACROS` that building used; None if it used none or the value must be built."""
+        """Returns the value of each of `TASK_MACROS`; None if building did not use it, or if the value must be built."""
         used, macros = gin_state.used_macros(), self.macros
         return {n: self.resolve(macros[n])[1] if n in macros and n in used else None for n in TASK_MACROS}
 
@@ -141,12 +141,12 @@ class Config:
 
 
 def operative_config() -> str:
-    """The full configuration that building used, defaults included, as a gin file that builds the same experiment."""
+    """Returns the full configuration that building used, with defaults, as a gin file that builds the same experiment."""
     return gin.operative_config_str(max_line_length=110)
 
 
 def build(create: Any) -> Any:
-    """Calls a gin-configured constructor.
+    """Calls a constructor that gin configures.
 
     Raises:
         TaacError: the constructor raised an error, or a required value is not bound.

@@ -1,4 +1,4 @@
-"""gin's state, which is global to the process. Only this file uses what gin keeps private."""
+"""Access to gin's process-wide state. Only this file uses gin's private parts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gin import config_parser
 
 from taac.configuration.names import short
 
-MACRO = "gin.macro"  # selector of a macro; its scope is its name
+MACRO = "gin.macro"  # selector of a macro, whose scope is its name
 
 Reference = gin_config.ConfigurableReference  # `@name` or `@name()`; `%name` is `@name/gin.macro()`
 Binding = config_parser.BindingStatement
@@ -20,13 +20,14 @@ Include = config_parser.IncludeStatement
 
 
 def statements(text: str, skip_unknown: bool = False) -> Iterator[Any]:
-    """The statements of a gin file; each has a `location`.
+    """Returns the statements of a gin file; each has a `location`.
 
     Args:
+        text: content of the file.
         skip_unknown: whether unknown names are accepted.
 
     Raises:
-        SyntaxError, tokenize.TokenError, ValueError: bad syntax, or an unknown name; while iterating, too.
+        SyntaxError, tokenize.TokenError, ValueError: bad syntax, or an unknown name. They may be raised during iteration.
     """
     return iter(config_parser.ConfigParser(text, gin_config.ParserDelegate(skip_unknown=skip_unknown)))
 
@@ -35,37 +36,37 @@ def statements(text: str, skip_unknown: bool = False) -> Iterator[Any]:
 
 
 def match(selector: str) -> Any:
-    """The configurable of a full or shortened name; None if there is none.
+    """Returns the configurable of a full or shortened name; None if there is none.
 
     Raises:
-        KeyError: several have this name.
+        KeyError: the name is ambiguous.
     """
     return gin_config._REGISTRY.get_match(selector)
 
 
 def wrapped(selector: str) -> Any:
-    """The class or function of a configurable, by its full name."""
+    """Returns the class or function of a configurable, by its full name."""
     return gin_config._REGISTRY[selector].wrapped
 
 
 def configurables() -> dict[str, Any]:
-    """Full name -> class or function, of all configurables but gin's own."""
+    """Returns full name -> class or function, of all configurables except gin's own."""
     return {name: found.wrapped for name, found in gin_config._REGISTRY.items() if not name.startswith("gin.")}
 
 
 def with_bases(selector: str) -> list[str]:
-    """A configurable's full name, and those of the classes that it extends, whose constructors take its keywords."""
+    """Returns the full names of a configurable and of its base classes, to whose constructors it may pass keywords."""
     selectors = {found: name for name, found in configurables().items()}
     return [selector, *(selectors[base] for base in getattr(wrapped(selector), "__mro__", ())[1:] if base in selectors)]
 
 
 def names() -> list[str]:
-    """Short names of all configurables."""
+    """Returns the short names of all configurables."""
     return sorted({short(selector) for selector in configurables()})
 
 
 def check_bindable(scope: str, selector: str, name: str) -> None:
-    """Raises ValueError for a parameter that is not there or may not be bound."""
+    """Raises ValueError if a parameter does not exist or may not be bound."""
     gin_config.ParsedBindingKey.parse((scope, selector, name))
 
 
@@ -73,12 +74,12 @@ def check_bindable(scope: str, selector: str, name: str) -> None:
 
 
 def references(value: Any) -> Iterator[Any]:
-    """All references in a value, macros included."""
+    """Returns all references in a value, macros included."""
     return gin_config.iterate_references(value)
 
 
 def macro_of(reference: Any) -> str | None:
-    """The name of the macro that a reference stands for; None if it refers to something else."""
+    """Returns the name of the macro that a reference stands for; None if it refers to something else."""
     return "/".join(reference.scopes) if reference.configurable.selector == MACRO else None
 
 
@@ -86,18 +87,18 @@ def macro_of(reference: Any) -> str | None:
 
 
 def clear() -> None:
-    """Forgets all bindings and what was used."""
+    """Removes all bindings and the record of what was used."""
     gin.clear_config()
 
 
 def import_module(statement: Any) -> None:
-    """Carries out an import statement, which the operative configuration then repeats."""
+    """Executes an import statement. The operative configuration will repeat it."""
     with gin.unlock_config():
         gin.parse_config([statement.format()])
 
 
 def imports() -> set[str]:
-    """Names of the modules that import statements named since `clear`."""
+    """Returns the names of the modules imported by import statements since `clear`."""
     return {statement.module for statement in gin_config._IMPORTS}
 
 
@@ -105,7 +106,7 @@ def install(values: Iterable[tuple[tuple[str, str, str], Any]]) -> None:
     """Binds all values, each with (scope, full name, parameter), and locks gin.
 
     Raises:
-        ValueError: gin refuses one.
+        ValueError: gin refuses a binding.
     """
     with gin.unlock_config():
         for key, value in values:
@@ -114,10 +115,10 @@ def install(values: Iterable[tuple[tuple[str, str, str], Any]]) -> None:
 
 
 def used() -> Mapping[tuple[str, str], Mapping[str, Any]]:
-    """(scope, full name) -> parameter -> value, of all that was built since `clear`, defaults included."""
+    """Returns (scope, full name) -> parameter -> value, of all that was built since `clear`, with defaults."""
     return gin_config._OPERATIVE_CONFIG
 
 
 def used_macros() -> set[str]:
-    """Names of the macros that were read since `clear`."""
+    """Returns the names of the macros that were read since `clear`."""
     return {scope for scope, selector in used() if selector == MACRO}

@@ -1,7 +1,7 @@
 """The macros of task files."""
 
-# Macros that a task file defines and method files bind to. A method need not use all of them, so only these may stay
-# unused. Each with its meaning.
+# Macros that a task file defines and method files refer to, with their meaning. A method need not use all of them, so only
+# these may stay unused.
 TASK_MACROS: dict[str, str] = {
     "num_envs": "environments stepped together",
     "num_env_steps": "environment steps of the whole run",

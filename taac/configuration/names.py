@@ -7,17 +7,17 @@ from collections.abc import Iterable
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """`"; did you mean 'x'?"`, or nothing if no name is near."""
+    """Returns `"; did you mean 'x'?"`, or "" if no name is similar."""
     found = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
     return f"; did you mean '{found[0]}'?" if found else ""
 
 
 def short(selector: str) -> str:
-    """The name of a configurable without its module: "Learner" of "taac.learning.learner.Learner"."""
+    """Returns the name of a configurable without its module: "Learner" for "taac.learning.learner.Learner"."""
     return selector.rsplit(".", 1)[-1]
 
 
 def enclosing_scopes(scope: str) -> list[str]:
-    """The scopes whose bindings hold in `scope`, the most specific first: "a/b", "a" and "" of "a/b"."""
+    """Returns the scopes whose bindings apply in `scope`, the most specific first: "a/b", "a" and "" for "a/b"."""
     parts = scope.split("/") if scope else []
     return ["/".join(parts[:count]) for count in range(len(parts), -1, -1)]

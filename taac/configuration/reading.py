@@ -1,4 +1,4 @@
-"""Reading gin files and parameters into a `Config`."""
+"""Reads gin files and parameters into a `Config`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from taac.configuration.macros import TASK_MACROS
 from taac.configuration.names import nearest
 from taac.errors import TaacError
 
-MAX_BYTES = 1 << 20  # of a gin file, some 100 times the longest
+MAX_BYTES = 1 << 20  # of a gin file, about 100 times the longest
 TRUST = "A run of your own may do that: give --trust. For one from elsewhere, look at that module first: it is code"
 
 Check = Callable[[Binding, Config, bool], None]
@@ -26,7 +26,7 @@ _checks: list[Check] = []
 
 
 def add_check(check: Check) -> None:
-    """Makes `load` call `check(binding, config, trusted)` for every binding in force. It raises a TaacError to refuse one."""
+    """Registers a check: `load` calls `check(binding, config, trusted)` for every binding. It raises TaacError to refuse one."""
     if check not in _checks:
         _checks.append(check)
 
@@ -39,17 +39,19 @@ def load(
 ) -> Config:
     """Reads gin files in order, then parameters. Later bindings replace earlier ones.
 
-    A file is looked for in the working directory, then in the repository or package (`gin/tasks/simple_control.gin`). A file
-    that another one includes is looked for in the repository or package, then beside the other one.
+    A file is searched for in the working directory, then in the repository or package (`gin/tasks/simple_control.gin`). An
+    included file is searched for in the repository or package, then beside the file that includes it.
 
     Args:
-        trusted: False refuses whatever would run code of other packages: import statements, and bindings that a check of
-            `add_check` refuses, such as environments of packages that are not on a list. Included files are refused, too.
-        imports: the modules that the files may import besides this package's own; included files are refused. None: any
+        gin_files: names of the files.
+        gin_params: single bindings, such as "gamma = 0.99".
+        trusted: False refuses whatever would run code of other packages: import statements, included files, and bindings that
+            a check of `add_check` refuses, such as environments of unlisted packages.
+        imports: the modules besides this package's own that the files may import. Included files are then refused. None: any
             module, if the files are trusted.
 
     Raises:
-        TaacError: a missing file, bad syntax, an unknown name, or a value of the wrong type.
+        TaacError: a file is missing, the syntax is bad, a name is unknown, or a value has the wrong type.
     """
     gin_state.clear()
     bindings: list[Binding] = []
@@ -86,16 +88,16 @@ def _bounded(check: Callable[..., None], binding: Binding, *arguments: Any) -> N
 
 
 def _check_writable(binding: Binding) -> None:
-    """Refuses a value that cannot be written as text, which comparing configurations and saving them needs."""
+    """Refuses a value that cannot be written as text, because configurations are compared and saved as text."""
     try:
         repr(binding.value)
-    except ValueError as error:  # an int of thousands of hexadecimal digits can be read, but not written
+    except ValueError as error:  # an int of thousands of hexadecimal digits can be read but not written
         name = binding.scope if binding.is_macro else binding.name
         raise TaacError(f"{binding.where}: the value of {name} cannot be written as text: {error}") from error
 
 
 def search_path() -> list[Path]:
-    """The folders that hold `gin/` and `experiments/`: the repository around the package, or a folder in the package."""
+    """Returns the folders that hold `gin/` and `experiments/`: the repository around the package, or one in the package."""
     package = Path(taac.__file__).resolve().parent
     return [p for p in (package.parent, package / "configs") if (p / "gin" / "base.gin").is_file()]
 
@@ -138,7 +140,7 @@ def _read_file(path: Path, including: tuple[Path, ...]) -> list[Binding]:
 def _refuse_imports(path: Path, allowed: Collection[str], why: str) -> None:
     """Refuses a file that includes another one, or imports a module that is neither allowed nor this package's.
 
-    Nothing is imported, and nothing is bound.
+    Imports nothing and binds nothing.
     """
     for statement in _guarded(str(path), lambda: list(gin_state.statements(_text(path), skip_unknown=True))):
         where = f"{path}:{statement.location.line_num}"
@@ -167,7 +169,7 @@ def _parse(text: str, shown: str, path: Path | None, including: tuple[Path, ...]
         elif isinstance(statement, gin_state.Import):
             try:
                 gin_state.import_module(statement)
-            except Exception as error:  # whatever the module raises when it is imported
+            except Exception as error:  # the module may raise anything while it is imported
                 raise TaacError(
                     f"{where}: cannot import '{statement.module}': {type(error).__name__}: {error}"
                 ) from error
@@ -208,7 +210,7 @@ def _configurable(selector: str, where: str) -> Any:
 
 
 def _guarded(where: str, function: Callable[[], Any]) -> Any:
-    """Calls `function`. Errors of gin become a `TaacError` with the place, and with the nearest name of an unknown one."""
+    """Calls `function`. Turns gin's errors into a `TaacError` with the place, and the nearest name to an unknown one."""
     try:
         return function()
     except SyntaxError as error:

@@ -1,4 +1,4 @@
-"""Values that are bound: their macros, and whether they have the type that the parameter is annotated with."""
+"""Bound values: replaces their macros, and checks them against the annotations of the parameters."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from taac.errors import TaacError
 
 
 def resolve(value: Any, macros: Mapping[str, Any]) -> tuple[bool, Any]:
-    """A value with its macros replaced by what they stand for.
+    """Replaces the macros in a value by their values.
 
-    `check_macros` must have accepted it, else this may not end.
+    The value must have passed `check_macros`, otherwise this may not end.
 
     Args:
-        macros: value of each macro, by name.
+        value: a bound value.
+        macros: value of each macro by name.
 
-    Returns:
-        (True, the value), or (False, None) if it is known only once it is built.
+    (True, the value), or (False, a placeholder) if it must be built first.
+        (True, the value), or (False, ...) if it must be built first.
     """
     if isinstance(value, gin_state.Reference):
         macro = gin_state.macro_of(value)
@@ -41,7 +42,7 @@ def resolve(value: Any, macros: Mapping[str, Any]) -> tuple[bool, Any]:
 
 
 def check_macros(binding: Binding, macros: Mapping[str, Any], seen: tuple[str, ...] = ()) -> None:
-    """Refuses a value that refers to a macro without a value, or to one that is defined by itself.
+    """Refuses a value that refers to a macro without a value, or to a macro that is defined by itself.
 
     Raises:
         TaacError: names the binding's place and the nearest macro.
@@ -59,7 +60,7 @@ def check_macros(binding: Binding, macros: Mapping[str, Any], seen: tuple[str, .
 
 
 def check_type(binding: Binding, macros: Mapping[str, Any]) -> None:
-    """Refuses a value that does not fit the annotation of its parameter. A value that is to be built is not looked at.
+    """Refuses a value that does not fit the annotation of its parameter. Values that must be built first are not checked.
 
     Raises:
         TaacError: names the binding's place, the expected type and what is wrong.
@@ -82,7 +83,7 @@ def check_type(binding: Binding, macros: Mapping[str, Any]) -> None:
                 collection_check_strategy=typeguard.CollectionCheckStrategy.ALL_ITEMS,
             )
         except typeguard.TypeCheckError as error:
-            problem = str(error).splitlines()[0].rstrip(":")  # of a union, the members follow, a line each
+            problem = str(error).splitlines()[0].rstrip(":")  # for a union, further lines list its members
     if problem:
         named = expected.__name__ if isinstance(expected, type) else str(expected)
         named = re.sub(r"\b(typing|taac)[.](\w+[.])*", "", named)
@@ -98,7 +99,7 @@ def _is_number(annotation: Any) -> bool:
 
 
 def parameters(wrapped: Any) -> list[str]:
-    """Names of the parameters that can be bound; [] if keywords of any name can."""
+    """Returns the names of the parameters that can be bound; [] if any keyword is accepted."""
     levels = _levels(wrapped)
     if levels and _takes_any_keyword(levels[-1]):
         return []
@@ -111,13 +112,13 @@ def parameters(wrapped: Any) -> list[str]:
 
 
 def default(wrapped: Any, name: str) -> Any:
-    """The default of a parameter; `inspect.Parameter.empty` without one, and for an unknown parameter."""
+    """Returns the default of a parameter; `inspect.Parameter.empty` if it has none or does not exist."""
     found = (_signature(level).get(name) for level in _levels(wrapped))
     return next((p.default for p in found if p is not None), inspect.Parameter.empty)
 
 
 def type_hints(wrapped: Any) -> dict[str, Any]:
-    """Type of each annotated parameter. Annotations that cannot be resolved, as in a user's own module, are left out."""
+    """Returns the type of each annotated parameter. Skips annotations that cannot be resolved, as in a user's own module."""
     found: dict[str, Any] = {}
     for level in reversed(_levels(wrapped)):
         with contextlib.suppress(NameError, TypeError, AttributeError):
@@ -126,7 +127,7 @@ def type_hints(wrapped: Any) -> dict[str, Any]:
 
 
 def _levels(wrapped: Any) -> list[Any]:
-    """A function; or a class and its bases, as far as their constructors pass keywords on to the next."""
+    """Returns a function itself, or a class and its bases as far as their constructors pass keywords to the next."""
     if not isinstance(wrapped, type):
         return [wrapped]
     found = []
@@ -147,7 +148,7 @@ def _signature(level: Any) -> Mapping[str, inspect.Parameter]:
 
 
 def mentions(annotation: Any, type_: type) -> bool:
-    """Whether a type is one of those that an annotation is made of."""
+    """Returns whether an annotation is, or contains, a type."""
     return annotation == type_ or any(mentions(part, type_) for part in typing.get_args(annotation))
 
 

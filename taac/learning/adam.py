@@ -1,4 +1,4 @@
-"""Adam as TensorFlow has it, whose step can be skipped on the device."""
+"""TensorFlow's Adam, with steps that can be skipped on the device."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class _Fused(NamedTuple):
     parameters: list[torch.Tensor]
     exp_avgs: list[torch.Tensor]
     exp_avg_sqs: list[torch.Tensor]
-    counts: list[torch.Tensor]  # one counter, repeated: one for each parameter would take as long as the step
+    counts: list[torch.Tensor]  # one counter, repeated, because separate counters would take as long as the step
 
 
 class TensorFlowAdam(torch.optim.Adam):
     """Adam with epsilon added as TensorFlow does: a step of `lr sqrt(1-b2^t)/(1-b1^t) m / (sqrt(v) + eps)`.
 
-    PyTorch divides by `sqrt(v)/sqrt(1-b2^t) + eps`. That is the same step with `eps / sqrt(1-b2^t)` for eps.
+    PyTorch divides by `sqrt(v)/sqrt(1-b2^t) + eps`. That is the same step with `eps / sqrt(1-b2^t)` in place of eps.
 
     Source: Kingma and Ba (arXiv:1412.6980), the end of section 2 ("epsilon hat").
     """
@@ -69,7 +69,7 @@ class TensorFlowAdam(torch.optim.Adam):
             )  # fmt: skip
 
     def _with_moments(self, group: dict[str, Any]) -> _Fused:
-        """The group's parameters that have gradients, with their moments, which are 0 at first."""
+        """Returns the group's parameters that have gradients, with their moments, which are 0 initially."""
         parameters = [p for p in group["params"] if p.grad is not None]
         count = torch.zeros((), device=parameters[0].device)
         for parameter in parameters:

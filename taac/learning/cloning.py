@@ -1,4 +1,4 @@
-"""Behaviour cloning of demonstrations, before training or beside it."""
+"""Behaviour cloning of demonstrations, before or during training."""
 
 from __future__ import annotations
 
@@ -15,16 +15,19 @@ from taac.ops.schedules import LinearSchedule, Schedule, follow
 
 @gin.configurable
 class Cloning:
-    """When behaviour cloning is learnt, and with which weight; the loss is the algorithm's `cloning_loss`.
+    """Determines when behaviour cloning is learnt, and with which weight. The loss is the algorithm's `cloning_loss`.
 
     Args:
         pretraining_updates: gradient steps on demonstrations alone, before the run's first environment step.
-        initial_weight: the weight of the loss beside the algorithm's own, at the first update.
+        initial_weight: weight of the cloning loss, added to the algorithm's own, at the first update.
         decay_updates: updates over which that weight falls linearly to 0.
         weight: a schedule of that weight, instead of `initial_weight` and `decay_updates`.
+
+    Raises:
+        TaacError: a number is out of range, `weight` and `initial_weight` are both given, or no cloning would happen.
     """
 
-    weight: float  # in force
+    weight: float  # current weight
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What summaries report of updates: means since the last summary; statistics of critics, policy, switch and gradients."""
+"""Statistics of updates for summaries: means since the last summary, and diagnostics of critics, policy and switch."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from taac.errors import TaacError
 
 
 class RunningMeans:
-    """Means of what updates report, since `clear` was called last.
+    """Means of the values that updates report, since the last `clear`.
 
     A tag that only some updates report is averaged over those. An update costs one concatenation and one sum on the device.
-    Nothing waits for the device until `means` is called.
+    Only `means` waits for the device.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class RunningMeans:
         tags = tuple(values)
         now = torch.stack(list(values.values())).detach()
         total, count = self._sums.get(tags, (None, 0))
-        total = now.double() if total is None else total.add_(now)  # double: sums of many updates lose no digits
+        total = now.double() if total is None else total.add_(now)  # double, so that sums over many updates lose no digits
         self._sums[tags] = total, count + 1
 
     def means(self) -> dict[str, float]:
@@ -44,7 +44,7 @@ class RunningMeans:
         self._sums = {}
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """Returns what a resumed run needs for the means of a run that was never stopped."""
+        """Returns the sums and counts, from which a resumed run continues."""
         return [{"tags": list(tags), "sums": t.tolist(), "count": n} for tags, (t, n) in self._sums.items()]
 
     def load_state_dict(self, state: list[dict[str, Any]], device: torch.device) -> None:
@@ -56,14 +56,14 @@ class RunningMeans:
 
 
 class Diagnostics:
-    """Statistics of an update, from `LossInfo.detail`, which holds the numbers of each frame. If off, they cost nothing.
+    """Computes statistics of an update from `LossInfo.detail`, which holds values of each frame. If off, they cost nothing.
 
     Their tags and equations are in `summaries.TAGS`. Means, variances and standard deviations are over the frames that are
-    learnt from: all but LAST, and for the critics but the segment's last.
+    learnt from: all except LAST, and for the critics also except the segment's last.
 
     Args:
         kind: "off", "scalars" or "histograms".
-        agent: the agent that learns; the parts of its reward have names.
+        agent: the agent that learns; it names the parts of the reward.
 
     Raises:
         TaacError: `kind` is something else.
@@ -73,7 +73,7 @@ class Diagnostics:
         if kind not in ("off", "scalars", "histograms"):
             raise TaacError(f"Learner.diagnostics must be 'off', 'scalars' or 'histograms', got '{kind}'")
         self.on, self._histograms = kind != "off", kind == "histograms"
-        parts = getattr(agent.algorithm, "reward_parts", None)  # numbers of the parts that are learnt; None: all
+        parts = getattr(agent.algorithm, "reward_parts", None)  # indices of the parts that are learnt; None: all
         self._numbers = None if parts is None else parts.tolist()
         self._signals = [signal.name for signal in agent.signals]
 
@@ -81,7 +81,7 @@ class Diagnostics:
     def compute(
         self, detail: Mapping[str, torch.Tensor] | None
     ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        """Returns scalars by tag, and for histograms numbers by name.
+        """Returns scalars by tag, and tensors by name for histograms.
 
         Both are empty if diagnostics are off, or if the algorithm reports no detail.
         """
@@ -104,9 +104,9 @@ class Diagnostics:
 
     @staticmethod
     def histograms(observed: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Returns by tag the numbers that `compute` returned last, at the frames learnt from.
+        """Returns the tensors of `compute` by tag, restricted to the frames learnt from and flattened.
 
-        They are those of all critics, parts of the reward and dimensions of the action.
+        They include all critics, parts of the reward and dimensions of the action.
         """
         if not observed:
             return {}
@@ -139,14 +139,14 @@ class Diagnostics:
         return found
 
     def _parts(self, count: int) -> list[str]:
-        """Returns the names of the values' parts."""
+        """Returns the names of the reward's parts."""
         if count == 1 and not self._signals:
             return ["reward"]
         numbers = (self._numbers or list(range(count)))[: count - len(self._signals)]
         return [*(f"part_{number}" for number in numbers), *self._signals]
 
     def gradient_norms(self, names: Sequence[str], optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-        """Returns the norm of each group's gradient, before clipping; empty if off. Groups without gradients are left out."""
+        """Returns the norm of each group's gradient before clipping, if on. Groups without gradients are left out."""
         norms: dict[str, torch.Tensor] = {}
         if not self.on:
             return norms
@@ -158,7 +158,7 @@ class Diagnostics:
 
 
 def _moments(x: torch.Tensor, acted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns mean and standard deviation of `x` `[T or T-1, B, ...]` over the frames where `acted` `[T, B]`."""
+    """Returns mean and standard deviation of `x` `[T or T-1, B, ...]` over the frames where `acted` `[T, B]` is true."""
     weight = acted[: len(x)].reshape(*x.shape[:2], *(1,) * (x.dim() - 2)).to(x.dtype).expand_as(x)
     weight = weight / weight.sum().clamp(min=1.0)
     mean = (x * weight).sum()
@@ -166,7 +166,10 @@ def _moments(x: torch.Tensor, acted: torch.Tensor) -> tuple[torch.Tensor, torch.
 
 
 def explained_variances(means: Mapping[str, float]) -> dict[str, float]:
-    """Returns the means, with `1 - Var(G - Q_i) / Var(G)` in place of the variances. It is left out where G does not vary."""
+    """Returns the means, with `1 - Var(G - Q_i) / Var(G)` in place of the variances.
+
+    It is left out where G does not vary.
+    """
     found = {}
     for tag, value in means.items():
         critic, _, rest = tag.partition("/")

@@ -18,16 +18,16 @@ from taac.machine.products import mixed_precision
 
 
 class Differentiated(NamedTuple):
-    """An algorithm's loss of a batch, detached, and its gradients."""
+    """An algorithm's loss on a batch, detached, and its gradients."""
 
     loss: torch.Tensor  # scalar
-    total: torch.Tensor  # scalar, of loss and gradients; see `Guard`
+    total: torch.Tensor  # scalar, not finite if the loss or a gradient is not; see `sum_of_all`
     frames: torch.Tensor  # [T, B], the loss of each frame, before importance weights
     extra: dict[str, torch.Tensor]  # scalars to summarise, by tag
     segment_error: torch.Tensor | None  # [B]
-    gradients: list[torch.Tensor | None]  # of the algorithm's parameters; None for one that the loss does not read
-    statistics: dict[str, torch.Tensor]  # scalars by tag, of `Diagnostics`; empty if they are off
-    observed: dict[str, torch.Tensor]  # by name, for histograms; empty if they are off
+    gradients: list[torch.Tensor | None]  # of the algorithm's parameters; None if the loss does not depend on one
+    statistics: dict[str, torch.Tensor]  # scalars by tag from `Diagnostics`; empty if it is off
+    observed: dict[str, torch.Tensor]  # tensors by name, for histograms; empty if they are off
 
 
 def differentiate(
@@ -39,15 +39,18 @@ def differentiate(
     products: str,
     diagnostics: Diagnostics,
 ) -> Differentiated:
-    """Returns the algorithm's loss of a prepared batch, and its gradients.
+    """Returns the algorithm's loss on a prepared batch, and its gradients.
 
     Args:
-        weights: `[B]`; `()` if all segments count alike.
+        agent: holds the algorithm.
+        experience: the prepared batch, `[T, B]`.
+        weights: `[B]`; `()` if all segments count equally.
         parameters: what to differentiate by.
         importance_weights, products: see `Learner`.
+        diagnostics: computes further statistics.
 
     Raises:
-        TaacError: weights were given, but the algorithm reports no errors to update priorities from.
+        TaacError: weights were given, but the algorithm reports no errors from which to update priorities.
     """
     algorithm = agent.algorithm
     with mixed_precision(products, agent.device):
@@ -83,7 +86,7 @@ def _weighted(
 def _weighted_critics(
     frames: torch.Tensor, weights: torch.Tensor, parameters: Sequence[nn.Parameter], algorithm: Algorithm
 ) -> tuple[torch.Tensor, Sequence[torch.Tensor | None]]:
-    """Returns the plain mean loss, and its gradients; those of the critics are of the weighted mean."""
+    """Returns the plain mean loss, with its gradients for all parameters but the critics, which use the weighted mean."""
     weighted, plain, groups = (frames * weights).mean(), frames.mean(), algorithm.parameter_groups()
     critics = [*groups["critic"], *groups.get("value_encoder", ())]
     others = [p for p in parameters if all(p is not critic for critic in critics)]

@@ -16,34 +16,35 @@ from taac.ops.schedules import Schedule, Scheduled, at_start, bounds
 
 Rate = float | Schedule
 
-# Without a rate of its own, a group has that of another.
+# A group without its own rate uses that of another group.
 _FALLS_BACK_ON = {"actor_encoder": "actor", "value_encoder": "critic"}
 
 
 class ParameterGroup(NamedTuple):
-    """Parameters that the optimizer moves with one learning rate."""
+    """Parameters that share a learning rate."""
 
     name: str  # "actor", "critic", ..., or a reward signal's
     parameters: list[nn.Parameter]
-    rate_name: str  # what sets the rate, as it is bound: "Learner.actor_learning_rate"
+    rate_name: str  # the binding that sets the rate, such as "Learner.actor_learning_rate"
     rate: Rate
 
     def for_optimizer(self) -> dict[str, Any]:
-        """The group as optimizers of torch accept it."""
+        """Returns the group in the form that torch's optimizers accept."""
         return {"params": self.parameters, "lr": at_start(self.rate)}
 
 
 def groups_of_algorithm(agent: Agent, learning_rate: Rate, own: Mapping[str, Rate | None]) -> list[ParameterGroup]:
-    """Returns the groups of the agent's algorithm that have parameters.
+    """Returns the parameter groups of the agent's algorithm, without empty ones.
 
     Args:
-        learning_rate: of groups without a rate of their own.
-        own: rates of groups, by name; None: the rate of an encoder is that of the actor or of the critics, and that of the
-            others `learning_rate`.
+        agent: holds the algorithm.
+        learning_rate: rate of groups without their own.
+        own: rates of groups by name. None: an encoder uses the rate of the actor or of the critics; the others use
+            `learning_rate`.
 
     Raises:
-        TaacError: a rate is not above 0, or is that of an encoder that the algorithm does not have; a trainable parameter is in
-            no group, or in two.
+        TaacError: a rate is not above 0, or belongs to an encoder that the algorithm lacks; a trainable parameter is in no
+            group, or in two.
     """
     for name, rate in {"learning_rate": learning_rate, **own}.items():
         if rate is not None and not (bounds(rate)[0] >= 0 and bounds(rate)[1] > 0):
@@ -73,8 +74,9 @@ def scheduled_rates(
     """Returns the learning rates that follow a schedule.
 
     Args:
-        groups: the optimizer's, in their order.
-        rates: all rates that were bound, by name, used or not.
+        optimizer: holds the current rates.
+        groups: the optimizer's groups, in order.
+        rates: all bound rates by name, used or not.
 
     Raises:
         TaacError: a rate that no group uses follows a schedule.
@@ -100,7 +102,7 @@ def _set_rate(optimizer: torch.optim.Optimizer, numbers: Sequence[int], rate: fl
 
 
 def _rate_of(group: str, learning_rate: Rate, own: Mapping[str, Rate | None]) -> tuple[str, Rate]:
-    """Returns the name of what sets a group's learning rate, and the rate."""
+    """Returns the name of the binding that sets a group's learning rate, and the rate."""
     for name in (group, _FALLS_BACK_ON.get(group)):
         if name is not None and (rate := own.get(name)) is not None:
             return f"Learner.{name}_learning_rate", rate

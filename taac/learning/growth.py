@@ -13,13 +13,13 @@ from taac.learning.guard import ADVICE
 class GrowthWatch:
     """Warns, once each, of values or temperatures that rewards can no longer explain, before they overflow.
 
-    A value is a discounted sum of rewards and entropy bonuses, so `|Q| <= (max|r| + alpha |H|) / (1 - gamma)`. The greatest
-    right side of the run so far is the bound, with the rewards that were learnt from. Values above `FACTOR` times the bound
-    mean that critics learn from their own errors. A temperature above `ALPHA_FACTOR` times the greatest reward, and times the
-    temperature at the start, means that rewards no longer matter.
+    A value is a discounted sum of rewards and entropy bonuses, so `|Q| <= (max|r| + alpha |H|) / (1 - gamma)`. The bound is the
+    largest right side of the run so far, computed with the rewards that were learnt from. Values above `FACTOR` times the bound
+    mean that critics learn from their own errors. A temperature above `ALPHA_FACTOR` times both the greatest reward and its own
+    initial value means that rewards no longer matter.
 
     Args:
-        gamma: the discount of a step. If it is 1, or None because the algorithm has no such discount, values are not checked.
+        gamma: discount per step. If it is 1, or None because the algorithm has no such discount, values are not checked.
         reward_scale: the factor by which the algorithm multiplies the rewards that `observe` receives; r is the product.
     """
 
@@ -36,14 +36,14 @@ class GrowthWatch:
         self._warned: set[str] = set()
 
     def observe(self, reward: torch.Tensor) -> None:
-        """Records the greatest of a batch's rewards `[T, B(, D)]`, as the algorithm receives them."""
+        """Records the largest absolute reward of a batch `[T, B(, D)]`, as the algorithm receives it."""
         self.num_seen += 1
         greatest = self.reward_scale * reward.abs().amax()
         before = greatest if self._greatest is None else self._greatest.to(greatest.device)
         self._greatest = torch.maximum(before, greatest)
 
     def warnings(self, summaries: Mapping[str, torch.Tensor | float]) -> list[str]:
-        """Returns new warnings, from the summaries of a gradient step. Each kind is reported once in a run."""
+        """Returns new warnings, given the summaries of a gradient step. Each kind is reported once in a run."""
         if self._greatest is None or not summaries:
             return []
         reward = float(self._greatest)
@@ -85,7 +85,7 @@ class GrowthWatch:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns what a resumed run needs to warn as one that was never stopped."""
+        """Returns what a resumed run needs to warn like an uninterrupted one."""
         return {
             "num_seen": self.num_seen,
             "greatest": None if self._greatest is None else float(self._greatest),

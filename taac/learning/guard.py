@@ -1,4 +1,4 @@
-"""Stops a run at the first loss or gradient that is not finite, before it reaches a parameter."""
+"""Stops a run at the first loss or gradient that is not finite, before it changes a parameter."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class GradientStep(NamedTuple):
 
     update: int  # number of the update, from 1
     sampled: Experience  # [T, B, ...], as it came from the replay buffer
-    prepared: Experience  # the same, normalised, as the algorithm received it
+    prepared: Experience  # the same after normalisation, as the algorithm received it
     loss: torch.Tensor  # scalar, detached
     total: torch.Tensor  # scalar, `sum_of_all`
     frames: torch.Tensor  # [T, B], the loss of each frame, detached
     summaries: Mapping[str, torch.Tensor]  # scalars by tag
 
     def evidence(self) -> dict[str, Any]:
-        """Returns all of it as tensors by path, on the CPU."""
+        """Returns all tensors of the step by path, on the CPU."""
         parts = {"sampled": self.sampled, "prepared": self.prepared}
         found = {f"{name}/{path}": leaf for name, part in parts.items() for path, leaf in nest.flatten_with_path(part)}
         found |= {"loss": self.frames, **{f"summaries/{tag}": value for tag, value in self.summaries.items()}}
@@ -40,7 +40,7 @@ class GradientStep(NamedTuple):
 def sum_of_all(loss: torch.Tensor, gradients: Sequence[torch.Tensor | None]) -> torch.Tensor:
     """Returns a scalar that is not finite if the loss or an element of a gradient is not.
 
-    Seldom it is not finite though they are, because sums can overflow.
+    In rare cases the scalar alone is not finite, because sums can overflow.
     """
     return torch.stack([loss, *(g.sum() for g in gradients if g is not None)]).sum()
 
@@ -48,15 +48,15 @@ def sum_of_all(loss: torch.Tensor, gradients: Sequence[torch.Tensor | None]) -> 
 class Guard:
     """Refuses a gradient step whose loss or gradients are not finite, before the optimizer takes it.
 
-    A sum is not finite if one of its terms is not, so a step costs sums alone. Terms are checked only if a sum is not finite.
-    On the CPU the guard checks every step. On a GPU, reading a number waits for all work before it, so the host checks every
-    `CUDA_INTERVAL` steps. Until then a number on the device makes the optimizer skip the bad step and those after it, so that
-    parameters stay as they were.
+    A sum is not finite if one of its terms is not, so normally only sums are computed. The terms are checked only if a sum is
+    not finite. On the CPU the guard checks every step. On a GPU, reading a number waits for all earlier work, so the host checks
+    only every `CUDA_INTERVAL` steps. Until then, a flag on the device makes the optimizer skip the bad step and all later ones,
+    so the parameters stay unchanged.
 
     Args:
-        agent: the agent that has the parameters, for their names.
-        parameters: those that have gradients.
-        every_step: the host checks every step on a GPU too, for optimizers that cannot skip one on the device.
+        agent: the agent, whose parameter names are used in messages.
+        parameters: the parameters that have gradients.
+        every_step: the host checks every step on a GPU too, for optimizers that cannot skip a step on the device.
     """
 
     def __init__(self, agent: Agent, parameters: Sequence[nn.Parameter], every_step: bool = False):
@@ -71,7 +71,7 @@ class Guard:
         """Checks the loss and the gradients of a step; returns the `found_inf` of `take_step`.
 
         Raises:
-            DivergedError: one is not finite, in this step or, on a GPU, in one of the last.
+            DivergedError: one is not finite, in this step or, on a GPU, in one not checked before.
         """
         if self.interval == 1:
             if not math.isfinite(step.total.item()):
@@ -81,7 +81,7 @@ class Guard:
         bad = (~sums.isfinite().all()).float()
         self._found = bad if self._found is None else torch.maximum(self._found, bad)
         self._waiting.append((step, sums))
-        if len(self._waiting) >= self.interval or step.update == 1:  # torch's own first step skips nothing
+        if len(self._waiting) >= self.interval or step.update == 1:  # torch's own first step skips nothing, so it is checked at once
             self.flush()
         return self._found
 
@@ -92,7 +92,7 @@ class Guard:
         """Checks the steps that have not been checked yet.
 
         Raises:
-            DivergedError: a loss or a gradient of these is not finite.
+            DivergedError: one of their losses or gradients is not finite.
         """
         waiting, self._waiting = self._waiting, []
         if not waiting:
@@ -104,7 +104,7 @@ class Guard:
     def _refuse(self, step: GradientStep, finite: list[bool]) -> None:
         """Raises DivergedError for a step, unless its loss and all its gradients are finite."""
         if all(finite):
-            return  # all terms are finite, only their sum is not
+            return  # only their sum is not finite
         where = []
         if not finite[0]:
             tags = [tag for tag, value in step.summaries.items() if not bool(torch.as_tensor(value).isfinite().all())]
@@ -124,7 +124,7 @@ class Guard:
         """Checks all parameters, and the steps that have not been checked yet. Call it before a checkpoint is written.
 
         Raises:
-            DivergedError: a parameter is not finite, or a step was not.
+            DivergedError: a parameter, or the loss or a gradient of a step, is not finite.
         """
         self.flush()
         bad = [

@@ -37,34 +37,35 @@ class Learner:
     Args:
         agent: the agent that learns.
         learning_rate: a number, or a schedule of it, for all parameters, temperatures included.
-        actor_learning_rate, critic_learning_rate, temperature_learning_rate: the rate of that group instead.
-        actor_encoder_learning_rate, value_encoder_learning_rate: the rate of an encoder that only the actor, or only the value
-            network, has. None: the rate of the actor, or of the critics.
+        actor_learning_rate, critic_learning_rate, temperature_learning_rate: overrides the rate of that group.
+        actor_encoder_learning_rate, value_encoder_learning_rate: the rate of an encoder that belongs to the actor alone, or to
+            the value network alone. None: the rate of the actor, or of the critics.
         epsilon: Adam's, added as TensorFlow does. It has no effect with an `optimizer_ctor`.
-        optimizer_ctor: called with groups of parameters, which have learning rates of their own, and `lr`: `@Adam`, `@AdamW`,
+        optimizer_ctor: called with groups of parameters, each with its own learning rate, and `lr`. It is `@Adam`, `@AdamW`,
             `@SGD`, `@RMSprop`, `@Adagrad` or `@NAdam` of torch.optim, whose settings are bound by that name, or one of your
-            own. None: Adam as TensorFlow has it, see `TensorFlowAdam`. On a GPU, updates with any other optimizer wait until
-            all gradients are known to be finite.
+            own. None: Adam as in TensorFlow, see `TensorFlowAdam`. On a GPU, updates with any other optimizer wait until all
+            gradients are known to be finite.
         weight_decay: by group of parameters ("actor", "critic", "actor_encoder", "value_encoder", or a reward signal's name),
-            such as `{'critic': 1e-4}`. The gradient of `weight_decay / 2 * |w|^2`, L2 regularisation, is added to that of the
-            loss; with `@AdamW` the parameters shrink by `lr * weight_decay` instead. Biases count as weights. Groups that are
-            not named have the optimizer's own weight decay (0.01 for AdamW, 0 for the others); temperatures have none.
+            such as `{'critic': 1e-4}`. Adds the gradient of `weight_decay / 2 * |w|^2` (L2 regularisation) to that of the loss;
+            with `@AdamW` the parameters shrink by `lr * weight_decay` instead. Biases count as weights. Other groups have the
+            optimizer's own weight decay (0.01 for AdamW, 0 for the others). Temperatures have none.
         max_grad_norm: the norm of the gradient over all the algorithm's parameters is clipped to this number, or to a schedule
             of it. None does not clip.
         products: the implementation of matrix products. "plain" is torch's own. "onednn" is oneDNN's, in full float32.
             "bfloat16x6" sums six products of bfloat16 parts of the factors and is as exact as float32, for compiled updates on
             processors with AMX. "auto" is the fastest of these on this processor. "bfloat16x3" sums three (relative error 4e-6
-            instead of 3e-7). "bfloat16" rounds the factors of hidden layers to bfloat16 (2e-3), about twice as fast on
-            processors with units for it; last layers, memories and all that follows (beta, targets, losses) are in float32.
-        diagnostics: what summaries report beside losses: "off", nothing more; "scalars", statistics of critics, policy, switch,
-            temperatures and gradients, see `Diagnostics`; "histograms", also histograms of the last update.
-        cloning: behaviour cloning of demonstrations, before training or beside it; see `Cloning`.
-        importance_weights: what the weights of prioritised replay multiply: "all", the loss of actor, critics and temperatures;
-            or "critics", the gradients of the groups "critic" and "value_encoder" alone, as where only Q is learnt
-            (arXiv:1511.05952).
+            instead of 3e-7). "bfloat16" rounds the factors of hidden layers to bfloat16 (relative error 2e-3) and is about
+            twice as fast on processors with units for it; last layers, memories and all that follows (beta, targets, losses)
+            are in float32.
+        diagnostics: what summaries report besides losses. "off": nothing more. "scalars": statistics of critics, policy,
+            switch, temperatures and gradients, see `Diagnostics`. "histograms": also histograms of the last update.
+        cloning: behaviour cloning of demonstrations, before or during training; see `Cloning`.
+        importance_weights: what the weights of prioritised replay multiply. "all": the loss of actor, critics and
+            temperatures. "critics": only the gradients of the groups "critic" and "value_encoder", as in methods that learn
+            only Q (arXiv:1511.05952).
 
     Attributes:
-        means: means of what updates reported since the last summary.
+        means: means over the updates since the last summary.
         losses: what the last update reported, by tag; empty before the first.
         group_names: names of the optimizer's groups of parameters.
         rate_names: for each group, the name of the binding that sets its learning rate.
@@ -109,7 +110,7 @@ class Learner:
         }
         of_algorithm, of_signals = groups_of_algorithm(agent, learning_rate, own), groups_of_signals(agent)
         groups = [*of_algorithm, *of_signals]
-        self._differentiated = [p for group in of_algorithm for p in group.parameters]  # by the algorithm's loss
+        self._differentiated = [p for group in of_algorithm for p in group.parameters]  # differentiated by the algorithm's loss
         self._of_signals = [p for group in of_signals for p in group.parameters]
         self._parameters = [*self._differentiated, *self._of_signals]
         self.optimizer = (optimizer_ctor or functools.partial(TensorFlowAdam, eps=epsilon))(
@@ -137,7 +138,7 @@ class Learner:
 
     @property
     def demonstrations(self) -> Demonstrations | None:
-        """What cloning and reward signals that need demonstrations sample from; set it before learning."""
+        """Demonstrations for cloning and for reward signals that need them. Set it before learning."""
         return self._side.demonstrations
 
     @demonstrations.setter
@@ -147,8 +148,8 @@ class Learner:
     def pretrain(self, batch_size: int, length: int) -> None:
         """Learns behaviour cloning alone, before anything else. Its gradient steps are not counted as updates.
 
-        The statistics of observations begin with the demonstrations. Otherwise the policy would learn from raw observations
-        and then act on normalised ones.
+        The statistics of observations begin with the demonstrations. Otherwise the policy would learn from raw observations and
+        then act on normalised ones.
         """
         if self.cloning is None or self.cloning.pretraining_updates == 0:
             return
@@ -167,12 +168,12 @@ class Learner:
             take_step(self.optimizer, self.guard.check(step))
 
     def learn_from(self, replay: Replay, batch_size: int, length: int, progress: float = 0.0) -> LossInfo:
-        """Takes one gradient step on a batch drawn from the replay, and updates the priorities of its segments.
+        """Takes one gradient step on a batch sampled from the replay, and updates the priorities of its segments.
 
         Args:
-            replay: what to draw from; reward signals that have batches of their own draw from it too.
+            replay: where batches are sampled, also by reward signals that have batches of their own.
             batch_size, length: number of segments, and of frames in each.
-            progress: the fraction of the run that is done, in [0, 1].
+            progress: the completed fraction of the run, in [0, 1].
         """
         batch = replay.sample_batch(batch_size, length, progress)
         loss_info = self.update(batch.experience, batch.weights, replay)
@@ -186,15 +187,15 @@ class Learner:
 
         Args:
             experience: segments as they were sampled.
-            weights: `[B]`, importance weights of prioritised replay. The whole loss of a segment's frames is multiplied by
-                its weight, actor and temperatures included, so that all of it estimates (up to a scale) the mean of uniform
-                replay. With `importance_weights = "critics"` only the critics' gradients are weighted, and "loss/total" is
-                the plain mean. None: all segments count alike.
-            replay: where reward signals with a `batch_size` of their own draw from.
+            weights: `[B]`, importance weights of prioritised replay. The whole loss of a segment's frames is multiplied by its
+                weight, actor and temperatures included, so that all of it estimates (up to a scale) the mean of uniform replay.
+                With `importance_weights = "critics"` only the critics' gradients are weighted, and "loss/total" is the plain
+                mean. None: all segments count equally.
+            replay: where reward signals with their own `batch_size` sample.
 
         Raises:
-            TaacError: weights were given, but the algorithm reports no errors to update priorities from.
-            DivergedError: the loss or a gradient is not finite; parameters are as they were.
+            TaacError: weights were given, but the algorithm reports no errors from which to update priorities.
+            DivergedError: the loss or a gradient is not finite; the parameters are unchanged.
         """
         agents, prepared = self.agent.agents, self.agent.prepare(experience)
         self.growth.observe(prepared.time_step.reward)
@@ -255,11 +256,11 @@ class Learner:
         )  # fmt: skip
 
     def histograms(self) -> dict[str, torch.Tensor]:
-        """Returns the numbers of the last update by tag; empty unless diagnostics are "histograms"."""
+        """Returns the frames' values of the last update by tag; empty unless diagnostics are "histograms"."""
         return self.diagnostics.histograms(self._observed)
 
     def summary(self) -> dict[str, float]:
-        """Returns the means of what updates reported since the last call, by tag; with diagnostics also the learning rates."""
+        """Returns means over the updates since the last call, by tag; with diagnostics also the current learning rates."""
         means = self.means.means()
         self.means.clear()
         if not (self.diagnostics.on and means):
@@ -268,12 +269,12 @@ class Learner:
         return {**explained_variances(means), **{tag: float(rate) for tag, rate in rates.items()}}
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns what a resumed run needs, beside the agent's own state, to learn as if it had never been stopped."""
+        """Returns what a resumed run needs, besides the agent's state, to learn as if it had never been stopped."""
         return {
             "optimizer": self.optimizer.state_dict(),
             "growth": self.growth.state_dict(),
             "means": self.means.state_dict(),
-            "products": self.products,  # which "auto" was
+            "products": self.products,  # the choice that "auto" made
             "num_updates": self.num_updates,
             "losses": {tag: v.detach() if isinstance(v, torch.Tensor) else float(v) for tag, v in self.losses.items()},
             "demonstrations": None if self.demonstrations is None else self.demonstrations.digest,
@@ -295,7 +296,7 @@ class Learner:
         self.losses = dict(state["losses"])
 
     def keep_products(self, products: str | None) -> None:
-        """Uses the matrix products that a run began with, whatever "auto" would be now, because others round differently.
+        """Uses the matrix products that a run began with, whatever "auto" would choose now, because others round differently.
 
         Does nothing if this machine does not have them.
         """

@@ -1,4 +1,4 @@
-"""What learners ask of an optimizer, ours or one of torch's: a step, weight decay by group, a state that is checked."""
+"""Operations on any optimizer, ours or torch's: a step, weight decay by group, and a checked state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from taac.learning.adam import TensorFlowAdam
 
 
 def skips_on_device(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the optimizer can skip a step by a number on the device, so that the host need not check every step."""
+    """Returns whether a flag on the device can make the optimizer skip a step, so that the host need not check every step."""
     return isinstance(optimizer, TensorFlowAdam)
 
 
@@ -21,7 +21,8 @@ def take_step(optimizer: torch.optim.Optimizer, found_inf: torch.Tensor | None) 
     """Takes a step with the parameters' gradients.
 
     Args:
-        found_inf: a scalar on the device; where it is 1, the step is skipped. None unless `skips_on_device(optimizer)`.
+        optimizer: any optimizer.
+        found_inf: a scalar on the device; if it is 1, the step is skipped. None unless `skips_on_device(optimizer)`.
     """
     if isinstance(optimizer, TensorFlowAdam):
         with torch.no_grad():
@@ -37,12 +38,13 @@ def decay_weights(
     """Sets the `weight_decay` of groups of parameters.
 
     Args:
-        names: names of the optimizer's groups, in their order.
-        decays: weight decay by group. Groups that are not named keep the optimizer's own.
+        optimizer: its groups are changed.
+        names: names of the optimizer's groups, in order.
+        decays: weight decay by group. Other groups keep the optimizer's own.
         undecayed: a group without weight decay, whatever the optimizer's own is.
 
     Raises:
-        TaacError: no such group, a negative number, or an optimizer without weight decay.
+        TaacError: there is no such group, a number is negative, or the optimizer has no weight decay.
     """
     for name, decay in decays.items():
         if name not in names or name == undecayed:
@@ -60,7 +62,7 @@ def decay_weights(
 
 
 def state_after_a_step(optimizer: torch.optim.Optimizer) -> dict[int, dict[str, Any]]:
-    """Returns what an optimizer of this kind keeps for each parameter after a step, by the parameter's number."""
+    """Returns the state that such an optimizer has for each parameter after a step, by the parameter's number."""
     trial = copy.deepcopy(optimizer)
     for group in trial.param_groups:
         for parameter in group["params"]:
@@ -75,7 +77,7 @@ def load_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     torch does not check the shapes of the state's tensors, and a step would read past the end of one that is too short.
 
     Raises:
-        TaacError: the state is of another optimizer, or of other parameters; nothing is changed.
+        TaacError: the state belongs to another optimizer or other parameters; nothing is changed.
     """
     expected = state_after_a_step(optimizer)
     for index, values in state["state"].items():
@@ -94,7 +96,7 @@ def load_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
 
 
 def _kind(value: Any) -> Any:
-    """The type, and the shape of a tensor: what must agree between two states of one optimizer."""
+    """Returns the type, and the shape of a tensor: what must agree between two states of one optimizer."""
     if isinstance(value, torch.Tensor):
         return f"{value.dtype} {list(value.shape)}"
     return [_kind(v) for v in value] if isinstance(value, (list, tuple)) else type(value).__name__

@@ -1,4 +1,4 @@
-"""What is learnt beside the algorithm's own loss: the models of reward signals, and behaviour cloning."""
+"""Losses that are learnt besides the algorithm's own: the models of reward signals, and behaviour cloning."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from taac.replay import Replay
 
 
 class SideLosses:
-    """The losses of an agent's reward signals, each every `update_period` updates, and of cloning while its weight is above 0.
+    """Computes the losses of an agent's reward signals, each every `update_period` updates, and of cloning.
+
+    Cloning is left out once its weight is 0.
 
     Attributes:
-        demonstrations: what signals and cloning that need demonstrations sample from.
+        demonstrations: sampled for cloning and for the signals that need demonstrations.
     """
 
     def __init__(self, agent: Agent, cloning: Cloning | None):
@@ -26,7 +28,7 @@ class SideLosses:
 
     @property
     def any(self) -> bool:
-        """Whether there can be a loss beside the algorithm's."""
+        """Whether there can be a loss besides the algorithm's."""
         return self.cloning is not None or bool(self.agent.signals)
 
     @property
@@ -42,13 +44,13 @@ class SideLosses:
     def __call__(
         self, time_step: TimeStep, num_updates: int, products: str, replay: Replay | None
     ) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
-        """Returns the losses that this update learns, scalars with their graphs, and what to summarise of them, by tag.
+        """Returns the losses of this update, scalars with their graphs, and their summaries by tag.
 
         Args:
             time_step: the frames of the batch `[T, B]`, as the algorithm receives them.
             num_updates: updates before this one.
             products: the matrix products of the learner.
-            replay: where signals with a `batch_size` of their own sample.
+            replay: where signals with their own `batch_size` sample.
         """
         losses: list[torch.Tensor] = []
         length, batch_size = time_step.step_type.shape
@@ -69,7 +71,7 @@ class SideLosses:
     def _signal_summaries(self, time_step: TimeStep) -> dict[str, torch.Tensor]:
         """Returns each signal's mean reward in the batch, and the last loss of its model."""
         extra: dict[str, torch.Tensor] = {}
-        arrived = ~time_step.is_first()[1:]  # no action led to a FIRST frame, so nothing there was rewarded
+        arrived = ~time_step.is_first()[1:]  # no action led to a FIRST frame, so it has no reward
         count = arrived.sum().clamp(min=1)
         for number, signal in enumerate(self.agent.signals, start=-len(self.agent.signals)):
             extra[f"signal/{signal.name}_reward"] = (time_step.reward[1:, :, number] * arrived).sum() / count
@@ -79,7 +81,7 @@ class SideLosses:
     def _frames_for(
         self, signal: RewardSignal, time_step: TimeStep, demonstrated: Experience | None, replay: Replay | None
     ) -> tuple[TimeStep, TimeStep | None]:
-        """Returns the frames of the replay, and of demonstrations, that a signal's model learns from."""
+        """Returns the frames of the replay and the demonstrations that a signal's model learns from."""
         if signal.batch_size is None:
             return time_step, None if demonstrated is None else demonstrated.time_step
         if replay is None:

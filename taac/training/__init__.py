@@ -1,1 +1,1 @@
-"""Training: rollout, learner, trainer, evaluation, checkpoint, summaries, and the gin glue."""
+"""Training: builds an experiment, runs the training loop, and reports and saves its progress."""

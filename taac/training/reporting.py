@@ -1,4 +1,4 @@
-"""Everything that training reports while it runs: TensorBoard, evaluations.csv, the progress bar, warnings."""
+"""Reports of a training run: TensorBoard, evaluations.csv, the progress bar, warnings."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from taac.training.summaries import SummaryWriter
 
 
 class Progress(Protocol):
-    """Is called after each iteration with how far training is."""
+    """Called after each iteration with the progress of training."""
 
     def __call__(self, env_steps: int, updates: int, evaluation: EpisodeSummary | None, repeated: float) -> None: ...
 
 
 class Reporter:
-    """Writes what training reports into a run folder.
+    """Writes reports of training into a run folder.
 
     Args:
-        collector, learner: what is reported on.
+        collector, learner: the parts to report on.
 
     Attributes:
-        seconds: of training so far, as of the last report; those of the processes before this one count.
+        seconds: duration of training as of the last report, earlier processes of the run included.
     """
 
     def __init__(self, collector: Collector, learner: Learner):
@@ -45,12 +45,12 @@ class Reporter:
 
     @contextlib.contextmanager
     def reporting_to(self, folder: RunFolder, progress: Progress | None) -> Iterator[None]:
-        """Opens a new event file in the folder, and closes it at the end. What follows is reported there."""
+        """Opens a new event file in the folder and closes it on exit. Reports inside the context go there."""
         env_steps = self._collector.env_steps
         self._folder, self._progress = folder, progress
         self._open = SummaryWriter(
             folder.path,
-            purge_step=env_steps + 1 if env_steps else 0,  # hides what an earlier process wrote and is done again
+            purge_step=env_steps + 1 if env_steps else 0,  # hides what an earlier process wrote and this one repeats
             tags=self._learner.agent.algorithm.summary_tags(),
         )
         self._clock = time.perf_counter()
@@ -67,19 +67,19 @@ class Reporter:
         return self._open
 
     def beginning(self, hyper_parameters: Mapping[str, Any] | None) -> None:
-        """Reports what a new run is: its configuration, and the numbers of TensorBoard's hparams view."""
+        """Reports the configuration of a new run, and its entry in TensorBoard's hparams view."""
         self._writer.text("config", "    " + files.read_text(self._folder.config).replace("\n", "\n    "))
         if hyper_parameters:
             self._writer.hyper_parameters(hyper_parameters)
 
     def progress(self, evaluation: EpisodeSummary | None) -> None:
-        """Reports how far training is; `evaluation` is the last one's summary."""
+        """Reports the progress of training; `evaluation` is the summary of the last evaluation."""
         if self._progress is not None:
             collector = self._collector
             self._progress(collector.env_steps, self._learner.num_updates, evaluation, collector.fraction_repeated)
 
     def training(self, more: Mapping[str, float | torch.Tensor]) -> None:
-        """Reports what happened since the last summary, and `more` scalars by tag; warns of what looks like divergence."""
+        """Reports what happened since the last summary, and `more` scalars by tag. Warns if training seems to diverge."""
         collector, learner, writer = self._collector, self._learner, self._writer
         env_steps, updates, seconds = collector.env_steps, learner.num_updates, self.elapsed()
         steps_then, updates_then, seconds_then = self._marks
@@ -113,16 +113,16 @@ class Reporter:
         self._writer.flush()
 
     def flush(self) -> None:
-        """Writes the event file to the disk, if one is open. A checkpoint that counts on it comes after."""
+        """Flushes the event file to the disk, if one is open. Call it before a checkpoint that counts on it."""
         if self._open is not None:
             self._open.flush()
 
     def finished(self) -> None:
-        """Reports that the run has come to its end."""
+        """Reports that the run is complete."""
         self._writer.finished(self._collector.env_steps)
 
     def elapsed(self) -> float:
-        """Returns the seconds of training so far, and makes `seconds` that."""
+        """Returns the seconds of training so far, and stores them in `seconds`."""
         now = time.perf_counter()
         self.seconds, self._clock = self.seconds + now - self._clock, now
         return self.seconds

@@ -16,7 +16,7 @@ from taac.runs.run_folder import RunFolder
 
 
 class Part(Protocol):
-    """What a checkpoint holds under a name: nested dicts, lists and tuples of tensors, numbers and strings."""
+    """A part of a checkpoint. Its state consists of nested dicts, lists and tuples of tensors, numbers and strings."""
 
     def state_dict(self) -> Any: ...
 
@@ -26,23 +26,25 @@ class Part(Protocol):
 class Saver:
     """Writes checkpoints of a run's parts into its folder, and restores them.
 
-    It knows the parts by name alone: what a part saves is in its `state_dict` and nowhere else.
+    It knows the parts only by name. Everything that a part saves is in its `state_dict`.
 
     Args:
-        parts: by name, in the order in which they are restored. The collector comes last: if its environments do not come
-            back, it acts with the agent, draws random numbers, and adds to the replay buffer.
-        frames: of the replay buffer, the part "replay". They are saved in files of their own and restored with that part.
-            None: neither is saved.
+        parts: by name, in the order in which they are restored. The collector comes last, because it needs the others if its
+            environments cannot be restored: it then acts with the agent, draws random numbers, and adds to the replay buffer.
+        frames: frames of the part "replay". They are saved in separate files and restored with that part. None: neither is
+            saved.
     """
 
     def __init__(self, parts: Mapping[str, Part], frames: FrameChunks | None = None):
         self.parts, self.frames = dict(parts), frames
 
     def save(self, folder: RunFolder, env_steps: int, scheduled: bool = True) -> None:
-        """Writes a checkpoint and changes nothing in the run.
+        """Writes a checkpoint. Changes nothing in the run.
 
         Args:
-            scheduled: False keeps the scheduled ones beside it.
+            folder: the run folder.
+            env_steps: environment steps of the run.
+            scheduled: False: it does not count towards the scheduled checkpoints that are kept.
 
         Raises:
             TaacError: it could not be written.
@@ -53,17 +55,15 @@ class Saver:
         folder.trim_best(env_steps)
 
     def write_full_chunks(self, folder: RunFolder) -> None:
-        """Writes the frames that have filled a file since the last call, so that a checkpoint has less to write."""
+        """Writes the frames that have filled a file since the last call, so that the next checkpoint has less to write."""
         if self.frames is not None and self.frames.moved_on():
             folder.checkpoints.follow(self.frames)
 
     def restore(self, folder: RunFolder) -> None:
-        """Restores all parts, and the folder's other files, from its newest checkpoint that is whole.
-
-        Warns of the checkpoints that are not.
+        """Restores all parts and the folder's other files from the newest undamaged checkpoint. Warns of damaged ones.
 
         Raises:
-            TaacError: no checkpoint is whole, or it is of another run.
+            TaacError: no checkpoint is undamaged, or it belongs to a run of another configuration.
         """
         folder.checkpoints.refuse_earlier_version()
         for found in folder.checkpoints.readable():
@@ -86,7 +86,7 @@ class Saver:
         """Restores all parts from a checkpoint.
 
         Raises:
-            Damaged: frames, or the actions of the running episodes, are not as they were written.
+            Damaged: the frames or the actions of the running episodes are not as they were written.
             TaacError: a part does not fit; the message names it.
         """
         state = found.state if "learner" in found.state else _from_format_2(found)
@@ -100,7 +100,7 @@ class Saver:
 
 
 class WithoutFrames:
-    """A replay buffer as a part of a checkpoint. Its frames may be more than there is memory for; see `FrameChunks`."""
+    """A replay buffer as a part of a checkpoint, without its frames: they may exceed the memory. See `FrameChunks`."""
 
     def __init__(self, replay: Any):
         self._replay = replay
@@ -113,7 +113,7 @@ class WithoutFrames:
 
 
 def save_evidence(folder: RunFolder, env_steps: int, error: NotFiniteError) -> str:
-    """Saves the tensors among which a number was not finite; returns a sentence that says how to look at them."""
+    """Saves the tensors that explain a number that was not finite; returns a sentence on how to inspect them."""
     try:
         return f"To see what was in it: taac check --batch {inspection.write(folder.path, env_steps, error)}"
     except OSError as failure:
@@ -141,7 +141,7 @@ def _load(part: Part, name: str, state: Any, found: Checkpoint) -> None:
 
 
 def _from_format_2(found: Checkpoint) -> dict[str, Any]:
-    """The state of a checkpoint in which the trainer still saved its parts, divided into these."""
+    """Returns the state of a format 2 checkpoint, in which the trainer saved everything, divided into parts."""
     old = found.state
     try:
         counters = old["counters"]

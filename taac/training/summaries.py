@@ -1,4 +1,4 @@
-"""TensorBoard summaries: one table of tags, one place that writes them. The x-axis is environment steps."""
+"""TensorBoard summaries: the table of all tags, and the writer. The x-axis is environment steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from taac.runs import files, layout
 from taac.runs.layout import EpisodeSummary
 from taac.training import hparams
 
-# Tag -> meaning. No other scalar is written, but for what an algorithm declares in `summary_tags`.
+# Tag -> meaning. No other scalar is written, except those that an algorithm declares in `summary_tags`.
 TAGS: dict[str, str] = {
     "{phase}/return": "mean over episodes of the undiscounted sum of raw rewards",
     "{phase}/return_std": "standard deviation of the same over episodes",
@@ -85,14 +85,14 @@ TAGS: dict[str, str] = {
     "count/decisions": "environment steps at which a new action was chosen, so far",
     "count/episodes": "episodes ended so far",
 }
-# Not scalars: `histogram/*` of q, target, td_error, mean, log_std, advantage and beta, of the last update before the summary
-# (`Learner.diagnostics = 'histograms'`); `evaluation/video`, a GIF of an evaluation's first episode
+# Not scalars: `histogram/*` of q, target, td_error, mean, log_std, advantage and beta, for the last update before the
+# summary (`Learner.diagnostics = 'histograms'`); `evaluation/video`, a GIF of an evaluation's first episode
 # (`create_experiment.evaluation_video`).
 PHASES = {"rollout": "while exploring", "evaluation": "acting greedily"}
 
 
 def known_tags() -> dict[str, str]:
-    """The table with its phases spelt out."""
+    """Returns the table with `{phase}` replaced by each phase."""
     tags = {}
     for tag, meaning in TAGS.items():
         if "{phase}" in tag:
@@ -103,26 +103,26 @@ def known_tags() -> dict[str, str]:
 
 
 def next_number(folder: Path) -> int:
-    """One more than the greatest number of an event file in the folder; 0 for the first."""
+    """Returns the number for the folder's next event file: one more than the highest so far, or 0."""
     found = (files.number_of_event_file(path.name) for path in folder.glob(layout.EVENTS))
     return 1 + max((number for number in found if number is not None), default=-1)
 
 
 class SummaryWriter:
-    """Writes scalars to a TensorBoard event file.
+    """Writes summaries to a TensorBoard event file.
 
     Args:
         folder: where the event file goes.
-        tags: an algorithm's own, with their meaning.
-        purge_step: what an earlier part of the run wrote after this step is hidden (it is about to be done again).
+        purge_step: hides what an earlier process of the run wrote at this step or later, because it will be repeated.
+        tags: the algorithm's own tags and their meaning.
     """
 
     def __init__(self, folder: Path, purge_step: int | None = None, tags: Mapping[str, str] | None = None):
-        from torch.utils.tensorboard import SummaryWriter as Writer  # half a second that only runs pay for
+        from torch.utils.tensorboard import SummaryWriter as Writer  # takes half a second, which only runs pay
 
         self._folder = folder
-        # Clocks may be set back: a number of the run's own says which file came later. The rest nobody can know before,
-        # so that no link waits there.
+        # The number orders a run's event files even if the clock was set back. The random part is unpredictable, so no link
+        # can be waiting under that name.
         suffix = f".taac-{next_number(folder)}-{secrets.token_hex(8)}"
         self._hook_before = threading.excepthook
         self._hook = threading.excepthook = _but_for_event_writers(threading.excepthook)
@@ -132,13 +132,17 @@ class SummaryWriter:
             self._restore_hook()
             raise
         self._known = {**known_tags(), **(tags or {})}
-        # a template's {name} stands for anything without a slash
+        # A template's {name} matches anything without a slash.
         self._patterns = [
             re.compile(re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(tag))) for tag in self._known if "{" in tag
         ]
 
     def scalars(self, values: Mapping[str, float | torch.Tensor], env_steps: int) -> None:
-        """Writes each value at `env_steps`."""
+        """Writes each value at `env_steps`.
+
+        Raises:
+            KeyError: a tag is not in the table.
+        """
         for tag, value in values.items():
             if tag not in self._known and not any(pattern.fullmatch(tag) for pattern in self._patterns):
                 raise KeyError(
@@ -147,7 +151,7 @@ class SummaryWriter:
             self._writer.add_scalar(tag, float(value), env_steps)
 
     def histograms(self, values: Mapping[str, torch.Tensor], env_steps: int) -> None:
-        """Writes the distribution of each tensor's numbers."""
+        """Writes the distribution of the values of each tensor."""
         for tag, value in values.items():
             self._writer.add_histogram(tag, value.cpu(), env_steps)
 
@@ -161,29 +165,29 @@ class SummaryWriter:
         self._writer.add_text(tag, text, env_steps)
 
     def gif(self, tag: str, content: bytes, size: tuple[int, int], env_steps: int) -> None:
-        """Writes a moving picture, a GIF file's content of a height and width, where TensorBoard shows images."""
+        """Writes a GIF file's content, of size (height, width), which TensorBoard shows as an image."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         image = Summary.Image(height=size[0], width=size[1], colorspace=3, encoded_image_string=content)
         self._writer.file_writer.add_summary(Summary(value=[Summary.Value(tag=tag, image=image)]), env_steps)
 
     def hyper_parameters(self, values: Mapping[str, Any]) -> None:
-        """Writes what the hparams view shows of the run, with `evaluation/return` as the metric.
+        """Writes the run's entry in the hparams view, with `evaluation/return` as the metric.
 
         Args:
-            values: numbers, bools and strings by name; anything else is written as text, and None is left empty. The view
-                takes its columns from one of the runs that it shows: all should have the same names.
+            values: numbers, bools and strings by name. Other types are written as text, and None leaves the cell empty. All runs
+                should have the same names, because the view reads its columns from just one of them.
         """
         for summary in hparams.start(values, "evaluation/return"):
             self._writer.file_writer.add_summary(summary, 0)
 
     def finished(self, env_steps: int) -> None:
-        """Tells the hparams view that the run has come to its end, and flushes: closing would not report what fails."""
+        """Marks the run as finished in the hparams view, and flushes, because closing would not report a failed write."""
         self._writer.file_writer.add_summary(hparams.end(), env_steps)
         self.flush()
 
     def flush(self) -> None:
-        """To the disk: what a checkpoint counts as written must outlast it."""
+        """Flushes the event file to the disk. A checkpoint that counts it as written must not outlast it."""
         self._writer.flush()
         for path in self._folder.glob(layout.EVENTS):
             files.sync(path)
@@ -200,7 +204,7 @@ class SummaryWriter:
 
 
 def _but_for_event_writers(hook: Callable[[Any], object]) -> Callable[[Any], object]:
-    """A `threading.excepthook` that leaves out TensorBoard's threads: what they raise is raised again by the next call."""
+    """Wraps a `threading.excepthook` to ignore TensorBoard's threads. Their errors are raised again by the next call."""
     from tensorboard.summary.writer.event_file_writer import _AsyncWriterThread
 
     return lambda raised: None if isinstance(raised.thread, _AsyncWriterThread) else hook(raised)

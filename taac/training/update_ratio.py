@@ -1,4 +1,4 @@
-"""How many gradient steps the steps of the environments earn."""
+"""Determines how many gradient steps the environment steps earn."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ class UpdateRatio:
     """Holds the ratio of gradient steps to environment steps (or transitions) exactly, whatever the length of iterations.
 
     The first `initial_collect_steps` environment steps earn nothing. After them, S steps earn `floor(S * ratio)` updates, or
-    the floor of the integral of the ratio over them if it follows a schedule.
+    the floor of the integral of the ratio if it follows a schedule.
 
     Args:
-        num_envs: environments that are stepped at once.
+        num_envs: environments stepped at once.
         num_env_steps: environment steps of the whole run.
         initial_collect_steps, unroll_length, updates_per_iteration, updates_per_env_step, clock: as in `Trainer`.
 
     Attributes:
-        ratio: updates for each environment step or transition, as in force.
+        ratio: current number of updates per environment step or transition.
         schedule: of the ratio; None if it is constant.
         clock: "env_steps" or "transitions".
         initial_collect_steps: as above.
@@ -57,9 +57,9 @@ class UpdateRatio:
         self.clock, self.initial_collect_steps = clock, initial_collect_steps
         self.schedule = updates_per_env_step if isinstance(updates_per_env_step, Schedule) else None
         self.ratio = Fraction(updates_per_iteration, unroll_length * num_envs)
-        self._transitions = 0  # that earn updates
-        self._earns_from = initial_collect_steps  # environment steps from which on steps earn
-        self._unearned_steps = 0  # environment steps that earned nothing because the buffer had to be filled again
+        self._transitions = 0  # transitions that earn updates
+        self._earns_from = initial_collect_steps  # environment step from which on steps earn updates
+        self._unearned_steps = 0  # environment steps that earned nothing because they refilled the buffer
         if updates_per_env_step is not None:
             self._set_ratio(at_start(updates_per_env_step))
             if self.updates_due(num_env_steps) < 1:
@@ -72,25 +72,25 @@ class UpdateRatio:
 
     @property
     def constant(self) -> Fraction | None:
-        """The updates for each environment step, if that is one number throughout the run."""
+        """The number of updates per environment step, if it is constant throughout the run; else None."""
         return self.ratio if self.schedule is None and self.clock == "env_steps" else None
 
     def _set_ratio(self, ratio: float) -> None:
-        self.ratio = Fraction(str(ratio))  # 0.1 means 1/10, which no float is
+        self.ratio = Fraction(str(ratio))  # 0.1 means exactly 1/10, which is not a float
 
     def add_transitions(self, count: int, env_steps: int) -> None:
-        """Counts transitions that were taken at once, when there had been so many environment steps before them."""
+        """Counts transitions taken at once. `env_steps` is the number of environment steps before them."""
         if env_steps >= self._earns_from:
             self._transitions += count
 
     def updates_earned(self, env_steps: int) -> int:
-        """Returns the gradient steps earned by now, those taken included; fewer while the buffer is filled again."""
+        """Returns the gradient steps earned so far, including those already taken. Refilling the buffer earns nothing."""
         if self.clock == "transitions":
             return int(self._transitions * self.ratio)
         return self.updates_due(env_steps - self._unearned_steps)
 
     def updates_due(self, env_steps: int) -> int:
-        """Returns the gradient steps that so many environment steps earn in a run that is never without its replay."""
+        """Returns the gradient steps that `env_steps` environment steps earn in a run that never refills its buffer."""
         begin = self.initial_collect_steps
         if self.schedule is None:
             return int(max(0, env_steps - begin) * self.ratio)
@@ -98,13 +98,13 @@ class UpdateRatio:
         return int(integral(max(env_steps, begin)) - integral(begin))
 
     def refill(self, env_steps: int) -> None:
-        """Lets the next `initial_collect_steps` environment steps earn nothing, because the replay buffer is empty."""
+        """Makes the next `initial_collect_steps` environment steps earn nothing, because the replay buffer is empty."""
         earns_from = env_steps + self.initial_collect_steps
         self._unearned_steps += earns_from - max(env_steps, self._earns_from)
         self._earns_from = earns_from
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns what earned updates, and what did not."""
+        """Returns the counts of what earned updates and what did not."""
         return {
             "transitions": self._transitions,
             "earns_from": self._earns_from,
@@ -114,13 +114,13 @@ class UpdateRatio:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores `state_dict()`."""
         self._transitions = int(state["transitions"])
-        if state["earns_from"] is not None:  # it is None in checkpoints of format 2
+        if state["earns_from"] is not None:  # None in checkpoints of format 2
             self._earns_from = int(state["earns_from"])
         self._unearned_steps = int(state["unearned_steps"])
 
 
 def _check_clock(clock: str, updates_per_env_step: float | Schedule | None) -> None:
-    """Refuses a clock that does not exist, and a ratio that does not go with it."""
+    """Refuses an unknown clock, and a ratio that does not fit the clock."""
     if isinstance(updates_per_env_step, Schedule) and updates_per_env_step.unit != "env_steps":
         raise TaacError(
             f"Trainer.updates_per_env_step can follow a schedule in environment steps alone, which is what earns updates, "

@@ -1,4 +1,4 @@
-"""Starting a run from parts of other runs: named modules of their last checkpoints."""
+"""Starts a run from parts of other runs: named modules of their checkpoints."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from taac.runs.run_folder import RunFolder
 
 
 def load_parts(agent: Agent, sources: Sequence[str]) -> list[dict[str, Any]]:
-    """Loads modules from the checkpoints of other runs; returns for each where it came from, for run.json.
+    """Loads modules from the checkpoints of other runs; returns the origin of each, for run.json.
 
-    The target of a module is loaded with it, as at the beginning of any run: `x` also sets `target_x`, and a part `x.y` sets
-    `target_x.y`, unless the target is named as well. If a temperature is tuned in another way here, its alpha is kept.
+    The target of a module is loaded with it, so the two are equal as at the start of any run: `x` also sets `target_x`, and a
+    part `x.y` sets `target_x.y`, unless the target is named as well. If a temperature is tuned in another way here, its alpha is
+    kept.
 
     Args:
-        agent: what the modules are loaded into.
-        sources: "FOLDER:MODULE" each. "runs/a:actor" is a module of the newest checkpoint of the run in runs/a, and
-            "runs/a/best:actor" one of the agent of its best evaluation. A module is one of the algorithm's ("actor", "critics",
-            "encoder", "actor.hidden"...), "algorithm" for all of it, "observation_normalizer", "reward_normalizer" or
-            "reward_signals".
+        agent: the agent whose modules are set.
+        sources: each "FOLDER:MODULE". "runs/a:actor" is a module of the newest checkpoint of the run in runs/a.
+            "runs/a/best:actor" is that of the agent of its best evaluation. A module is one of the algorithm's ("actor",
+            "critics", "encoder", "actor.hidden"...), "algorithm" for all of it, "observation_normalizer",
+            "reward_normalizer" or "reward_signals".
 
     Raises:
-        TaacError: a source is not of that form, or names no run or no module; a module has other parameters or shapes (the
-            message names both); a checkpoint does not say how a temperature was tuned, or a temperature is 0 and its logarithm
-            is to be tuned.
+        TaacError: a source is malformed or names no run or module; a module has other parameters or shapes (the message names
+            both); a checkpoint does not record how a temperature was tuned; or a temperature is 0 although its logarithm is to
+            be tuned.
     """
     parsed = [_parse(agent, source) for source in sources]
     named = {name for _, name in parsed}
@@ -48,7 +49,7 @@ def load_parts(agent: Agent, sources: Sequence[str]) -> list[dict[str, Any]]:
                 f"{found.path} was written by an earlier version, which does not say whether '{name}' holds the temperature "
                 "or its logarithm: name modules without temperatures (actor, critics, encoder)"
             )
-        place = Path(f"{found.path}:{name}")  # for the message
+        place = Path(f"{found.path}:{name}")  # for the error message
         checkpoint.load_into(agent.get_submodule(name), part, place)
         target = _slow_copy(agent, name)
         if target is not None and not any(f"{target}.".startswith(f"{n}.") for n in named if ".target_" in n):
@@ -58,14 +59,14 @@ def load_parts(agent: Agent, sources: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _slow_copy(agent: Agent, name: str) -> str | None:
-    """Returns the full name of a module's target: for "x.y", "target_x.y" or "x.target_y"; None without one."""
+    """Returns the full name of a module's target: "target_x.y" or "x.target_y" for "x.y"; None if there is none."""
     modules, parts = dict(agent.named_modules()), name.split(".")
     copies = (".".join([*parts[:i], f"target_{part}", *parts[i + 1 :]]) for i, part in enumerate(parts))
     return next((copy for copy in copies if copy in modules), None)
 
 
 def _parse(agent: Agent, source: str) -> tuple[checkpoint.Checkpoints, str]:
-    """Returns the run's checkpoints, and the full name of the module in the agent."""
+    """Returns the run's checkpoints and the full name of the agent's module."""
     path, _, short = source.rpartition(":")
     if not path or not short:
         raise TaacError(f"create_experiment.load_from must be 'FOLDER_OF_A_RUN:MODULE', got '{source}'")
@@ -73,7 +74,7 @@ def _parse(agent: Agent, source: str) -> tuple[checkpoint.Checkpoints, str]:
     for name in (f"algorithm.{short}", short):
         if name in modules:
             folder, best = RunFolder(path), RunFolder(Path(path).parent).best
-            is_best = best.path == folder.path and not folder.config.exists()  # a run may be called "best", too
+            is_best = best.path == folder.path and not folder.config.exists()  # a run itself may be called "best"
             return (best if is_best else folder.checkpoints), name
     known = [name.removeprefix("algorithm.") for name in modules if name.count(".") <= 1]
     near = difflib.get_close_matches(short, known, n=1)

@@ -54,4 +54,4 @@ class Launcher(Protocol):
         """Returns the runs that have ended since the last call."""
 
     def stop(self) -> None:
-        """Stops the runs in order, so that they can save."""
+        """Stops the runs and lets them save. A SLURM array keeps running."""
