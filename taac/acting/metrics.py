@@ -42,7 +42,7 @@ class _Frame(NamedTuple):
 class EpisodeRecorder:
     """Follows the environments of a rollout and returns episodes as they end.
 
-    `add` expects the frames in order. Frames are processed in groups: processing them one by one, between policy and
+    `add` expects the frames in order. Frames are processed in groups, because processing them one by one, between policy and
     simulator, takes several times as long.
 
     Attributes:

@@ -76,7 +76,7 @@ def read_pace(folder: Path, told: float) -> Pace | None:
     if not rows or not known or not 0 < whole <= _MOST_COUNTED:
         return None
     steps, seconds = rows[-1]
-    # Only the last interval counts: the initial collection makes no updates and is many times faster.
+    # Only the last interval counts, because the initial collection makes no updates and is many times faster.
     steps_before, seconds_before = rows[-2] if len(rows) > 1 else (0, 0.0)
     pace = (seconds - seconds_before) / max(1, steps - steps_before)
     return Pace(seconds, max(0, whole - steps) * pace, told)

@@ -1,4 +1,4 @@
-"""A configuration as it was read: its checks, and what was built from it."""
+"""A configuration that was read, with its checks and a record of what building used."""
 
 from __future__ import annotations
 

@@ -18,9 +18,9 @@ class Interruption:
     """A context in which the first signal is only recorded. Calling the object returns whether one has arrived.
 
     A second signal ends the process at once. That is as safe as SIGKILL, because files on the disk are whole at any moment.
-    Signals within `SAME` seconds of the first count as the same one: a terminal or a scheduler signals all processes of a run,
-    and those in between (make, a batch script, a container's init) forward the signal. A signal that this process was started
-    to ignore (by `nohup`, or as a background job of a script) stays ignored.
+    Signals within `SAME` seconds of the first count as the same one, because a terminal or a scheduler signals all processes of
+    a run, and those in between (make, a batch script, a container's init) forward the signal. A signal that this process was
+    started to ignore (by `nohup`, or as a background job of a script) stays ignored.
     """
 
     SAME = 0.5  # seconds

@@ -29,8 +29,8 @@ class Saver:
     It knows the parts only by name. Everything that a part saves is in its `state_dict`.
 
     Args:
-        parts: by name, in the order in which they are restored. The collector comes last, because it needs the others if its
-            environments cannot be restored: it then acts with the agent, draws random numbers, and adds to the replay buffer.
+        parts: by name, in the order in which they are restored. The collector comes last. If its environments cannot be
+            restored, it acts with the agent, draws random numbers, and adds to the replay buffer.
         frames: frames of the part "replay". They are saved in separate files and restored with that part. None: neither is
             saved.
     """
@@ -100,7 +100,7 @@ class Saver:
 
 
 class WithoutFrames:
-    """A replay buffer as a part of a checkpoint, without its frames: they may exceed the memory. See `FrameChunks`."""
+    """A replay buffer as a part of a checkpoint. It saves no frames, because they may exceed the memory; see `FrameChunks`."""
 
     def __init__(self, replay: Any):
         self._replay = replay

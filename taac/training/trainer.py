@@ -56,8 +56,8 @@ class Trainer:
         uniform_initial_collect: collects those with uniformly random actions instead of the untrained policy.
         explorer: may replace the policy's actions while collecting, after the initial collection; see `explorers`.
         unroll_length, updates_per_iteration: an iteration takes `unroll_length` steps in each environment, then
-            `updates_per_iteration` gradient steps. The resulting ratio of updates to environment steps is held exactly: a
-            reset is no environment step and earns no update.
+            `updates_per_iteration` gradient steps. The resulting ratio of updates to environment steps is held exactly. A
+            reset earns no update, because it is no environment step.
         updates_per_env_step: sets that ratio directly, above or below 1, and replaces `updates_per_iteration`. The updates
             that an iteration earns are taken at its end. None: as above. If it is a schedule in environment steps, the updates
             are its integral over them. Steps that refill the buffer earn nothing and delay the schedule.
@@ -79,8 +79,8 @@ class Trainer:
         save_best: saves the agent of the evaluation with the highest return, in the folder `best` of the run.
         hooks: functions called with the trainer, by the name of a point of the loop: `{'after_evaluation': @my_function}`;
             see `Hooks`.
-        save_replay: saves the replay buffer in checkpoints. Without it, a resumed run differs from an uninterrupted one: it
-            takes `initial_collect_steps` steps to refill the buffer before updates continue.
+        save_replay: saves the replay buffer in checkpoints. Without it, a resumed run differs from an uninterrupted one,
+            because it takes `initial_collect_steps` steps to refill the buffer before updates continue.
 
     Attributes:
         load_from: parts of other runs that a new run starts from; see `warm_start`.

@@ -17,7 +17,7 @@ from taac.campaigns.run import ATTEMPT, Run
 from taac.machine.processes import die_with_parent
 from taac.runs import files
 
-# One thread per run: the threads of parallel runs would compete for the cores.
+# One thread per run, because the threads of parallel runs would compete for the cores.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 PATIENCE = 120.0  # seconds that a stopped run has to save
 
