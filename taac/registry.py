@@ -36,7 +36,7 @@ def register() -> None:
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
     for schedule in (schedules.LinearSchedule, schedules.ExponentialSchedule, schedules.PiecewiseSchedule):
-        gin.external_configurable(schedule, module=schedule.__module__)  # registered here, because `ops` does not import gin
+        gin.external_configurable(schedule, module=schedule.__module__)  # `ops` does not import gin
     _register_torch()
     add_check(refuse_unfollowed_schedule)
 
@@ -83,7 +83,7 @@ def _schedulable() -> list[str]:
     found = set()
     for selector, wrapped in gin_state.configurables().items():
         for name, annotation in values.type_hints(wrapped).items():
-            required = values.default(wrapped, name) is inspect.Parameter.empty  # supplied by the caller, not by a binding
+            required = values.default(wrapped, name) is inspect.Parameter.empty  # supplied by the caller
             if values.mentions(annotation, Schedule) and not required:
                 found.add(f"{short(selector)}.{name}")
     return sorted(found)

@@ -144,7 +144,7 @@ def check_folders(runs: Sequence[Run]) -> None:
             found = asked.differences(configuration.load([str(file.absolute())], imports=asked.imports))
         except TaacError as error:
             found = [str(error)]
-        except (ValueError, RecursionError, MemoryError) as error:  # nested too deeply, or a number with too many digits
+        except (ValueError, RecursionError, MemoryError) as error:  # nested too deeply, or a number too long
             found = [f"{file} cannot be read: {type(error).__name__}: {error}"]
         if found:
             more = f"\n  and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""

@@ -27,7 +27,7 @@ class RunningMeans:
         tags = tuple(values)
         now = torch.stack(list(values.values())).detach()
         total, count = self._sums.get(tags, (None, 0))
-        total = now.double() if total is None else total.add_(now)  # double, so that sums over many updates lose no digits
+        total = now.double() if total is None else total.add_(now)  # double, so that long sums lose no digits
         self._sums[tags] = total, count + 1
 
     def means(self) -> dict[str, float]:

@@ -86,7 +86,7 @@ def _weighted(
 def _weighted_critics(
     frames: torch.Tensor, weights: torch.Tensor, parameters: Sequence[nn.Parameter], algorithm: Algorithm
 ) -> tuple[torch.Tensor, Sequence[torch.Tensor | None]]:
-    """Returns the plain mean loss, with its gradients for all parameters but the critics, which use the weighted mean."""
+    """Returns the plain mean loss and its gradients, but for the critics the gradients of the weighted mean."""
     weighted, plain, groups = (frames * weights).mean(), frames.mean(), algorithm.parameter_groups()
     critics = [*groups["critic"], *groups.get("value_encoder", ())]
     others = [p for p in parameters if all(p is not critic for critic in critics)]

@@ -81,7 +81,7 @@ class Guard:
         bad = (~sums.isfinite().all()).float()
         self._found = bad if self._found is None else torch.maximum(self._found, bad)
         self._waiting.append((step, sums))
-        if len(self._waiting) >= self.interval or step.update == 1:  # torch cannot skip the first step, so check it at once
+        if len(self._waiting) >= self.interval or step.update == 1:  # torch cannot skip the first step
             self.flush()
         return self._found
 

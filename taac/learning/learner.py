@@ -110,7 +110,7 @@ class Learner:
         }
         of_algorithm, of_signals = groups_of_algorithm(agent, learning_rate, own), groups_of_signals(agent)
         groups = [*of_algorithm, *of_signals]
-        self._differentiated = [p for group in of_algorithm for p in group.parameters]  # differentiated by the algorithm's loss
+        self._differentiated = [p for group in of_algorithm for p in group.parameters]  # by the algorithm's loss
         self._of_signals = [p for group in of_signals for p in group.parameters]
         self._parameters = [*self._differentiated, *self._of_signals]
         self.optimizer = (optimizer_ctor or functools.partial(TensorFlowAdam, eps=epsilon))(
