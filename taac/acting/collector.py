@@ -197,11 +197,13 @@ class Collector:
         that the agent, the replay buffer and the random numbers have been restored before.
 
         Raises:
-            Damaged: the running episodes do not fit this environment and agent.
+            Damaged: a count is negative, or the running episodes do not fit this environment and agent.
             EnvironmentFailed: the environments cannot be reset.
         """
         for name in COUNTERS:
             setattr(self, name, int(state[name]))
+            if getattr(self, name) < 0:
+                raise Damaged(f"it counts {state[name]} {name}, expected 0 or more")
         self.ended = [Episode(**{**kept, "ret": np.array(kept["ret"])}) for kept in state["ended"]]
         self.signal_returns = [{name: float(v) for name, v in one.items()} for one in state["signal_returns"]]
         if (running := state["running"]) is None:

@@ -189,7 +189,7 @@ class ReplayBuffer:
         """
         position, size, length, added = (int(x) for x in state["position"])
         given = {name: list(leaf.shape) for name, leaf in state.items() if name.startswith("frames/")}
-        if length != self.length or size != min(added, length) or position != added % length:
+        if length != self.length or added < 0 or size != min(added, length) or position != added % length:
             raise TaacError(
                 f"the saved replay buffer has another shape: length {length}, with {size} frames stored after {added} "
                 f"were added, and position {position}; expected length {self.length}"

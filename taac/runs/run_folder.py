@@ -206,7 +206,11 @@ class RunFolder:
         self.best.remove([steps for steps in saved if steps != max((s for s in saved if s <= up_to), default=None)])
 
     def records(self) -> dict[str, Any]:
-        """Returns a checkpoint's copy of the other files: run.json, evaluations.csv, and checksums of the event files."""
+        """Returns a checkpoint's copy of the other files: their texts, and checksums of the event files.
+
+        Raises:
+            TaacError: one of them can no longer be read.
+        """
         events, left = {}, MAX_EVENTS_BYTES
         for path in self._event_files():
             size, digest = files.digest_of_file(path, left)
@@ -214,9 +218,21 @@ class RunFolder:
             left -= size
         return {
             "run": self.read_run(),
-            "evaluations": files.read_bounded(self.evaluations, files.MAX_EVALUATIONS_BYTES).decode(),
+            "config": self._read(self.config, files.MAX_CONFIG_BYTES),
+            "evaluations": self._read(self.evaluations, files.MAX_EVALUATIONS_BYTES),
             "events": events,
         }
+
+    @staticmethod
+    def _read(path: Path, most: int) -> str:
+        """A text that this run wrote, which something else may have changed or removed since."""
+        try:
+            return files.read_bounded_text(path, most)
+        except (OSError, files.Damaged) as error:
+            raise TaacError(
+                f"{path} is no longer what this run wrote, so no checkpoint can be written: {error}. The checkpoint before it is "
+                "whole: put the file back and call the same command again"
+            ) from error
 
     def _event_files(self) -> list[Path]:
         return sorted(self.path.glob(layout.EVENTS))
@@ -235,7 +251,7 @@ class RunFolder:
         try:
             evaluations, about = records["evaluations"].encode(), json.loads(json.dumps(dict(records["run"])))
             events = {name: (int(size), str(digest)) for name, (size, digest) in records["events"].items()}
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise TaacError(f"a checkpoint of {self.path} does not hold the run's other files: {error!r}") from error
         found = []
         if self._digest(self.evaluations, len(evaluations)) != (len(evaluations), files.digest(evaluations)):
@@ -262,7 +278,7 @@ class RunFolder:
     def _digest(path: Path, most: int) -> tuple[int, str]:
         try:
             return files.digest_of_file(path, most)
-        except OSError:
+        except (OSError, ValueError):  # ValueError: a name with a zero byte
             return 0, ""
 
     @staticmethod

@@ -49,8 +49,7 @@ class Saver:
         Raises:
             TaacError: it could not be written.
         """
-        records = {"config": files.read_text(folder.config), **folder.records()}
-        state = {**records, **{name: part.state_dict() for name, part in self.parts.items()}}
+        state = {**folder.records(), **{name: part.state_dict() for name, part in self.parts.items()}}
         folder.checkpoints.save(env_steps, state, self.frames, scheduled)
         folder.trim_best(env_steps)
 

@@ -301,9 +301,15 @@ class Trainer:
         """Resumes from the folder's newest undamaged checkpoint. Warns of damaged ones.
 
         Raises:
-            TaacError: no checkpoint is undamaged, or it belongs to a run of another configuration.
+            TaacError: no checkpoint is undamaged, it belongs to a run of another configuration, or its counts fit no run.
         """
         self.saver.restore(folder)
+        updates, earned = self.learner.num_updates, self.update_ratio.updates_earned(self.env_steps)
+        if updates < 0 or earned - updates > self.num_env_steps * max(1.0, float(self.update_ratio.ratio)):  # without end
+            raise TaacError(
+                f"the checkpoint in {folder.path} counts {updates} updates where {earned} were earned: no run comes to that. "
+                "Remove its checkpoints/ to begin the run again"
+            )
         if self.saver.frames is None:
             self.update_ratio.refill(self.env_steps)
 

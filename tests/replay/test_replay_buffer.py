@@ -317,6 +317,12 @@ def test_a_restored_buffer_of_another_shape_is_refused_and_nothing_is_changed(sh
     assert_equal(sample, frames_of(*who(sample), [5, 5, 5]))
 
 
+def test_a_saved_position_after_less_than_no_frames_is_refused():
+    """It would pass for one of a ring: -1 frames were added, so the next place is the last."""
+    with pytest.raises(TaacError, match="another shape: length 4, with -1 frames"):
+        ReplayBuffer(SPEC, 1, 4).load_state_dict({"position": torch.tensor([3, -1, 4, -1])})
+
+
 def test_what_was_saved_is_what_was_held_then_and_no_more():
     buffer = filled(1, 1000, 3)
     state = buffer.state_dict()

@@ -247,6 +247,7 @@ def _running(state):
         (lambda state: _running(state).update(policy=_running(state)["policy"][1:]), "of another kind"),
         (lambda state: _running(state).update(time_step=_running(state)["time_step"][1:]), "of another kind"),
         (lambda state: _running(state).update(numbers=[-1]), "no numbers of 1 episodes"),
+        (lambda state: state["collector"].update(env_steps=-(10**12)), "it counts -1000000000000 env_steps"),
     ],
 )
 def test_a_checkpoint_with_a_part_of_another_kind_is_damaged(tmp_path, change, message):
@@ -329,6 +330,42 @@ def test_records_that_were_altered_are_said_and_restored(tmp_path, capsys, name,
     trainer.close()
     assert rows(folder.path) == expected and folder.read_run() == about
     assert str(file) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("part, name, count", [("learner", "num_updates", -(10**12)), ("update_ratio", "transitions", 10**12)])
+def test_updates_that_no_run_owes_are_refused(tmp_path, part, name, count):
+    """They would be taken at once, without end."""
+    clock = "Trainer.update_clock = 'transitions'"
+    run(tmp_path / "run", clock, stop=70)
+    path = tmp_path / "run" / "checkpoints" / "70.json"
+    content = read_manifest(path)
+    content["state"][part][name] = count
+    path.write_bytes(make_manifest(content))
+    trainer = build(clock)
+    with pytest.raises(TaacError, match="no run comes to that"):
+        trainer.resume(RunFolder(tmp_path / "run"))
+    trainer.close()
+
+
+@pytest.mark.parametrize("name", ["config.gin", "evaluations.csv"])
+@pytest.mark.parametrize("change", [lambda path: path.write_bytes(b"\xff\n"), lambda path: path.unlink()])
+def test_a_file_that_is_changed_while_the_run_writes_its_checkpoints_is_named(tmp_path, name, change):
+    stopped = run(tmp_path / "run", stop=70)
+    folder = RunFolder(tmp_path / "run")
+    change(folder.path / name)
+    with pytest.raises(TaacError, match=f"{name} is no longer what this run wrote"):
+        stopped.saver.save(folder, 70)
+
+
+@pytest.mark.parametrize("events", [{"events.out\0": [1, ""]}, {"events.out": [float("inf"), ""]}])
+def test_event_files_that_a_strangers_checkpoint_names(tmp_path, events):
+    """Their names may be none, and their sizes no numbers: told or refused."""
+    run(tmp_path / "run", stop=70)
+    folder = RunFolder(tmp_path / "run")
+    try:
+        assert "is not as it was written" in folder.restore({**folder.records(), "events": events})[-1]
+    except TaacError as error:
+        assert "does not hold the run's other files" in str(error)
 
 
 def test_what_a_run_itself_changes_in_its_records_is_not_taken_for_damage(tmp_path, capsys):
