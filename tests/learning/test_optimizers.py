@@ -254,7 +254,7 @@ def test_a_checkpoint_that_lacks_a_part_of_the_state_is_refused(tmp_path):
     trainer, folder = build(*params), RunFolder(tmp_path / "run")
     path = folder.checkpoints.path / "310.json"
     content = manifest.read_manifest(path)
-    del dict(content["state"]["optimizer"]["state"]["$items"])[0]["max_exp_avg_sq"]
+    del dict(content["state"]["learner"]["optimizer"]["state"]["$items"])[0]["max_exp_avg_sq"]
     path.write_bytes(manifest.make_manifest(content))
     with pytest.raises(TaacError, match=r"of another optimizer: 'max_exp_avg_sq' of parameter 0 is missing, expected"):
         trainer.resume(folder)
