@@ -326,13 +326,13 @@ def test_messages_that_quote_files_are_printable(tmp_path, capsys, monkeypatch):
     """Errors of all commands, and what `check --batch` tells of a stranger's file."""
     from taac.commands import main
     from taac.errors import NotFiniteError, TaacError
-    from taac.runs import checkpoint, inspection
+    from taac.runs import inspection
 
     def raises():
         raise TaacError("\x1b[2J")
 
     assert main._attempt("plot", raises) == 1
-    checkpoint.tell("\x1b[2J")
+    files.warn_user("\x1b[2J")
     evidence = {"sampled/\x1b[2J": torch.zeros(2)}
     file = inspection.write(tmp_path, 3, NotFiniteError("\x1b]0;title\x07", evidence))
     from taac.commands import check
