@@ -161,6 +161,7 @@ def check_acting(algorithm: Algorithm, observation_spec: Nest, action_spec: Nest
     actor = copy.copy(algorithm)
     actor._modules = {name: part for name, part in algorithm._modules.items() if part is None or name in names}
     frame = specs.zeros(specs.time_step_spec(observation_spec, action_spec, reward_dim), 1)
+    frame = frame._replace(observation=nest.map_structure(_possible, observation_spec))
     try:
         with torch.random.fork_rng(devices=[]):
             for step in (actor.predict_step, actor.rollout_step, actor.random_step):
@@ -170,6 +171,12 @@ def check_acting(algorithm: Algorithm, observation_spec: Nest, action_spec: Nest
             if name not in names and str(error).endswith(f"has no attribute '{name}'"):
                 raise TaacError(f"{kind}.acting_modules leaves out '{name}', which acting needs") from error
         raise
+
+
+def _possible(spec: specs.TensorSpec) -> torch.Tensor:
+    """Returns an observation `[1, ...]` that can occur: the least of choices, which need not begin at 0, and otherwise 0."""
+    zeros = spec.zeros(1)
+    return zeros + torch.as_tensor(spec.minimum, dtype=zeros.dtype) if spec.is_categorical else zeros
 
 
 def reset_where_first(state: Nest, initial: Nest, time_step: TimeStep) -> Nest:

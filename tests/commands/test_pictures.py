@@ -93,7 +93,7 @@ def test_parts_of_an_action_are_named_in_the_order_in_which_they_are_drawn(tmp_p
         ({"film_strip": "x.jpg"}, "--film_strip must end in .png, got"),
         ({"timeline": "nowhere/x.png"}, "--timeline .*there is no folder"),
         ({"timeline": "old.png"}, "--timeline .* exists; use a new name"),
-        ({"timeline": "x.png", "film_strip": "x.png"}, "one file"),
+        ({"timeline": "x.png", "film_strip": "x.png"}, "the same file"),
     ],
 )
 def test_files_that_cannot_be_written_are_refused(tmp_path, files, message):

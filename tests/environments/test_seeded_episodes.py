@@ -103,7 +103,7 @@ def test_episodes_are_restored_at_any_step_and_continue_alike(env_name, settings
         seen_first |= bool(time_step.is_first().any())
         other = ActionLog(again)
         other.load_state_dict(log.state_dict())
-        assert same(other.replay(again, 7, env.episodes, nest.flatten(time_step)), time_step)
+        assert same(other.replay_actions(again, 7, env.episodes, nest.flatten(time_step)), time_step)
         assert np.array_equal(again.episodes, env.episodes)
         assert np.array_equal(again.raw_reward, env.raw_reward)
         now = generator.get_state()

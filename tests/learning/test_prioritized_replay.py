@@ -105,7 +105,8 @@ def test_the_error_of_a_segment_by_hand():
     error = sac().segment_error(experience(last), q, target)
     # Segment 0: the third is LAST: (2 + 1) / 2. Segment 1: (0 + 0 + 2) / 3. Segment 2: nothing to learn.
     torch.testing.assert_close(error, torch.tensor([1.5, 2 / 3, 0.0]))
-    several = sac().segment_error(experience(last), torch.stack([q, 3 * q], -1), torch.stack([target, 3 * target], -1))
+    both, targets = torch.stack([q, 3 * q], -1), torch.stack([target, 3 * target], -1)
+    several = sac(reward_dim=2).segment_error(experience(last), both, targets)
     torch.testing.assert_close(several, 2 * error)
 
 
