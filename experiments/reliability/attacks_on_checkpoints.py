@@ -16,7 +16,7 @@ from experiments.reliability.attacks import Attack
 from experiments.reliability.sandbox import ESCAPE, SCRIPT, Sandbox
 from experiments.reliability.wild_values import Pickled, mutated
 from taac.errors import NotFiniteError
-from taac.runs import files, inspection
+from taac.runs import files, inspection, tensor_files
 from taac.runs.manifest import make_manifest, read_manifest
 
 RESUMING = ("train", "play")
@@ -63,7 +63,7 @@ def _sign(path: Path, data: bytes) -> None:
 def tensors(sandbox: Sandbox, rng: random.Random) -> str:
     """One tensor of a checkpoint: other numbers, type or shape; checksums are right."""
     path = _newest(sandbox)
-    held = files.unpack(path.with_suffix(".safetensors").read_bytes(), path)
+    held = tensor_files.unpack(path.with_suffix(".safetensors").read_bytes(), path)
     name = rng.choice(sorted(held))
     old = held[name]
     how = rng.choice(
@@ -81,7 +81,7 @@ def tensors(sandbox: Sandbox, rng: random.Random) -> str:
         del held[name]
     else:
         held[name] = changed[how]()
-    _sign(path, files.pack(held))
+    _sign(path, tensor_files.pack(held))
     return f"{name}: {how}"
 
 

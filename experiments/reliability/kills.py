@@ -22,7 +22,7 @@ from experiments.reliability.interruptions import Compilations, DiskCalls, Inter
 from experiments.reliability.runs import Setting, Trouble
 from taac.errors import RESUMABLE
 from taac.machine import compiled
-from taac.runs import files
+from taac.runs import durable, files
 from taac.runs.checkpoint import Checkpoints
 from taac.training import interruption as taac_interruption
 
@@ -278,11 +278,11 @@ def failures(rows: list[dict[str, Any]]) -> int:
     return sum(len(row["failed"]) for row in rows)
 
 
-# Calls of `taac.files`, for the campaigns of damage and of full disks -------------------------------------------------
+# Calls of `taac.runs`, for the campaigns of damage and of full disks -------------------------------------------------
 
 
 def replace_os(trouble: Trouble) -> None:
-    files.os = trouble  # type: ignore[assignment]
+    files.os = durable.os = trouble  # type: ignore[assignment]
 
 
 def count_calls(path: Path) -> Callable[[], object]:

@@ -29,7 +29,7 @@ from taac.analysis.readers import events
 from taac.commands import main as commands
 from taac.commands import play, train  # noqa: F401
 from taac.machine.processes import die_with_parent
-from taac.runs import files, frame_chunks
+from taac.runs import files, frame_chunks, tensor_files
 from taac.runs.checkpoint import Checkpoints
 from taac.runs.manifest import FileEntry, read_entry
 
@@ -147,12 +147,12 @@ def outcome(folder: Path) -> dict[str, Any]:
     state = dict(found.state)
     del state["run"], state["evaluations"], state["events"]  # compared above, without their times
     del state["reporter"]  # the seconds of training
-    tree, tensors = files.encode({**state, "frames": _frames(folder, found.frames)})
+    tree, tensors = tensor_files.encode({**state, "frames": _frames(folder, found.frames)})
     return {
         "evaluations": evaluations, "summaries": scalars, "run.json": run, "plain values": tree,
         "finite": all(bool(t.isfinite().all()) for t in tensors.values() if t.is_floating_point()),
         "best": _best(folder),
-        "tensors": {name: hashlib.blake2b(files.pack({"": t})).hexdigest() for name, t in tensors.items()},
+        "tensors": {name: hashlib.blake2b(tensor_files.pack({"": t})).hexdigest() for name, t in tensors.items()},
     }  # fmt: skip
 
 
@@ -160,8 +160,8 @@ def _best(folder: Path) -> list[Any]:
     """The agents of best evaluations, with checksums of their tensors."""
     kept = []
     for found in Checkpoints(folder / "best").readable():
-        tree, tensors = files.encode(found.state)
-        kept.append([found.env_steps, tree, {n: files.digest(files.pack({"": t})) for n, t in tensors.items()}])
+        tree, tensors = tensor_files.encode(found.state)
+        kept.append([found.env_steps, tree, {n: files.digest(tensor_files.pack({"": t})) for n, t in tensors.items()}])
     return kept
 
 
@@ -169,7 +169,7 @@ def _frames(folder: Path, entries: list[dict[str, Any]]) -> list[dict[str, torch
     found = []
     for entry in entries:
         file = FileEntry(entry["name"], entry["bytes"], entry["blake2b"])
-        found.append(files.unpack(read_entry(folder / "checkpoints", file), folder))
+        found.append(tensor_files.unpack(read_entry(folder / "checkpoints", file), folder))
     return found
 
 
@@ -223,7 +223,7 @@ def _bound(folder: Path, name: str) -> int:
 
 
 class Trouble:
-    """Takes the place of `os` in `taac.runs.files`: at the n-th call that changes the disk, something happens.
+    """Takes the place of `os` in `taac.runs.files` and `durable`: at the n-th call that changes the disk, something happens.
 
     Args:
         at: which call, from 1 on; 0: none.

@@ -18,7 +18,8 @@ from taac.algorithms.agent import Agent
 from taac.data_structures import LAST, AlgStep, Experience, Nest, TimeStep
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import EnvironmentFailed
-from taac.runs.files import Damaged, warn_user
+from taac.runs.files import Damaged
+from taac.runs.terminal import warn_user
 
 COUNTERS = ("env_steps", "decisions", "episodes", "num_restarts")  # attributes saved in a checkpoint
 

@@ -13,7 +13,7 @@ from taac.campaigns.launchers import Launcher, Outcome
 from taac.campaigns.run import Run
 from taac.campaigns.time_left import TimeLeft
 from taac.errors import TaacError
-from taac.runs import files
+from taac.runs import durable
 
 
 class State(NamedTuple):
@@ -121,7 +121,7 @@ class Campaign:
         updated = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         self._record.parent.mkdir(parents=True, exist_ok=True)
         record = json.dumps({"updated": updated, **counts, "runs": runs}, indent=1) + "\n"
-        files.write(self._record, record.encode())
+        durable.write(self._record, record.encode())
         self._recorded = told
 
 

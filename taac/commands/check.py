@@ -41,10 +41,10 @@ def run() -> None:
 
 
 def _batch(path: Path) -> None:
-    from taac.runs import files, inspection
+    from taac.runs import inspection, terminal
 
     for line in inspection.describe(inspection.read(path)):
-        print(files.printable(line))
+        print(terminal.printable(line))
 
 
 def _environment(env_name: str) -> None:

@@ -13,7 +13,7 @@ from absl import flags as absl_flags
 
 from taac.commands import flags
 from taac.errors import TaacError
-from taac.runs import files, layout
+from taac.runs import durable, layout, terminal
 
 if TYPE_CHECKING:
     from taac.campaigns.campaign import State
@@ -106,7 +106,7 @@ def launch(runs: list[Run], root_dir: str, array: SlurmArray) -> tuple[Launcher,
     if given.launcher == "slurm":
         script = Path(root_dir) / "compare.sbatch"
         slurm.make_folder(root_dir)  # for the tasks' output, whoever submits them
-        files.write(script, array.script(runs, root_dir, given.jobs).encode())
+        durable.write(script, array.script(runs, root_dir, given.jobs).encode())
         print(
             f"{script}: the job array; once it is submitted, Ctrl-C does not stop it, and the same command follows it"
         )
@@ -148,7 +148,7 @@ class View:
             if run not in self._failed:
                 self._failed.add(run)
                 self._clear()
-                print(f"failed: {files.printable(f'{run.name}: {why}')}", flush=True)
+                print(f"failed: {terminal.printable(f'{run.name}: {why}')}", flush=True)
         line = str(state)
         counts = line.split(", about")[0]
         if self._live:

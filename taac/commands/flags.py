@@ -5,7 +5,7 @@ from __future__ import annotations
 from absl import flags
 
 from taac.errors import TaacError
-from taac.runs.files import is_one_line
+from taac.runs.terminal import is_one_line
 
 FLAGS = flags.FLAGS
 

@@ -12,7 +12,7 @@ from absl import app, flags, logging
 
 from taac.commands.broken_pipe import BrokenPipeTolerant
 from taac.errors import RESUMABLE, Interrupted, TaacError
-from taac.runs.files import printable
+from taac.runs.terminal import printable
 
 COMMANDS = {
     "train": "train from gin files into a run folder, or resume the run that is there",

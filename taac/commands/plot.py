@@ -8,7 +8,7 @@ from absl import flags as absl_flags
 
 from taac.commands import flags
 from taac.errors import TaacError
-from taac.runs import files
+from taac.runs import terminal
 
 
 def define_flags() -> None:
@@ -54,6 +54,6 @@ def run() -> None:
         found = tag_curves.make_curves(roots, options)
         notes, written = found.notes, [plots.write_curves(found, output) for output in outputs]
     for note in notes:
-        print(f"note: {files.printable(note)}")
+        print(f"note: {terminal.printable(note)}")
     for path in written:
-        print(files.printable(path))
+        print(terminal.printable(path))

@@ -7,7 +7,7 @@ from pathlib import Path
 from absl import flags as absl_flags
 
 from taac.commands import flags
-from taac.runs.files import printable
+from taac.runs.terminal import printable
 
 
 def define_flags() -> None:

@@ -106,15 +106,15 @@ def _train(trainer: Trainer, folder: RunFolder, interruption: Interruption, abou
     Raises:
         Interrupted: a signal stopped the run earlier.
     """
-    from taac.runs import files
+    from taac.runs import durable
 
     try:
         with ProgressBar(trainer.num_env_steps, trainer.env_steps) as progress:
             trainer.train(folder, progress, about, interruption)
     except OSError as error:
-        if error.errno not in files.FULL:
+        if error.errno not in durable.FULL:
             raise
-        raise files.refusal(
+        raise durable.refusal(
             error, folder.path, trainer.checkpoint_bytes(), folder.checkpoints.what_remains()
         ) from error
     except DivergedError as error:

@@ -29,7 +29,7 @@ from taac.environments import spaces
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
 from taac.machine.memory import available_bytes
-from taac.runs import files
+from taac.runs import durable, files
 
 FORMAT = 1
 MAX_BYTES = 4 << 30  # limit for all frames of a file
@@ -130,7 +130,7 @@ class EpisodeWriter:
             "checksum": _checksum(arrays),
         }
         text = np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)
-        beside = files.temporary(self.path)
+        beside = durable.temporary(self.path)
         with os.fdopen(files.open_file(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
             np.savez_compressed(file, allow_pickle=False, meta=text, **arrays)
             file.flush()

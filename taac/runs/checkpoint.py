@@ -21,10 +21,11 @@ from typing import Any, NamedTuple
 import torch
 
 from taac.errors import TaacError
-from taac.runs import files
-from taac.runs.files import Damaged, warn_user
+from taac.runs import durable, files, tensor_files
+from taac.runs.files import Damaged
 from taac.runs.frame_chunks import FrameChunks
 from taac.runs.manifest import READABLE, FileEntry, make_manifest, read_entry, read_manifest
+from taac.runs.terminal import warn_user
 
 _OURS = re.compile(r"\d+\.(json|safetensors)|frames-\d+-\d+\.safetensors|\d+\.json\.damaged")
 
@@ -97,20 +98,20 @@ class Checkpoints:
         Raises:
             TaacError: it could not be written; reports the bytes needed. Earlier checkpoints are unchanged.
         """
-        tree, tensors = files.encode(state)
-        data = files.pack(tensors)
+        tree, tensors = tensor_files.encode(state)
+        data = tensor_files.pack(tensors)
         needed = len(data) + (frames.stale_bytes() if frames else 0)
         entry = FileEntry(f"{env_steps}.safetensors", len(data), files.digest(data))
         try:
             self._make_folder()
             held = frames.write_stale(self.path) if frames else []
-            files.write(self.path / entry.name, data)
+            durable.write(self.path / entry.name, data)
             content = {"env_steps": env_steps, "scheduled": scheduled, "state": tree}
             manifest = make_manifest({**content, "tensors": entry._asdict(), "frames": held})
             needed += len(manifest)
-            files.write(self.path / f"{env_steps}.json", manifest)
+            durable.write(self.path / f"{env_steps}.json", manifest)
         except OSError as error:
-            raise files.refusal(error, self.path, needed, self.what_remains()) from error
+            raise durable.refusal(error, self.path, needed, self.what_remains()) from error
         self._remember()[env_steps] = scheduled, {entry.name, *(frame["name"] for frame in held)}
         self._forget()
 
@@ -120,7 +121,7 @@ class Checkpoints:
             self._make_folder()
             frames.write_stale(self.path, but_current=True)
         except OSError as error:
-            raise files.refusal(error, self.path, frames.stale_bytes(), self.what_remains()) from error
+            raise durable.refusal(error, self.path, frames.stale_bytes(), self.what_remains()) from error
         self._sweep(frames.names())
 
     def _make_folder(self) -> None:
@@ -168,7 +169,7 @@ class Checkpoints:
         for steps, (_, names) in self._remember().items():
             wanted = wanted | names | {f"{steps}.json"}
         for file in self.path.iterdir():
-            if (_OURS.fullmatch(file.name) or files.is_temporary(file.name)) and file.name not in wanted:
+            if (_OURS.fullmatch(file.name) or durable.is_temporary(file.name)) and file.name not in wanted:
                 with contextlib.suppress(OSError):
                     file.unlink()
 
@@ -246,7 +247,7 @@ class Checkpoints:
                 bool(content["scheduled"]),
             )
             data = read_entry(self.path, entry)
-            state = files.decode(content["state"], files.unpack(data, path))
+            state = tensor_files.decode(content["state"], tensor_files.unpack(data, path))
         except TaacError:
             raise
         except (KeyError, TypeError, ValueError, OverflowError) as error:

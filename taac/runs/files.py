@@ -1,35 +1,24 @@
-"""Writing and reading files safely: writes are whole or absent, reads are checked, content is tensors and JSON only."""
+"""Opens and reads files that may be a stranger's: plain files only, of bounded size. No link is followed."""
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import functools
 import hashlib
 import io
 import json
 import operator
 import os
-import re
-import secrets
-import shutil
 import stat
-import sys
-import unicodedata
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from taac.errors import TaacError
-
-if TYPE_CHECKING:
-    import torch  # importing it takes seconds; commands that read only text do without
 
 MAX_JSON_BYTES = 64 << 20  # parsed JSON takes about ten times its size in memory
 # Size limits in bytes for the files of a run, many times what the longest runs write.
 MAX_RUN_BYTES, MAX_CONFIG_BYTES, MAX_EVALUATIONS_BYTES = 4 << 20, 1 << 20, 64 << 20
 _PIECE = 1 << 20  # bytes
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Damaged(TaacError):
@@ -115,108 +104,7 @@ def open_file(path: Path, flags: int) -> int:
     return descriptor
 
 
-# Bytes ---------------------------------------------------------------------------------------------------------------
-
-
-def write(path: Path, data: bytes) -> None:
-    """Replaces the content of `path` with `data`, flushed to the disk. If writing fails, the old content stays.
-
-    The data is written to a temporary file with an unpredictable name in the same folder, flushed and renamed. A concurrent
-    reader sees either the old content or the new.
-
-    Raises:
-        NotPlain: `path` is a link, a pipe, a device or a folder.
-        OSError: it could not be written. The temporary file is removed.
-    """
-    check_file(path)
-    beside = temporary(path)
-    try:
-        descriptor = open_file(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        try:
-            _write_all(descriptor, data)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        os.replace(beside, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(beside)
-        raise
-    sync(path.parent)
-
-
-def temporary(path: Path) -> Path:
-    """Returns a new temporary name beside `path`, for the file that will replace it. `is_temporary` recognizes such names."""
-    return path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
-
-
-def is_temporary(name: str) -> bool:
-    """Returns whether `name` is a temporary file of a killed write. Earlier versions used names without the random part."""
-    return re.fullmatch(r"[\w.-]+\.(csv|gin|json|safetensors)(\.[0-9a-f]{16})?\.tmp", name) is not None
-
-
-def number_of_event_file(name: str) -> int | None:
-    """Returns the number of a run's own event file, counted from 0; None if another program wrote the file."""
-    found = re.search(r"\.taac-(\d{1,18})-[0-9a-f]{16}$", name)
-    return int(found[1]) if found else None
-
-
-def append(path: Path, data: bytes) -> None:
-    """Appends `data` to an existing file and flushes it to the disk. A process killed meanwhile may leave part of it.
-
-    Raises:
-        NotPlain: `path` is no plain file.
-        OSError: it does not exist, or could not be written.
-    """
-    descriptor = open_file(path, os.O_WRONLY | os.O_APPEND)
-    try:
-        _write_all(descriptor, data)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(descriptor, left) :]
-
-
-def sync(path: Path) -> None:
-    """Flushes a file, or a folder's list of entries, to the disk."""
-    if os.name == "nt":  # has no such call for folders, and does it for files on closing them
-        return
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait for a writer
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def refusal(error: OSError, path: Path, needed: int, more: str) -> TaacError:
-    """Returns the error for a failed write of `needed` bytes at `path`; reports a full disk and missing inodes as such."""
-    if isinstance(error, NotPlain):
-        return error
-    if error.errno not in FULL:
-        return TaacError(f"cannot write {path}: {error}; {more}")
-    if error.errno == errno.ENOSPC and _has_no_inodes(path):
-        return TaacError(
-            f"the file system of {path} has no inodes left: it holds as many files and folders as it can, however many bytes "
-            f"are free; remove files there ({error.strerror}); {more}"
-        )
-    try:
-        free = f"{shutil.disk_usage(path if path.exists() else path.parent).free} bytes are free"
-    except OSError:
-        free = "how many are free cannot be told"
-    return TaacError(f"the disk is full at {path}: {needed} bytes are needed, {free} ({error.strerror}); {more}")
-
-
-def _has_no_inodes(path: Path) -> bool:
-    try:
-        held = os.statvfs(path if path.exists() else path.parent)
-    except (OSError, AttributeError):  # Windows has no such call
-        return False
-    return held.f_files > 0 and held.f_favail == 0  # file systems without a bound count 0 of 0
+# Reading -------------------------------------------------------------------------------------------------------------
 
 
 def digest(data: bytes) -> str:
@@ -335,126 +223,3 @@ def read_bounded_json(path: Path, most: int) -> Any:
         return json.loads(read_bounded_text(path, most))
     except (ValueError, RecursionError) as error:
         raise Damaged(f"{path.name} is no JSON: {type(error).__name__}: {error}") from error
-
-
-_DTYPES = {
-    f"torch.{name}"
-    for name in ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
-}
-
-# Tensors -------------------------------------------------------------------------------------------------------------
-
-
-def pack(tensors: dict[str, torch.Tensor]) -> bytes:
-    """Serializes named tensors in the safetensors format: a JSON header of names, types and shapes, then plain numbers."""
-    import safetensors.torch
-
-    # Copies, because the format refuses tensors that share memory.
-    return safetensors.torch.save({name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()})
-
-
-def unpack(data: bytes, path: Path) -> dict[str, torch.Tensor]:
-    """Returns the tensors that `pack` serialized. Reading cannot run code, and uses no more memory than `data` is long.
-
-    Raises:
-        Damaged: the data is not safetensors, or holds a type of tensor that this package never writes.
-    """
-    import safetensors.torch
-
-    try:
-        tensors = safetensors.torch.load(data)
-    except Exception as error:  # the type depends on what is wrong
-        raise Damaged(f"{path} holds no tensors in the safetensors format: {type(error).__name__}: {error}") from error
-    if odd := sorted({str(t.dtype) for t in tensors.values()} - _DTYPES):
-        raise Damaged(f"{path} holds tensors of {', '.join(odd)}, which nothing of this package writes")
-    return tensors
-
-
-def encode(value: Any) -> tuple[Any, dict[str, torch.Tensor]]:
-    """Splits nested dicts, lists and tuples of tensors, numbers, strings and None into JSON and a dict of tensors.
-
-    Raises:
-        TypeError: it contains anything else.
-    """
-    import torch
-
-    tensors: dict[str, torch.Tensor] = {}
-
-    def plain(value: Any, path: str) -> Any:
-        if isinstance(value, torch.Tensor):
-            while path in tensors:  # a key may itself contain "/"
-                path += "'"
-            tensors[path] = value
-            return {"$tensor": path}
-        if isinstance(value, dict):
-            items = {key: plain(v, f"{path}/{key}" if path else str(key)) for key, v in value.items()}
-            if all(isinstance(key, str) and not key.startswith("$") for key in items):
-                return items
-            if not all(isinstance(key, (str, int)) for key in items):
-                raise TypeError(f"'{path}': keys must be strings or integers, got {list(items)}")
-            return {"$items": [[key, v] for key, v in items.items()]}
-        if isinstance(value, (list, tuple)):
-            parts = [plain(v, f"{path}/{i}") for i, v in enumerate(value)]
-            return parts if isinstance(value, list) else {"$tuple": parts}
-        if value is None or type(value) in (bool, int, float, str):
-            return value
-        raise TypeError(f"'{path}': a {type(value).__name__} has no place in a file of tensors and JSON")
-
-    return plain(value, ""), tensors
-
-
-def decode(tree: Any, tensors: dict[str, torch.Tensor]) -> Any:
-    """Restores what `encode` split.
-
-    Raises:
-        Damaged: the tree names tensors that are missing, or does not have the form that `encode` writes.
-    """
-    try:
-        return _decode(tree, tensors)
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise Damaged(f"a description of tensors is of another make: {type(error).__name__}: {error}") from error
-
-
-def _decode(tree: Any, tensors: dict[str, torch.Tensor]) -> Any:
-    if isinstance(tree, list):
-        return [_decode(part, tensors) for part in tree]
-    if not isinstance(tree, dict):
-        return tree
-    special = [key for key in tree if key.startswith("$")]
-    if not special:
-        return {key: _decode(part, tensors) for key, part in tree.items()}
-    ((kind, content),) = tree.items()
-    if kind == "$tensor":
-        return tensors[content]
-    if kind == "$items":
-        return {key: _decode(part, tensors) for key, part in content}
-    if kind == "$tuple":
-        return tuple(_decode(part, tensors) for part in content)
-    raise KeyError(kind)
-
-
-def is_one_line(text: str) -> bool:
-    """Returns whether a text, such as a file name, fits on one line: no line ends, control characters or lone surrogates."""
-    return not any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in text)
-
-
-_ORDERS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # change the direction of the text around them
-
-
-def warn_user(message: str) -> None:
-    """Prints a warning on standard error."""
-    print(f"taac: {printable(message)}", file=sys.stderr, flush=True)
-
-
-def printable(text: object) -> str:
-    """Escapes text from files for a terminal, so that it cannot clear the screen, hide lines, or fail to encode.
-
-    Control characters other than line ends and tabs, marks that change the text direction, and lone surrogates become
-    escapes such as `\\x1b`.
-    """
-    return "".join(
-        character.encode("unicode_escape").decode()
-        if character in _ORDERS or (character not in "\n\t" and unicodedata.category(character) in ("Cc", "Cs"))
-        else character
-        for character in str(text)
-    )

@@ -7,7 +7,7 @@ from typing import Any
 
 from taac.errors import TaacError
 from taac.replay import ReplayBuffer
-from taac.runs import files
+from taac.runs import durable, files, tensor_files
 from taac.runs.files import Damaged
 from taac.runs.manifest import FileEntry, read_entry
 
@@ -51,9 +51,9 @@ class FrameChunks:
             if but_current and part == self._buffer.next // self._step:
                 continue
             start, stop = self._slots(part)
-            data = files.pack(self._buffer.frames(start, stop))
+            data = tensor_files.pack(self._buffer.frames(start, stop))
             name = f"frames-{part}-{self._buffer.added}.safetensors"
-            files.write(folder / name, data)
+            durable.write(folder / name, data)
             self._entries[part] = {
                 "name": name, "bytes": len(data), "blake2b": files.digest(data),
                 "start": start, "stop": stop, "added": self._buffer.added,
@@ -85,7 +85,7 @@ class FrameChunks:
                 raise Damaged(f"a manifest in {folder} describes no part of a replay buffer: {error!r}") from error
             if not whole:
                 raise Damaged(f"a manifest in {folder}: frames {start} to {stop} follow on {end}, of {size}")
-            tensors = files.unpack(read_entry(folder, file), folder / file.name)
+            tensors = tensor_files.unpack(read_entry(folder, file), folder / file.name)
             held = self._buffer.frames(start, stop)
             given = {name: (t.dtype, list(t.shape)) for name, t in tensors.items()}
             expected = {name: (t.dtype, list(t.shape)) for name, t in held.items()}

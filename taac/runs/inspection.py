@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from taac.errors import NotFiniteError
-from taac.runs import files
+from taac.runs import durable, files, tensor_files
 from taac.runs.files import Damaged
 from taac.runs.manifest import FileEntry, make_manifest, read_entry, read_manifest
 
@@ -27,12 +27,12 @@ def write(folder: Path, env_steps: int, error: NotFiniteError) -> Path:
     Raises:
         OSError: it could not be written.
     """
-    tree, tensors = files.encode({"message": str(error), "env_steps": env_steps, "evidence": error.evidence})
-    data = files.pack(tensors)
+    tree, tensors = tensor_files.encode({"message": str(error), "env_steps": env_steps, "evidence": error.evidence})
+    data = tensor_files.pack(tensors)
     entry = FileEntry(f"diverged-{env_steps}.safetensors", len(data), files.digest(data))
-    files.write(folder / entry.name, data)
+    durable.write(folder / entry.name, data)
     path = folder / f"diverged-{env_steps}.json"
-    files.write(path, make_manifest({"inspection": tree, "tensors": entry._asdict()}))
+    durable.write(path, make_manifest({"inspection": tree, "tensors": entry._asdict()}))
     return path
 
 
@@ -45,7 +45,7 @@ def read(path: Path) -> Inspection:
     content = read_manifest(path)
     try:
         data = read_entry(path.parent, FileEntry(**content["tensors"]))
-        found = Inspection(**files.decode(content["inspection"], files.unpack(data, path)))
+        found = Inspection(**tensor_files.decode(content["inspection"], tensor_files.unpack(data, path)))
         if not all(isinstance(v, torch.Tensor) for v in found.evidence.values()):
             raise TypeError("evidence that is no tensors")
     except (KeyError, TypeError, AttributeError) as error:

@@ -51,6 +51,12 @@ class Table(NamedTuple):
     torn: bool  # whether the last line was incomplete and left out
 
 
+def number_of_event_file(name: str) -> int | None:
+    """Returns the number of a run's own event file, counted from 0; None if another program wrote the file."""
+    found = re.search(r"\.taac-(\d{1,18})-[0-9a-f]{16}$", name)
+    return int(found[1]) if found else None
+
+
 def read_run(folder: Path) -> dict[str, Any]:
     """Returns the content of run.json.
 

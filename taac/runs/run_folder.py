@@ -25,7 +25,7 @@ except ImportError:  # on Windows, where runs are not locked
 
 from taac import __version__
 from taac.errors import TaacError
-from taac.runs import files, layout
+from taac.runs import durable, files, layout
 from taac.runs.checkpoint import Checkpoints
 from taac.runs.layout import COLUMNS, EpisodeSummary
 
@@ -78,7 +78,7 @@ class RunFolder:
             if files.check_folder(checkpoints.path):
                 files.check_entries(checkpoints.path)
         names = {p.name for p in self.path.iterdir()} if self.path.exists() else set()
-        names = {name for name in names if name != layout.LOCK and not files.is_temporary(name)}
+        names = {name for name in names if name != layout.LOCK and not durable.is_temporary(name)}
         # A run that was killed while starting may leave only its run.json. A lone config.gin may be the user's own file.
         if not names or (names == {self.run.name} and self._names_our_version()):
             return "new"
@@ -123,7 +123,7 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             descriptor = files.open_file(self.path / layout.LOCK, os.O_RDWR | os.O_CREAT)
         except OSError as error:
-            raise files.refusal(error, self.path / layout.LOCK, 0, AGAIN) from error
+            raise durable.refusal(error, self.path / layout.LOCK, 0, AGAIN) from error
         with os.fdopen(descriptor, "r+b") as file:
             while fcntl is not None:
                 try:
@@ -136,7 +136,7 @@ class RunFolder:
                         ) from error
                     time.sleep(0.1)
             for path in self.path.iterdir():  # left behind by a process killed while writing
-                if files.is_temporary(path.name):
+                if durable.is_temporary(path.name):
                     with contextlib.suppress(OSError):
                         path.unlink()
             yield
@@ -184,9 +184,9 @@ class RunFolder:
         csv.DictWriter(text, COLUMNS).writerow({**counts, "seconds": round(seconds, 3), **summary._asdict()})
         data = text.getvalue().encode()
         try:
-            files.append(self.evaluations, data)
+            durable.append(self.evaluations, data)
         except OSError as error:
-            raise files.refusal(error, self.evaluations, len(data), AGAIN) from error
+            raise durable.refusal(error, self.evaluations, len(data), AGAIN) from error
 
     def save_best(self, env_steps: int, state: dict[str, Any]) -> None:
         """Saves the agent of the best evaluation so far.
@@ -284,9 +284,9 @@ class RunFolder:
     @staticmethod
     def _write(path: Path, text: str) -> None:
         try:
-            files.write(path, text.encode())
+            durable.write(path, text.encode())
         except OSError as error:
-            raise files.refusal(error, path, len(text.encode()), AGAIN) from error
+            raise durable.refusal(error, path, len(text.encode()), AGAIN) from error
 
 
 def now() -> str:

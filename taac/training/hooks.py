@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from taac.errors import TaacError
-from taac.runs import files
+from taac.runs import tensor_files
 
 Hook = Callable[[Any], object]  # called with the trainer
 
@@ -77,7 +77,7 @@ class Hooks:
         """
         states = {name: hook.state_dict() for name, hook in self._with_state()}
         try:
-            files.encode(states)
+            tensor_files.encode(states)
         except TypeError as error:
             raise TaacError(
                 f"the state of a hook cannot be saved: {error}. It may hold tensors, numbers, strings, lists and dicts"

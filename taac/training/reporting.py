@@ -14,9 +14,9 @@ from taac.acting.evaluation import Evaluation
 from taac.acting.metrics import summarize
 from taac.learning.learner import Learner
 from taac.runs import files
-from taac.runs.files import warn_user
 from taac.runs.layout import EpisodeSummary
 from taac.runs.run_folder import RunFolder
+from taac.runs.terminal import warn_user
 from taac.training.summaries import SummaryWriter
 
 

@@ -10,9 +10,10 @@ import torch.nn as nn
 from taac.errors import NotFiniteError, TaacError
 from taac.runs import checkpoint, files, inspection
 from taac.runs.checkpoint import Checkpoint
-from taac.runs.files import Damaged, warn_user
+from taac.runs.files import Damaged
 from taac.runs.frame_chunks import FrameChunks
 from taac.runs.run_folder import RunFolder
+from taac.runs.terminal import warn_user
 
 
 class Part(Protocol):

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from taac.runs import files, layout
+from taac.runs import durable, layout
 from taac.runs.layout import EpisodeSummary
 from taac.training import hparams
 
@@ -104,7 +104,7 @@ def known_tags() -> dict[str, str]:
 
 def next_number(folder: Path) -> int:
     """Returns the number for the folder's next event file: one more than the highest so far, or 0."""
-    found = (files.number_of_event_file(path.name) for path in folder.glob(layout.EVENTS))
+    found = (layout.number_of_event_file(path.name) for path in folder.glob(layout.EVENTS))
     return 1 + max((number for number in found if number is not None), default=-1)
 
 
@@ -190,7 +190,7 @@ class SummaryWriter:
         """Flushes the event file to the disk. A checkpoint that counts it as written must not outlast it."""
         self._writer.flush()
         for path in self._folder.glob(layout.EVENTS):
-            files.sync(path)
+            durable.sync(path)
 
     def close(self) -> None:
         try:

@@ -124,11 +124,11 @@ def test_left_overs_of_a_kill_are_swept_away(tmp_path):
 @pytest.mark.parametrize("call", ["open", "write", "fsync", "replace"])
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_a_full_disk_leaves_those_before_as_they_were(tmp_path, monkeypatch, call, number):
-    from tests.runs.test_files import Stumbling
+    from tests.runs.test_files import Stumbling, replace_os
 
     kept = saved(tmp_path, 1, 2)
     before = {p.name: p.read_bytes() for p in kept.path.iterdir()}
-    monkeypatch.setattr(files, "os", Stumbling(call, number))
+    replace_os(monkeypatch, Stumbling(call, number))
     chunks = FrameChunks(filled(4, 6))
     with pytest.raises(TaacError, match=r"disk is full .*: \d+ bytes are needed.*the checkpoint at 2 .* is whole"):
         kept.save(3, state(3), chunks)
@@ -152,7 +152,7 @@ def test_the_bytes_that_a_full_disk_names_are_those_that_it_takes(tmp_path, monk
         def fail(self, *_):
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(files, "os", Full())
+    monkeypatch.setattr(files, "os", Full())  # which opens what is written
     with pytest.raises(TaacError) as refused:
         Checkpoints(tmp_path / "none").save(1, state(1), FrameChunks(filled(2000, 2000)))
     named = int(str(refused.value).split(" bytes are needed")[0].rsplit(" ", 1)[1])

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from taac.errors import TaacError
-from taac.runs import files
+from taac.runs import durable, files, tensor_files, terminal
 from taac.runs.files import Damaged
 
 
@@ -37,12 +37,17 @@ class Stumbling:
         return watched if name in ("open", "write", "fsync", "replace") else call
 
 
+def replace_os(monkeypatch, other):
+    for module in (files, durable):
+        monkeypatch.setattr(module, "os", other)
+
+
 @pytest.mark.parametrize("name", ["open", "write", "fsync", "replace"])
 def test_a_write_that_fails_leaves_what_was_there_and_nothing_beside(tmp_path, monkeypatch, name):
-    files.write(tmp_path / "f", b"before")
-    monkeypatch.setattr(files, "os", Stumbling(name))
+    durable.write(tmp_path / "f", b"before")
+    replace_os(monkeypatch, Stumbling(name))
     with pytest.raises(OSError):
-        files.write(tmp_path / "f", b"after that")
+        durable.write(tmp_path / "f", b"after that")
     assert (tmp_path / "f").read_bytes() == b"before" and [p.name for p in tmp_path.iterdir()] == ["f"]
 
 
@@ -54,12 +59,12 @@ def test_a_write_is_on_the_disk_before_it_takes_its_name_and_the_name_too(tmp_pa
             call = getattr(os, name)
             return (lambda *a, **k: (order.append((name, a)), call(*a, **k))[1]) if callable(call) else call
 
-    monkeypatch.setattr(files, "os", Watched())
-    files.write(tmp_path / "f", b"x" * 10)
+    replace_os(monkeypatch, Watched())
+    durable.write(tmp_path / "f", b"x" * 10)
     changing = ("open", "write", "fsync", "replace")
     calls = [(name, args[0] if name in ("open", "replace") else None) for name, args in order if name in changing]
     beside = calls[0][1]
-    assert beside.parent == tmp_path and beside.name.startswith("f.") and files.is_temporary(f"x.csv{beside.name[1:]}")
+    assert beside.parent == tmp_path and beside.name.startswith("f.") and durable.is_temporary(f"x.csv{beside.name[1:]}")
     assert calls == [
         ("open", beside), ("write", None), ("fsync", None), ("replace", beside), ("open", tmp_path), ("fsync", None),
     ]  # fmt: skip
@@ -70,16 +75,16 @@ def test_a_system_that_writes_piece_by_piece(tmp_path, monkeypatch):
         def __getattr__(self, name):
             return (lambda fd, data: os.write(fd, data[:3])) if name == "write" else getattr(os, name)
 
-    monkeypatch.setattr(files, "os", Slow())
-    files.write(tmp_path / "f", bytes(range(100)))
-    files.append(tmp_path / "f", b"and more")
+    replace_os(monkeypatch, Slow())
+    durable.write(tmp_path / "f", bytes(range(100)))
+    durable.append(tmp_path / "f", b"and more")
     assert (tmp_path / "f").read_bytes() == bytes(range(100)) + b"and more"
 
 
 def test_a_full_disk_is_told_with_the_bytes_needed(tmp_path):
-    full = files.refusal(OSError(errno.ENOSPC, "No space"), tmp_path, 12345, "what was there is whole")
+    full = durable.refusal(OSError(errno.ENOSPC, "No space"), tmp_path, 12345, "what was there is whole")
     assert all(word in str(full) for word in ("disk is full", "12345 bytes are needed", "bytes are free", "is whole"))
-    other = files.refusal(OSError(errno.EIO, "Input/output error"), tmp_path, 12345, "what was there is whole")
+    other = durable.refusal(OSError(errno.EIO, "Input/output error"), tmp_path, 12345, "what was there is whole")
     assert "disk is full" not in str(other) and "Input/output error" in str(other)
 
 
@@ -103,8 +108,8 @@ class Statvfs:
     ],
 )
 def test_a_file_system_out_of_inodes_is_told_as_that(tmp_path, monkeypatch, total, left, code, expected):
-    monkeypatch.setattr(files.os, "statvfs", lambda path: Statvfs(total, left))
-    told = str(files.refusal(OSError(code, os.strerror(code)), tmp_path / "new", 12345, "what was there is whole"))
+    monkeypatch.setattr(durable.os, "statvfs", lambda path: Statvfs(total, left))
+    told = str(durable.refusal(OSError(code, os.strerror(code)), tmp_path / "new", 12345, "what was there is whole"))
     assert expected in told and "what was there is whole" in told and str(tmp_path) in told
     assert ("are free" in told) and ("bytes are needed" in told) == (expected != "has no inodes left")
 
@@ -114,10 +119,10 @@ def test_nothing_is_added_to_a_file_that_has_another_name(tmp_path):
     (tmp_path / "mine").write_bytes(b"mine")
     os.link(tmp_path / "mine", tmp_path / "f")
     with pytest.raises(files.NotPlain, match=r"f is a file that has another name elsewhere \(a hard link\)"):
-        files.append(tmp_path / "f", b"a stranger's")
-    files.write(tmp_path / "f", b"a stranger's")  # takes its place
+        durable.append(tmp_path / "f", b"a stranger's")
+    durable.write(tmp_path / "f", b"a stranger's")  # takes its place
     assert (tmp_path / "mine").read_bytes() == b"mine" and (tmp_path / "f").read_bytes() == b"a stranger's"
-    files.append(tmp_path / "f", b" more")
+    durable.append(tmp_path / "f", b" more")
 
 
 def test_parts_of_files(tmp_path):
@@ -134,11 +139,11 @@ def test_parts_of_files(tmp_path):
 
 def test_reading_back(tmp_path):
     data = os.urandom(1000)
-    files.write(tmp_path / "f", data)
+    durable.write(tmp_path / "f", data)
     assert files.read(tmp_path / "f", 1000, files.digest(data)) == data
     with pytest.raises(Damaged, match="has 1000 bytes, expected 999"):
         files.read(tmp_path / "f", 999, files.digest(data))
-    files.write(tmp_path / "f", data[:500] + bytes([data[500] ^ 1]) + data[501:])
+    durable.write(tmp_path / "f", data[:500] + bytes([data[500] ^ 1]) + data[501:])
     with pytest.raises(Damaged, match="checksum"):
         files.read(tmp_path / "f", 1000, files.digest(data))
     with pytest.raises(Damaged, match="cannot be read"):
@@ -155,8 +160,8 @@ def test_only_plain_files_are_read(tmp_path):
         with pytest.raises(Damaged, match="not a plain file"):
             files.read(tmp_path / name, 10, "")
         for use in (
-            files.read_bytes, files.read_text, files.check_file, lambda p: files.write(p, b"y"), lambda p: files.append(p, b"y"),
-            lambda p: files.open_file(p, os.O_RDWR | os.O_CREAT),
+            files.read_bytes, files.read_text, files.check_file, lambda p: files.open_file(p, os.O_RDWR | os.O_CREAT),
+            lambda p: durable.write(p, b"y"), lambda p: durable.append(p, b"y"),
         ):  # fmt: skip
             with pytest.raises(files.NotPlain, match=f"{name} is not a plain file but a"):
                 use(tmp_path / name)
@@ -172,7 +177,7 @@ def test_a_link_that_appears_after_the_look_is_not_followed(tmp_path, monkeypatc
     monkeypatch.setattr(files, "check_file", lambda path: True)  # a plain file was there then
     for use in (
         files.read_bytes,
-        lambda p: files.append(p, b"y"),
+        lambda p: durable.append(p, b"y"),
         lambda p: files.open_file(p, os.O_RDWR | os.O_CREAT),
     ):
         with pytest.raises(OSError):
@@ -186,10 +191,10 @@ def test_a_link_that_appears_after_the_look_is_not_followed(tmp_path, monkeypatc
 def test_what_waits_under_the_temporary_name_is_not_written_through(tmp_path, monkeypatch):
     """Where the random name is guessed all the same."""
     (tmp_path / "mine").write_bytes(b"mine")
-    monkeypatch.setattr(files.secrets, "token_hex", lambda n: "00" * n)
-    files.temporary(tmp_path / "f").symlink_to(tmp_path / "mine")
+    monkeypatch.setattr(durable.secrets, "token_hex", lambda n: "00" * n)
+    durable.temporary(tmp_path / "f").symlink_to(tmp_path / "mine")
     with pytest.raises(OSError):
-        files.write(tmp_path / "f", b"a stranger's")
+        durable.write(tmp_path / "f", b"a stranger's")
     assert (tmp_path / "mine").read_bytes() == b"mine" and not (tmp_path / "f").exists()
 
 
@@ -236,14 +241,14 @@ NESTS = st.recursive(
 def test_what_is_encoded_comes_back(state):
     import json
 
-    tree, tensors = files.encode(state)
-    back = files.decode(json.loads(json.dumps(tree)), files.unpack(files.pack(tensors), "f"))
+    tree, tensors = tensor_files.encode(state)
+    back = tensor_files.decode(json.loads(json.dumps(tree)), tensor_files.unpack(tensor_files.pack(tensors), "f"))
     assert same(state, back), (state, back)
 
 
 def test_tensors_that_share_memory_come_back_apart():
     one = torch.zeros(3)
-    back = files.unpack(files.pack({"a": one, "b": one, "c": one[1:]}), "f")
+    back = tensor_files.unpack(tensor_files.pack({"a": one, "b": one, "c": one[1:]}), "f")
     back["a"][:] = 1
     assert back["b"].tolist() == [0, 0, 0] and back["c"].tolist() == [0, 0]
 
@@ -251,7 +256,7 @@ def test_tensors_that_share_memory_come_back_apart():
 @pytest.mark.parametrize("value", [object(), {"a": {1.5: 2}}, {"a": b"bytes"}, {1, 2}])
 def test_what_has_no_place_in_json_is_refused_on_writing(value):
     with pytest.raises(TypeError):
-        files.encode(value)
+        tensor_files.encode(value)
 
 
 JSON = st.recursive(
@@ -268,14 +273,14 @@ JSON = st.recursive(
 @given(JSON)
 def test_any_tree_is_read_or_refused(tree):
     with contextlib.suppress(Damaged):
-        files.decode(tree, {"t": torch.zeros(1)})
+        tensor_files.decode(tree, {"t": torch.zeros(1)})
 
 
 @settings(deadline=None, max_examples=300)
 @given(st.data())
 def test_any_bytes_are_tensors_or_refused(data):
     """A header of any kind, before any numbers; no more memory is taken than the bytes that are there."""
-    whole = files.pack({"a": torch.arange(5), "b": torch.zeros(2, 3)})
+    whole = tensor_files.pack({"a": torch.arange(5), "b": torch.zeros(2, 3)})
     kind = data.draw(st.sampled_from(["noise", "change", "header"]))
     if kind == "noise":
         found = data.draw(st.binary(max_size=200))
@@ -295,7 +300,7 @@ def test_any_bytes_are_tensors_or_refused(data):
         length = data.draw(st.just(len(header)) | st.integers(0, 2**64 - 1))
         found = length.to_bytes(8, "little") + header + data.draw(st.binary(max_size=64))
     try:
-        tensors = files.unpack(found, "f")
+        tensors = tensor_files.unpack(found, "f")
     except TaacError as error:
         assert isinstance(error, Damaged) and ("f holds no tensors" in str(error) or "f holds tensors of" in str(error))
     else:
@@ -303,9 +308,9 @@ def test_any_bytes_are_tensors_or_refused(data):
 
 
 def test_tensors_of_kinds_that_are_never_written_are_refused():
-    data = files.pack({"fine": torch.zeros(2), "odd": torch.zeros(2, dtype=torch.float8_e4m3fn)})
+    data = tensor_files.pack({"fine": torch.zeros(2), "odd": torch.zeros(2, dtype=torch.float8_e4m3fn)})
     with pytest.raises(files.Damaged, match=r"f holds tensors of torch\.float8_e4m3fn"):
-        files.unpack(data, "f")
+        tensor_files.unpack(data, "f")
 
 
 @pytest.mark.parametrize(
@@ -318,8 +323,8 @@ def test_tensors_of_kinds_that_are_never_written_are_refused():
     ],
 )
 def test_terminals_are_shown_what_they_would_obey(text, shown):
-    assert files.printable(text) == shown
-    files.printable(text).encode()
+    assert terminal.printable(text) == shown
+    terminal.printable(text).encode()
 
 
 def test_messages_that_quote_files_are_printable(tmp_path, capsys, monkeypatch):
@@ -332,7 +337,7 @@ def test_messages_that_quote_files_are_printable(tmp_path, capsys, monkeypatch):
         raise TaacError("\x1b[2J")
 
     assert main._attempt("plot", raises) == 1
-    files.warn_user("\x1b[2J")
+    terminal.warn_user("\x1b[2J")
     evidence = {"sampled/\x1b[2J": torch.zeros(2)}
     file = inspection.write(tmp_path, 3, NotFiniteError("\x1b]0;title\x07", evidence))
     from taac.commands import check

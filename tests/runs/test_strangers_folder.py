@@ -16,7 +16,7 @@ from taac.analysis.report.files import write_report
 from taac.analysis.report.scores import Options
 from taac.campaigns.launchers import local
 from taac.errors import TaacError
-from taac.runs import files
+from taac.runs import layout
 from taac.runs.checkpoint import Checkpoints
 from taac.runs.run_folder import RunFolder
 from taac.training.summaries import SummaryWriter
@@ -217,9 +217,9 @@ def test_event_files_have_names_that_nobody_can_know_before_and_numbers_that_ris
     for _ in range(3):
         SummaryWriter(tmp_path, purge_step=0).close()
     names = [path.name for path in tmp_path.iterdir()]
-    assert sorted(map(files.number_of_event_file, names)) == [0, 1, 2]
+    assert sorted(map(layout.number_of_event_file, names)) == [0, 1, 2]
     assert len({name.rsplit("-", 1)[1] for name in names}) == 3
-    assert files.number_of_event_file("events.out.tfevents.1700000000.host.12.0") is None
+    assert layout.number_of_event_file("events.out.tfevents.1700000000.host.12.0") is None
 
 
 @pytest.mark.parametrize("hours", [-1, -1000, 1])

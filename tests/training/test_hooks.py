@@ -12,7 +12,7 @@ import torch
 from taac.acting import evaluation as evaluation_module
 from taac.acting.metrics import summarize
 from taac.errors import TaacError
-from taac.runs import files
+from taac.runs import durable
 from taac.runs.run_folder import RunFolder
 from taac.training.hooks import POINTS, Hooks
 from taac.training.warm_start import load_parts
@@ -220,7 +220,7 @@ def test_a_full_disk_says_from_where_the_run_goes_on(tmp_path, monkeypatch):
     def full(path, data):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(files, "write", full)
+    monkeypatch.setattr(durable, "write", full)
     with pytest.raises(TaacError, match=r"disk is full at .*best.* the checkpoint at 315 environment steps is whole"):
         folder.save_best(320, {})
 

@@ -17,7 +17,7 @@ from taac.analysis.readers.events import Scalar
 from taac.analysis.readers.run_records import Record
 from taac.analysis.untrusted_text import csv_cell, literal_text
 from taac.errors import TaacError
-from taac.runs import files
+from taac.runs import durable
 
 FORMATS = (".png", ".svg", ".csv")
 CSV_COLUMNS = ("tag", "task", "method", "runs", "x", "at", "mean", "low", "high", "confidence", "interval", "smoothing")
@@ -70,7 +70,7 @@ def _draw_run(path: Path, record: Record) -> Path:
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=120)
     pyplot.close(figure)
-    files.write(path, file.getvalue())
+    durable.write(path, file.getvalue())
     return path
 
 
@@ -81,7 +81,7 @@ def _write_scalars(path: Path, scalars: Mapping[str, Scalar]) -> Path:
     for tag, of in scalars.items():
         columns = (of.env_steps.tolist(), of.wall_time.tolist(), of.value.tolist())
         writer.writerows([csv_cell(tag), *row] for row in zip(*columns))
-    files.write(path, file.getvalue().encode())
+    durable.write(path, file.getvalue().encode())
     return path
 
 
@@ -104,7 +104,7 @@ def write_curves(found: TagCurves, path: Path) -> Path:
     suffix = path.suffix.lower()
     data = table(found).encode() if suffix == ".csv" else picture(found, suffix[1:])
     path.parent.mkdir(parents=True, exist_ok=True)
-    files.write(path, data)
+    durable.write(path, data)
     return path
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from taac.analysis.readers import tfrecords
 from taac.analysis.readers.tfrecords import Records
 from taac.errors import TaacError
-from taac.runs import files
+from taac.runs import files, layout
 from taac.runs.files import Damaged
 
 MAX_STEP = 1 << 53  # every step up to this is also an exact float64
@@ -146,7 +146,7 @@ def _some(names: list[str]) -> str:
 
 def _in_order(found: list[_File]) -> list[_File]:
     """Sorts by the run's own numbers. Other files follow the last numbered file that began no later than they did."""
-    number = {file.name: files.number_of_event_file(file.name) for file in found}
+    number = {file.name: layout.number_of_event_file(file.name) for file in found}
     own = [(n, file.began) for file in found if (n := number[file.name]) is not None]
 
     def place(file: _File) -> tuple[int, bool, float, str]:

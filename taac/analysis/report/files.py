@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from taac.analysis.report import figures, page, tables
-from taac.runs import files
+from taac.runs import durable, files
 
 
 def write_report(comparison: dict[str, Any], folder: Path) -> list[Path]:
@@ -32,7 +32,7 @@ def write_report(comparison: dict[str, Any], folder: Path) -> list[Path]:
     for name in contents:
         files.check_file(folder / name)
     for name, data in contents.items():
-        files.write(folder / name, data)
+        durable.write(folder / name, data)
     for name in set(figures.NAMES) - set(pictures):
         (folder / name).unlink(missing_ok=True)
     return [folder / name for name in contents]

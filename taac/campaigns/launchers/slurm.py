@@ -20,8 +20,8 @@ from taac.campaigns.launchers import Outcome
 from taac.campaigns.launchers.local import ONE_THREAD
 from taac.campaigns.run import ATTEMPT, Run
 from taac.errors import RESUMABLE, TaacError
-from taac.runs import files, layout
-from taac.runs.files import is_one_line
+from taac.runs import durable, files, layout
+from taac.runs.terminal import is_one_line
 
 _SCRIPT = """\
 #!/bin/bash
@@ -217,7 +217,7 @@ class SlurmQueue:
         job = result.stdout.strip().split(";")[0]  # the name of a cluster may follow
         tasks = {run: f"{job}_{self._index[run]}" for run in self._pending}
         known = {**self._submitted(), **{str(run.folder): task for run, task in tasks.items()}}
-        files.write(self._known, (json.dumps(known, indent=1) + "\n").encode())
+        durable.write(self._known, (json.dumps(known, indent=1) + "\n").encode())
         self._tasks.update(tasks)
         self._pending = []
 

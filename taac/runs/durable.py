@@ -1,0 +1,111 @@
+"""Writes files so that each is whole or absent, and on the disk when the call returns."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+import shutil
+from pathlib import Path
+
+from taac.errors import TaacError
+from taac.runs.files import NotPlain, check_file, open_file
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def write(path: Path, data: bytes) -> None:
+    """Replaces the content of `path` with `data`, flushed to the disk. If writing fails, the old content stays.
+
+    The data is written to a temporary file with an unpredictable name in the same folder, flushed and renamed. A concurrent
+    reader sees either the old content or the new.
+
+    Raises:
+        NotPlain: `path` is a link, a pipe, a device or a folder.
+        OSError: it could not be written. The temporary file is removed.
+    """
+    check_file(path)
+    beside = temporary(path)
+    try:
+        descriptor = open_file(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            _write_all(descriptor, data)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(beside, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(beside)
+        raise
+    sync(path.parent)
+
+
+def temporary(path: Path) -> Path:
+    """Returns a new temporary name beside `path`, for the file that will replace it. `is_temporary` recognizes such names."""
+    return path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
+
+
+def is_temporary(name: str) -> bool:
+    """Returns whether `name` is a temporary file of a killed write. Earlier versions used names without the random part."""
+    return re.fullmatch(r"[\w.-]+\.(csv|gin|json|safetensors)(\.[0-9a-f]{16})?\.tmp", name) is not None
+
+
+def append(path: Path, data: bytes) -> None:
+    """Appends `data` to an existing file and flushes it to the disk. A process killed meanwhile may leave part of it.
+
+    Raises:
+        NotPlain: `path` is no plain file.
+        OSError: it does not exist, or could not be written.
+    """
+    descriptor = open_file(path, os.O_WRONLY | os.O_APPEND)
+    try:
+        _write_all(descriptor, data)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
+def sync(path: Path) -> None:
+    """Flushes a file, or a folder's list of entries, to the disk."""
+    if os.name == "nt":  # has no such call for folders, and does it for files on closing them
+        return
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait for a writer
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def refusal(error: OSError, path: Path, needed: int, more: str) -> TaacError:
+    """Returns the error for a failed write of `needed` bytes at `path`; reports a full disk and missing inodes as such."""
+    if isinstance(error, NotPlain):
+        return error
+    if error.errno not in FULL:
+        return TaacError(f"cannot write {path}: {error}; {more}")
+    if error.errno == errno.ENOSPC and _has_no_inodes(path):
+        return TaacError(
+            f"the file system of {path} has no inodes left: it holds as many files and folders as it can, however many bytes "
+            f"are free; remove files there ({error.strerror}); {more}"
+        )
+    try:
+        free = f"{shutil.disk_usage(path if path.exists() else path.parent).free} bytes are free"
+    except OSError:
+        free = "how many are free cannot be told"
+    return TaacError(f"the disk is full at {path}: {needed} bytes are needed, {free} ({error.strerror}); {more}")
+
+
+def _has_no_inodes(path: Path) -> bool:
+    try:
+        held = os.statvfs(path if path.exists() else path.parent)
+    except (OSError, AttributeError):  # Windows has no such call
+        return False
+    return held.f_files > 0 and held.f_favail == 0  # file systems without a bound count 0 of 0

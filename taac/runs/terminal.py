@@ -1,0 +1,33 @@
+"""Text for terminals, which obey control characters."""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+
+
+def is_one_line(text: str) -> bool:
+    """Returns whether a text, such as a file name, fits on one line: no line ends, control characters or lone surrogates."""
+    return not any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in text)
+
+
+_ORDERS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # change the direction of the text around them
+
+
+def warn_user(message: str) -> None:
+    """Prints a warning on standard error."""
+    print(f"taac: {printable(message)}", file=sys.stderr, flush=True)
+
+
+def printable(text: object) -> str:
+    """Escapes text from files for a terminal, so that it cannot clear the screen, hide lines, or fail to encode.
+
+    Control characters other than line ends and tabs, marks that change the text direction, and lone surrogates become
+    escapes such as `\\x1b`.
+    """
+    return "".join(
+        character.encode("unicode_escape").decode()
+        if character in _ORDERS or (character not in "\n\t" and unicodedata.category(character) in ("Cc", "Cs"))
+        else character
+        for character in str(text)
+    )
