@@ -202,6 +202,16 @@ def test_files_are_found_from_any_working_directory(tmp_path, monkeypatch):
     assert trainer.agent.algorithm.td_loss.gamma == 0.5
 
 
+@pytest.mark.parametrize("more", [0, 1])
+def test_gin_files_have_at_most_a_mebibyte(tmp_path, more):
+    long = tmp_path / "long.gin"
+    long.write_text("gamma = 0.5\n# ".ljust((1 << 20) - 1 + more, "x") + "\n")
+    if more:
+        refused([], "long.gin has 1048577 bytes, expected at most 1048576 of a gin file", files=[TASK, METHOD, long])
+    else:
+        build([TASK, METHOD, long], SMALL).close()
+
+
 def test_settings_arrive_where_they_belong():
     trainer = build([TASK, METHOD], [*SMALL, "gamma = 0.5", "action_min_prob = 0.2", "target_tau = 0.25"])
     trainer.close()

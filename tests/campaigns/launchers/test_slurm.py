@@ -108,6 +108,16 @@ def test_a_log_that_is_a_link_is_not_written_through(tmp_path, link):
     assert (tmp_path / "mine").read_text() == "mine" and not runs[0].folder.exists()
 
 
+def test_an_exit_code_is_not_written_through_a_link_that_appears_while_the_run_runs(tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    ended = tmp_path / "R" / "slurm" / "7_0.exit"
+    run = Run("T", "m", 0, tmp_path / "R" / "T" / "m" / "seed_0", ("ln", "-s", str(tmp_path / "mine"), str(ended)))
+    (tmp_path / "R").mkdir()
+    (tmp_path / "script").write_text(slurm.SlurmArray().script([run], tmp_path / "R"))
+    assert finish(start(tmp_path / "script", 0))[0] == 0
+    assert ended.is_symlink() and (tmp_path / "mine").read_text() == "mine"
+
+
 @pytest.mark.parametrize("text", ["[" * 100_000, "[1]", '{"a": [1]}', "\ud800"])
 def test_tasks_that_are_none_are_refused(tmp_path, queue, text):
     runs, script = array_of(tmp_path / "R")
