@@ -63,11 +63,11 @@ def _environment(env_name: str) -> None:
 
 def _experiment(gin_files: list[str]) -> None:
     from taac import configuration, registry
-    from taac.training import experiment
+    from taac.training import experiment, naming
     from taac.training.footprint import shares
 
     registry.register()
-    loaded = configuration.load(gin_files, flags.FLAGS.gin_param)
+    loaded = naming.load(gin_files, flags.FLAGS.gin_param)
     trainer = configuration.build(experiment.create_experiment)
     try:
         memory = shares(trainer)

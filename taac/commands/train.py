@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
@@ -32,11 +31,11 @@ def run() -> None:
 
     from taac import configuration, registry
     from taac.runs.run_folder import RunFolder, now
-    from taac.training import experiment
+    from taac.training import experiment, naming
     from taac.training.interruption import Interruption
 
     registry.register()
-    loaded = configuration.load(gin_files, flags.FLAGS.gin_param)
+    loaded = naming.load(gin_files, flags.FLAGS.gin_param)
     trainer = configuration.build(experiment.create_experiment)
     try:
         loaded.check_used()
@@ -63,9 +62,7 @@ def run() -> None:
                 if status == "unfinished":  # killed before its first checkpoint; "auto" might choose differently now
                     trainer.learner.keep_products(folder.read_run().get("products"))
                 about = {
-                    "method": next(
-                        (Path(f).stem for f in reversed(gin_files) if Path(f).parent.name == "methods"), None
-                    ),
+                    "method": trainer.method,
                     "seed": trainer.seed,
                     "environment": trainer.environment.name,
                     "device": str(trainer.agent.device),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import gin
@@ -79,15 +79,18 @@ class Config:
                     f"{nearest(short(b.selector), built)}; in use are: {', '.join(built)}"
                 )
 
-    def differences(self, operative: Config) -> list[str]:
+    def differences(self, operative: Config, ignored: Collection[str] = ()) -> list[str]:
         """Returns how an operative configuration, written by a run and read back, differs from this one. Builds neither.
 
         Parameters that are not bound here count as their defaults. A parameter that the operative configuration lacks, such as
-        one added since, counts as a difference only if it is bound here.
+        one added since, counts as a difference only if it is bound here. Parameters in `ignored`, such as
+        "create_experiment.method", never count.
         """
         found: list[str] = []
         compared: set[tuple[str, str, str]] = set()
         for (scope, selector, name), held in operative.bindings.items():
+            if f"{short(selector)}.{name}" in ignored:
+                continue
             bases = [selector] if held.is_macro else gin_state.with_bases(selector)
             keys = [(s, base, name) for base in bases for s in enclosing_scopes(scope)]
             compared.update(keys)
@@ -101,7 +104,9 @@ class Config:
             if repr(held.value) != asked:
                 found.append(f"{held.line}, not {asked}")
         for key, b in self.bindings.items():
-            if key not in compared and not (b.is_macro or b.is_tie or b.selector.startswith(OF_COMPARE)):
+            if key in compared or b.is_macro or b.is_tie or b.selector.startswith(OF_COMPARE):
+                continue
+            if f"{short(b.selector)}.{b.name}" not in ignored:
                 found.append(f"no {b.line}")
         return found
 

@@ -56,7 +56,7 @@ def load(
     gin_state.clear()
     bindings: list[Binding] = []
     for name in gin_files:
-        path = _find(name, [Path()] + search_path(), f"--gin_file {name}")
+        path = find_file(name)
         if imports is not None:
             _refuse_imports(path, imports, "The configuration that is asked for does not")
         elif not trusted:
@@ -103,6 +103,15 @@ def search_path() -> list[Path]:
 
 
 # Files ---------------------------------------------------------------------------------------------------------------
+
+
+def find_file(name: str) -> Path:
+    """Returns the path of a `--gin_file`.
+
+    Raises:
+        TaacError: there is no such file.
+    """
+    return _find(name, [Path()] + search_path(), f"--gin_file {name}")
 
 
 def _find(name: str, folders: Sequence[Path], asked_by: str) -> Path:

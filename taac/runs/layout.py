@@ -22,6 +22,9 @@ EVALUATIONS = "evaluations.csv"  # one row per evaluation
 CHECKPOINTS, BEST = "checkpoints", "best"  # folders: the last checkpoints, and the agent of the best evaluation
 LOCK = ".lock"
 EVENTS = "events.out.tfevents.*"  # TensorBoard's event files
+MAX_NAME = 200  # the most characters of the name of a method, a task or a version
+# Settings that the config.gin of earlier versions lacks. They change nothing in what is trained.
+ADDED_SETTINGS = ("create_experiment.method",)
 COMPARISON = "compare.json"  # status of every run of `taac compare`, in the folder that holds the runs
 
 
@@ -57,6 +60,11 @@ def number_of_event_file(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
+def is_name(value: Any) -> bool:
+    """Returns whether a value is printable text of 1 to `MAX_NAME` characters."""
+    return isinstance(value, str) and 0 < len(value) <= MAX_NAME and value.isprintable()
+
+
 def read_run(folder: Path) -> dict[str, Any]:
     """Returns the content of run.json.
 
@@ -86,6 +94,15 @@ def read_bindings(folder: Path) -> dict[str, str]:
         Damaged: it is too long, or not text.
     """
     return parse_bindings(files.read_bounded_text(folder / CONFIG, files.MAX_CONFIG_BYTES))
+
+
+def same_run(held: str, asked: str) -> bool:
+    """Returns whether two operative configurations are of the same run. `held` may lack `ADDED_SETTINGS`."""
+    for name in ADDED_SETTINGS:
+        binding = re.compile(rf"^{re.escape(name)} = .*\n(?:[ \t]+\S.*\n)*", re.MULTILINE)
+        if not binding.search(held):
+            asked = binding.sub("", asked)
+    return held == asked
 
 
 def parse_bindings(text: str) -> dict[str, str]:

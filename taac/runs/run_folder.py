@@ -88,7 +88,7 @@ class RunFolder:
                 f"({self.config.name} and {self.run.name} are not both there); give a new or empty folder"
             )
         held = files.read_text(self.config, errors="replace", most=files.MAX_CONFIG_BYTES)
-        if held != config:
+        if not layout.same_run(held, config):
             self.checkpoints.refuse_earlier_version()  # that version's configuration lacks newer parameters
             changes = list(
                 difflib.unified_diff(held.splitlines(), config.splitlines(), "held", "asked", n=0, lineterm="")

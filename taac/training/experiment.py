@@ -27,6 +27,7 @@ from taac.learning.learner import Learner
 from taac.networks import ObservationNormalizer, RecurrentEncoder, RewardNormalizer
 from taac.ops.schedules import Schedule
 from taac.replay import ReplayBuffer
+from taac.runs import layout
 from taac.training.trainer import Trainer
 
 
@@ -163,6 +164,7 @@ def create_experiment(
     evaluation_envs: int = 5,
     load_from: Sequence[str] = (),
     evaluation_video: bool = False,
+    method: str | None = None,
 ) -> Trainer:
     """Builds a trainer, ready to train, from the gin bindings.
 
@@ -182,6 +184,7 @@ def create_experiment(
             `warm_start`. A resumed run no longer needs them.
         evaluation_video: writes each evaluation's first episode to TensorBoard as a video; see `EpisodeVideo`. It costs the
             time of rendering and a few hundred kilobytes per evaluation, and changes no random number.
+        method: the method's name in reports and pictures. A method file binds it. It changes nothing in the run.
 
     Raises:
         TaacError: anything that training would refuse.
@@ -190,6 +193,10 @@ def create_experiment(
         raise TaacError(f"create_experiment.num_threads must be 1 or more, got {num_threads}")
     if not 0 <= seed < 2**32:
         raise TaacError(f"create_experiment.seed must be in [0, 2^32), got {seed}")
+    if method is not None and not layout.is_name(method):
+        raise TaacError(
+            f"create_experiment.method must be printable text of 1 to {layout.MAX_NAME} characters, got {method[:1000]!r}"
+        )
     torch.set_num_threads(num_threads)
     torch.manual_seed(seed)
     np.random.seed(seed)
@@ -227,6 +234,7 @@ def create_experiment(
         trainer = trainer_ctor(environment, evaluation_environment, learner, replay_buffer, seed)
         _check(trainer, spec, num_demonstrated)
         trainer.load_from = (load_from,) if isinstance(load_from, str) else load_from
+        trainer.method = method
         opened.pop_all()  # all is well, so the trainer closes them from here on
         return trainer
 

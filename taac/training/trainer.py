@@ -83,6 +83,7 @@ class Trainer:
             because it takes `initial_collect_steps` steps to refill the buffer before updates continue.
 
     Attributes:
+        method: the name of the method, if it has one.
         load_from: parts of other runs that a new run starts from; see `warm_start`.
         loaded: the parts that `begin` loaded; None before.
         attributes: numbers that can be read and set during training; see `Attributes`.
@@ -152,6 +153,7 @@ class Trainer:
         self.attributes = Attributes(learner, explorer, self.schedules, {"batch_size": in_force})
         self.hooks = Hooks(hooks or {})
         self.load_from: Sequence[str] = ()
+        self.method: str | None = None
         self.loaded: list[dict[str, Any]] | None = None
         self._stop: Callable[[], bool] = lambda: False
         frames = FrameChunks(replay_buffer.ring) if save_replay else None

@@ -47,6 +47,24 @@ def test_where_the_name_of_a_method_is_from(tmp_path, method, algorithm, expecte
     assert (record.method, record.method_rule) == expected
 
 
+@pytest.mark.parametrize(
+    "bound, expected",
+    [
+        ("'mine'", ("mine", "config.gin")),
+        ("None", ("TaacAlgorithm", "algorithm")),
+        ("'a\\nb'", ("TaacAlgorithm", "algorithm")),
+        ("['" + "x" * 300 + "']", ("TaacAlgorithm", "algorithm")),
+        ("'" + "x" * 201 + "'", ("TaacAlgorithm", "algorithm")),
+    ],
+)
+def test_without_a_name_in_run_json_the_configuration_tells_it(tmp_path, bound, expected):
+    given = f"create_experiment.method = {bound}\n"
+    make_run(tmp_path / "parent" / "run", method=None, algorithm="TaacAlgorithm", extra_gin=given)
+    record = only(tmp_path)
+    assert (record.method, record.method_rule) == expected
+    assert "create_experiment.method" not in record.settings
+
+
 def test_a_record_holds_the_contents_of_the_folder(tmp_path):
     record = only(make_run(tmp_path / "run", seed=3, budget=5000, updates_per_iteration=3, task="Ant-v5").parent)
     assert (record.task, record.seed, record.budget, record.update_ratio) == ("Ant-v5", 3, 5000, 1.5)

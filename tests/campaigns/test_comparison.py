@@ -260,6 +260,17 @@ def test_folders_of_other_settings_are_refused(tmp_path, operative, params, told
     assert lines[1:] == [f"  {told}"]
 
 
+def test_the_name_of_a_method_is_no_setting(tmp_path, operative):
+    """Earlier versions did not write it."""
+    run, *_ = planned(tmp_path, [])
+    named = "create_experiment.method = 'taac'\n"
+    assert named in operative
+    for text in (operative.replace(named, ""), operative.replace(named, "create_experiment.method = 'mine'\n")):
+        leave(run, text, "finished")
+        comparison.check_folders(planned(tmp_path, ["gamma = 0.9"]))
+        (run.folder / "config.gin").unlink(), (run.folder / "run.json").unlink(), run.folder.rmdir()
+
+
 def test_what_is_no_longer_asked_for_differs_too(tmp_path, operative):
     run, *_ = planned(tmp_path, [])
     leave(

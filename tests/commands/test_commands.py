@@ -105,6 +105,7 @@ def test_the_saved_configuration_trains_the_same_run_again(trained, tmp_path):
             return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
 
     assert rows(tmp_path / "again") == rows(folder)
+    assert json.loads((tmp_path / "again" / "run.json").read_text())["method"] == "taac"
 
 
 def test_a_run_that_diverges_says_so_in_its_folder(tmp_path):
@@ -426,7 +427,7 @@ def test_plot_draws_any_summaries_of_many_runs(trained, tmp_path):
     with open(tmp_path / "out" / "a.csv") as file:
         rows = list(csv.DictReader(file))
     assert {r["tag"] for r in rows} >= {"loss/actor", "loss/critic", "loss/total", "rollout/return"}
-    assert {(r["method"], r["runs"], r["x"]) for r in rows} == {("TaacAlgorithm", "2", "updates")}
+    assert {(r["method"], r["runs"], r["x"]) for r in rows} == {("taac", "2", "updates")}
     assert {r["smoothing"] for r in rows} == {"mean of the run's points in the last 50 gradient steps"}
     assert max(float(r["at"]) for r in rows) == 100
     before = listing(tmp_path)

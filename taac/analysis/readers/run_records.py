@@ -16,15 +16,14 @@ import numpy as np
 from taac.analysis.readers import events
 from taac.errors import TaacError
 from taac.runs import files, layout
-from taac.runs.layout import COLUMNS
+from taac.runs.layout import COLUMNS, MAX_NAME
 
 NO_EVALUATION = "it has no evaluation yet"
-MAX_NAME = 200  # the most characters of a method, a task or a version
 _LONGEST_VALUE = 1000  # the most characters of a binding that is parsed
 _MARKS = (layout.RUN, layout.EVALUATIONS)  # a folder with either of them is a run folder
 
 # Settings in which comparable runs of a method may differ.
-_NO_MATTER = ("create_experiment.seed", "create_experiment.evaluation_video")
+_NO_MATTER = ("create_experiment.seed", "create_experiment.method", "create_experiment.evaluation_video")
 
 
 class Record(NamedTuple):
@@ -32,14 +31,14 @@ class Record(NamedTuple):
 
     folder: str  # relative to the root, with slashes
     method: str
-    method_rule: str  # the source of the method's name: "run.json", "algorithm" or "folder"
+    method_rule: str  # the source of the method's name: "run.json", "config.gin", "algorithm" or "folder"
     task: str | None  # environment id; None if unknown
     seed: int | None
     status: str  # "finished", "running" or another status in run.json; "unknown" without one
     budget: int | None  # planned environment steps
     update_ratio: float | None  # planned gradient steps per environment step
     versions: Mapping[str, str | None]  # of packages
-    settings: Mapping[str, str]  # bindings of config.gin with macros resolved, without the seed and the video setting
+    settings: Mapping[str, str]  # bindings of config.gin with macros resolved, without those that change nothing in the run
     evaluations: Mapping[str, np.ndarray]  # a column [n] for each of COLUMNS, NaN where unknown
     scalars: Mapping[str, events.Scalar]  # by tag, from TensorBoard's event files; may be empty
     diverged: int | None  # environment step from which its numbers are not finite; None if it did not diverge
@@ -63,7 +62,8 @@ def find(root: Path) -> list[Record]:
     """Reads every run below a folder, at any depth, sorted by folder name.
 
     A folder with a run.json or an evaluations.csv is a run folder. Its method is `method` in run.json. Without that, it is
-    the algorithm bound to `create_agent.algorithm_ctor` in config.gin. Without either, it is the parent folder's name.
+    `create_experiment.method` in config.gin, or else the algorithm bound to `create_agent.algorithm_ctor` there. Without
+    any of these, it is the parent folder's name.
 
     Raises:
         TaacError: there is no such folder, or no run in it.
@@ -162,7 +162,7 @@ def _value(settings: Mapping[str, str], name: str) -> Any:
 
 def _text(value: Any) -> str | None:
     """The value if it is a printable name of at most `MAX_NAME` characters, else None."""
-    return value if isinstance(value, str) and 0 < len(value) <= MAX_NAME and value.isprintable() else None
+    return value if layout.is_name(value) else None
 
 
 def _well_formed(text: str) -> str:
@@ -189,6 +189,8 @@ def _method(about: Mapping[str, Any], settings: Mapping[str, str], folder: Path)
     method = _text(about.get("method"))
     if method:
         return method, layout.RUN
+    if method := _text(_value(settings, "create_experiment.method")):
+        return method, layout.CONFIG
     algorithm = re.fullmatch(r"@(?:\w+/)*(?:\w+\.)*(\w+)(?:\(\))?", settings.get("create_agent.algorithm_ctor", ""))
     if algorithm and _text(algorithm[1]):
         return algorithm[1], "algorithm"
