@@ -25,7 +25,10 @@ def define_flags() -> None:
     absl_flags.DEFINE_string(
         "output", None, "A .png, .svg or .csv file; by default plot.png and plot.csv in the first --root_dir."
     )
-    absl_flags.DEFINE_bool("allow_mixed", False, "Average runs even if their budgets, versions or settings differ.")
+    absl_flags.DEFINE_bool("allow_mixed", False, "Draw runs together even if their budgets or versions differ.")
+    absl_flags.DEFINE_list(
+        "group_by", [], "Settings to show in the names of methods, separated by commas: learning_rate,gamma."
+    )
 
 
 def run() -> None:
@@ -33,7 +36,7 @@ def run() -> None:
     if not given.root_dir:
         raise TaacError("--root_dir is missing; it is the folder of a run, or a folder with runs below it")
     roots = [Path(flags.folder("--root_dir", root)) for root in given.root_dir]
-    options_given = given.tags or given.x != "env_steps" or given.smoothing or given.output
+    options_given = given.tags or given.x != "env_steps" or given.smoothing or given.output or given.group_by
 
     from taac.analysis.curves import plots, tag_curves
     from taac.analysis.readers import run_records
@@ -50,6 +53,7 @@ def run() -> None:
             x=given.x,
             smoothing=given.smoothing,
             allow_mixed=given.allow_mixed,
+            group_by=tuple(given.group_by),
         )
         found = tag_curves.make_curves(roots, options)
         notes, written = found.notes, [plots.write_curves(found, output) for output in outputs]

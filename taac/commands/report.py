@@ -35,6 +35,9 @@ def define_flags() -> None:
     absl_flags.DEFINE_bool(
         "allow_mixed", False, "Compare runs even if their budgets, versions or update ratios differ."
     )
+    absl_flags.DEFINE_list(
+        "group_by", [], "Settings to show in the names of methods, separated by commas: learning_rate,gamma."
+    )
 
 
 def run() -> None:
@@ -50,6 +53,7 @@ def run() -> None:
         last=given.last_evaluations,
         paired=given.paired,
         allow_mixed=given.allow_mixed,
+        group_by=tuple(given.group_by),
         anchors=Path(given.anchors) if given.anchors else None,
         at_step=given.at_step,
         diverged=diverged.parse(given.diverged),

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from taac.analysis.curves.learning_curves import Curve, common_steps, interpolate, learning_curve
-from taac.analysis.readers import comparable, events, run_records
+from taac.analysis.readers import comparable, events, groups, run_records
 from taac.analysis.readers.events import Scalar
 from taac.analysis.readers.run_records import Record
 from taac.errors import TaacError
@@ -37,6 +37,7 @@ class Options(NamedTuple):
     smoothing: float = 0.0  # width in units of x; 0 for none
     confidence: float = 0.95
     allow_mixed: bool = False
+    group_by: tuple[str, ...] = ()  # settings that the names of methods show
 
 
 class TagCurve(NamedTuple):
@@ -66,17 +67,20 @@ class TagCurves(NamedTuple):
 def make_curves(roots: Sequence[Path], options: Options) -> TagCurves:
     """Computes the curves of all runs below some folders.
 
-    A group is the runs of one method on one task. The points of each run are smoothed (`smooth`), interpolated linearly at
-    the union of the group's points within the range that all its runs cover, and averaged, with Student's t interval at each
-    point separately. Nothing is extrapolated. A value that is not finite leaves a gap.
+    A group is the runs of one method on one task, all of the same settings (see `groups.labelled`). The points of each run
+    are smoothed (`smooth`), interpolated linearly at the union of the group's points within the range that all its runs
+    cover, and averaged, with Student's t interval at each point separately. Nothing is
+    extrapolated. A value that is not finite leaves a gap.
 
     Raises:
         TaacError: the options are wrong, there are no runs, runs are not comparable (without `allow_mixed`), or no run has a
             requested tag.
     """
     _check(options)
-    records = _records(roots)
+    records, told_apart = groups.labelled(_records(roots), options.group_by)
     notes = _Notes()
+    for note in told_apart:
+        notes.add(note)
     for mixture in comparable.refuse_mixtures(records, options.allow_mixed):
         notes.add(mixture)
     series = {r.folder: _series(r) for r in records}

@@ -21,7 +21,7 @@ def mixtures(records: Sequence[Record]) -> list[str]:
 
     All runs must have the same versions of packages. The runs of a task must have the same budget, update ratio, and
     settings of the environment and of evaluations. The runs of a method on a task must have the same settings except for
-    the seed, and every seed only once.
+    the seed (`groups.labelled` tells others apart), and every seed only once.
     """
     found = []
     packages = sorted({p for r in records for p in r.versions} - set(_NO_MATTER))

@@ -23,7 +23,10 @@ _LONGEST_VALUE = 1000  # the most characters of a binding that is parsed
 _MARKS = (layout.RUN, layout.EVALUATIONS)  # a folder with either of them is a run folder
 
 # Settings in which comparable runs of a method may differ.
-_NO_MATTER = ("create_experiment.seed", "create_experiment.method", "create_experiment.evaluation_video")
+_NO_MATTER = (
+    "create_experiment.seed", "create_experiment.method", "create_experiment.evaluation_video",
+    "checkpoint_interval", "Trainer.checkpoint_interval", "Trainer.keep_checkpoints", "Trainer.save_best",
+)  # fmt: skip
 
 
 class Record(NamedTuple):
@@ -148,7 +151,11 @@ def _settings(folder: Path, notes: list[str]) -> dict[str, str]:
 
 
 def _value(settings: Mapping[str, str], name: str) -> Any:
-    text = settings.get(name, "")
+    return value_of(settings.get(name, ""))
+
+
+def value_of(text: str) -> Any:
+    """Returns the value of a binding's text; None if it is no literal or too long."""
     if len(text) > _LONGEST_VALUE:
         return None
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from taac import __version__
-from taac.analysis.readers import comparable, run_records
+from taac.analysis.readers import comparable, groups, run_records
 from taac.analysis.readers.run_records import Record
 from taac.analysis.report import anchors, checks, curves, diverged, statements
 from taac.analysis.report.over_tasks import over_tasks
@@ -45,13 +45,14 @@ def make_report(root: Path, options: Options) -> dict[str, Any]:
         raise TaacError(f"--last_evaluations must be 1 or more, got {options.last}")
     diverged.check_policy(options.diverged)
     version, scales = anchors.load(options.anchors)
-    records = run_records.find(root)
-    warnings = comparable.refuse_mixtures(records, options.allow_mixed)
+    found = run_records.find(root)
+    records, told_apart = groups.labelled(found, options.group_by)
+    warnings = [*told_apart, *comparable.refuse_mixtures(records, options.allow_mixed)]
     steps = compared_steps(records, options.at_step)
     records, imputed = diverged.impute_diverged(records, steps, scales, options.diverged)
     used = [r for r in records if checks.left_out(r, steps) is None]
     warnings += checks.run_warnings(records, steps)
-    warnings += checks.missing_warnings(root, records)
+    warnings += checks.missing_warnings(root, found)
     if not used:
         raise TaacError(f"none of the {len(records)} runs below {root} can be used:\n  " + "\n  ".join(warnings))
     warnings += checks.seed_warnings(records, used)

@@ -40,6 +40,7 @@ class Options(NamedTuple):
     confidence: float = 0.95
     paired: bool = True  # pair runs by seed if two methods have the same seeds
     allow_mixed: bool = False
+    group_by: tuple[str, ...] = ()  # settings that the names of methods show
     anchors: Path | None = None  # a file with more anchors
     at_step: int | None = None  # the step of comparison; None for the end of the first finished run
     diverged: str | float = "worst"  # the score of a diverged run, or "leave_out"; see `taac.analysis.report.diverged`

@@ -1,0 +1,165 @@
+"""Tells runs of one method with different settings apart, by a label that says what differs: `taac lr=3e-3`."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+
+from taac.analysis.readers import run_records
+from taac.analysis.readers.comparable import grouped
+from taac.analysis.readers.run_records import Record
+from taac.errors import TaacError
+from taac.runs.layout import MAX_NAME, is_name
+
+ABBREVIATIONS = {"learning_rate": "lr"}
+_SHOWN = 3  # settings in a label, unless more are needed to tell runs apart
+_LONGEST_VALUE = 40  # the most characters of a value in a label
+_NAMED = 8  # the most labels in a note
+UNKNOWN = "of unknown settings"
+
+
+def labelled(records: Sequence[Record], group_by: Sequence[str] = ()) -> tuple[list[Record], list[str]]:
+    """Returns the records with labels in place of their methods' names, and a note on each method with several settings.
+
+    The settings of a method are those in which its runs on any one task differ, other than the seed and what changes nothing
+    in a run. A label is the method's name, then the values of `group_by`, then of settings that differ. It names up to three of
+    these, or as many as tell all runs apart; "..." stands for the others. A macro and the bindings that use it count once.
+
+    Args:
+        records: of all runs that are shown together.
+        group_by: settings to show whether or not they differ: `learning_rate`, or a full name such as `Learner.learning_rate`.
+
+    Raises:
+        TaacError: no run has a setting of `group_by`, or several settings have that name.
+    """
+    wanted = [_resolve(name, records) for name in group_by]
+    labels: dict[str, str] = {}  # by folder
+    notes: list[str] = []
+    methods = grouped(records, lambda r: r.method)
+    for method, of in methods.items():
+        differing = _differing(of)
+        if not differing and not wanted:
+            continue
+        found = _labels(method, of, wanted, differing, {*methods, *labels.values()} - {method})
+        labels.update(found)
+        if differing:
+            shown = list(dict.fromkeys(found[r.folder] for r in of))
+            more = f" and {len(shown) - _NAMED} more" if len(shown) > _NAMED else ""
+            notes.append(f"runs of {method} have different settings, told apart as {', '.join(shown[:_NAMED])}{more}")
+    return [r._replace(method=labels.get(r.folder, r.method)) for r in records], notes
+
+
+def _differing(of: Sequence[Record]) -> list[str]:
+    """The names of the settings in which runs on the same task differ. Of those that are equal in all runs, the simplest.
+
+    Settings that all runs have come first, then macros, then short names.
+    """
+    known = [r for r in of if r.settings]
+    differing: set[str] = set()
+    for group in grouped(known, lambda r: r.task).values():
+        pairs = set.union(*(set(r.settings.items()) for r in group))
+        differing |= {name for name, _ in pairs - set.intersection(*(set(r.settings.items()) for r in group))}
+    absent = {name for name in differing if any(name not in r.settings for r in known)}
+    ordered = sorted(differing, key=lambda name: (name in absent, "." in name, len(name), name))
+    by_values: dict[tuple[str | None, ...], str] = {}
+    for name in ordered:
+        by_values.setdefault(tuple(r.settings.get(name) for r in known), name)
+    return list(by_values.values())
+
+
+def _labels(
+    method: str, of: Sequence[Record], wanted: Sequence[str], differing: Sequence[str], taken: set[str]
+) -> dict[str, str]:
+    """A label for each folder. Runs on one task have the same label only if none of `differing` differs."""
+    known = [r for r in of if r.settings]
+    everywhere = [name for name in differing if all(name in r.settings for r in known)]
+    names = [*wanted, *(name for name in everywhere[:_SHOWN] if name not in wanted)]
+    rest = [name for name in differing if name not in names]
+    while rest and not _tell_apart(known, names, differing):
+        names.append(rest.pop(0))
+    dots = " ..." if any(name in everywhere for name in rest) else ""
+    short = _short_names(names)
+    labels = {r.folder: _label(method, r, short, dots) for r in known}
+    labels |= {r.folder: f"{method} {UNKNOWN}" if differing else method for r in of if not r.settings}
+    apart = _tell_apart(known, names, differing, labels)
+    if not apart or any(not is_name(label) or label in taken for label in labels.values()):
+        return _numbered(method, of, differing, taken)
+    return labels
+
+
+def _tell_apart(
+    known: Sequence[Record], names: Sequence[str], differing: Sequence[str], labels: Mapping[str, str] | None = None
+) -> bool:
+    """Whether the values of `names`, or the labels, differ wherever settings do."""
+    seen: dict[object, object] = {}
+    for r in known:
+        shown = labels[r.folder] if labels is not None else tuple(r.settings.get(name) for name in names)
+        settings = tuple(r.settings.get(name) for name in differing)
+        if seen.setdefault((r.task, shown), settings) != settings:
+            return False
+    return True
+
+
+def _numbered(method: str, of: Sequence[Record], differing: Sequence[str], taken: set[str]) -> dict[str, str]:
+    """Labels that only count the settings, for values that cannot be shown or are too long to differ."""
+    number: dict[object, int] = {}
+    labels = {}
+    for r in of:
+        settings = tuple(r.settings.get(name) for name in differing) if r.settings else None
+        while (label := f"{method[: MAX_NAME // 2]} settings {number.setdefault(settings, len(number) + 1)}") in taken:
+            number[settings] += len(of)
+        labels[r.folder] = label
+    return labels
+
+
+# --- Texts ----------------------------------------------------------------------------------------
+
+
+def _label(method: str, record: Record, short: Mapping[str, str], dots: str) -> str:
+    shown = [f" {text}={_value(record.settings[name])}" for name, text in short.items() if name in record.settings]
+    return f"{method}{''.join(shown)}{dots}"
+
+
+def _short_names(names: Sequence[str]) -> dict[str, str]:
+    """The last parts of names, abbreviated; whole names where several have the same last part."""
+    last = {name: re.split(r"[./]", name)[-1] for name in names}
+    return {
+        name: ABBREVIATIONS.get(text, text) if list(last.values()).count(text) == 1 else name for name, text in last.items()
+    }
+
+
+def _value(text: str) -> str:
+    """A value for a label: `1e-4` of 0.0001, `TDLoss` of @TDLoss(), without spaces and cut."""
+    value = run_records.value_of(text)
+    if type(value) is float:
+        shorter = re.sub(r"e([+-])0*(\d)", lambda e: f"e{e[1].replace('+', '')}{e[2]}", f"{value:e}")
+        shorter = re.sub(r"\.?0*e", "e", shorter)
+        text = shorter if float(shorter) == value and len(shorter) < len(repr(value)) else repr(value)
+    elif isinstance(value, str):
+        text = value
+    else:
+        text = re.sub(r"[@\s]|\(\)", "", text)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."
+
+
+def _resolve(name: str, records: Sequence[Record]) -> str:
+    """The full name of a setting that `--group_by` names.
+
+    Raises:
+        TaacError: there is none, or there are several.
+    """
+    known = {setting for r in records for setting in r.settings}
+    for asked in (name, *(whole for whole, abbreviated in ABBREVIATIONS.items() if abbreviated == name)):
+        if asked in known:
+            return asked
+        ending = sorted(setting for setting in known if re.split(r"[./]", setting)[-1] == asked)
+        if len(ending) == 1:
+            return ending[0]
+        if ending:
+            raise TaacError(f"--group_by {name}: give a whole name, one of {', '.join(ending[:_NAMED])}")
+    near = difflib.get_close_matches(name, sorted(known)[:10_000], n=3, cutoff=0.5)
+    raise TaacError(
+        f"--group_by {name}: no run has such a setting{'; nearest: ' + ', '.join(near) if near else ''}; "
+        "config.gin in a run's folder lists all"
+    )
