@@ -11,7 +11,7 @@ PEERS := .venv-peers
 PEERS_PYTHON ?= $(PEERS)/bin/python
 BENCH_FLAGS ?=
 
-.PHONY: demo test check quick lint types docs-tables bench bench-peers clean
+.PHONY: demo test check quick lint types docs-tables results bench bench-peers clean
 
 $(STAMP): setup.py constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 10) else "taac needs Python 3.10 or later; $(PYTHON) is %d.%d. Try: make PYTHON=python3.11 ..." % v[:2])'
@@ -49,6 +49,10 @@ test: check
 # Generates the tables in docs/ from the code. A test checks that they are up to date.
 docs-tables: $(STAMP)
 	$(BIN)/python -m experiments.docs_tables
+
+# Writes docs/results.md and its figures from the raw files in experiments/results/.
+results: $(STAMP)
+	$(BIN)/python -m experiments.results.page
 
 bench: $(STAMP)
 	$(BIN)/python -m experiments.benchmarks --peers_python $(PEERS_PYTHON) $(BENCH_FLAGS)

@@ -1,0 +1,111 @@
+"""Copies the raw results of a campaign's finished runs into this repository.
+
+    python -m experiments.results.collect --root_dir DIR --name simple_control
+
+Copies `evaluations.csv`, `config.gin` and `run.json` of each finished run below DIR to
+`experiments/results/NAME/<task>/<method>/seed_<n>/`, and adds `rollouts.csv`: the return while exploring, from the run's
+TensorBoard summaries. Checkpoints and event files stay where they are. In `run.json`, the folder of the campaign becomes `DIR`
+and the machine's name of its system is left out. `taac report --root_dir experiments/results/NAME` reads the copies as it
+reads any other run.
+
+Runs that are not finished are listed and left out. A run that is already here and differs is an error: results are added, not
+replaced (`--replace` replaces them).
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import re
+import sys
+from pathlib import Path
+
+from taac.analysis.readers import run_records
+from taac.analysis.readers.run_records import Record
+from taac.errors import TaacError
+from taac.runs import layout
+
+HERE = Path(__file__).resolve().parent
+ROLLOUTS = "rollouts.csv"
+TAG = "rollout/return"
+PLACEHOLDER = "DIR"
+
+
+def collect(root: Path, target: Path, replace: bool = False) -> tuple[list[Record], list[Record]]:
+    """Copies finished runs below `root` to `target`. Returns the records that were copied and those that were left out.
+
+    Raises:
+        TaacError: there is no run below `root`; a finished run has a problem, or no task, method or seed; or `target` holds a
+            run with other content and `replace` is false. Nothing is written then.
+    """
+    records = run_records.find(root)
+    finished = [r for r in records if r.status == "finished"]
+    texts: dict[Path, str] = {}
+    for record in finished:
+        if record.problems or record.task is None or record.seed is None:
+            raise TaacError(f"{record.folder}: {'; '.join(record.problems) or 'its task or seed is unknown'}")
+        folder = target / record.task / record.method / f"seed_{record.seed}"
+        for name, text in raw_texts(root / record.folder, root, record).items():
+            if folder / name in texts:
+                raise TaacError(f"{record.folder}: another run below {root} has the same task, method and seed")
+            texts[folder / name] = text
+    if not replace:
+        for path, text in texts.items():
+            if path.exists() and path.read_text(encoding="utf-8") != text:
+                raise TaacError(f"{path} exists and differs; remove it, or use --replace")
+    for path, text in texts.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return finished, [r for r in records if r.status != "finished"]
+
+
+def raw_texts(folder: Path, root: Path, record: Record) -> dict[str, str]:
+    """Returns the content of the files to keep, by name."""
+    kept = {name: (folder / name).read_text(encoding="utf-8") for name in (layout.EVALUATIONS, layout.CONFIG)}
+    about = layout.read_run(folder)
+    about["command"] = without_root(about.get("command", ""), root)
+    about.get("platform", {}).pop("system", None)
+    kept[layout.RUN] = json.dumps(about, indent=1) + "\n"
+    returns = record.scalars.get(TAG)
+    if returns is not None:
+        text = io.StringIO()
+        rows = csv.writer(text, lineterminator="\n")
+        rows.writerow(("env_steps", "return_mean"))
+        rows.writerows((int(step), f"{value:.6g}") for step, value in zip(returns.env_steps, returns.value))
+        kept[ROLLOUTS] = text.getvalue()
+    for name, text in kept.items():
+        if str(root.resolve()) in text or str(Path.home()) + "/" in text:
+            raise TaacError(f"{record.folder}/{name} names a folder of this machine; it would be published")
+    return kept
+
+
+def without_root(command: str, root: Path) -> str:
+    """A command with the campaign's folder replaced by DIR."""
+    return re.sub(re.escape(str(root.resolve())) + r"(?=/|\s|$)", PLACEHOLDER, command)
+
+
+def parser() -> argparse.ArgumentParser:
+    flags = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    flags.add_argument("--root_dir", type=Path, required=True, help="folder of `taac compare`")
+    flags.add_argument("--name", required=True, help="name of the campaign, a folder of experiments/results")
+    flags.add_argument("--replace", action="store_true", help="replace runs that are here and differ")
+    return flags
+
+
+def main() -> None:
+    options = parser().parse_args()
+    if not re.fullmatch(r"\w+", options.name):
+        sys.exit(f"--name must be letters, digits and underscores, got {options.name!r}")
+    try:
+        copied, left = collect(options.root_dir, HERE / options.name, options.replace)
+    except TaacError as error:
+        sys.exit(f"experiments.results.collect: {error}")
+    print(f"copied {len(copied)} finished run(s)")
+    for record in left:
+        print(f"left out: {record.folder}, {record.status} at step {record.last_step}")
+
+
+if __name__ == "__main__":
+    main()
