@@ -71,7 +71,7 @@ def read_pace(folder: Path, told: float) -> Pace | None:
         table = layout.read_evaluations(folder)
     except (OSError, files.Damaged, ValueError):
         return None
-    rows = [(row[_STEPS], row[_SECONDS]) for row in table.rows]
+    rows = [(row[_STEPS], row[_SECONDS]) for row in table.rows if not table.damage]
     known = all(0 <= steps <= _MOST_COUNTED and 0 <= seconds <= _MOST_COUNTED for steps, seconds in rows)
     if not rows or not known or not 0 < whole <= _MOST_COUNTED:
         return None

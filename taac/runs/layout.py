@@ -9,7 +9,7 @@ import csv
 import io
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,14 +44,17 @@ class EpisodeSummary(NamedTuple):
 
 
 COLUMNS = ("env_steps", "updates", "training_decisions", "seconds", *EpisodeSummary._fields)  # of evaluations.csv
+_NEEDED = ("env_steps", "return_mean")  # never empty
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|nan|[+-]?inf", re.ASCII)
 
 
 class Table(NamedTuple):
     """The content of evaluations.csv."""
 
-    rows: list[list[float]]  # [n][COLUMNS], NaN where a cell is missing or is no number
+    rows: list[list[float]]  # [n][COLUMNS] up to the first damaged line, by rising step; NaN where unknown
     missing: list[str]  # columns that the file lacks
-    torn: bool  # whether the last line was incomplete and left out
+    torn: bool  # whether the last line was incomplete and left out, as a kill leaves it; resuming the run mends it
+    damage: str | None  # the first damaged line and what is wrong with it
 
 
 def number_of_event_file(name: str) -> int | None:
@@ -132,7 +135,10 @@ def _resolved(value: str, bindings: Mapping[str, str], depth: int = 8) -> str:
 def read_evaluations(folder: Path) -> Table:
     """Returns the content of evaluations.csv.
 
-    Leaves out an incomplete last line, because a number that lost its last digits would still read as a number.
+    Leaves out an incomplete last line, because a number that lost its last digits would still read as a number. Every other
+    line must be as `RunFolder.add_evaluation` writes it: a value for every column of the first line, each a number or empty,
+    and a whole step after the step before. Reading ends at the first line that is not, because no line after it can be trusted
+    to belong to the same run.
 
     Raises:
         OSError: it is missing or cannot be read.
@@ -141,17 +147,50 @@ def read_evaluations(folder: Path) -> Table:
     text = files.read_bounded_text(folder / EVALUATIONS, files.MAX_EVALUATIONS_BYTES)
     whole = text[: text.rfind("\n") + 1]
     reader = csv.reader(io.StringIO(whole, newline=""))
+    rows: list[list[float]] = []
+    damage = None
     try:
-        head = {name: i for i, name in enumerate(next(reader, ()))}
-        places = [head.get(name, math.inf) for name in COLUMNS]
-        rows = [[_number(row[int(i)]) if i < len(row) else math.nan for i in places] for row in reader if row]
-    except csv.Error as error:  # zero bytes, as left by a power failure
+        names = next(reader, [])
+        missing = [name for name in COLUMNS if name not in names]
+        if len(set(names)) < len(names):
+            damage = "line 1 names a column twice"
+        for cells in () if damage or "env_steps" in missing else reader:
+            if not cells:  # an empty line
+                continue
+            row = [_number(cell) for cell in cells]
+            damage = _flaw(names, cells, row, rows[-1][0] if rows else -math.inf)
+            if damage:
+                damage = f"line {reader.line_num} {damage}"
+                break
+            values = dict(zip(names, row))
+            rows.append([values.get(name, math.nan) for name in COLUMNS])  # type: ignore[misc]
+    except csv.Error as error:
         raise Damaged(f"it is no table: {error}") from error
-    return Table(rows, [name for name in COLUMNS if name not in head], whole != text)
+    return Table(rows, missing, whole != text, damage)
 
 
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
+def _flaw(names: Sequence[str], cells: Sequence[str], row: Sequence[float | None], last: float) -> str | None:
+    """What is wrong with a row, or None.
+
+    Args:
+        names, cells, row: the columns of the first line, the row's texts and the numbers in them.
+        last: the step of the row before.
+    """
+    if len(cells) != len(names):
+        return f"has {len(cells)} values for {len(names)} columns"
+    for name, cell, number in zip(names, cells, row):
+        if name in COLUMNS and (number is None or (not cell and name in _NEEDED)):
+            return f"has {cell[:20]!r} for {name}, expected a number"
+    step = row[names.index("env_steps")]
+    assert step is not None
+    if not step.is_integer():
+        return f"has {step:g} for env_steps, expected a whole number"
+    return f"has step {step:.0f} after step {last:.0f}" if step <= last else None
+
+
+def _number(text: str) -> float | None:
+    """A number as Python writes it, NaN for nothing, or None for any other text."""
+    if not text:
         return math.nan
+    number = float(text) if _NUMBER.fullmatch(text) else None
+    return None if number is not None and math.isinf(number) and "inf" not in text else number  # too many digits

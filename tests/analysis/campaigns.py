@@ -45,9 +45,10 @@ def make_run(
         writer.writeheader()
         for step, value in zip(steps, returns):
             length = 100 + step / 100
+            value = value if isinstance(value, str) else float(value)
             row = {
                 "env_steps": step, "updates": step, "training_decisions": step * (1 - repeated), "seconds": step / 10,
-                "episodes": 2, "return_mean": float(value), "return_std": 1.0, "length": length,
+                "episodes": 2, "return_mean": value, "return_std": 1.0, "length": length,
                 "fraction_repeated": repeated, "mean_run": 1 / (1 - repeated), "max_run": 5,
                 "decisions": length * (1 - repeated), "jerk": 0.01 * (seed + 1), "fraction_same": repeated,
             }  # fmt: skip

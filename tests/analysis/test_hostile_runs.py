@@ -42,6 +42,15 @@ def huge(name):
     return lambda folder: os.truncate(folder / name, 100 << 20)
 
 
+def garble(old, new):
+    def spoil(folder):
+        text = (folder / "evaluations.csv").read_text()
+        assert text.count(old) == 1
+        (folder / "evaluations.csv").write_text(text.replace(old, new))
+
+    return spoil
+
+
 def link(folder):
     (folder / "run.json").rename(folder / "elsewhere.json")
     (folder / "run.json").symlink_to(folder / "elsewhere.json")
@@ -62,6 +71,8 @@ BAD = {
     "far": (write("evaluations.csv", csv_of(step="1e300")), "first at step 1e+300"),
     "before": (write("evaluations.csv", csv_of(step="-1")), "first at step -1"),
     "great": (write("evaluations.csv", csv_of(value="1.7e308")), "impossible numbers"),
+    "garbled": (garble(",900.0,", ",9oo.0,"), "evaluations.csv is damaged: line 10 has '9oo.0' for return_mean"),
+    "short": (garble(",900.0,", ","), "evaluations.csv is damaged: line 10 has 13 values for 14 columns"),
     "long field": (write("evaluations.csv", csv_of(head=["x" * 200_000])), "field larger than"),
 }  # fmt: skip
 

@@ -134,6 +134,18 @@ def test_evaluations_are_those_of_the_table(tmp_path):
     assert found.curves[1].curve.estimate.tolist() == [0.75] * 10
 
 
+def test_damaged_evaluations_are_not_drawn_beside_others(tmp_path):
+    for seed in range(3):
+        make_run(tmp_path / f"s{seed}", seed=seed, returns=[s + seed for s in STEPS])
+    file = tmp_path / "s2" / "evaluations.csv"
+    file.write_text(file.read_text().replace(",502.0,", ",5o2.0,"))
+    found = tag_curves.make_curves([tmp_path], Options(("evaluation/return",)))
+    (of,) = found.curves
+    assert of.runs == 2 and of.curve.estimate.tolist() == [s + 0.5 for s in STEPS]
+    assert "s2: evaluations.csv is damaged: line 6 has '5o2.0' for return_mean, expected a number" in found.notes
+    assert "s2: no evaluation/return" in found.notes
+
+
 def test_a_run_without_evaluations_is_drawn_from_its_summaries(tmp_path):
     make_group(tmp_path, [{1: 1.0, 2: 2.0}], status="running")
     (tmp_path / "sac" / "seed_0" / "evaluations.csv").unlink()

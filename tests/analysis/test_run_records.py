@@ -10,7 +10,7 @@ import pytest
 from taac.analysis.readers import comparable, run_records
 from taac.errors import TaacError
 from taac.runs import layout
-from tests.analysis.campaigns import COLUMNS, VERSIONS, make_run
+from tests.analysis.campaigns import COLUMNS, STEPS, VERSIONS, make_run
 
 
 def only(root):
@@ -119,11 +119,57 @@ def test_columns_that_older_runs_lack_are_nan_and_reported(tmp_path):
     assert record.notes == ("evaluations.csv has no column jerk, fraction_same",) and not record.problems
 
 
-def test_steps_that_are_there_twice_count_once(tmp_path):
-    make_run(tmp_path / "run", steps=(100, 200, 300, 200), returns=(1, 2, 3, 4))
+def cells(change):
+    """Changes the cells of one row, the one of step 900, of ten."""
+
+    def spoil(lines):
+        lines[9] = ",".join(change(lines[9].split(",")))
+        return lines
+
+    return spoil
+
+
+DAMAGED = {  # what happens to the lines of evaluations.csv, the header first, and what is said
+    "a field short": (cells(lambda row: row[:5] + row[6:]), "line 10 has 13 values for 14 columns"),
+    "a field too many": (cells(lambda row: row[:5] + ["0", *row[5:]]), "line 10 has 15 values for 14 columns"),
+    "NUL bytes in a return": (cells(lambda row: [*row[:5], "9\0\0.0", *row[6:]]), "has '9\\x00\\x00.0' for return_mean"),
+    "a line of NUL bytes": (lambda lines: [*lines[:9], "\0" * 40, *lines[9:]], "line 10 has 1 values for 14 columns"),
+    "a garbled return": (cells(lambda row: [*row[:5], "1x9.0", *row[6:]]), "line 10 has '1x9.0' for return_mean"),
+    "no return": (cells(lambda row: [*row[:5], "", *row[6:]]), "line 10 has '' for return_mean"),
+    "a garbled length": (cells(lambda row: [*row[:7], "#REF!", *row[8:]]), "line 10 has '#REF!' for length"),
+    "underscores": (cells(lambda row: [*row[:5], "1_99", *row[6:]]), "line 10 has '1_99' for return_mean"),
+    "too many digits": (cells(lambda row: [*row[:5], "1e999", *row[6:]]), "line 10 has '1e999' for return_mean"),
+    "no step": (cells(lambda row: ["", *row[1:]]), "line 10 has '' for env_steps"),
+    "a step of nan": (cells(lambda row: ["nan", *row[1:]]), "line 10 has nan for env_steps, expected a whole number"),
+    "half a step": (cells(lambda row: ["900.5", *row[1:]]), "line 10 has 900.5 for env_steps, expected a whole number"),
+    "a step that lost a digit": (cells(lambda row: ["90", *row[1:]]), "line 10 has step 90 after step 800"),
+    "a step twice": (lambda lines: [*lines[:9], lines[8], *lines[9:]], "line 10 has step 800 after step 800"),
+    "two lines in one": (lambda lines: [*lines[:8], lines[8] + lines[9], lines[10]], "line 9 has 27 values"),
+    "a quotation mark": (cells(lambda row: ['"' + row[0], *row[1:]]), "line 11 has 1 values for 14 columns"),
+    "a column named twice": (lambda lines: [lines[0].replace("jerk", "length"), *lines[1:]], "line 1 names a column twice"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
+def test_damaged_evaluations_are_named_and_the_run_left_out(tmp_path, kind):
+    spoil, why = DAMAGED[kind]
+    file = make_run(tmp_path / "run") / "evaluations.csv"
+    lines = file.read_bytes().decode().split("\r\n")[:-1]
+    file.write_bytes("\r\n".join([*spoil(lines), ""]).encode())
     record = only(tmp_path)
-    assert record.steps.tolist() == [100, 200, 300] and record.returns.tolist() == [1, 4, 3]
-    assert "twice" in record.notes[0]
+    (problem,) = record.problems
+    assert problem.startswith("evaluations.csv is damaged: line ") and why in problem
+    assert record.diverged is None and record.steps.tolist() == list(STEPS[: record.steps.size])
+    assert record.returns.tolist() == record.steps.tolist()  # up to the damage, as written
+
+
+def test_numbers_as_python_and_spreadsheets_write_them_are_no_damage(tmp_path):
+    folder = make_run(tmp_path / "run", returns=[1, "-2.5e-07", "+3.", ".5", "1E+03", 6, 7, 8, 9, 10])
+    text = (folder / "evaluations.csv").read_text().replace("\n\n", "\n")
+    (folder / "evaluations.csv").write_text(text + "\n")  # an empty line at the end
+    record = only(tmp_path)
+    assert record.returns.tolist() == [1, -2.5e-07, 3, 0.5, 1000, 6, 7, 8, 9, 10]
+    assert not record.problems and not record.notes
 
 
 def broken(folder, kind):

@@ -48,6 +48,7 @@ class TagCurve(NamedTuple):
     method: str
     runs: int
     curve: Curve  # against x; the interval is NaN with a single run, or where runs do not differ
+    each: tuple[tuple[np.ndarray, np.ndarray], ...] = ()  # x and values [n] of every run
 
 
 class TagCurves(NamedTuple):
@@ -99,7 +100,7 @@ def make_curves(roots: Sequence[Path], options: Options) -> TagCurves:
             lines = [line for line in lines if line[0].size]
             curve = _mean(lines, f"{tag} of {method} on {task}", options, notes)
             if curve is not None:
-                found.append(TagCurve(tag, task, method, len(lines), curve))
+                found.append(TagCurve(tag, task, method, len(lines), curve, tuple(lines)))
     if not found:
         raise TaacError("there is nothing to draw:\n  " + "\n  ".join(notes.lines()))
     return TagCurves(found, options, notes.lines())
@@ -170,8 +171,10 @@ def _records(roots: Sequence[Path]) -> list[Record]:
 
 
 def _series(record: Record) -> dict[str, Scalar]:
-    """All series of a run. Those in evaluations.csv replace the summaries."""
+    """All series of a run. Those in evaluations.csv replace the summaries, unless it is damaged."""
     table, found = record.evaluations, dict(record.scalars)
+    if any(problem.startswith(run_records.DAMAGED) for problem in record.problems):
+        return {tag: scalar for tag, scalar in found.items() if not tag.startswith("evaluation/")}
     for name in layout.COLUMNS:
         counts = name in ("env_steps", "seconds", "episodes", *_COUNTS.values())
         if not counts and np.isfinite(table[name]).any():

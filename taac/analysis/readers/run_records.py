@@ -19,6 +19,7 @@ from taac.runs import files, layout
 from taac.runs.layout import COLUMNS, MAX_NAME
 
 NO_EVALUATION = "it has no evaluation yet"
+DAMAGED = "evaluations.csv is damaged"
 _LONGEST_VALUE = 1000  # the most characters of a binding that is parsed
 _MARKS = (layout.RUN, layout.EVALUATIONS)  # a folder with either of them is a run folder
 
@@ -253,22 +254,17 @@ def _divergence(about: Mapping[str, Any], evaluations: Mapping[str, np.ndarray])
 def read_evaluations(folder: Path, problems: list[str], notes: list[str]) -> dict[str, np.ndarray]:
     """Reads the columns in `COLUMNS`, `[n]` each, by rising step. Appends to `problems` and `notes`.
 
-    A last line without line end is left out, because a number that lost digits still reads as a number. A missing column is
-    NaN. If a step occurs twice, the later row counts. Rows without a step are left out with a note. Rows with a step out of
-    range, or with a number beyond `events.LARGEST`, are left out with a problem.
+    A damaged file (`layout.read_evaluations`) is a problem, and is read up to the damage. A last line without line end is left
+    out with a note. A missing column is NaN. Rows with a step out of range, or with a number beyond `events.LARGEST`, are left
+    out with a problem.
     """
-    rows: dict[int, list[float]] = {}
+    rows = []
     for row in _rows(folder, problems, notes):
-        step = row[0]
-        if not math.isfinite(step):
-            _add(notes, "evaluations.csv has rows without a step, left out")
-        elif not 0 <= step <= events.MAX_STEP or any(events.LARGEST < abs(number) < math.inf for number in row):
-            _add(problems, f"evaluations.csv has rows with impossible numbers, the first at step {step:g}, left out")
+        if 0 <= row[0] <= events.MAX_STEP and not any(events.LARGEST < abs(number) < math.inf for number in row):
+            rows.append(row)
         else:
-            if int(step) in rows:
-                _add(notes, "evaluations.csv has steps that occur twice; the later row counts")
-            rows[int(step)] = row
-    table = np.array([rows[step] for step in sorted(rows)], dtype=np.float64).reshape(-1, len(COLUMNS))
+            _add(problems, f"evaluations.csv has rows with impossible numbers, the first at step {row[0]:g}, left out")
+    table = np.array(rows, dtype=np.float64).reshape(-1, len(COLUMNS))
     if not problems and not len(table):
         problems.append(NO_EVALUATION)
     return dict(zip(COLUMNS, table.T))
@@ -284,7 +280,9 @@ def _rows(folder: Path, problems: list[str], notes: list[str]) -> list[list[floa
         problems.append(f"evaluations.csv cannot be read: {error}")
         return []
     if table.torn:
-        notes.append("the last line of evaluations.csv is torn, left out")
+        notes.append("the last line of evaluations.csv is torn, left out; resuming the run mends it")
+    if table.damage:
+        problems.append(f"{DAMAGED}: {table.damage}")
     if needed := sorted({"env_steps", "return_mean"} & set(table.missing)):
         problems.append(f"evaluations.csv has no column {' or '.join(needed)}")
         return []
