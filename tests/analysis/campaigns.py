@@ -83,5 +83,32 @@ def make_campaign(root: Path, seeds=range(5), methods=tuple(EFFECTS), tasks=TASK
     return root
 
 
+THIRTEEN = (
+    "sac", "sac_ez", "sac_hybrid", "sac_krep", "sac_nrep", "sac_ntd", "sdar", "taac", "taac_1td", "taac_l", "taac_ntd", "taac_q",
+    "temporl",
+)  # fmt: skip
+FOUR_TASKS = ("Ant-v5", "HalfCheetah-v5", "Hopper-v5", "Walker2d-v5")  # with anchors
+
+
+def make_wide_campaign(
+    root: Path, methods=THIRTEEN, tasks=FOUR_TASKS, seeds=range(5), solved=False, evaluations=20
+) -> Path:
+    """Learning curves that rise and level off, of many methods; with `solved`, success rates in steps of 1/10."""
+    steps = tuple(1000 * (i + 1) // evaluations for i in range(evaluations))
+    rise = 1 / (1 + np.exp(-8 * (np.array(steps) / 1000 - 0.4)))
+    for t, task in enumerate(tasks):
+        for m, method in enumerate(methods):
+            for seed in seeds:
+                rng = np.random.default_rng((t, m, seed))
+                ends = min(1.0, 0.3 + 0.055 * ((5 * m + t) % 13) + rng.normal(scale=0.06))
+                curve = rise * ends + rng.normal(scale=0.02, size=evaluations)
+                returns = np.round(np.clip(curve, 0, 1), 1) if solved else 3000 * curve
+                make_run(
+                    root / task / method / f"seed_{seed}", method, task, seed, returns, steps,
+                    repeated=round(0.9 * m / len(methods), 3) * (0.8 + 0.04 * seed),
+                )  # fmt: skip
+    return root
+
+
 def listing(folder: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in sorted(folder.iterdir()) if p.is_file()}

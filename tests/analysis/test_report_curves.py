@@ -136,3 +136,13 @@ def test_many_unequal_points_become_even_ones_that_keep_the_ends():
     counts = [(np.sort(rng.choice(10_000, 300, replace=False)).astype(float), np.zeros(300)) for _ in range(3)]
     x = shared_points([counts])
     assert len(x) <= MOST_POINTS + 2 and (x == np.rint(x)).all()
+
+
+def test_single_runs_are_there_beside_their_mean_within_their_own_range(tmp_path):
+    make_run(tmp_path / "a", "sac", "Mine-v0", 0, [0, 10.12345, 20, 30], steps=STEPS, budget=400)
+    make_run(tmp_path / "b", "sac", "Mine-v0", 1, [4, 8, 50, 70], steps=(100, 200, 300, 500), budget=400)
+    (row,) = [c for c in make_report(tmp_path, Options())["curves"] if (c["axis"], c["measure"]) == ("env_steps", "return_mean")]
+    (of,) = row["methods"]
+    assert row["x"] == [100, 200, 300, 400]
+    assert of["each"] == [[0, 10.12, 20, 30], [4, 8, 50, 60]]  # the second is interpolated at 400
+    assert of["estimate"] == [2, pytest.approx(9.061725), 35, 45]

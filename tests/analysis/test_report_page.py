@@ -14,12 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from taac.analysis import styles
 from taac.analysis.report.content import make_report
 from taac.analysis.report.files import write_report
 from taac.analysis.report.page import FOLDER, SCRIPTS, html_page
 from taac.analysis.report.scores import Options
 from tests.analysis import browser
-from tests.analysis.campaigns import STEPS, make_campaign, make_run
+from tests.analysis.campaigns import STEPS, THIRTEEN, make_campaign, make_run, make_wide_campaign
 
 ROOT = Path(__file__).resolve().parents[2]
 # Names that would be markup, an end of the data, a placeholder of the template, or too wide for a phone.
@@ -194,11 +195,11 @@ def test_tables_have_the_numbers_of_report_json(page, content):
 @needs_browser
 def test_pairs_have_their_verdicts(page, content):
     for row, pair in zip(rows(page, "#pairs"), content["pairs"], strict=True):
-        assert [c["text"] for c in row[:3]] == [pair["task"], pair["x"], pair["y"]]
-        assert shows(row[3], pair["difference"]) and shows(row[6], pair["improvement"])
-        assert row[4]["text"] == ("paired" if pair["paired"] else "unpaired") and row[7]["text"] == pair["verdict"]
+        assert [c["text"] for c in row[:4]] == [pair["task"], pair["x"], pair["y"], pair["verdict"]]
+        assert shows(row[4], pair["difference"]) and shows(row[6], pair["improvement"])
+        assert row[7]["text"] == ("paired" if pair["paired"] else "unpaired")
         assert float(row[5]["estimate"]) == pair["p_holm"]
-    assert {row[7]["text"] for row in rows(page, "#pairs")} == {"better", "worse", "inconclusive"}
+    assert {row[3]["text"] for row in rows(page, "#pairs")} == {"better", "worse", "inconclusive"}
 
 
 @needs_browser
@@ -209,10 +210,10 @@ def test_over_tasks_with_anchors_and_their_source(page, content):
         for row, m in zip(rows(page, f"table.over-{measure}"), block["methods"], strict=True):
             assert row[0]["text"] == m["method"] and all(map(shows, row[1:], [m[measure][s] for s in order]))
     for row, pair in zip(rows(page, "#iqm-pairs"), block["pairs"], strict=True):
-        assert shows(row[2], pair["difference"]) and row[5]["text"] == pair["verdict"]
+        assert row[2]["text"] == pair["verdict"] and shows(row[3], pair["difference"])
     for row, given in zip(rows(page, "#improvement"), block["improvement"], strict=True):
-        assert [c["text"] for c in row[:3]] == [given["x"], given["y"], str(len(given["tasks"]))]
-        assert shows(row[3], given["improvement"])
+        assert [row[i]["text"] for i in (0, 1, 3)] == [given["x"], given["y"], str(len(given["tasks"]))]
+        assert shows(row[2], given["improvement"])
     anchors = [[task, f"{a['y0']:g}", f"{a['y1']:g}", a["source"]] for task, a in block["anchors"].items()]
     assert [[c["text"] for c in row] for row in rows(page, "#anchors")] == anchors
 
@@ -443,6 +444,118 @@ def test_profiles_are_read_too(page, content):
         assert numbers([text]) == pytest.approx([m["fraction"][0], m["low"][0], m["high"][0]], rel=1e-3)
 
 
+@needs_browser
+def test_single_runs_are_drawn_faintly_behind_the_means_and_can_be_hidden(page, content):
+    """Three seeds each; `late` is known from 500 on, and a run that diverged counts from there on as the worst."""
+    faint = "[...document.querySelectorAll('#curves svg.chart')[0].querySelectorAll('.run')]"
+    row = row_of(content, "Ant-v5", "env_steps")
+    assert page.evaluate(f"{faint}.length") == sum(len(m["each"]) for m in row["methods"]) == 12
+    assert float(page.evaluate(f"getComputedStyle({faint}[0]).opacity")) < 0.5
+    behind = "(a, b) => Boolean(a.compareDocumentPosition(b) & Node.DOCUMENT_POSITION_FOLLOWING)"
+    assert page.evaluate(f"({behind})({faint}.at(-1), document.querySelector('svg.chart .line'))")
+    (line,) = drawn(page)["null"]  # of the mean: the middle of the runs'
+    runs = page.evaluate(
+        "[...document.querySelectorAll('#curves svg.chart')[0].querySelectorAll('[data-runs-of=null] .run')]"
+        ".map(p => p.getAttribute('d').slice(1).split('L').map(q => Number(q.split(' ')[1])))"
+    )
+    np.testing.assert_allclose(np.mean(runs, axis=0), line[:, 1], atol=0.05)  # runs have four digits
+    page.click("input[name=runs] + span")
+    assert page.evaluate("document.querySelectorAll('.run').length") == 0
+    page.click("input[name=runs] + span")
+    assert page.evaluate(f"{faint}.length") == 12
+
+
+@needs_browser
+def test_a_term_is_explained_at_a_tap_and_by_the_keyboard(page, content):
+    assert {t["term"] for t in content["terms"]} >= {"Holm", "IQM", "stratified bootstrap", "Newcombe", "Welch", "Student's t"}
+    asked = "[...document.querySelectorAll('.term')].map(e => e.textContent)"
+    mentioned = {name.lower(): t["term"] for t in content["terms"] for name in t["names"]}
+    assert {mentioned[text.lower()] for text in page.evaluate(asked)} >= {"Holm", "IQM", "Newcombe", "pointwise", "anchors"}
+    opened = "document.querySelector('.explained:popover-open')?.textContent ?? null"
+    (holm,) = [i for i, t in enumerate(content["terms"]) if t["term"] == "Holm"]
+    assert page.evaluate(opened) is None
+    page.click(f"#verdicts .term[popovertarget=term-{holm}]")
+    assert page.evaluate(opened) == "Holm" + content["terms"][holm]["text"]
+    page.key("Escape")
+    assert page.evaluate(opened) is None
+    page.evaluate(f"document.querySelector('#verdicts .term[popovertarget=term-{holm}]').focus()")
+    page.key("Enter")
+    assert page.evaluate(opened).startswith("Holm")
+
+
+# --- Many methods ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory):
+    root = make_wide_campaign(tmp_path_factory.mktemp("wide"), tasks=("Ant-v5", "Hopper-v5"), seeds=range(3), evaluations=8)
+    content = make_report(root, Options(resamples=100))
+    (root / "report.html").write_text(html_page(content))
+    return root / "report.html", content
+
+
+LOOKS = """[...document.querySelectorAll('#curves svg.chart')[0].querySelectorAll('g.series')].map(g => {
+    const line = getComputedStyle(g.querySelector('.line')), mark = g.querySelector('.mark');
+    return [line.stroke, line.strokeDasharray, mark.getAttribute('d'), getComputedStyle(mark).fill]; })"""
+
+
+@needs_browser
+@pytest.mark.parametrize("dark", [False, True])
+def test_methods_look_on_the_page_as_in_the_pictures(chromium, wide, dark):
+    tab = browser.Page(chromium, dark=dark).open(wide[0])
+    looks = tab.evaluate(LOOKS)
+    assert len(looks) == len(THIRTEEN)
+    for number, (stroke, dash, marker, fill) in enumerate(looks):
+        style = styles.style(number)
+        color = style.dark if dark else style.color
+        assert stroke == fill == f"rgb({', '.join(str(int(color[i : i + 2], 16)) for i in (1, 3, 5))})"
+        lengths = [float(v) for v in re.findall(r"[\d.]+", dash)]
+        assert lengths == pytest.approx([2 * v for v in style.dash])
+        assert marker == styles.svg_markers(number + 1)[number]["marker"]
+    assert troubles(tab) == []
+
+
+OUTSIDE = """selector => [...document.querySelectorAll(selector)].filter(e => { const b = e.getBoundingClientRect();
+    return b.width > 0 && (b.left < 0 || b.right > document.documentElement.clientWidth); }).length"""
+
+
+@needs_browser
+def test_on_a_phone_every_verdict_is_on_screen_and_so_are_the_values_at_a_step(chromium, wide):
+    tab = browser.Page(chromium, width=390, height=780, mobile=True).open(wide[0])
+    assert tab.evaluate("document.documentElement.scrollWidth") == 390
+    tab.evaluate("document.querySelectorAll('#verdicts details, #over-tasks details').forEach(d => { d.open = true; })")
+    assert tab.evaluate("document.querySelectorAll('#verdicts .verdict').length") == 2 * 13 * 12 / 2
+    assert tab.evaluate(f"({OUTSIDE})('#verdicts td, #verdicts th[scope=row], .verdict')") == 0
+    labels = tab.evaluate("[...document.querySelector('#verdicts tbody tr').cells].map(c => c.dataset.label)")
+    assert labels[:4] == ["task", "X", "Y", "verdict on X"]
+    x, y = tab.center("#curves svg.chart")
+    for at in (x - 120, x - 10, x + 10, x + 150):
+        tab.mouse("mouseMoved", at, y)
+        box = tab.evaluate(
+            "(() => { const b = document.querySelector('#curves .readout').getBoundingClientRect(); "
+            "return [b.left, b.top, b.right, b.bottom, window.innerWidth, window.innerHeight]; })()"
+        )
+        assert 0 <= box[0] < box[2] <= box[4] and 0 <= box[1] < box[3] <= box[5], (at, box)
+        assert tab.evaluate("document.querySelectorAll('#curves .readout:not([hidden]) tr').length") == len(THIRTEEN)
+    assert tab.evaluate("document.documentElement.scrollWidth") == 390 and troubles(tab) == []
+
+
+@needs_browser
+def test_many_pairs_are_folded_up_and_with_a_baseline_those_without_it(chromium, wide, tmp_path):
+    tab = browser.Page(chromium).open(wide[0])
+    folded = "[...document.querySelectorAll('#verdicts details')].map(d => [d.open, d.querySelector('summary').textContent])"
+    decided = [sum(p["verdict"] != "inconclusive" for p in wide[1]["pairs"] if p["task"] == t) for t in ("Ant-v5", "Hopper-v5")]
+    assert tab.evaluate(folded) == [
+        [False, f"{task}: 78 pairs, {n} of them decided"] for task, n in zip(("Ant-v5", "Hopper-v5"), decided)
+    ]
+    given = {**wide[1], "options": {**wide[1]["options"], "baseline": "taac"}}
+    (tmp_path / "report.html").write_text(html_page(given))
+    tab = browser.Page(chromium).open(tmp_path / "report.html")
+    assert tab.evaluate(folded) == [[False, "132 pairs without taac"]]
+    assert len(rows(tab, "#pairs")) == 24 and all("taac" in (r[1]["text"], r[2]["text"]) for r in rows(tab, "#pairs"))
+    assert len(rows(tab, "#pairs-others")) == 132
+
+
 # --- For everybody --------------------------------------------------------------------------------
 
 
@@ -479,7 +592,7 @@ def test_everything_that_can_be_used_has_a_name(page):
 COLORS = """() => { const of = name => { const e = document.createElement('i'); e.style.color = `var(--${name})`;
     document.body.append(e); const c = getComputedStyle(e).color; e.remove(); return c.match(/\\d+/g).slice(0, 3).map(Number); };
     return Object.fromEntries(['paper', 'panel', 'ink', 'faint', 'accent', 'good', 'bad', 'warn-paper',
-        ...Array(10).keys()].map(n => [n, of(typeof n === 'number' ? 's' + n : n)])); }"""
+        ...Array(8).keys()].map(n => [n, of(typeof n === 'number' ? 'c' + n : n)])); }"""
 
 
 def contrast(a, b):
@@ -502,7 +615,8 @@ def test_light_and_dark_can_be_read(chromium, folder, dark):
     for name in ("ink", "faint", "accent", "good", "bad"):
         assert contrast(colors[name], colors["paper"]) >= 4.5, name
     assert contrast(colors["faint"], colors["panel"]) >= 4.5 and contrast(colors["ink"], colors["warn-paper"]) >= 4.5
-    for i in range(10):  # lines of curves
+    for i, color in enumerate(styles.DARK_COLORS if dark else styles.COLORS):  # lines of curves
+        assert colors[str(i)] == [int(color[at : at + 2], 16) for at in (1, 3, 5)]
         assert contrast(colors[str(i)], colors["panel"]) >= 3, i
     assert troubles(tab) == []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from taac.analysis.curves.tag_curves import AXES, TagCurve, TagCurves
 from taac.analysis.readers import run_records
 from taac.analysis.readers.events import Scalar
 from taac.analysis.readers.run_records import Record
+from taac.analysis.styles import add_legend, faint, line, shortened, style
 from taac.analysis.untrusted_text import csv_cell, literal_text
 from taac.errors import TaacError
 from taac.runs import durable
@@ -52,21 +53,23 @@ def _draw_run(path: Path, record: Record) -> Path:
     pyplot = _pyplot()
     steps, table, scalars = record.steps, record.evaluations, record.scalars
     figure, (top, bottom) = pyplot.subplots(2, 1, figsize=(8, 6.5), sharex=True, layout="constrained")
-    figure.suptitle(f"{record.task or ''}, seed {'?' if record.seed is None else record.seed}")
+    task, seed = record.task or "unknown task", "?" if record.seed is None else record.seed
+    figure.suptitle(f"{shortened(record.method, 60)} on {shortened(task, 60)}, seed {seed}")
+    greedy, exploring = style(0).color, style(1).color
     mean, deviation = table["return_mean"], table["return_std"]
-    top.fill_between(steps, mean - deviation, mean + deviation, color="C0", alpha=0.2, linewidth=0)
-    top.plot(steps, mean, color="C0", marker="o", markersize=3, label="greedy evaluation (band: 1 sd over episodes)")
-    bottom.plot(steps, table["fraction_repeated"], color="C0", marker="o", markersize=3, label="greedy evaluation")
+    top.fill_between(steps, mean - deviation, mean + deviation, color=greedy, alpha=0.2, linewidth=0)
+    top.plot(steps, mean, color=greedy, marker="o", markersize=3, label="greedy evaluation (band: 1 sd over episodes)")
+    bottom.plot(steps, table["fraction_repeated"], color=greedy, marker="o", markersize=3, label="greedy evaluation")
     for axis, tag in ((top, "rollout/return"), (bottom, "rollout/fraction_repeated")):
         if tag in scalars:
-            axis.plot(scalars[tag].env_steps, scalars[tag].value, color="C1", linewidth=1, alpha=0.8, label="exploring")
+            axis.plot(scalars[tag].env_steps, scalars[tag].value, color=exploring, linewidth=1, alpha=0.8, label="exploring")
     top.set_ylabel("return")
     bottom.set_ylabel("fraction of steps repeated")
     bottom.set_ylim(-0.02, 1.02)
     bottom.set_xlabel("environment steps")
     for axis in (top, bottom):
         axis.grid(alpha=0.3)
-        axis.legend(loc="best", fontsize="small")
+        axis.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize="small", frameon=False)
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=120)
     pyplot.close(figure)
@@ -128,22 +131,22 @@ def picture(found: TagCurves, form: str) -> bytes:
     """The curves as a figure: a row of panels for each tag, a column for each task, a line for each method."""
     tags = list(dict.fromkeys(of.tag for of in found.curves))
     tasks = sorted({of.task for of in found.curves})
-    methods = sorted({of.method for of in found.curves})
+    numbers = {method: number for number, method in enumerate(sorted({of.method for of in found.curves}))}
     if len(tags) > _MOST_ROWS:
         raise TaacError(f"{len(tags)} tags are too many for one figure (at most {_MOST_ROWS}); use fewer, or a .csv")
     pyplot = _pyplot()
     size = (max(6.5, 5.2 * len(tasks)), 3.2 * len(tags) + 0.8)
     figure, axes = pyplot.subplots(len(tags), len(tasks), figsize=size, squeeze=False, layout="constrained")
-    colors = {method: f"C{i % 10}" for i, method in enumerate(methods)}
     for row, tag in zip(axes, tags):
         for axis, task in zip(row, tasks):
             of = [c for c in found.curves if (c.tag, c.task) == (tag, task)]
             if of:
-                _panel(axis, of, colors)
-                axis.set(title=task, xlabel=AXES[found.options.x], ylabel=tag)
+                _panel(axis, of, numbers)
+                axis.set(title=shortened(task, 60), xlabel=AXES[found.options.x], ylabel=shortened(tag, 60))
             else:
                 axis.set_axis_off()
     figure.suptitle(_caption(found), fontsize="small")
+    add_legend(figure, {number: _label(method, found.curves) for method, number in numbers.items()}, "method (runs)")
     file = io.BytesIO()
     with pyplot.rc_context({"svg.hashsalt": "taac"}):
         figure.savefig(file, format=form, dpi=110, metadata={"Date": None} if form == "svg" else {"Software": None})
@@ -151,21 +154,28 @@ def picture(found: TagCurves, form: str) -> bytes:
     return file.getvalue()
 
 
-def _panel(axis: Any, curves: list[TagCurve], colors: Mapping[str, str]) -> None:
+def _panel(axis: Any, curves: list[TagCurve], numbers: Mapping[str, int]) -> None:
+    band, run = faint(len(curves))
     for of in curves:
         x, mean, low, high = of.curve
-        marker = "o" if x.size <= 50 else ""
-        label, color = f"{of.method} ({of.runs})", colors[of.method]
-        axis.fill_between(x, low, high, color=color, alpha=0.2, linewidth=0)
-        axis.plot(x, mean, color=color, linewidth=1.2, marker=marker, markersize=2.5, label=label)
-    axis.legend(loc="best", fontsize="small", title="method (runs)", title_fontsize="small")
+        drawn = line(numbers[of.method], x.size)
+        for points in of.each if of.runs > 1 else ():
+            axis.plot(*points, color=drawn["color"], linewidth=0.6, alpha=run)
+        axis.fill_between(x, low, high, color=drawn["color"], alpha=band, linewidth=0)
+        axis.plot(x, mean, **drawn)
     axis.grid(alpha=0.3)
+
+
+def _label(method: str, curves: Sequence[TagCurve]) -> str:
+    """A method with the number of its runs, or their range over the panels."""
+    runs = sorted({of.runs for of in curves if of.method == method})
+    return f"{method} ({runs[0]})" if len(runs) == 1 else f"{method} ({runs[0]} to {runs[-1]})"
 
 
 def _caption(found: TagCurves) -> str:
     interval = f"{found.options.confidence:.0%} interval (Student t, at each point by itself)"
     several = any(of.runs > 1 for of in found.curves)
-    what = f"mean over runs, band: {interval}" if several else "single runs, no interval"
+    what = f"mean over runs, band: {interval}; single runs are faint" if several else "single runs, no interval"
     return f"{what}\nsmoothing: {found.smoothing}"
 
 

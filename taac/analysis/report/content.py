@@ -14,7 +14,7 @@ from typing import Any
 from taac import __version__
 from taac.analysis.readers import comparable, groups, run_records
 from taac.analysis.readers.run_records import Record
-from taac.analysis.report import anchors, checks, curves, diverged, statements
+from taac.analysis.report import anchors, checks, curves, diverged, statements, terms
 from taac.analysis.report.over_tasks import over_tasks
 from taac.analysis.report.scores import (
     Options,
@@ -80,6 +80,7 @@ def make_report(root: Path, options: Options) -> dict[str, Any]:
         "curves": curves.curves(scores, options.confidence),
         "warnings": warnings,
     }
+    content["terms"] = terms.terms()
     content["statements"] = statements.statements(plain(content))
     return plain(content)
 

@@ -24,11 +24,11 @@ Run = tuple[np.ndarray, np.ndarray]  # x and values, [n] each, x rising
 
 
 def curves(scores: Mapping[str, Mapping[str, Scores]], confidence: float) -> list[dict[str, Any]]:
-    """Returns a row for each task, measure and axis: `x` `[n]`, and for each method `estimate`, `low` and `high` `[n]`.
+    """Returns a row for each task, measure and axis: `x` `[n]`, and for each method `estimate`, `low`, `high` `[n]` and `each`.
 
     A curve is the mean over the runs of its method with a pointwise interval. It is NaN outside the range that all of these
-    runs cover; nothing is extrapolated. All methods are evaluated at the same x (`shared_points`), for comparison. Numbers
-    have seven digits.
+    runs cover; nothing is extrapolated. All methods are evaluated at the same x (`shared_points`), for comparison. `each`
+    `[runs][n]` are the single runs, NaN outside their own range. Numbers have seven digits, those of single runs four.
     """
     return [
         _row(task, measure, axis, methods, confidence)
@@ -47,7 +47,8 @@ def _row(task: str, measure: str, axis: str, methods: Mapping[str, Scores], conf
         if np.isfinite(drawn.estimate).any():
             bounds = FRACTION if measure in FRACTIONS else (-math.inf, math.inf)
             numbers = {name: _short(np.clip(getattr(drawn, name), *bounds)) for name in ("estimate", "low", "high")}
-            found.append({"method": method, "runs": len(of), **numbers})
+            each = [_short(values, digits=4) for values in interpolate(of, x)]
+            found.append({"method": method, "runs": len(of), **numbers, "each": each})
     return {"task": task, "measure": measure, "axis": axis, "x": _short(x), "methods": found}
 
 
@@ -97,6 +98,7 @@ def _curve(runs: Sequence[Run], x: np.ndarray, confidence: float) -> Curve:
     return learning_curve(x, values, confidence=confidence)
 
 
-def _short(values: np.ndarray) -> list[float | int]:
-    """Rounds to seven digits, which is finer than any drawing. Whole numbers become integers."""
-    return [int(v) if v.is_integer() else float(f"{v:.7g}") for v in values.tolist()]
+def _short(values: np.ndarray, digits: int = 7) -> list[float | int]:
+    """Rounds to some digits, of which seven are finer than any drawing. Whole numbers become integers."""
+    rounded = [float(f"{v:.{digits}g}") for v in values.tolist()]
+    return [int(v) if v.is_integer() else v for v in rounded]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from taac.analysis.styles import add_legend, faint, line, shortened, style
 from taac.analysis.untrusted_text import literal_text
 
 NAMES = ("report_return.png", "report_repeated.png", "report_profile.png", "report_improvement.png")
@@ -19,15 +20,14 @@ def draw(content: dict[str, Any]) -> dict[str, bytes]:
     import matplotlib
 
     matplotlib.use("Agg")
-    methods = content["methods"]
-    colors = {m: f"C{i % 10}" for i, m in enumerate(methods)}
+    numbers = {method: number for number, method in enumerate(content["methods"])}
     found = {
-        "report_return.png": _curves(content, "return_mean", colors),
-        "report_repeated.png": _curves(content, "fraction_repeated", colors),
+        "report_return.png": _curves(content, "return_mean", numbers),
+        "report_repeated.png": _curves(content, "fraction_repeated", numbers),
     }
     block = content["over_tasks"]
     if block["profiles"]:
-        found["report_profile.png"] = _profile(block["profiles"], colors)
+        found["report_profile.png"] = _profile(block["profiles"], numbers)
     improvements = block["improvement"] or content["pairs"]
     known = [pair for pair in improvements if pair["improvement"]]
     if known:
@@ -35,53 +35,73 @@ def draw(content: dict[str, Any]) -> dict[str, bytes]:
     return found
 
 
-def _curves(content: dict[str, Any], measure: str, colors: dict[str, str]) -> bytes:
+def _curves(content: dict[str, Any], measure: str, numbers: Mapping[str, int]) -> bytes:
+    """The curves of every task: means, their bands and, faint, the single runs."""
     from matplotlib import pyplot
 
     of = [curve for curve in content["curves"] if curve["measure"] == measure and curve["axis"] == "env_steps"]
     steps = {task["task"]: task["step"] for task in content["tasks"]}
-    wide = min(3, len(of))
+    wide = 2 if len(of) == 4 else min(3, len(of))
     tall = -(-len(of) // wide)
     figure, axes = pyplot.subplots(tall, wide, figsize=(5.2 * wide, 3.8 * tall), squeeze=False, layout="constrained")
     for axis in axes.flat[len(of) :]:
         axis.remove()
     for axis, curve in zip(axes.flat, of):
-        x = curve["x"]
         for m in curve["methods"]:
-            color = colors[m["method"]]
-            estimate, low, high = (np.array(m[name], dtype=np.float64) for name in ("estimate", "low", "high"))
-            axis.fill_between(x, low, high, color=color, alpha=0.2, linewidth=0)
-            axis.plot(x, estimate, color=color, marker="o", markersize=2.5, label=f"{m['method']} ({m['runs']})")
+            _curve(axis, curve["x"], m, numbers[m["method"]], len(curve["methods"]))
         axis.axvline(steps[curve["task"]], color="0.6", linewidth=0.8, linestyle=":")
-        axis.set(title=curve["task"], xlabel=content["axes"]["env_steps"], ylabel=content["measures"][measure])
-        if curve["methods"]:
-            axis.legend(loc="best", fontsize="small", title="method (seeds)")
+        axis.set(title=shortened(curve["task"], 60), xlabel=content["axes"]["env_steps"])
+        axis.set_ylabel(content["measures"][measure])
         axis.grid(alpha=0.3)
+    several = any(m["runs"] > 1 for curve in of for m in curve["methods"])
+    means = f"mean over seeds, band: {content['options']['confidence']:.0%} interval; single runs are faint"
+    figure.suptitle(f"{content['measures'][measure]}: {means if several else 'single runs'}", fontsize="small")
+    runs = {m: [of["runs"] for curve in of for of in curve["methods"] if of["method"] == m] for m in numbers}
+    add_legend(figure, {numbers[m]: f"{m} ({_range(n)})" for m, n in runs.items() if n}, "method (seeds)")
     return _png(figure)
 
 
-def _profile(profiles: dict[str, Any], colors: dict[str, str]) -> bytes:
+def _curve(axis: Any, x: Sequence[float], of: dict[str, Any], number: int, methods: int) -> None:
+    """One method in one panel."""
+    drawn = line(number, len(x))
+    band, run = faint(methods)
+    estimate, low, high = (np.array(of[name], dtype=np.float64) for name in ("estimate", "low", "high"))
+    for values in of["each"] if of["runs"] > 1 else ():
+        axis.plot(x, np.array(values, dtype=np.float64), color=drawn["color"], linewidth=0.6, alpha=run)
+    axis.fill_between(x, low, high, color=drawn["color"], alpha=band, linewidth=0)
+    axis.plot(x, estimate, **drawn)
+
+
+def _range(counts: Sequence[int]) -> str:
+    low, high = min(counts), max(counts)
+    return f"{low}" if low == high else f"{low} to {high}"
+
+
+def _profile(profiles: dict[str, Any], numbers: Mapping[str, int]) -> bytes:
     from matplotlib import pyplot
 
     figure, axis = pyplot.subplots(figsize=(6, 4.2), layout="constrained")
+    tau = profiles["tau"]
     for of in profiles["methods"]:
-        color = colors[of["method"]]
-        axis.fill_between(profiles["tau"], of["low"], of["high"], color=color, alpha=0.15, linewidth=0, step="post")
-        axis.step(profiles["tau"], of["fraction"], color=color, where="post", label=of["method"])
+        drawn = line(numbers[of["method"]], len(tau))
+        band = faint(len(profiles["methods"]))[0] / 2  # intervals of profiles are wide, and overlap more than those of curves
+        axis.fill_between(tau, of["low"], of["high"], color=drawn["color"], alpha=band, linewidth=0, step="post")
+        axis.step(tau, of["fraction"], where="post", **drawn)
     axis.set(xlabel="normalised score t", ylabel="fraction of runs with a score above t", ylim=(-0.02, 1.02))
-    axis.legend(loc="best", fontsize="small")
     axis.grid(alpha=0.3)
+    add_legend(figure, {numbers[of["method"]]: of["method"] for of in profiles["methods"]}, "method")
     return _png(figure)
 
 
 def _improvement(pairs: Sequence[dict[str, Any]]) -> bytes:
     from matplotlib import pyplot
 
+    color = style(0).color
     figure, axis = pyplot.subplots(figsize=(6.5, 1.2 + 0.35 * len(pairs)), layout="constrained")
     for row, pair in enumerate(pairs):
         of = pair["improvement"]
-        axis.plot([of["low"], of["high"]], [row, row], color="C0", linewidth=6, alpha=0.3, solid_capstyle="butt")
-        axis.plot(of["estimate"], row, color="C0", marker="o")
+        axis.plot([of["low"], of["high"]], [row, row], color=color, linewidth=6, alpha=0.3, solid_capstyle="butt")
+        axis.plot(of["estimate"], row, color=color, marker="o")
     names = [f"{p['x']} > {p['y']}" + (f", {p['task']}" if "task" in p else "") for p in pairs]
     axis.set_yticks(range(len(pairs)), names)
     axis.invert_yaxis()

@@ -11,15 +11,21 @@ import string
 from pathlib import Path
 from typing import Any
 
+from taac.analysis import styles
+
 FOLDER = Path(__file__).with_name("html")
 SCRIPTS = ("chart.js", "page.js")  # in order
 
 
 def html_page(content: dict[str, Any]) -> str:
     """The text of report.html."""
-    template = string.Template(_read("page.html"))
-    return template.substitute(
-        style=_read("page.css"), script="\n".join(map(_read, SCRIPTS)), data=embedded_json(content)
+    data = embedded_json(content)
+    methods = len(content["methods"])
+    return string.Template(_read("page.html")).substitute(
+        style=f"{_read('page.css')}\n{styles.css(methods)}",
+        styles=json.dumps(styles.svg_markers(methods)),
+        script="\n".join(map(_read, SCRIPTS)),
+        data=data,
     )
 
 

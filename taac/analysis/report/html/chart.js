@@ -43,20 +43,33 @@ function stretches(...columns) {
   return found;
 }
 
-// Identifies a method by a colour, and by a dash pattern for readers who cannot see colours.
-const styleOf = (index) => `s${index % 10} d${index % 4}`;
+// Colour, dash and marker of a method are those of the pictures: the page holds them as STYLES and as classes.
+const styleOf = (index) => `m${index}`;
+
+function mark(index, x, y, size) {
+  return svg("path", { class: "mark", d: STYLES[index].marker, transform: `translate(${x} ${y}) scale(${size} ${-size})` });
+}
 
 function swatch(index) {
-  const line = svg("line", { class: "line", x1: 0, x2: 26, y1: 6, y2: 6 });
-  return svg("svg", { class: `swatch ${styleOf(index)}`, viewBox: "0 0 26 12", "aria-hidden": "true" }, line);
+  const line = svg("line", { class: "line", x1: 0, x2: 30, y1: 6, y2: 6 });
+  return svg("svg", { class: `swatch ${styleOf(index)}`, viewBox: "0 0 30 12", "aria-hidden": "true" }, line, mark(index, 15, 6, 4));
+}
+
+// The points of a curve that have a marker: every one of a few, else about ten, at other places by method.
+function marked(index, first, last, points) {
+  const every = Math.max(1, Math.ceil(points / 10));
+  const found = [];
+  for (let i = first; i <= last; i++) if (i % every === index % every) found.push(i);
+  return found;
 }
 
 class Chart {
-  // `shown` returns whether a method is shown. `show` sets the data:
-  // {x, xLabel, yLabel, series: [{method, index, estimate, low, high}], marker, step, range}
-  constructor(title, shown) {
+  // `shown` returns whether a method is shown, `withRuns` whether single runs are. `show` sets the data:
+  // {x, xLabel, yLabel, series: [{method, index, estimate, low, high, each}], marker, step, range}
+  constructor(title, shown, withRuns = () => false) {
     this.title = title;
     this.shown = shown;
+    this.withRuns = withRuns;
     this.cursor = null; // an index into x
     this.svg = svg("svg", { class: "chart", role: "slider", tabindex: "0", "aria-label": title });
     this.readout = el("div", { class: "readout", hidden: "" });
@@ -90,7 +103,8 @@ class Chart {
     this.svg.setAttribute("viewBox", `0 0 ${this.width} ${this.height}`);
     this.svg.replaceChildren();
     this.visible = series.filter((of) => this.shown(of.method));
-    const known = this.visible.flatMap((of) => [of.estimate, of.low, of.high].flat()).filter((y) => y !== null);
+    const runsOf = (of) => (this.withRuns() && of.each?.length > 1 ? of.each : []);
+    const known = this.visible.flatMap((of) => [of.estimate, of.low, of.high, ...runsOf(of)].flat()).filter((y) => y !== null);
     const box = { left: 54, right: this.width - 14, top: 12, bottom: this.height - 44 };
     if (!x.length || !known.length) {
       const told = series.length ? "no method is shown" : "not known on this axis";
@@ -109,7 +123,9 @@ class Chart {
       line.append(svg("title", {}, "compared here"));
       this.svg.append(line);
     }
-    for (const of of this.visible) this.svg.append(this.curve(of));
+    const crowd = this.visible.length > 6 ? "many" : "few";
+    this.svg.append(svg("g", { class: `runs ${crowd}` }, ...this.visible.map((of) => this.runs(of, runsOf(of)))));
+    this.svg.append(svg("g", { class: crowd }, ...this.visible.map((of) => this.curve(of))));
     this.over = svg("g", { class: "over" });
     this.svg.append(this.over);
     this.moveTo(this.cursor);
@@ -133,6 +149,13 @@ class Chart {
     this.svg.append(group);
   }
 
+  runs(of, each) {
+    const at = (column) => (i) => [this.xScale(this.data.x[i]), this.yScale(column[i])];
+    const lines = each.flatMap((run) => stretches(run).map(([first, last]) => this.path(first, last, at(run))));
+    const paths = lines.map((line) => svg("path", { class: "run", d: `M${line.map((p) => p.join(" ")).join("L")}` }));
+    return svg("g", { class: styleOf(of.index), "data-runs-of": of.method }, ...paths);
+  }
+
   curve(of) {
     const group = svg("g", { class: `series ${styleOf(of.index)}`, "data-method": of.method });
     const at = (column) => (i) => [this.xScale(this.data.x[i]), this.yScale(column[i])];
@@ -144,7 +167,8 @@ class Chart {
     for (const [first, last] of stretches(of.estimate)) {
       const line = this.path(first, last, at(of.estimate));
       if (last > first) group.append(svg("path", { class: "line", d: `M${line.map((p) => p.join(" ")).join("L")}` }));
-      else group.append(svg("circle", { class: "dot", cx: line[0][0], cy: line[0][1], r: 3 }));
+      const marks = last > first ? marked(of.index, first, last, this.data.x.length) : [first];
+      for (const i of marks) group.append(mark(of.index, ...at(of.estimate)(i), 3.5));
     }
     return group;
   }
@@ -208,9 +232,19 @@ class Chart {
         el("td", {}, bracket(of.low[this.cursor], of.high[this.cursor])));
     });
     this.readout.append(el("strong", {}, `${number(x[this.cursor])} ${xLabel}`), el("table", {}, el("tbody", {}, ...rows)));
-    const left = at < this.width / 2;
-    this.readout.style.left = left ? `${(100 * (at + 12)) / this.width}%` : "auto";
-    this.readout.style.right = left ? "auto" : `${(100 * (this.width - at + 12)) / this.width}%`;
+    this.place(at);
+  }
+
+  // Puts the values beside the cursor, on the side with more room, and always within the window.
+  place(at) {
+    const { style, offsetWidth: width, offsetHeight: height } = this.readout;
+    const plot = this.element.getBoundingClientRect();
+    const within = (value, low, high) => Math.max(low, Math.min(value, high));
+    const cursor = (at * plot.width) / this.width;
+    const left = cursor < plot.width / 2 ? cursor + 12 : cursor - 12 - width;
+    const margin = 6;
+    style.left = `${within(left, margin - plot.left, document.documentElement.clientWidth - margin - width - plot.left)}px`;
+    style.top = `${within(8, margin - plot.top, window.innerHeight - margin - height - plot.top)}px`;
   }
 
   told() {

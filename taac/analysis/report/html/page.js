@@ -2,6 +2,7 @@
 
 const report = JSON.parse(document.getElementById("data").textContent);
 const hidden = new Set(); // methods
+const drawn = { runs: true }; // whether single runs are drawn
 const charts = []; // every chart, to redraw when a method is shown or hidden
 const indexOf = (method) => report.methods.indexOf(method);
 const MEASURES = { final: "final return", area: "area under the curve" };
@@ -32,10 +33,50 @@ function table(caption, head, rows, attributes = {}) {
   return el("div", { class: "scroll", role: "region", tabindex: "0", "aria-label": caption }, made);
 }
 
+// A table whose rows become cards on a phone. Roles are written out, as the style sheet takes those of a table away there.
+function cards(caption, head, rows, attributes = {}) {
+  const made = table(caption, head, rows, { ...attributes, class: "cards", role: "table" });
+  const roles = { "thead, tbody": "rowgroup", tr: "row", "thead th": "columnheader", "tbody th": "rowheader", td: "cell" };
+  for (const [selector, role] of Object.entries(roles)) {
+    made.querySelectorAll(selector).forEach((part) => part.setAttribute("role", role));
+  }
+  made.querySelectorAll("tbody tr").forEach((row) => [...row.cells].forEach((of, i) => (of.dataset.label = head[i])));
+  return made;
+}
+
 function section(id, title, ...content) {
   document.getElementById("sections").append(el("li", {}, el("a", { href: `#${id}` }, title)));
   const made = el("section", { id, "aria-labelledby": `${id}-title` }, el("h2", { id: `${id}-title` }, title), ...content);
+  explain(made);
   document.getElementById("report").append(made);
+}
+
+// --- Terms
+
+// Makes the first mention of each term in a section a button that shows its explanation.
+const byName = new Map(report.terms.flatMap((t, i) => t.names.map((name) => [name.toLowerCase(), i])));
+const escaped = (text) => text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
+const longestFirst = [...byName.keys()].sort((a, b) => b.length - a.length);
+const mentions = new RegExp(`(?<![\\w])(?:${longestFirst.map(escaped).join("|")})(?![\\w])`, "i");
+
+function explain(part) {
+  const told = new Set();
+  const texts = [...part.querySelectorAll("caption, thead th, p, dt, dd")];
+  for (const node of texts.flatMap((of) => [...of.childNodes]).filter((of) => of.nodeType === Node.TEXT_NODE)) {
+    for (let rest = node, found; (found = mentions.exec(rest.data)); ) {
+      const term = byName.get(found[0].toLowerCase());
+      const mention = rest.splitText(found.index);
+      rest = mention.splitText(found[0].length);
+      if (told.has(term)) continue;
+      told.add(term);
+      mention.replaceWith(el("button", { type: "button", class: "term", popovertarget: `term-${term}` }, found[0]));
+    }
+  }
+}
+
+function explanations() {
+  const of = report.terms.map((t, i) => el("div", { id: `term-${i}`, class: "explained", popover: "" }, el("strong", {}, t.term), el("p", {}, t.text)));
+  document.body.append(...of);
 }
 
 // --- Sections
@@ -62,20 +103,43 @@ function warnings() {
   section("warnings", "Warnings", items);
 }
 
-const PAIR = ["X − Y", "by seed", "p (Holm)", "P(X > Y)", "verdict on X"];
+const PAIR = ["verdict on X", "X − Y", "p (Holm)", "P(X > Y)", "by seed"];
 const pairCells = (pair) => [
+  verdictCell(pair.verdict),
   valueCell(pair.difference),
-  cell(pair.paired ? "paired" : "unpaired"),
   el("td", { class: "value", "data-estimate": pair.p_holm }, number(pair.p_holm)),
   ...("improvement" in pair ? [valueCell(pair.improvement)] : []),
-  verdictCell(pair.verdict),
+  cell(pair.paired ? "paired" : "unpaired"),
 ];
 
+const MOST_PAIRS = 30; // in one table
+
+// Tables of pairs. With a baseline, those without it are folded up behind it; else many pairs are folded up by task.
+function pairsTables(id, caption, head, pairs, rowOf) {
+  const baseline = report.options.baseline ?? null;
+  const tableOf = (of, name, more = "") => cards(caption + more, head, of.map(rowOf), { id: name });
+  const folded = (title, of, name) => el("details", {}, el("summary", {}, title), tableOf(of, name, `: ${title}`));
+  const main = baseline === null ? pairs : pairs.filter((p) => p.x === baseline || p.y === baseline);
+  const others = pairs.filter((p) => !main.includes(p));
+  if (others.length) {
+    return [tableOf(main, id, `: those with ${baseline}`), folded(`${others.length} pairs without ${baseline}`, others, `${id}-others`)];
+  }
+  if (main.length <= MOST_PAIRS) return [tableOf(main, id)];
+  const tasks = [...new Set(main.map((p) => p.task))];
+  return tasks.map((task, i) => {
+    const of = main.filter((p) => p.task === task);
+    const decided = of.filter((p) => p.verdict === "better" || p.verdict === "worse").length;
+    const told = "verdict" in of[0] ? `, ${decided} of them decided` : "";
+    return folded(`${task ?? "all"}: ${of.length} pairs${told}`, of, `${id}-${i}`);
+  });
+}
+
 function verdicts() {
-  const rows = report.pairs.map((p) => [rowHead(p.task), cell(p.x, "name"), cell(p.y, "name"), ...pairCells(p)]);
-  section("verdicts", "Verdicts", rows.length
-    ? table("Differences of mean final returns, for every two methods on each task", ["task", "X", "Y", ...PAIR], rows, { id: "pairs" })
-    : el("p", {}, "There is only one method, so nothing to compare."));
+  const caption = "Differences of mean final returns, for every two methods on each task";
+  const row = (p) => [rowHead(p.task), cell(p.x, "name"), cell(p.y, "name"), ...pairCells(p)];
+  section("verdicts", "Verdicts", ...(report.pairs.length
+    ? pairsTables("pairs", caption, ["task", "X", "Y", ...PAIR], report.pairs, row)
+    : [el("p", {}, "There is only one method, so nothing to compare.")]));
 }
 
 function scores() {
@@ -127,13 +191,15 @@ function overTasks() {
     if (rows.length) parts.push(table(`Normalised ${name}, over tasks`, names, rows, { class: `over-${measure}` }));
   }
   if (block.pairs.length) {
-    const rows = block.pairs.map((p) => [rowHead(p.x), cell(p.y, "name"), ...pairCells(p)]);
-    parts.push(table("Differences of the IQM of final scores", ["X", "Y", ...PAIR.filter((n) => n !== "P(X > Y)")], rows, { id: "iqm-pairs" }));
+    const row = (p) => [rowHead(p.x), cell(p.y, "name"), ...pairCells(p)];
+    const head = ["X", "Y", ...PAIR.filter((n) => n !== "P(X > Y)")];
+    parts.push(...pairsTables("iqm-pairs", "Differences of the IQM of final scores", head, block.pairs, row));
   }
   if (block.profiles) parts.push(el("h3", {}, "Performance profiles"), el("div", { class: "panels" }, profiles(block.profiles)));
   if (block.improvement.length) {
-    const rows = block.improvement.map((i) => [rowHead(i.x), cell(i.y, "name"), cell(i.tasks.length), valueCell(i.improvement)]);
-    parts.push(table("Probability of improvement in the final return, mean over the tasks that both methods have", ["X", "Y", "tasks", "P(X > Y)"], rows, { id: "improvement" }));
+    const row = (i) => [rowHead(i.x), cell(i.y, "name"), valueCell(i.improvement), cell(i.tasks.length)];
+    const caption = "Probability of improvement in the final return, mean over the tasks that both methods have";
+    parts.push(...pairsTables("improvement", caption, ["X", "Y", "P(X > Y)", "tasks"], block.improvement, row));
   }
   if (block.left_out.length) parts.push(el("p", {}, `Left out because they have no anchors: ${block.left_out.join(", ")}.`));
   const anchors = Object.entries(block.anchors).map(([task, a]) => [rowHead(task), cell(a.y0), cell(a.y1), cell(a.source, "long")]);
@@ -150,7 +216,7 @@ function profiles(given) {
 // --- Curves
 
 function panel(title, data) {
-  const chart = new Chart(title, (method) => !hidden.has(method));
+  const chart = new Chart(title, (method) => !hidden.has(method), () => drawn.runs);
   charts.push(chart);
   const note = el("p", { class: "note" });
   const values = el("details", {}, el("summary", {}, "values"));
@@ -200,7 +266,7 @@ function curves() {
     return el("label", { class: "choice" }, input, el("span", {}, label));
   }));
   const controls = el("div", { class: "controls" }, legend(), choice("axis", "against", report.axes), choice("measure", "curve of", report.measures));
-  const about = "Means over seeds; bands are pointwise intervals. Point at a curve, or focus it and use the arrow keys, to read values; choose a method to hide or show it. A dotted line is the step at which the tables compare.";
+  const about = "Means over seeds; bands are pointwise intervals; faint lines are single runs. Point at a curve, or focus it and use the arrow keys, to read values; choose a method to hide or show it. A dotted line is the step at which the tables compare.";
   section("curves", "Learning curves", el("p", { class: "faint" }, about), controls, el("div", { class: "panels" }, ...panels));
 }
 
@@ -214,7 +280,13 @@ function legend() {
     });
     return button;
   });
-  return el("div", { class: "methods", role: "group", "aria-label": "methods shown" }, el("span", { class: "legend-title" }, "show"), ...buttons);
+  const single = el("input", { type: "checkbox", name: "runs", checked: "" });
+  single.addEventListener("change", () => {
+    drawn.runs = single.checked;
+    charts.forEach((chart) => chart.draw());
+  });
+  const runs = el("label", { class: "choice" }, single, el("span", {}, "single runs"));
+  return el("div", { class: "methods", role: "group", "aria-label": "methods shown" }, el("span", { class: "legend-title" }, "show"), ...buttons, runs);
 }
 
 // --- The end
@@ -234,7 +306,7 @@ function statements() {
   section("statistics", "How these numbers were made", el("dl", { class: "statements" }, ...items));
 }
 
-[head, warnings, verdicts, curves, scores, overTasks, repetition, runs, statements].forEach((part) => part());
+[head, warnings, verdicts, curves, scores, overTasks, repetition, runs, statements, explanations].forEach((part) => part());
 
 // Opens every list for printing.
 let opened = [];
