@@ -29,7 +29,7 @@ declares its tags in `summary_tags`.
 MACROS = """# Macros
 
 A task file defines these macros, and method files bind constructor arguments to them. Change one with
-`--gin_param "NAME = VALUE"`. A method need not use all of them; any other macro that nothing uses is an error.
+`--set NAME=VALUE`. A method need not use all of them; any other macro that nothing uses is an error.
 [Configuration](configuration.md) explains how task and method files compose.
 """
 

@@ -63,7 +63,8 @@ def refuse_unfollowed_schedule(binding: Binding, config: Config, trusted: bool) 
     expected = values.type_hints(gin_state.wrapped(binding.selector)).get(binding.name)
     found = None if expected is None else _schedule(binding.value, config)
     if found is not None and not values.mentions(expected, Schedule):
-        raise TaacError(f"{binding}: {binding.name} cannot follow a {found}; what can: {', '.join(_schedulable())}")
+        origin = values.source(binding, config.bindings)
+        raise TaacError(f"{origin}: {binding.parameter} cannot follow a {found}; what can: {', '.join(_schedulable())}")
 
 
 def _schedule(value: Any, config: Config) -> str | None:

@@ -14,6 +14,7 @@ import pytest
 
 from experiments import docs_tables
 from taac import configuration
+from taac.configuration import plain_words
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS, TAAC = ROOT / "docs", ROOT / "taac"
@@ -27,7 +28,7 @@ README_BYTES = 10_240
 FENCE = re.compile(r"^ *```.*?^ *```[^\n]*$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`([^`\n]+)`")
 PATH = re.compile(r"(?<![\w./-])(?:taac|gin|experiments|docs|tests)/[\w./*-]*\w")
-BINDING = re.compile(r"(?:^|--gin_param \"?)(?:\w+/)?(\w+)(?:\.(\w+))? ?=(?!=)", re.MULTILINE)
+BINDING = re.compile(r"(?:^|--gin_param \"?|--set \"?)(?:\w+/)?(\w+)(?:\.(\w+))? ?=(?!=)", re.MULTILINE)
 
 
 def names(pages: list[Path]) -> list[str]:
@@ -173,13 +174,20 @@ def parameters(configurable: str) -> frozenset[str] | None:
     return frozenset(dir(found)).union(*(inspect.signature(init).parameters for init in inits))
 
 
+@functools.cache
+def set_by_name() -> frozenset[str]:
+    """Parameters that `--set` knows without their constructor."""
+    configuration.load([])  # registers all
+    return frozenset(name for name, owners in plain_words.owners().items() if len(owners) == 1)
+
+
 def unknown_bindings(text: str) -> list[str]:
     """Bindings in a page's code that name no configurable, parameter or macro; references such as `Trainer.hooks` likewise."""
     unknown = []
     for code in code_of(text):
-        gin_like = code.startswith("```\n") or "--gin_param" in code or re.match(r"\w+\.\w+ = ", code)
+        gin_like = code.startswith("```\n") or "--gin_param" in code or "--set " in code or re.match(r"\w+\.\w+ = ", code)
         for name, parameter in BINDING.findall(code) if gin_like else []:
-            known = parameters(name) if parameter else {*configuration.TASK_MACROS, "NAME"}
+            known = parameters(name) if parameter else {*configuration.TASK_MACROS, *set_by_name(), "NAME"}
             if not OWN.fullmatch(name) and (known is None or (parameter or name) not in known):
                 unknown.append(f"{name}.{parameter}" if parameter else name)
         if reference := re.fullmatch(r"(\w+)\.(\w+)", code):
@@ -201,13 +209,15 @@ def test_every_binding_names_a_parameter(page):
 
 def test_unknown_bindings_are_found():
     text = (
-        '```\ntaac train --gin_param "Trainer.gone = 1" --gin_param "gama = 0.9" --gin_param "gamma = 0.9" \\\n'
+        '```\ntaac train --set gone=1 --set epsilon=1 --set max_repeat_steps=1 \\\n'
+        '    --gin_param "Trainer.gone = 1" --gin_param "gama = 0.9" --gin_param "gamma = 0.9" \\\n'
         '    --gin_param "Goner.x = 1" --gin_param "SacAlgorithm.dqda_clipping = 1"\n'
         "rate/LinearSchedule.ended = 1\nrate/LinearSchedule.end = @GoneSchedule()\n```\n"
         "`Trainer.gone_too` `Trainer.hooks` `TaacAlgorithm.random_step` `TimeStep.reward` `Learner.gone = 1`"
     )
     assert sorted(unknown_bindings(text)) == [
-        "@GoneSchedule", "Goner.x", "Learner.gone", "LinearSchedule.ended", "Trainer.gone", "Trainer.gone_too", "gama"
+        "@GoneSchedule", "Goner.x", "Learner.gone", "LinearSchedule.ended", "Trainer.gone", "Trainer.gone_too", "epsilon", "gama",
+        "gone",
     ]  # fmt: skip
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,19 +10,14 @@ import gin
 
 from taac import configuration
 from taac.campaigns.run import Run
+from taac.configuration import Asked
+from taac.configuration.asked import environment_of
 from taac.environments import single
 from taac.errors import TaacError
 from taac.runs import files, layout
 
-# Patterns of environment ids, by the task file whose published settings apply. All others use those of simple control.
-CATEGORIES: dict[str, str] = {
-    "locomotion": r"(Hopper|Ant|Walker2d|HalfCheetah)-v\d+",
-    "terrain": r"BipedalWalker(Hardcore)?-v\d+",
-    "manipulation": r"Fetch(Reach|Push|Slide|PickAndPlace)-v\d+",
-    "driving": r"CarRacing-v\d+|racetrack-v\d+",
-    "discrete_control": r"(CartPole|LunarLander|Acrobot)-v\d+",
-}
 _SHOWN = 10  # differences shown in a message
+NOTHING = Asked()
 
 
 @gin.configurable
@@ -35,9 +28,10 @@ class Comparison:
     task and method.
 
     Args:
-        methods: names of files in `gin/methods`.
-        tasks: environment ids. Each uses the settings of its `category`.
-        seeds, first_seed: the seeds are `first_seed`, ..., `first_seed + seeds - 1`.
+        methods: names of files in `gin/methods`, or .gin files.
+        tasks: environment ids, names of files in `gin/tasks`, or .gin files. An environment has the settings of the task file
+            that names it, or else of simple control.
+        seeds, first_seed: the seeds are `first_seed`, ..., `first_seed + seeds - 1`; or `seeds` lists them.
         task_params: bindings for the runs on one task, such as `{'Pendulum-v1': ('gamma = 0.98',)}`.
         method_params: bindings for the runs of one method. They override those of the task.
     """
@@ -46,30 +40,38 @@ class Comparison:
         self,
         methods: tuple[str, ...] = (),
         tasks: tuple[str, ...] = (),
-        seeds: int = 5,
+        seeds: int | Sequence[int] = 5,
         first_seed: int = 0,
         task_params: Mapping[str, tuple[str, ...]] | None = None,
         method_params: Mapping[str, tuple[str, ...]] | None = None,
     ):
-        if seeds < 1 or first_seed < 0:
-            raise TaacError(f"seeds must be 1 or more and first_seed 0 or more, got {seeds} and {first_seed}")
+        if isinstance(seeds, int):
+            if seeds < 1 or first_seed < 0:
+                raise TaacError(f"seeds must be 1 or more and first_seed 0 or more, got {seeds} and {first_seed}")
+            seeds = range(first_seed, first_seed + seeds)
+        elif first_seed:
+            raise TaacError(f"seeds are listed, so first_seed has no meaning, got {first_seed}: leave it out")
+        elif not seeds or min(seeds) < 0:
+            raise TaacError(f"seeds must be 0 or more, and at least one, got {tuple(seeds)}")
         self.methods, self.tasks = tuple(dict.fromkeys(methods)), tuple(dict.fromkeys(tasks))
-        self.seeds = range(first_seed, first_seed + seeds)
+        self.seeds = tuple(dict.fromkeys(seeds))
         self.task_params, self.method_params = dict(task_params or {}), dict(method_params or {})
 
     def params(self, task: str, method: str) -> tuple[str, ...]:
         """Returns the bindings that apply only to a method on a task."""
         return (*self.task_params.get(task, ()), *self.method_params.get(method, ()))
 
-    def files(self, task: str, method: str) -> list[str]:
-        return [f"gin/tasks/{category(task)}.gin", f"gin/methods/{method}.gin"]
+    def asked(self, task: str, method: str, seed: int, every: Asked) -> Asked:
+        """Returns the experiment of one run: what is asked of every run, with a task, a method, a seed and their bindings."""
+        params = (*self.params(task, method), *every.gin_params)
+        return every._replace(task=task, method=method, seed=seed, gin_params=params)
 
-    def check(self, bound: Comparison, gin_files: Sequence[str] = (), gin_params: Sequence[str] = ()) -> None:
+    def check(self, bound: Comparison, every: Asked = NOTHING) -> None:
         """Checks everything before any run begins. Reads the configuration of every method on every task.
 
         Args:
             bound: the comparison as bound by the gin files alone. It may have settings for tasks and methods not compared now.
-            gin_files, gin_params: passed to every run.
+            every: what is asked of every run: gin files, bindings and settings.
 
         Raises:
             TaacError: there is nothing to compare; an environment is unknown; there are settings for an unknown task or method;
@@ -82,44 +84,58 @@ class Comparison:
                 )
         _check_known("task", self.task_params, {*bound.tasks, *self.tasks})
         _check_known("method", self.method_params, {*bound.methods, *self.methods})
-        for task in self.tasks:
-            single.find_spec(task)
+        for env_name in filter(None, map(environment_of, self.tasks)):
+            single.find_spec(env_name)
         for method in self.methods:
             for task in self.tasks:
-                params = [*self.params(task, method), *gin_params]
-                configuration.load([*self.files(task, method), *gin_files], params).check_macros()
+                self.asked(task, method, self.seeds[0], every).load().check_macros()
 
-    def plan(self, root_dir: str | Path, gin_files: Sequence[str] = (), gin_params: Sequence[str] = ()) -> list[Run]:
+    def plan(self, root_dir: str | Path, every: Asked = NOTHING) -> list[Run]:
         """Returns the runs ordered by seed, so that the finished runs can be compared at any time.
 
         Each run has the folder `root_dir/<task>/<method>/seed_<n>` and the log `seed_<n>.log` beside it.
 
         Args:
-            gin_files, gin_params: passed to every run. They override the settings of task and method.
+            every: what is asked of every run. It overrides the settings of task and method.
+
+        Raises:
+            TaacError: two tasks or two methods would have the same folder.
         """
         runs = []
+        taken: dict[Path, Asked] = {}
         for seed in self.seeds:
             for task in self.tasks:
                 for method in self.methods:
-                    folder = Path(root_dir) / re.sub(r"[^\w.-]+", "_", task) / method / f"seed_{seed}"
+                    asked = self.asked(task, method, seed, every)
+                    folder = layout.run_folder(root_dir, str(asked.task_name), str(asked.method_name), seed)
                     # A run that was just stopped may still hold the lock while it saves.
-                    command = [
-                        sys.executable,
-                        "-m",
-                        "taac",
-                        "train",
-                        "--root_dir",
-                        str(folder),
-                        "--lock_timeout",
-                        "120",
-                    ]
-                    for file in (*self.files(task, method), *gin_files):
-                        command += ["--gin_file", file]
-                    own = (f"create_environment.env_name = '{task}'", f"create_experiment.seed = {seed}")
-                    for param in (*self.params(task, method), *gin_params, *own):
-                        command += ["--gin_param", param]
-                    runs.append(Run(task, method, seed, folder, tuple(command)))
+                    train = [sys.executable, "-m", "taac", "train", "--root_dir", str(folder), "--lock_timeout", "120"]
+                    if (other := taken.setdefault(folder, asked)) is not asked:
+                        raise TaacError(
+                            f"{other.task} with {other.method} and {task} with {method} would have the same folder, {folder}; "
+                            "rename one of their files"
+                        )
+                    runs.append(Run(task, str(asked.method_name), seed, folder, (*train, *asked.words()), asked))
         return runs
+
+
+def parse_seeds(text: str | None) -> int | tuple[int, ...] | None:
+    """Returns the number of seeds that "5" stands for, or the seeds of "0,7" or "0,"; None if nothing is given.
+
+    Raises:
+        TaacError: it is neither, or the number is 0.
+    """
+    if text is None:
+        return None
+    try:
+        seeds = tuple(int(word) for word in text.removesuffix(",").split(","))
+    except ValueError as error:
+        raise TaacError(f"--seeds must be a number of seeds, such as 5, or a list of them, such as 0,7, got '{text}'") from error
+    if "," in text:
+        return seeds
+    if seeds[0] < 1:
+        raise TaacError(f"--seeds {text} is a number of seeds, which must be 1 or more; for the seed {text} alone, write {text},")
+    return seeds[0]
 
 
 def check_folders(runs: Sequence[Run]) -> None:
@@ -139,7 +155,7 @@ def check_folders(runs: Sequence[Run]) -> None:
         file = run.folder / layout.CONFIG
         if not file.exists() and not run.finished():  # not begun, or killed while starting; `taac train` handles both
             continue
-        asked = configuration.load(_after("--gin_file", run.command), _after("--gin_param", run.command))
+        asked = run.asked.load()
         try:
             held = configuration.load([str(file.absolute())], imports=asked.imports)
             found = asked.differences(held, ignored=("create_experiment.method",))
@@ -156,10 +172,6 @@ def check_folders(runs: Sequence[Run]) -> None:
             )  # fmt: skip
 
 
-def _after(flag: str, command: Sequence[str]) -> list[str]:
-    return [word for before, word in itertools.pairwise(command) if before == flag]
-
-
 def _check_known(what: str, params: Mapping[str, tuple[str, ...]], known: set[str]) -> None:
     for name in params:
         if name not in known:
@@ -167,9 +179,3 @@ def _check_known(what: str, params: Mapping[str, tuple[str, ...]], known: set[st
                 f"Comparison.{what}_params has '{name}', which is not in Comparison.{what}s"
                 f"{configuration.nearest(name, known)}; there are: {', '.join(sorted(known))}"
             )
-
-
-def category(env_name: str) -> str:
-    """Returns the task file whose settings apply to an environment."""
-    name = env_name.rpartition(":")[2]
-    return next((c for c, pattern in CATEGORIES.items() if re.fullmatch(pattern, name)), "simple_control")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+from taac.configuration import Asked
 from taac.runs import files, layout
 
 # First line of each attempt in the log. The output of earlier attempts stays above it.
@@ -17,10 +18,11 @@ class Run(NamedTuple):
     """One run of a comparison."""
 
     task: str  # environment id
-    method: str  # a file in gin/methods
+    method: str  # name of its file
     seed: int
     folder: Path
     command: tuple[str, ...]
+    asked: Asked = Asked()  # what the command trains
 
     @property
     def name(self) -> str:

@@ -11,12 +11,12 @@ from taac.commands import flags
 from taac.errors import TaacError
 
 if TYPE_CHECKING:
-    from taac.configuration import Config
+    from taac.configuration import Asked, Config
     from taac.training.trainer import Trainer
 
 
 def define_flags() -> None:
-    flags.define_gin()
+    flags.define_experiment()
     absl_flags.DEFINE_string(
         "env_name", None, "Check this environment for everything that training needs; report faults and how to fix them."
     )
@@ -28,16 +28,16 @@ def define_flags() -> None:
 
 
 def run() -> None:
-    asked = {"--gin_file": flags.FLAGS.gin_file, "--env_name": flags.FLAGS.env_name, "--batch": flags.FLAGS.batch}
-    given = [name for name, value in asked.items() if value]
-    if len(given) > 1:
-        raise TaacError(f"use only one of {', '.join(asked)}, got {' and '.join(given)}")
+    names = ("task", "method", "gin_file", "env_name", "batch")
+    given = [f"--{name}" for name in names if flags.FLAGS[name].value]
+    if len(given) > 1 and {"--env_name", "--batch"} & set(given):
+        raise TaacError(f"--env_name and --batch are for themselves, got {' and '.join(given)}")
     if flags.FLAGS.batch:
         _batch(Path(flags.FLAGS.batch))
     elif flags.FLAGS.env_name:
         _environment(flags.FLAGS.env_name)
     else:
-        _experiment(flags.gin_files())
+        _experiment(flags.asked())
 
 
 def _batch(path: Path) -> None:
@@ -61,13 +61,14 @@ def _environment(env_name: str) -> None:
     print(f"environment '{env_name}' can be trained on")
 
 
-def _experiment(gin_files: list[str]) -> None:
+def _experiment(asked: Asked) -> None:
+    asked.files()  # refuses what is missing or unknown before anything is imported
     from taac import configuration, registry
-    from taac.training import experiment, naming
+    from taac.training import experiment
     from taac.training.footprint import shares
 
     registry.register()
-    loaded = naming.load(gin_files, flags.FLAGS.gin_param)
+    loaded = asked.load()
     trainer = configuration.build(experiment.create_experiment)
     try:
         memory = shares(trainer)
@@ -75,6 +76,8 @@ def _experiment(gin_files: list[str]) -> None:
         trainer.close()
     loaded.check_used()
     taken = trainer.begin()
+    for line in asked.describe(loaded):
+        print(line)
     origins = loaded.origins()
     width = min(90, max(len(line) for line, _ in origins))
     for line, where in origins:

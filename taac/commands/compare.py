@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from taac.campaigns.launchers import Launcher
     from taac.campaigns.launchers.slurm import SlurmArray
     from taac.campaigns.run import Run
+    from taac.configuration import Asked
 
 SLURM = {"partition": "string", "time": "string", "mem": "string", "cpus": "integer", "gres": "string"}
 
@@ -31,9 +32,12 @@ def define_flags() -> None:
         "gin_file", [], "A comparison, such as experiments/simple_control.gin; flags override its bindings."
     )
     absl_flags.DEFINE_multi_string("gin_param", [], 'A gin binding for every run, such as "num_env_steps = 20000".')
-    absl_flags.DEFINE_string("methods", None, "Method files in gin/methods, separated by commas: sac,taac.")
-    absl_flags.DEFINE_string("tasks", None, "Environment ids, separated by commas: Pendulum-v1,Hopper-v5.")
-    absl_flags.DEFINE_integer("seeds", None, "Number of seeds; 5 by default.", lower_bound=1)
+    flags.define_settings()
+    absl_flags.DEFINE_string("methods", None, "Methods as in `taac train`, separated by commas: sac,taac.")
+    absl_flags.DEFINE_string("tasks", None, "Tasks as in `taac train`, separated by commas: Pendulum-v1,Hopper-v5.")
+    absl_flags.DEFINE_string("seeds", None, "The number of seeds, 5 by default; or the seeds, separated by commas: 0,7.")
+    for one in ("method", "task", "seed"):
+        absl_flags.DEFINE_alias(one, f"{one}s")
     absl_flags.DEFINE_integer("first_seed", None, "The first seed; 0 by default.", lower_bound=0)
     absl_flags.DEFINE_integer(
         "jobs", 0, "Number of runs at a time, each on one thread; 0 for as many as cores, or as the cluster has room for.",
@@ -56,8 +60,9 @@ def run() -> None:
     from taac.campaigns.campaign import Campaign
     from taac.campaigns.comparison import check_folders
 
-    comparison, array = read()
-    runs = comparison.plan(root_dir, given.gin_file, given.gin_param)
+    every = flags.asked_of_every_run()
+    comparison, array = read(every)
+    runs = comparison.plan(root_dir, every)
     check_folders(runs)
     if given.dry_run:
         slurm = given.launcher == "slurm"
@@ -75,24 +80,27 @@ def run() -> None:
         raise TaacError(f"{len(end.failed)} of {len(runs)} runs failed, see {record}; the same command runs them again")
 
 
-def read() -> tuple[Comparison, SlurmArray]:
+def read(every: Asked) -> tuple[Comparison, SlurmArray]:
     """Reads the comparison and the resources of a SLURM task from gin files, overridden by flags.
 
     Checks the configuration of every run.
+
+    Args:
+        every: what is asked of every run.
     """
     from taac import configuration, registry
-    from taac.campaigns.comparison import Comparison
+    from taac.campaigns.comparison import Comparison, parse_seeds
     from taac.campaigns.launchers.slurm import SlurmArray
 
     given = flags.FLAGS
     registry.register()
     configuration.load(given.gin_file)
     bound = configuration.build(Comparison)
-    chosen = {"methods": split(given.methods), "tasks": split(given.tasks), "seeds": given.seeds}
+    chosen = {"methods": split(given.methods), "tasks": split(given.tasks), "seeds": parse_seeds(given.seeds)}
     comparison = configuration.build(lambda: Comparison(**specified({**chosen, "first_seed": given.first_seed})))
     resources = {name: getattr(given, f"slurm_{name}") for name in (*SLURM, "setup", "options")}
     array = configuration.build(lambda: SlurmArray(**specified(resources)))
-    comparison.check(bound, given.gin_file, given.gin_param)
+    comparison.check(bound, every)
     return comparison, array
 
 

@@ -2,17 +2,58 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from absl import flags
 
 from taac.errors import TaacError
 from taac.runs.terminal import is_one_line
 
+if TYPE_CHECKING:
+    from taac.configuration import Asked, Config
+
 FLAGS = flags.FLAGS
 
 
-def define_gin() -> None:
-    flags.DEFINE_multi_string("gin_file", [], "A gin file; repeat for several, later ones win.")
+def define_experiment() -> None:
+    """Defines the flags that describe one experiment; `asked` reads them."""
+    flags.DEFINE_string(
+        "task",
+        None,
+        "An environment: a Gymnasium id, module:Id or module:Class. Or a task file: its name in gin/tasks, or any .gin file.",
+    )
+    flags.DEFINE_string("method", None, "A method: its name in gin/methods (see `taac list`), or a .gin file of your own.")
+    flags.DEFINE_integer("seed", None, "The seed of the run; 0 by default.", lower_bound=0)
+    define_settings()
+    flags.DEFINE_multi_string("gin_file", [], "A gin file, read after those of task and method; repeat for several.")
     flags.DEFINE_multi_string("gin_param", [], 'A gin binding, such as "gamma = 0.98"; repeat for several.')
+
+
+def define_settings() -> None:
+    flags.DEFINE_string("num_env_steps", None, "Environment steps of the whole run.")
+    flags.DEFINE_multi_string(
+        "set",
+        [],
+        "A setting in plain words, NAME=VALUE, such as learning_rate=1e-3, hidden_layers=128,128 or Learner.epsilon=1e-5; "
+        "repeat for several. It wins over files and --gin_param.",
+    )
+
+
+def asked_of_every_run() -> Asked:
+    """Returns what the flags ask of every run of a comparison."""
+    from taac.configuration import Asked
+
+    return Asked(None, None, tuple(FLAGS.gin_file), tuple(FLAGS.gin_param), tuple(FLAGS.set), FLAGS.num_env_steps)
+
+
+def asked() -> Asked:
+    """Returns the experiment that the flags describe."""
+    from taac.configuration import Asked
+
+    return Asked(
+        FLAGS.task, FLAGS.method, tuple(FLAGS.gin_file), tuple(FLAGS.gin_param), tuple(FLAGS.set), FLAGS.num_env_steps,
+        FLAGS.seed,
+    )  # fmt: skip
 
 
 def define_root_dir(about: str) -> None:
@@ -23,6 +64,21 @@ def root_dir() -> str:
     if not FLAGS.root_dir:
         raise TaacError("--root_dir is missing; it is the folder of the run")
     return folder("--root_dir", FLAGS.root_dir)
+
+
+def run_dir(asked: Asked) -> str | None:
+    """Returns --root_dir; None if it is to follow from task and method."""
+    if FLAGS.root_dir or not (asked.task and asked.method):
+        return root_dir()
+    return None
+
+
+def default_run_dir(asked: Asked, config: Config) -> str:
+    """Returns the folder of a run whose --root_dir is not given: `runs/<task>/<method>/seed_<n>`."""
+    from taac.runs import layout
+
+    seed = config.bound("create_experiment.seed", 0)
+    return str(layout.run_folder("runs", str(asked.task_name), str(asked.method_name), seed))
 
 
 def folder(flag: str, path: str) -> str:
@@ -39,11 +95,3 @@ def folder(flag: str, path: str) -> str:
         )
     return path
 
-
-def gin_files() -> list[str]:
-    if not FLAGS.gin_file:
-        raise TaacError(
-            "--gin_file is missing; give a task and a method, for example "
-            "--gin_file gin/tasks/simple_control.gin --gin_file gin/methods/taac.gin"
-        )
-    return FLAGS.gin_file

@@ -10,17 +10,19 @@ from collections.abc import Callable, Sequence
 
 from absl import app, flags, logging
 
+from taac import __version__
 from taac.commands.broken_pipe import BrokenPipeTolerant
 from taac.errors import RESUMABLE, Interrupted, TaacError
 from taac.runs.terminal import printable
 
 COMMANDS = {
-    "train": "train from gin files into a run folder, or resume the run that is there",
+    "train": "train a method on a task into a run folder, or resume the run that is there",
     "compare": "run methods x tasks x seeds, several at a time; called again, continue",
     "play": "load a run and play greedy episodes; can record a video and draw when the agent repeats",
     "report": "compare the runs below a folder: tables, verdicts, pictures and a page",
     "plot": "draw any summaries of any runs, averaged over seeds, to PNG, SVG or CSV",
     "check": "build an experiment without training, and describe it",
+    "list": "name the methods and tasks that --method and --task know",
 }
 # Commands that read the user's own gin files. The others may be called in untrusted folders, whose modules must not run.
 MAY_IMPORT = ("train", "compare", "check")
@@ -28,7 +30,7 @@ LONG = ("train", "compare")
 USAGE = (
     "usage: taac <command> [--flags]\n\ncommands:\n"
     + "\n".join(f"  {name:<9}{about}" for name, about in COMMANDS.items())
-    + "\n\nflags of a command: taac <command> --help\n"
+    + "\n\nflags of a command: taac <command> --help\nversion: taac --version\n"
 )
 
 
@@ -43,6 +45,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(USAGE, end="")
         sys.exit(0 if len(argv) >= 2 else 2)
     name = argv[1]
+    if name == "--version":
+        print(f"taac {__version__}")
+        sys.exit(0)
     if name not in COMMANDS:
         from difflib import get_close_matches
 

@@ -19,23 +19,31 @@ if TYPE_CHECKING:
 
 
 def define_flags() -> None:
-    flags.define_root_dir("The folder of the run: a new or empty folder, or one that holds the same run, unfinished.")
-    flags.define_gin()
+    flags.define_root_dir(
+        "The folder of the run: a new or empty folder, or one that holds the same run, unfinished. By default "
+        "runs/<task>/<method>/seed_<n>."
+    )
+    flags.define_experiment()
     absl_flags.DEFINE_float(
         "lock_timeout", 0.0, "Seconds to wait for another process that is training in the folder.", lower_bound=0.0
     )
 
 
 def run() -> None:
-    root_dir, gin_files = flags.root_dir(), flags.gin_files()
+    asked = flags.asked()
+    asked.files()  # refuses what is missing or unknown before anything is imported
+    root_dir = flags.run_dir(asked)
 
     from taac import configuration, registry
     from taac.runs.run_folder import RunFolder, now
-    from taac.training import experiment, naming
+    from taac.training import experiment
     from taac.training.interruption import Interruption
 
     registry.register()
-    loaded = naming.load(gin_files, flags.FLAGS.gin_param)
+    loaded = asked.load()
+    if root_dir is None:
+        root_dir = flags.default_run_dir(asked, loaded)
+        print(f"the run's folder: {root_dir}")
     trainer = configuration.build(experiment.create_experiment)
     try:
         loaded.check_used()

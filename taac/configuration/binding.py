@@ -38,10 +38,15 @@ class Binding(NamedTuple):
     @property
     def line(self) -> str:
         """The binding as a line of gin."""
+        return f"{self.parameter} = {self.value!r}"
+
+    @property
+    def parameter(self) -> str:
+        """What is bound: the name of a macro, or `Constructor.parameter`."""
         if self.is_macro:
-            return f"{self.scope} = {self.value!r}"
+            return self.scope
         scope = f"{self.scope}/" if self.scope else ""
-        return f"{scope}{short(self.selector)}.{self.name} = {self.value!r}"
+        return f"{scope}{short(self.selector)}.{self.name}"
 
     def __str__(self) -> str:
         return f"{self.where}: {self.line}"

@@ -10,12 +10,9 @@ import gin
 
 from taac.configuration import gin_state, values
 from taac.configuration.binding import Binding
-from taac.configuration.macros import TASK_MACROS
+from taac.configuration.macros import OF_COMPARE, TASK_MACROS
 from taac.configuration.names import enclosing_scopes, nearest, short
 from taac.errors import TaacError
-
-# Configurables of `taac compare`, not of an experiment.
-OF_COMPARE = ("taac.campaigns.comparison.", "taac.campaigns.launchers.")
 
 
 class Config:
@@ -40,6 +37,12 @@ class Config:
     def macros(self) -> Mapping[str, Any]:
         """Value of each macro by name."""
         return {b.scope: b.value for b in self.bindings.values() if b.is_macro}
+
+    def bound(self, name: str, default: Any = None) -> Any:
+        """Returns what a parameter such as `create_experiment.seed` is bound to, with macros replaced, or else the default."""
+        configurable, _, parameter = name.rpartition(".")
+        found = self.bindings.get(("", gin_state.match(configurable).selector, parameter))
+        return default if found is None else self.resolve(found.value)[1]
 
     def resolve(self, value: Any) -> tuple[bool, Any]:
         """Returns (True, the value with its macros replaced), or (False, a placeholder) if the value must be built first."""

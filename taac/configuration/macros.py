@@ -1,4 +1,4 @@
-"""The macros of task files."""
+"""The macros of task files, and what else is known by name."""
 
 # Macros that a task file defines and method files refer to, with their meaning. A method need not use all of them, so only
 # these may stay unused.
@@ -27,3 +27,6 @@ TASK_MACROS: dict[str, str] = {
     "evaluation_episodes": "episodes an evaluation",
     "checkpoint_interval": "environment steps between checkpoints",
 }
+
+# Configurables of `taac compare`, not of an experiment.
+OF_COMPARE = ("taac.campaigns.comparison.", "taac.campaigns.launchers.")

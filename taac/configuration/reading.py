@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import taac
-from taac.configuration import gin_state, values
+from taac.configuration import gin_state, plain_words, values
 from taac.configuration.binding import Binding
 from taac.configuration.config import Config
 from taac.configuration.macros import TASK_MACROS
 from taac.configuration.names import nearest
+from taac.configuration.plain_words import Setting
 from taac.errors import TaacError
 
 MAX_BYTES = 1 << 20  # of a gin file, about 100 times the longest
@@ -36,8 +37,9 @@ def load(
     gin_params: Sequence[str] = (),
     trusted: bool = True,
     imports: Collection[str] | None = None,
+    settings: Sequence[Setting] = (),
 ) -> Config:
-    """Reads gin files in order, then parameters. Later bindings replace earlier ones.
+    """Reads gin files in order, then parameters, then settings. Later bindings replace earlier ones.
 
     A file is searched for in the working directory, then in the repository or package (`gin/tasks/simple_control.gin`). An
     included file is searched for in the repository or package, then beside the file that includes it.
@@ -49,9 +51,11 @@ def load(
             a check of `add_check` refuses, such as environments of unlisted packages.
         imports: the modules besides this package's own that the files may import. Included files are then refused. None: any
             module, if the files are trusted.
+        settings: in plain words. No two may set the same.
 
     Raises:
-        TaacError: a file is missing, the syntax is bad, a name is unknown, or a value has the wrong type.
+        TaacError: a file is missing, the syntax is bad, a name is unknown, a value has the wrong type, or two settings set the
+            same.
     """
     gin_state.clear()
     bindings: list[Binding] = []
@@ -64,18 +68,32 @@ def load(
         bindings += _read_file(path, ())
     for param in gin_params:
         bindings += _parse(param, "--gin_param", None, ())
+    bindings += _read_settings(settings, {b.scope for b in bindings if b.is_macro})
     config = Config(bindings, gin_state.imports())
     macros = config.macros
     for binding in config.bindings.values():
         _bounded(_check_writable, binding)
     for binding in config.bindings.values():
         _bounded(values.check_macros, binding, macros)
+    for binding in list(config.bindings.values()):
+        _bounded(values.make_whole, binding, config.bindings)
     for binding in config.bindings.values():
-        _bounded(values.check_type, binding, macros)
+        _bounded(values.check_type, binding, config.bindings)
         for check in _checks:
             _bounded(check, binding, config, trusted)
     _guarded("", lambda: gin_state.install((b.key, b.value) for b in config.bindings.values()))
     return config
+
+
+def _read_settings(settings: Sequence[Setting], macros: Collection[str]) -> list[Binding]:
+    found: dict[tuple[str, str, str], Setting] = {}
+    bindings = []
+    for setting in settings:
+        (binding,) = _parse(plain_words.to_gin(setting, macros), setting.flag, None, ())
+        if (other := found.setdefault(binding.key, setting)) is not setting:
+            raise TaacError(f"{other} and {setting} set the same, {binding.parameter}; give one of them")
+        bindings.append(binding)
+    return bindings
 
 
 def _bounded(check: Callable[..., None], binding: Binding, *arguments: Any) -> None:
@@ -105,13 +123,18 @@ def search_path() -> list[Path]:
 # Files ---------------------------------------------------------------------------------------------------------------
 
 
-def find_file(name: str) -> Path:
-    """Returns the path of a `--gin_file`.
+def find_file(name: str, asked_by: str = "--gin_file") -> Path:
+    """Returns the path of a gin file, which is searched for in the working directory, then in the repository or package.
 
     Raises:
-        TaacError: there is no such file.
+        TaacError: it does not exist; the message begins with `asked_by`, a flag.
     """
-    return _find(name, [Path()] + search_path(), f"--gin_file {name}")
+    return _find(name, [Path()] + search_path(), f"{asked_by} {name}")
+
+
+def places(name: str) -> set[str]:
+    """Returns "file:line" of every binding in a gin file and in those that it includes. Binds nothing."""
+    return {b.where for b in _read_file(find_file(name), ())}
 
 
 def _find(name: str, folders: Sequence[Path], asked_by: str) -> Path:

@@ -27,8 +27,8 @@ def resolve(value: Any, macros: Mapping[str, Any]) -> tuple[bool, Any]:
         value: a bound value.
         macros: value of each macro by name.
 
-    (True, the value), or (False, a placeholder) if it must be built first.
-        (True, the value), or (False, ...) if it must be built first.
+    Returns:
+        (True, the value), or (False, a placeholder) if it must be built first.
     """
     if isinstance(value, gin_state.Reference):
         macro = gin_state.macro_of(value)
@@ -59,36 +59,72 @@ def check_macros(binding: Binding, macros: Mapping[str, Any], seen: tuple[str, .
         check_macros(binding._replace(value=macros[name]), macros, (*seen, name))
 
 
-def check_type(binding: Binding, macros: Mapping[str, Any]) -> None:
+def source(binding: Binding, bindings: Mapping[tuple[str, str, str], Binding]) -> Binding:
+    """Returns the binding that gives a parameter its value: the last of the macros that it names, or itself.
+
+    The bindings must have passed `check_macros`, otherwise this may not end.
+    """
+    value = binding.value
+    macro = gin_state.macro_of(value) if isinstance(value, gin_state.Reference) and value.evaluate else None
+    return binding if macro is None else source(bindings[macro, gin_state.MACRO, "value"], bindings)
+
+
+def make_whole(binding: Binding, bindings: dict[tuple[str, str, str], Binding]) -> None:
+    """Replaces whole floats by ints if the parameter takes ints and no floats, as in `num_env_steps = 1e5`."""
+    origin = source(binding, bindings)
+    whole = _whole(origin.value)
+    if binding.is_macro or whole is origin.value:
+        return
+    expected = type_hints(gin_state.wrapped(binding.selector)).get(binding.name)
+    if expected is not None and problem(origin.value, expected) and not problem(whole, expected):
+        bindings[origin.key] = origin._replace(value=whole)
+
+
+def _whole(value: Any) -> Any:
+    """Returns the value with whole floats as ints; the same object if there are none."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if type(value) in (list, tuple):
+        parts = [_whole(part) for part in value]
+        return value if all(new is old for new, old in zip(parts, value)) else type(value)(parts)
+    return value
+
+
+def check_type(binding: Binding, bindings: Mapping[tuple[str, str, str], Binding]) -> None:
     """Refuses a value that does not fit the annotation of its parameter. Values that must be built first are not checked.
 
     Raises:
-        TaacError: names the binding's place, the expected type and what is wrong.
+        TaacError: names the place where the value is given, the expected type and what is wrong.
     """
     if binding.is_macro:
         return
     expected = type_hints(gin_state.wrapped(binding.selector)).get(binding.name)
-    known, value = resolve(binding.value, macros)
-    if expected is None or not known:
-        return
-    problem = None
-    if isinstance(value, bool) and bool not in (expected, *typing.get_args(expected)) and _is_number(expected):
-        problem = f"{value} is a bool"
-    else:
-        try:
-            typeguard.check_type(
-                value,
-                expected,
-                forward_ref_policy=typeguard.ForwardRefPolicy.IGNORE,
-                collection_check_strategy=typeguard.CollectionCheckStrategy.ALL_ITEMS,
-            )
-        except typeguard.TypeCheckError as error:
-            problem = str(error).splitlines()[0].rstrip(":")  # for a union, further lines list its members
-    if problem:
+    known, value = resolve(binding.value, {b.scope: b.value for b in bindings.values() if b.is_macro})
+    wrong = problem(value, expected) if expected is not None and known else None
+    if wrong:
         named = expected.__name__ if isinstance(expected, type) else str(expected)
         named = re.sub(r"\b(typing|taac)[.](\w+[.])*", "", named)
-        given = "" if value is binding.value else f" (which is {value!r})"
-        raise TaacError(f"{binding}{given} has the wrong type: expected {named}; {problem}")
+        origin = source(binding, bindings)
+        given = "" if value is origin.value else f" (which is {value!r})"
+        bound_to = "" if origin is binding else f" for {binding.parameter}"
+        one = f"; a list of one is written {(value,)!r}" if not problem((value,), expected) else ""
+        raise TaacError(f"{origin}{given} has the wrong type{bound_to}: expected {named}; {wrong}{one}")
+
+
+def problem(value: Any, expected: Any) -> str | None:
+    """Returns why a value does not fit an annotation; None if it does."""
+    if isinstance(value, bool) and bool not in (expected, *typing.get_args(expected)) and _is_number(expected):
+        return f"{value} is a bool"
+    try:
+        typeguard.check_type(
+            value,
+            expected,
+            forward_ref_policy=typeguard.ForwardRefPolicy.IGNORE,
+            collection_check_strategy=typeguard.CollectionCheckStrategy.ALL_ITEMS,
+        )
+    except typeguard.TypeCheckError as error:
+        return str(error).splitlines()[0].rstrip(":")  # for a union, further lines list its members
+    return None
 
 
 def _is_number(annotation: Any) -> bool:
@@ -107,6 +143,19 @@ def parameters(wrapped: Any) -> list[str]:
         p.name
         for level in levels
         for p in _signature(level).values()
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name != "self"
+    ]
+
+
+def own_parameters(wrapped: Any) -> list[str]:
+    """Returns the names of the parameters of a function, or of a class's constructor unless the class inherits it."""
+    if isinstance(wrapped, type):
+        inherited = {inspect.unwrap(base.__init__) for base in wrapped.__mro__[1:]}  # type: ignore[misc]
+        if inspect.unwrap(wrapped.__init__) in inherited:  # type: ignore[misc]
+            return []
+    return [
+        p.name
+        for p in _signature(wrapped).values()
         if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name != "self"
     ]
 

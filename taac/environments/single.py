@@ -90,11 +90,15 @@ def make_single(
     return env if reward_dim(env) is None else VectorReward(env)
 
 
-_HINT = "(create_environment.env_name is a registered id, or 'module:id' to import the module first)"
+_HINT = "(an environment is a registered id, 'module:id' to import the module first, or 'module:Class')"
 
 
 def find_spec(env_name: str) -> EnvSpec:
     """Finds the registered spec of an environment. A worker process that receives the spec needs no import to register it.
+
+    Args:
+        env_name: a registered id; `module:id`, whose module is imported first; or `module:Class`, which needs no
+            registration. A class has no limit of steps of its own, and no arguments but those of `env_kwargs`.
 
     Raises:
         TaacError: nothing is registered under the name, or the package that registers it is not installed.
@@ -105,7 +109,9 @@ def find_spec(env_name: str) -> EnvSpec:
         module = package.module
     try:
         if module:
-            importlib.import_module(module)
+            imported = importlib.import_module(module)
+            if name not in gymnasium.registry and isinstance(getattr(imported, name, None), type):
+                return _spec_of_class(env_name, getattr(imported, name))
         return gymnasium.spec(name)
     except ModuleNotFoundError as error:
         if package is not None and error.name == package.module:
@@ -115,6 +121,12 @@ def find_spec(env_name: str) -> EnvSpec:
         raise TaacError(f"cannot create environment '{env_name}': {error} {_HINT}") from error
     except gymnasium.error.Error as error:
         raise TaacError(f"cannot create environment '{env_name}': {error} {_HINT}") from error
+
+
+def _spec_of_class(env_name: str, found: type) -> EnvSpec:
+    if not issubclass(found, gymnasium.Env):
+        raise TaacError(f"environment '{env_name}' is the class {found.__qualname__}, which is no gymnasium.Env")
+    return EnvSpec(env_name, entry_point=env_name)
 
 
 def allowed_packages() -> tuple[str, ...]:

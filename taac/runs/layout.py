@@ -68,6 +68,12 @@ def is_name(value: Any) -> bool:
     return isinstance(value, str) and 0 < len(value) <= MAX_NAME and value.isprintable()
 
 
+def run_folder(root: str | Path, task: str, method: str, seed: int) -> Path:
+    """Returns the folder of one run of a task and a method below `root`. What is safe in a name stays, the rest becomes `_`."""
+    names = (re.sub(r"[^\w.-]+", "_", name).lstrip(".") or "_" for name in (task, method))
+    return Path(root, *names, f"seed_{seed}")
+
+
 def read_run(folder: Path) -> dict[str, Any]:
     """Returns the content of run.json.
 

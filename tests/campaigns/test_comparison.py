@@ -13,7 +13,8 @@ from taac.campaigns import comparison
 from taac.campaigns.comparison import Comparison
 from taac.campaigns.launchers.slurm import SlurmArray
 from taac.campaigns.run import ATTEMPT, Run
-from taac.configuration.config import OF_COMPARE
+from taac.configuration import Asked
+from taac.configuration.macros import OF_COMPARE
 from taac.errors import TaacError
 from taac.training import experiment
 from tests.campaigns.launched import POINT, SMALL, compare, finish
@@ -33,16 +34,8 @@ SHIPPED = sorted(p for p in (ROOT / "experiments").glob("*.gin") if "Comparison.
     ],
 )  # fmt: skip
 def test_the_settings_of_an_environment(env_name, expected):
-    assert comparison.category(env_name) == expected
-
-
-def test_every_category_is_a_task_file():
-    files = {path.stem for path in Path("gin/tasks").glob("*.gin")}
-    assert {*comparison.CATEGORIES, "simple_control"} == files
-    for name in files:
-        text = Path(f"gin/tasks/{name}.gin").read_text()
-        default = text.split("create_environment.env_name = '")[1].split("'")[0]
-        assert comparison.category(default) == name
+    (run,) = Comparison(("sac",), (env_name,), seeds=1).plan("R")
+    assert run.asked.files() == [f"gin/tasks/{expected}.gin", "gin/methods/sac.gin"]
 
 
 def words_after(run, flag):
@@ -50,8 +43,8 @@ def words_after(run, flag):
 
 
 def bound(run):
-    """What a run's files and parameters bind in the end."""
-    loaded = configuration.load(words_after(run, "--gin_file"), words_after(run, "--gin_param"))
+    """What a run's flags bind in the end."""
+    loaded = run.asked.load()
     return {
         b.scope if b.selector == "gin.macro" else f"{b.selector.rsplit('.', 1)[-1]}.{b.name}": b.value
         for b in loaded.bindings.values()
@@ -60,7 +53,7 @@ def bound(run):
 
 def test_a_plan_goes_seed_by_seed_and_every_command_is_a_configuration():
     asked = Comparison(("sac", "taac"), ("Pendulum-v1", "Hopper-v5"), seeds=2, first_seed=3)
-    runs = asked.plan("R", gin_params=["gamma = 0.9"])
+    runs = asked.plan("R", Asked(gin_params=("gamma = 0.9",)))
     assert [(r.seed, r.task, r.method) for r in runs[:5]] == [
         (3, "Pendulum-v1", "sac"), (3, "Pendulum-v1", "taac"), (3, "Hopper-v5", "sac"), (3, "Hopper-v5", "taac"),
         (4, "Pendulum-v1", "sac"),
@@ -69,7 +62,9 @@ def test_a_plan_goes_seed_by_seed_and_every_command_is_a_configuration():
     held = bound(runs[3])
     assert held["create_environment.env_name"] == "Hopper-v5" and held["create_experiment.seed"] == 3
     assert held["gamma"] == 0.9
-    assert words_after(runs[3], "--gin_file") == ["gin/tasks/locomotion.gin", "gin/methods/taac.gin"]
+    assert [words_after(runs[3], f"--{flag}") for flag in ("task", "method", "gin_param", "seed")] == [
+        ["Hopper-v5"], ["taac"], ["gamma = 0.9"], ["3"]
+    ]  # fmt: skip
 
 
 def test_the_nearer_setting_wins(tmp_path):
@@ -83,7 +78,7 @@ def test_the_nearer_setting_wins(tmp_path):
         task_params={"Pendulum-v1": ("batch_size = 22", "learning_rate = 0.02", "target_tau = 0.2")},
         method_params={"taac": ("learning_rate = 0.03", "target_tau = 0.3", "TaacAlgorithm.max_repeat_steps = 7")},
     )
-    plan = asked.plan("R", [str(file)], ["target_tau = 0.4"])
+    plan = asked.plan("R", Asked(gin_files=(str(file),), gin_params=("target_tau = 0.4",)))
     names = ("gamma", "batch_size", "learning_rate", "target_tau", "TaacAlgorithm.max_repeat_steps")
     found = {(r.task, r.method): tuple(bound(r).get(name) for name in names) for r in plan}
     assert found == {
@@ -96,8 +91,8 @@ def test_the_nearer_setting_wins(tmp_path):
 def test_a_shipped_comparison_is_without_mistakes(path):
     configuration.load([str(path)])
     held = configuration.build(Comparison)
-    held.check(held, [str(path)])
-    for run in held.plan("R", [str(path)]):
+    held.check(held, Asked(gin_files=(str(path),)))
+    for run in held.plan("R", Asked(gin_files=(str(path),))):
         assert bound(run)["create_environment.env_name"] == run.task
 
 
@@ -108,9 +103,9 @@ def test_the_comparison_of_simple_control_is_the_published_one():
     held = configuration.build(Comparison)
     assert held.methods == ("sac", "taac") and len(held.seeds) >= 5
     assert held.tasks == ("MountainCarContinuous-v0", "LunarLanderContinuous-v3", "InvertedDoublePendulum-v5")
-    for run in held.plan("R", [str(path)]):
-        plain = configuration.load(words_after(run, "--gin_file")[:2], words_after(run, "--gin_param")[-2:]).bindings
-        own = configuration.load(words_after(run, "--gin_file"), words_after(run, "--gin_param")).bindings
+    for run in held.plan("R", Asked(gin_files=(str(path),))):
+        plain = Asked(task=run.task, method=run.method, seed=run.seed).load().bindings
+        own = run.asked.load().bindings
         assert {k: b.value for k, b in own.items() if not k[1].startswith(OF_COMPARE)} == {
             k: b.value for k, b in plain.items()
         }
@@ -123,7 +118,7 @@ def test_the_comparison_of_simple_control_is_the_published_one():
         ("Comparison.methods = 'sac'", ["Comparison.methods", "wrong type"]),
         ("Comparison.seeds = 'five'", ["Comparison.seeds", "wrong type"]),
         ("Comparison.seeds = 0", ["seeds must be 1 or more"]),
-        ("Comparison.methods = ('sac', 'tac')", ["gin/methods/tac.gin", "did you mean 'gin/methods/taac.gin'"]),
+        ("Comparison.methods = ('sac', 'tac')", ["no method 'tac'", "did you mean 'taac'", "sac_ntd"]),
         ("Comparison.tasks = ('Pendulm-v1',)", ["Pendulm", "Pendulum"]),
         ("Comparison.task_params = {'Pendulum-v2': ('gamma = 0.9',)}", ["Pendulum-v2", "did you mean 'Pendulum-v1'"]),
         ("Comparison.task_params = {'Pendulum-v1': 'gamma = 0.9'}", ["Comparison.task_params", "wrong type"]),
@@ -144,7 +139,7 @@ def test_mistakes_in_a_gin_file_are_found(tmp_path, text, words):
         configuration.load([str(file)])
         held = configuration.build(Comparison)
         configuration.build(SlurmArray)
-        held.check(held, [str(file)])
+        held.check(held, Asked(gin_files=(str(file),)))
     assert all(word in str(caught.value) for word in words), caught.value
 
 
@@ -203,7 +198,7 @@ def test_of_a_log_of_gigabytes_the_end_is_read(tmp_path):
 def operative():
     """The config.gin that the first run of `planned` leaves."""
     run = planned(Path("R"), ["gamma = 0.9"])[0]
-    configuration.load(words_after(run, "--gin_file"), words_after(run, "--gin_param"))
+    run.asked.load()
     trainer = configuration.build(experiment.create_experiment)
     text = configuration.operative_config()
     trainer.close()
@@ -213,7 +208,7 @@ def operative():
 def planned(root, params, files=()):
     own = {"taac": ("TaacAlgorithm.max_repeat_steps = 7",)}
     asked = Comparison(("taac", "sac"), (POINT,), seeds=1, method_params=own)
-    return asked.plan(root, [str(file) for file in files], [*SMALL, *params])
+    return asked.plan(root, Asked(gin_files=tuple(map(str, files)), gin_params=(*SMALL, *params)))
 
 
 def leave(run, operative, status):

@@ -509,7 +509,7 @@ def test_bad_input_is_refused_before_any_work(tmp_path, kind):
         ([], 2, "usage: taac"),
         (["trian"], 2, "did you mean 'train'"),
         (["train", "--gin_file", "experiments/smoke.gin"], 1, "--root_dir is missing"),
-        (["train", "--root_dir", "run"], 1, "--gin_file is missing"),
+        (["train", "--root_dir", "run"], 1, "--task and --method are missing"),
         (["train", "--rootdir", "run"], 2, "rootdir"),
         (["train", "run"], 2, "unexpected arguments run"),
         (["train", "--root_dir", "run", "--gin_file", "nothing.gin"], 1, "nothing.gin"),
@@ -627,3 +627,34 @@ def test_a_run_json_alone_that_names_no_versions_is_no_run(tmp_path, versions):
     (tmp_path / "run" / "run.json").write_text(json.dumps({"versions": versions}))
     with pytest.raises(TaacError, match="holds no run of taac"):
         RunFolder(tmp_path / "run").open("a = 1\n")
+
+
+def test_short_flags_choose_the_folder_and_check_tells_what_they_stand_for(tmp_path):
+    short = ["--task", "Pendulum-v1", "--method", "taac", "--seed", "3", "--num_env_steps", "4e2"]
+    short += [word for p in SMALL[1:] for word in ("--set", p.replace(" ", "").replace("(8,)", "8,"))]
+    checked = taac("check", *short, cwd=tmp_path)
+    assert checked.returncode == 0, checked.stderr
+    lines = checked.stdout.splitlines()
+    assert "--method taac: gin/methods/taac.gin" in lines and "--num_env_steps: num_env_steps = 400" in lines
+    assert any(line.startswith("batch_size = 8 ") and line.endswith("# --set") for line in lines)
+    first = taac("train", *short, cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    folder = tmp_path / "runs" / "Pendulum-v1" / "taac" / "seed_3"
+    run = json.loads((folder / "run.json").read_text())
+    assert (run["status"], run["method"], run["seed"]) == ("finished", "taac", 3)
+    assert "\nnum_env_steps = 400\n" in (folder / "config.gin").read_text()
+    again = taac("train", *short, cwd=tmp_path)
+    assert again.returncode == 0 and "already holds this run" in again.stdout
+    other = taac("train", *short, "--set", "gamma=0.9", cwd=tmp_path)
+    assert other.returncode == 1 and "holds a run of another configuration" in other.stderr
+
+
+def test_list_and_version(tmp_path):
+    from taac import __version__
+    from taac.configuration import shipped
+
+    listed, version = taac("list", cwd=tmp_path), taac("--version", cwd=tmp_path)
+    assert listed.returncode == version.returncode == 0 and version.stdout == f"taac {__version__}\n"
+    for kind in ("methods", "tasks"):
+        for name, path in shipped.files(kind).items():
+            assert any(line.split() == [name, *shipped.about(path).split()] for line in listed.stdout.splitlines())

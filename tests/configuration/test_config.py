@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from pathlib import Path
 
 import gin
@@ -300,9 +299,26 @@ def test_a_misspelt_parameter_of_a_method_that_extends_another():
     refused(["SacNtdAlgorithm.acton_min_prob = 0.3"], "did you mean 'action_min_prob'", files=files)
 
 
-def test_wrong_type_in_a_file_names_file_and_line():
-    message = refused(["learning_rate = 'fast'"], "wrong type", "'fast'")
-    assert re.search(r"gin/common\.gin:\d+: Learner\.learning_rate", message)
+def test_a_value_of_the_wrong_type_is_blamed_where_it_is_given(tmp_path):
+    message = refused(["learning_rate = 'fast'"], "wrong type for Learner.learning_rate")
+    assert message.startswith("--gin_param: learning_rate = 'fast'") and "common.gin" not in message
+    path = tmp_path / "mine.gin"
+    path.write_text("rate = 'fast'\nlearning_rate = %rate\n")
+    message = refused([], "wrong type for Learner.learning_rate", files=(TASK, METHOD, path))
+    assert message.startswith(f"{path}:1: rate = 'fast'")
+
+
+@pytest.mark.parametrize("param", ["num_env_steps = 1e5", "Trainer.num_env_steps = 1e5", "num_env_steps = %steps"])
+def test_whole_floats_are_ints_where_ints_are_wanted(param):
+    loaded = configuration.load([TASK, METHOD], ["steps = 1e5", param, "hidden_layers = (1e2, 64)", "gamma = 1.0"])
+    (steps,) = [b for b in loaded.bindings.values() if b.parameter == "Trainer.num_env_steps"]
+    for name, value in (("steps", 100_000), ("hidden", (100, 64)), ("gamma", 1.0)):
+        asked = {"steps": steps.value, "hidden": loaded.macros["hidden_layers"], "gamma": loaded.macros["gamma"]}[name]
+        assert repr(loaded.resolve(asked)[1]) == repr(value)  # repr tells 1 from 1.0
+
+
+def test_floats_that_are_not_whole_stay_refused():
+    refused(["num_env_steps = 1e5", "batch_size = 2.5"], "batch_size = 2.5", "wrong type for Trainer.batch_size")
 
 
 @pytest.mark.parametrize(

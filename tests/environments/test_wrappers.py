@@ -189,3 +189,13 @@ def test_optional_packages_in_worker_processes(env_name, wrappers, shape):
 def test_worker_processes_with_these_wrappers_stay_light():
     code = "import sys, taac.environments.wrappers; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_class_needs_no_registration():
+    environment = create_environment("tests.toy_tasks:PointMass", num_envs=2, asynchronous=True)
+    environment.close()
+    assert environment.name == "tests.toy_tasks:PointMass"
+    with pytest.raises(TaacError, match=r"is no gymnasium\.Env"):
+        find_spec("collections:OrderedDict")
+    with pytest.raises(TaacError, match="doesn't exist"):
+        find_spec("tests.toy_tasks:PointMas")

@@ -69,3 +69,14 @@ def test_the_names_of_files_are_written_once():
             if isinstance(node, ast.Constant) and node.value in names:
                 found.add(path.relative_to(ROOT).as_posix())
     assert found == {"taac/runs/layout.py"}
+
+
+@pytest.mark.parametrize(
+    "task, method, folder",
+    [
+        ("Pendulum-v1", "taac", "Pendulum-v1/taac"), ("taac/Recall-v0", "sac", "taac_Recall-v0/sac"),
+        ("my.module:MyEnv", "sac", "my.module_MyEnv/sac"), ("../../etc", "..", "_.._etc/_"), ("a b\nc", ".git", "a_b_c/git"),
+    ],
+)  # fmt: skip
+def test_the_folder_of_a_run_is_safe_as_a_name(task, method, folder):
+    assert layout.run_folder("R", task, method, 3) == Path("R", folder, "seed_3")

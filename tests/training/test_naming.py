@@ -8,7 +8,8 @@ from taac import configuration
 from taac.errors import TaacError
 from taac.runs import layout
 from taac.runs.run_folder import RunFolder
-from taac.training import experiment, naming
+from taac.configuration import naming
+from taac.training import experiment
 from tests.methods import FILES
 
 TASK = "gin/tasks/simple_control.gin"

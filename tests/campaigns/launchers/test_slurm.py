@@ -16,6 +16,7 @@ from taac.campaigns.campaign import Campaign
 from taac.campaigns.comparison import Comparison
 from taac.campaigns.launchers import Outcome, slurm
 from taac.campaigns.run import Run
+from taac.configuration import Asked
 from taac.errors import TaacError
 from tests.campaigns.launched import POINT, SMALL, compare, evaluations, finish, processes, record, wait_for
 
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="SLURM's sc
 
 
 def array_of(root, params=(), methods=("taac",), **options):
-    runs = Comparison(methods, (POINT,), seeds=1).plan(root, gin_params=[*SMALL, *params])
+    runs = Comparison(methods, (POINT,), seeds=1).plan(root, Asked(gin_params=(*SMALL, *params)))
     script = Path(root) / "compare.sbatch"
     script.parent.mkdir(parents=True, exist_ok=True)
     script.write_text(slurm.SlurmArray(**options).script(runs, root))

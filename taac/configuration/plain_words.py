@@ -1,0 +1,104 @@
+"""Settings in plain words, `learning_rate=1e-3`, as the gin bindings that they stand for."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Collection
+from typing import NamedTuple
+
+from taac.configuration import gin_state, values
+from taac.configuration.macros import OF_COMPARE, TASK_MACROS
+from taac.configuration.names import nearest, short
+from taac.errors import TaacError
+
+
+class Setting(NamedTuple):
+    """A setting as it was given."""
+
+    flag: str  # such as "--set"
+    text: str  # NAME=VALUE
+
+    def __str__(self) -> str:
+        return f"{self.flag} {self.text}" if self.flag == "--set" else self.flag
+
+
+def to_gin(setting: Setting, macros: Collection[str]) -> str:
+    """Returns a setting as a line of gin.
+
+    Args:
+        setting: its name is a macro, `Constructor.parameter`, or a parameter that only one constructor has.
+        macros: the macros that the gin files define.
+
+    Raises:
+        TaacError: there is no `=` or no value, the name is unknown, or several constructors have the parameter.
+    """
+    name, equals, value = (part.strip() for part in setting.text.partition("="))
+    if not (name and equals and value):
+        raise TaacError(f"{setting}: expected NAME=VALUE without spaces, such as --set learning_rate=1e-3")
+    return f"{_full_name(setting, name, macros)} = {value_of(value)}"
+
+
+def value_of(text: str) -> str:
+    """Returns a value in plain words as a value of gin.
+
+    Numbers, `true`, `false` and `none` are what they say; `128,128` is a list, and `128,` one of a single number; other words
+    are text. What begins with a bracket, a quote, `@` or `%` is gin already.
+    """
+    text = text.strip()
+    if text[:1] in ("(", "[", "{", "'", '"'):
+        return text
+    if "," not in text:
+        return _word(text)
+    parts = text.removesuffix(",").split(",")
+    return f"({', '.join(_word(part.strip()) for part in parts)}{',' if len(parts) == 1 else ''})"
+
+
+def _word(text: str) -> str:
+    if text[:1] in ("@", "%", "'", '"'):
+        return text
+    known = {"true": "True", "false": "False", "none": "None"}.get(text.lower())
+    return known or _number(text) or repr(text)
+
+
+def _number(text: str) -> str | None:
+    for kind in (int, float):
+        try:
+            number = kind(text)
+        except ValueError:
+            continue
+        return repr(number) if isinstance(number, int) or math.isfinite(number) else None
+    return None
+
+
+def _full_name(setting: Setting, name: str, macros: Collection[str]) -> str:
+    if not re.fullmatch(r"(\w+/)*\w+(\.\w+)*", name):
+        raise TaacError(f"{setting}: '{name}' is no name; expected one such as learning_rate or Learner.epsilon")
+    if "." in name or name in macros or name in TASK_MACROS:
+        return name
+    known = owners()
+    found = known.get(name, [])
+    if not found:
+        raise TaacError(
+            f"{setting}: there is no macro and no parameter named '{name}'"
+            f"{nearest(name, [*macros, *TASK_MACROS, *known])}; docs/macros.md and `taac check` list names"
+        )
+    if len(found) > 1:
+        raise TaacError(f"{setting}: several constructors have '{name}'; write one of {', '.join(found)}")
+    return found[0]
+
+
+def owners() -> dict[str, list[str]]:
+    """Returns parameter -> `Constructor.parameter` of each constructor that takes it itself and does not just pass it on."""
+    found: dict[str, list[str]] = {}
+    for selector, wrapped in gin_state.configurables().items():
+        for name in values.own_parameters(wrapped) if not selector.startswith(OF_COMPARE) else ():
+            try:
+                gin_state.check_bindable("", selector, name)
+            except ValueError:
+                continue
+            if values.default(wrapped, name) is inspect.Parameter.empty:  # the caller supplies it
+                continue
+            found.setdefault(name, []).append(f"{short(selector)}.{name}")
+    return {name: sorted(names) for name, names in found.items()}

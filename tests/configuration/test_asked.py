@@ -1,0 +1,201 @@
+"""Experiments in short flags: which files and bindings they stand for, and what is refused."""
+
+from __future__ import annotations
+
+import gin
+import pytest
+
+from taac import configuration
+from taac.configuration import Asked, gin_state, plain_words, shipped
+from taac.configuration.plain_words import Setting
+from taac.errors import TaacError
+
+TASK, METHOD = "gin/tasks/simple_control.gin", "gin/methods/taac.gin"
+
+
+def values(config):
+    return {b.parameter: b.value for b in config.bindings.values()}
+
+
+def plainly(config):
+    """The bindings as text, in which references can be compared."""
+    return {name: repr(value) for name, value in values(config).items()}
+
+
+def refused(asked):
+    with pytest.raises(TaacError) as caught:
+        asked.load()
+    return str(caught.value)
+
+
+def test_short_flags_are_exactly_the_bindings_that_they_stand_for():
+    settings = ("learning_rate=1e-3", "hidden_layers=128,128", "Learner.epsilon=1e-5", "max_repeat_steps=7")
+    short = Asked("Pendulum-v1", "taac", settings=settings, num_env_steps="2e4", seed=3).load()
+    long = [
+        "create_environment.env_name = 'Pendulum-v1'", "num_env_steps = 20000", "create_experiment.seed = 3",
+        "learning_rate = 1e-3", "hidden_layers = (128, 128)", "Learner.epsilon = 1e-5", "TaacAlgorithm.max_repeat_steps = 7",
+    ]  # fmt: skip
+    assert plainly(short) == plainly(configuration.load([TASK, METHOD], long))
+    assert gin.query_parameter("%learning_rate") == 1e-3
+
+
+@pytest.mark.parametrize(
+    "text, value",
+    [
+        ("1e-3", 1e-3), ("20000", 20000), ("-3", -3), ("007", 7), ("2.", 2.0), ("128,128", (128, 128)), ("128,", (128,)),
+        ("128, 64", (128, 64)), ("true", True), ("False", False), ("none", None), ("0,none", (0, None)), ("cpu", "cpu"),
+        ("Pendulum-v1", "Pendulum-v1"), ("a b", "a b"), ("runs/a:actor,runs/b:critics", ("runs/a:actor", "runs/b:critics")),
+        ("it's", "it's"), ("'1'", "1"), ("(0, None)", (0, None)), ("{'critic': 1e-4}", {"critic": 1e-4}), ("nan", "nan"),
+        ("a=b", "a=b"), ("1e999", "1e999"), ("x\ny = 3", "x\ny = 3"),
+    ],
+)  # fmt: skip
+def test_values_in_plain_words(text, value):
+    loaded = configuration.load([], ["mine = 0"], settings=[Setting("--set", f"mine={text}")])
+    assert repr(loaded.macros["mine"]) == repr(value)  # repr tells True from 1 from 1.0
+
+
+@pytest.mark.parametrize("text, names", [("@AdamW", ["AdamW"]), ("@ICM, @RND", ["ICM", "RND"])])
+def test_references_in_plain_words(text, names):
+    loaded = configuration.load([], [f"mine = {plain_words.value_of(text)}"])
+    found = gin_state.references(loaded.macros["mine"])
+    assert [r.configurable.selector.rsplit(".", 1)[-1] for r in found] == names
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("learning_rte=1", ["--set learning_rte=1", "no macro and no parameter", "did you mean 'learning_rate'"]),
+        ("epsilon=1e-5", ["several constructors have 'epsilon'", "Learner.epsilon", "ZetaExplorer.epsilon"]),
+        ("learning_rate", ["--set learning_rate:", "NAME=VALUE"]),
+        ("=3", ["NAME=VALUE"]),
+        ("gamma=", ["NAME=VALUE"]),
+        ("ga mma=1", ["'ga mma' is no name"]),
+        ("gamma\nbatch_size=1", ["is no name"]),
+        ("Lerner.epsilon=1", ["--set", "did you mean 'Learner'"]),
+        ("Learner.epsilom=1", ["--set", "did you mean 'epsilon'"]),
+        ("environment=1", ["no parameter named 'environment'"]),  # the caller supplies it
+        ("batch_size=many", ["--set: batch_size = 'many'", "wrong type for Trainer.batch_size", "int"]),
+        ("hidden_layers=256", ["--set: hidden_layers = 256", "a list of one is written (256,)"]),
+        ("gamma=(1", ["--set", "syntax"]),
+    ],
+)
+def test_settings_that_are_refused(text, words):
+    message = refused(Asked("Pendulum-v1", "taac", settings=(text,)))
+    assert all(word in message for word in words), message
+
+
+def test_settings_win_over_files_and_parameters(tmp_path):
+    file = tmp_path / "mine.gin"
+    file.write_text("gamma = 0.1\nbatch_size = 1\nTrainer.explorer = @ZetaExplorer()\nwidth = 5\nhidden_layers = (%width,)\n")
+    params = ("batch_size = 2", "learning_rate = 0.2", "create_environment.env_name = 'CartPole-v1'")
+    asked = Asked("Pendulum-v1", "taac", (str(file),), params, ("learning_rate=0.3", "width=6"))
+    found = values(asked.load())
+    assert [found[name] for name in ("gamma", "batch_size", "learning_rate", "width")] == [0.1, 2, 0.3, 6]
+    assert found["create_environment.env_name"] == "Pendulum-v1"
+
+
+@pytest.mark.parametrize(
+    "more, words",
+    [
+        ({"settings": ("gamma=0.9", "gamma=0.8")}, ["--set gamma=0.9 and --set gamma=0.8", "give one"]),
+        ({"settings": ("seed=3",), "seed": 3}, ["--set seed=3 and --seed", "create_experiment.seed"]),
+        ({"settings": ("num_env_steps=3",), "num_env_steps": "3"}, ["--num_env_steps"]),
+        ({"settings": ("env_name=X",)}, ["--set env_name=X and --task"]),
+    ],
+)
+def test_two_flags_for_the_same_are_refused(more, words):
+    message = refused(Asked("Pendulum-v1", "taac", **more))
+    assert all(word in message for word in words), message
+
+
+@pytest.mark.parametrize(
+    "asked, words",
+    [
+        (Asked(), ["--task and --method are missing", "taac list"]),
+        (Asked(task="Pendulum-v1"), ["--method is missing beside --task Pendulum-v1", "sac_ntd"]),
+        (Asked(method="taac"), ["--task is missing beside --method taac"]),
+        (Asked("Pendulum-v1", "ppo"), ["--method ppo", "no method 'ppo'", "taac_ntd"]),
+        (Asked("Pendulum-v1", "tac"), ["did you mean 'taac'"]),
+        (Asked("Pendulum-v1", "mine/tac.gin"), ["--method mine/tac.gin: there is no file"]),
+        (Asked("mine/reach.gin", "taac"), ["--task mine/reach.gin: there is no file"]),
+        (Asked(gin_files=(TASK,)), ["there is no method", "--method taac", "taac list"]),
+        (Asked(gin_files=(METHOD,)), ["no value (a task file defines it"]),
+        (Asked(gin_files=("experiments/quick_compare.gin",)), ["there is no task", "for `taac compare`"]),
+        (Asked(method="sac", gin_files=("experiments/demo.gin",)), ["--method sac", "another", "gin/taac_base.gin:"]),
+    ],
+)
+def test_what_is_missing_or_unknown(asked, words):
+    message = refused(asked)
+    assert all(word in message for word in words), message
+
+
+def test_flags_and_files_combine(tmp_path):
+    """A task with a method's file, a whole experiment with other settings, and a method with a file that changes it."""
+    assert values(Asked("Hopper-v5", gin_files=(METHOD,)).load())["num_env_steps"] == 3_000_000
+    assert values(Asked(gin_files=("experiments/demo.gin",), settings=("gamma=0.5",)).load())["gamma"] == 0.5
+    file = tmp_path / "mine.gin"
+    file.write_text("create_agent.algorithm_ctor = @SdarAlgorithm\n")
+    found = values(Asked("Hopper-v5", "taac", (str(file),)).load())["create_agent.algorithm_ctor"]
+    assert found.configurable.selector.endswith(".SdarAlgorithm")
+    assert Asked("Hopper-v5", "taac", (METHOD,)).load()  # the same method twice
+
+
+def test_task_and_method_files_of_ones_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "reach.gin").write_text(f"include '{TASK}'\ncreate_environment.env_name = 'Reacher-v5'\n")
+    (tmp_path / "mine" / "slow.gin").write_text(f"include '{METHOD}'\nTaacAlgorithm.max_repeat_steps = 9\n")
+    asked = Asked("mine/reach.gin", "mine/slow.gin", seed=1)
+    found = values(asked.load())
+    assert found["create_environment.env_name"] == "Reacher-v5" and found["TaacAlgorithm.max_repeat_steps"] == 9
+    assert (asked.task_name, asked.method_name) == ("reach", "slow")
+
+
+def test_a_parameter_of_an_imported_module_is_known(tmp_path, monkeypatch):
+    (tmp_path / "taac_test_asked.py").write_text(
+        "import gin\n@gin.configurable\nclass Mine:\n    def __init__(self, own_width: int = 3):\n        pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "mine.gin").write_text("import taac_test_asked\n")
+    asked = Asked("Pendulum-v1", "taac", (str(tmp_path / "mine.gin"),), settings=("own_width=4",))
+    assert values(asked.load())["Mine.own_width"] == 4
+
+
+@pytest.mark.parametrize(
+    "task, file, told",
+    [
+        ("Hopper-v5", "locomotion", ""),
+        ("my_module:Ant-v4", "locomotion", ""),
+        ("racetrack-v0", "driving", ""),
+        ("terrain", "terrain", ""),
+        (TASK, "simple_control", ""),
+        ("Pendulum-v1", "simple_control", "no task file names Pendulum-v1, so it has the settings of simple_control"),
+        ("my_module:MyEnv", "simple_control", "no task file names my_module:MyEnv"),
+    ],
+)
+def test_the_description_tells_whose_settings_a_task_has(task, file, told):
+    asked = Asked(task, "taac", settings=("gamma=0.9",), seed=4)
+    first, *lines = asked.describe(asked.load())
+    assert first.startswith(f"--task {task}: gin/tasks/{file}.gin") and told in first and bool(told) == ("(" in first)
+    assert lines[0] == f"--method taac: {METHOD}"
+    assert {"--set: gamma = 0.9", "--seed: create_experiment.seed = 4"} <= set(lines)
+    assert (f"--task: create_environment.env_name = '{task}'" in lines) == (task not in (TASK, "terrain"))
+
+
+def test_a_default_task_keeps_its_environment():
+    assert values(Asked("terrain", "taac").load())["create_environment.env_name"] == "BipedalWalker-v3"
+
+
+def test_shipped_files_introduce_themselves():
+    assert {"sac", "taac", "sdar"} <= set(shipped.files("methods")) and "driving" in shipped.files("tasks")
+    for kind in ("methods", "tasks"):
+        for path in shipped.files(kind).values():
+            assert shipped.about(path).endswith("."), f"{path}: the first line is a sentence, which `taac list` prints"
+
+
+def test_every_task_file_names_its_environment_and_no_two_name_the_same():
+    named = [name for task in shipped.files("tasks") for name in shipped.environments(task)]
+    assert len(named) == len(set(named)) > 15
+    for task in shipped.files("tasks"):
+        default = values(configuration.load([f"gin/tasks/{task}.gin"]))["create_environment.env_name"]
+        assert shipped.task_of(default) == task
