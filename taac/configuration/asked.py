@@ -149,11 +149,11 @@ def method_file(method: str) -> str:
     if method.endswith(".gin"):
         return _own_file("--method", method)
     known = list(shipped.files("methods"))
-    name = f"gin/methods/{method}.gin"
+    name = f"gin/methods/{method}.gin"  # which the working directory may also have
     if method not in known and not Path(name).is_file():
         raise TaacError(
-            f"--method {method}: there is no method '{method}'{nearest(method, known)}; there are: {', '.join(known)}, or "
-            "give a .gin file of your own"
+            f"--method {method}: there is no method '{method}'{nearest(method, known)} Give a .gin file of your own, or one of "
+            + ", ".join(known)
         )
     return name
 

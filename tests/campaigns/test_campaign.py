@@ -181,7 +181,7 @@ def test_ctrl_c_stops_the_runs_and_nothing_is_left_at_work(tmp_path, number):
 @pytest.mark.parametrize(
     "more, words",
     [
-        ({"methods": "sac,tac"}, ["gin/methods/tac.gin", "did you mean 'gin/methods/taac.gin'"]),
+        ({"methods": "sac,tac"}, ["--method tac", "did you mean 'taac'?"]),
         ({"methods": ""}, ["--methods is missing", "Comparison.methods"]),
     ],
 )
