@@ -105,10 +105,8 @@ class Asked(NamedTuple):
 
     @property
     def method_name(self) -> str | None:
-        """The name of the method file; None if there is none in a folder `methods`."""
-        if self.method:
-            return Path(self.method).stem
-        return next((Path(f).stem for f in reversed(self.gin_files) if Path(f).parent.name == "methods"), None)
+        """The name of the method file; None without --method."""
+        return Path(self.method).stem if self.method and self.method.endswith(".gin") else self.method
 
     @property
     def task_name(self) -> str | None:

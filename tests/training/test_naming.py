@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from taac import configuration
+from taac.configuration import naming
 from taac.errors import TaacError
 from taac.runs import layout
 from taac.runs.run_folder import RunFolder
-from taac.configuration import naming
 from taac.training import experiment
 from tests.methods import FILES
 
