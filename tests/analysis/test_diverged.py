@@ -126,7 +126,7 @@ def test_all_diverged_is_no_comparison(tmp_path):
         make_report(tmp_path, Options())
 
 
-@pytest.mark.parametrize("policy", ["best", "", NAN, math.inf])
+@pytest.mark.parametrize("policy", ["best", "", NAN, math.inf, 1e200, -1e61])
 def test_policies_that_are_none(tmp_path, policy):
     campaign(tmp_path)
     with pytest.raises(TaacError, match="--diverged must be"):

@@ -412,17 +412,35 @@ def test_a_damaged_plan_is_reported(tmp_path, text):
     assert sum(w.startswith("compare.json cannot be read") for w in warnings) == 1
 
 
-def test_intervals_of_fractions_end_where_fractions_do(tmp_path):
+def test_intervals_end_where_their_quantities_do(tmp_path):
+    """Of max_run the runs have 1, 1, 99: a mean of 33.7 with a t interval from -107 to 174."""
     for seed, repeated in enumerate((0.0, 0.0, 0.9)):
-        make_run(tmp_path / str(seed), seed=seed, repeated=repeated, returns=np.array(STEPS) + 1000.0 * seed)
+        folder = make_run(tmp_path / str(seed), seed=seed, repeated=repeated, returns=np.array(STEPS) + 1000.0 * seed)
+        text = (folder / "evaluations.csv").read_text()
+        (folder / "evaluations.csv").write_text(text.replace(",5,", f",{99 if repeated else 1},"))
     content = make_report(tmp_path, Options())
-    of = method_of(content, "Hopper-v5", "sac")["repetition"]
+    of = {name: s["mean"] for name, s in method_of(content, "Hopper-v5", "sac")["repetition"].items()}
     for name in ("fraction_repeated", "fraction_same", "actor_calls_saved"):
-        mean = of[name]["mean"]
-        assert mean["estimate"] == pytest.approx(0.3) and (mean["low"], mean["high"]) == (0, 1), "0.3 -+ 1.3"
-    assert of["mean_run"]["mean"]["low"] < 0, "what is no fraction has no such ends"
+        assert of[name]["estimate"] == pytest.approx(0.3) and (of[name]["low"], of[name]["high"]) == (0, 1), "0.3 -+ 1.3"
+        assert of[name]["method"] == "Student t, cut to [0, 1]"
+    half = 4.30265 * (98**2 / 3) ** 0.5 / 3**0.5  # t of 2 degrees of freedom; the deviations are -32.7, -32.7, 65.3
+    assert (of["max_run"]["low"], of["max_run"]["high"]) == (1, pytest.approx(101 / 3 + half, rel=1e-5))
+    assert of["max_run"]["method"] == "Student t, cut to 1 or more"
+    assert of["mean_run"]["low"] == of["decisions"]["low"] == 1 and of["jerk"]["low"] == 0
+    final = method_of(content, "Hopper-v5", "sac")["final"]["mean"]
+    assert final["method"] == "Student t" and final["low"] < 0, "a return has no such ends"
     curve = next(c for c in content["curves"] if c["measure"] == "fraction_repeated" and c["axis"] == "env_steps")
     assert set(curve["methods"][0]["low"]) == {0} and set(curve["methods"][0]["high"]) == {1}
+
+
+def test_the_optimality_gap_is_not_negative(tmp_path):
+    for task, top in (("Ant-v5", 6000), ("Hopper-v5", 3800)):  # nearly solved, but for one run
+        for seed in range(3):
+            returns = np.linspace(0, top * (0.4 if seed == 0 else 1.1), 10)
+            make_run(tmp_path / f"{task}{seed}", "sac", task, seed, returns)
+    (of,) = make_report(tmp_path, Options())["over_tasks"]["methods"]
+    gap = of["final"]["optimality_gap"]
+    assert gap["low"] == 0 < gap["estimate"] < gap["high"] and gap["method"] == "Student t, cut to 0 or more"
 
 
 def test_the_page_says_where_intervals_do_not_hold(comparison):

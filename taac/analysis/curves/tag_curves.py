@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from taac.analysis import bounds
 from taac.analysis.curves.learning_curves import Curve, common_steps, interpolate, learning_curve
 from taac.analysis.readers import comparable, events, groups, run_records
 from taac.analysis.readers.events import Scalar
@@ -100,6 +101,8 @@ def make_curves(roots: Sequence[Path], options: Options) -> TagCurves:
             lines = [line for line in lines if line[0].size]
             curve = _mean(lines, f"{tag} of {method} on {task}", options, notes)
             if curve is not None:
+                low, high = bounds.cut(tag, curve.estimate, curve.low, curve.high)
+                curve = curve._replace(low=low, high=high)
                 found.append(TagCurve(tag, task, method, len(lines), curve, tuple(lines)))
     if not found:
         raise TaacError("there is nothing to draw:\n  " + "\n  ".join(notes.lines()))

@@ -7,7 +7,7 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -258,12 +258,12 @@ def read_evaluations(folder: Path, problems: list[str], notes: list[str]) -> dic
     out with a note. A missing column is NaN. Rows with a step out of range, or with a number beyond `events.LARGEST`, are left
     out with a problem.
     """
-    rows = []
-    for row in _rows(folder, problems, notes):
-        if 0 <= row[0] <= events.MAX_STEP and not any(events.LARGEST < abs(number) < math.inf for number in row):
-            rows.append(row)
-        else:
-            _add(problems, f"evaluations.csv has rows with impossible numbers, the first at step {row[0]:g}, left out")
+    found = _rows(folder, problems, notes)
+    wrong = [(row[0], why) for row in found if (why := _impossible(row))]
+    rows = [row for row in found if not _impossible(row)]
+    if wrong:
+        step, why = wrong[0]
+        problems.append(f"evaluations.csv has impossible numbers in {len(wrong)} row(s), the first at step {step:g}: {why}")
     table = np.array(rows, dtype=np.float64).reshape(-1, len(COLUMNS))
     if not problems and not len(table):
         problems.append(NO_EVALUATION)
@@ -291,6 +291,9 @@ def _rows(folder: Path, problems: list[str], notes: list[str]) -> list[list[floa
     return table.rows
 
 
-def _add(notes: list[str], note: str) -> None:
-    if note not in notes:
-        notes.append(note)
+def _impossible(row: Sequence[float]) -> str | None:
+    """The first number of a row that no run can have, and its column; None if there is none."""
+    if not 0 <= row[0] <= events.MAX_STEP:
+        return f"{row[0]:g} for env_steps"
+    far = ((number, name) for number, name in zip(row, COLUMNS) if events.LARGEST < abs(number) < math.inf)
+    return next((f"{number:g} for {name}" for number, name in far), None)

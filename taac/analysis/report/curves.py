@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from taac.analysis import bounds
 from taac.analysis.curves.learning_curves import Curve, interpolate, learning_curve
 from taac.analysis.readers.run_records import Record
-from taac.analysis.report.scores import FRACTION, FRACTIONS, Scores
+from taac.analysis.report.scores import Scores
 
 AXES = {
     "env_steps": "environment steps",
@@ -45,8 +46,8 @@ def _row(task: str, measure: str, axis: str, methods: Mapping[str, Scores], conf
     for method, of in runs.items():
         drawn = _curve(of, x, confidence)
         if np.isfinite(drawn.estimate).any():
-            bounds = FRACTION if measure in FRACTIONS else (-math.inf, math.inf)
-            numbers = {name: _short(np.clip(getattr(drawn, name), *bounds)) for name in ("estimate", "low", "high")}
+            low, high = bounds.cut(measure, drawn.estimate, drawn.low, drawn.high)
+            numbers = {"estimate": _short(drawn.estimate), "low": _short(low), "high": _short(high)}
             each = [_short(values, digits=4) for values in interpolate(of, x)]
             found.append({"method": method, "runs": len(of), **numbers, "each": each})
     return {"task": task, "measure": measure, "axis": axis, "x": _short(x), "methods": found}

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from taac.analysis.readers.events import LARGEST
 from taac.analysis.readers.run_records import Record
 from taac.analysis.report.anchors import Anchor
 from taac.errors import TaacError
@@ -25,9 +26,10 @@ _KEPT = ("env_steps", "updates", "training_decisions", "seconds", "episodes")  #
 
 
 def check_policy(policy: str | float) -> None:
-    """Raises TaacError unless it is "worst", "leave_out" or a finite return."""
-    if not (policy in (WORST, LEAVE_OUT) if isinstance(policy, str) else math.isfinite(policy)):
-        raise TaacError(f"--diverged must be {WORST}, {LEAVE_OUT} or a finite return, got {policy!r}")
+    """Raises TaacError unless it is "worst", "leave_out" or a return that a run may have."""
+    if not (policy in (WORST, LEAVE_OUT) if isinstance(policy, str) else abs(policy) <= LARGEST):
+        finite = f"a finite return, at most {LARGEST:g} in size"
+        raise TaacError(f"--diverged must be {WORST}, {LEAVE_OUT} or {finite}, got {policy!r}")
 
 
 def parse(text: str) -> str | float:

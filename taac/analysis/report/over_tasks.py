@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from taac.analysis import bounds
 from taac.analysis.report.anchors import Anchor
 from taac.analysis.report.scores import (
     Options,
@@ -74,7 +75,7 @@ def _normalized(
 
 def _aggregates(measures: Mapping[str, list[np.ndarray]], options: Options) -> dict[str, Any]:
     return {
-        name: {statistic: interval_of(measures[name], statistic, options) for statistic in AGGREGATES}
+        name: {s: bounds.cut_interval(s, interval_of(measures[name], s, options)) for s in AGGREGATES}
         if name in measures
         else None
         for name in ("final", "area")

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from taac.analysis import bounds
 from taac.analysis.curves.learning_curves import area_under_curve
 from taac.analysis.readers.run_records import Record
 from taac.analysis.statistics import scores as statistics
@@ -30,7 +31,6 @@ REPETITION = (
     "fraction_repeated", "mean_run", "max_run", "decisions", "length", "jerk", "fraction_same", "actor_calls_saved",
 )  # fmt: skip
 _COLUMNS = tuple(name for name in REPETITION if name != "actor_calls_saved")
-FRACTIONS, FRACTION = ("fraction_repeated", "fraction_same", "actor_calls_saved"), (0.0, 1.0)
 
 
 class Options(NamedTuple):
@@ -157,16 +157,9 @@ def summary(values: np.ndarray, options: Options, names: Sequence[str] = ("mean"
 
 
 def repetition_summaries(values: Mapping[str, np.ndarray], options: Options) -> dict[str, Any]:
-    """The mean of each repetition measure with its interval.
-
-    Intervals of fractions are cut to [0, 1]. Their coverage does not change, as the mean cannot lie outside.
-    """
+    """The mean of each repetition measure with its interval, which ends where the measure does (`bounds.cut`)."""
     found = {name: summary(values[name], options, ("mean",)) for name in REPETITION}
-    for name in FRACTIONS:
-        mean = found[name]["mean"]
-        if mean is not None:  # bounds that are NaN stay NaN
-            mean["low"], mean["high"] = (float(np.clip(mean[end], *FRACTION)) for end in ("low", "high"))
-    return found
+    return {name: {**of, "mean": bounds.cut_interval(name, of["mean"])} for name, of in found.items()}
 
 
 def matched(xs: Sequence[Scores], ys: Sequence[Scores]) -> bool:

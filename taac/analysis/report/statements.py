@@ -48,7 +48,9 @@ def statements(content: dict[str, Any]) -> list[dict[str, str]]:
         "runs on equal, idle machines.",
         "Repetition": f"When acting greedily, the mean over the last {options['last']} evaluations of a run. When exploring, "
         "the mean over its training episodes in the same span, as its summaries report them. Then the mean over runs with a t "
-        "interval, cut to [0, 1] for a fraction. Runs without these values, such as diverged runs, are left out.",
+        "interval. Where a quantity cannot leave a range, the interval ends with it and covers as often as before: [0, 1] for "
+        "fractions, 1 for lengths, runs and decisions, 0 for jerk. Runs without these values, such as diverged runs, are left "
+        "out.",
     }
     return [{"about": about, "text": text} for about, text in texts.items()]
 
