@@ -193,7 +193,7 @@ class Campaign:
             return wrong
         if code == 0 and (wrong := began_wrongly(saved, said)):
             return wrong
-        if code == RESUMABLE and FINISHING in said and "left at once" not in said:
+        if code == RESUMABLE and FINISHING in said and "stopped at once" not in said:
             status = json.loads((run / "run.json").read_text())["status"]
             if status != "interrupted":
                 return f"run.json says {status} after an orderly end"
@@ -256,7 +256,7 @@ def began_wrongly(saved: list[int], said: str) -> str | None:
     begun = [int(steps) for steps in re.findall(r"resuming .* at (\d+) environment steps", said)]
     if begun != saved[:1]:
         return f"it went on at {begun or 'the beginning'}, with checkpoints at {saved}"
-    trouble = re.findall(r"taac: .*(?:damaged|cannot be used|did not come to).*", said)
+    trouble = re.findall(r"taac: .*(?:damaged|cannot be used|reached another state).*", said)
     return trouble[0] if trouble else None
 
 

@@ -136,7 +136,7 @@ def _first_verdict(case: Case, run: Path, child: int, code: int, said: str) -> s
         return f"LEFT BEHIND: {left}"
     if "Traceback" in said:
         return "TRACEBACK"
-    restarted = "; restarted: all running episodes are cut off" in said
+    restarted = "; restarted the environments: all running episodes were truncated" in said
     if code == 0:
         harmless = case.how in HARMLESS.get(case.where, ())
         if _status(run) == "finished" and (restarted or harmless):

@@ -103,7 +103,7 @@ class ActionLog:
         leaves = nest.flatten(time_step := environment.replay(seed, episodes, actions))
         if not all(torch.equal(a.cpu(), b) for a, b in zip(leaves, reached)):
             raise ReplayMismatch(
-                f"'{environment.name}' did not come to the same place with the same seeds and actions: it is not "
-                "deterministic, or remembers earlier episodes (then bind create_environment.remake = True)"
+                f"'{environment.name}' reached another state with the same seeds and actions: it is not deterministic, "
+                "or it remembers earlier episodes (then bind create_environment.remake = True)"
             )
         return time_step

@@ -151,7 +151,7 @@ class Collector:
             self.environment.restart(failure)
             self._truncate()
             self.num_restarts += 1
-            warn_user(f"{failure}; restarted: all running episodes are cut off, and new ones begin")
+            warn_user(f"{failure}; restarted the environments: all running episodes were truncated, and new ones begin")
             try:
                 self._begin_episodes()
                 return
@@ -220,8 +220,8 @@ class Collector:
         generators.load_state_dict(random_numbers)  # environments may have drawn from them meanwhile
         if failure is not None:
             warn_user(
-                f"at {self.env_steps} environment steps: {failure}. The episodes that were running are cut off there and new "
-                "ones begin, so this run will not end with the bits of one that was never stopped"
+                f"at {self.env_steps} environment steps: {failure}. The running episodes were truncated there and new ones "
+                "begin, so this run will differ from an uninterrupted one"
             )
             self._truncate_at(running["time_step"], failure)
 

@@ -211,12 +211,12 @@ class ActorCriticAlgorithm(Algorithm):
         )
         if len(own) == 1:
             raise TaacError(
-                f"{name} has '{own[0]}' of its own alone: critics whose prediction is not the value itself need both "
+                f"{name} defines {own[0]}() alone: critics whose prediction is not the value itself need both "
                 "value(prediction) and loss(prediction, target)"
             )
         if own and self.td_loss.huber_delta is not None:
             raise TaacError(
-                f"{name} has a loss of its own: {type(self.td_loss).__name__}.huber_delta would have no effect, remove it"
+                f"{name} computes its own loss, so {type(self.td_loss).__name__}.huber_delta has no effect: remove it"
             )
 
     def mean_over_parts(self, x: torch.Tensor) -> torch.Tensor:
@@ -380,17 +380,18 @@ class ActorCriticAlgorithm(Algorithm):
             return
         if updates_per_env_step is None:
             raise TaacError(
-                "target_update_env_steps needs a ratio of updates to environment steps that stays the same: bind "
-                "target_update_period, or Trainer.updates_per_env_step to a number and Trainer.update_clock to 'env_steps'"
+                "target_update_env_steps needs a constant ratio of updates to environment steps: bind target_update_period "
+                "instead, or Trainer.updates_per_env_step to a number and Trainer.update_clock to 'env_steps'"
             )
         self.target_update_period = self.target_update_env_steps * updates_per_env_step
 
-    def _targets_move(self, num_updates: int) -> bool:
+    def _targets_are_due(self, num_updates: int) -> bool:
         """Returns whether the last update completed another period."""
         period = self.target_update_period
         if period is None:
             raise TaacError(
-                "target_update_env_steps: nothing has told the algorithm the ratio of updates to environment steps"
+                "target_update_env_steps needs the ratio of updates to environment steps: call set_update_ratio before the "
+                "first update"
             )
         return num_updates // period > (num_updates - 1) // period
 
@@ -399,7 +400,7 @@ class ActorCriticAlgorithm(Algorithm):
         slow_and_followed = self._slow_and_followed or self._find_followed()
         for temperature in self._tuned:
             temperature.project()
-        if self._targets_move(num_updates):
+        if self._targets_are_due(num_updates):
             torch._foreach_lerp_(*slow_and_followed, self.target_update_tau)
             for target, network in self._pairs_with_buffers:  # running statistics, which have no gradient
                 for slow, buffer in zip(target.buffers(), network.buffers()):
@@ -452,8 +453,8 @@ def _check_reward_weights(
         or not all(math.isfinite(x) for w in weights for x in bounds(w))
     ):
         raise TaacError(
-            f"reward_weights must be {reward_dim} numbers, one for each part of the reward, finite and not all 0 (at no count, "
-            f"where they follow schedules), got {_shown(weights)}"
+            f"reward_weights must be {reward_dim} finite numbers, one for each part of the reward, and at every step at "
+            f"least one must differ from 0, got {_shown(weights)}"
         )
     return tuple(weights)
 

@@ -223,11 +223,11 @@ def _check_masked(algorithm: Algorithm, reward_signals: Sequence[RewardSignal]) 
     """Refuses settings that would learn from the frames of absent agents."""
     if isinstance(algorithm, ActorCriticAlgorithm) and algorithm.td_loss.ignore_done:
         raise TaacError(
-            "agents that come and go (an 'agent_mask' in the observation) leave as by a termination, which the TD loss's "
-            "ignore_done = True would ignore: bind it to False"
+            "the observation has an 'agent_mask', so the episode of an agent that leaves terminates: bind ignore_done = False "
+            "of the TD loss, which would ignore that"
         )
     if reward_signals:
         raise TaacError(
-            "create_agent.reward_signals cannot be combined with agents that come and go (an 'agent_mask' in the "
-            "observation): their models would learn from the frames of absent agents"
+            "create_agent.reward_signals cannot be combined with an 'agent_mask' in the observation: the signals' models would "
+            "learn from the frames of absent agents"
         )

@@ -48,7 +48,7 @@ class Algorithm(BoundAsItsBase, nn.Module):
     min_segment_length = 2  # fewest frames T of a segment from which everything used in acting can be learnt
     min_segment_reason = "one transition that is learnt from"  # the reason for this minimum, for display
     reward_scale = 1.0  # factor applied to rewards in learning
-    info_tells_action = True  # whether `info` depends on the chosen action: then explorers must not change it
+    info_depends_on_action = True  # whether `info` depends on the chosen action: then explorers must not change it
 
     @property
     def gamma(self) -> float | None:
@@ -100,7 +100,7 @@ class Algorithm(BoundAsItsBase, nn.Module):
 
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
         """Returns the policy's distance from replayed demonstrations, `[T, B]`; 0 at LAST and at the segment's last frame."""
-        raise TaacError(f"{type(self).__name__} has no behaviour cloning")
+        raise TaacError(f"{type(self).__name__} does not support behaviour cloning")
 
     def after_update(self, num_updates: int) -> None:
         """Moves targets and projects bounded values. Called after each optimizer step, with the number of steps so far."""
@@ -140,12 +140,12 @@ def check_groups(algorithm: Algorithm) -> None:
     forgotten = [name for name, parameter in trained.items() if id(parameter) not in groups]
     if forgotten:
         raise TaacError(
-            f"{kind}.parameter_groups leaves out {', '.join(forgotten)}: trainable, but nothing would train it. Add it to a "
-            "group, or call requires_grad_(False) if it is not to be trained"
+            f"{kind}.parameter_groups leaves out {', '.join(forgotten)}, so nothing would train them: add them to a group, "
+            "or call requires_grad_(False) on them if they are constants"
         )
     twice = [f"{name} ({', '.join(groups[id(p)])})" for name, p in trained.items() if len(groups[id(p)]) > 1]
     if twice:
-        raise TaacError(f"{kind}.parameter_groups has parameters twice: {'; '.join(twice)}. Each belongs to one group")
+        raise TaacError(f"{kind}.parameter_groups has parameters twice: {'; '.join(twice)}; each must be in one group only")
 
 
 def check_acting(algorithm: Algorithm, observation_spec: Nest, action_spec: Nest, reward_dim: int | None) -> None:

@@ -38,7 +38,7 @@ class Memories:
     Segments of demonstrations store no memories and start with empty ones. Nothing before their burn-in is remembered.
     """
 
-    info_tells_action = False  # `info` holds the memories before acting, which do not depend on the action
+    info_depends_on_action = False  # `info` holds the memories before acting, which do not depend on the action
     encoder: Any  # this and the next two are `RecurrentEncoder`s
     actor_encoder: Any
     target_encoder: Any
@@ -54,7 +54,7 @@ class Memories:
         if burn_in < 0:
             raise TaacError(f"{name}.burn_in must be 0 or more frames, got {burn_in}")
         if getattr(self, "actor_encoder", None) is not None:
-            raise TaacError(f"{name}'s actor has a memory of its own anyway: remove actor_encoder_ctor")
+            raise TaacError(f"{name} already has a recurrent encoder for its actor: remove actor_encoder_ctor")
         self.actor_encoder = actor_encoder
         self.burn_in, self.min_segment_length = burn_in, burn_in + 2
         self.min_segment_reason = f"{name}.burn_in = {burn_in}, and one transition that is learnt from"

@@ -82,7 +82,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
         check_unit_box(action_spec, "SacAlgorithm")
         if self.always_on_last_frame and not actor_on_last_frame:
             raise TaacError(
-                f"{type(self).__name__} learns on all frames: SacAlgorithm.actor_on_last_frame = False would have no effect"
+                f"{type(self).__name__} learns on all frames, so SacAlgorithm.actor_on_last_frame = False has no effect"
             )
         super().__init__(observation_spec, action_spec, action_width=action_spec.numel, **actor_critic)
         self.actor = self.build_actor(actor_ctor)

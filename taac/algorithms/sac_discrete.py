@@ -93,10 +93,11 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
         total = sum(discrete.num_choices)
         super().__init__(discrete.observation, action_spec, action_width=0, num_choices=total, **actor_critic)
         if self.dqda_clipping is not None:
-            raise TaacError("DiscreteSacAlgorithm has no dQ/da: dqda_clipping would have no effect, remove it")
+            raise TaacError("DiscreteSacAlgorithm computes no dQ/da, so dqda_clipping has no effect: remove it")
         if discrete.branched and hasattr(self.critics, "value"):
             raise TaacError(
-                f"{type(self.critics).__name__} predicts no plain values, whose mean over the branches of an action is learnt"
+                f"{type(self.critics).__name__} does not predict plain values, but the value of an action with several "
+                "branches is their mean over the branches: bind critics without value() and loss()"
             )
         self.discrete = discrete
         self.actor = actor_ctor(self.actor_feature_size, total)

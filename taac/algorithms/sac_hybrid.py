@@ -58,7 +58,7 @@ class SacHybridAlgorithm(TaacAlgorithm):
         super().__init__(observation_spec, action_spec, **taac_arguments)
         if self.b1_advantage_clipping is not None:
             raise TaacError(
-                "SacHybridAlgorithm learns its switch: b1_advantage_clipping would have no effect, remove it"
+                "SacHybridAlgorithm learns its switch, so b1_advantage_clipping has no effect: remove it"
             )
         self.switch_network = SwitchNetwork(self.tau_embedding.output_size, switch_hidden_layers)
 

@@ -75,7 +75,7 @@ class MixedSacAlgorithm(SacAlgorithm):
         mixed = MixedActionSpec(action_spec, type(self).__name__)
         if isinstance(observation_spec, dict) and ACTION_MASK in observation_spec:
             raise TaacError(
-                f"{type(self).__name__} does not respect masks, but the observation has an '{ACTION_MASK}': remove it with a "
+                f"{type(self).__name__} does not support masks, but the observation has an '{ACTION_MASK}': remove it with a "
                 "wrapper, or use discrete actions alone with DiscreteSacAlgorithm"
             )
         super().__init__(observation_spec, mixed.continuous, num_choices=mixed.num_choices, **sac_arguments)
@@ -198,6 +198,6 @@ class MixedSacAlgorithm(SacAlgorithm):
 
     def summary_tags(self) -> dict[str, str]:
         return {
-            "choice/entropy": "entropy of the discrete choice given the sampled action, nats, mean over frames but LAST",
+            "choice/entropy": "entropy of the discrete choice given the sampled action, nats, mean over frames except LAST",
             "choice/alpha": "temperature of the discrete choice",
         }

@@ -68,8 +68,8 @@ def of_choices(
     least, most = bounds(given)
     if least < 0:
         raise TaacError(
-            f"{name} {given} nats is one for continuous actions: the entropy of a choice is never negative; of {what} it is "
-            f"in [0, {greatest:.4f}]"
+            f"{name} {given} nats is negative, which only continuous actions allow: the entropy of {what} is in "
+            f"[0, {greatest:.4f}]"
         )
     if not most <= greatest:
         how = f"log({num_choices})" if times == 1 else f"{times} log({num_choices})"

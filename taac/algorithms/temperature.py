@@ -52,8 +52,8 @@ class Temperature(nn.Module):
             self.target_entropy = target_entropy
         elif tuning == "fixed":
             raise TaacError(
-                f"the target entropy follows a schedule ({target_entropy}), which would have no effect: Temperature.tuning is "
-                "'fixed'. Bind 'log' or 'direct', or a number"
+                f"the target entropy follows a schedule ({target_entropy}), which has no effect if Temperature.tuning is "
+                "'fixed': bind 'log' or 'direct'"
             )
         else:  # a buffer that is written in place, so that compiled programs see the change
             self.register_buffer("target_entropy", torch.tensor(at_start(target_entropy)), persistent=False)

@@ -175,6 +175,6 @@ class TempoRLAlgorithm(SacAlgorithm):
 
     def summary_tags(self) -> dict[str, str]:
         return {
-            "loss/skip": "error (squared or Huber's) of the durations' values, mean over a frame's, then frames but LAST",
-            "skip/observed": "durations that a replayed frame is an example of, mean over frames but LAST",
+            "loss/skip": "error (squared or Huber's) of the durations' values, mean over a frame's, then frames except LAST",
+            "skip/observed": "durations that a replayed frame is an example of, mean over frames except LAST",
         }

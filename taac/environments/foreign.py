@@ -32,7 +32,7 @@ def refuse_foreign_environment(binding: Binding, config: Config, trusted: bool) 
 
 def _refuse_foreign_name(binding: Binding, known: bool, value: Any) -> None:
     if not known or not isinstance(value, str) or ":" in value:
-        raise TaacError(f"{binding} imports the module before the colon, or can only be known by building it. {TRUST}")
+        raise TaacError(f"{binding} imports the module before the colon, or is only known once it is built. {TRUST}")
     if not single.is_of_allowed_package(value):
         raise TaacError(
             f"{binding} is an environment of another package than {', '.join(single.allowed_packages())}. {TRUST}"

@@ -43,11 +43,11 @@ class Cloning:
             )
         if weight is not None and (initial_weight != 0 or weight.bounds[0] < 0):
             raise TaacError(
-                f"Cloning.weight must be 0 or more at any time, and is bound instead of initial_weight, got ({weight}) and "
-                f"an initial_weight of {initial_weight}"
+                "Cloning.weight must be 0 or more at every step and replaces initial_weight, which must then be 0; got "
+                f"({weight}) and initial_weight = {initial_weight}"
             )
         if pretraining_updates == 0 and initial_weight == 0 and (weight is None or weight.bounds[1] == 0):
-            raise TaacError("Cloning does nothing: give pretraining_updates, initial_weight or weight")
+            raise TaacError("Cloning does nothing: bind its pretraining_updates, initial_weight or weight")
         self.pretraining_updates = pretraining_updates
         decay = LinearSchedule(initial_weight, 0.0, updates=decay_updates) if initial_weight else 0.0
         self.scheduled = follow(self, weight=decay if weight is None else weight)
@@ -57,7 +57,7 @@ class Cloning:
         """Refuses algorithms that have no `cloning_loss`."""
         if type(algorithm).cloning_loss is Algorithm.cloning_loss:
             raise TaacError(
-                f"{type(algorithm).__name__} has no behaviour cloning: remove Learner.cloning, or use a SAC or TAAC"
+                f"{type(algorithm).__name__} does not support behaviour cloning: remove Learner.cloning, or use SAC or TAAC"
             )
 
 

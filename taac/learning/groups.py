@@ -89,8 +89,7 @@ def scheduled_rates(
         if not numbers:
             in_use = ", ".join(dict.fromkeys(group.rate_name for group in groups))
             raise TaacError(
-                f"{name} follows a schedule, which would have no effect: no parameter that is trained has this learning "
-                f"rate; in use are {in_use}"
+                f"{name} follows a schedule, but no trainable parameter has this learning rate; the rates in use are {in_use}"
             )
         found.append(Scheduled(name, rate, functools.partial(_set_rate, optimizer, numbers)))
     return found

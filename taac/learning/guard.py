@@ -115,8 +115,8 @@ class Guard:
         if gradients := [name for name, fine in zip(self._names, finite[1:]) if not fine]:
             where.append(f"the gradients of {_some(gradients)}")
         raise DivergedError(
-            f"update {step.update} was not taken: not finite are {' and '.join(where)}. Training has diverged; the parameters "
-            f"are as they were before it. {ADVICE}",
+            f"update {step.update} was not taken, because it has numbers that are not finite: {' and '.join(where)}. "
+            f"Training has diverged; the parameters are unchanged. {ADVICE}",
             step.evidence(),
         )
 
@@ -135,8 +135,7 @@ class Guard:
         if bad:
             evidence = {f"parameters/{name}": p.detach().cpu() for name, p in self._agent.named_parameters()}
             raise DivergedError(
-                f"not finite are the parameters {_some(bad)}. Training has diverged; no checkpoint is written of them. "
-                f"{ADVICE}",
+                f"parameters are not finite: {_some(bad)}. Training has diverged, so no checkpoint is written. {ADVICE}",
                 evidence,
             )
 

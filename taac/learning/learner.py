@@ -95,7 +95,7 @@ class Learner:
         diagnostics: Literal["off", "scalars", "histograms"] = "off",
     ):
         if agent.role != "learn":
-            raise TaacError(f"an agent whose role is '{agent.role}' holds no networks to learn with; build it to learn")
+            raise TaacError(f"an agent with role '{agent.role}' cannot learn; build it with role 'learn'")
         _check(max_grad_norm, epsilon, importance_weights, optimizer_ctor)
         if cloning is not None:
             cloning.check(agent.algorithm)
@@ -327,6 +327,5 @@ def _check(
         raise TaacError(f"Learner.importance_weights must be 'all' or 'critics', got '{importance_weights}'")
     if optimizer_ctor is not None and epsilon != EPSILON:
         raise TaacError(
-            f"Learner.epsilon {epsilon} has no effect, because Learner.optimizer_ctor replaces the optimizer that has it; bind "
-            "the new optimizer's own, such as Adam.eps"
+            f"Learner.epsilon {epsilon} has no effect with Learner.optimizer_ctor: bind that optimizer's own, such as Adam.eps"
         )

@@ -85,13 +85,13 @@ def load_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
         if given != right:
             name = next(name for name in (*given, *right) if given.get(name) != right.get(name))
             raise TaacError(
-                f"it is of another optimizer: '{name}' of parameter {index} is {given.get(name, 'missing')}, expected "
-                f"{right.get(name, 'nothing of that name')}"
+                f"it holds the state of another optimizer: '{name}' of parameter {index} is {given.get(name, 'missing')}, "
+                f"expected {right.get(name, 'nothing of that name')}"
             )
     for ours, theirs in zip(optimizer.state_dict()["param_groups"], state["param_groups"], strict=True):
         given, right = ({k: _kind(v) for k, v in group.items()} for group in (theirs, ours))
         if given != right:
-            raise TaacError(f"it is of another optimizer: {given}, expected {right}")
+            raise TaacError(f"it holds the state of another optimizer: {given}, expected {right}")
     optimizer.load_state_dict(state)
 
 

@@ -85,7 +85,7 @@ class SideLosses:
         if signal.batch_size is None:
             return time_step, None if demonstrated is None else demonstrated.time_step
         if replay is None:
-            raise TaacError(f"{type(signal).__name__}.batch_size: this update has no replay to draw batches from")
+            raise TaacError(f"{type(signal).__name__}.batch_size needs a replay buffer to sample from: pass it to Learner.update")
         length = len(time_step.step_type)
         sampled = self.agent.prepare_observations(replay.sample(signal.batch_size, length))
         shown = self.demonstrated(signal.batch_size, length).time_step if signal.needs_demonstrations else None

@@ -88,11 +88,11 @@ class CriticEnsemble(nn.Module):
             if parts != self.reward_dim and rest == 0:
                 errors.append(
                     f"{prefix}last has values of {parts} parts of a reward, and this agent learns {self.reward_dim} (parts of "
-                    "weight 0 are not learnt): train anew"
+                    "weight 0 are not learnt): train again"
                 )
             elif parts == self.reward_dim and self.networks_each > 1:
                 errors.append(
                     f"{prefix}last was trained with hidden layers that the parts of the reward share: bind "
-                    "CriticEnsemble.share_hidden_layers = True to go on with it, or train anew"
+                    "CriticEnsemble.share_hidden_layers = True to resume it, or train again"
                 )
         super()._load_from_state_dict(state_dict, prefix, *args)

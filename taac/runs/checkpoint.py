@@ -132,7 +132,7 @@ class Checkpoints:
         """Returns a sentence for messages on what is still whole after a failed write."""
         saved = self._resumed.saved()
         before = f"the checkpoint at {saved[0]} environment steps is whole" if saved else "there is no checkpoint yet"
-        return f"{before}. Make room and call the same command again"
+        return f"{before}. Make room and run the same command again"
 
     def _remember(self) -> dict[int, tuple[bool, set[str]]]:
         """Returns the checkpoints on the disk, read from their manifests on the first call."""
@@ -186,7 +186,7 @@ class Checkpoints:
             old, formats = self.path.parent / "checkpoint.pt", " and ".join(map(str, READABLE))
             raise TaacError(
                 f"{old} is a checkpoint of format 1; this version of taac reads formats {formats}: train again in another "
-                "folder, or go on with the version that wrote it"
+                "folder, or resume with the version that wrote it"
                 if old.exists()
                 else f"there is no checkpoint in {self.path}; train first, or give the folder of a run"
             )
@@ -220,8 +220,8 @@ class Checkpoints:
                 if "num_checkpoints" in read_manifest(self.path / f"{steps}.json")["state"]["counters"]:
                     raise TaacError(
                         f"the checkpoints in {self.path} were written by an earlier version, in which checkpoints ended the "
-                        "running episodes: this run can go on with that version only. taac play and create_experiment.load_from "
-                        "still read it"
+                        "running episodes: resume this run with that version. taac play and create_experiment.load_from still "
+                        "read it"
                     )
 
     def nothing_left(self) -> TaacError:
@@ -251,9 +251,9 @@ class Checkpoints:
         except TaacError:
             raise
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise Damaged(f"{path} is no manifest: {error!r}") from error
+            raise Damaged(f"{path} is not a manifest: {error!r}") from error
         if not isinstance(state, dict) or env_steps != int(path.stem):
-            raise Damaged(f"{path} is no manifest of a checkpoint at {path.stem} environment steps")
+            raise Damaged(f"{path} is not the manifest of a checkpoint at {path.stem} environment steps")
         return Checkpoint(path, env_steps, scheduled, state, frames)
 
 
@@ -266,4 +266,4 @@ def load_into(module: torch.nn.Module, state: dict[str, torch.Tensor], path: Pat
     try:
         module.load_state_dict(state)
     except (RuntimeError, TypeError, AttributeError) as error:
-        raise TaacError(f"the checkpoint {path} is of another network: {error}") from error
+        raise TaacError(f"the checkpoint {path} holds another network: {error}") from error

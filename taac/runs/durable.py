@@ -99,7 +99,7 @@ def refusal(error: OSError, path: Path, needed: int, more: str) -> TaacError:
     try:
         free = f"{shutil.disk_usage(path if path.exists() else path.parent).free} bytes are free"
     except OSError:
-        free = "how many are free cannot be told"
+        free = "how many are free is unknown"
     return TaacError(f"the disk is full at {path}: {needed} bytes are needed, {free} ({error.strerror}); {more}")
 
 

@@ -73,7 +73,7 @@ def _check(path: Path, expected: Callable[[int], bool], name: str) -> bool:
 
 def _not_plain(path: Path, mode: int, expected: str) -> NotPlain:
     found = next((kind for matches, kind in _KINDS if matches(mode)), "something else")
-    return NotPlain(f"{path} is not {expected} but {found}, and is left alone; move it away, or put {expected} there")
+    return NotPlain(f"{path} is not {expected} but {found}, and was not touched; move it away, or put {expected} there")
 
 
 def open_file(path: Path, flags: int) -> int:
@@ -95,8 +95,7 @@ def open_file(path: Path, flags: int) -> int:
             raise _not_plain(path, mode, "a plain file")
         if flags & os.O_APPEND and os.fstat(descriptor).st_nlink > 1:
             raise NotPlain(
-                f"{path} is a file that has another name elsewhere (a hard link), and is left alone; move it away, or put a "
-                "copy there"
+                f"{path} has a second name (a hard link), and was not touched; move it away, or put a copy there"
             )
     except OSError:
         os.close(descriptor)
@@ -175,7 +174,7 @@ def read(path: Path, expected_size: int, expected_digest: str) -> bytes:
     except OSError as error:
         raise Damaged(f"{path} cannot be read: {error}") from error
     if digest(data) != expected_digest:
-        raise Damaged(f"{path} is not as it was written: its checksum is {digest(data)}, expected {expected_digest}")
+        raise Damaged(f"{path} has changed since it was written: its checksum is {digest(data)}, expected {expected_digest}")
     return data
 
 
@@ -209,7 +208,7 @@ def read_bounded_text(path: Path, most: int) -> str:
     try:
         return read_bounded(path, most).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise Damaged(f"{path.name} is no UTF-8 text: {error}") from error
+        raise Damaged(f"{path.name} is not UTF-8 text: {error}") from error
 
 
 def read_bounded_json(path: Path, most: int) -> Any:
@@ -222,4 +221,4 @@ def read_bounded_json(path: Path, most: int) -> Any:
     try:
         return json.loads(read_bounded_text(path, most))
     except (ValueError, RecursionError) as error:
-        raise Damaged(f"{path.name} is no JSON: {type(error).__name__}: {error}") from error
+        raise Damaged(f"{path.name} is not JSON: {type(error).__name__}: {error}") from error

@@ -82,9 +82,9 @@ class FrameChunks:
                 plain = all(type(entry[name]) is int for name in ("start", "stop", "added"))
                 whole = plain and start == end and start < stop <= size and entry["added"] >= 0
             except (KeyError, TypeError) as error:
-                raise Damaged(f"a manifest in {folder} describes no part of a replay buffer: {error!r}") from error
+                raise Damaged(f"a manifest in {folder} does not describe a part of a replay buffer: {error!r}") from error
             if not whole:
-                raise Damaged(f"a manifest in {folder}: frames {start} to {stop} follow on {end}, of {size}")
+                raise Damaged(f"a manifest in {folder}: frames {start} to {stop} do not follow on {end}, of {size}")
             tensors = tensor_files.unpack(read_entry(folder, file), folder / file.name)
             held = self._buffer.frames(start, stop)
             given = {name: (t.dtype, list(t.shape)) for name, t in tensors.items()}
@@ -95,7 +95,7 @@ class FrameChunks:
                 held[name].copy_(tensor)
             end = stop
         if end != size:
-            raise Damaged(f"a manifest in {folder} names files of {end} frames, of {size}")
+            raise Damaged(f"a manifest in {folder} names files of {end} frames, expected {size}")
         # Another version may have divided the buffer differently; its parts are then written again.
         self._entries = {
             e["start"] // self._step: e

@@ -47,11 +47,11 @@ def read(path: Path) -> Inspection:
         data = read_entry(path.parent, FileEntry(**content["tensors"]))
         found = Inspection(**tensor_files.decode(content["inspection"], tensor_files.unpack(data, path)))
         if not all(isinstance(v, torch.Tensor) for v in found.evidence.values()):
-            raise TypeError("evidence that is no tensors")
+            raise TypeError("evidence that is not tensors")
     except (KeyError, TypeError, AttributeError) as error:
         raise Damaged(
-            f"{path} holds no batch; expected a file diverged-N.json of the folder of a run that a number which was not "
-            f"finite stopped ({error!r})"
+            f"{path} holds no batch; expected a file diverged-N.json, which a run writes when it stops because a number is "
+            f"not finite ({error!r})"
         ) from error
     return found
 
@@ -67,11 +67,11 @@ def describe(found: Inspection) -> list[str]:
     spoilt = [path for path, leaf in found.evidence.items() if not bool(leaf.isfinite().all())]
     lines.append("")
     if not spoilt:
-        lines.append("all of these are finite: it was the gradients that were not")
+        lines.append("all of these are finite: only gradients were not")
     elif sampled and not set(spoilt) & set(sampled):
         first = next(iter(spoilt))
         lines.append(
-            f"the batch as it was sampled is finite: the numbers of '{first}' are the networks' doing, or the normalisers'"
+            f"the batch as it was sampled is finite: networks or normalisers made the numbers of '{first}'"
         )
     else:
         lines.append(f"the first field that is not finite is '{spoilt[0]}'")

@@ -171,7 +171,7 @@ def read_evaluations(folder: Path) -> Table:
             values = dict(zip(names, row))
             rows.append([values.get(name, math.nan) for name in COLUMNS])  # type: ignore[misc]
     except csv.Error as error:
-        raise Damaged(f"it is no table: {error}") from error
+        raise Damaged(f"it is not a table: {error}") from error
     return Table(rows, missing, whole != text, damage)
 
 

@@ -34,7 +34,7 @@ def read_entry(folder: Path, entry: FileEntry) -> bytes:
         TaacError: it does not fit into memory.
     """
     if type(entry.name) is not str or not re.fullmatch(r"[\w-]+\.safetensors", entry.name):
-        raise Damaged(f"a manifest in {folder} names the file {entry.name!r}, which is none of a checkpoint")
+        raise Damaged(f"a manifest in {folder} names the file {entry.name!r}, which no checkpoint has")
     free = available_bytes(torch.device("cpu"))
     if files.size(folder / entry.name) > free:
         raise TaacError(f"{folder / entry.name} does not fit into memory: {readable_bytes(free)} are free")
@@ -59,13 +59,13 @@ def read_manifest(path: Path) -> dict[str, Any]:
         TaacError: its format is not supported.
     """
     if files.size(path) > files.MAX_JSON_BYTES:
-        raise Damaged(f"{path} is no manifest: it has {files.size(path)} bytes, more than any has")
+        raise Damaged(f"{path} is not a manifest: it has {files.size(path)} bytes, expected at most {files.MAX_JSON_BYTES}")
     try:
         first, _, body = files.read_bytes(path).partition(b"\n")
         header = json.loads(first)
         version, expected = header["taac_checkpoint"], header["blake2b"]
         if type(version) is not int or _digest(version, body) != expected:
-            raise Damaged(f"{path} is not as it was written: its checksum differs")
+            raise Damaged(f"{path} has changed since it was written: its checksum differs")
         if version not in READABLE:
             readable = " and ".join(map(str, READABLE))
             raise TaacError(f"the checkpoint {path} has format {version}; this version of taac reads formats {readable}")
@@ -73,7 +73,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     except TaacError:
         raise
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise Damaged(f"{path} is no manifest: {type(error).__name__}: {error}") from error
+        raise Damaged(f"{path} is not a manifest: {type(error).__name__}: {error}") from error
     if not isinstance(content, dict):
-        raise Damaged(f"{path} is no manifest: it holds a {type(content).__name__}")
+        raise Damaged(f"{path} is not a manifest: it holds a {type(content).__name__}")
     return content

@@ -42,7 +42,7 @@ PACKAGES = (
 )
 MAX_EVENTS_BYTES = 1 << 30  # bytes of event files that are checked against the last checkpoint
 CHANGING = ("status", "end", "resumed", "diverged", "error")  # keys of run.json that may change between checkpoints
-AGAIN = "make room and call the same command again"
+AGAIN = "make room and run the same command again"
 
 
 class RunFolder:
@@ -94,8 +94,8 @@ class RunFolder:
                 difflib.unified_diff(held.splitlines(), config.splitlines(), "held", "asked", n=0, lineterm="")
             )
             raise TaacError(
-                f"--root_dir {self.path} holds a run of another configuration; nothing was changed. Give another folder, "
-                "or the configuration it holds. The difference:\n  " + "\n  ".join(changes[2:])
+                f"--root_dir {self.path} holds a run with another configuration; nothing was changed. Give another folder, "
+                "or the configuration of that run. The difference:\n  " + "\n  ".join(changes[2:])
             )
         try:
             return "finished" if self.read_run().get("status") == "finished" else "unfinished"
@@ -230,8 +230,8 @@ class RunFolder:
             return files.read_bounded_text(path, most)
         except (OSError, files.Damaged) as error:
             raise TaacError(
-                f"{path} is no longer what this run wrote, so no checkpoint can be written: {error}. The checkpoint before it is "
-                "whole: put the file back and call the same command again"
+                f"{path} has changed since this run wrote it, so no checkpoint can be written: {error}. The checkpoint "
+                "before it is whole: put the file back and run the same command again"
             ) from error
 
     def _event_files(self) -> list[Path]:
@@ -252,23 +252,23 @@ class RunFolder:
             evaluations, about = records["evaluations"].encode(), json.loads(json.dumps(dict(records["run"])))
             events = {name: (int(size), str(digest)) for name, (size, digest) in records["events"].items()}
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise TaacError(f"a checkpoint of {self.path} does not hold the run's other files: {error!r}") from error
+            raise TaacError(f"a checkpoint of {self.path} lacks its copies of the run's other files: {error!r}") from error
         found = []
         if self._digest(self.evaluations, len(evaluations)) != (len(evaluations), files.digest(evaluations)):
-            found.append(f"{self.evaluations} was not as it had been written; it is again")
+            found.append(f"{self.evaluations} had been changed; it was restored")
         try:
             run = self.read_run()
         except TaacError as error:
             run = {}
-            found.append(f"{error}; it is written again")
+            found.append(f"{error}; it was restored")
         restored = {**about, **{name: run[name] for name in CHANGING if name in run}}
         if run and run != restored:
-            found.append(f"{self.run} was not as it had been written; it is again")
+            found.append(f"{self.run} had been changed; it was restored")
         for name, (size, digest) in events.items():
             most = min(size, MAX_EVENTS_BYTES)
             if Path(name).name != name or self._digest(self.path / name, most) != (size, digest):
                 found.append(
-                    f"{self.path / name} is not as it was written: curves may lack points; training does not need it"
+                    f"{self.path / name} has been changed: curves may lack points; training does not need it"
                 )
         self._write(self.evaluations, evaluations.decode())
         self.write_run(restored)

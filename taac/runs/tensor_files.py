@@ -37,7 +37,7 @@ def unpack(data: bytes, path: Path) -> dict[str, torch.Tensor]:
     except Exception as error:  # the type depends on what is wrong
         raise Damaged(f"{path} holds no tensors in the safetensors format: {type(error).__name__}: {error}") from error
     if odd := sorted({str(t.dtype) for t in tensors.values()} - _DTYPES):
-        raise Damaged(f"{path} holds tensors of {', '.join(odd)}, which nothing of this package writes")
+        raise Damaged(f"{path} holds tensors of {', '.join(odd)}, which this package does not write")
     return tensors
 
 
@@ -69,7 +69,7 @@ def encode(value: Any) -> tuple[Any, dict[str, torch.Tensor]]:
             return parts if isinstance(value, list) else {"$tuple": parts}
         if value is None or type(value) in (bool, int, float, str):
             return value
-        raise TypeError(f"'{path}': a {type(value).__name__} has no place in a file of tensors and JSON")
+        raise TypeError(f"'{path}': a {type(value).__name__} cannot be saved in a file of tensors and JSON")
 
     return plain(value, ""), tensors
 
@@ -83,7 +83,7 @@ def decode(tree: Any, tensors: dict[str, torch.Tensor]) -> Any:
     try:
         return _decode(tree, tensors)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise Damaged(f"a description of tensors is of another make: {type(error).__name__}: {error}") from error
+        raise Damaged(f"a description of tensors is malformed: {type(error).__name__}: {error}") from error
 
 
 def _decode(tree: Any, tensors: dict[str, torch.Tensor]) -> Any:

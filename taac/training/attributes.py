@@ -76,7 +76,7 @@ class Attributes:
         attribute = self._find(name)
         if attribute.parameter in self._schedules.values:
             raise TaacError(
-                f"'{name}' cannot be set: {attribute.parameter} follows a schedule, which would set it again"
+                f"'{name}' cannot be set: {attribute.parameter} follows a schedule, which would overwrite it"
             )
         least, most = attribute.within
         if (
@@ -137,7 +137,7 @@ class Attributes:
 
     def _set_target(self, temperature: Temperature, nats: float) -> None:
         if isinstance(temperature.target_entropy, torch.Tensor):
-            raise TaacError("the target entropy cannot be set: it follows a schedule, which would set it again")
+            raise TaacError("the target entropy cannot be set: it follows a schedule, which would overwrite it")
         if self._learner.agent.compiled:
             raise TaacError(
                 "the target entropy is part of a compiled program: bind a schedule of it, or create_agent.compile = False"

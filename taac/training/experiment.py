@@ -79,7 +79,7 @@ def create_agent(
     signals = [ctor(spec, action_spec) for ctor in reward_signals]
     options: dict[str, Any] = {}
     if len({signal.name for signal in signals}) < len(signals):
-        raise TaacError(f"create_agent.reward_signals names one twice: {', '.join(s.name for s in signals)}")
+        raise TaacError(f"create_agent.reward_signals has two signals of one name: {', '.join(s.name for s in signals)}")
     if signals:
         task = _task_weights(task_strength, reward_dim or 1)
         options["reward_weights"] = (*task, *(signal.strength for signal in signals))
@@ -116,10 +116,10 @@ def _check_centralised(algorithm: Algorithm) -> None:
     own = getattr(algorithm, "actor_encoder", None)
     if own is None or isinstance(own, RecurrentEncoder):
         raise TaacError(
-            f"the observation has a '{specs.GLOBAL_STATE}', which is for critics alone, and the actor of "
-            f"{type(algorithm).__name__} sees all that they see: bind "
-            "SacAlgorithm.actor_encoder_ctor = @LocalEncoder (or DiscreteSacAlgorithm's, or "
-            "TaacAlgorithm's); a recurrent algorithm cannot have such critics. If the actor is to see it, give it another key"
+            f"the observation has a '{specs.GLOBAL_STATE}', which only critics may see, but the actor of "
+            f"{type(algorithm).__name__} sees all that they see: bind SacAlgorithm.actor_encoder_ctor = @LocalEncoder (or that "
+            "of DiscreteSacAlgorithm or TaacAlgorithm). Recurrent algorithms do not support it. If the actor may see it, give "
+            "it another key"
         )
 
 
@@ -245,19 +245,18 @@ def _check(trainer: Trainer, spec: Nest, num_demonstrated: int | None) -> None:
         trainer.monitor.check(trainer.replay_buffer)
     if isinstance(trainer.replay_buffer, SqilReplay) and trainer.batch_sizes[0] < 2:
         raise TaacError(
-            f"Trainer.batch_size must be 2 or more with SqilReplay, half of whose batches are the agent's, got "
-            f"{trainer.batch_sizes[0]}"
+            f"Trainer.batch_size must be 2 or more with SqilReplay, whose batches have two halves, got {trainer.batch_sizes[0]}"
         )
     if num_demonstrated is not None and num_demonstrated < trainer.segment_length:
         raise TaacError(
-            f"{num_demonstrated} frames of demonstrations do not make a segment of "
-            f"Trainer.segment_length = {trainer.segment_length}; give more"
+            f"the demonstrations have {num_demonstrated} frames, fewer than Trainer.segment_length = {trainer.segment_length}; "
+            "record more"
         )
     algorithm = trainer.agent.algorithm
-    if trainer.explorer is not None and nest.flatten(spec.rollout_info) and algorithm.info_tells_action:
+    if trainer.explorer is not None and nest.flatten(spec.rollout_info) and algorithm.info_depends_on_action:
         raise TaacError(
-            f"Trainer.explorer {type(trainer.explorer).__name__} replaces actions, which "
-            f"{type(algorithm).__name__} would not see: it stores choices of its own. Use SacAlgorithm"
+            f"Trainer.explorer {type(trainer.explorer).__name__} replaces actions, but {type(algorithm).__name__} also "
+            "stores what it chose itself: remove the explorer, or use an algorithm that stores no choices, such as SacAlgorithm"
         )
     if trainer.explorer is not None:
         trainer.explorer.check(trainer.environment.action_spec)
@@ -276,7 +275,7 @@ def choose_device(name: str) -> torch.device:
     device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise TaacError(
-            f"device '{name}' was asked for, but torch {torch.__version__} sees no CUDA; use 'cpu' or 'auto'"
+            f"device '{name}' is not available: torch {torch.__version__} finds no CUDA; use 'cpu' or 'auto'"
         )
     return device
 

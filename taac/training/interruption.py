@@ -48,10 +48,10 @@ class Interruption:
         if self.signal is not None:
             if now - self._since < self.SAME:
                 return
-            _write("left at once; the same command goes on from the last checkpoint")
+            _write("stopped at once; the same command resumes from the last checkpoint")
             os._exit(RESUMABLE)
         self.signal, self._since = signal.Signals(number), now
-        _write(f"{self.signal.name}: finishing this iteration; send it again to leave at once")
+        _write(f"{self.signal.name}: finishing this iteration; send it again to stop at once")
 
 
 def _write(message: str) -> None:

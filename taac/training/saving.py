@@ -69,7 +69,7 @@ class Saver:
         for found in folder.checkpoints.readable():
             if found.state.get("config") != files.read_text(folder.config):
                 raise TaacError(
-                    f"{found.path} is of a run of another configuration than {folder.config}; nothing was changed"
+                    f"{found.path} belongs to a run with another configuration than {folder.config}; nothing was changed"
                 )
             try:
                 self.load(found)
@@ -115,14 +115,14 @@ class WithoutFrames:
 def save_evidence(folder: RunFolder, env_steps: int, error: NotFiniteError) -> str:
     """Saves the tensors that explain a number that was not finite; returns a sentence on how to inspect them."""
     try:
-        return f"To see what was in it: taac check --batch {inspection.write(folder.path, env_steps, error)}"
+        return f"To inspect it: taac check --batch {inspection.write(folder.path, env_steps, error)}"
     except OSError as failure:
-        return f"What it was found among could not be saved: {failure}"
+        return f"The evidence could not be saved: {failure}"
 
 
 def _part(state: Mapping[str, Any], name: str, found: Checkpoint) -> Any:
     if name not in state:
-        raise TaacError(f"the checkpoint {found.path} does not hold what a run holds: it has no part '{name}'")
+        raise TaacError(f"the checkpoint {found.path} is incomplete: it has no part '{name}'")
     return state[name]
 
 
@@ -135,8 +135,8 @@ def _load(part: Part, name: str, state: Any, found: Checkpoint) -> None:
         raise TaacError(f"the checkpoint {found.path} cannot be used: {error}") from error
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError, OverflowError) as error:
         raise TaacError(
-            f"the checkpoint {found.path} does not hold what a run holds: its part '{name}' is of another kind, or of "
-            f"another version of taac: {error!r}"
+            f"the part '{name}' of the checkpoint {found.path} cannot be restored; another version of taac may have written "
+            f"it: {error!r}"
         ) from error
 
 
@@ -168,4 +168,4 @@ def _from_format_2(found: Checkpoint) -> dict[str, Any]:
             },
         }
     except (KeyError, TypeError) as error:
-        raise TaacError(f"the checkpoint {found.path} does not hold what a run holds: {error!r}") from error
+        raise TaacError(f"the checkpoint {found.path} is incomplete: {error!r}") from error

@@ -41,7 +41,7 @@ class Schedules:
             if schedule.first_change >= ends[schedule.unit]:
                 raise TaacError(
                     f"{name} would keep its value: its schedule ({schedule}) first changes at {schedule.first_change} "
-                    f"{UNITS[schedule.unit]}, and the run has {ends[schedule.unit]}; bind a number, or let it change earlier"
+                    f"{UNITS[schedule.unit]}, but the run has only {ends[schedule.unit]}; bind a number or an earlier change"
                 )
 
     def summaries(self) -> dict[str, float]:

@@ -17,73 +17,74 @@ from taac.training import hparams
 
 # Tag -> meaning. No other scalar is written, except those that an algorithm declares in `summary_tags`.
 TAGS: dict[str, str] = {
-    "{phase}/return": "mean over episodes of the undiscounted sum of raw rewards",
-    "{phase}/return_std": "standard deviation of the same over episodes",
-    "{phase}/length": "transitions an episode, mean",
-    "{phase}/fraction_repeated": "transitions at which the old trajectory went on (b = 0) / all transitions",
-    "{phase}/mean_run": "transitions that follow one decision, mean",
-    "{phase}/max_run": "the longest of them",
+    "{phase}/return": "undiscounted sum of an episode's raw rewards, mean over episodes",
+    "{phase}/return_std": "standard deviation of that sum over episodes",
+    "{phase}/length": "transitions per episode, mean",
+    "{phase}/fraction_repeated": "fraction of transitions that continue the old trajectory (b = 0)",
+    "{phase}/mean_run": "transitions from one decision to the next, mean",
+    "{phase}/max_run": "the largest number of them",
     "{phase}/decisions": "transitions at which a new action was chosen, per episode",
-    "{phase}/jerk": "mean squared second difference of the action in [-1, 1] (of a choice, its number)",
-    "{phase}/fraction_same": "components of the action that equal the ones before / all, measured on the actions alone",
-    "loss/total": "mean over all T*B frames of actor + temperature + critic losses, 0 at LAST: what is minimised",
-    "loss/critic": "sum over critics of (Q_i - G)^2 (or Huber's, see `huber_delta`), mean over the frames that are learnt from",
-    "loss/actor": "half the squared length of beta_1 dQ/da, + alpha log pi (beta_1 = 1 for SAC), mean over frames; "
-    "of discrete SAC, sum_a pi(a) (alpha log pi(a) - min Q(a))",
-    "critic/q": "Q_i(s, tau) at the executed trajectories, mean over critics, learnt parts of the reward, and frames",
-    "critic/target": "the returns G that the critics regress on, mean",
-    "policy/entropy": "-log pi of the sampled action, nats, mean over frames but LAST; of discrete SAC the exact entropy",
+    "{phase}/jerk": "squared second difference of the action in [-1, 1] (of a discrete choice, of its number), mean",
+    "{phase}/fraction_same": "fraction of the action's components that equal those of the step before, whatever b says",
+    "loss/total": "what is minimised: actor + temperature + critic losses, mean over all T*B frames, 0 at LAST",
+    "loss/critic": "sum over critics of (Q_i - G)^2 (or Huber's, see `huber_delta`), mean over the learnt frames",
+    "loss/actor": "half the squared length of beta_1 dQ/da, plus alpha log pi (beta_1 = 1 for SAC), mean over frames; "
+    "for discrete SAC, sum_a pi(a) (alpha log pi(a) - min Q(a))",
+    "critic/q": "Q_i(s, tau) at the executed trajectories, mean over critics, learnt parts of the reward, and learnt frames",
+    "critic/target": "returns G, the targets of the critics, mean over the same frames",
+    "policy/entropy": "-log pi of the sampled action, nats, mean over frames except LAST; for discrete SAC, the exact entropy",
     "policy/alpha": "temperature of the actor",
-    "beta/switch_probability": "beta_1, mean over frames but LAST; of SDAR, the dimensions that act / all, neither at FIRST nor "
-    "at LAST",
+    "beta/switch_probability": "beta_1, mean over frames except LAST; for SDAR, fraction of the dimensions that act, mean over "
+    "frames except FIRST and LAST",
     "beta/entropy": "entropy of beta, nats, mean over the same frames",
     "beta/alpha": "temperature of beta",
-    "beta/reach_through": "fraction of the frames at which a return may go on (MID, 1..T-2 of a segment) where neither the "
+    "beta/reach_through": "fraction of the frames that a return can pass (MID, frames 1..T-2 of a segment) at which neither the "
     "rollout's b nor the sampled b~ switches",
-    "replay/weight": "importance weights of prioritised replay, by which losses are multiplied, mean over segments",
-    "replay/segment_error": "absolute value of Q_i - G, mean over critics and the frames of a segment that are learnt from, then "
-    "over segments: what priorities come from",
+    "replay/weight": "importance weights of prioritised replay, which multiply the losses, mean over segments",
+    "replay/segment_error": "absolute value of Q_i - G, mean over critics and the learnt frames of a segment, then over "
+    "segments; priorities are computed from it",
     "sqil/gradient_cosine": "cosine similarity of the policy's gradients on demonstrations and on the agent's own frames",
-    "sqil/td_error_demonstrations": "as `loss/critic`, on demonstrations alone",
-    "sqil/td_error_agent": "as `loss/critic`, on the agent's own frames alone",
-    "sqil/actor_loss_demonstrations": "as `loss/actor`, on demonstrations alone",
-    "sqil/actor_loss_agent": "as `loss/actor`, on the agent's own frames alone",
-    "sqil/entropy_demonstrations": "as `policy/entropy`, on demonstrations alone",
-    "sqil/entropy_agent": "as `policy/entropy`, on the agent's own frames alone",
-    "signal/icm_reward": "curiosity's reward, mean over frames but FIRST, as it is learnt: before its strength",
-    "signal/icm_loss": "(1 - beta) L_inverse + beta L_forward of curiosity's models",
-    "signal/rnd_reward": "novelty's reward, mean over frames but FIRST, before its strength",
-    "signal/rnd_loss": "squared error of novelty's predictor",
-    "signal/gail_reward": "-log(1 - D(s, a)) of the agent's replayed frames, mean over those but FIRST, before its strength",
-    "signal/gail_loss": "cross-entropy of the discriminator, and its gradient penalty",
-    "signal/{name}_reward": "of a reward signal of your own: mean over frames but FIRST, before its strength",
-    "signal/{name}_loss": "what its model minimises",
-    "signal/{name}_return": "sum of a reward signal over an episode, undiscounted, before its strength; mean over the episodes "
-    "since the last summary; with `Learner.diagnostics`",
-    "cloning/loss": "behaviour cloning's loss on demonstrations, mean over all T*B frames",
-    "cloning/weight": "what it is multiplied by",
-    "schedule/{name}": "a hyper-parameter that follows a schedule, as it is in force: `schedule/Learner.learning_rate`",
-    "critic_{i}/value/{part}": "Q_i of a part of the reward at the executed actions, mean over the frames learnt from; parts "
-    "are `reward`, or `part_0`, ..., and reward signals by name. This row and those with {} below: "
-    "with `Learner.diagnostics`",
+    "sqil/td_error_demonstrations": "`loss/critic` on demonstrations alone",
+    "sqil/td_error_agent": "`loss/critic` on the agent's own frames alone",
+    "sqil/actor_loss_demonstrations": "`loss/actor` on demonstrations alone",
+    "sqil/actor_loss_agent": "`loss/actor` on the agent's own frames alone",
+    "sqil/entropy_demonstrations": "`policy/entropy` on demonstrations alone",
+    "sqil/entropy_agent": "`policy/entropy` on the agent's own frames alone",
+    "signal/icm_reward": "curiosity reward, before its strength is applied, mean over frames except FIRST",
+    "signal/icm_loss": "(1 - beta) L_inverse + beta L_forward of the curiosity models",
+    "signal/rnd_reward": "novelty reward, before its strength is applied, mean over frames except FIRST",
+    "signal/rnd_loss": "squared error of the novelty predictor",
+    "signal/gail_reward": "-log(1 - D(s, a)) on the agent's replayed frames, before its strength is applied, mean over frames "
+    "except FIRST",
+    "signal/gail_loss": "cross-entropy of the discriminator, plus its gradient penalty",
+    "signal/{name}_reward": "reward of your own signal, before its strength is applied, mean over frames except FIRST",
+    "signal/{name}_loss": "loss of its model",
+    "signal/{name}_return": "undiscounted sum of a signal's reward over an episode, before its strength is applied, mean over "
+    "the episodes since the last summary; needs `Learner.diagnostics`",
+    "cloning/loss": "behaviour cloning loss on demonstrations, mean over all T*B frames",
+    "cloning/weight": "weight of that loss",
+    "schedule/{name}": "current value of a hyper-parameter that follows a schedule, such as `schedule/Learner.learning_rate`",
+    "critic_{i}/value/{part}": "Q_i of a part of the reward at the executed actions, mean over the learnt frames; parts "
+    "are `reward`, or `part_0`, ..., and reward signals by name. This row and those with {} below need "
+    "`Learner.diagnostics`",
     "critic_{i}/td_error/{part}": "G - Q_i, signed, mean over the same frames",
-    "critic_{i}/explained_variance/{part}": "1 - Var(G - Q_i) / Var(G), each variance over the frames of a batch that are "
-    "learnt from, then mean over updates: 1 at best, below 0 worse than a constant",
-    "critic/target/{part}": "the returns G of a part of the reward, mean over the same frames",
-    "policy/{statistic}": "`mean` and `log_std` of the actor before tanh, means over frames but LAST and dimensions; "
-    "`mean_std` and `log_std_std`, their standard deviations",
-    "switch/{statistic}": "`advantage`, q_1 - q_0 before clipping, mean over frames but LAST; `advantage_std` its standard "
-    "deviation; `beta_std` that of beta_1",
-    "loss/temperature_{name}": "log_alpha (H - H_target) of a temperature (alpha where that is tuned directly), mean over "
-    "frames but LAST",
+    "critic_{i}/explained_variance/{part}": "1 - Var(G - Q_i) / Var(G), with variances over the learnt frames of a batch that "
+    "are averaged over updates; 1 is best, below 0 is worse than a constant",
+    "critic/target/{part}": "returns G of a part of the reward, mean over the same frames",
+    "policy/{statistic}": "of the actor's outputs before tanh, over frames except LAST and over dimensions: `mean` and `log_std` "
+    "are their means, `mean_std` and `log_std_std` their standard deviations",
+    "switch/{statistic}": "over frames except LAST: `advantage` is the mean of q_1 - q_0 before clipping, `advantage_std` its "
+    "standard deviation, `beta_std` that of beta_1",
+    "loss/temperature_{name}": "log_alpha (H - H_target) of a temperature (alpha instead of log_alpha if it is tuned directly), "
+    "mean over frames except LAST",
     "gradient/{group}": "norm of the gradient of a group of parameters, before clipping",
-    "learning_rate/{group}": "of a group of parameters, at the summary",
-    "time/env_steps_per_second": "transitions over all environments a second, since the last summary",
-    "time/updates_per_second": "gradient steps a second, since the last summary",
+    "learning_rate/{group}": "learning rate of a group of parameters, at the summary",
+    "time/env_steps_per_second": "environment steps per second, over all environments, since the last summary",
+    "time/updates_per_second": "gradient steps per second, since the last summary",
     "count/updates": "gradient steps so far",
-    "count/update_ratio": "gradient steps per environment step after the initial collection, as it was in effect",
+    "count/update_ratio": "gradient steps per environment step after the initial collection, so far",
     "count/decisions": "environment steps at which a new action was chosen, so far",
-    "count/episodes": "episodes ended so far",
+    "count/episodes": "episodes that have ended so far",
 }
 # Not scalars: `histogram/*` of q, target, td_error, mean, log_std, advantage and beta, for the last update before the
 # summary (`Learner.diagnostics = 'histograms'`); `evaluation/video`, a GIF of an evaluation's first episode

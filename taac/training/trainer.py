@@ -309,8 +309,8 @@ class Trainer:
         updates, earned = self.learner.num_updates, self.update_ratio.updates_earned(self.env_steps)
         if updates < 0 or earned - updates > self.num_env_steps * max(1.0, float(self.update_ratio.ratio)):  # without end
             raise TaacError(
-                f"the checkpoint in {folder.path} counts {updates} updates where {earned} were earned: no run comes to that. "
-                "Remove its checkpoints/ to begin the run again"
+                f"the checkpoint in {folder.path} counts {updates} updates, but its environment steps earn {earned}: no run "
+                "writes that. Remove its checkpoints/ to begin the run again"
             )
         if self.saver.frames is None:
             self.update_ratio.refill(self.env_steps)
@@ -347,8 +347,8 @@ class Trainer:
         self.save(folder)
         how = "with the evaluation" if self.evaluator.unfinished else "with new episodes"
         return (
-            f"A checkpoint is written at {self.env_steps} environment steps: when the environment is mended, the same command "
-            f"goes on from there {how}"
+            f"A checkpoint was written at {self.env_steps} environment steps: once the environment works again, the same "
+            f"command resumes there {how}"
         )
 
     def checkpoint_bytes(self) -> int:
@@ -390,6 +390,6 @@ def _check_batches(batch_size: int | Schedule, agent: Agent) -> None:
         raise TaacError(f"Trainer.batch_size must be 1 or more, got {least}")
     if isinstance(batch_size, Schedule) and agent.compiled and not batch_size.in_steps:
         raise TaacError(
-            f"create_agent.compile compiles the update anew for each batch size, and Trainer.batch_size goes through many "
+            f"create_agent.compile compiles the update for each batch size, and Trainer.batch_size takes too many "
             f"({batch_size}): bind a PiecewiseSchedule of few sizes, without interpolate, or create_agent.compile = False"
         )

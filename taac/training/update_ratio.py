@@ -123,8 +123,8 @@ def _check_clock(clock: str, updates_per_env_step: float | Schedule | None) -> N
     """Refuses an unknown clock, and a ratio that does not fit the clock."""
     if isinstance(updates_per_env_step, Schedule) and updates_per_env_step.unit != "env_steps":
         raise TaacError(
-            f"Trainer.updates_per_env_step can follow a schedule in environment steps alone, which is what earns updates, "
-            f"got one in updates: {updates_per_env_step}"
+            "Trainer.updates_per_env_step must be a number or a schedule in environment steps, because these earn updates; "
+            f"got a schedule in updates: {updates_per_env_step}"
         )
     if updates_per_env_step is not None:
         least, most = bounds(updates_per_env_step)

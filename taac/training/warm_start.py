@@ -46,8 +46,8 @@ def load_parts(agent: Agent, sources: Sequence[str]) -> list[dict[str, Any]]:
         marks = [key for key in agent.get_submodule(name).state_dict() if key.endswith("is_log")]
         if any(mark not in part and mark.removesuffix("is_log") + "value" in part for mark in marks):
             raise TaacError(
-                f"{found.path} was written by an earlier version, which does not say whether '{name}' holds the temperature "
-                "or its logarithm: name modules without temperatures (actor, critics, encoder)"
+                f"{found.path} was written by an earlier version, which does not record whether '{name}' holds the temperature "
+                "or its logarithm: load modules without temperatures (actor, critics, encoder)"
             )
         place = Path(f"{found.path}:{name}")  # for the error message
         checkpoint.load_into(agent.get_submodule(name), part, place)

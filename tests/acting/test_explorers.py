@@ -114,7 +114,7 @@ def test_algorithms_that_store_their_own_choice_are_refused():
         ["gin/tasks/simple_control.gin", "gin/methods/taac.gin"],
         ["Trainer.explorer = @ZetaExplorer()", "replay_length = 500"],
     )
-    with pytest.raises(TaacError, match="ZetaExplorer replaces actions, which TaacAlgorithm would not see"):
+    with pytest.raises(TaacError, match="ZetaExplorer replaces actions, but TaacAlgorithm also stores"):
         configuration.build(experiment.create_experiment)
 
 

@@ -401,7 +401,7 @@ def test_what_does_not_fit_is_refused(spec, action_spec, reward_dim, message):
 def test_a_leave_that_is_ignored_is_refused():
     agents = AgentBatch(MASKED, BOX, None)
     algorithm = SacAlgorithm(agents.observation, agents.action, td_loss=TDLoss(ignore_done=True))
-    with pytest.raises(TaacError, match=r"agents that come and go.*ignore_done"):
+    with pytest.raises(TaacError, match=r"agent_mask.*bind ignore_done = False"):
         Agent(algorithm, agents=agents)
 
 

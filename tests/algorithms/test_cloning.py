@@ -287,5 +287,5 @@ def test_of_recurrent_sac(burn_in):
 
 
 def test_an_algorithm_that_has_none_says_so():
-    with pytest.raises(TaacError, match="Algorithm has no behaviour cloning"):
+    with pytest.raises(TaacError, match="Algorithm does not support behaviour cloning"):
         Algorithm().cloning_loss(None)

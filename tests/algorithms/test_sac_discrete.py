@@ -422,7 +422,7 @@ def build(spec=VECTOR_SPEC, action_spec=SPEC, **options):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"target_entropy": -2.0}, r"-2\.0 nats is one for continuous actions.*\[0, 1\.3863\]"),
+        ({"target_entropy": -2.0}, r"-2\.0 nats is negative.*\[0, 1\.3863\]"),
         ({"target_entropy": 1.4}, r"1\.4 nats cannot be reached.*1\.3863 nats = log\(4\)"),
         ({"target_entropy": float("nan")}, "cannot be reached"),
         ({"action_min_prob": 0.8}, r"min_prob must be in \(0, 0\.75\] for 4 choices, got 0\.8"),

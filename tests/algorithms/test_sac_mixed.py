@@ -443,5 +443,5 @@ def test_action_spaces_of_one_kind_are_refused(spec):
 def test_a_mask_of_valid_choices_is_refused():
     """It would not be respected, and the networks would see it."""
     spec = {"x": VECTOR_SPEC, "action_mask": bounded((CHOICES,), 0, 1, torch.bool)}
-    with pytest.raises(TaacError, match=r"MixedSacAlgorithm does not respect masks, .* 'action_mask'"):
+    with pytest.raises(TaacError, match=r"MixedSacAlgorithm does not support masks, .* 'action_mask'"):
         MixedSacAlgorithm(spec, SPEC)

@@ -172,13 +172,13 @@ def test_a_target_entropy_may_be_given_in_nats(algorithm, actions, name, which, 
         assert targets == {**by_default, which: nats}, "the others stay as they are"
         assert f"target entropy {nats:.4f} nats = " in lines[which] and f".{name}" in lines[which]
     for nats in (greatest + 1e-4, float("nan"), float("-inf"), float("inf")):
-        with pytest.raises(TaacError, match=rf"\.{name} {nats} nats (cannot be reached|is one for continuous)"):
+        with pytest.raises(TaacError, match=rf"\.{name} {nats} nats (cannot be reached|is negative)"):
             described(**{name: nats})
 
 
 @pytest.mark.parametrize("algorithm, actions, name, which, greatest", [t for t in TARGETS if t[3] != "action"])
 def test_a_negative_target_is_for_continuous_actions_alone(algorithm, actions, name, which, greatest):
-    with pytest.raises(TaacError, match=rf"{name} -0.5 nats is one for continuous actions.*\[0, {greatest:.4f}\]"):
+    with pytest.raises(TaacError, match=rf"{name} -0.5 nats is negative.*\[0, {greatest:.4f}\]"):
         algorithm(bounded((3,), -1.0, 1.0), actions, **{name: -0.5})
 
 

@@ -58,8 +58,8 @@ def link(folder):
 
 
 BAD = {
-    "deep": (write("run.json", DEEP), "run.json is no JSON: RecursionError"),
-    "no text": (write("run.json", b'{"a": "\xff"}'), "run.json is no UTF-8"),
+    "deep": (write("run.json", DEEP), "run.json is not JSON: RecursionError"),
+    "no text": (write("run.json", b'{"a": "\xff"}'), "run.json is not UTF-8"),
     "huge run.json": (huge("run.json"), "expected at most"),
     "huge evaluations": (huge("evaluations.csv"), "expected at most"),
     "link": (link, "not a plain file"),
@@ -139,7 +139,7 @@ def test_names_are_drawn_as_they_are_written(root, tmp_path, name):
 @pytest.mark.parametrize(
     "text, why",
     [
-        (DEEP, "no JSON"),
+        (DEEP, "not JSON"),
         ('{"tasks": {"a": {"y0": 1e300, "y1": 0}}}', "no scale"),
         ('{"tasks": {"a": {"y0": 1e-300, "y1": 0}}}', "no scale"),
         ('{"tasks": {"a": {"y0": %s, "y1": 0}}}' % ("9" * 400), "no numbers"),

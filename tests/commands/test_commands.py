@@ -216,7 +216,7 @@ def test_a_signal_stops_a_run_in_order_and_a_second_one_at_once(tmp_path, number
     ask_to_stop(process)
     out, err = process.communicate()
     assert process.returncode == 75, err
-    assert "Traceback" not in err and "left at once" not in err
+    assert "Traceback" not in err and "stopped at once" not in err
     assert f"{number} at" in err and "resumable: the same command continues" in err
     (checkpoint,) = (tmp_path / "run" / "checkpoints").glob("*.json")
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "interrupted"
@@ -228,7 +228,7 @@ def test_a_signal_stops_a_run_in_order_and_a_second_one_at_once(tmp_path, number
     assert told(process, f"{number}: finishing this iteration")
     time.sleep(Interruption.SAME + 0.1)
     ask_to_stop(process)
-    assert told(process, "left at once")
+    assert told(process, "stopped at once")
     assert process.wait() == 75
     hold.unlink()  # lets its environments end, and with them what they hold of the pipes
     out, _ = process.communicate()
@@ -289,7 +289,7 @@ def test_a_signal_that_comes_twice_at_once_came_once(seconds, code):
     )
     result = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == code, result.stderr
-    assert ("left at once" in result.stderr) == (code == 75)
+    assert ("stopped at once" in result.stderr) == (code == 75)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
@@ -298,7 +298,7 @@ def test_a_signal_that_was_ignored_at_the_start_is_ignored_still(tmp_path):
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=120)
-    assert process.returncode == 75 and "SIGTERM at" in err and "SIGINT" not in err and "left at once" not in err
+    assert process.returncode == 75 and "SIGTERM at" in err and "SIGINT" not in err and "stopped at once" not in err
 
 
 @pytest.mark.parametrize("entry", [["-m", "taac"], [str(Path(sys.executable).with_name("taac"))]])

@@ -197,7 +197,7 @@ def test_divergence_is_found(traced_only):
     before = {name: value.clone() for name, value in trainer.agent.state_dict().items()}
     sampled = trainer.replay_buffer.sample(trainer.batch_size, trainer.segment_length)
     sampled.time_step.reward[1, 3] = float("nan")
-    with pytest.raises(TaacError, match=r"update 3 was not taken: not finite are the loss"):
+    with pytest.raises(TaacError, match=r"update 3 was not taken, because .* not finite: the loss"):
         trainer.learner.update(sampled)
     after = trainer.agent.algorithm.state_dict()
     assert all(torch.equal(value, before[f"algorithm.{name}"]) for name, value in after.items())

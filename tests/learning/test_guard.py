@@ -79,10 +79,10 @@ def test_a_gradient_that_is_not_finite_though_the_loss_is(monkeypatch):
     before = parameters(learner)
     with pytest.raises(DivergedError) as error:
         learner.update(make_batch())
-    assert f"not finite are the gradients of 'algorithm.actor.{name}'. Training" in str(error.value)
+    assert f"not finite: the gradients of 'algorithm.actor.{name}'. Training" in str(error.value)
     assert all(torch.equal(p, before[name]) for name, p in learner.agent.named_parameters())
     lines = inspection.describe(inspection.Inspection(str(error.value), 5, error.value.evidence))
-    assert lines[-1] == "all of these are finite: it was the gradients that were not"
+    assert lines[-1] == "all of these are finite: only gradients were not"
 
 
 @pytest.mark.parametrize("where", range(3))
@@ -119,7 +119,7 @@ def test_a_loss_that_is_infinite_though_no_gradient_is(monkeypatch):
         return found._replace(loss=found.loss + torch.inf)
 
     monkeypatch.setattr(learner.agent.algorithm, "calc_loss", calc_loss)
-    with pytest.raises(DivergedError, match=r"not finite are the loss \(of its parts: loss/total\), 8 of 8 frames"):
+    with pytest.raises(DivergedError, match=r"not finite: the loss \(of its parts: loss/total\), 8 of 8 frames"):
         learner.update(make_batch())
 
 
@@ -179,7 +179,7 @@ def test_a_parameter_that_is_not_finite_is_not_saved():
     learner.guard.check_parameters()
     with torch.no_grad():
         next(iter(learner.agent.algorithm.target_critics.parameters())).view(-1)[3] = float("inf")
-    with pytest.raises(DivergedError, match=r"the parameters 'algorithm\.target_critics\..*no checkpoint"):
+    with pytest.raises(DivergedError, match=r"parameters are not finite: 'algorithm\.target_critics\..*no checkpoint"):
         learner.guard.check_parameters()
 
 
@@ -204,7 +204,7 @@ def test_a_run_that_diverges_is_saved_explained_and_can_go_on(tmp_path, monkeypa
     assert found.env_steps == 450 and found.evidence["sampled/time_step/reward"].shape == (2, 32)
     text = "\n".join(inspection.describe(found))
     assert "NOT FINITE: 64 of 64, the first at [0, 0] is nan" in text
-    assert "the batch as it was sampled is finite: the numbers of 'loss' are the networks' doing" in text
+    assert "the batch as it was sampled is finite: networks or normalisers made the numbers of 'loss'" in text
     assert RunFolder(tmp_path / "run").checkpoints.newest().env_steps == 400
     resumed = run(tmp_path / "run", "checkpoint_interval = 400", method="sac")  # now nothing goes wrong
     assert_same_parameters(whole, resumed)

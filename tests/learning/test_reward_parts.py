@@ -171,7 +171,7 @@ def test_a_checkpoint_of_shared_hidden_layers_says_how_to_go_on(tmp_path):
         TaacError, match=r"critics\.last was trained with hidden.*bind CriticEnsemble.share_hidden_layers"
     ):
         run(tmp_path / "run", *params)
-    with pytest.raises(TaacError, match=r"has values of 2 parts of a reward, and this agent learns 1 .*train anew"):
+    with pytest.raises(TaacError, match=r"has values of 2 parts of a reward, and this agent learns 1 .*train again"):
         run(tmp_path / "run", *params, "create_agent.task_strength = 0.0")
     assert run(tmp_path / "run", *params, shared).env_steps == 400
 

@@ -477,7 +477,7 @@ def test_gail_and_cloning_after_any_method_that_can_learn_from_demonstrations(me
 @pytest.mark.parametrize(
     "params, message",
     [
-        (["create_agent.reward_signals = (@RND, @RND)"], "names one twice: rnd, rnd"),
+        (["create_agent.reward_signals = (@RND, @RND)"], "two signals of one name: rnd, rnd"),
         (
             ["create_agent.reward_signals = (@GAIL,)"],
             "this method learns from demonstrations: bind create_experiment.demonstr",

@@ -224,7 +224,7 @@ def test_what_a_role_is_not_for_is_refused():
         with pytest.raises(TaacError, match="'act' does not explore"):
             step(SimpleNamespace(observation=()), ())
     for role in ("act", "collect"):
-        with pytest.raises(TaacError, match=f"'{role}' holds no networks to learn with"):
+        with pytest.raises(TaacError, match=f"an agent with role '{role}' cannot learn"):
             Learner(Agent(make_agent().algorithm, role=role))
     with pytest.raises(TaacError, match="role must be"):
         Agent(algorithm, role="watch")

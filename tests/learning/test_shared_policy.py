@@ -152,11 +152,11 @@ def test_priorities_are_of_segments_and_weights_of_all_their_agents():
         ("sac_ez", TEAM, {}, [SHARED], r"ZetaExplorer explores one continuous action vector.*float32\[3, 1\]"),
         (
             "sac", TEAM, {"comes_and_goes": True}, [SHARED, "create_agent.reward_signals = (@RND,)"],
-            "reward_signals cannot be combined with agents that come and go",
+            "reward_signals cannot be combined with an 'agent_mask'",
         ),
-        ("sac", TEAM, {"global_state": True}, [SHARED], r"for critics alone.*actor_encoder_ctor = @LocalEncoder"),
-        ("sac_recurrent", TEAM, {"global_state": True}, [SHARED], "a recurrent algorithm cannot have such critics"),
-        ("sac", TEAM, {"comes_and_goes": True}, [SHARED, "OneStepTDLoss.ignore_done = True"], "ignore_done = True would"),
+        ("sac", TEAM, {"global_state": True}, [SHARED], r"which only critics may see.*actor_encoder_ctor = @LocalEncoder"),
+        ("sac_recurrent", TEAM, {"global_state": True}, [SHARED], "Recurrent algorithms do not support it"),
+        ("sac", TEAM, {"comes_and_goes": True}, [SHARED, "OneStepTDLoss.ignore_done = True"], "bind ignore_done = False"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_before_any_work(method, env, kwargs, params, message):

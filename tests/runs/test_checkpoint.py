@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import random
+import re
 
 import pytest
 import torch
@@ -270,7 +271,7 @@ def test_a_manifest_reaches_no_other_files(tmp_path, name, capsys):
     forged(kept, 1, lambda content: content["tensors"].update(name=name))
     with pytest.raises(TaacError, match="is whole"):
         kept.newest()
-    assert "which is none of a checkpoint" in capsys.readouterr().err
+    assert "which no checkpoint has" in capsys.readouterr().err
 
 
 def test_links_and_sizes_that_lie(tmp_path, capsys, monkeypatch):
@@ -295,7 +296,7 @@ def test_links_and_sizes_that_lie(tmp_path, capsys, monkeypatch):
         file.truncate(2**40)
     with pytest.raises(TaacError):
         kept.newest()
-    assert "more than any has" in capsys.readouterr().err
+    assert "expected at most" in capsys.readouterr().err
 
 
 JSON = st.recursive(
@@ -350,7 +351,7 @@ def test_steps_that_are_none(tmp_path, steps, capsys):
     (kept.path / "1.json").write_bytes(manifest.make_manifest(content))
     with pytest.raises(TaacError, match="is whole"):
         kept.newest()
-    assert "is no manifest" in capsys.readouterr().err
+    assert re.search("is not (a|the) manifest", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "1" * 5000, "null", "[]", "\xff", ""])

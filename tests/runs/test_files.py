@@ -118,7 +118,7 @@ def test_nothing_is_added_to_a_file_that_has_another_name(tmp_path):
     """As of a hard link to a file of the user's."""
     (tmp_path / "mine").write_bytes(b"mine")
     os.link(tmp_path / "mine", tmp_path / "f")
-    with pytest.raises(files.NotPlain, match=r"f is a file that has another name elsewhere \(a hard link\)"):
+    with pytest.raises(files.NotPlain, match=r"f has a second name \(a hard link\)"):
         durable.append(tmp_path / "f", b"a stranger's")
     durable.write(tmp_path / "f", b"a stranger's")  # takes its place
     assert (tmp_path / "mine").read_bytes() == b"mine" and (tmp_path / "f").read_bytes() == b"a stranger's"

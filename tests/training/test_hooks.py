@@ -111,7 +111,7 @@ def test_a_state_that_cannot_be_saved_is_refused_before_training(tmp_path):
     note.count = np.int64(3)
     trainer.hooks.add("after_update", note)
     with pytest.raises(
-        TaacError, match="state of a hook cannot be saved: 'after_update/0/count': a int64 has no place"
+        TaacError, match="state of a hook cannot be saved: 'after_update/0/count': a int64 cannot be saved"
     ):
         trainer.train(RunFolder(tmp_path))
     trainer.close()

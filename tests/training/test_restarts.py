@@ -52,7 +52,7 @@ def test_a_stop_leaves_a_checkpoint_with_new_episodes_to_go_on_with(tmp_path):
     settings = fragile(tmp_path, "raise", at=9, times=3, max_restarts=1)
     with pytest.raises(EnvironmentFailed) as error:
         run(tmp_path / "run", *settings, method="sac")
-    assert "restarted 1 times" in str(error.value) and "A checkpoint is written at 32 environment steps" in str(
+    assert "restarted 1 times" in str(error.value) and "A checkpoint was written at 32 environment steps" in str(
         error.value
     )
     found = RunFolder(tmp_path / "run").checkpoints.newest()
@@ -85,7 +85,7 @@ def test_environments_of_this_process_stop_the_run_with_a_checkpoint(tmp_path):
 )
 def test_one_that_would_end_or_change_this_process_stops_the_run_with_a_checkpoint(tmp_path, how, told):
     settings = fragile(tmp_path, how, at=9, times=1, asynchronous=False)
-    with Interruption(), pytest.raises(EnvironmentFailed, match=rf"failed at step.*{told}.* A checkpoint is written"):
+    with Interruption(), pytest.raises(EnvironmentFailed, match=rf"failed at step.*{told}.* A checkpoint was written"):
         run(tmp_path / "run", *settings, method="sac")
     assert run(tmp_path / "run", *settings, method="sac").env_steps >= 80
 
@@ -97,7 +97,7 @@ def test_an_evaluation_that_fails_leaves_a_checkpoint(tmp_path):
     folder.begin("x", {})
     log = tmp_path / "log"
     trainer.evaluation_environment._env.envs[0].unwrapped._times = 1
-    with pytest.raises(EnvironmentFailed, match=r"\(evaluation\)' \(number 0 of 1,.*A checkpoint is written"):
+    with pytest.raises(EnvironmentFailed, match=r"\(evaluation\)' \(number 0 of 1,.*A checkpoint was written"):
         trainer.train(folder)
     assert log.exists() and folder.checkpoints.saved() and trainer.env_steps >= 80  # it was the last
     trainer.close()

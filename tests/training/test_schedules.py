@@ -276,8 +276,8 @@ def test_demonstrations_are_cloned_with_the_weight_in_force():
     assert cloning.weight == 2.0 and schedules.summaries() == {"schedule/Cloning.weight": 2.0}
     assert Cloning(3).scheduled == []
     for words, wrong in (
-        ("instead of initial_weight", {"initial_weight": 1.0, "weight": LinearSchedule(1, 0, 5)}),
-        ("0 or more at any time", {"weight": LinearSchedule(1, -1, 5)}),
+        ("replaces initial_weight", {"initial_weight": 1.0, "weight": LinearSchedule(1, 0, 5)}),
+        ("0 or more at every step", {"weight": LinearSchedule(1, -1, 5)}),
         ("does nothing", {"weight": LinearSchedule(0, 0, 5)}),
     ):
         with pytest.raises(TaacError, match=words):
@@ -302,38 +302,38 @@ FALLING = linear("any", 1.0, 0.0, "env_steps = 100")
         ("taac", ["Learner.learning_rate = " + ANY, *linear("any", 1.0, -1.0, "updates = 5")], "must be above 0, got 1 to -1"),
         ("taac", ["Learner.learning_rate = " + ANY, *linear("any", 0.0, 0.0, "updates = 5")], "must be above 0"),
         ("taac", ["Learner.learning_rate = " + ANY, *[f"Learner.{n}_learning_rate = 0.1" for n in ("actor", "critic")],
-                  "Learner.temperature_learning_rate = 0.2", *FALLING], r"Learner\.learning_rate follows a schedule, which "
-         r"would have no effect.*in use are Learner\.actor_learning_rate"),
-        ("taac", ["Learner.temperature_learning_rate = " + ANY, "Temperature.tuning = 'fixed'", *FALLING], "no effect"),
+                  "Learner.temperature_learning_rate = 0.2", *FALLING], r"Learner\.learning_rate follows a schedule, but "
+         r"no trainable parameter.*in use are Learner\.actor_learning_rate"),
+        ("taac", ["Learner.temperature_learning_rate = " + ANY, "Temperature.tuning = 'fixed'", *FALLING], "no trainable"),
         ("taac", ["Learner.max_grad_norm = " + ANY, *FALLING], "max_grad_norm must be above 0"),
         ("taac", ["TaacAlgorithm.beta_target_entropy = " + ANY, *FALLING], r"beta_target_entropy 1 to 0 in a straight line over "
          r"environment steps 0 to 100 nats cannot be reached.*0\.6931"),
-        ("taac", ["TaacAlgorithm.beta_target_entropy = " + ANY, *linear("any", 0.5, -0.1, "updates = 5")], "never negative"),
+        ("taac", ["TaacAlgorithm.beta_target_entropy = " + ANY, *linear("any", 0.5, -0.1, "updates = 5")], "is negative"),
         ("sac", ["SacAlgorithm.target_entropy = " + ANY, *linear("any", -1.0, 5.0, "updates = 5")], "cannot be reached"),
         ("sac", ["SacAlgorithm.target_entropy = " + ANY, *linear("any", -1.0, -2.0, "updates = 5"),
-                 "Temperature.tuning = 'fixed'"], "no effect: Temperature.tuning is 'fixed'"),
+                 "Temperature.tuning = 'fixed'"], "no effect if Temperature.tuning is 'fixed'"),
         ("taac", ["create_agent.task_strength = " + ANY, *FALLING], "no effect without create_agent.reward_signals"),
         ("taac", ["create_agent.task_strength = " + ANY, NOVELTY, "RND.strength = @b/LinearSchedule()",
-                  *linear("b", 1.0, 0.0, "env_steps = 50"), *FALLING], "not all 0"),
+                  *linear("b", 1.0, 0.0, "env_steps = 50"), *FALLING], "at least one must differ from 0"),
         ("taac", ["RND.strength = " + ANY, NOVELTY, *linear("any", 0.0, 0.0, "updates = 5")],
          "RND.strength must be a number other than 0"),
         ("taac", ["RND.learning_rate = " + ANY, NOVELTY, *linear("any", 1.0, -0.1, "updates = 5")],
          "RND.learning_rate must be above 0"),
         ("sac", ["SacAlgorithm.target_update_tau = " + ANY, *FALLING], r"target_update_tau must be in \(0, 1\], got 1 to 0"),
         ("sac_ez", ["ZetaExplorer.epsilon = " + ANY, *linear("any", 0.5, 2.0, "updates = 5")], r"epsilon must be in \[0, 1\]"),
-        ("taac", ["batch_size = " + ANY, *linear("any", 10, 0, "updates = 5")], "batch_size must be 1 or more, got 0"),
+        ("taac", ["batch_size = " + ANY, *linear("any", 10, 0, "updates = 5")], "batch_size must be 1 or more.*got 0"),
         ("taac", ["batch_size = " + ANY, *linear("any", 10, 20, "updates = 5"), "create_agent.compile = True"],
-         "compiles the update anew for each batch size"),
+         "compiles the update for each batch size"),
         ("taac", ["Trainer.updates_per_env_step = " + ANY, *linear("any", 1.0, 0.5, "updates = 100")],
-         "in environment steps alone"),
+         "a number or a schedule in environment steps"),
         ("taac", ["Trainer.updates_per_env_step = " + ANY, *linear("any", 1.0, -0.5, "env_steps = 100")], "must be above 0"),
         ("taac", ["Trainer.updates_per_env_step = " + ANY, *FALLING], "gives no update"),
         ("taac", [*RATIO, "Trainer.update_clock = 'transitions'"], "update_clock is 'transitions'"),
-        ("taac", [*RATIO, "TaacAlgorithm.target_update_env_steps = 5"], "a ratio of updates .* that stays the same"),
+        ("taac", [*RATIO, "TaacAlgorithm.target_update_env_steps = 5"], "a constant ratio of updates"),
         ("taac", ["Learner.learning_rate = " + ANY, *FALLING, "any/LinearSchedule.begin = 600"],
-         r"Learner\.learning_rate would keep its value: .* first changes at 601 environment steps, and the run has 600"),
+         r"Learner\.learning_rate would keep its value: .* first changes at 601 environment steps, but the run has only 600"),
         ("taac", ["Learner.learning_rate = @any/PiecewiseSchedule()", *steps("any", (0.1, 0.2), (0, 300), "updates")],
-         "first changes at 300 updates, and the run has 300"),
+         "first changes at 300 updates, but the run has only 300"),
     ],
 )  # fmt: skip
 def test_refused(method, params, words):

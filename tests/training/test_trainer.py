@@ -165,7 +165,7 @@ def test_an_environment_that_draws_from_numpys_own_numbers_comes_back(tmp_path, 
     resumed = run(tmp_path / "stopped", *params)
     assert_same_parameters(whole, resumed)
     assert rows(tmp_path / "whole") == rows(tmp_path / "stopped")
-    assert "did not come to the same place" not in capsys.readouterr().err
+    assert "reached another state" not in capsys.readouterr().err
 
 
 def test_an_evaluation_leaves_all_random_numbers_as_they_were():
@@ -182,7 +182,7 @@ def test_several_that_draw_from_one_row_of_random_numbers_cannot_come_back(tmp_p
     params = (f"create_environment.env_name = '{env_id('GlobalNoise')}'", "num_envs = 2", "num_env_steps = 340")
     run(tmp_path / "run", *params, stop=311)
     assert run(tmp_path / "run", *params).collector.num_restarts == 1
-    assert "did not come to the same place" in capsys.readouterr().err
+    assert "reached another state" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("stop", [70, 170])  # before and after the first scheduled checkpoint
@@ -194,7 +194,7 @@ def test_an_environment_that_does_not_come_back_costs_the_rest_of_its_episode(tm
     trainer.environment.replay = lambda *given: (t := replay(*given))._replace(observation=t.observation + 1e-7)
     trainer.resume(folder)
     said = capsys.readouterr().err
-    assert f"at {stop} environment steps: 'Pendulum-v1' did not come to the same place" in said and "not deterministic" in said
+    assert f"at {stop} environment steps: 'Pendulum-v1' reached another state" in said and "not deterministic" in said
     assert stopped.env_steps == trainer.env_steps == stop and trainer.collector.num_restarts == 1
     assert_same_parameters(stopped, trainer)
     # The frame at which it was stopped is the LAST of its episode, which bootstraps; then another begins.
@@ -224,7 +224,7 @@ def test_an_environment_that_fails_on_the_way_back_costs_the_rest_of_its_episode
     trainer, folder = build(*params, settings), RunFolder(tmp_path / "run")
     trainer.resume(folder)
     said = capsys.readouterr().err
-    assert "at 320 environment steps" in said and "RuntimeError: 50% of the simulator" in said and "cut off there" in said
+    assert "at 320 environment steps" in said and "RuntimeError: 50% of the simulator" in said and "truncated there" in said
     assert trainer.env_steps == 320 and trainer.collector.num_restarts == 1
     assert trainer.collector.rollout.time_step.is_first().all()
     trainer.train(folder, stop=lambda: trainer.env_steps >= 325)
@@ -272,7 +272,7 @@ def test_a_run_of_a_version_whose_checkpoints_ended_episodes_is_refused_as_such(
     operative = configuration.operative_config()
     for held in (operative, operative.replace("Trainer.keep_checkpoints = 2\n", "")):
         folder.config.write_text(held)
-        with pytest.raises(TaacError, match=r"earlier version.*with that version only\. taac play"):
+        with pytest.raises(TaacError, match=r"earlier version.*resume this run with that version\. taac play"):
             folder.open(operative)
             trainer.resume(folder)
     trainer.close()
@@ -342,7 +342,7 @@ def test_updates_that_no_run_owes_are_refused(tmp_path, part, name, count):
     content["state"][part][name] = count
     path.write_bytes(make_manifest(content))
     trainer = build(clock)
-    with pytest.raises(TaacError, match="no run comes to that"):
+    with pytest.raises(TaacError, match="no run writes that"):
         trainer.resume(RunFolder(tmp_path / "run"))
     trainer.close()
 
@@ -353,7 +353,7 @@ def test_a_file_that_is_changed_while_the_run_writes_its_checkpoints_is_named(tm
     stopped = run(tmp_path / "run", stop=70)
     folder = RunFolder(tmp_path / "run")
     change(folder.path / name)
-    with pytest.raises(TaacError, match=f"{name} is no longer what this run wrote"):
+    with pytest.raises(TaacError, match=f"{name} has changed since this run wrote it"):
         stopped.saver.save(folder, 70)
 
 
@@ -363,9 +363,9 @@ def test_event_files_that_a_strangers_checkpoint_names(tmp_path, events):
     run(tmp_path / "run", stop=70)
     folder = RunFolder(tmp_path / "run")
     try:
-        assert "is not as it was written" in folder.restore({**folder.records(), "events": events})[-1]
+        assert "has been changed" in folder.restore({**folder.records(), "events": events})[-1]
     except TaacError as error:
-        assert "does not hold the run's other files" in str(error)
+        assert "lacks its copies of the run's other files" in str(error)
 
 
 def test_what_a_run_itself_changes_in_its_records_is_not_taken_for_damage(tmp_path, capsys):
@@ -556,7 +556,7 @@ def test_targets_move_by_environment_steps(method, name):
 )
 def test_environment_steps_of_the_targets_need_a_ratio_that_stays(param):
     schedule = ["LinearSchedule.start = 1.0", "LinearSchedule.end = 0.5", "LinearSchedule.env_steps = 100"]
-    with pytest.raises(TaacError, match="target_update_env_steps needs a ratio"):
+    with pytest.raises(TaacError, match="target_update_env_steps needs a constant ratio"):
         build("TaacAlgorithm.target_update_env_steps = 20", param, *(schedule if "@" in param else []))
 
 
@@ -670,7 +670,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     run(tmp_path / "b", "Trainer.checkpoint_interval = 100", "create_experiment.seed = 1", until=250)
     shutil.rmtree(tmp_path / "a" / "checkpoints")
     shutil.copytree(tmp_path / "b" / "checkpoints", tmp_path / "a" / "checkpoints")
-    with pytest.raises(TaacError, match="of a run of another configuration"):
+    with pytest.raises(TaacError, match="to a run with another configuration"):
         run(tmp_path / "a", "Trainer.checkpoint_interval = 100")
 
 

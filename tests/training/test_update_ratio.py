@@ -63,7 +63,7 @@ def test_what_it_refuses():
         ({"clock": "transitions", "updates_per_env_step": 0.5}, "is a ratio to environment steps"),
         ({"updates_per_env_step": 0.001}, "gives no update in the 90"),
         ({"updates_per_env_step": 0.0}, "must be above 0, or None"),
-        ({"updates_per_env_step": LinearSchedule(1.0, 2.0, updates=5)}, "schedule in environment steps alone"),
+        ({"updates_per_env_step": LinearSchedule(1.0, 2.0, updates=5)}, "a number or a schedule in environment steps"),
     ):
         with pytest.raises(TaacError, match=message):
             UpdateRatio(**{"num_envs": 1, "num_env_steps": 100, "initial_collect_steps": 10, **arguments})

@@ -159,7 +159,7 @@ def test_a_module_that_the_other_run_does_not_have(source):
 
 def test_another_shape_is_refused_with_both(source):
     with pytest.raises(
-        TaacError, match=r"(?s)algorithm\.actor is of another network.*head\.weight.*\[2, 32\].*\[2, 16\]"
+        TaacError, match=r"(?s)algorithm\.actor holds another network.*head\.weight.*\[2, 32\].*\[2, 16\]"
     ):
         started(f"{source[0]}:actor", more=("hidden_layers = (32, 16)",))
 

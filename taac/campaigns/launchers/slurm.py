@@ -25,9 +25,9 @@ from taac.runs.terminal import is_one_line
 
 _SCRIPT = """\
 #!/bin/bash
-# {count} runs of `taac compare`, each a task of this array. A task whose run is finished does nothing, any other goes on
-# from the run's last checkpoint: submitting this again, or any task of it, is always right.
-# What SLURM says of a task goes to a folder that must be there before, else the task may not begin:
+# {count} runs of `taac compare`, each a task of this array. A task whose run is finished does nothing. Any other task
+# resumes its run from the last checkpoint, so this script, or any task of it, can be submitted again at any time.
+# SLURM writes a task's messages to a folder that must exist before, or else the task may not begin:
 #   mkdir -p {slurm}
 {headers}
 cd {cwd} || exit 1
@@ -174,8 +174,8 @@ class SlurmQueue:
         looked = self._look()
         if looked is None:  # treating it as empty would submit queued runs again
             raise TaacError(
-                "squeue does not answer, so what is in SLURM's queue already is not known; nothing was submitted. "
-                "Call the same command again when it does"
+                "squeue does not answer, so nothing was submitted: tasks that are already in SLURM's queue could be started "
+                "twice. Run the same command again when squeue answers"
             )
         self._queue = looked
 
@@ -213,7 +213,7 @@ class SlurmQueue:
         make_folder(self._script.parent)
         result = subprocess.run(command, capture_output=True, text=True)
         if result.returncode != 0:
-            raise TaacError(f"{shlex.join(command)} was refused: {result.stderr.strip()}")
+            raise TaacError(f"{shlex.join(command)} failed: {result.stderr.strip()}")
         job = result.stdout.strip().split(";")[0]  # the name of a cluster may follow
         tasks = {run: f"{job}_{self._index[run]}" for run in self._pending}
         known = {**self._submitted(), **{str(run.folder): task for run, task in tasks.items()}}
