@@ -49,7 +49,7 @@ def built(*params, method=METHOD):
         ("Trainer.checkpoint_interval = -5", "Trainer.checkpoint_interval must be 1 or more, got -5"),
         ("Trainer.summary_interval = 0", "Trainer.summary_interval must be 1 or more, got 0"),
         ("Trainer.evaluation_episodes = 0", "Trainer.evaluation_episodes must be 1 or more, got 0"),
-        ("Trainer.batch_size = 0", "Trainer.batch_size must be 1 or more, got 0"),
+        ("Trainer.batch_size = 0", "Trainer.batch_size must be 1 or more with ReplayBuffer, got 0"),
         ("Trainer.unroll_length = 0", "Trainer.unroll_length must be 1 or more, got 0"),
         (
             "Trainer.unroll_length = 100001",

@@ -1,8 +1,7 @@
-"""Converts demonstrations to an agent's replayed frames, and monitors SQIL."""
+"""Converts demonstrations to an agent's replayed frames."""
 
 from __future__ import annotations
 
-import gin
 import torch
 import torch.nn as nn
 
@@ -10,7 +9,6 @@ from taac import nest
 from taac.algorithms.agent import Agent
 from taac.data_structures import Experience, Nest, TimeStep
 from taac.demonstrations import episode_files
-from taac.demonstrations.replay import SqilReplay
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
 
@@ -48,55 +46,3 @@ def _with_info(agent: Agent, recorded: list[TimeStep]) -> list[Experience]:
     return [
         Experience(episode, nest.index(info, (slice(len(episode.step_type)), e))) for e, episode in enumerate(recorded)
     ]
-
-
-@gin.configurable
-class SqilMonitor:
-    """Compares the two halves of a batch, the demonstrations and the agent's own segments.
-
-    The cosine similarity is between the two gradients `d loss / d phi` over all the actor's parameters. If it is negative, an
-    update on one half increases the other half's loss. TD errors are squared and summed over critics, as in the loss.
-    """
-
-    @staticmethod
-    def check(replay: object) -> SqilReplay:
-        """Returns the replay if its batches have two halves.
-
-        Raises:
-            TaacError: they do not.
-        """
-        if not isinstance(replay, SqilReplay):
-            raise TaacError(
-                "SqilMonitor needs batches of two halves: bind create_experiment.demonstrations_ctor = @SqilReplay"
-            )
-        return replay
-
-    def __call__(self, agent: Agent, replay: object, batch_size: int, length: int) -> dict[str, torch.Tensor]:
-        """Returns scalars computed on a new batch. Networks, statistics and training's random numbers do not change."""
-        halves = self.check(replay).halves
-        statistics = [m for m in (agent.reward_normalizer, agent.reward_signals) if m is not None]
-        saved = [(buffer, buffer.clone()) for module in statistics for buffer in module.buffers()]
-        with torch.random.fork_rng(devices=[agent.device] if agent.device.type == "cuda" else []):
-            demonstrated, own = halves(batch_size, length)
-            first, gradient = _half(agent, demonstrated)
-            second, other = _half(agent, own.experience)
-        for buffer, before in saved:
-            buffer.copy_(before)
-        return {
-            "sqil/gradient_cosine": nn.functional.cosine_similarity(gradient, other, dim=0),
-            "sqil/td_error_demonstrations": first["loss/critic"],
-            "sqil/td_error_agent": second["loss/critic"],
-            "sqil/actor_loss_demonstrations": first["loss/actor"],
-            "sqil/actor_loss_agent": second["loss/actor"],
-            "sqil/entropy_demonstrations": first["policy/entropy"],
-            "sqil/entropy_agent": second["policy/entropy"],
-        }
-
-
-def _half(agent: Agent, experience: Experience) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """The scalars of an update on one half, and the gradient of its loss with respect to the actor's parameters."""
-    algorithm = agent.algorithm
-    experience = agent.prepare(experience)
-    loss_info = algorithm.calc_loss(experience, algorithm.train_step(experience))
-    gradients = torch.autograd.grad(loss_info.loss.mean(), algorithm.parameter_groups()["actor"])
-    return loss_info.extra, torch.cat([gradient.flatten() for gradient in gradients])

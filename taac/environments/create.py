@@ -73,7 +73,9 @@ def create_environment(
         env_kwargs: passed to `gymnasium.make`.
         render_mode: passed to `gymnasium.make`. Without a screen, see `offscreen.prepare`.
         action_repeat: number of environment steps for which each action is repeated (a frame skip).
-        action_repeat_gamma: discount of a step inside a repeat, normally the learner's own gamma.
+        action_repeat_gamma: discount of a step inside a repeat, normally the learner's gamma: bind both to one macro. It is a
+            parameter of its own because environments are also created without a learner. `taac check` warns if the two
+            differ.
         action_repeat_plain_sum: sums the rewards of a repeat without discount and discounts each decision once.
         action_repeat_chosen: makes the action a pair (k, action), repeated k times, where the agent chooses k in
             1..`action_repeat`.

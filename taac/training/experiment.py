@@ -18,7 +18,7 @@ from taac.algorithms.algorithm import check_acting
 from taac.algorithms.reward_signals import RewardSignal
 from taac.algorithms.shared_policy import AgentBatch
 from taac.data_structures import Experience, Nest
-from taac.demonstrations.frames import SqilMonitor, demonstrated_frames
+from taac.demonstrations.frames import demonstrated_frames
 from taac.demonstrations.replay import Demonstrations, SqilReplay, kept_apart, prefilled
 from taac.environments.create import create_environment
 from taac.environments.vector_environment import VectorEnvironment
@@ -241,12 +241,6 @@ def create_experiment(
 
 def _check(trainer: Trainer, spec: Nest, num_demonstrated: int | None) -> None:
     """Refuses parts that do not fit together."""
-    if isinstance(trainer.monitor, SqilMonitor):
-        trainer.monitor.check(trainer.replay_buffer)
-    if isinstance(trainer.replay_buffer, SqilReplay) and trainer.batch_sizes[0] < 2:
-        raise TaacError(
-            f"Trainer.batch_size must be 2 or more with SqilReplay, whose batches have two halves, got {trainer.batch_sizes[0]}"
-        )
     if num_demonstrated is not None and num_demonstrated < trainer.segment_length:
         raise TaacError(
             f"the demonstrations have {num_demonstrated} frames, fewer than Trainer.segment_length = {trainer.segment_length}; "

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import gin
-import torch
 
 from taac.acting.collector import Collector
 from taac.acting.evaluation import Evaluator
@@ -27,19 +26,12 @@ from taac.runs.run_folder import RunFolder
 from taac.training.attributes import Attribute, Attributes
 from taac.training.hooks import Hooks
 from taac.training.intervals import Intervals
+from taac.training.monitors import Monitor
 from taac.training.reporting import Progress, Reporter
 from taac.training.saving import Part, Saver, WithoutFrames, save_evidence
 from taac.training.schedules import Schedules
 from taac.training.update_ratio import UpdateRatio
 from taac.training.warm_start import load_parts
-
-
-class Monitor(Protocol):
-    """Computes further scalars by tag when a summary is due. It must not change anything in the run."""
-
-    def __call__(
-        self, agent: Agent, replay: ReplayBuffer | SqilReplay, batch_size: int, length: int
-    ) -> dict[str, torch.Tensor]: ...
 
 
 @gin.configurable
@@ -73,7 +65,7 @@ class Trainer:
         max_evaluation_steps: an evaluation that takes more steps than this in each environment stops the run, because its
             episodes may never end.
         summary_interval: environment steps between summaries of training.
-        monitor: adds scalars to those summaries; see `SqilMonitor`.
+        monitor: adds scalars to those summaries; see `Monitor`.
         checkpoint_interval: environment steps between checkpoints. A checkpoint changes nothing in the run.
         keep_checkpoints: how many of the newest checkpoints are kept. With 1, a damaged checkpoint has no replacement.
         save_best: saves the agent of the evaluation with the highest return, in the folder `best` of the run.
@@ -129,7 +121,7 @@ class Trainer:
             updates_per_env_step, update_clock,
         )  # fmt: skip
         _check_segments(segment_length, initial_collect_steps, environment, learner.agent, replay_buffer)
-        _check_batches(batch_size, learner.agent)
+        _check_batches(batch_size, learner.agent, replay_buffer, monitor)
         self.environment, self.evaluation_environment = environment, evaluation_environment
         self.learner, self.agent, self.replay_buffer = learner, learner.agent, replay_buffer
         self.seed, self.num_env_steps, self.unroll_length = seed, num_env_steps, unroll_length
@@ -384,10 +376,15 @@ def _check_segments(
         raise TaacError(f"ReplayBuffer.length {replay_buffer.length} is below Trainer.segment_length {length}")
 
 
-def _check_batches(batch_size: int | Schedule, agent: Agent) -> None:
-    """Refuses empty batches, and for a compiled agent schedules with many batch sizes."""
-    if (least := bounds(batch_size)[0]) < 1:
-        raise TaacError(f"Trainer.batch_size must be 1 or more, got {least}")
+def _check_batches(
+    batch_size: int | Schedule, agent: Agent, replay_buffer: ReplayBuffer | SqilReplay, monitor: Monitor | None
+) -> None:
+    """Refuses batches that are too small, batches that the monitor does not support, and many sizes for a compiled agent."""
+    least, smallest = round(bounds(batch_size)[0]), replay_buffer.min_batch_size
+    if least < smallest:
+        raise TaacError(f"Trainer.batch_size must be {smallest} or more with {type(replay_buffer).__name__}, got {least}")
+    if monitor is not None and hasattr(monitor, "check"):
+        monitor.check(replay_buffer)
     if isinstance(batch_size, Schedule) and agent.compiled and not batch_size.in_steps:
         raise TaacError(
             f"create_agent.compile compiles the update for each batch size, and Trainer.batch_size takes too many "
