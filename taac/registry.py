@@ -64,7 +64,7 @@ def refuse_unfollowed_schedule(binding: Binding, config: Config, trusted: bool) 
     found = None if expected is None else _schedule(binding.value, config)
     if found is not None and not values.mentions(expected, Schedule):
         origin = values.source(binding, config.bindings)
-        raise TaacError(f"{origin}: {binding.parameter} cannot follow a {found}; what can: {', '.join(_schedulable())}")
+        raise TaacError(f"{origin}: {binding.parameter} cannot follow a {found}; what can: {', '.join(_schedulable(config))}")
 
 
 def _schedule(value: Any, config: Config) -> str | None:
@@ -79,10 +79,14 @@ def _schedule(value: Any, config: Config) -> str | None:
     return None
 
 
-def _schedulable() -> list[str]:
-    """Returns the names of all parameters that can follow a schedule."""
+def _schedulable(config: Config) -> list[str]:
+    """Returns the names of all parameters that can follow a schedule, of the configurables that a configuration names."""
+    references = [r for b in config.bindings.values() for r in gin_state.references(b.value)]
+    named = {b.selector for b in config.bindings.values()} | {r.configurable.selector for r in references}
     found = set()
     for selector, wrapped in gin_state.configurables().items():
+        if selector not in named:
+            continue
         for name, annotation in values.type_hints(wrapped).items():
             required = values.default(wrapped, name) is inspect.Parameter.empty  # supplied by the caller
             if values.mentions(annotation, Schedule) and not required:

@@ -62,21 +62,22 @@ def define_root_dir(about: str) -> None:
 
 def root_dir() -> str:
     if not FLAGS.root_dir:
-        raise TaacError("--root_dir is missing; it is the folder of the run")
+        raise TaacError(f"--root_dir is missing: {FLAGS['root_dir'].help}")
     return folder("--root_dir", FLAGS.root_dir)
 
 
-def run_dir(asked: Asked) -> str | None:
-    """Returns --root_dir; None if it is to follow from task and method."""
+def check_run_dir(asked: Asked) -> None:
+    """Refuses a run whose folder is not given and does not follow from task and method either."""
     if FLAGS.root_dir or not (asked.task and asked.method):
-        return root_dir()
-    return None
+        root_dir()
 
 
-def default_run_dir(asked: Asked, config: Config) -> str:
-    """Returns the folder of a run whose --root_dir is not given: `runs/<task>/<method>/seed_<n>`."""
+def run_dir(asked: Asked, config: Config) -> str:
+    """Returns --root_dir, or else `runs/<task>/<method>/seed_<n>`."""
     from taac.runs import layout
 
+    if FLAGS.root_dir:
+        return root_dir()
     seed = config.bound("create_experiment.seed", 0)
     return str(layout.run_folder("runs", str(asked.task_name), str(asked.method_name), seed))
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from absl import app, flags, logging
 
 from taac import __version__
+from taac.commands import foreign
 from taac.commands.broken_pipe import BrokenPipeTolerant
 from taac.errors import RESUMABLE, Interrupted, TaacError
 from taac.runs.terminal import printable
@@ -49,14 +50,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"taac {__version__}")
         sys.exit(0)
     if name not in COMMANDS:
-        from difflib import get_close_matches
-
-        near = get_close_matches(name, COMMANDS, n=1)
-        print(
-            f"taac: no command '{name}'" + (f"; did you mean '{near[0]}'?" if near else "") + f"\n\n{USAGE}",
-            end="",
-            file=sys.stderr,
-        )
+        print(f"taac: no command '{name}'{foreign.command_meant(name, COMMANDS)}\n\n{USAGE}", end="", file=sys.stderr)
         sys.exit(2)
     command = importlib.import_module(f"taac.commands.{name}")
     command.define_flags()
@@ -71,15 +65,20 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _parse_flags(argv: Sequence[str]) -> list[str]:
     try:
-        return flags.FLAGS(list(argv))
+        rest = flags.FLAGS(list(argv))
+        foreign.refuse_flags_of_logging(flags.FLAGS)
+        return rest
+    except flags.UnrecognizedFlagError as error:
+        message = foreign.flag_meant(error.flagname, flags.FLAGS)
     except flags.Error as error:
-        print(f"{argv[0]}: {error}\nflags: {argv[0]} --help", file=sys.stderr)
-        sys.exit(2)
+        message = str(error)
+    print(f"{argv[0]}: {message}\nflags: {argv[0]} --help", file=sys.stderr)
+    sys.exit(2)
 
 
 def _run(name: str, run: Callable[[], None], rest: Sequence[str]) -> int:
     if len(rest) > 1:
-        print(f"taac {name}: unexpected arguments {' '.join(rest[1:])}; use flags only", file=sys.stderr)
+        print(f"taac {name}: unexpected arguments {' '.join(rest[1:])}; {foreign.ONLY_FLAGS}", file=sys.stderr)
         return 2
     if name in MAY_IMPORT or ("trust" in flags.FLAGS and flags.FLAGS.trust):
         sys.path.append(os.getcwd())  # for a gin file's `import my_module`

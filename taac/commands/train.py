@@ -32,7 +32,7 @@ def define_flags() -> None:
 def run() -> None:
     asked = flags.asked()
     asked.files()  # refuses what is missing or unknown before anything is imported
-    root_dir = flags.run_dir(asked)
+    flags.check_run_dir(asked)
 
     from taac import configuration, registry
     from taac.runs.run_folder import RunFolder, now
@@ -41,14 +41,11 @@ def run() -> None:
 
     registry.register()
     loaded = asked.load()
-    if root_dir is None:
-        root_dir = flags.default_run_dir(asked, loaded)
-        print(f"the run's folder: {root_dir}")
     trainer = configuration.build(experiment.create_experiment)
     try:
         loaded.check_used()
         operative = configuration.operative_config()
-        folder = RunFolder(root_dir)
+        folder = RunFolder(flags.run_dir(asked, loaded))
         finished = (
             f"{folder.path} already holds this run, finished; nothing to do. To train again, use another folder."
         )

@@ -150,8 +150,8 @@ def method_file(method: str) -> str:
     name = f"gin/methods/{method}.gin"  # which the working directory may also have
     if method not in known and not Path(name).is_file():
         raise TaacError(
-            f"--method {method}: there is no method '{method}'{nearest(method, known)} Give a .gin file of your own, or one of "
-            + ", ".join(known)
+            f"--method {method}: there is no method '{method}'{nearest(method, known) or '.'} Give a .gin file of your own, or "
+            f"one of {', '.join(known)}"
         )
     return name
 

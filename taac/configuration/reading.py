@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import taac
-from taac.configuration import gin_state, plain_words, values
+from taac.configuration import gin_state, plain_words, syntax, values
 from taac.configuration.binding import Binding
 from taac.configuration.config import Config
 from taac.configuration.macros import TASK_MACROS
@@ -246,9 +246,8 @@ def _guarded(where: str, function: Callable[[], Any]) -> Any:
     try:
         return function()
     except SyntaxError as error:
-        line = f":{error.lineno}" if error.lineno and where != "--gin_param" else ""
-        text = f" in '{error.text.strip()}'" if error.text else ""
-        raise TaacError(f"{where}{line}: bad gin syntax: {error.msg.strip()}{text}") from error
+        line = f":{error.lineno}" if error.lineno and not where.startswith("--") else ""
+        raise TaacError(f"{where}{line}: bad gin syntax: {_meant(error, where)}") from error
     except (RecursionError, MemoryError) as error:
         raise TaacError(f"{where}: a value is nested too deeply, or too long: {type(error).__name__}") from error
     except tokenize.TokenError as error:
@@ -261,3 +260,14 @@ def _guarded(where: str, function: Callable[[], Any]) -> Any:
             word = unknown.group(1).rsplit("/", 1)[-1].rsplit(".", 1)[-1]
             near = nearest(word, [*gin_state.names(), *TASK_MACROS])
         raise TaacError((f"{where}: " if where else "gin: ") + message.replace("\n", " ") + near) from error
+
+
+def _meant(error: SyntaxError, where: str) -> str:
+    """Returns what to write instead, or else what gin says, and the line."""
+    text = (error.text or "").strip()
+    if (meant := syntax.advice(text)) is not None:
+        name, _, value = (part.strip(" '\"") for part in text.partition("="))
+        plain = f", or use --set {name}={value}" if where == "--gin_param" and value else ""
+        return f"{meant}{plain} (in '{text}')"
+    said = re.sub(r" on line \d+: <ast[.].*?>", "", " ".join(error.msg.split()))
+    return f"{said} in '{text}'" if text else said

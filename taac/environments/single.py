@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib
 import os
@@ -120,7 +121,9 @@ def find_spec(env_name: str) -> EnvSpec:
             ) from error
         raise TaacError(f"cannot create environment '{env_name}': {error} {_HINT}") from error
     except gymnasium.error.Error as error:
-        raise TaacError(f"cannot create environment '{env_name}': {error} {_HINT}") from error
+        near = difflib.get_close_matches(name, gymnasium.registry, n=1) if "Did you mean" not in str(error) else []
+        meant = f"; did you mean '{near[0]}'?" if near else ""
+        raise TaacError(f"cannot create environment '{env_name}': {error}{meant} {_HINT}") from error
 
 
 def _spec_of_class(env_name: str, found: type) -> EnvSpec:

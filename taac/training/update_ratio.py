@@ -46,7 +46,8 @@ class UpdateRatio:
         if num_env_steps <= initial_collect_steps:
             raise TaacError(
                 f"Trainer.num_env_steps {num_env_steps} must be above Trainer.initial_collect_steps "
-                f"{initial_collect_steps}: there would be no update"
+                f"{initial_collect_steps}: there would be no update. Set either, for example "
+                f"--set initial_collect_steps={num_env_steps // 2}"
             )
         if unroll_length * num_envs > num_env_steps:
             raise TaacError(

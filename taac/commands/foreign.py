@@ -1,0 +1,92 @@
+"""Flags and commands of other tools, and what they are called here."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from absl import flags
+
+from taac.configuration.macros import TASK_MACROS
+
+# Other tools' names of flags. A flag that the command at hand does not have is not proposed.
+FLAGS = {
+    "task": ("env", "env_id", "env_name", "environment", "gym_id", "game"),
+    "method": ("algo", "alg", "algorithm", "agent", "method_name", "methods"),
+    "methods": ("algos", "algorithms", "agents"),
+    "tasks": ("envs", "environments", "env_ids"),
+    "seeds": ("num_seeds", "n_seeds"),
+    "num_env_steps": (
+        "total_timesteps", "timesteps", "n_timesteps", "total_steps", "num_steps", "steps", "max_steps", "num_timesteps",
+    ),
+    "root_dir": (
+        "logdir", "log_dir", "output", "output_dir", "out", "save_dir", "save_path", "dir", "folder", "run_dir", "log_folder",
+        "run", "load", "checkpoint", "model",
+    ),
+    "gin_file": ("config", "config_file", "cfg", "gin_files", "gin_config", "conf_file"),
+    "gin_param": ("gin_params", "gin_bindings", "gin_binding", "bindings", "hyperparams", "hparams"),
+    "num_episodes": ("n_episodes", "episodes", "eval_episodes"),
+    "record_file": ("video", "record", "record_video", "gif"),
+}  # fmt: skip
+SETTINGS = {
+    "learning_rate": ("lr", "step_size"),
+    "num_envs": ("n_envs", "num_env", "vec_envs"),
+    "hidden_layers": ("hidden_sizes", "hidden_size", "net_arch", "hidden_dim", "hid"),
+    "replay_length": ("buffer_size", "replay_size", "memory_size"),
+    "initial_collect_steps": ("learning_starts", "start_steps", "random_steps", "warmup_steps"),
+    "target_tau": ("tau", "polyak"),
+    "evaluation_interval": ("eval_freq", "eval_interval", "eval_every"),
+    "evaluation_episodes": ("n_eval_episodes", "num_eval_episodes"),
+    "checkpoint_interval": ("save_freq", "save_interval", "checkpoint_freq"),
+    "create_experiment.device": ("device", "cuda", "gpu"),
+    "create_experiment.num_threads": ("num_threads", "n_threads", "threads"),
+    "create_experiment.load_from": ("pretrained", "load_from", "trained_agent"),
+}
+COMMANDS = {
+    "play": ("evaluate", "eval", "enjoy", "test", "watch", "render", "view"),
+    "train": ("run", "learn", "fit", "main", "resume"),
+    "compare": ("sweep", "benchmark", "bench", "experiment", "tune"),
+    "check": ("doctor", "validate", "dry_run", "config", "show"),
+    "list": ("ls", "methods", "tasks", "algos", "envs"),
+}
+ONLY_FLAGS = (
+    "use flags only, such as --task Pendulum-v1; lists have commas and no spaces (sac,taac), and settings an equals sign "
+    "(--set learning_rate=1e-3)"
+)
+OF_LOGGING = ("log_dir",)  # flags that absl defines and nothing here reads
+
+
+def command_meant(name: str, commands: Iterable[str]) -> str:
+    """Returns "; did you mean 'x'?" for an unknown command, or ""."""
+    near = [_ours(name, COMMANDS)] if _ours(name, COMMANDS) else difflib.get_close_matches(name, commands, n=1)
+    return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def flag_meant(name: str, defined: flags.FlagValues) -> str:
+    """Returns the message for an unknown flag, with the flag or setting that it stands for if that can be told."""
+    modules = defined.flags_by_module_dict()
+    own = sorted(flag.name for module in modules if module.startswith("taac.") for flag in modules[module])
+    meant = [f"--{flag}" for flag, names in FLAGS.items() if name in names and flag in own]
+    setting = name if name in TASK_MACROS else _ours(name, SETTINGS)
+    if setting is not None and "set" in own:
+        meant.append(f"--set {setting}=VALUE")
+    if not meant:
+        meant = [f"--{near}" for near in difflib.get_close_matches(name, own, n=1)]
+    if not meant and "set" in own:
+        return f"there is no flag --{name}; other settings are --set NAME=VALUE"
+    return f"there is no flag --{name}" + (f"; did you mean {meant[0]}?" if meant else "")
+
+
+def refuse_flags_of_logging(given: flags.FlagValues) -> None:
+    """Refuses flags that absl would accept and that mean something else in other tools.
+
+    Raises:
+        flags.UnrecognizedFlagError: names the flag.
+    """
+    for name in OF_LOGGING:
+        if name in given and given[name].present:
+            raise flags.UnrecognizedFlagError(name)
+
+
+def _ours(name: str, table: dict[str, tuple[str, ...]]) -> str | None:
+    return next((ours for ours, names in table.items() if name in names), None)

@@ -1,0 +1,144 @@
+"""The commonest mistakes at the command line: each is refused with a message that blames the right thing, and leaves nothing."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+import pytest
+from absl import flags
+
+from taac.commands import foreign
+from taac.commands.main import COMMANDS, main
+from taac.configuration.macros import TASK_MACROS
+
+TASK, METHOD = "gin/tasks/simple_control.gin", "gin/methods/taac.gin"
+TRAIN = ["train", "--task", "Pendulum-v1", "--method", "taac"]
+CHECK = ["check", "--gin_file", TASK, "--gin_file", METHOD, "--gin_param"]
+COMPARE = ["compare", "--root_dir", "R", "--tasks", "Pendulum-v1", "--methods"]
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch, capsys):
+    """Calls a command in this process, in an empty folder; returns exit code and what it printed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    level = logging.getLogger("absl").level
+
+    def called(*words):
+        before = set(flags.FLAGS)
+        try:
+            with pytest.raises(SystemExit) as ended:
+                main(["taac", *words])
+        finally:
+            for name in set(flags.FLAGS) - before:
+                delattr(flags.FLAGS, name)
+            flags.FLAGS.unparse_flags()
+            logging.getLogger("absl").setLevel(level)
+        printed = capsys.readouterr()
+        return ended.value.code, printed.out + printed.err
+
+    return called
+
+
+MISTAKES = {
+    # gin's notation
+    "text without quotes": (
+        [*CHECK, "create_environment.env_name = Pendulum-v1"],
+        ["--gin_param", "put text in quotes: create_environment.env_name = 'Pendulum-v1'",
+         "--set create_environment.env_name=Pendulum-v1"],
+    ),
+    "a word of another language": ([*CHECK, "normalize_rewards = true"], ["write normalize_rewards = True"]),
+    "a list without parentheses": ([*CHECK, "hidden_layers = 128,128"], ["parentheses: hidden_layers = (128,128)"]),
+    "a calculation": ([*CHECK, "num_env_steps = 10**5"], ["not calculated", "write the number itself"]),
+    "no equals sign": ([*CHECK, "num_env_steps 20000"], ["NAME = VALUE: num_env_steps = 20000"]),
+    "a schedule where none can be": (
+        [*CHECK, "gamma = @LinearSchedule()"],
+        ["--gin_param: gamma =", "BaseTDLoss.gamma cannot follow a LinearSchedule", "Learner.learning_rate"],
+    ),
+    # what to train
+    "nothing": (["train"], ["--task and --method are missing", "--task Pendulum-v1 --method taac"]),
+    "a task alone": (["train", "--task", "Pendulum-v1"], ["--method is missing beside --task Pendulum-v1", "taac_ntd"]),
+    "a method alone": (["train", "--method", "taac"], ["--task is missing beside --method taac"]),
+    "a file of a task alone": (["check", "--gin_file", TASK], ["there is no method: give --method taac"]),
+    "an unknown method": ([*TRAIN[:3], "--method", "ppo"], ["there is no method 'ppo'.", "sac_ntd", "own"]),
+    "a misspelt method": ([*TRAIN[:3], "--method", "sca"], ["did you mean 'sac'?"]),
+    "an environment without its version": (
+        ["check", "--task", "Pendulum", "--method", "taac"], ["'Pendulum'", "did you mean 'Pendulum-v1'?"],
+    ),
+    "an environment of an earlier version": (["check", "--task", "Pendulum-v0", "--method", "taac"], ["Pendulum-v0"]),
+    "a module that is not there": (["check", "--task", "my_envs:Mine-v0", "--method", "taac"], ["No module named 'my_envs'"]),
+    "a method that does not fit": (
+        ["train", "--task", "CartPole-v1", "--method", "taac"], ["TaacAlgorithm needs a continuous", "sac_discrete"],
+    ),
+    "a file that is not there": (["train", "--task", "mine/reach.gin", "--method", "sac"], ["--task mine/reach.gin", "no file"]),
+    "no folder": (["train", "--gin_file", "experiments/smoke.gin"], ["--root_dir is missing", "folder of the run"]),
+    # settings
+    "a misspelt setting": ([*TRAIN, "--set", "learning_rte=1"], ["'learning_rte'; did you mean 'learning_rate'?"]),
+    "a setting of several": ([*TRAIN, "--set", "epsilon=1"], ["several constructors", "Learner.epsilon"]),
+    "a setting without an equals sign": ([*TRAIN, "--set", "gamma", "0.9"], ["--set learning_rate=1e-3"]),
+    "a value of another kind": ([*TRAIN, "--set", "learning_rate=fast"],
+                                ["--set: learning_rate = 'fast'", "for Learner.learning_rate: expected float"]),
+    "one number for a list": ([*TRAIN, "--set", "hidden_layers=256"], ["a list of one is written (256,)"]),
+    "steps in words": ([*TRAIN, "--num_env_steps", "many"], ["--num_env_steps: num_env_steps = 'many'", "expected int"]),
+    "a short run": ([*TRAIN, "--num_env_steps", "5000"], ["initial_collect_steps 10000", "--set initial_collect_steps=2500"]),
+    "a setting of another method": (
+        [*TRAIN, "--set", "ZetaExplorer.mu=3"], ["--set: ZetaExplorer.mu = 3", "nothing in this experiment uses"],
+    ),
+    "a seed in words": ([*TRAIN, "--seed", "abc"], ["--seed=abc"]),
+    # compare
+    "an unknown method to compare": ([*COMPARE, "sac,ppo"], ["there is no method 'ppo'", "taac_ntd"]),
+    "a list with spaces": ([*COMPARE, "sac", "taac"], ["unexpected arguments taac", "lists have commas and no spaces"]),
+    "no seeds": ([*COMPARE, "sac", "--seeds", "0"], ["must be 1 or more", "write 0,"]),
+    "seeds in words": ([*COMPARE, "sac", "--seeds", "a,b"], ["--seeds", "such as 0,7", "'a,b'"]),
+    "a comparison's file to train": (
+        ["train", "--root_dir", "R", "--gin_file", "experiments/quick_compare.gin"], ["a comparison, for `taac compare`"],
+    ),
+    # flags and commands of other tools
+    "another tool's method": (["train", "--algo", "sac"], ["no flag --algo; did you mean --method?"]),
+    "another tool's task": (["train", "--env", "Pendulum-v1"], ["did you mean --task?"]),
+    "another tool's steps": (["train", "--total_timesteps", "9"], ["did you mean --num_env_steps?"]),
+    "another tool's rate": (["train", "--lr", "1e-3"], ["did you mean --set learning_rate=VALUE?"]),
+    "another tool's folder": (["train", "--log_dir", "x"], ["did you mean --root_dir?"]),
+    "a macro as a flag": (["train", "--batch_size", "8"], ["did you mean --set batch_size=VALUE?"]),
+    "a misspelt flag": (["train", "--rootdir", "x"], ["did you mean --root_dir?"]),
+    "an unheard-of flag": (["train", "--zzzz", "x"], ["no flag --zzzz; other settings are --set NAME=VALUE"]),
+    "a task to play": (["play", "--root_dir", "R", "--env", "x"], ["there is no flag --env"]),
+    "methods of one run": (["train", "--methods", "sac"], ["did you mean --method?"]),
+    "another tool's command": (["evaluate", "--root_dir", "R"], ["no command 'evaluate'; did you mean 'play'?"]),
+    "words instead of flags": (["train", "Pendulum-v1", "taac"], ["unexpected arguments", "such as --task Pendulum-v1"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_named_and_leaves_nothing(call, tmp_path, mistake):
+    words, told = MISTAKES[mistake]
+    code, printed = call(*words)
+    assert code in (1, 2) and "Traceback" not in printed
+    assert all(text in printed for text in told), printed
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_is_no_mistake(call):
+    """Short names, lists, whole floats and single flags of a comparison."""
+    words = ["--task", "Pendulum-v1", "--method", "sac", "--seed", "0,1", "--num_env_steps", "2e4", "--set", "gamma=0.9"]
+    code, printed = call("compare", "--root_dir", "R", "--dry_run", *words)
+    lines = printed.splitlines()
+    assert code == 0 and len(lines) == 2, printed
+    for seed, line in enumerate(lines):
+        assert line.endswith(f" --task Pendulum-v1 --method sac --set gamma=0.9 --num_env_steps 2e4 --seed {seed}")
+
+
+def test_other_tools_names_lead_to_what_there_is(call):
+    """Every flag, setting and command that a message may propose exists."""
+    defined = set()
+    for command in COMMANDS:
+        code, printed = call(command, "--help")
+        assert code == 0
+        defined |= {flag for flag in foreign.FLAGS if f"--{flag}:" in printed}
+    assert defined == set(foreign.FLAGS) and set(foreign.COMMANDS) <= set(COMMANDS)
+    for name in foreign.SETTINGS:
+        assert name in TASK_MACROS or name.startswith("create_experiment.")
+        code, printed = call("train", f"--{foreign.SETTINGS[name][0]}", "1")
+        assert code == 2 and f"did you mean --set {name}=VALUE?" in printed
