@@ -527,7 +527,7 @@ def test_nothing_to_compare(tmp_path):
 
 def test_all_files_are_there_and_nothing_else(written):
     assert sorted(listing(written)) == [
-        "report.csv", "report.html", "report.json", "report.md", "report_improvement.png", "report_profile.png",
+        "report.csv", "report.html", "report.json", "report.md", "report_improvement.png", "report_iqm.png", "report_profile.png",
         "report_repeated.png", "report_return.png",
     ]  # fmt: skip
     for name, data in listing(written).items():

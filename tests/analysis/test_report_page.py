@@ -161,7 +161,7 @@ def shows(cell, found):
 @needs_browser
 def test_the_page_opens_without_a_network_and_without_a_word(page, folder):
     assert requested(page) == [(folder / "report.html").resolve().as_uri()]
-    assert page.evaluate("document.querySelectorAll('svg.chart').length") == 3  # two tasks and the profiles
+    assert page.evaluate("document.querySelectorAll('svg.chart').length") == 4  # two tasks, the IQM and the profiles
     assert page.evaluate("document.title") == "Comparison of better, late, null, plain"
 
 
@@ -433,11 +433,24 @@ def test_values_are_a_table_too(page, content):
 
 
 @needs_browser
+def test_the_iqm_against_steps_is_drawn_where_its_numbers_are(page, content):
+    given = content["over_tasks"]["curves"]
+    lines = drawn(page, 2)
+    assert list(lines) == [m["method"] for m in given["methods"]] and len(lines) >= 3
+    values = [[x, y] for m in given["methods"] for x, y in zip(given["x"], m["estimate"]) if y is not None]
+    pixels = np.concatenate([line for of in lines.values() for line in of])
+    for i in (0, 1):
+        numbers_ = np.array(values)[:, i]
+        slope, start = np.polyfit(numbers_, pixels[:, i], 1)
+        np.testing.assert_allclose(start + slope * numbers_, pixels[:, i], atol=0.01)
+
+
+@needs_browser
 def test_profiles_are_read_too(page, content):
     profiles = content["over_tasks"]["profiles"]
-    page.evaluate("document.querySelectorAll('svg.chart')[2].focus()")
+    page.evaluate("document.querySelectorAll('svg.chart')[3].focus()")
     page.key("Home")
-    told = page.evaluate("document.querySelectorAll('svg.chart')[2].getAttribute('aria-valuetext')")
+    told = page.evaluate("document.querySelectorAll('svg.chart')[3].getAttribute('aria-valuetext')")
     assert told.startswith("0 normalised score t: ")
     for m, text in zip(profiles["methods"], told.split(": ")[1].split("; "), strict=True):
         assert text.startswith(m["method"])
@@ -586,7 +599,9 @@ def test_everything_that_can_be_used_has_a_name(page):
     assert not [
         pair for pair in used if pair[0] in ("button", "radio", "slider", "table", "region", "link") and not pair[1]
     ]
-    assert {name for role, name in used if role == "slider"} == {"Ant-v5", "Hopper-v5", "Runs with a score above t"}
+    assert {name for role, name in used if role == "slider"} == {
+        "Ant-v5", "Hopper-v5", "Runs with a score above t", "IQM of normalised returns over tasks",
+    }  # fmt: skip
 
 
 COLORS = """() => { const of = name => { const e = document.createElement('i'); e.style.color = `var(--${name})`;

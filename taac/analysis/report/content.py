@@ -14,7 +14,7 @@ from typing import Any
 from taac import __version__
 from taac.analysis.readers import comparable, groups, run_records
 from taac.analysis.readers.run_records import Record
-from taac.analysis.report import anchors, checks, curves, diverged, statements, terms
+from taac.analysis.report import anchors, checks, curves, diverged, iqm_curves, statements, terms
 from taac.analysis.report.over_tasks import over_tasks
 from taac.analysis.report.scores import (
     Options,
@@ -63,6 +63,8 @@ def make_report(root: Path, options: Options) -> dict[str, Any]:
         if options.at_step is None and not any(r.status == "finished" for r in used if r.task == task):
             warnings.append(f"no run on {task} is finished; compared at step {steps[task]}, which all have reached")
     warnings += checks.exploring_warnings(scores)
+    block = over_tasks(scores, scales, version, options, warnings)
+    block["curves"] = iqm_curves.iqm_curves(scores, scales, steps, [m["method"] for m in block["methods"]], options)
     content = {
         "schema": SCHEMA,
         "taac": __version__,
@@ -74,7 +76,7 @@ def make_report(root: Path, options: Options) -> dict[str, Any]:
             for task in sorted(scores)
         ],
         "pairs": _pairs(scores, options),
-        "over_tasks": over_tasks(scores, scales, version, options, warnings),
+        "over_tasks": block,
         "axes": curves.AXES,
         "measures": curves.MEASURES,
         "curves": curves.curves(scores, options.confidence),

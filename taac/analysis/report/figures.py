@@ -11,7 +11,7 @@ import numpy as np
 from taac.analysis.styles import add_legend, faint, line, shortened, style
 from taac.analysis.untrusted_text import literal_text
 
-NAMES = ("report_return.png", "report_repeated.png", "report_profile.png", "report_improvement.png")
+NAMES = ("report_return.png", "report_repeated.png", "report_iqm.png", "report_profile.png", "report_improvement.png")
 
 
 @literal_text()
@@ -26,6 +26,8 @@ def draw(content: dict[str, Any]) -> dict[str, bytes]:
         "report_repeated.png": _curves(content, "fraction_repeated", numbers),
     }
     block = content["over_tasks"]
+    if block["curves"]:
+        found["report_iqm.png"] = _iqm(block["curves"], numbers, content["options"]["confidence"])
     if block["profiles"]:
         found["report_profile.png"] = _profile(block["profiles"], numbers)
     improvements = block["improvement"] or content["pairs"]
@@ -66,7 +68,7 @@ def _curve(axis: Any, x: Sequence[float], of: dict[str, Any], number: int, metho
     drawn = line(number, len(x))
     band, run = faint(methods)
     estimate, low, high = (np.array(of[name], dtype=np.float64) for name in ("estimate", "low", "high"))
-    for values in of["each"] if of["runs"] > 1 else ():
+    for values in of.get("each", ()) if of["runs"] > 1 else ():
         axis.plot(x, np.array(values, dtype=np.float64), color=drawn["color"], linewidth=0.6, alpha=run)
     axis.fill_between(x, low, high, color=drawn["color"], alpha=band, linewidth=0)
     axis.plot(x, estimate, **drawn)
@@ -75,6 +77,19 @@ def _curve(axis: Any, x: Sequence[float], of: dict[str, Any], number: int, metho
 def _range(counts: Sequence[int]) -> str:
     low, high = min(counts), max(counts)
     return f"{low}" if low == high else f"{low} to {high}"
+
+
+def _iqm(curves: dict[str, Any], numbers: Mapping[str, int], confidence: float) -> bytes:
+    from matplotlib import pyplot
+
+    figure, axis = pyplot.subplots(figsize=(6, 4.2), layout="constrained")
+    for of in curves["methods"]:
+        _curve(axis, curves["x"], {**of, "runs": 0}, numbers[of["method"]], len(curves["methods"]))
+    axis.set(xlabel=curves["x_label"], ylabel="IQM of normalised returns")
+    axis.grid(alpha=0.3)
+    figure.suptitle(f"IQM over tasks, band: {confidence:.0%} interval", fontsize="small")
+    add_legend(figure, {numbers[of["method"]]: of["method"] for of in curves["methods"]}, "method")
+    return _png(figure)
 
 
 def _profile(profiles: dict[str, Any], numbers: Mapping[str, int]) -> bytes:
@@ -97,7 +112,8 @@ def _improvement(pairs: Sequence[dict[str, Any]]) -> bytes:
     from matplotlib import pyplot
 
     color = style(0).color
-    figure, axis = pyplot.subplots(figsize=(6.5, 1.2 + 0.35 * len(pairs)), layout="constrained")
+    high = 0.35 if len(pairs) <= 30 else 0.22
+    figure, axis = pyplot.subplots(figsize=(6.5, 1.2 + high * len(pairs)), layout="constrained")
     for row, pair in enumerate(pairs):
         of = pair["improvement"]
         axis.plot([of["low"], of["high"]], [row, row], color=color, linewidth=6, alpha=0.3, solid_capstyle="butt")

@@ -195,6 +195,7 @@ function overTasks() {
     const head = ["X", "Y", ...PAIR.filter((n) => n !== "P(X > Y)")];
     parts.push(...pairsTables("iqm-pairs", "Differences of the IQM of final scores", head, block.pairs, row));
   }
+  if (block.curves) parts.push(el("h3", {}, "IQM against steps"), el("div", { class: "panels" }, iqmCurves(block.curves)));
   if (block.profiles) parts.push(el("h3", {}, "Performance profiles"), el("div", { class: "panels" }, profiles(block.profiles)));
   if (block.improvement.length) {
     const row = (i) => [rowHead(i.x), cell(i.y, "name"), valueCell(i.improvement), cell(i.tasks.length)];
@@ -205,6 +206,12 @@ function overTasks() {
   const anchors = Object.entries(block.anchors).map(([task, a]) => [rowHead(task), cell(a.y0), cell(a.y1), cell(a.source, "long")]);
   if (anchors.length) parts.push(table(`Anchors, version ${block.anchors_version}`, ["task", "y0", "y1", "source"], anchors, { id: "anchors" }));
   section("over-tasks", "Over tasks", ...parts);
+}
+
+function iqmCurves({ x, x_label, methods }) {
+  const series = methods.map((m) => ({ ...m, index: indexOf(m.method) }));
+  const labels = { xLabel: x_label, yLabel: "IQM of normalised returns" };
+  return panel("IQM of normalised returns over tasks", { x, ...labels, series, marker: null, step: false, range: null });
 }
 
 function profiles(given) {
