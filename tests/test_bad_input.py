@@ -107,12 +107,12 @@ def test_segments_that_are_too_short_for_a_method(method, params, message):
 @pytest.mark.parametrize("path", ["run\nrm -rf x", "run\r", "a\x1b[2J", "r\udcff", "a\u2028b"])
 def test_folders_that_no_line_can_name(path):
     with pytest.raises(TaacError, match=r"--root_dir .* holds line ends, control characters or bytes that are not UTF-8"):
-        command_flags.folder("--root_dir", path)
+        command_flags.checked_path("--root_dir", path)
 
 
 @pytest.mark.parametrize("path", ["runs/a b", "Läufe/実験　1", "$(x)", "'"])
 def test_folders_of_any_other_name_are_as_they_are(path):
-    assert command_flags.folder("--root_dir", path) == path
+    assert command_flags.checked_path("--root_dir", path) == path
 
 
 @pytest.mark.parametrize("code, message", [("1 / 0", "ZeroDivisionError: division by zero"), ("def", "SyntaxError")])

@@ -46,8 +46,13 @@ def claims(sandbox: Sandbox, rng: random.Random) -> str:
         ("name", "/dev/zero"), ("bytes", 10**15), ("bytes", -1), ("name", "240.json"), ("blake2b", ""),
     ])  # fmt: skip
     entry[key] = value
-    for name in rng.sample(["env_steps", "updates", "decisions", "episodes", "num_restarts"], 2):
-        content["state"]["counters"][name] = rng.choice([-1, 10**18, 10**30, 1.5])
+    state = content["state"]
+    counts = [(state["collector"], name) for name in ("env_steps", "decisions", "episodes", "num_restarts")]
+    counts += [(state["learner"], "num_updates"), (state["update_ratio"], "transitions")]
+    for part, name in rng.sample(counts, 2):
+        if name not in part:
+            raise KeyError(f"checkpoints have no {name}: this attack is none any more")
+        part[name] = rng.choice([-1, 10**18, 10**30, 1.5])
     path.write_bytes(make_manifest(content))
     return f"{key} = {value}"
 

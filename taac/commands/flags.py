@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from absl import flags
@@ -63,7 +64,7 @@ def define_root_dir(about: str) -> None:
 def root_dir() -> str:
     if not FLAGS.root_dir:
         raise TaacError(f"--root_dir is missing: {FLAGS['root_dir'].help}")
-    return folder("--root_dir", FLAGS.root_dir)
+    return checked_path("--root_dir", FLAGS.root_dir)
 
 
 def check_run_dir(asked: Asked) -> None:
@@ -82,8 +83,8 @@ def run_dir(asked: Asked, config: Config) -> str:
     return str(layout.run_folder("runs", str(asked.task_name), str(asked.method_name), seed))
 
 
-def folder(flag: str, path: str) -> str:
-    """Returns the path of a folder unchanged.
+def checked_path(flag: str, path: str) -> str:
+    """Returns the path of a file or folder unchanged.
 
     Raises:
         TaacError: the path cannot be written to a file and read again, because it has line ends, control characters or bytes
@@ -96,3 +97,13 @@ def folder(flag: str, path: str) -> str:
         )
     return path
 
+
+def output_folder(flag: str, name: str) -> str:
+    """Returns the path of a folder that exists or can be made, so that nothing is computed in vain.
+
+    Raises:
+        TaacError: as `checked_path`, or it is a file, a pipe, or a link that leads nowhere.
+    """
+    if os.path.lexists(checked_path(flag, name)) and not os.path.isdir(name):
+        raise TaacError(f"{flag} {name} exists and is no folder; give a folder")
+    return name

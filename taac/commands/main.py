@@ -14,7 +14,7 @@ from taac import __version__
 from taac.commands import foreign
 from taac.commands.broken_pipe import BrokenPipeTolerant
 from taac.errors import RESUMABLE, Interrupted, TaacError
-from taac.runs.terminal import printable
+from taac.runs.terminal import printable, shortened
 
 COMMANDS = {
     "train": "train a method on a task into a run folder, or resume the run that is there",
@@ -82,6 +82,8 @@ def _run(name: str, run: Callable[[], None], rest: Sequence[str]) -> int:
         return 2
     if name in MAY_IMPORT or ("trust" in flags.FLAGS and flags.FLAGS.trust):
         sys.path.append(os.getcwd())  # for a gin file's `import my_module`
+    else:
+        _import_matplotlib()
     if name not in LONG:
         return _attempt(name, run)
     stdout, stderr = BrokenPipeTolerant(sys.stdout), BrokenPipeTolerant(sys.stderr)
@@ -92,14 +94,30 @@ def _run(name: str, run: Callable[[], None], rest: Sequence[str]) -> int:
     return code
 
 
+def _import_matplotlib() -> None:
+    """Imports matplotlib from another working directory, because it obeys a `matplotlibrc` that lies there.
+
+    Such a file can be a pipe, or have matplotlib call LaTeX with its author's text.
+    """
+    try:
+        before = os.getcwd()
+    except OSError:
+        return  # it has been removed, with all that lay there
+    os.chdir(os.path.dirname(__file__))
+    try:
+        importlib.import_module("matplotlib")
+    finally:
+        os.chdir(before)
+
+
 def _attempt(name: str, run: Callable[[], None]) -> int:
     try:
         run()
     except TaacError as error:
-        print(f"taac {name}: {printable(error)}", file=sys.stderr)
+        print(f"taac {name}: {printable(shortened(error))}", file=sys.stderr)
         return 1
     except OSError as error:
-        print(f"taac {name}: {printable(error)}", file=sys.stderr)
+        print(f"taac {name}: {printable(shortened(error))}", file=sys.stderr)
         return 1
     except Interrupted as stopped:
         print(f"taac {name}: {printable(stopped)}", file=sys.stderr)

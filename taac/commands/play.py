@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from absl import flags as absl_flags
 from taac.commands import flags
 from taac.commands.pictures import Pictures
 from taac.errors import TaacError
+from taac.runs.terminal import printable, warn_user
 
 if TYPE_CHECKING:
     from taac.acting.metrics import Episode
@@ -35,13 +37,15 @@ def define_flags() -> None:
 
 def run() -> None:
     given = flags.FLAGS
+    for name in ("record_file", "record_demonstrations", "film_strip", "timeline"):
+        flags.checked_path(f"--{name}", given[name].value or "")
     pictures = Pictures(given.record_file, given.film_strip, given.timeline, given.record_episodes, given.overlay)
 
     from taac import configuration, registry
     from taac.acting.evaluation import evaluate
     from taac.demonstrations.episode_files import EpisodeWriter, check_new_file
     from taac.environments.create import create_environment
-    from taac.runs import checkpoint, files
+    from taac.runs import checkpoint, files, layout
     from taac.runs.run_folder import RunFolder
     from taac.training import experiment
     from taac.training.schedules import Schedules
@@ -58,11 +62,15 @@ def run() -> None:
             f"{folder.best.path} holds no agent with a best evaluation: there has been none, Trainer.save_best is False, "
             "or an earlier version wrote the run; leave out --best to play the newest checkpoint"
         )
+    method = folder.read_run().get("method")
     saved = (folder.best if given.best else folder.checkpoints).newest()
     registry.register()
     configuration.load([str(folder.config.resolve())], trusted=given.trust)
     arguments = pictures.environment_arguments
     environment = configuration.build(lambda: create_environment(num_envs=1, asynchronous=False, **arguments))
+    if "mujoco" in sys.modules and not given.trust:
+        # MuJoCo would add it to MUJOCO_LOG.TXT in the working directory, or to what a link of that name leads to.
+        sys.modules["mujoco"].set_mju_user_warning(warn_user)
     try:
         agent = configuration.build(
             lambda: experiment.create_agent(environment, experiment.choose_device("cpu"), role="act")
@@ -82,15 +90,15 @@ def run() -> None:
             episodes = evaluate(agent, environment, given.num_episodes, given.seed, given.epsilon_greedy, on_step)
         finally:
             pictures.close()
-        drawn = pictures.finish(environment, folder.read_run().get("method"))
+        drawn = pictures.finish(environment, method if layout.is_name(method) else None)
     finally:
         environment.close()
     _report(episodes, environment.name)
     for file in drawn:
-        print(file)
+        print(printable(file))
     if writer is not None:
         writer.save()
-        print(f"{writer.path}: {writer.num_episodes} episodes, {writer.num_transitions} transitions")
+        print(f"{printable(writer.path)}: {writer.num_episodes} episodes, {writer.num_transitions} transitions")
 
 
 def _report(episodes: Sequence[Episode], name: str) -> None:

@@ -35,7 +35,7 @@ def run() -> None:
     given = flags.FLAGS
     if not given.root_dir:
         raise TaacError("--root_dir is missing; it is the folder of a run, or a folder with runs below it")
-    roots = [Path(flags.folder("--root_dir", root)) for root in given.root_dir]
+    roots = [Path(flags.checked_path("--root_dir", root)) for root in given.root_dir]
     options_given = given.tags or given.x != "env_steps" or given.smoothing or given.output or given.group_by
 
     from taac.analysis.curves import plots, tag_curves
@@ -45,7 +45,10 @@ def run() -> None:
         picture, table, notes = plots.plot_run(roots[0])
         written = [table, picture]
     else:
-        outputs = [Path(given.output)] if given.output else [roots[0] / "plot.csv", roots[0] / "plot.png"]
+        outputs = [roots[0] / "plot.csv", roots[0] / "plot.png"]
+        if given.output:
+            outputs = [Path(flags.checked_path("--output", given.output))]
+            flags.output_folder("--output: the folder", str(outputs[0].parent))
         for output in outputs:
             plots.check_format(output)
         options = tag_curves.Options(

@@ -58,7 +58,7 @@ def run() -> None:
         at_step=given.at_step,
         diverged=diverged.parse(given.diverged),
     )
-    output = Path(flags.folder("--output_dir", given.output_dir)) if given.output_dir else root
+    output = Path(flags.output_folder("--output_dir", given.output_dir)) if given.output_dir else root
     comparison = make_report(root, options)
     written = write_report(comparison, output)
     for warning in comparison["warnings"]:

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from taac.pictures.literal_text import literal_text
+
 ACT, REPEAT = (232, 119, 34), (62, 122, 178)  # orange and blue, as in videos
 MOST_COLUMNS, MOST_ROWS = 60, 6  # the most actions drawn, and frames of each
 _WIDTH, _GAP = 1680, 6  # pixels
@@ -125,6 +127,7 @@ def _draw_column(
         draw.text((left + 3, y + 1), label, _WHITE, tiny)
 
 
+@literal_text()
 def timeline(
     path: Path,
     actions: np.ndarray,

@@ -42,6 +42,8 @@ PACKAGES = (
 )
 MAX_EVENTS_BYTES = 1 << 30  # bytes of event files that are checked against the last checkpoint
 CHANGING = ("status", "end", "resumed", "diverged", "error")  # keys of run.json that may change between checkpoints
+# Of a configuration that differs from the one asked for: lines that are compared, changes and characters that are shown.
+_MOST_LINES, _MOST_CHANGES, _LONGEST_LINE = 1000, 100, 500
 AGAIN = "make room and run the same command again"
 
 
@@ -90,12 +92,14 @@ class RunFolder:
         held = files.read_text(self.config, errors="replace", most=files.MAX_CONFIG_BYTES)
         if not layout.same_run(held, config):
             self.checkpoints.refuse_earlier_version()  # that version's configuration lacks newer parameters
-            changes = list(
-                difflib.unified_diff(held.splitlines(), config.splitlines(), "held", "asked", n=0, lineterm="")
-            )
+            lines = held.splitlines()[:_MOST_LINES]
+            changes = list(difflib.unified_diff(lines, config.splitlines(), "held", "asked", n=0, lineterm=""))[2:]
+            shown = [line[:_LONGEST_LINE] for line in changes[:_MOST_CHANGES]]
+            if more := len(changes) - len(shown):
+                shown.append(f"and {more} lines more")
             raise TaacError(
                 f"--root_dir {self.path} holds a run with another configuration; nothing was changed. Give another folder, "
-                "or the configuration of that run. The difference:\n  " + "\n  ".join(changes[2:])
+                "or the configuration of that run. The difference:\n  " + "\n  ".join(shown)
             )
         try:
             return "finished" if self.read_run().get("status") == "finished" else "unfinished"

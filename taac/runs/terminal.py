@@ -19,6 +19,12 @@ def warn_user(message: str) -> None:
     print(f"taac: {printable(message)}", file=sys.stderr, flush=True)
 
 
+def shortened(text: object, most: int = 20_000) -> str:
+    """Returns at most `most` characters of a message, which may quote a whole file, and how many more there are."""
+    whole = str(text)
+    return whole if len(whole) <= most else f"{whole[:most]}... and {len(whole) - most} characters more"
+
+
 def printable(text: object) -> str:
     """Escapes text from files for a terminal, so that it cannot clear the screen, hide lines, or fail to encode.
 

@@ -123,6 +123,11 @@ def test_settings_that_stand_for_nothing_are_not_known(root, line):
     make_report(root, Options(allow_mixed=True, resamples=100))
 
 
+@pytest.mark.parametrize("value", ["", "x" * 201, "a\nb", "\x1b", "\ud800", "\u202e", 3, ["a"], None, True])
+def test_what_is_no_name(value):
+    assert not layout.is_name(value) and layout.is_name("x" * 200)
+
+
 def test_a_long_value_of_many_lines_is_put_together_once():
     value = "\n".join(["    1,"] * 50_000)
     assert len(layout.parse_bindings(f"a = \\\n{value}\n")["a"]) == 3 * 50_000 - 1

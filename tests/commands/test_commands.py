@@ -318,6 +318,65 @@ def test_modules_of_a_strangers_folder_are_not_imported(tmp_path, command, entry
     assert not (tmp_path / "code_ran").exists()
 
 
+@pytest.mark.skipif(os.name == "nt", reason="has no named pipes")
+@pytest.mark.parametrize("flags", [("plot",), ("play", "--num_episodes", 1, "--timeline", "time.png")])
+def test_a_matplotlibrc_of_a_strangers_folder_configures_nothing(trained, tmp_path, flags):
+    """A pipe would be waited for. LaTeX would read what the file, or a name in a run, has it read."""
+    shutil.copytree(trained[0], tmp_path / "run")
+    os.mkfifo(tmp_path / "matplotlibrc")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    words = [sys.executable, "-m", "taac", *map(str, flags), "--root_dir", "run"]
+    result = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a privilege")
+def test_mujoco_logs_nothing_through_a_link(trained, tmp_path):
+    """Its warnings go to MUJOCO_LOG.TXT in the working directory."""
+    unstable = ["create_environment.env_kwargs = {'reset_noise_scale': 1e12}", "num_env_steps = 8"]
+    unstable += ["create_environment.env_name = 'InvertedPendulum-v5'", "initial_collect_steps = 5"]
+    done = train(tmp_path / "run", tmp_path, *unstable)
+    assert done.returncode == 0 and (tmp_path / "MUJOCO_LOG.TXT").exists(), done.stderr
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "cwd").mkdir()
+    (tmp_path / "cwd" / "MUJOCO_LOG.TXT").symlink_to(tmp_path / "mine")
+    result = taac("play", "--root_dir", "../run", "--num_episodes", 1, cwd=tmp_path / "cwd")
+    assert result.returncode == 0 and "Nan, Inf or huge value" in result.stderr
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (("report", "--output_dir", "file"), "--output_dir file exists and is no folder; give a folder"),
+        (("plot", "--output", "file/x.png"), "--output: the folder file exists and is no folder; give a folder"),
+        (("plot", "--output", "a\nb.png"), r"--output 'a\nb.png' holds line ends"),
+        (("play", "--timeline", "a\x1bb.png"), r"--timeline 'a\x1bb.png' holds line ends, control"),
+        (("play", "--record_demonstrations", "a\nb.npz"), r"--record_demonstrations 'a\nb.npz' holds line ends"),
+    ],
+)
+def test_outputs_that_cannot_be_are_refused_before_any_work(tmp_path, words, message):
+    (tmp_path / "file").write_text("mine")
+    result = taac(words[0], "--root_dir", "none", *words[1:], cwd=tmp_path)
+    assert result.returncode == 1 and message in result.stderr, result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_method_without_a_name_is_drawn_without_it(trained, tmp_path):
+    """As wide as its first line, the film strip would take gigabytes."""
+    shutil.copytree(trained[0], tmp_path / "run")
+    about = json.loads((tmp_path / "run" / "run.json").read_text())
+    (tmp_path / "run" / "run.json").write_text(json.dumps({**about, "method": "x" * 100_000}))
+    files = "--film_strip", "strip.png", "--timeline", "time.png"
+    result = taac("play", "--root_dir", "run", "--num_episodes", 1, *files, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    from PIL import Image
+
+    for name in ("strip.png", "time.png"):
+        with Image.open(tmp_path / name) as picture:
+            assert picture.width < 2000
+
+
 def begun(folder, times):
     """Whether training has begun so many times: each writes an event file of its own."""
     return len(list(folder.glob("events.out.tfevents.*"))) >= times

@@ -30,6 +30,14 @@ def test_every_step_a_decision():
     assert columns(table("aaa")) == [Column(i + 1, i, 1, [i]) for i in range(3)]
 
 
+@pytest.mark.parametrize("text", ["$\\frac$", "$" + "{" * 3000 + "}" * 3000 + "$", "$"])
+def test_names_in_a_timeline_are_no_formulas(tmp_path, text):
+    ones = np.ones((3, 1))
+    file = timeline(tmp_path / "t.png", ones, [text[:40]], [None], ones > 0, ones, ones[:, 0], f"Pendulum-v1, {text[:200]}")
+    with Image.open(file) as picture:
+        assert picture.width > 1000
+
+
 def test_any_dimension_begins_a_column():
     decided = np.array([[True, True], [False, False], [False, True], [True, False]])
     assert [(c.start, c.length) for c in columns(decided)] == [(0, 2), (2, 1), (3, 1)]

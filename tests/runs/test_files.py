@@ -337,6 +337,10 @@ def test_messages_that_quote_files_are_printable(tmp_path, capsys, monkeypatch):
         raise TaacError("\x1b[2J")
 
     assert main._attempt("plot", raises) == 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(main, "shortened", lambda error: terminal.shortened("x" * 10 + str(error), 12))
+        assert main._attempt("plot", raises) == 1
+    assert terminal.shortened("x" * 12, 12) == "x" * 12
     terminal.warn_user("\x1b[2J")
     evidence = {"sampled/\x1b[2J": torch.zeros(2)}
     file = inspection.write(tmp_path, 3, NotFiniteError("\x1b]0;title\x07", evidence))
@@ -344,5 +348,6 @@ def test_messages_that_quote_files_are_printable(tmp_path, capsys, monkeypatch):
 
     check._batch(file)
     printed = capsys.readouterr()
+    assert "plot: xxxxxxxxxx\\x1b[... and 2 characters more" in printed.err
     assert "\\x1b[2J" in printed.out and "title" in printed.out and printed.err.count("\\x1b[2J") == 2
     assert "\x1b" not in printed.out + printed.err

@@ -90,6 +90,17 @@ def test_training_refuses_it_by_name(tmp_path, mine, name, kind):
         folder.open("a = 1\n")
 
 
+@pytest.mark.parametrize("line", ["", "# ====", "a = 1", "x" * 100_000])
+def test_a_long_configuration_is_refused_soon_and_shortly(tmp_path, line):
+    """Its lines are compared with those that are asked for, of which some occur often."""
+    folder = run_of(tmp_path)
+    asked = "a = 1\n" + "# ====\n\n" * 20
+    folder.config.write_text(f"{line}\n" * ((1 << 20) // (len(line) + 1)))
+    with pytest.raises(TaacError, match="holds a run with another configuration") as refused:
+        folder.open(asked)
+    assert len(str(refused.value)) < 100_000
+
+
 @pytest.mark.parametrize("kind", ["link", "dangling", "pipe"])
 def test_the_lock_changes_nothing_elsewhere(tmp_path, mine, kind):
     folder = run_of(tmp_path)
@@ -191,7 +202,7 @@ def test_reports_are_not_written_through(drawn, mine):
     for name in names:
         replace(root / f"{name}.tmp", "link", mine)
     write_report(comparison, root)
-    for name in names:
+    for name in (*names, "report_profile.png"):  # the last is of an earlier report, and would be removed
         replace(root / name, "link", mine)
         with pytest.raises(TaacError, match=f"{name} is not a plain file but"):
             write_report(comparison, root)

@@ -16,8 +16,9 @@ from taac.analysis.readers import run_records
 from taac.analysis.readers.events import Scalar
 from taac.analysis.readers.run_records import Record
 from taac.analysis.styles import add_legend, faint, line, shortened, style
-from taac.analysis.untrusted_text import csv_cell, literal_text
+from taac.analysis.untrusted_text import csv_cell
 from taac.errors import TaacError
+from taac.pictures.literal_text import literal_text
 from taac.runs import durable
 
 FORMATS = (".png", ".svg", ".csv")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from taac.analysis.styles import add_legend, faint, line, shortened, style
-from taac.analysis.untrusted_text import literal_text
+from taac.pictures.literal_text import literal_text
 
 NAMES = ("report_return.png", "report_repeated.png", "report_iqm.png", "report_profile.png", "report_improvement.png")
 

@@ -29,7 +29,7 @@ def write_report(comparison: dict[str, Any], folder: Path) -> list[Path]:
         **pictures,
     }
     folder.mkdir(parents=True, exist_ok=True)
-    for name in contents:
+    for name in (*contents, *figures.NAMES):
         files.check_file(folder / name)
     for name, data in contents.items():
         durable.write(folder / name, data)
