@@ -109,6 +109,15 @@ def can_act(mask: torch.Tensor, action_spec: Nest) -> torch.Tensor:
     return mask.any(-1)
 
 
+def forbids_acting(observation: dict[str, Nest], action_spec: Nest) -> torch.Tensor:
+    """Whether a present agent, or a branch of its action, has no valid choice: bools `[B]`, of an observation `[B, ...]`."""
+    possible = can_act(observation[ACTION_MASK], action_spec)
+    if AGENT_MASK in observation:
+        absent = ~observation[AGENT_MASK]
+        possible = possible | absent.reshape(*absent.shape, *(1,) * (possible.dim() - absent.dim()))
+    return ~possible.reshape(len(possible), -1).all(1)
+
+
 def check_unit_box(spec: Nest, user: str) -> TensorSpec:
     """Checks that a spec is one float vector in [-1, 1], as a continuous policy needs. Returns the spec.
 
