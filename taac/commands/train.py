@@ -49,9 +49,13 @@ def run() -> None:
         finished = (
             f"{folder.path} already holds this run, finished; nothing to do. To train again, use another folder."
         )
-        if folder.open(operative) == "finished":
+        status = folder.open(operative)
+        if status == "finished":
             print(finished)
             return
+        if status == "new":
+            trainer.begin()  # what it cannot load is refused before the folder exists
+            print(f"training in {folder.path}")
         with folder.lock(flags.FLAGS.lock_timeout):
             status = folder.open(operative)  # it may have changed while another process had the lock
             if status == "finished":
