@@ -30,6 +30,7 @@ DRIVING = ["highway-env>=1.12.1"]
 RAY = ["ray>=2.49"]  # `taac compare --launcher ray`
 # Demonstrations from Minari datasets.
 MINARI = ["minari[hdf5]>=0.5.3"]
+ONNX = ["onnx>=1.17", "onnxscript>=0.5", "onnxruntime>=1.20"]  # `taac export`
 
 setup(
     name="taac",
@@ -62,12 +63,14 @@ setup(
         "driving": DRIVING,
         "ray": RAY,
         "minari": MINARI,
-        "all": MANIPULATION + DRIVING + RAY + MINARI,
+        "onnx": ONNX,
+        "all": MANIPULATION + DRIVING + RAY + MINARI + ONNX,
         "dev": [
             *MANIPULATION,
             *DRIVING,
             *RAY,
             *MINARI,
+            *ONNX,
             "pytest>=8.0",
             "pytest-xdist>=3.5",
             "hypothesis>=6.100",

@@ -20,7 +20,7 @@ FLOORS = (
     {"algorithms", "runs"},
     {"demonstrations", "pictures"},
     {"acting", "learning", "campaigns", "analysis"},
-    {"training"},
+    {"training", "deployment"},
     {"registry"},
     {"commands"},
     {"__main__"},

@@ -20,6 +20,7 @@ COMMANDS = {
     "train": "train a method on a task into a run folder, or resume the run that is there",
     "compare": "run methods x tasks x seeds, several at a time; called again, continue",
     "play": "load a run and play greedy episodes; can record a video and draw when the agent repeats",
+    "export": "write a run's greedy policy to an ONNX or torch.export file that runs without this package",
     "report": "compare the runs below a folder: tables, verdicts, pictures and a page",
     "plot": "draw any summaries of any runs, averaged over seeds, to PNG, SVG or CSV",
     "check": "build an experiment without training, and describe it",

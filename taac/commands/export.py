@@ -1,0 +1,55 @@
+"""`taac export`: writes a run's greedy policy to a file that runs without this package."""
+
+from __future__ import annotations
+
+import os
+
+from absl import flags as absl_flags
+
+from taac.commands import flags
+from taac.commands.pictures import new_file
+from taac.errors import TaacError
+
+
+def define_flags() -> None:
+    flags.define_root_dir("The folder of the run.")
+    absl_flags.DEFINE_string("output", None, "A new .onnx or .pt2 file.")
+    absl_flags.DEFINE_bool("best", False, "Export the agent with the best evaluation instead of the newest checkpoint.")
+    absl_flags.DEFINE_bool("trust", False, "Allow the run's configuration to import modules, if the run is your own.")
+    absl_flags.DEFINE_integer("check_steps", 1000, "Steps at which the file must act as the agent does.", lower_bound=1)
+    absl_flags.DEFINE_integer("seed", 0, "Seed of the environment of the check.", lower_bound=0)
+
+
+def run() -> None:
+    given = flags.FLAGS
+
+    from taac import registry
+    from taac.deployment import files
+    from taac.deployment.exported_policy import ExportedPolicy
+    from taac.training.saved_agent import load_saved
+
+    path = new_file("--output", given.output, *files.FORMATS)
+    if path is None:
+        raise TaacError("--output is missing; it is a new file that ends with .onnx or .pt2")
+    files.check_packages(path)
+    registry.register()
+    saved = load_saved(flags.root_dir(), best=given.best, trusted=given.trust)
+    try:
+        policy = ExportedPolicy(saved.agent, saved.environment)
+        about = {"method": saved.method, "env_steps": saved.env_steps}
+        about = files.metadata(policy, saved.environment, about)
+        files.write(policy, path, about)
+        try:
+            parity = files.check(files.load(path), policy, saved.environment, given.check_steps, given.seed)
+        except BaseException:
+            os.unlink(path)  # a file that acts differently must not be used
+            raise
+    finally:
+        saved.environment.close()
+    print(f"{path}: {', '.join(policy.names.inputs)} -> {', '.join(policy.names.outputs)}")
+    ties = f" (but for {parity.ties} steps at which rounding decides)" if parity.ties else ""
+    print(
+        f"checked over {parity.steps} steps and {parity.episodes} ends of episodes: the same choices{ties}, numbers within "
+        f"{parity.largest_difference:.2g}; a step takes {parity.microseconds:.0f} us, of the live agent "
+        f"{parity.live_microseconds:.0f} us"
+    )

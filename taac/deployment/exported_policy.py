@@ -1,0 +1,129 @@
+"""One greedy step of an agent as a function of tensors alone, which `torch.export` can trace."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn as nn
+from gymnasium import spaces
+
+from taac import nest, specs
+from taac.algorithms.agent import Agent
+from taac.algorithms.taac import TaacAlgorithm
+from taac.data_structures import FIRST, Nest, StepType, TimeStep
+from taac.environments.vector_environment import VectorEnvironment
+from taac.errors import TaacError
+
+
+class Names(NamedTuple):
+    """The names of a policy's inputs and outputs, in order."""
+
+    inputs: tuple[str, ...]  # "first", observations, state
+    outputs: tuple[str, ...]  # actions, "switch", next state
+
+
+class ExportedPolicy(nn.Module):
+    """One greedy step `(first, observation, state) -> (action, switch, next state)`, all leaves `[B, ...]`.
+
+    Observations are raw: as the environment returns them, in the dtypes of `observation_spec`. Normalisation is part of the
+    function. Actions are in the environment's scale. The state is the action that was executed last, in the agent's scale, then
+    the algorithm's own state (of TAAC: the trajectory that is followed and for how many steps). Where `first` is true, an
+    episode begins and the state is replaced by the initial one, so any state may be passed in.
+
+    Args:
+        agent: with role "act", on the CPU.
+        environment: whose observations and actions it was trained on.
+
+    Raises:
+        TaacError: the greedy policy draws random numbers, or several agents share it.
+    """
+
+    def __init__(self, agent: Agent, environment: VectorEnvironment):
+        super().__init__()
+        if agent.agents is not None:
+            raise TaacError("several agents share this policy, which cannot be exported: each would need a state of its own")
+        self.agent = agent
+        self.observation_spec, self.action_spec = environment.observation_spec, environment.action_spec
+        self._space, self._reward_dim = environment.action_space, environment.reward_dim
+        self.initial = (specs.zeros(self.action_spec, 1), agent.initial_state(1))
+        _check_deterministic(self)
+        observation = [f"observation{_suffix(path)}" for path, _ in nest.flatten_with_path(self.observation_spec)]
+        state = [f"prev_action{_suffix(path)}" for path, _ in nest.flatten_with_path(self.action_spec)]
+        state += [f"state{_suffix(path)}" for path, _ in nest.flatten_with_path(self.initial[1])]
+        action = [f"action{_suffix(path)}" for path, _ in nest.flatten_with_path(self.action_spec)]
+        self.names = Names(("first", *observation, *state), (*action, "switch", *(f"next_{name}" for name in state)))
+
+    def forward(self, first: torch.Tensor, *leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Returns the tensors of `names.outputs` for those of `names.inputs`. `first`: `[B]` bool."""
+        count = len(nest.flatten(self.observation_spec))
+        observation = nest.pack_like(self.observation_spec, list(leaves[:count]))
+        prev_action, state = nest.map_structure(
+            lambda s, i: torch.where(first.reshape(-1, *(1,) * (s.dim() - 1)), i, s),
+            nest.pack_like(self.initial, list(leaves[count:])),
+            self.initial,
+        )
+        step = self.agent.predict_step(self._time_step(first, observation, prev_action), state)
+        action = _to_environment(self._space, step.output)
+        return (*nest.flatten(action), step.decided, *nest.flatten(step.output), *nest.flatten(step.state))
+
+    def example(self, batch_size: int) -> tuple[torch.Tensor, ...]:
+        """Returns inputs that can occur, at the beginning of episodes."""
+        first = torch.ones(batch_size, dtype=torch.bool)
+        observation = [spec.zeros(batch_size) for spec in nest.flatten(self.observation_spec)]
+        state = [leaf.expand(batch_size, *leaf.shape[1:]).clone() for leaf in nest.flatten(self.initial)]
+        return (first, *observation, *state)
+
+    def _time_step(self, first: torch.Tensor, observation: Nest, prev_action: Nest) -> TimeStep:
+        zeros = torch.zeros_like(first, dtype=torch.float32)
+        return TimeStep(
+            step_type=torch.where(first, FIRST, int(StepType.MID)).to(torch.uint8),
+            reward=zeros if self._reward_dim is None else zeros.unsqueeze(-1).expand(-1, self._reward_dim),
+            discount=torch.ones_like(zeros),
+            observation=observation,
+            prev_action=prev_action,
+            duration=torch.where(first, 0, 1).to(torch.int16),
+        )
+
+
+def _suffix(path: str) -> str:
+    return f".{path.strip('/').replace('/', '.')}" if path.strip("/") else ""
+
+
+def _check_deterministic(policy: ExportedPolicy) -> None:
+    """Refuses a policy whose greedy actions or states depend on random numbers, as far as many random observations show."""
+    random = isinstance(policy.agent.algorithm, TaacAlgorithm) and policy.agent.algorithm.randomize_first_state_tau
+    with torch.random.fork_rng(devices=[]), torch.inference_mode():
+        torch.manual_seed(0)
+        inputs = [torch.randn(x.shape) if x.is_floating_point() else x for x in policy.example(256)]
+        found = []
+        for seed in range(2):
+            torch.manual_seed(seed)
+            found.append(policy(*inputs))
+    if random or not all(torch.equal(a, b) for a, b in zip(*found)):
+        raise TaacError(
+            "this policy draws random numbers even when it acts greedily (TAAC with randomize_first_state_tau does), so no "
+            "file could repeat what it does"
+        )
+
+
+def _to_environment(space: spaces.Space, action: Nest) -> Nest:
+    """Converts actions in the agent's scale, leaves `[B, ...]`; as `spaces.action_adapter`, in tensors."""
+    if isinstance(space, spaces.Tuple):
+        return tuple(_to_environment(child, part) for child, part in zip(space.spaces, action))
+    if isinstance(space, spaces.Dict):
+        return {key: _to_environment(child, action[key]) for key, child in space.spaces.items()}
+    if isinstance(space, spaces.Box):
+        low, high = (_double(bound) for bound in (space.low, space.high))
+        scaled = low + (action.double() + 1.0) * 0.5 * (high - low)
+        return torch.minimum(torch.maximum(scaled, low), high).to(_DTYPES[np.dtype(space.dtype).name])
+    assert isinstance(space, (spaces.Discrete, spaces.MultiDiscrete))  # `action_adapter` has refused everything else
+    return action + torch.as_tensor(np.asarray(space.start))
+
+
+def _double(bound: Any) -> torch.Tensor:
+    return torch.from_numpy(np.asarray(bound, dtype=np.float64))
+
+
+_DTYPES = {"float16": torch.float16, "float32": torch.float32, "float64": torch.float64}

@@ -1,0 +1,68 @@
+"""Loads an agent of a run folder to act with it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from taac import configuration
+from taac.algorithms.agent import Agent
+from taac.environments.create import create_environment
+from taac.environments.vector_environment import VectorEnvironment
+from taac.errors import TaacError
+from taac.runs import checkpoint, files
+from taac.runs.run_folder import RunFolder
+from taac.runs.terminal import warn_user
+from taac.training import experiment
+from taac.training.schedules import Schedules
+
+
+class SavedAgent(NamedTuple):
+    """An agent as a checkpoint holds it, and one environment like those it was trained in."""
+
+    agent: Agent  # role "act", on the CPU
+    environment: VectorEnvironment  # of one environment
+    method: str | None
+    env_steps: int  # of training, at the checkpoint
+
+
+def load_saved(path: str | Path, best: bool = False, trusted: bool = False, **environment_arguments: Any) -> SavedAgent:
+    """Loads the newest checkpoint of a run, or its best agent. Call `taac.registry.register()` first.
+
+    Args:
+        path: the run folder.
+        best: whether to load the agent with the best evaluation.
+        trusted: whether the run's configuration may import modules.
+        environment_arguments: of `create_environment`, in place of the run's.
+
+    Raises:
+        TaacError: the folder holds no run or no checkpoint, or its configuration cannot be built.
+    """
+    folder = RunFolder(path)
+    if not files.check_file(folder.config):
+        raise TaacError(
+            f"{folder.path} holds no run: there is no {folder.config.name}; use the --root_dir of `taac train`"
+        )
+    if best and not folder.best.saved():
+        raise TaacError(
+            f"{folder.best.path} holds no agent with a best evaluation: there has been none, Trainer.save_best is False, "
+            "or an earlier version wrote the run; leave out --best to use the newest checkpoint"
+        )
+    saved = (folder.best if best else folder.checkpoints).newest()
+    configuration.load([str(folder.config.resolve())], trusted=trusted)
+    environment = configuration.build(lambda: create_environment(num_envs=1, asynchronous=False, **environment_arguments))
+    if "mujoco" in sys.modules and not trusted:
+        # MuJoCo would add it to MUJOCO_LOG.TXT in the working directory, or to what a link of that name leads to.
+        sys.modules["mujoco"].set_mju_user_warning(warn_user)
+    try:
+        agent = configuration.build(
+            lambda: experiment.create_agent(environment, experiment.choose_device("cpu"), role="act")
+        )
+        checkpoint.load_into(agent, agent.own_state(saved.part("agent")), saved.path)
+        if (schedules := Schedules(agent)).values:  # it acts as it did there
+            schedules.move(saved.env_steps, saved.num_updates)
+    except BaseException:
+        environment.close()
+        raise
+    return SavedAgent(agent, environment, folder.read_run().get("method"), saved.env_steps)

@@ -1,0 +1,242 @@
+"""A file of `taac export` acts as the live agent does: same choices, same actions, same next state."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from taac import configuration, nest, registry
+from taac.deployment import files
+from taac.deployment.exported_policy import ExportedPolicy
+from taac.environments.create import create_environment
+from taac.environments.spaces import action_adapter
+from taac.errors import TaacError
+from taac.training import experiment
+
+# Greedy policies with every kind of state, action and observation.
+AGENTS = {
+    "taac_q": ("taac_q", "simple_control", "LunarLanderContinuous-v3", "create_agent.normalize_observations = True"),
+    "recurrent": ("sac_recurrent", "simple_control", "Pendulum-v1"),
+    "discrete": ("sac_discrete", "discrete_control", "CartPole-v1"),
+    "temporl": ("temporl", "simple_control", "Pendulum-v1"),
+    "sdar": ("sdar", "simple_control", "Pendulum-v1"),  # decides for each dimension, on the action before
+    "krep": ("sac_krep", "simple_control", "Pendulum-v1"),  # a Tuple of actions
+}
+
+
+def built(method, task, env_name, *params):
+    """An agent with random networks, and its environment."""
+    registry.register()
+    small = ["create_environment.num_envs = 1", f"create_environment.env_name = '{env_name}'", "hidden_layers = (16, 16)"]
+    configuration.load([f"gin/tasks/{task}.gin", f"gin/methods/{method}.gin"], [*small, *params])
+    environment = configuration.build(lambda: create_environment(num_envs=1, asynchronous=False))
+    torch.manual_seed(0)
+    agent = configuration.build(
+        lambda: experiment.create_agent(environment, experiment.choose_device("cpu"), role="act")
+    )
+    with torch.no_grad():  # larger actions and clear choices, as after training
+        for parameter in agent.algorithm.parameters():
+            parameter.mul_(3 if parameter.dim() > 1 else 1)
+        if hasattr(agent.algorithm, "beta_temperature"):
+            agent.algorithm.beta_temperature.value.fill_(-7.0)
+    if agent.observation_normalizer is not None:
+        agent.observation_normalizer.update(torch.randn(64, 8) * 3 + 1)
+    return agent, environment
+
+
+@pytest.fixture(params=AGENTS)
+def pair(request):
+    agent, environment = built(*AGENTS[request.param])
+    yield agent, environment
+    environment.close()
+
+
+def plain(policy):
+    """The policy as `files.load` would return it, without a file."""
+
+    def step(arrays):
+        with torch.inference_mode():
+            return [out.numpy() for out in policy(*(torch.from_numpy(a) for a in arrays))]
+
+    return step
+
+
+def test_the_function_acts_as_the_agent_does(pair):
+    agent, environment = pair
+    policy = ExportedPolicy(agent, environment)
+    parity = files.check(plain(policy), policy, environment, steps=150, seed=3)
+    assert parity.largest_difference < 1e-6 and parity.steps == 150
+
+
+def test_any_state_may_be_passed_in_where_an_episode_begins(pair):
+    agent, environment = pair
+    policy = ExportedPolicy(agent, environment)
+    first, *leaves = policy.example(3)
+    count = len(nest.flatten(policy.observation_spec))
+    wrong = [leaf + 1 if leaf.dtype != torch.bool else ~leaf for leaf in leaves[count:]]
+    for expected, found in zip(policy(first, *leaves), policy(first, *leaves[:count], *wrong), strict=True):
+        assert torch.equal(expected, found)
+
+
+@pytest.mark.parametrize("ending", files.FORMATS)
+def test_a_file_acts_as_the_agent_does(tmp_path, ending):
+    if ending == ".onnx":
+        pytest.importorskip("onnxruntime", reason="pip install 'taac[onnx]'")
+    agent, environment = built(*AGENTS["taac_q"])
+    policy = ExportedPolicy(agent, environment)
+    path = tmp_path / f"policy{ending}"
+    files.write(policy, path, files.metadata(policy, environment, {"method": "taac_q"}))
+    step = files.load(path)
+    parity = files.check(step, policy, environment, steps=1000, seed=1)
+    assert parity.episodes >= 1 and parity.largest_difference < files.TOLERANCE
+    assert parity.ties <= 3
+    for batch in (1, 5):  # any batch size
+        inputs = [leaf.numpy() for leaf in policy.example(batch)]
+        for expected, found in zip(plain(policy)(inputs), step(inputs), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    environment.close()
+
+
+@pytest.mark.parametrize(
+    "output, change, message",
+    [
+        ("switch", lambda x: ~x, "'switch' of the file is .* where the live agent's is .*, at step 0"),
+        ("action", lambda x: x + 2e-5, "'action' of the file differs from the live agent's by 2e-05"),
+        ("action", lambda x: x.astype(np.float64), "expected float32"),
+        ("next_state.tau.v", lambda x: x * np.float32(np.nan), "'next_state.tau.v' of the file differs .* by nan"),
+    ],
+)
+def test_a_file_that_acts_differently_is_found(output, change, message):
+    agent, environment = built(*AGENTS["taac_q"])
+    policy = ExportedPolicy(agent, environment)
+
+    def step(arrays):
+        outputs = plain(policy)(arrays)
+        i = policy.names.outputs.index(output)
+        outputs[i] = change(outputs[i])
+        return outputs
+
+    with pytest.raises(TaacError, match=message):
+        files.check(step, policy, environment, steps=5, seed=0)
+    environment.close()
+
+
+def test_a_file_that_ignores_its_state_is_found():
+    agent, environment = built(*AGENTS["taac_q"])
+    policy = ExportedPolicy(agent, environment)
+    start = [leaf.numpy() for leaf in nest.flatten(policy.initial)]
+    with pytest.raises(TaacError, match=r"of the file .* live agent's"):
+        files.check(lambda arrays: plain(policy)([*arrays[: -len(start)], *start]), policy, environment, 50, seed=0)
+    environment.close()
+
+
+@pytest.mark.parametrize("distance, tie", [(0.0, True), (0.1, False)])
+def test_a_choice_that_rounding_decides_is_counted_and_others_are_refused(monkeypatch, distance, tie):
+    agent, environment = built(*AGENTS["taac_q"])
+    policy = ExportedPolicy(agent, environment)
+    original, threshold = agent.predict_step, []
+
+    def barely(time_step, state):  # switches where the observation's sum exceeds what it was at the first call
+        total = time_step.observation.sum(-1)
+        threshold.append(total + distance)
+        return original(time_step, state)._replace(decided=total > threshold[0])
+
+    monkeypatch.setattr(agent, "predict_step", barely)
+    if tie:
+        assert files.check(lambda arrays: flipped(plain(policy)(arrays), 1), policy, environment, 1, seed=0).ties == 1
+    else:
+        with pytest.raises(TaacError, match="'switch' of the file is"):
+            files.check(lambda arrays: flipped(plain(policy)(arrays), 1), policy, environment, 1, seed=0)
+    environment.close()
+
+
+def flipped(outputs, index):
+    return [~out if i == index else out for i, out in enumerate(outputs)]
+
+
+def test_actions_are_in_the_environments_scale():
+    agent, environment = built(*AGENTS["temporl"])  # Pendulum's torque is in [-2, 2]
+    policy = ExportedPolicy(agent, environment)
+    inputs = policy.example(4)
+    with torch.inference_mode():
+        action, _, unit, *_ = policy(*inputs)
+    np.testing.assert_array_equal(action.numpy(), action_adapter(environment.action_space)[1](unit))
+    torch.testing.assert_close(action, 2 * unit)
+    environment.close()
+
+
+def test_a_policy_that_draws_random_numbers_is_refused():
+    agent, environment = built("taac", "simple_control", "Pendulum-v1", "TaacAlgorithm.randomize_first_state_tau = True")
+    with pytest.raises(TaacError, match="draws random numbers even when it acts greedily"):
+        ExportedPolicy(agent, environment)
+    environment.close()
+
+
+def test_a_policy_of_ones_own_that_draws_random_numbers_is_refused(monkeypatch):
+    agent, environment = built(*AGENTS["temporl"])
+    greedy = agent.predict_step
+    monkeypatch.setattr(agent, "predict_step", lambda t, s: (x := greedy(t, s))._replace(output=x.output * torch.rand(1)))
+    with pytest.raises(TaacError, match="draws random numbers even when it acts greedily"):
+        ExportedPolicy(agent, environment)
+    environment.close()
+
+
+def test_what_cannot_be_traced_is_refused_with_the_reason(tmp_path, monkeypatch):
+    agent, environment = built(*AGENTS["temporl"])
+    policy = ExportedPolicy(agent, environment)
+    original = agent.predict_step
+
+    def branching(time_step, state):
+        step = original(time_step, state)
+        return step if step.output.sum().item() > 0 else step._replace(output=-step.output)
+
+    monkeypatch.setattr(agent, "predict_step", branching)
+    with pytest.raises(TaacError, match=r"this policy cannot be exported to \.pt2: "):
+        files.write(policy, tmp_path / "policy.pt2", {})
+    assert list(tmp_path.iterdir()) == []
+    environment.close()
+
+
+def test_a_missing_package_is_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(files.importlib.util, "find_spec", lambda name: None if name == "onnxscript" else object())
+    with pytest.raises(TaacError, match=r"\.onnx files need onnxscript: pip install 'taac\[onnx\]'"):
+        files.check_packages(tmp_path / "a.onnx")
+    files.check_packages(tmp_path / "a.pt2")
+
+
+def test_the_command_and_the_example_that_needs_no_taac(tmp_path, capsys):
+    pytest.importorskip("onnxruntime", reason="pip install 'taac[onnx]'")
+    run = tmp_path / "run"
+    small = ["num_env_steps = 60", "initial_collect_steps = 40", "evaluation_interval = 60", "evaluation_episodes = 1",
+             "batch_size = 4", "hidden_layers = (16, 16)", "create_environment.env_name = 'Pendulum-v1'"]  # fmt: skip
+    command(["train", f"--root_dir={run}", "--gin_file=gin/tasks/simple_control.gin", "--gin_file=gin/methods/taac.gin",
+             *(f"--gin_param={binding}" for binding in small)])  # fmt: skip
+    path = tmp_path / "policy.onnx"
+    printed = command(["export", f"--root_dir={run}", f"--output={path}", "--check_steps=300"])
+    assert "checked over 300 steps" in printed and "-> action, switch" in printed
+    played = command(["play", f"--root_dir={run}", "--num_episodes=1", "--seed=0"])
+    alone = subprocess.run(
+        [sys.executable, "-c", "import runpy, sys; sys.modules['taac'] = sys.modules['torch'] = None; "
+         "sys.argv = ['onnx_policy.py', sys.argv[1]]; runpy.run_path('experiments/onnx_policy.py')", str(path)],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert "length 200" in alone and "return -" in alone and "return -" in played
+    import onnxruntime
+
+    kept = onnxruntime.InferenceSession(str(path)).get_modelmeta().custom_metadata_map["taac"]
+    about = json.loads(kept)
+    assert about["environment"] == "Pendulum-v1" and about["method"] == "taac" and about["env_steps"] == 60
+    assert about["inputs"]["observation"] == {"dtype": "float32", "shape": ["batch", 3]}
+
+
+def command(arguments):
+    """What a command prints; it must end with status 0."""
+    code = "import sys; from taac.commands import main; main.main(['taac', *sys.argv[1:]])"
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
