@@ -41,6 +41,7 @@ MARKERS: tuple[Marker, ...] = (
     tuple(((x - y) * math.sqrt(0.5), (x + y) * math.sqrt(0.5)) for x, y in _PLUS),  # a cross
 )
 MOST_MARKERS = 10  # on one curve
+MOST_NAMES = 60  # in a legend, because the size of a figure is limited
 
 
 def style(number: int) -> Style:
@@ -105,13 +106,18 @@ def faint(methods: int) -> tuple[float, float]:
 
 
 def add_legend(figure: Any, labels: Mapping[int, str], title: str) -> None:
-    """Adds a legend of methods, by number, to the right of all panels, and widens the figure by as much as it needs."""
+    """Adds a legend of methods, by number, to the right of all panels, and widens the figure by as much as it needs.
+
+    Of more than `MOST_NAMES` methods the first are named, and how many more there are.
+    """
     from matplotlib.lines import Line2D
 
     if not labels:
         return
     width, height = figure.get_size_inches()
-    names = {number: shortened(label) for number, label in labels.items()}
+    names = {number: shortened(label) for number, label in list(labels.items())[:MOST_NAMES]}
+    if len(labels) > len(names):
+        title = f"{title}, {len(names)} of {len(labels)}"
     columns = -(-len(names) // max(4, int((height - 0.6) / 0.2)))
     handles = [Line2D([], [], label=name, **line(number, 1)) for number, name in names.items()]
     legend = figure.legend(

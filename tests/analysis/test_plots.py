@@ -372,6 +372,9 @@ def test_a_format_that_is_none_and_too_many_panels(found, tmp_path):
     with pytest.raises(TaacError, match="61 tags are too many"):
         plots.write_curves(many, tmp_path / "a.png")
     assert plots.table(many).count("\n") == 61 * 2 + 1
+    wide = found._replace(curves=[found.curves[0]._replace(task=str(i)) for i in range(61)])
+    with pytest.raises(TaacError, match="61 tasks are too many"):
+        plots.write_curves(wide, tmp_path / "a.png")
     assert not (tmp_path / "a.png").exists()
 
 

@@ -14,7 +14,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from taac.analysis.report import anchors
+from taac.analysis.report import anchors, figures
 from taac.analysis.report.content import make_report
 from taac.analysis.report.files import write_report
 from taac.analysis.report.scores import Options
@@ -618,6 +618,19 @@ def test_a_picture_that_is_no_longer_of_this_report_is_removed_and_others_are_ke
     make_run(tmp_path / "one" / "run")
     write_report(make_report(tmp_path / "one", Options()), tmp_path)
     assert not (tmp_path / "report_profile.png").exists() and (tmp_path / "mine.png").exists()
+
+
+def test_more_tasks_and_pairs_than_a_picture_can_hold(comparison, monkeypatch):
+    """A picture has at most 65535 pixels each way."""
+    from matplotlib.figure import Figure
+
+    titles = []
+    monkeypatch.setattr(Figure, "suptitle", lambda self, text, **_: titles.append(text))
+    monkeypatch.setattr(figures, "MOST_TASKS", 1)
+    pairs = [pair for pair in comparison["pairs"] if pair["improvement"]] * 2000
+    found = figures.draw({**comparison, "pairs": pairs, "over_tasks": {**comparison["over_tasks"], "improvement": []}})
+    assert found["report_return.png"].startswith(b"\x89PNG") and titles[0].endswith("single runs are faint, 1 of 2 tasks")
+    assert "report_improvement.png" not in found
 
 
 def test_a_report_that_cannot_be_made_leaves_the_old_one(written, comparison, tmp_path, monkeypatch):

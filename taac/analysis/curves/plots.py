@@ -23,7 +23,7 @@ from taac.runs import durable
 
 FORMATS = (".png", ".svg", ".csv")
 CSV_COLUMNS = ("tag", "task", "method", "runs", "x", "at", "mean", "low", "high", "confidence", "interval", "smoothing")
-_MOST_ROWS = 60  # the most rows of panels, because the height of a figure is limited
+_MOST_ROWS, _MOST_COLUMNS = 60, 60  # of panels, because the size of a figure is limited
 
 
 # --- One run --------------------------------------------------------------------------------------
@@ -135,6 +135,10 @@ def picture(found: TagCurves, form: str) -> bytes:
     numbers = {method: number for number, method in enumerate(sorted({of.method for of in found.curves}))}
     if len(tags) > _MOST_ROWS:
         raise TaacError(f"{len(tags)} tags are too many for one figure (at most {_MOST_ROWS}); use fewer, or a .csv")
+    if len(tasks) > _MOST_COLUMNS:
+        raise TaacError(
+            f"{len(tasks)} tasks are too many for one figure (at most {_MOST_COLUMNS}); use a folder with fewer, or a .csv"
+        )
     pyplot = _pyplot()
     size = (max(6.5, 5.2 * len(tasks)), 3.2 * len(tags) + 0.8)
     figure, axes = pyplot.subplots(len(tags), len(tasks), figsize=size, squeeze=False, layout="constrained")

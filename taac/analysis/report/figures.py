@@ -12,11 +12,12 @@ from taac.analysis.styles import add_legend, faint, line, shortened, style
 from taac.pictures.literal_text import literal_text
 
 NAMES = ("report_return.png", "report_repeated.png", "report_iqm.png", "report_profile.png", "report_improvement.png")
+MOST_TASKS, MOST_PAIRS = 60, 250  # of one figure, because its size is limited
 
 
 @literal_text()
 def draw(content: dict[str, Any]) -> dict[str, bytes]:
-    """Returns figures by name: those of `NAMES` for which the comparison's content has data."""
+    """Returns figures by name: those of `NAMES` for which the comparison's content has data, and not too much of it."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -32,16 +33,17 @@ def draw(content: dict[str, Any]) -> dict[str, bytes]:
         found["report_profile.png"] = _profile(block["profiles"], numbers)
     improvements = block["improvement"] or content["pairs"]
     known = [pair for pair in improvements if pair["improvement"]]
-    if known:
+    if 0 < len(known) <= MOST_PAIRS:
         found["report_improvement.png"] = _improvement(known)
     return found
 
 
 def _curves(content: dict[str, Any], measure: str, numbers: Mapping[str, int]) -> bytes:
-    """The curves of every task: means, their bands and, faint, the single runs."""
+    """The curves of every task, or of the first `MOST_TASKS`: means, their bands and, faint, the single runs."""
     from matplotlib import pyplot
 
-    of = [curve for curve in content["curves"] if curve["measure"] == measure and curve["axis"] == "env_steps"]
+    tasks = [curve for curve in content["curves"] if curve["measure"] == measure and curve["axis"] == "env_steps"]
+    of = tasks[:MOST_TASKS]
     steps = {task["task"]: task["step"] for task in content["tasks"]}
     wide = 2 if len(of) == 4 else min(3, len(of))
     tall = -(-len(of) // wide)
@@ -57,7 +59,8 @@ def _curves(content: dict[str, Any], measure: str, numbers: Mapping[str, int]) -
         axis.grid(alpha=0.3)
     several = any(m["runs"] > 1 for curve in of for m in curve["methods"])
     means = f"mean over seeds, band: {content['options']['confidence']:.0%} interval; single runs are faint"
-    figure.suptitle(f"{content['measures'][measure]}: {means if several else 'single runs'}", fontsize="small")
+    left = f", {len(of)} of {len(tasks)} tasks" if len(of) < len(tasks) else ""
+    figure.suptitle(f"{content['measures'][measure]}: {means if several else 'single runs'}{left}", fontsize="small")
     runs = {m: [of["runs"] for curve in of for of in curve["methods"] if of["method"] == m] for m in numbers}
     add_legend(figure, {numbers[m]: f"{m} ({_range(n)})" for m, n in runs.items() if n}, "method (seeds)")
     return _png(figure)
