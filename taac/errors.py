@@ -28,6 +28,10 @@ class DivergedError(NotFiniteError):
     """Training has diverged: an action of the policy, a loss, a gradient or a parameter is no longer finite."""
 
 
+class NotTrusted(TaacError):
+    """A configuration that is not trusted would run code of other packages."""
+
+
 class EnvironmentFailed(TaacError):
     """An environment raised an exception or took too long, or its process died. The message names it and its last action."""
 

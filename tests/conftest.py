@@ -1,5 +1,6 @@
 """Shared by all tests: one thread, no bindings, and seeds that do not depend on the order of tests."""
 
+import os
 import random
 import signal
 
@@ -17,6 +18,17 @@ registry.register()
 # The same examples every time, however slow the machine is at the moment.
 hypothesis.settings.register_profile("taac", deadline=None, derandomize=True, database=None)
 hypothesis.settings.load_profile("taac")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _state_home(tmp_path_factory):
+    """The key that seals runs is not put into the home of whoever calls the tests."""
+    before = os.environ.get("XDG_STATE_HOME")
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+    yield
+    del os.environ["XDG_STATE_HOME"]
+    if before is not None:
+        os.environ["XDG_STATE_HOME"] = before
 
 
 @pytest.fixture(autouse=True)

@@ -42,6 +42,7 @@ def build(options: dict[str, Any], params: list[str]) -> Any:
         raise
     trainer = configuration.build(experiment.create_experiment)
     loaded.check_used()
+    trainer.initial_evaluation = False  # earlier versions have none
     return trainer
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from taac.acting.metrics import Episode, EpisodeRecorder, summarize
@@ -37,7 +39,7 @@ def evaluate(
         agent: the agent to evaluate.
         environment: where it acts.
         num_episodes: number of episodes, over all environments.
-        seed: of the environments and of the policy's random choices.
+        seed: of the environments, of the policy's random choices, and of the global generators that environments may use.
         epsilon: probability with which each random choice of the policy is sampled instead of taking its mode.
         on_step: called with each frame and what the agent did there.
         max_steps: most steps in each environment.
@@ -52,6 +54,8 @@ def evaluate(
     episodes: list[Episode] = []
     with random_numbers_kept(agent.device):
         torch.manual_seed(seed)
+        random.seed(seed)  # environments may draw from these
+        np.random.seed(seed % 2**32)
         rollout, recorder = Rollout(environment, agent), EpisodeRecorder(environment.num_envs)
         rollout.reset(seed)
         steps = 0
@@ -77,7 +81,7 @@ class Evaluation(NamedTuple):
     """The result of an evaluation."""
 
     summary: EpisodeSummary
-    is_best: bool  # its mean return exceeds that of all earlier evaluations
+    is_best: bool  # its mean return exceeds that of all earlier evaluations after step 0
     video: tuple[bytes, tuple[int, int]] | None  # the first episode as a GIF with its height and width, if recorded
 
 
@@ -92,7 +96,7 @@ class Evaluator:
 
     Attributes:
         summary: of the last evaluation; None before the first.
-        best_return: highest mean return so far; None before the first.
+        best_return: highest mean return so far after step 0; None before the first.
         unfinished: an evaluation has begun but not ended, because an environment failed.
 
     Raises:
@@ -120,7 +124,7 @@ class Evaluator:
         self.unfinished = False
 
     def run(self, env_steps: int) -> Evaluation:
-        """Evaluates the agent after `env_steps` environment steps of training.
+        """Evaluates the agent after `env_steps` environment steps of training. At step 0 it cannot be the best.
 
         Raises:
             EnvironmentFailed: an environment fails. `unfinished` is then true until an evaluation has ended.
@@ -139,7 +143,7 @@ class Evaluator:
         )
         self.summary = summarize(episodes)
         self.unfinished = False
-        is_best = self.best_return is None or self.summary.return_mean > self.best_return
+        is_best = env_steps > 0 and (self.best_return is None or self.summary.return_mean > self.best_return)
         if is_best:
             self.best_return = self.summary.return_mean
         return Evaluation(self.summary, is_best, None if video is None else video.gif())

@@ -17,6 +17,7 @@ import torch.nn as nn
 
 from taac import nest
 from taac.algorithms import target_entropies
+from taac.algorithms.action_specs import DiscreteActionSpec
 from taac.algorithms.actor_critic import ActorCriticAlgorithm
 from taac.algorithms.target_entropies import TargetEntropy
 from taac.algorithms.temperature import BranchTemperatures, Temperature
@@ -25,7 +26,6 @@ from taac.errors import TaacError
 from taac.networks import CategoricalActorNetwork
 from taac.ops import distributions
 from taac.ops.schedules import Schedule
-from taac.specs import DiscreteActionSpec
 
 
 class DiscreteSacTrainInfo(NamedTuple):

@@ -13,13 +13,13 @@ from typing import Any
 import gin
 import torch
 
+from taac.algorithms.action_specs import DiscreteActionSpec
 from taac.algorithms.memories import Memories, RecurrentState
 from taac.algorithms.sac_discrete import DiscreteSacAlgorithm
 from taac.data_structures import AlgStep, Experience, Nest, TimeStep
 from taac.networks import ObservationEncoder
 from taac.networks.recurrent import RecurrentEncoder
 from taac.ops import distributions
-from taac.specs import DiscreteActionSpec
 
 
 @gin.configurable

@@ -17,13 +17,14 @@ import torch
 
 from taac import nest
 from taac.algorithms import target_entropies
+from taac.algorithms.action_specs import MixedActionSpec
 from taac.algorithms.sac import SacAlgorithm
 from taac.algorithms.target_entropies import TargetEntropy
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
 from taac.errors import TaacError
 from taac.ops import distributions, losses
 from taac.ops.schedules import Schedule
-from taac.specs import ACTION_MASK, MixedActionSpec
+from taac.specs import ACTION_MASK
 
 
 class MixedSacTrainInfo(NamedTuple):

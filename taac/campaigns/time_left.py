@@ -65,7 +65,7 @@ class TimeLeft:
 
 
 def read_pace(folder: Path, told: float) -> Pace | None:
-    """Returns the pace of a run whose last evaluation was written at time `told`; None before its first."""
+    """Returns the pace of a run whose last evaluation was written at time `told`; None before its first in training."""
     try:
         whole = int(layout.read_bindings(folder).get("num_env_steps", "0"))
         table = layout.read_evaluations(folder)
@@ -76,6 +76,8 @@ def read_pace(folder: Path, told: float) -> Pace | None:
     if not rows or not known or not 0 < whole <= _MOST_COUNTED:
         return None
     steps, seconds = rows[-1]
+    if steps == 0:
+        return None
     # Only the last interval counts, because the initial collection makes no updates and is many times faster.
     steps_before, seconds_before = rows[-2] if len(rows) > 1 else (0, 0.0)
     pace = (seconds - seconds_before) / max(1, steps - steps_before)

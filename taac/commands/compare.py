@@ -64,6 +64,7 @@ def run() -> None:
     comparison, array = read(every)
     runs = comparison.plan(root_dir, every)
     check_folders(runs)
+    check_new(runs)
     if given.dry_run:
         slurm = given.launcher == "slurm"
         print(array.script(runs, root_dir, given.jobs) if slurm else "\n".join(shlex.join(r.command) for r in runs))
@@ -102,6 +103,15 @@ def read(every: Asked) -> tuple[Comparison, SlurmArray]:
     array = configuration.build(lambda: SlurmArray(**specified(resources)))
     comparison.check(bound, every)
     return comparison, array
+
+
+def check_new(runs: list[Run]) -> None:
+    """Refuses combinations of method and task that cannot be built, of the runs that are not begun."""
+    from taac.training.trial import check_buildable
+
+    new = {(run.asked.task, run.asked.method): run.asked for run in runs if not (run.folder / layout.CONFIG).exists()}
+    for asked in new.values():
+        check_buildable(asked, here=flags.FLAGS.launcher == "local")
 
 
 def launch(runs: list[Run], root_dir: str, array: SlurmArray) -> tuple[Launcher, int | None]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from absl import flags as absl_flags
 
 from taac.commands import flags
 from taac.commands.pictures import Pictures
-from taac.errors import TaacError
+from taac.errors import NotTrusted, TaacError
 from taac.runs.terminal import printable, warn_user
 
 if TYPE_CHECKING:
@@ -26,7 +27,9 @@ def define_flags() -> None:
         "epsilon_greedy", 0.0, "Probability with which each choice is sampled.", lower_bound=0.0, upper_bound=1.0
     )
     absl_flags.DEFINE_bool("best", False, "Play the agent with the best evaluation instead of the newest checkpoint.")
-    absl_flags.DEFINE_bool("trust", False, "Allow the run's configuration to import modules, if the run is your own.")
+    absl_flags.DEFINE_bool(
+        "trust", False, "Allow a run that you did not train here to import modules. They are code: look at them first."
+    )
     absl_flags.DEFINE_string("record_file", None, "A new .gif or .mp4 file for a video.")
     absl_flags.DEFINE_string("record_demonstrations", None, "A new .npz file for the episodes, as demonstrations.")
     absl_flags.DEFINE_integer("record_episodes", 1, "Episodes in the video.", lower_bound=1)
@@ -65,7 +68,7 @@ def run() -> None:
     method = folder.read_run().get("method")
     saved = (folder.best if given.best else folder.checkpoints).newest()
     registry.register()
-    configuration.load([str(folder.config.resolve())], trusted=given.trust)
+    _load(folder.config, given.trust)
     arguments = pictures.environment_arguments
     environment = configuration.build(lambda: create_environment(num_envs=1, asynchronous=False, **arguments))
     if "mujoco" in sys.modules and not given.trust:
@@ -99,6 +102,29 @@ def run() -> None:
     if writer is not None:
         writer.save()
         print(f"{printable(writer.path)}: {writer.num_episodes} episodes, {writer.num_transitions} transitions")
+
+
+def _load(config: Path, trust: bool) -> None:
+    """Reads the configuration of a run. An own run may import what it imported when it was trained.
+
+    Raises:
+        TaacError: the configuration would run code of other packages, and neither `trust` nor a seal allows that.
+    """
+    from taac import configuration
+    from taac.runs import own
+
+    why = ""
+    if not trust:
+        try:
+            own.import_from(own.check(config.parent))
+        except own.NotOwn as error:
+            why = str(error)
+    try:
+        configuration.load([str(config.resolve())], trusted=trust or not why)
+    except NotTrusted as error:
+        raise TaacError(
+            f"{error}, from the folder that holds the modules. Runs that you train here need no --trust; this one does: {why}"
+        ) from error
 
 
 def _report(episodes: Sequence[Episode], name: str) -> None:

@@ -35,6 +35,7 @@ def run() -> None:
     flags.check_run_dir(asked)
 
     from taac import configuration, registry
+    from taac.runs import files
     from taac.runs.run_folder import RunFolder, now
     from taac.training import experiment
     from taac.training.interruption import Interruption
@@ -49,9 +50,13 @@ def run() -> None:
         finished = (
             f"{folder.path} already holds this run, finished; nothing to do. To train again, use another folder."
         )
-        if folder.open(operative) == "finished":
+        status = folder.open(operative)
+        if status == "finished":
             print(finished)
             return
+        if status == "new":
+            trainer.begin()  # what it cannot load is refused before the folder exists
+            print(f"training in {folder.path}")
         with folder.lock(flags.FLAGS.lock_timeout):
             status = folder.open(operative)  # it may have changed while another process had the lock
             if status == "finished":
@@ -61,7 +66,10 @@ def run() -> None:
                 trainer.resume(folder)
                 held = folder.read_run().get("resumed")
                 resumed = [*(held if isinstance(held, list) else []), {"time": now(), "env_steps": trainer.env_steps}]
-                folder.update_run(status="running", resumed=resumed, diverged=None, error=None)
+                folder.update_run(
+                    status="running", resumed=resumed, diverged=None, error=None,
+                    **_seal(folder, loaded, files.read_text(folder.config)),
+                )  # fmt: skip
                 print(f"resuming {folder.path} at {trainer.env_steps} environment steps")
             else:
                 if status == "unfinished":  # killed before its first checkpoint; "auto" might choose differently now
@@ -73,6 +81,7 @@ def run() -> None:
                     "device": str(trainer.agent.device),
                     "products": trainer.learner.products,
                     "load_from": trainer.begin(),
+                    **_seal(folder, loaded, operative),
                 }
                 folder.begin(operative, about)
                 for line in trainer.agent.algorithm.describe():
@@ -90,6 +99,17 @@ def run() -> None:
         f"evaluation return {final.return_mean:.2f} +- {final.return_std:.2f}, "
         f"{100 * final.fraction_repeated:.0f}% of steps repeated; in {folder.path}"
     )
+
+
+def _seal(folder: RunFolder, loaded: Config, config: str) -> dict[str, Any]:
+    """What run.json holds so that `taac play` knows the run as the user's own, if playing it needs that."""
+    from taac.configuration.reading import needs_trust
+    from taac.runs import own
+
+    if not needs_trust(loaded):
+        return {"imports": None, "seal": None}
+    module, colon, _ = str(loaded.settings("create_environment")["env_name"]).partition(":")
+    return own.sealed(folder.path, config, {*loaded.imports, *([module] if colon else [])})
 
 
 def _hyper_parameters(trainer: Trainer, folder: RunFolder, loaded: Config) -> dict[str, Any]:

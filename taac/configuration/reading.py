@@ -17,10 +17,11 @@ from taac.configuration.config import Config
 from taac.configuration.macros import TASK_MACROS
 from taac.configuration.names import nearest
 from taac.configuration.plain_words import Setting
-from taac.errors import TaacError
+from taac.errors import NotTrusted, TaacError
 
 MAX_BYTES = 1 << 20  # of a gin file, about 100 times the longest
-TRUST = "A run of your own may do that: give --trust. For one from elsewhere, look at that module first: it is code"
+# Ends the message of a `NotTrusted`.
+TRUST = "Whoever wrote this configuration could run any code that way. If you trust it, give --trust"
 
 Check = Callable[[Binding, Config, bool], None]
 _checks: list[Check] = []
@@ -56,6 +57,7 @@ def load(
     Raises:
         TaacError: a file is missing, the syntax is bad, a name is unknown, a value has the wrong type, or two settings set the
             same.
+        NotTrusted: what `trusted` or `imports` rules out.
     """
     gin_state.clear()
     bindings: list[Binding] = []
@@ -112,6 +114,19 @@ def _check_writable(binding: Binding) -> None:
     except ValueError as error:  # an int of thousands of hexadecimal digits can be read but not written
         name = binding.scope if binding.is_macro else binding.name
         raise TaacError(f"{binding.where}: the value of {name} cannot be written as text: {error}") from error
+
+
+def needs_trust(config: Config) -> bool:
+    """Returns whether `load` would refuse the configuration if it were not trusted. Included files do not count."""
+    if any(module.split(".")[0] != "taac" for module in config.imports):
+        return True
+    try:
+        for binding in config.bindings.values():
+            for check in _checks:
+                check(binding, config, False)
+    except NotTrusted:
+        return True
+    return False
 
 
 def search_path() -> list[Path]:
@@ -177,11 +192,11 @@ def _refuse_imports(path: Path, allowed: Collection[str], why: str) -> None:
     for statement in _guarded(str(path), lambda: list(gin_state.statements(_text(path), skip_unknown=True))):
         where = f"{path}:{statement.location.line_num}"
         if isinstance(statement, gin_state.Include):
-            raise TaacError(f"{where}: includes '{statement.filename}'. {why}")
+            raise NotTrusted(f"{where}: includes '{statement.filename}'. {why}")
         if not isinstance(statement, gin_state.Import) or statement.module in allowed:
             continue
         if statement.module.split(".")[0] != "taac":
-            raise TaacError(f"{where}: imports '{statement.module}'. {why}")
+            raise NotTrusted(f"{where}: imports '{statement.module}'. {why}")
 
 
 # Statements ----------------------------------------------------------------------------------------------------------

@@ -79,11 +79,7 @@ def _check_masks(where: str, episode: TimeStep, environment: VectorEnvironment) 
     observation = episode.observation
     if not isinstance(observation, dict) or specs.ACTION_MASK not in observation:
         return
-    possible = specs.can_act(observation[specs.ACTION_MASK], environment.action_spec)
-    if specs.AGENT_MASK in observation:
-        absent = ~observation[specs.AGENT_MASK]
-        possible = possible | absent.reshape(*absent.shape, *(1,) * (possible.dim() - absent.dim()))
-    stuck = ~possible.reshape(len(possible), -1).all(1) & ~(episode.is_last() & (episode.discount == 0))
-    if bool(stuck.any()):
-        frame = int(stuck.nonzero()[0])
+    forbids = specs.forbids_acting(observation, environment.action_spec) & ~(episode.is_last() & (episode.discount == 0))
+    if bool(forbids.any()):
+        frame = int(forbids.nonzero()[0])
         raise TaacError(f"{where}, frame {frame}: '{specs.ACTION_MASK}' forbids every choice, expected one that is valid")

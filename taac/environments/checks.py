@@ -73,14 +73,9 @@ class StepChecks:
 
     def _check_mask(self, observation: Nest, terminated: np.ndarray, step: int) -> None:
         """Requires a valid choice in every branch of every present agent, unless the episode terminated."""
-        mask = observation[specs.ACTION_MASK]
-        possible = specs.can_act(mask, self._action_spec)
-        if specs.AGENT_MASK in observation:
-            absent = ~observation[specs.AGENT_MASK]
-            possible = possible | absent.reshape(*absent.shape, *(1,) * (possible.dim() - absent.dim()))
-        forbids = ~possible.numpy().reshape(self._num_envs, -1).all(1) & ~terminated
+        forbids = specs.forbids_acting(observation, self._action_spec).numpy() & ~terminated
         if forbids.any():
-            index = int(np.flatnonzero(forbids)[0])
+            index, mask = int(np.flatnonzero(forbids)[0]), observation[specs.ACTION_MASK]
             raise TaacError(
                 f"environment '{self._name}' (number {index} of {self._num_envs}) returned an '{specs.ACTION_MASK}' that "
                 f"forbids every choice at step {step} after reset: {mask[index].tolist()}; an episode in which no choice is "

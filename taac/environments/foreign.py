@@ -7,14 +7,14 @@ from typing import Any
 from taac.configuration import Binding, Config
 from taac.configuration.reading import TRUST
 from taac.environments import single
-from taac.errors import TaacError
+from taac.errors import NotTrusted
 
 
 def refuse_foreign_environment(binding: Binding, config: Config, trusted: bool) -> None:
     """Refuses an environment of a package that is not on the list, and arguments that could make one import others.
 
     Raises:
-        TaacError: names the binding's place and what is allowed. Never, if the configuration is trusted.
+        NotTrusted: names the binding's place and what is allowed. Never, if the configuration is trusted.
     """
     if trusted or not binding.selector.endswith(".create_environment"):
         return
@@ -24,7 +24,7 @@ def refuse_foreign_environment(binding: Binding, config: Config, trusted: bool) 
         known, value = config.resolve(binding.value)
         plain = value is None or (isinstance(value, dict) and all(_is_plain(part) for part in value.values()))
         if not known or not plain:
-            raise TaacError(
+            raise NotTrusted(
                 f"{binding}: expected numbers, strings, True, False, None, or lists of them; simulators import what "
                 f"other arguments name. {TRUST}"
             )
@@ -32,9 +32,9 @@ def refuse_foreign_environment(binding: Binding, config: Config, trusted: bool) 
 
 def _refuse_foreign_name(binding: Binding, known: bool, value: Any) -> None:
     if not known or not isinstance(value, str) or ":" in value:
-        raise TaacError(f"{binding} imports the module before the colon, or is only known once it is built. {TRUST}")
+        raise NotTrusted(f"{binding} imports the module before the colon, or is only known once it is built. {TRUST}")
     if not single.is_of_allowed_package(value):
-        raise TaacError(
+        raise NotTrusted(
             f"{binding} is an environment of another package than {', '.join(single.allowed_packages())}. {TRUST}"
         )
 

@@ -24,7 +24,7 @@ LOCK = ".lock"
 EVENTS = "events.out.tfevents.*"  # TensorBoard's event files
 MAX_NAME = 200  # the most characters of the name of a method, a task or a version
 # Settings that the config.gin of earlier versions lacks. They change nothing in what is trained.
-ADDED_SETTINGS = ("create_experiment.method",)
+ADDED_SETTINGS = ("create_experiment.method", "Trainer.initial_evaluation")
 COMPARISON = "compare.json"  # status of every run of `taac compare`, in the folder that holds the runs
 
 

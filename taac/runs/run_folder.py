@@ -41,7 +41,8 @@ PACKAGES = (
     "gin-config",
 )
 MAX_EVENTS_BYTES = 1 << 30  # bytes of event files that are checked against the last checkpoint
-CHANGING = ("status", "end", "resumed", "diverged", "error")  # keys of run.json that may change between checkpoints
+# Keys of run.json that may change between checkpoints.
+CHANGING = ("status", "end", "resumed", "diverged", "error", "imports", "seal")
 # Of a configuration that differs from the one asked for: lines that are compared, changes and characters that are shown.
 _MOST_LINES, _MOST_CHANGES, _LONGEST_LINE = 1000, 100, 500
 AGAIN = "make room and run the same command again"

@@ -61,6 +61,8 @@ class Trainer:
             for each size, so its schedule must be a `PiecewiseSchedule` in steps.
         segment_length: frames per segment, T.
         evaluation_interval, evaluation_episodes: environment steps between evaluations, and greedy episodes in each.
+        initial_evaluation: evaluates also before the first step (after what was loaded or cloned), so that curves begin at
+            step 0. It changes nothing else in the run.
         evaluation_epsilon: probability with which each choice is sampled in evaluation instead of taking the mode.
         max_evaluation_steps: an evaluation that takes more steps than this in each environment stops the run, because its
             episodes may never end.
@@ -103,6 +105,7 @@ class Trainer:
         batch_size: int | Schedule = 256,
         evaluation_interval: int = 2_500,
         evaluation_episodes: int = 10,
+        initial_evaluation: bool = True,
         evaluation_epsilon: float = 0.0,
         max_evaluation_steps: int = 1_000_000,
         summary_interval: int = 1_000,
@@ -127,6 +130,7 @@ class Trainer:
         self.seed, self.num_env_steps, self.unroll_length = seed, num_env_steps, unroll_length
         self.segment_length, self.explorer, self.monitor = segment_length, explorer, monitor
         self.keep_checkpoints, self.save_best = keep_checkpoints, save_best
+        self.initial_evaluation = initial_evaluation
         self.evaluator = Evaluator(
             self.agent, evaluation_environment, seed, evaluation_episodes, evaluation_epsilon, max_evaluation_steps
         )
@@ -209,7 +213,8 @@ class Trainer:
             self._follow_schedules()
             if self.env_steps == 0:
                 self.learner.pretrain(self.batch_size, self.segment_length)
-            if self.evaluator.unfinished:
+            initial = self.initial_evaluation and self.env_steps == 0 and self.evaluation is None
+            if initial or self.evaluator.unfinished:
                 self.evaluate(folder)
             while not self.intervals.done(self.env_steps):
                 before = self.env_steps

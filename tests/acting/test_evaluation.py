@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+
+import numpy as np
 import pytest
 import torch
 import torch.nn as nn
@@ -147,6 +150,22 @@ def test_the_same_environment_evaluates_the_same_again():
     environment = create_environment(env_id("Noise"), 3)
     first = facts(evaluate(agent(1), environment, 5, 9, 0.5))
     assert facts(evaluate(agent(1), environment, 5, 9, 0.5)) == first
+
+
+def test_environments_that_draw_from_global_numbers_are_seeded_too():
+    """Several in this process, which share them."""
+
+    def jerks(seed: int) -> list[float]:
+        class Echo(EpsilonAlgorithm):
+            def predict_step(self, time_step: TimeStep, state: Nest, epsilon: float = 0.0) -> AlgStep:
+                return super().predict_step(time_step, state)._replace(output=time_step.observation.clamp(-1, 1))
+
+        return [e.jerk for e in evaluate(Agent(Echo(1)), create_environment(env_id("GlobalNoise"), 2), 4, seed)]
+
+    random.seed(1), np.random.seed(1)
+    first = jerks(3)
+    random.seed(2), np.random.seed(2)
+    assert jerks(3) == first != jerks(4)
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 1.0])

@@ -48,6 +48,16 @@ def test_one_run_is_drawn_and_its_scalars_are_written(tmp_path):
     assert rows == [("beta/alpha", "100", "2.0"), ("loss/critic", "100", "0.5"), ("loss/critic", "200", "nan")]
 
 
+def test_the_title_of_a_run_names_method_task_and_seed(tmp_path, monkeypatch):
+    from matplotlib.figure import Figure
+
+    titles = []
+    monkeypatch.setattr(Figure, "suptitle", lambda self, text, **_: titles.append(text))
+    plots.plot_run(make_run(tmp_path / "run", "taac_q", "Ant-v5", seed=4))
+    plots.plot_run(make_run(tmp_path / "long", "m" * 150, "t" * 150, seed=0))
+    assert titles[0] == "taac_q on Ant-v5, seed 4" and len(titles[1]) < 140
+
+
 def test_a_run_of_one_evaluation_is_drawn_without_warnings(tmp_path):
     folder = make_run(tmp_path / "run", steps=(100,))
     with warnings.catch_warnings():

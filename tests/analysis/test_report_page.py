@@ -501,7 +501,9 @@ def test_a_term_is_explained_at_a_tap_and_by_the_keyboard(page, content):
 
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory):
-    root = make_wide_campaign(tmp_path_factory.mktemp("wide"), tasks=("Ant-v5", "Hopper-v5"), seeds=range(3), evaluations=8)
+    methods = (*THIRTEEN[:-1], "temporl_with_a_rather_long_name")
+    root = tmp_path_factory.mktemp("wide")
+    make_wide_campaign(root, methods, tasks=("Ant-v5", "Hopper-v5"), seeds=range(3), evaluations=8)
     content = make_report(root, Options(resamples=100))
     (root / "report.html").write_text(html_page(content))
     return root / "report.html", content
@@ -542,14 +544,16 @@ def test_on_a_phone_every_verdict_is_on_screen_and_so_are_the_values_at_a_step(c
     labels = tab.evaluate("[...document.querySelector('#verdicts tbody tr').cells].map(c => c.dataset.label)")
     assert labels[:4] == ["task", "X", "Y", "verdict on X"]
     x, y = tab.center("#curves svg.chart")
-    for at in (x - 120, x - 10, x + 10, x + 150):
+    for at, scroll in ((x - 120, 0), (x - 10, 0), (x + 10, 0), (x + 150, 0), (x, 250), (x, -480)):  # also at the window's ends
+        tab.evaluate(f"scrollBy(0, {scroll})")
+        y -= scroll
         tab.mouse("mouseMoved", at, y)
         box = tab.evaluate(
             "(() => { const b = document.querySelector('#curves .readout').getBoundingClientRect(); "
             "return [b.left, b.top, b.right, b.bottom, window.innerWidth, window.innerHeight]; })()"
         )
         assert 0 <= box[0] < box[2] <= box[4] and 0 <= box[1] < box[3] <= box[5], (at, box)
-        assert tab.evaluate("document.querySelectorAll('#curves .readout:not([hidden]) tr').length") == len(THIRTEEN)
+        assert tab.evaluate("document.querySelectorAll('#curves .readout:not([hidden]) tr').length") == len(THIRTEEN), at
     assert tab.evaluate("document.documentElement.scrollWidth") == 390 and troubles(tab) == []
 
 

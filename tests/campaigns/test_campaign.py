@@ -160,7 +160,7 @@ def test_a_run_that_fails_is_named_and_stops_no_other(tmp_path):
     assert code == 1
     assert f"failed: {BREAKS}/sac/seed 0: exit code 1: taac train: " in out and "not finite" in out
     assert "1 of 2 runs finished" in out and "1 of 2 runs failed" in err
-    assert len(next(iter(evaluations(tmp_path / "tests.toy_tasks_taac-test_PointMass-v0").values()))) == 4
+    assert len(next(iter(evaluations(tmp_path / "tests.toy_tasks_taac-test_PointMass-v0").values()))) == 5
     told = record(tmp_path)
     assert told[BREAKS, "sac", 0]["status"] == "failed" and "not finite" in told[BREAKS, "sac", 0]["error"]
     assert told[POINT, "sac", 0]["status"] == "finished" and told[POINT, "sac", 0]["error"] is None

@@ -63,14 +63,14 @@ def test_train_leaves_a_whole_run(trained):
     run = json.loads((folder / "run.json").read_text())
     assert run["status"] == "finished" and run["environment"] == "Pendulum-v1" and run["seed"] == 0
     assert run["start"] <= run["end"]
-    assert run["products"] in ("plain", "onednn") and "method" in run
+    assert run["products"] in ("plain", "onednn") and run["method"] == "taac" and run["seal"] is run["imports"] is None
     assert run["command"].startswith("taac train --root_dir run")
     assert all(run["versions"][name] for name in ("taac", "python", "torch", "numpy", "gymnasium", "mujoco"))
     with open(folder / "evaluations.csv") as file:
         rows = list(csv.DictReader(file))
-    assert [int(r["env_steps"]) for r in rows] == [200, 400]
-    assert [int(r["updates"]) for r in rows] == [0, 100]
-    assert 0 < int(rows[0]["training_decisions"]) < int(rows[1]["training_decisions"]) < 400
+    assert [int(r["env_steps"]) for r in rows] == [0, 200, 400]
+    assert [int(r["updates"]) for r in rows] == [0, 0, 100]
+    assert 0 < int(rows[1]["training_decisions"]) < int(rows[2]["training_decisions"]) < 400
     assert {"updates", "return_mean", "return_std", "length", "fraction_repeated"} <= set(rows[0])
     assert list((folder / "checkpoints").glob("*.json")) and list(folder.glob("events.out.tfevents.*"))
     assert "TaacAlgorithm.td_loss = @TAACTDLoss()" in (folder / "config.gin").read_text()
@@ -401,6 +401,31 @@ def test_the_configuration_of_a_strangers_run_imports_nothing(trained, tmp_path)
     assert result.returncode == 0 and (tmp_path / "code_ran").exists()
 
 
+@pytest.mark.skipif(os.name == "nt", reason="owners and permissions of POSIX")
+def test_a_run_of_ones_own_environment_is_played_from_anywhere(tmp_path):
+    """Trained in the folder of its module, with a seal; a copy of it, or one without the key, asks for trust and says why."""
+    project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    project.mkdir(), elsewhere.mkdir()
+    (project / "mine.py").write_text(
+        "import gymnasium\nfrom gymnasium.envs.classic_control import PendulumEnv\n"
+        "gymnasium.register('Mine-v0', PendulumEnv, max_episode_steps=50)\n"
+    )
+    result = train(tmp_path / "run", project, "create_environment.env_name = 'mine:Mine-v0'")
+    assert result.returncode == 0, result.stderr
+    about = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert about["imports"] == {"mine": str(project)} and len(about["seal"]) == 64
+    play = ("play", "--num_episodes", 1, "--root_dir")
+    result = taac(*play, tmp_path / "run", cwd=elsewhere)
+    assert result.returncode == 0 and "1 episodes of mine:Mine-v0" in result.stdout, result.stderr
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    result = taac(*play, tmp_path / "copy", cwd=project)
+    assert result.returncode == 1 and len(result.stderr.splitlines()) == 1
+    for words in ("could run any code", "give --trust, from the folder that holds the modules", "moved or copied"):
+        assert words in result.stderr
+    result = taac(*play, tmp_path / "copy", "--trust", cwd=project)
+    assert result.returncode == 0, result.stderr
+
+
 def test_play_prints_and_records(trained):
     folder, _ = trained
     result = taac("play", "--root_dir", "run", "--num_episodes", 2, "--record_file", "x.gif", cwd=folder.parent)
@@ -519,7 +544,7 @@ def test_report_compares_the_runs_that_exist(trained, tmp_path):
     content = json.loads((tmp_path / "out" / "report.json").read_text())
     (method,) = content["tasks"][0]["methods"]
     with open(trained[0] / "evaluations.csv") as file:
-        rows = list(csv.DictReader(file))
+        rows = list(csv.DictReader(file))[1:]  # without the one at step 0
     assert content["tasks"][0]["task"] == "Pendulum-v1" and content["tasks"][0]["evaluations"] == 2
     final = method["final"]["mean"]["estimate"]
     assert final == pytest.approx(sum(float(r["return_mean"]) for r in rows) / 2)

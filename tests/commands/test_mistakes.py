@@ -87,8 +87,18 @@ MISTAKES = {
         [*TRAIN, "--set", "ZetaExplorer.mu=3"], ["--set: ZetaExplorer.mu = 3", "nothing in this experiment uses"],
     ),
     "a seed in words": ([*TRAIN, "--seed", "abc"], ["--seed=abc"]),
+    "a run to load from that is not there": (
+        [*TRAIN, "--set", "load_from=runs/nothing:actor"], ["there is no checkpoint in runs/nothing/checkpoints"],
+    ),
+    "a run to load from without its module": ([*TRAIN, "--set", "load_from=runs/nothing"], ["FOLDER_OF_A_RUN:MODULE"]),
     # compare
     "an unknown method to compare": ([*COMPARE, "sac,ppo"], ["there is no method 'ppo'", "taac_ntd"]),
+    "a method to compare that does not fit": (
+        [*COMPARE, "sac,sac_discrete"], ["sac_discrete on Pendulum-v1: DiscreteSacAlgorithm needs discrete actions"],
+    ),
+    "a setting of one method to compare": (
+        [*COMPARE, "taac,sac", "--set", "max_repeat_steps=3"], ["sac on Pendulum-v1: --set: TaacAlgorithm.max_repeat_steps"],
+    ),
     "a list with spaces": ([*COMPARE, "sac", "taac"], ["unexpected arguments taac", "lists have commas and no spaces"]),
     "no seeds": ([*COMPARE, "sac", "--seeds", "0"], ["must be 1 or more", "write 0,"]),
     "seeds in words": ([*COMPARE, "sac", "--seeds", "a,b"], ["--seeds", "such as 0,7", "'a,b'"]),

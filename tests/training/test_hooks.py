@@ -62,7 +62,8 @@ def test_every_point_is_reached_in_its_place(tmp_path):
     ]  # fmt: skip
     assert ("before_collect", 301, 1) in CALLS and ("after_collect", 302, 1) in CALLS
     assert [c[:2] for c in CALLS if "evaluation" in c[0]] == [
-        ("before_evaluation", 320), ("after_evaluation", 320), ("before_evaluation", 330), ("after_evaluation", 330),
+        ("before_evaluation", 0), ("after_evaluation", 0), ("before_evaluation", 320), ("after_evaluation", 320),
+        ("before_evaluation", 330), ("after_evaluation", 330),
     ]  # fmt: skip
     assert [c[:2] for c in CALLS if "checkpoint" in c[0]] == [
         ("before_checkpoint", 310), ("after_checkpoint", 310), ("before_checkpoint", 330), ("after_checkpoint", 330),

@@ -316,7 +316,7 @@ def test_a_damaged_checkpoint_costs_steps_and_no_bits(tmp_path, capsys, kind):
 def test_records_that_were_altered_are_said_and_restored(tmp_path, capsys, name, kind):
     run(tmp_path / "run", "checkpoint_interval = 100", "evaluation_interval = 100", until=350)
     folder = RunFolder(tmp_path / "run")
-    expected, about = rows(folder.path)[:3], folder.read_run()
+    expected, about = rows(folder.path)[:4], folder.read_run()
     file = folder.path / name
     text = file.read_text()
     if kind == "gone":
@@ -648,8 +648,8 @@ def test_the_bits_of_a_run_do_not_depend_on_its_checkpoints(tmp_path, num_envs, 
 def test_what_a_run_leaves_behind(tmp_path):
     trainer = run(tmp_path / "run")
     folder = RunFolder(tmp_path / "run")
-    assert [int(r["env_steps"]) for r in rows(folder.path)] == [300, 600]
-    assert [int(r["updates"]) for r in rows(folder.path)] == [0, 300]
+    assert [int(r["env_steps"]) for r in rows(folder.path)] == [0, 300, 600]
+    assert [int(r["updates"]) for r in rows(folder.path)] == [0, 0, 300]
     assert all(float(r["length"]) == 200 and int(r["episodes"]) == 2 for r in rows(folder.path))
     found = folder.checkpoints.newest()
     counters = found.part("collector")
@@ -661,7 +661,7 @@ def test_what_a_run_leaves_behind(tmp_path):
     assert scalars["count/update_ratio"].value[-1] == 1.0
     assert scalars["count/decisions"].env_steps.tolist() == [100, 200, 300, 400, 500, 600]
     told = [int(r["training_decisions"]) for r in rows(folder.path)]
-    assert told == scalars["count/decisions"].value[[2, 5]].tolist() and told[1] == counters["decisions"]
+    assert told == [0, *scalars["count/decisions"].value[[2, 5]].tolist()] and told[2] == counters["decisions"]
     assert scalars["evaluation/return"].value[-1] == pytest.approx(float(rows(folder.path)[-1]["return_mean"]))
 
 

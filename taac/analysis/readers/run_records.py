@@ -27,6 +27,7 @@ _MARKS = (layout.RUN, layout.EVALUATIONS)  # a folder with either of them is a r
 _NO_MATTER = (
     "create_experiment.seed", "create_experiment.method", "create_experiment.evaluation_video",
     "checkpoint_interval", "Trainer.checkpoint_interval", "Trainer.keep_checkpoints", "Trainer.save_best",
+    "Trainer.initial_evaluation",
 )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 Each task is compared at one step that its runs have reached. It is the requested step, or the last evaluation of the
 finished run that ended first, or, if no run is finished, the last step that all of the task's runs have reached.
 
-- The final return of a run is the mean of its last k evaluations up to that step.
+- The final return of a run is the mean of its last k evaluations up to that step, without the one before training.
 - Its area under the curve is taken from the first step common to all runs to that step, and divided by their distance, so
   that it is a return again.
 - Repetition when acting greedily is the mean over the same k evaluations.
@@ -62,7 +62,7 @@ def compared_steps(records: Sequence[Record], at_step: int | None = None) -> dic
     """The step at which each task is compared, which is `at_step` if given. A task without a usable run has no entry."""
     steps = {}
     for task in sorted({r.task for r in records if r.task}):
-        runs = [r for r in records if r.task == task and not r.problems and r.last_step is not None]
+        runs = [r for r in records if r.task == task and not r.problems and r.last_step]
         finished = [r for r in runs if r.status == "finished"]
         if runs:
             steps[task] = at_step or min(int(r.steps[-1]) for r in finished or runs)
@@ -79,7 +79,7 @@ def scores_of(
         group = [r for r in used if r.task == task]
         if not group:
             continue
-        kept[task] = k = min(last, *(int((r.steps <= step).sum()) for r in group))
+        kept[task] = k = min(last, *(int(_trained(r, step).sum()) for r in group))
         start = max(r.steps[0] for r in group)
         scores[task] = {}
         for method in sorted({r.method for r in group}):
@@ -97,9 +97,14 @@ def scores_of(
     return scores, kept
 
 
+def _trained(record: Record, step: int) -> np.ndarray:
+    """Which evaluations `[n]` are up to a step, and not of the untrained agent at step 0."""
+    return (record.steps > 0) & (record.steps <= step)
+
+
 def _window(record: Record, name: str, step: int, k: int) -> np.ndarray:
-    """The last k evaluations up to a step, `[k]`."""
-    return record.evaluations[name][record.steps <= step][-k:]
+    """The last k evaluations of training up to a step, `[k]`."""
+    return record.evaluations[name][_trained(record, step)][-k:]
 
 
 def _repetition(record: Record, name: str, step: int, k: int) -> float:

@@ -1,0 +1,50 @@
+"""Building an experiment only to learn whether it can be built, before a comparison starts its runs."""
+
+from __future__ import annotations
+
+import contextlib
+
+import torch
+
+from taac import configuration
+from taac.configuration import Asked
+from taac.environments.create import create_environment
+from taac.errors import TaacError
+from taac.training.experiment import create_agent, create_experiment
+
+REPLAY_LENGTH = 1000  # at most: a buffer of full length may need all memory, and a minute to be cleared
+
+
+def check_buildable(asked: Asked, here: bool) -> None:
+    """Builds an experiment as `taac train` does, with a short replay buffer, and releases it.
+
+    Args:
+        asked: the experiment.
+        here: whether it will run on this machine. If not, only the environment and the agent are built, on the CPU, because
+            the other machine may have other devices.
+
+    Raises:
+        TaacError: what `taac train` would say, after the names of the method and the task.
+    """
+    try:
+        loaded = _cheaper(asked).load()
+        with contextlib.ExitStack() as opened:
+            if not here:
+                environment = configuration.build(lambda: create_environment(num_envs=1))
+                opened.callback(environment.close)
+                configuration.build(lambda: create_agent(environment, torch.device("cpu")))
+                return
+            opened.callback(configuration.build(create_experiment).close)
+            loaded.check_used()
+    except TaacError as error:
+        raise TaacError(f"{asked.method} on {asked.task}: {error}") from error
+
+
+def _cheaper(asked: Asked) -> Asked:
+    """Returns the experiment without processes for environments, and with a short replay buffer unless demonstrations fill it."""
+    loaded = asked.load()
+    params = [*asked.gin_params, "create_environment.asynchronous = False"]
+    length = loaded.bound("ReplayBuffer.length")
+    if isinstance(length, int) and length > REPLAY_LENGTH and loaded.bound("create_experiment.demonstrations") is None:
+        params.append(f"ReplayBuffer.length = {REPLAY_LENGTH}")
+    return asked._replace(gin_params=tuple(params))
