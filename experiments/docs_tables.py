@@ -17,7 +17,10 @@ SUMMARIES = """# Summaries
 
 A run writes these TensorBoard summaries. The x-axis is environment steps: transitions, summed over all environments.
 `rollout/` is measured while exploring, `evaluation/` while acting greedily. What updates report (losses, values,
-temperatures) is the mean over the updates since the last summary.
+temperatures) is the mean over the updates since the last summary. These are not: `schedule/` and `learning_rate/` are the
+values in force at the summary, `sqil/` is measured on one batch that is drawn for it, and histograms show the last update.
+
+A run is evaluated at step 0 too, before its first update; see [training](training.md#evaluations).
 
 `Learner.diagnostics = 'scalars'` adds the rows from `critic_{i}/value/{part}` to `learning_rate/{group}`, and
 `signal/{name}_return`. `'histograms'` also adds distributions of the last update.

@@ -64,15 +64,16 @@ class Pictures:
         if self._files and self._writer:
             self._writer.close()
 
-    def finish(self, environment: VectorEnvironment, method: str | None) -> list[Path]:
+    def finish(self, environment: VectorEnvironment, method: str) -> list[Path]:
         """Draws strip and timeline. Returns all files."""
         if not (self._strip or self._timeline):
             return self._files
+        from taac.analysis.styles import shortened
         from taac.pictures import figures
 
         steps = self._film.steps
         decided = np.stack([s.decided for s in steps])
-        title = f"{environment.name}{', ' + method if method else ''}: return {steps[-1].ret:.1f}"
+        title = f"{shortened(method, 60)} on {environment.name}: return {steps[-1].ret:.1f}"
         if self._strip:
             frames = [s.frame for s in steps if s.frame is not None]
             figures.film_strip(self._strip, frames, decided, title)

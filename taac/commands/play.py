@@ -46,9 +46,10 @@ def run() -> None:
 
     from taac import configuration, registry
     from taac.acting.evaluation import evaluate
+    from taac.analysis.readers import run_records
     from taac.demonstrations.episode_files import EpisodeWriter, check_new_file
     from taac.environments.create import create_environment
-    from taac.runs import checkpoint, files, layout
+    from taac.runs import checkpoint, files
     from taac.runs.run_folder import RunFolder
     from taac.training import experiment
     from taac.training.schedules import Schedules
@@ -65,7 +66,7 @@ def run() -> None:
             f"{folder.best.path} holds no agent with a best evaluation: there has been none, Trainer.save_best is False, "
             "or an earlier version wrote the run; leave out --best to play the newest checkpoint"
         )
-    method = folder.read_run().get("method")
+    method = run_records.method_of(folder.path, folder.read_run())
     saved = (folder.best if given.best else folder.checkpoints).newest()
     registry.register()
     _load(folder.config, given.trust)
@@ -93,7 +94,7 @@ def run() -> None:
             episodes = evaluate(agent, environment, given.num_episodes, given.seed, given.epsilon_greedy, on_step)
         finally:
             pictures.close()
-        drawn = pictures.finish(environment, method if layout.is_name(method) else None)
+        drawn = pictures.finish(environment, method)
     finally:
         environment.close()
     _report(episodes, environment.name)

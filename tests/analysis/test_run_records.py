@@ -63,6 +63,10 @@ def test_without_a_name_in_run_json_the_configuration_tells_it(tmp_path, bound, 
     record = only(tmp_path)
     assert (record.method, record.method_rule) == expected
     assert "create_experiment.method" not in record.settings
+    folder = tmp_path / "parent" / "run"
+    assert run_records.method_of(folder, {"method": None}) == expected[0]
+    assert run_records.method_of(folder, {"method": ["x"]}) == expected[0]
+    assert run_records.method_of(folder, {"method": "y"}) == "y"
 
 
 def test_a_record_holds_the_contents_of_the_folder(tmp_path):

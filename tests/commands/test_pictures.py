@@ -57,6 +57,19 @@ def test_every_method_is_drawn(tmp_path, method):
         assert decisions < 20  # something was repeated
 
 
+def test_the_titles_name_the_method(tmp_path, monkeypatch):
+    from taac.pictures import figures
+
+    titles = []
+    monkeypatch.setattr(figures, "film_strip", lambda *given: titles.append(given[-1]))
+    monkeypatch.setattr(figures, "timeline", lambda *given: titles.append(given[-1]))
+    steps = draw(tmp_path, "taac", record_file=None)
+    assert titles == [
+        f"taac on Pendulum-v1: return {steps[-1].ret:.1f}",
+        f"taac on Pendulum-v1: return {steps[-1].ret:.1f}, 20 steps, {sum(s.decided.any() for s in steps)} decisions",
+    ]
+
+
 def test_without_a_video_nothing_is_rendered_for_a_timeline(tmp_path):
     """An environment that cannot be drawn has a timeline all the same; its action has two dimensions, decided alone."""
     steps = draw(

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from taac.analysis.readers import events
 from taac.runs.layout import EpisodeSummary
+from taac.runs.run_folder import RunFolder
 from taac.training.summaries import PHASES, SummaryWriter, known_tags
+from tests.training.test_trainer import build
 
 
 def test_an_unknown_tag_is_refused(tmp_path):
@@ -19,3 +22,42 @@ def test_every_episode_average_has_a_tag():
     names = {"return" if f == "return_mean" else f for f in EpisodeSummary._fields} - {"episodes"}
     for phase in PHASES:
         assert {f"{phase}/{name}" for name in names} == {t for t in known_tags() if t.startswith(f"{phase}/")}
+
+
+# Prefixes of tags that are no means over updates: of episodes, and of counts and settings at the summary.
+NO_MEANS = ("rollout/", "evaluation/", "time/", "count/", "schedule/", "learning_rate/")
+
+
+@pytest.mark.parametrize(
+    "method, params",
+    [
+        ("taac", ["Learner.diagnostics = 'scalars'", "create_agent.reward_signals = (@RND,)"]),
+        ("sac_krep", ["create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer"]),
+    ],
+)
+def test_what_updates_report_is_averaged_since_the_last_summary(tmp_path, method, params):
+    """Summaries after about 330 and 360 steps, so after about 30 updates and 30 more."""
+    short = ["num_env_steps = 360", "evaluation_interval = 360", "evaluation_episodes = 1", "hidden_layers = (8,)",
+             "batch_size = 4", "Trainer.summary_interval = 30"]  # fmt: skip
+    trainer, folder = build(*short, *params, method=method), RunFolder(tmp_path)
+    told: dict[str, list[tuple[int, float]]] = {}
+
+    def note(of):
+        for tag, value in of.learner.losses.items():
+            told.setdefault(tag, []).append((of.env_steps, float(value)))
+
+    trainer.hooks.add("after_update", note)
+    folder.begin("x", {})
+    trainer.train(folder)
+    trainer.close()
+    scalars = events.read(tmp_path).scalars
+    assert {"loss/total", "policy/alpha", "critic/q"} <= set(told) <= set(scalars)
+    for tag, values in told.items():
+        steps = scalars[tag].env_steps.tolist()
+        assert len(steps) == 2 and steps[0] >= 330
+        for after, up_to, shown in zip((0, steps[0]), steps, scalars[tag].value):
+            of = [value for at, value in values if after < at <= up_to]
+            assert len(of) > 5 and shown == pytest.approx(sum(of) / len(of), rel=1e-5, abs=1e-6), tag
+    others = {tag for tag in scalars if tag not in told and not tag.startswith(NO_MEANS)}
+    diagnostics = ("critic_", "critic/target/", "policy/", "switch/", "loss/temperature_", "gradient/", "signal/rnd_return")
+    assert all(tag.startswith(diagnostics) for tag in others), others  # `learning/test_diagnostics.py` has their means

@@ -194,6 +194,11 @@ def _versions(about: Mapping[str, Any], problems: list[str]) -> dict[str, str | 
     return {name: version for name, version in versions.items() if name not in wrong}
 
 
+def method_of(folder: Path, about: Mapping[str, Any]) -> str:
+    """Returns the name of a run's method, found as in `find`. `about` is the content of its run.json."""
+    return _method(about, _settings(folder, []), folder)[0]
+
+
 def _method(about: Mapping[str, Any], settings: Mapping[str, str], folder: Path) -> tuple[str, str]:
     method = _text(about.get("method"))
     if method:
