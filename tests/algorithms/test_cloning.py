@@ -18,7 +18,7 @@ from taac.data_structures import Experience, StepType
 from taac.errors import TaacError
 from taac.networks import CategoricalActorNetwork, CriticEnsemble
 from taac.specs import bounded
-from tests.algorithms import reference, test_sac_discrete, test_sac_mixed, test_sac_recurrent, test_sdar, test_taac
+from tests.algorithms import reference, taac_reference, test_sac_discrete, test_sac_mixed, test_sac_recurrent, test_sdar
 from tests.algorithms.reference import (
     ACTION_SPEC,
     BATCH,
@@ -179,7 +179,7 @@ def a_hat_of(kind, action, a_old):
 
 def taac_frames(kind):
     """Demonstrations whose switch differs from frame to frame; trajectories follow nothing in particular."""
-    experience = test_taac.experience_of(test_taac.TAAC | {"kind": kind})
+    experience = taac_reference.experience_of(taac_reference.TAAC | {"kind": kind})
     action = torch.rand(STEPS, BATCH, NUM_ACTIONS, dtype=torch.float64) * 2 - 1
     action[0] = reference.NAN
     return experience._replace(time_step=experience.time_step._replace(prev_action=action))
@@ -192,9 +192,9 @@ def embedded(w, features, parts):
     return torch.cat([features, *layers])
 
 
-@pytest.mark.parametrize("kind", test_taac.TRAJECTORIES)
+@pytest.mark.parametrize("kind", taac_reference.TRAJECTORIES)
 def test_of_taac(kind):
-    algorithm, experience = test_taac.taac(test_taac.TAAC | {"kind": kind}), taac_frames(kind)
+    algorithm, experience = taac_reference.taac(taac_reference.TAAC | {"kind": kind}), taac_frames(kind)
     time_step, info = experience
     parts = [x for x in info.tau_prev if not isinstance(x, tuple)]
 
@@ -205,17 +205,17 @@ def test_of_taac(kind):
         return squared(w, x, a_hat) * float(info.switch[t, b])
 
     assert 0 < info.switch[:-1].float().mean() < 1
-    check(algorithm, experience, of_frame, test_taac.ACTORS)
+    check(algorithm, experience, of_frame, taac_reference.ACTORS)
 
 
 @pytest.mark.parametrize("kind", ["linear-direct", "quadratic-direct"])
 def test_in_direct_mode_the_target_is_what_starts_the_trajectory_to_the_action(kind):
     """Of a small step; `start` of the target is the demonstrated action."""
-    old = [torch.rand(5, 2, dtype=torch.float64) - 0.5 for _ in range(test_taac.NUM_PARTS[kind])]
+    old = [torch.rand(5, 2, dtype=torch.float64) - 0.5 for _ in range(taac_reference.NUM_PARTS[kind])]
     action = old[0] + (torch.rand(5, 2, dtype=torch.float64) - 0.5) / 2
-    started = test_taac.start(kind, a_hat_of(kind, action, old[0]), old)
+    started = taac_reference.start(kind, a_hat_of(kind, action, old[0]), old)
     torch.testing.assert_close(started[0], action)
-    given = test_taac.TRAJECTORIES[kind].output_for(action, test_taac.record(old))
+    given = taac_reference.TRAJECTORIES[kind].output_for(action, taac_reference.record(old))
     torch.testing.assert_close(given, a_hat_of(kind, action, old[0]))
 
 

@@ -12,7 +12,7 @@ from taac.learning.learner import Learner
 from taac.ops.schedules import LinearSchedule
 from taac.training import experiment
 from tests.methods import DISCRETE_METHODS, METHODS, fitting
-from tests.training.test_trainer import SMALL, build
+from tests.training.runs import SMALL, build
 
 CPU = torch.device("cpu")
 OWN = [method for method in METHODS if not method.endswith("recurrent")]  # memories have encoders of their own

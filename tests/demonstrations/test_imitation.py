@@ -24,9 +24,9 @@ from taac.replay import Batch
 from taac.runs.run_folder import RunFolder
 from taac.training import experiment
 from taac.training.monitors import SqilMonitor
-from tests.algorithms import reference, test_taac
+from tests.algorithms import reference, taac_reference
 from tests.algorithms.reference import BATCH, IS_FIRST, NUM_ACTIONS, STEPS, check_update, record_draws, weights_of
-from tests.training.test_trainer import assert_same_parameters, rows, run
+from tests.training.runs import assert_same_parameters, rows, run
 
 TASK, POINT = "gin/tasks/simple_control.gin", "taac-test/PointMass-v0"
 SMALL = [
@@ -159,12 +159,12 @@ def test_an_update_of_sqil_on_sac_is_that_of_the_reference(monkeypatch):
 
 @pytest.mark.parametrize("kind", ["constant", "linear", "quadratic"])
 def test_an_update_of_sqil_on_taac_is_that_of_the_reference(kind, monkeypatch):
-    settings = test_taac.TAAC | {"kind": kind}
-    algorithm, experience = test_taac.taac(settings), test_taac.experience_of(settings)
+    settings = taac_reference.TAAC | {"kind": kind}
+    algorithm, experience = taac_reference.taac(settings), taac_reference.experience_of(settings)
     noise = torch.randn(STEPS, BATCH, NUM_ACTIONS, dtype=torch.float64)
     uniform = torch.rand(STEPS, BATCH, dtype=torch.float64)
     weights = weights_of(algorithm)
-    expected, _, _ = test_taac.taac_reference(weights, settings, rewarded(experience), noise, uniform)
+    expected, _, _ = taac_reference.taac_reference(weights, settings, rewarded(experience), noise, uniform)
     batch = sqil_of(experience).sample(BATCH, STEPS)
     record_draws(monkeypatch, noise, uniform)
     check_update(algorithm, algorithm.calc_loss(batch, algorithm.train_step(batch)).loss, weights, expected)
@@ -187,9 +187,9 @@ def policy_objective(algorithm, experience, noise):
     density = torch.exp(-0.5 * noise**2) / (log_std.exp() * math.sqrt(2 * math.pi)) / (1 - action**2)
     if tau is None:
         return alpha * density.prod(-1).log(), algorithm.critics(features, action).amin(0), None
-    parts = test_taac.start("constant", action, [tau.a])
+    parts = taac_reference.start("constant", action, [tau.a])
     q_1 = algorithm.critics(features, *parts).amin(0)
-    q_0 = algorithm.critics(features, *test_taac.advance("constant", [tau.a])).amin(0)
+    q_0 = algorithm.critics(features, *taac_reference.advance("constant", [tau.a])).amin(0)
     return alpha * density.prod(-1).log(), q_1, torch.sigmoid((q_1 - q_0) / algorithm.beta_temperature.value.exp())
 
 
@@ -221,8 +221,8 @@ def test_the_monitors_are_those_of_finite_differences(backbone, monkeypatch):
         settings = reference.SAC
         algorithm, experience = reference.sac(settings), Experience(reference.replayed(settings["spec"]), ())
     else:
-        settings = test_taac.TAAC
-        algorithm, experience = test_taac.taac(settings), test_taac.experience_of(settings)
+        settings = taac_reference.TAAC
+        algorithm, experience = taac_reference.taac(settings), taac_reference.experience_of(settings)
     replay = sqil_of(experience)
     draws = {"randn_like": [], "rand_like": []}
     for name, kept in draws.items():

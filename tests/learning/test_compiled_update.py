@@ -14,7 +14,7 @@ from tests.algorithms.test_own_encoders import LinearEncoder  # noqa: F401, gin'
 from tests.machine.test_amx import needs_amx
 from tests.machine.test_compiled import needs_compiler
 from tests.methods import METHODS, fitting
-from tests.training.test_trainer import assert_same_parameters, build, rows, run
+from tests.training.runs import assert_same_parameters, build, rows, run
 
 PRIORITIZED = "create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer"
 COMPILE = "create_agent.compile = True"

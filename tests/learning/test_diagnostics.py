@@ -12,8 +12,8 @@ from taac.analysis.readers import events
 from taac.errors import TaacError
 from taac.learning.diagnostics import Diagnostics, RunningMeans, explained_variances
 from tests.learning.test_compiled_update import traced_only  # noqa: F401
+from tests.training.runs import assert_same_parameters
 from tests.training.test_tensorboard import train
-from tests.training.test_trainer import assert_same_parameters
 
 
 def scalars(**values):

@@ -19,7 +19,7 @@ from taac.runs import inspection
 from taac.runs.files import Damaged
 from taac.runs.run_folder import RunFolder
 from taac.specs import bounded
-from tests.training.test_trainer import assert_same_parameters, build, run
+from tests.training.runs import assert_same_parameters, build, run
 
 
 def make_learner(**settings):

@@ -14,7 +14,7 @@ from taac.runs.checkpoint import Checkpoints
 from taac.specs import bounded
 from tests.learning.test_guard import make_batch
 from tests.methods import METHODS, fitting
-from tests.training.test_trainer import assert_same_parameters, build
+from tests.training.runs import assert_same_parameters, build
 
 
 def make_agent():

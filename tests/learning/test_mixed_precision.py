@@ -8,7 +8,7 @@ from taac.machine import amx
 from taac.machine.compiled import CompiledFunction
 from taac.networks import ActorNetwork, CategoricalActorNetwork, CriticEnsemble, SwitchNetwork
 from taac.networks.recurrent import GRUMemory, LSTMMemory
-from tests.training.test_trainer import build
+from tests.training.runs import build
 
 BFLOAT16 = {"device_type": "cpu", "dtype": torch.bfloat16}
 TWO = ["create_agent.reward_signals = (@RND,)", "RND.strength = 1.0"]

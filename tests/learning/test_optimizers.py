@@ -18,7 +18,7 @@ from taac.runs.checkpoint import Checkpoints
 from taac.runs.run_folder import RunFolder
 from tests.learning.test_guard import make_batch, parameters
 from tests.learning.test_learner import make_agent
-from tests.training.test_trainer import assert_same_parameters, build, run
+from tests.training.runs import assert_same_parameters, build, run
 
 
 def test_adam_adds_epsilon_as_tensorflow_does():

@@ -14,7 +14,7 @@ from taac.specs import bounded
 from tests.methods import METHODS, fitting
 from tests.test_learning import METHODS as VALUE_METHODS
 from tests.test_learning import countdown, point_mass
-from tests.training.test_trainer import assert_same_parameters, build, rows, run
+from tests.training.runs import assert_same_parameters, build, rows, run
 
 PRIORITIZED = "create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer"
 

@@ -16,10 +16,10 @@ from taac.errors import TaacError
 from taac.networks import CriticEnsemble
 from taac.runs import checkpoint
 from tests.algorithms.reference import ACTION_SPEC, IS_FIRST, VECTOR_SPEC, networks, replayed
-from tests.algorithms.test_taac import TAAC, experience_of
+from tests.algorithms.taac_reference import TAAC, experience_of
 from tests.demonstrations.test_imitation import build
 from tests.methods import METHODS, fitting
-from tests.training.test_trainer import run
+from tests.training.runs import run
 
 RND = "create_agent.reward_signals = (@RND,)"
 TWO = "create_environment.env_name = 'taac-test/TwoRewards-v0'"
@@ -134,7 +134,7 @@ def test_it_is_as_if_the_reward_had_no_such_part(kind):
 
 @pytest.mark.parametrize("weights", [(0.0,), (0.0, -0.0, 0.0)])
 def test_weights_of_0_alone_are_refused(weights):
-    with pytest.raises(TaacError, match="not all 0"):
+    with pytest.raises(TaacError, match="at least one must differ from 0"):
         SacAlgorithm(VECTOR_SPEC, ACTION_SPEC, reward_dim=len(weights), reward_weights=weights)
 
 

@@ -21,7 +21,7 @@ from taac.runs.run_folder import RunFolder
 from taac.training import experiment
 from tests.demonstrations.test_imitation import POINT, SMALL, binding, build, drive
 from tests.methods import METHODS, fitting
-from tests.training.test_trainer import assert_same_parameters, rows, run
+from tests.training.runs import assert_same_parameters, rows, run
 
 CPU = torch.device("cpu")
 SIGNALS = "create_agent.reward_signals = (@ICM, @RND)"

@@ -14,7 +14,7 @@ from taac.replay import ReplayBuffer
 from taac.runs.run_folder import RunFolder
 from taac.specs import TensorSpec
 from tests.environments.toys import env_id
-from tests.training.test_trainer import build, curves, run
+from tests.training.runs import build, curves, run
 
 LEDGER = (
     f"create_environment.env_name = '{env_id('Ledger')}'", "num_envs = 2", "num_env_steps = 420", "evaluation_interval = 420",

@@ -10,7 +10,7 @@ import torch
 from taac import configuration
 from taac.errors import TaacError
 from taac.runs.run_folder import RunFolder
-from tests.training.test_trainer import assert_same_parameters, build, run
+from tests.training.runs import assert_same_parameters, build, run
 
 SHORT = ("num_env_steps = 330", "evaluation_interval = 330", "evaluation_episodes = 1", "checkpoint_interval = 1000",
          "create_experiment.evaluation_envs = 1", "create_environment.max_episode_steps = 20")  # fmt: skip

@@ -16,7 +16,7 @@ from taac.runs import durable
 from taac.runs.run_folder import RunFolder
 from taac.training.hooks import POINTS, Hooks
 from taac.training.warm_start import load_parts
-from tests.training.test_trainer import assert_same_parameters, build, run
+from tests.training.runs import assert_same_parameters, build, run
 
 SHORT = ("num_env_steps = 330", "evaluation_interval = 320", "checkpoint_interval = 310", "evaluation_episodes = 1",
          "create_experiment.evaluation_envs = 1", "create_environment.max_episode_steps = 20")  # fmt: skip

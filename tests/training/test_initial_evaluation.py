@@ -11,8 +11,8 @@ from taac.acting.metrics import summarize
 from taac.acting.random_numbers import EVALUATION, derived_seed
 from taac.errors import EnvironmentFailed
 from taac.runs.run_folder import RunFolder
+from tests.training.runs import assert_same_parameters, build, rows, run
 from tests.training.test_restarts import fragile
-from tests.training.test_trainer import assert_same_parameters, build, rows, run
 
 WITHOUT = "Trainer.initial_evaluation = False"
 SHORT = ("num_env_steps = 320", "evaluation_interval = 160", "evaluation_episodes = 1", "hidden_layers = (8,)",

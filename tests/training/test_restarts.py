@@ -11,7 +11,7 @@ from taac.errors import EnvironmentFailed
 from taac.runs.run_folder import RunFolder
 from taac.training.interruption import Interruption
 from tests.environments.toys import env_id
-from tests.training.test_trainer import assert_same_parameters, build, rows, run
+from tests.training.runs import assert_same_parameters, build, rows, run
 
 SHORT = ("num_env_steps = 80", "initial_collect_steps = 40", "batch_size = 4", "evaluation_episodes = 1",
          "evaluation_interval = 80", "hidden_layers = (8,)", "create_experiment.evaluation_envs = 1",

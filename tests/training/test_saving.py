@@ -19,7 +19,7 @@ from taac.runs.files import Damaged
 from taac.runs.run_folder import RunFolder
 from taac.training import experiment
 from taac.training.saving import Saver
-from tests.training.test_trainer import assert_same_parameters, build, run
+from tests.training.runs import assert_same_parameters, build, run
 
 SHORT = ("num_env_steps = 330", "evaluation_interval = 330", "evaluation_episodes = 1", "checkpoint_interval = 1000",
          "create_experiment.evaluation_envs = 1", "create_environment.max_episode_steps = 20")  # fmt: skip

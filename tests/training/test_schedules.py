@@ -14,7 +14,7 @@ from taac.ops.schedules import LinearSchedule, PiecewiseSchedule
 from taac.runs.run_folder import RunFolder
 from taac.training import experiment
 from taac.training.schedules import Schedules
-from tests.training.test_trainer import assert_same_parameters, build, curves, rows, run
+from tests.training.runs import assert_same_parameters, build, curves, rows, run
 
 
 def linear(scope, start, end, more):

@@ -16,7 +16,7 @@ from taac.pictures.video import EpisodeVideo
 from taac.runs.run_folder import RunFolder
 from taac.training import experiment
 from tests.methods import DISCRETE_METHODS, METHODS, fitting
-from tests.training.test_trainer import Killed, assert_same_parameters, rows
+from tests.training.runs import Killed, assert_same_parameters, rows
 
 TINY = [
     "create_environment.env_name = 'Pendulum-v1'", "create_environment.max_episode_steps = 20", "num_env_steps = 240",

@@ -8,7 +8,7 @@ import pytest
 
 from taac.errors import TaacError
 from taac.runs.run_folder import RunFolder
-from tests.training.test_trainer import assert_same_parameters, build, rows, run
+from tests.training.runs import assert_same_parameters, build, rows, run
 
 TRANSITIONS = "Trainer.update_clock = 'transitions'"
 # Episodes of 7 steps under a repeat of 3 are transitions of 3, 3 and 1 steps, and a reset.

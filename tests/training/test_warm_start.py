@@ -10,7 +10,7 @@ import torch
 from taac.errors import TaacError
 from taac.runs.checkpoint import Checkpoint
 from taac.runs.run_folder import RunFolder
-from tests.training.test_trainer import assert_same_parameters, build, run
+from tests.training.runs import assert_same_parameters, build, run
 
 SHORT = ("num_env_steps = 360", "initial_collect_steps = 300", "create_agent.normalize_observations = True")
 

@@ -1,0 +1,75 @@
+"""Small runs for tests: built, trained until they are killed or stopped, compared."""
+
+from __future__ import annotations
+
+import csv
+
+import torch
+
+from taac import configuration
+from taac.analysis.readers import events
+from taac.runs.run_folder import RunFolder
+from taac.training import experiment
+
+TASK = "gin/tasks/simple_control.gin"
+SMALL = [
+    "create_environment.env_name = 'Pendulum-v1'",
+    "num_env_steps = 600",
+    "initial_collect_steps = 300",
+    "hidden_layers = (32, 32)",
+    "batch_size = 32",
+    "replay_length = 1000",
+    "evaluation_interval = 300",
+    "evaluation_episodes = 2",
+    "Trainer.summary_interval = 100",
+]
+
+
+def build(*params, method="taac"):
+    loaded = configuration.load([TASK, f"gin/methods/{method}.gin"], [*SMALL, *params])
+    trainer = configuration.build(experiment.create_experiment)
+    loaded.check_used()
+    return trainer
+
+
+class Killed(Exception):
+    pass
+
+
+def run(path, *params, method="taac", until=None, stop=None):
+    """Trains in a folder from wherever it stands; with `until`, dies there as if killed; with `stop`, stops as told to."""
+    trainer, folder = build(*params, method=method), RunFolder(path)
+    if folder.has_checkpoints():
+        trainer.resume(folder)
+    else:
+        folder.begin(configuration.operative_config(), {"seed": trainer.seed, "environment": trainer.environment.name})
+
+    def progress(env_steps, *_):
+        if until is not None and env_steps >= until:
+            raise Killed
+
+    try:
+        trainer.train(folder, progress, stop=lambda: stop is not None and trainer.env_steps >= stop)
+    except Killed:
+        pass
+    finally:
+        trainer.close()
+    return trainer
+
+
+def rows(path):
+    with open(RunFolder(path).evaluations) as file:
+        return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
+
+
+def curves(path):
+    """All summaries but those of time."""
+    scalars = events.read(path).scalars
+    return {t: (s.env_steps.tolist(), s.value.tolist()) for t, s in scalars.items() if not t.startswith("time/")}
+
+
+def assert_same_parameters(first, second):
+    first, second = first.agent.state_dict(), second.agent.state_dict()
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        assert torch.equal(value, second[name]), name

@@ -1,0 +1,232 @@
+"""Damaged, altered and foreign checkpoints and folders: restored, or refused by name."""
+
+from __future__ import annotations
+
+import random
+import shutil
+
+import pytest
+import torch
+
+from taac import configuration
+from taac.errors import TaacError
+from taac.runs.checkpoint import Checkpoint
+from taac.runs.files import Damaged
+from taac.runs.manifest import make_manifest, read_manifest
+from taac.runs.run_folder import RunFolder
+from tests.training.runs import assert_same_parameters, build, rows, run
+
+
+def _running(state):
+    """What a checkpoint holds of the running episodes."""
+    return state["collector"]["running"]
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda state: state["random"]["numpy"].update(pos=10**6), "no state of numpy's generator"),
+        (lambda state: state["random"]["numpy"].update(pos=-1), "no state of numpy's generator"),
+        (lambda state: state["random"]["numpy"].update(key=torch.zeros(5)), "no state of numpy's generator"),
+        (lambda state: _running(state).update(policy=[v.double() for v in _running(state)["policy"]]), "of another kind"),
+        (lambda state: _running(state).update(policy=_running(state)["policy"][1:]), "of another kind"),
+        (lambda state: _running(state).update(time_step=_running(state)["time_step"][1:]), "of another kind"),
+        (lambda state: _running(state).update(numbers=[-1]), "no numbers of 1 episodes"),
+        (lambda state: state["collector"].update(env_steps=-(10**12)), "it counts -1000000000000 env_steps"),
+    ],
+)
+def test_a_checkpoint_with_a_part_of_another_kind_is_damaged(tmp_path, change, message):
+    """One of them would make numpy read outside of its memory."""
+    stopped = run(tmp_path / "run", stop=70)
+    state = {name: part.state_dict() for name, part in stopped.saver.parts.items()}
+    change(state)
+    trainer = build("Trainer.save_replay = False")
+    with pytest.raises(Damaged, match=message):
+        trainer.saver.load(Checkpoint(tmp_path / "70.json", 70, True, state, []))
+    trainer.close()
+
+
+def test_a_run_of_a_version_whose_checkpoints_ended_episodes_is_refused_as_such(tmp_path):
+    """Its configuration differs too, by what has been added: that is not what is to be said."""
+    run(tmp_path / "run", stop=70)
+    folder, trainer = RunFolder(tmp_path / "run"), build()
+    path = folder.checkpoints.path / "70.json"
+    content = read_manifest(path)
+    content["state"]["counters"] = {"num_checkpoints": 1}
+    path.write_bytes(make_manifest(content))
+    operative = configuration.operative_config()
+    for held in (operative, operative.replace("Trainer.keep_checkpoints = 2\n", "")):
+        folder.config.write_text(held)
+        with pytest.raises(TaacError, match=r"earlier version.*resume this run with that version\. taac play"):
+            folder.open(operative)
+            trainer.resume(folder)
+    trainer.close()
+
+
+@pytest.mark.parametrize("kind", ["frames", "safetensors", "json"])
+def test_a_damaged_checkpoint_costs_steps_and_no_bits(tmp_path, capsys, kind):
+    params = ("checkpoint_interval = 100", "evaluation_interval = 100")
+    whole = run(tmp_path / "whole", *params)
+    run(tmp_path / "run", *params, until=450)
+    folder = RunFolder(tmp_path / "run")
+    pattern = {"frames": "frames-*-401.safetensors", "safetensors": "400.safetensors", "json": "400.json"}[kind]
+    (file,) = folder.checkpoints.path.glob(pattern)
+    file.write_bytes(file.read_bytes()[:-9])
+    trainer = build(*params)
+    trainer.resume(folder)
+    trainer.close()
+    assert folder.checkpoints.saved() == [300] and trainer.env_steps == 300
+    resumed = run(tmp_path / "run", *params)
+    said = capsys.readouterr().err
+    assert "400.json" in said and "looking for the one before it" in said
+    assert_same_parameters(whole, resumed)
+    assert rows(tmp_path / "whole") == rows(tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["evaluations.csv", "run.json"])
+@pytest.mark.parametrize("kind", ["changed", "cut", "gone"])
+def test_records_that_were_altered_are_said_and_restored(tmp_path, capsys, name, kind):
+    run(tmp_path / "run", "checkpoint_interval = 100", "evaluation_interval = 100", until=350)
+    folder = RunFolder(tmp_path / "run")
+    expected, about = rows(folder.path)[:4], folder.read_run()
+    file = folder.path / name
+    text = file.read_text()
+    if kind == "gone":
+        file.unlink()
+    else:
+        file.write_text(
+            text.replace("300", "301").replace('"seed": 0', '"seed": 1') if kind == "changed" else text[:50]
+        )
+    trainer = build("checkpoint_interval = 100", "evaluation_interval = 100")
+    trainer.resume(folder)
+    trainer.close()
+    assert rows(folder.path) == expected and folder.read_run() == about
+    assert str(file) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("part, name, count", [("learner", "num_updates", -(10**12)), ("update_ratio", "transitions", 10**12)])
+def test_updates_that_no_run_owes_are_refused(tmp_path, part, name, count):
+    """They would be taken at once, without end."""
+    clock = "Trainer.update_clock = 'transitions'"
+    run(tmp_path / "run", clock, stop=70)
+    path = tmp_path / "run" / "checkpoints" / "70.json"
+    content = read_manifest(path)
+    content["state"][part][name] = count
+    path.write_bytes(make_manifest(content))
+    trainer = build(clock)
+    with pytest.raises(TaacError, match="no run writes that"):
+        trainer.resume(RunFolder(tmp_path / "run"))
+    trainer.close()
+
+
+@pytest.mark.parametrize("name", ["config.gin", "evaluations.csv"])
+@pytest.mark.parametrize("change", [lambda path: path.write_bytes(b"\xff\n"), lambda path: path.unlink()])
+def test_a_file_that_is_changed_while_the_run_writes_its_checkpoints_is_named(tmp_path, name, change):
+    stopped = run(tmp_path / "run", stop=70)
+    folder = RunFolder(tmp_path / "run")
+    change(folder.path / name)
+    with pytest.raises(TaacError, match=f"{name} has changed since this run wrote it"):
+        stopped.saver.save(folder, 70)
+
+
+@pytest.mark.parametrize("events", [{"events.out\0": [1, ""]}, {"events.out": [float("inf"), ""]}])
+def test_event_files_that_a_strangers_checkpoint_names(tmp_path, events):
+    """Their names may be none, and their sizes no numbers: told or refused."""
+    run(tmp_path / "run", stop=70)
+    folder = RunFolder(tmp_path / "run")
+    try:
+        assert "has been changed" in folder.restore({**folder.records(), "events": events})[-1]
+    except TaacError as error:
+        assert "lacks its copies of the run's other files" in str(error)
+
+
+def test_what_a_run_itself_changes_in_its_records_is_not_taken_for_damage(tmp_path, capsys):
+    run(tmp_path / "run", "checkpoint_interval = 100", "evaluation_interval = 100", until=350)
+    folder = RunFolder(tmp_path / "run")
+    changes = {"status": "interrupted", "end": "then", "resumed": [{"env_steps": 7}], "diverged": {"env_steps": 340}}
+    folder.update_run(**changes)
+    capsys.readouterr()
+    trainer = build("checkpoint_interval = 100", "evaluation_interval = 100")
+    trainer.resume(folder)
+    trainer.close()
+    assert not capsys.readouterr().err and changes.items() <= folder.read_run().items()
+
+
+def test_whatever_a_strangers_checkpoint_holds_is_taken_or_refused(tmp_path):
+    """Any plain value in any place of it, its checksums right: no exception but `TaacError`."""
+
+    from taac.runs import manifest
+
+    params = ("checkpoint_interval = 100", "num_env_steps = 350")
+    run(tmp_path / "run", *params, stop=330)
+    trainer, folder = build(*params), RunFolder(tmp_path / "run")
+    for steps in folder.checkpoints.saved()[1:]:
+        (folder.checkpoints.path / f"{steps}.json").unlink()
+    path = folder.checkpoints.path / "330.json"
+    whole, rng, taken = path.read_bytes(), random.Random(0), 0
+
+    def places(content, way=()):
+        for key in content if isinstance(content, dict) else range(len(content)):
+            yield (*way, key)
+            if isinstance(content[key], (dict, list)) and content[key]:
+                yield from places(content[key], (*way, key))
+
+    found = list(places(manifest.read_manifest(path)["state"]))
+    for way in rng.sample(found, 80):
+        content = manifest.read_manifest(path)
+        inner = content["state"]
+        for key in way[:-1]:
+            inner = inner[key]
+        inner[way[-1]] = rng.choice(
+            [None, -1, 10**30, 0.5, float("nan"), "x", [], {}, [1, "y"], {"$tensor": "random/cpu"}]
+        )
+        path.write_bytes(manifest.make_manifest(content))
+        try:
+            trainer.resume(folder)
+            taken += 1
+        except TaacError:
+            pass
+        path.write_bytes(whole)
+    trainer.close()
+    assert 0 < taken < 60
+
+
+def test_an_optimizer_of_other_shapes_is_refused(tmp_path):
+    """torch does not look, and would read past the end of what is too short."""
+    from taac.runs import manifest
+
+    run(tmp_path / "run", "checkpoint_interval = 100", "num_env_steps = 310")
+    trainer, folder = build("checkpoint_interval = 100", "num_env_steps = 310"), RunFolder(tmp_path / "run")
+    path = folder.checkpoints.path / "310.json"
+    content = manifest.read_manifest(path)
+    moments = dict(content["state"]["learner"]["optimizer"]["state"]["$items"])[0]
+    moments["exp_avg"], moments["step"] = moments["step"], moments["exp_avg"]
+    path.write_bytes(manifest.make_manifest(content))
+    with pytest.raises(TaacError, match=r"of another optimizer: '(step|exp_avg)' of parameter 0 is .* expected"):
+        trainer.resume(folder)
+    trainer.close()
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path):
+    run(tmp_path / "a", "Trainer.checkpoint_interval = 100", until=250)
+    run(tmp_path / "b", "Trainer.checkpoint_interval = 100", "create_experiment.seed = 1", until=250)
+    shutil.rmtree(tmp_path / "a" / "checkpoints")
+    shutil.copytree(tmp_path / "b" / "checkpoints", tmp_path / "a" / "checkpoints")
+    with pytest.raises(TaacError, match="to a run with another configuration"):
+        run(tmp_path / "a", "Trainer.checkpoint_interval = 100")
+
+
+def test_only_one_process_trains_in_a_folder(tmp_path):
+    first, second = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run")
+    with first.lock(), pytest.raises(TaacError, match="another process"), second.lock():
+        pass
+    with second.lock():
+        pass
+    assert first.open("") == "new"  # the lock alone is no run
+
+
+@pytest.mark.parametrize("name, text", [("config.gin", "gamma = 0.9"), ("run.json", '{"mine": 1}')])
+def test_a_file_of_the_users_own_is_not_taken_for_a_run(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(TaacError, match="holds no run of taac"):
+        RunFolder(tmp_path).open("a configuration")
