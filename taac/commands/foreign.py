@@ -7,8 +7,6 @@ from collections.abc import Iterable
 
 from absl import flags
 
-from taac.configuration.macros import TASK_MACROS
-
 # Other tools' names of flags. A flag that the command at hand does not have is not proposed.
 FLAGS = {
     "task": ("env", "env_id", "env_name", "environment", "gym_id", "game"),
@@ -64,6 +62,8 @@ def command_meant(name: str, commands: Iterable[str]) -> str:
 
 def flag_meant(name: str, defined: flags.FlagValues) -> str:
     """Returns the message for an unknown flag, with the flag or setting that it stands for if that can be told."""
+    from taac.configuration.macros import TASK_MACROS  # not above: it loads gin, and most calls need no message
+
     modules = defined.flags_by_module_dict()
     own = sorted(flag.name for module in modules if module.startswith("taac.") for flag in modules[module])
     meant = [f"--{flag}" for flag, names in FLAGS.items() if name in names and flag in own]
