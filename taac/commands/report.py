@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from absl import flags as absl_flags
 
@@ -28,10 +29,20 @@ def define_flags() -> None:
     absl_flags.DEFINE_string(
         "diverged",
         "worst",
-        "The score of a diverged run: worst (the lowest return of any evaluation on its task, or the anchor y0 if that is "
-        "lower), leave_out, or a return such as -1000.",
+        "What a diverged run counts as: worst (it ranks below all others, and enters no mean), leave_out, or a return such as "
+        "-1000.",
     )
-    absl_flags.DEFINE_bool("paired", True, "Compare two methods seed by seed if they have the same seeds.")
+    absl_flags.DEFINE_string(
+        "baseline", None, "Compare every method with this one only; by default every two methods are compared."
+    )
+    absl_flags.DEFINE_bool(
+        "paired", False, "Compare runs with the same seed. It needs 6 seeds, the same ones in every method."
+    )
+    absl_flags.DEFINE_multi_string(
+        "bounds",
+        [],
+        "The lowest and highest possible return, 0,1 for success rates; TASK=0,1 for one task; none to use no declared ones.",
+    )
     absl_flags.DEFINE_bool(
         "allow_mixed", False, "Compare runs even if their budgets, versions or update ratios differ."
     )
@@ -52,6 +63,8 @@ def run() -> None:
     options = Options(
         last=given.last_evaluations,
         paired=given.paired,
+        baseline=given.baseline,
+        bounds=tuple(given.bounds),
         allow_mixed=given.allow_mixed,
         group_by=tuple(given.group_by),
         anchors=Path(given.anchors) if given.anchors else None,
@@ -63,12 +76,23 @@ def run() -> None:
     written = write_report(comparison, output)
     for warning in comparison["warnings"]:
         print(f"warning: {printable(warning)}")
+    print(printable(comparison["family_told"]))
     for pair in comparison["pairs"]:
-        difference = pair["difference"]
-        interval = (
-            "no interval" if difference["low"] is None else f"[{difference['low']:.4g}, {difference['high']:.4g}]"
-        )
-        line = f"{pair['task']}: {pair['x']} - {pair['y']} = {difference['estimate']:.4g} {interval}"
-        print(printable(f"{line}: {'' if pair['verdict'] == 'inconclusive' else pair['x'] + ' is '}{pair['verdict']}"))
+        print(printable(_line(pair)))
     for path in written:
         print(printable(path))
+
+
+def _line(pair: dict[str, Any]) -> str:
+    """A verdict in one line, with what it rests on."""
+    by_ranks = pair["compares"] == "ranks"
+    found = pair["improvement"] if by_ranks else pair["difference"]
+    what = f"P({pair['x']} > {pair['y']})" if by_ranks else f"{pair['x']} - {pair['y']}"
+    estimate = "unknown" if found["estimate"] is None else f"{found['estimate']:.4g}"
+    interval = "no interval" if found["low"] is None else f"[{found['low']:.4g}, {found['high']:.4g}]"
+    verdict = f"{pair['x']} is {pair['verdict']}"
+    if pair["verdict"] == "inconclusive":
+        size = pair["detectable"]
+        verdict = "inconclusive" + ("" if size is None else f"; so many runs would find {size:.3g} or more with a power of 0.8")
+    gone = f" ({sum(pair['diverged'])} diverged)" if any(pair["diverged"]) else ""
+    return f"{pair['task']}: {what} = {estimate} {interval}{gone}: {verdict}"

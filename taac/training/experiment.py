@@ -165,6 +165,8 @@ def create_experiment(
     load_from: Sequence[str] = (),
     evaluation_video: bool = False,
     method: str | None = None,
+    tuning: str | None = None,
+    return_bounds: tuple[float, float] | None = None,
 ) -> Trainer:
     """Builds a trainer, ready to train, from the gin bindings.
 
@@ -185,6 +187,10 @@ def create_experiment(
         evaluation_video: writes each evaluation's first episode to TensorBoard as a video; see `EpisodeVideo`. It costs the
             time of rendering and a few hundred kilobytes per evaluation, and changes no random number.
         method: the method's name in reports and pictures. A method file binds it. It changes nothing in the run.
+        tuning: what the settings were chosen for, in one's own words, such as 'for SAC on Hopper, 20 trials'. Reports show it. It
+            changes nothing in the run.
+        return_bounds: the lowest and highest possible return of the task, such as (0, 1) for solved or not. Reports then use
+            tests that know them. It changes nothing in the run.
 
     Raises:
         TaacError: anything that training would refuse.
@@ -193,6 +199,12 @@ def create_experiment(
         raise TaacError(f"create_experiment.num_threads must be 1 or more, got {num_threads}")
     if not 0 <= seed < 2**32:
         raise TaacError(f"create_experiment.seed must be in [0, 2^32), got {seed}")
+    if tuning is not None and not layout.is_name(tuning):
+        raise TaacError(
+            f"create_experiment.tuning must be printable text of 1 to {layout.MAX_NAME} characters, got {tuning[:1000]!r}"
+        )
+    if return_bounds is not None and not return_bounds[0] < return_bounds[1]:
+        raise TaacError(f"create_experiment.return_bounds must be (lowest, highest), got {return_bounds}")
     if method is not None and not layout.is_name(method):
         raise TaacError(
             f"create_experiment.method must be printable text of 1 to {layout.MAX_NAME} characters, got {method[:1000]!r}"

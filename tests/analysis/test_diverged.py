@@ -11,6 +11,7 @@ import pytest
 from taac.analysis.readers import run_records
 from taac.analysis.report import diverged
 from taac.analysis.report.content import make_report
+from taac.analysis.report.files import write_report
 from taac.analysis.report.scores import Options
 from taac.errors import TaacError
 from tests.analysis.campaigns import STEPS, make_run
@@ -38,8 +39,8 @@ def told(folder, env_steps, status="running"):
     (folder / "run.json").write_text(json.dumps(about))
 
 
-@pytest.mark.parametrize("policy, score", [("worst", -7.0), (-1000.0, -1000.0), (0, 0.0)])
-def test_a_diverged_run_counts_from_there_on(tmp_path, policy, score):
+@pytest.mark.parametrize("policy, score", [(-7.0, -7.0), (-1000.0, -1000.0), (0, 0.0)])
+def test_a_diverged_run_counts_as_an_assigned_return_from_there_on(tmp_path, policy, score):
     campaign(tmp_path)
     content = make_report(tmp_path, Options(diverged=policy))
     final, area = scores(content, "odd")
@@ -47,10 +48,7 @@ def test_a_diverged_run_counts_from_there_on(tmp_path, policy, score):
     # 100 to 600 along the steps, then (600 + X) / 2 over a hundred, and X to the end.
     assert area == pytest.approx(((100 + 600) / 2 * 500 + (600 + score) / 2 * 100 + score * 300) / 900)
     (task,) = content["tasks"]
-    assert task["diverged_score"] == score and {m["method"]: m["runs"] for m in task["methods"]} == {
-        "sac": 3,
-        "taac": 1,
-    }
+    assert {m["method"]: m["runs"] for m in task["methods"]} == {"sac": 3, "taac": 1}
     assert f"run odd (taac): diverged at step 700; from there on its return counts as {score:g}" in content["warnings"]
     assert [r["diverged"] for r in content["runs"]] == [700, None, None, None]
     repetition = task["methods"][1]["repetition"]
@@ -59,23 +57,92 @@ def test_a_diverged_run_counts_from_there_on(tmp_path, policy, score):
 
 def test_the_mean_of_the_last_evaluations_may_hold_some_from_before(tmp_path):
     campaign(tmp_path)
-    assert scores(make_report(tmp_path, Options(last=5)), "odd")[0] == pytest.approx((600 - 4 * 7) / 5)
+    assert scores(make_report(tmp_path, Options(last=5, diverged=-7.0)), "odd")[0] == pytest.approx((600 - 4 * 7) / 5)
 
 
-def test_the_worst_is_the_anchor_where_that_is_lower(tmp_path):
-    campaign(tmp_path, task="Ant-v5")  # y0 is -58.04
+def test_a_diverged_run_ranks_below_all_and_enters_no_mean(tmp_path):
+    for seed in range(5):
+        make_run(tmp_path / f"a{seed}", "a", "Mine-v0", seed, RISING + seed)
+        returns = RISING - 50 + seed
+        make_run(tmp_path / f"b{seed}", "b", "Mine-v0", seed, [*returns[:6], NAN, *returns[7:]] if seed == 2 else returns)
     content = make_report(tmp_path, Options())
-    assert scores(content, "odd")[0] == -58.04
-    campaign(tmp_path / "mine", task="Mine-v0")
-    both = make_report(tmp_path, Options())
-    assert {t["task"]: t["diverged_score"] for t in both["tasks"]} == {"Ant-v5": -58.04, "Mine-v0": -7.0}
+    (task,), (pair,) = content["tasks"], content["pairs"]
+    a, b = task["methods"]
+    assert (a["runs"], a["diverged"], b["runs"], b["diverged"]) == (5, 0, 5, 1)
+    assert b["final"]["runs"] == 4 and b["final"]["mean"]["estimate"] == pytest.approx(850 + (0 + 1 + 3 + 4) / 4)
+    assert scores(content, "b2") == (None, None)
+    assert "run b2 (b): diverged at step 700; from there on it ranks below every run that did not, and enters no mean" in (
+        content["warnings"]
+    )
+    # All of a above all of b: by ranks, although the means of those that did not diverge differ too.
+    assert pair["compares"] == "ranks" and pair["verdict"] == "better" and pair["diverged"] == [0, 1]
+    assert pair["improvement"]["estimate"] == 1 and pair["improvement"]["low"] > 0.5 and pair["improvement"]["high"] == 1
+    assert pair["difference"]["estimate"] == pytest.approx(50) and pair["difference"]["low"] is None
+    curve = next(c for c in content["curves"] if c["measure"] == "return_mean" and c["axis"] == "env_steps")
+    assert curve["methods"][1]["runs"] == 4 and curve["methods"][1]["estimate"][-1] == pytest.approx(952)
 
 
-def test_the_worst_is_of_what_was_compared(tmp_path):
-    """A return of -50 that comes after the compared step has no part in it."""
+def test_what_a_diverged_run_counts_as_does_not_depend_on_unrelated_runs(tmp_path):
+    """The lowest return of the task was assigned: a bad third method moved a difference from -50 to +782."""
     campaign(tmp_path)
-    make_run(tmp_path / "long", "sac", "Mine-v0", 4, [*RISING, -50.0], steps=(*STEPS, 1100), budget=1000)
-    assert scores(make_report(tmp_path, Options()), "odd")[0] == -7
+    for seed in range(4, 6):
+        make_run(tmp_path / f"more{seed}", "taac", "Mine-v0", seed, RISING - seed)
+
+    def told():
+        pair = next(p for p in make_report(tmp_path, Options())["pairs"] if (p["x"], p["y"]) == ("sac", "taac"))
+        return pair["difference"], pair["improvement"]["estimate"], pair["p_value"], pair["p_permutation"], pair["effect"]
+
+    before = told()
+    for seed in range(3):
+        make_run(tmp_path / f"bad{seed}", "bad", "Mine-v0", seed, RISING - 9000 * (seed + 1))
+    assert told() == before
+
+
+def test_a_task_on_which_all_diverged_stays(tmp_path):
+    for method in "ab":
+        for seed in range(4):
+            make_run(tmp_path / f"{method}{seed}", method, "Mine-v0", seed, [1.0, *[NAN] * 9])
+            make_run(tmp_path / f"{method}{seed}fine", method, "Yours-v0", seed, RISING + seed)
+    content = make_report(tmp_path, Options())
+    task = next(t for t in content["tasks"] if t["task"] == "Mine-v0")
+    assert [(m["method"], m["runs"], m["diverged"], m["final"]["mean"]) for m in task["methods"]] == [
+        ("a", 4, 4, None),
+        ("b", 4, 4, None),
+    ]
+    pair = next(p for p in content["pairs"] if p["task"] == "Mine-v0")
+    assert pair["verdict"] == "inconclusive" and pair["diverged"] == [4, 4]
+    write_report(content, tmp_path / "out")
+
+
+def test_a_method_that_diverged_everywhere_is_worse_than_one_that_did_not(tmp_path):
+    for seed in range(5):
+        make_run(tmp_path / f"a{seed}", "a", "Mine-v0", seed, RISING + seed)
+        told(make_run(tmp_path / f"b{seed}", "b", "Mine-v0", seed, (), steps=()), 50)
+    content = make_report(tmp_path, Options())
+    (pair,) = content["pairs"]
+    assert pair["verdict"] == "better" and pair["improvement"]["estimate"] == 1
+    assert pair["difference"]["estimate"] is None
+    write_report(content, tmp_path / "out")
+
+
+def test_over_tasks_diverged_runs_are_counted_and_compared_by_ranks(tmp_path):
+    for task in ("Hopper-v5", "Ant-v5"):
+        for seed in range(5):
+            make_run(tmp_path / task / f"a{seed}", "a", task, seed, RISING + seed)
+            bad = task == "Ant-v5" and seed == 0
+            make_run(tmp_path / task / f"b{seed}", "b", task, seed, [1.0, *[NAN] * 9] if bad else RISING - 90 + seed)
+    block = make_report(tmp_path, Options())["over_tasks"]
+    assert [m["diverged"] for m in block["methods"]] == [0, 1] and block["methods"][1]["final"]["iqm"]["estimate"] < 1
+    (pair,) = block["pairs"]
+    assert pair["compares"] == "ranks" and pair["verdict"] == "better" and pair["improvement"]["estimate"] == 1
+    profile = next(m for m in block["profiles"]["methods"] if m["method"] == "b")
+    assert profile["fraction"][0] == 0.9  # one of ten is above no threshold
+
+
+def test_a_run_that_diverged_after_the_compared_step_is_like_others(tmp_path):
+    campaign(tmp_path)
+    content = make_report(tmp_path, Options(at_step=600))
+    assert scores(content, "odd")[0] == 500 and content["tasks"][0]["methods"][1]["diverged"] == 0
 
 
 def test_a_run_that_ended_when_its_actions_were_no_longer_finite(tmp_path):
@@ -86,7 +153,7 @@ def test_a_run_that_ended_when_its_actions_were_no_longer_finite(tmp_path):
     assert record.diverged == 450 and record.problems == (
         "diverged: training met numbers that are not finite, at step 450",
     )
-    final, area = scores(make_report(tmp_path, Options()), "odd")
+    final, area = scores(make_report(tmp_path, Options(diverged=-7.0)), "odd")
     assert final == -7 and area == pytest.approx(((100 + 400) / 2 * 300 + (400 - 7) / 2 * 100 - 7 * 500) / 900)
     content = make_report(tmp_path, Options(diverged="leave_out"))
     assert scores(content, "odd") == (None, None)
@@ -97,20 +164,20 @@ def test_a_run_that_ended_when_its_actions_were_no_longer_finite(tmp_path):
 def test_others_that_are_shorter_do_not_end_a_diverged_run(tmp_path):
     told(campaign(tmp_path, steps=STEPS[:4]), 450)
     make_run(tmp_path / "short", "sac", "Mine-v0", 5, steps=STEPS[:5], status="running")
-    assert scores(make_report(tmp_path, Options()), "odd")[0] == -7
+    assert scores(make_report(tmp_path, Options(diverged=-7.0)), "odd")[0] == -7
 
 
 def test_evaluations_that_are_missing_before_it_diverged_are_not_made_up(tmp_path):
     """Known up to 400, diverged at 650: a line from 400 to the worst at 700."""
     told(campaign(tmp_path, steps=STEPS[:4]), 650)
-    final, area = scores(make_report(tmp_path, Options()), "odd")
+    final, area = scores(make_report(tmp_path, Options(diverged=-7.0)), "odd")
     assert final == -7 and area == pytest.approx(((100 + 400) / 2 * 300 + (400 - 7) / 2 * 300 - 7 * 300) / 900)
 
 
 def test_a_run_that_diverged_before_its_first_evaluation(tmp_path):
     folder = campaign(tmp_path, steps=())
     told(folder, 50)
-    assert scores(make_report(tmp_path, Options()), "odd") == (-7, -7)
+    assert scores(make_report(tmp_path, Options(diverged=-7.0)), "odd") == (-7, -7)
 
 
 def test_a_diverged_run_with_another_problem_is_left_out(tmp_path):
@@ -118,12 +185,6 @@ def test_a_diverged_run_with_another_problem_is_left_out(tmp_path):
     make_run(tmp_path / "b", "taac", "Mine-v0", 4)
     content = make_report(tmp_path, Options())
     assert scores(content, "odd") == (None, None) and any("no run.json" in w for w in content["warnings"])
-
-
-def test_all_diverged_is_no_comparison(tmp_path):
-    make_run(tmp_path / "a", returns=[NAN] * 10)
-    with pytest.raises(TaacError, match="none of the 1 runs"):
-        make_report(tmp_path, Options())
 
 
 @pytest.mark.parametrize("policy", ["best", "", NAN, math.inf, 1e200, -1e61])
@@ -138,10 +199,10 @@ def test_a_policy_is_read_from_a_word():
 
 
 def test_the_curve_of_a_diverged_run_continues_where_it_is_known(tmp_path):
-    """Against environment steps it continues at the worst return. Updates are unknown after the end of a stopped run."""
+    """Against environment steps it continues at the assigned return. Updates are unknown after the end of a stopped run."""
     folder = campaign(tmp_path, steps=STEPS[:4])
     told(folder, 450)
-    content = make_report(tmp_path, Options())
+    content = make_report(tmp_path, Options(diverged=-7.0))
     by_axis = {
         c["axis"]: dict(zip(c["x"], next(m["estimate"] for m in c["methods"] if m["method"] == "taac")))
         for c in content["curves"]

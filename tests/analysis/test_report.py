@@ -9,17 +9,20 @@ import math
 import os
 import re
 import shutil
+from pathlib import Path
 
 import gymnasium
 import numpy as np
 import pytest
 
-from taac.analysis.report import anchors, figures
+from taac.analysis.report import anchors, figures, matching
 from taac.analysis.report.content import make_report
 from taac.analysis.report.files import write_report
 from taac.analysis.report.scores import Options
 from taac.analysis.report.tables import markdown, table, with_interval
-from taac.analysis.statistics.differences import compare, holm, probability_of_improvement
+from taac.analysis.report.verdicts import ranks
+from taac.analysis.statistics.differences import compare, probability_of_improvement
+from taac.analysis.statistics.power import hedges_g
 from taac.errors import TaacError
 from tests.analysis.campaigns import (
     COLUMNS,
@@ -35,6 +38,7 @@ from tests.analysis.campaigns import (
     summarize,
 )
 
+ROOT = Path(__file__).resolve().parents[2]
 ACTING = {"greedy": "repetition", "exploring": "repetition_exploring"}
 SCALES = {"Hopper-v5": (18.01, 3800.0), "Ant-v5": (-58.04, 6000.0)}
 
@@ -191,27 +195,197 @@ def test_planted_differences_are_found_and_planted_nulls_are_not(comparison):
     assert [(p["task"], p["x"], p["y"]) for p in pairs] == [
         (task, *pair) for task in sorted(TASKS) for pair in (("better", "null"), ("better", "plain"), ("null", "plain"))
     ]
+    family = [*pairs, *comparison["over_tasks"]["pairs"]]
+    assert comparison["family"] == {"final": 9, "area": 9} and len(family) == 9
     for p in pairs:
         x, y = finals(p["task"], p["x"]), finals(p["task"], p["y"])
-        assert p["paired"] and p["difference"]["estimate"] == pytest.approx((x - y).mean())
-        half = 2.7764451052 * (x - y).std(ddof=1) / np.sqrt(5)
-        assert p["difference"]["low"] == pytest.approx((x - y).mean() - half)
+        expected = compare([x], [y], confidence=1 - 0.05 / 9)
+        assert not p["paired"] and p["difference"]["method"] == "Welch t"
+        assert (p["difference"]["estimate"], p["difference"]["low"]) == pytest.approx((expected.estimate, expected.low))
+        assert p["p_value"] == pytest.approx(expected.p_value) and p["effect"] == pytest.approx(hedges_g(x, y))
         assert p["improvement"]["estimate"] == pytest.approx(probability_of_improvement([x], [y])[0])
         assert p["verdict"] == ("better" if p["x"] == "better" else "inconclusive")
-    raw = [compare([finals(p["task"], p["x"])], [finals(p["task"], p["y"])], paired=True).p_value for p in pairs]
-    assert [p["p_value"] for p in pairs] == pytest.approx(raw)
-    assert [p["p_holm"] for p in pairs] == pytest.approx(holm(raw).tolist())
+        assert (p["detectable"] is None) == (p["verdict"] == "better")
+    for p in family:
+        low, high = p["difference"]["low"], p["difference"]["high"]
+        assert (p["verdict"] == "inconclusive") == (low <= 0 <= high) == (p["p_adjusted"] > 0.05)
+    assert "9 comparisons of final returns (every two methods, on each task and over tasks)" in comparison["family_told"]
+
+
+def test_methods_have_ranks_that_agree_with_the_verdicts(comparison):
+    for task in [*comparison["tasks"], comparison["over_tasks"]]:
+        ranks = {m["method"]: m["rank"] for m in task["methods"]}
+        assert ranks["better"] == {"estimate": 1, "low": 1, "high": 1}
+        assert {(ranks[m]["low"], ranks[m]["high"]) for m in ("null", "plain")} == {(2, 3)}
+        assert {ranks[m]["estimate"] for m in ("null", "plain")} == {2, 3}
+
+
+def test_ranks_by_hand():
+    verdict = lambda x, y, word: {"x": x, "y": y, "verdict": word}  # noqa: E731
+    pairs = [verdict("a", "b", "better"), verdict("a", "c", "inconclusive"), verdict("b", "c", "worse")]
+    found = ranks(pairs, {"a": 2.0, "b": 1.0, "c": 2.0})
+    assert found["a"] == {"estimate": 1.5, "low": 1, "high": 2} and found["b"] == {"estimate": 3, "low": 3, "high": 3}
+    assert ranks([], {"a": None, "b": 0.0})["a"] == {"estimate": 2, "low": 1, "high": 2}
 
 
 def test_verdicts_are_those_of_the_corrected_family(tmp_path):
-    """Differences that are clear alone (p just under 0.05) and, with five nulls beside them, are not."""
-    values = {"a": [1.0, 2.0, 3.0, 4.0, 5.0], "b": [-0.9, -0.2, 1.0, 1.5, 2.4], "c": [1.1, 1.9, 3.3, 3.6, 5.1]}
+    """A difference that is clear alone (p just under 0.05) and, with two nulls beside it, is not."""
+    values = {"a": [1.0, 2.0, 3.0, 4.0, 5.0], "b": [-1.7, -0.7, 0.4, 1.4, 2.4], "c": [1.1, 1.9, 3.3, 3.6, 5.1]}
     for method, of in values.items():
         for seed, value in enumerate(of):
             make_run(tmp_path / method / str(seed), method, seed=seed, returns=[value] * 10)
-    pairs = {p["x"] + p["y"]: p for p in make_report(tmp_path, Options(paired=False))["pairs"]}
-    assert pairs["ab"]["p_value"] < 0.05 < pairs["ab"]["p_holm"]
-    assert pairs["ab"]["difference"]["low"] > 0 and pairs["ab"]["verdict"] == "inconclusive"
+    pairs = {p["x"] + p["y"]: p for p in make_report(tmp_path, Options())["pairs"]}
+    assert pairs["ab"]["p_value"] < 0.05 < pairs["ab"]["p_adjusted"]
+    assert pairs["ab"]["difference"]["low"] < 0 and pairs["ab"]["verdict"] == "inconclusive"
+    shutil.rmtree(tmp_path / "c")
+    (pair,) = make_report(tmp_path, Options())["pairs"]
+    assert pair["difference"]["low"] > 0 and pair["verdict"] == "better"
+
+
+def test_with_a_baseline_every_method_is_compared_with_it_only(campaign):
+    content = make_report(campaign, Options(baseline="plain"))
+    assert [(p["x"], p["y"]) for p in content["pairs"]] == 2 * [("better", "plain"), ("null", "plain")]
+    assert [(p["x"], p["y"]) for p in content["over_tasks"]["pairs"]] == [("better", "plain"), ("null", "plain")]
+    assert content["family"] == {"final": 6, "area": 6} and "rank" not in content["tasks"][0]["methods"][0]
+    assert "6 comparisons of final returns (every method with plain" in content["family_told"]
+    every = make_report(campaign, Options())
+    for few, more in zip(content["pairs"], [p for p in every["pairs"] if p["y"] == "plain"], strict=True):
+        assert few["p_value"] == more["p_value"] and few["difference"]["high"] < more["difference"]["high"]
+    with pytest.raises(TaacError, match="--baseline sac is no method of these runs; they are better, null, plain"):
+        make_report(campaign, Options(baseline="sac"))
+
+
+def test_areas_under_the_curve_have_verdicts_of_their_own(comparison):
+    for p in comparison["area_pairs"]:
+        x, y = (np.array([area(planted_returns(p["task"], m, s)) for s in range(5)]) for m in (p["x"], p["y"]))
+        assert p["difference"]["estimate"] == pytest.approx(x.mean() - y.mean())
+        assert p["verdict"] == ("better" if p["x"] == "better" else "inconclusive")
+    assert len(comparison["area_pairs"]) == 6 and len(comparison["over_tasks"]["area_pairs"]) == 3
+
+
+def test_pairs_by_seed_are_asked_for(campaign, tmp_path):
+    for p in make_report(campaign, Options(paired=True))["pairs"]:
+        x, y = finals(p["task"], p["x"]), finals(p["task"], p["y"])
+        assert p["paired"] and p["difference"]["method"].startswith("paired t") and p["verdict"] == "inconclusive"
+        assert p["p_value"] == pytest.approx(compare([x], [y], paired=True).p_value)
+        assert p["p_permutation"] >= 2 / 2**5  # five pairs find nothing
+    make_run(tmp_path / "a", "a", seed=0)
+    make_run(tmp_path / "b", "b", seed=1)
+    with pytest.raises(TaacError, match=r"on Hopper-v5 a has \[0\] and b has \[1\]; leave out --paired"):
+        make_report(tmp_path, Options(paired=True))
+
+
+# --- Bounded returns ------------------------------------------------------------------------------
+
+
+def solve_rates(root, task="Mine-v0", seeds=5, **changes):
+    for seed in range(seeds):
+        make_run(root / f"a{seed}", "a", task, seed, [1.0] * 10, **changes)
+        make_run(root / f"b{seed}", "b", task, seed, [0.0] * 10, **changes)
+
+
+@pytest.mark.parametrize(
+    "task, bounds, extra",
+    [
+        ("Mine-v0", ("0,1",), ""),
+        ("Mine-v0", ("Mine-v0=0,1",), ""),
+        ("FetchReach-v4", (), ""),  # the anchors declare it
+        ("Mine-v0", (), "create_experiment.return_bounds = (0, 1)\n"),
+    ],
+)
+def test_all_solved_against_none_is_a_verdict(tmp_path, task, bounds, extra):
+    solve_rates(tmp_path, task, extra_gin=extra)
+    content = make_report(tmp_path, Options(bounds=bounds))
+    (pair,) = content["pairs"]
+    assert content["tasks"][0]["bounds"] == [0, 1]
+    assert pair["verdict"] == "better" and pair["p_adjusted"] == pytest.approx(2 / 252)
+    # Both ends of proportions: 1 - sqrt 2 (1 - 0.025^(1/5)).
+    assert pair["difference"]["low"] == pytest.approx(1 - math.sqrt(2) * (1 - 0.025**0.2)) and pair["difference"]["high"] == 1
+    text = next(s["text"] for s in content["statements"] if s["about"] == "Verdicts")
+    assert "Fisher's exact test" in text
+
+
+def test_without_bounds_all_against_none_is_a_verdict_without_an_interval(tmp_path):
+    solve_rates(tmp_path, "FetchReach-v4")
+    (pair,) = make_report(tmp_path, Options(bounds=("none",)))["pairs"]
+    assert pair["verdict"] == "better" and pair["difference"]["low"] is None
+    assert "the verdict is the permutation test's" in pair["difference"]["method"]
+
+
+@pytest.mark.parametrize(
+    "bounds, message",
+    [
+        (("0",), "no range; pass the lowest and highest possible return as 0,1"),
+        (("1,0",), "no range"),
+        (("0,nan",), "no range"),
+        (("Other-v0=0,1",), "no runs on Other-v0; there are on Mine-v0"),
+        (("0,0.5",), r"a on Mine-v0 has a return of 1, outside of the bounds \(0.0, 0.5\)"),
+    ],
+)
+def test_bounds_that_are_none(tmp_path, bounds, message):
+    solve_rates(tmp_path, seeds=2)
+    with pytest.raises(TaacError, match=message):
+        make_report(tmp_path, Options(bounds=bounds))
+
+
+def test_declared_bounds_that_do_not_fit_are_not_used_and_named(tmp_path):
+    solve_rates(tmp_path, seeds=2, extra_gin="create_experiment.return_bounds = (0, 0.5)\n")
+    content = make_report(tmp_path, Options())
+    assert content["tasks"][0]["bounds"] is None
+    assert any("a return of 1 on Mine-v0 is outside of the declared bounds (0.0, 0.5)" in w for w in content["warnings"])
+
+
+# --- Evaluations that are due at the same step ----------------------------------------------------
+
+
+def test_evaluations_that_come_late_are_matched_by_when_they_were_due(tmp_path):
+    """A method that repeats 3 actions is evaluated at 102, 201, ..., 1002. Its last evaluation was dropped."""
+    late = [-(-step // 3) * 3 for step in STEPS]
+    assert late[-1] == 1002
+    extra = "Trainer.evaluation_interval = 100\n"
+    rng = np.random.default_rng(0)
+    for seed in range(5):
+        noise = rng.normal(size=10)
+        make_run(tmp_path / f"a{seed}", "a", "Hopper-v5", seed, np.array(STEPS) + noise, extra_gin=extra)
+        make_run(tmp_path / f"b{seed}", "b", "Hopper-v5", seed, np.array(STEPS) + noise, late, extra_gin=extra)
+    content = make_report(tmp_path, Options())
+    a, b = content["tasks"][0]["methods"]
+    assert content["tasks"][0]["step"] == 1000 and a["final"] == b["final"] and a["area"] == b["area"]
+    (pair,) = content["pairs"]
+    assert pair["difference"]["estimate"] == 0 and pair["verdict"] == "inconclusive"
+    assert (
+        "b on Hopper-v5: evaluations up to 2 step(s) after they were due count as those of the step they were due at"
+        in content["warnings"]
+    )
+    assert not any("evaluations end at" in w for w in content["warnings"])
+
+
+def test_due_steps_by_hand():
+    due = lambda steps, *of: matching.due_steps(np.array(steps, dtype=float), *of)  # noqa: E731
+    assert due([0, 102, 201, 303, 352], 100, 350).tolist() == [0, 100, 200, 300, 350]
+    assert due([102, 190, 205], 100, 1000).tolist() == [100, 190, 200]  # two due at one step: the later keeps its own
+    assert due([5, 10], None, 10) is None
+    # Without an interval: the nearest before, within a twentieth of the distance of evaluations.
+    nearest = matching.nearest(np.array([102.0, 203, 310]), [np.array([100.0, 200, 300])])
+    assert nearest.tolist() == [100, 200, 310]
+    assert matching.nearest(np.array([7.0]), []).tolist() == [7]
+
+
+def test_old_runs_without_an_interval_are_matched_to_others(tmp_path):
+    for seed in range(2):
+        make_run(tmp_path / f"a{seed}", "a", "Hopper-v5", seed, np.array(STEPS) + seed)
+        make_run(tmp_path / f"b{seed}", "b", "Hopper-v5", seed, np.array(STEPS) + seed, [s + 2 for s in STEPS])
+    content = make_report(tmp_path, Options())
+    assert content["pairs"][0]["difference"]["estimate"] == 0 and content["tasks"][0]["step"] == 1000
+
+
+def test_what_settings_were_chosen_for_is_what_runs_say(tmp_path):
+    make_run(tmp_path / "a", "a", extra_gin="create_experiment.tuning = 'a, on Hopper, 20 trials'\n")
+    make_run(tmp_path / "b", "b", extra_gin="create_experiment.tuning = 'b\\nx'\n")
+    content = make_report(tmp_path, Options())
+    assert content["tuning"] == {"a": "a, on Hopper, 20 trials", "b": "not stated"}
+    text = next(s["text"] for s in content["statements"] if s["about"] == "Tuning")
+    assert "a: a, on Hopper, 20 trials; b: not stated." in text
 
 
 def test_names_are_text_in_markdown_and_no_formulas_in_spreadsheets(comparison):
@@ -240,14 +414,6 @@ def test_unequal_seeds_are_compared_unpaired(tmp_path):
     assert p["difference"]["low"] == pytest.approx(expected.low)
     assert "unequal seeds on Ant-v5: null lacks 3, which others have" in content["warnings"]
     assert any("null on Ant-v5: 4 seed(s), fewer than 5; 10 are advised" in w for w in content["warnings"])
-
-
-def test_as_many_other_seeds_are_no_pairs(tmp_path):
-    for seed in range(3):
-        make_run(tmp_path / f"a{seed}", "a", seed=seed, returns=np.array(STEPS) + seed)
-        make_run(tmp_path / f"b{seed}", "b", seed=seed + 1, returns=np.array(STEPS) + seed)
-    (p,) = make_report(tmp_path, Options())["pairs"]
-    assert not p["paired"]
 
 
 def test_over_tasks_are_normalised_by_the_anchors(comparison):
@@ -292,6 +458,30 @@ def test_anchors_of_the_package_are_what_their_source_says():
         if "registers" in anchor.source:
             assert gymnasium.spec(task).reward_threshold == anchor.y1
         assert anchor.y0 < anchor.y1 and anchor.source
+
+
+def test_published_anchors_are_what_their_source_says():
+    results = ROOT / "experiments" / "results"
+    _, given = anchors.load(results / "published_anchors.json")
+    own = anchors.load()[1]
+    published = json.loads((results / "published.json").read_text())["returns"]
+    found = 0
+    for task, anchor in given.items():
+        if match := re.search(r"y1: SAC of (.+) on (\w+) at (\d+) steps, (\d+) run", anchor.source):
+            source, name, steps, runs = match.groups()
+            of = [r for r in published if (r["source"], r["task"], r["method"]) == (source, name, "sac")]
+            assert [(r["mean"], r["n"]) for r in of if r["env_steps"] == int(steps)] == [(anchor.y1, int(runs))]
+            assert task.startswith(name) and (task == "Walker2d-v5" or anchor.y0 in (0.0, own[task].y0))
+            found += 1
+    assert found == 6
+
+
+@pytest.mark.parametrize(
+    "task, value, score", [("MountainCarContinuous-v0", -0.005, 0.27), ("LunarLanderContinuous-v3", -8.0, 0.50)]
+)
+def test_what_the_pages_say_that_failures_score(task, value, score):
+    anchor = anchors.load()[1][task]
+    assert (value - anchor.y0) / (anchor.y1 - anchor.y0) == pytest.approx(score, abs=0.005)
 
 
 def test_a_task_without_anchors_is_left_out_and_can_be_given_some(tmp_path):
@@ -517,7 +707,7 @@ def test_columns_that_are_missing_are_dashes(tmp_path):
 def test_nothing_to_compare(tmp_path):
     make_run(tmp_path / "a", returns=[np.nan] * 10)
     with pytest.raises(TaacError, match="none of the 1 runs"):
-        make_report(tmp_path, Options())
+        make_report(tmp_path, Options(diverged="leave_out"))
     with pytest.raises(TaacError, match="last_evaluations"):
         make_report(tmp_path, Options(last=0))
 
@@ -564,31 +754,35 @@ def tables(text):
 def test_markdown_tables_hold_the_numbers_of_json(written):
     content = json.loads((written / "report.json").read_text())
     found = tables((written / "report.md").read_text())
-    assert len(found) == 3 * len(TASKS) + 5
+    assert len(found) == 4 * len(TASKS) + 6
     show = with_interval
     for i, task in enumerate(content["tasks"]):
-        scores, pairs, repetition = found[3 * i : 3 * i + 3]
+        scores, pairs, areas, repetition = found[4 * i : 4 * i + 4]
         for row, m in zip(scores[1:], task["methods"], strict=True):
-            assert row == [m["method"], "5", *(show(m[k][s]) for k in ("final", "area") for s in ("mean", "iqm"))]
+            summaries = [show(m[k][s]) for k in ("final", "area") for s in ("mean", "iqm")]
+            assert row == [m["method"], "5", "0", show(m["rank"]), *summaries]
             mean = m["final"]["mean"]
-            assert [float(x) for x in re.findall(r"-?[\d.]+", row[2])] == pytest.approx(
+            assert [float(x) for x in re.findall(r"-?[\d.]+", row[4])] == pytest.approx(
                 [mean["estimate"], mean["low"], mean["high"]], rel=1e-3
             )
-        expected = [p for p in content["pairs"] if p["task"] == task["task"]]
-        for row, p in zip(pairs[1:], expected, strict=True):
-            assert row == [
-                p["x"], p["y"], show(p["difference"]), "paired", f"{p['p_holm']:.4g}", show(p["improvement"]), p["verdict"],
-            ]  # fmt: skip
+        for name, given in (("pairs", pairs), ("area_pairs", areas)):
+            expected = [p for p in content[name] if p["task"] == task["task"]]
+            for row, p in zip(given[1:], expected, strict=True):
+                finds = "-" if p["detectable"] is None else f"{p['detectable']:.4g}"
+                assert row == [
+                    p["x"], p["y"], p["verdict"], show(p["difference"]), f"{p['p_adjusted']:.4g}", show(p["improvement"]),
+                    f"{p['effect']:.4g}", finds, "0",
+                ]  # fmt: skip
         blocks = [(m, how, block) for m in task["methods"] for how, block in ACTING.items()]
         for row, (m, how, block) in zip(repetition[1:], blocks, strict=True):
             assert row == [m["method"], how, *(show(s["mean"]) for s in m[block].values())]
     block = content["over_tasks"]
-    for measure, rows in zip(("final", "area"), found[6:8], strict=True):
-        assert rows[1:] == [[m["method"], *map(show, m[measure].values())] for m in block["methods"]]
-    assert [row[:3] for row in found[9][1:]] == [
+    for measure, rows in zip(("final", "area"), found[8:10], strict=True):
+        assert rows[1:] == [[m["method"], "0", show(m["rank"]), *map(show, m[measure].values())] for m in block["methods"]]
+    assert [row[:3] for row in found[12][1:]] == [
         [task, f"{y0:g}", f"{y1:g}"] for task, (y0, y1) in sorted(SCALES.items())
     ]
-    assert [row[-1] for row in found[10][1:]] == [show(i["improvement"]) for i in block["improvement"]]
+    assert [row[-1] for row in found[13][1:]] == [show(i["improvement"]) for i in block["improvement"]]
 
 
 def test_csv_holds_the_numbers_of_json(written):
@@ -596,7 +790,7 @@ def test_csv_holds_the_numbers_of_json(written):
     with open(written / "report.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     by_key = {tuple(r[k] for k in ("block", "task", "method", "versus", "measure", "statistic")): r for r in rows}
-    assert len(by_key) == len(rows) == 2 * 3 * (4 + 8 + 8) + 3 * 8 + 6 * 2 + 3 * 2
+    assert len(by_key) == len(rows) == 2 * 3 * (4 + 8 + 8) + 3 * 8 + 2 * 9 * 2 + 3
     for task in content["tasks"]:
         for m in task["methods"]:
             row = by_key["task", task["task"], m["method"], "", "final", "iqm"]
@@ -609,7 +803,7 @@ def test_csv_holds_the_numbers_of_json(written):
     for p in content["pairs"]:
         row = by_key["pair", p["task"], p["x"], p["y"], "difference of final", "mean"]
         assert float(row["estimate"]) == p["difference"]["estimate"] and row["verdict"] == p["verdict"]
-        assert float(row["p_holm"]) == p["p_holm"]
+        assert float(row["p_adjusted"]) == p["p_adjusted"]
 
 
 def test_a_picture_that_is_no_longer_of_this_report_is_removed_and_others_are_kept(comparison, tmp_path):

@@ -183,9 +183,10 @@ def test_tables_have_the_numbers_of_report_json(page, content):
     for task in content["tasks"]:
         for m in task["methods"]:
             name, seeds, *cells = next(scores)
-            assert (name["text"], seeds["text"]) == (m["method"], str(m["runs"]))
-            given = [m[measure][s] for measure in ("final", "area") for s in ("mean", "iqm")]
-            assert len(cells) == 4 and all(map(shows, cells, given))
+            told = f"{m['runs']}, {m['diverged']} diverged" if m["diverged"] else str(m["runs"])
+            assert (name["text"], seeds["text"]) == (m["method"], told)
+            given = [m["rank"], *(m[measure][s] for measure in ("final", "area") for s in ("mean", "iqm"))]
+            assert len(cells) == 5 and all(map(shows, cells, given))
             name, *cells = next(repetition)
             assert name["text"] == m["method"] and len(cells) == 8
             assert all(map(shows, cells, [s["mean"] for s in m["repetition"].values()]))
@@ -194,12 +195,15 @@ def test_tables_have_the_numbers_of_report_json(page, content):
 
 @needs_browser
 def test_pairs_have_their_verdicts(page, content):
-    for row, pair in zip(rows(page, "#pairs"), content["pairs"], strict=True):
-        assert [c["text"] for c in row[:4]] == [pair["task"], pair["x"], pair["y"], pair["verdict"]]
-        assert shows(row[4], pair["difference"]) and shows(row[6], pair["improvement"])
-        assert row[7]["text"] == ("paired" if pair["paired"] else "unpaired")
-        assert float(row[5]["estimate"]) == pair["p_holm"]
-    assert {row[3]["text"] for row in rows(page, "#pairs")} == {"better", "worse", "inconclusive"}
+    page.evaluate("document.querySelectorAll('#verdicts details').forEach(d => { d.open = true; })")
+    for name, given in (("pairs", content["pairs"]), ("area-pairs", content["area_pairs"])):
+        for row, pair in zip(rows(page, f"#{name}"), given, strict=True):
+            assert [c["text"] for c in row[:4]] == [pair["task"], pair["x"], pair["y"], pair["verdict"]]
+            assert shows(row[4], pair["difference"]) and shows(row[6], pair["improvement"])
+            for cell, value in zip((row[5], row[7], row[8]), (pair["p_adjusted"], pair["effect"], pair["detectable"])):
+                assert (None if cell["estimate"] is None else float(cell["estimate"])) == value
+            assert row[9]["text"] == (", ".join(map(str, pair["diverged"])) if any(pair["diverged"]) else "0")
+    assert content["family_told"] in page.evaluate("document.querySelector('#verdicts').textContent")
 
 
 @needs_browser
@@ -208,7 +212,8 @@ def test_over_tasks_with_anchors_and_their_source(page, content):
     order = ("iqm", "mean", "median", "optimality_gap")
     for measure in ("final", "area"):
         for row, m in zip(rows(page, f"table.over-{measure}"), block["methods"], strict=True):
-            assert row[0]["text"] == m["method"] and all(map(shows, row[1:], [m[measure][s] for s in order]))
+            assert [c["text"] for c in row[:2]] == [m["method"], str(m["diverged"])]
+            assert all(map(shows, row[2:], [m["rank"], *(m[measure][s] for s in order)]))
     for row, pair in zip(rows(page, "#iqm-pairs"), block["pairs"], strict=True):
         assert row[2]["text"] == pair["verdict"] and shows(row[3], pair["difference"])
     for row, given in zip(rows(page, "#improvement"), block["improvement"], strict=True):
@@ -480,20 +485,21 @@ def test_single_runs_are_drawn_faintly_behind_the_means_and_can_be_hidden(page, 
 
 @needs_browser
 def test_a_term_is_explained_at_a_tap_and_by_the_keyboard(page, content):
-    assert {t["term"] for t in content["terms"]} >= {"Holm", "IQM", "stratified bootstrap", "Newcombe", "Welch", "Student's t"}
+    expected = {"Bonferroni", "IQM", "stratified bootstrap", "Newcombe", "Welch", "Student's t"}
+    assert {t["term"] for t in content["terms"]} >= expected
     asked = "[...document.querySelectorAll('.term')].map(e => e.textContent)"
     mentioned = {name.lower(): t["term"] for t in content["terms"] for name in t["names"]}
-    assert {mentioned[text.lower()] for text in page.evaluate(asked)} >= {"Holm", "IQM", "Newcombe", "pointwise", "anchors"}
+    assert {mentioned[text.lower()] for text in page.evaluate(asked)} >= {"Bonferroni", "IQM", "Newcombe", "pointwise", "anchors"}
     opened = "document.querySelector('.explained:popover-open')?.textContent ?? null"
-    (holm,) = [i for i, t in enumerate(content["terms"]) if t["term"] == "Holm"]
+    (welch,) = [i for i, t in enumerate(content["terms"]) if t["term"] == "Welch"]
     assert page.evaluate(opened) is None
-    page.click(f"#verdicts .term[popovertarget=term-{holm}]")
-    assert page.evaluate(opened) == "Holm" + content["terms"][holm]["text"]
+    page.click(f"#verdicts .term[popovertarget=term-{welch}]")
+    assert page.evaluate(opened) == "Welch" + content["terms"][welch]["text"]
     page.key("Escape")
     assert page.evaluate(opened) is None
-    page.evaluate(f"document.querySelector('#verdicts .term[popovertarget=term-{holm}]').focus()")
+    page.evaluate(f"document.querySelector('#verdicts .term[popovertarget=term-{welch}]').focus()")
     page.key("Enter")
-    assert page.evaluate(opened).startswith("Holm")
+    assert page.evaluate(opened).startswith("Welch")
 
 
 # --- Many methods ---------------------------------------------------------------------------------
@@ -539,7 +545,7 @@ def test_on_a_phone_every_verdict_is_on_screen_and_so_are_the_values_at_a_step(c
     tab = browser.Page(chromium, width=390, height=780, mobile=True).open(wide[0])
     assert tab.evaluate("document.documentElement.scrollWidth") == 390
     tab.evaluate("document.querySelectorAll('#verdicts details, #over-tasks details').forEach(d => { d.open = true; })")
-    assert tab.evaluate("document.querySelectorAll('#verdicts .verdict').length") == 2 * 13 * 12 / 2
+    assert tab.evaluate("document.querySelectorAll('#verdicts .verdict').length") == 2 * 2 * 13 * 12 / 2
     assert tab.evaluate(f"({OUTSIDE})('#verdicts td, #verdicts th[scope=row], .verdict')") == 0
     labels = tab.evaluate("[...document.querySelector('#verdicts tbody tr').cells].map(c => c.dataset.label)")
     assert labels[:4] == ["task", "X", "Y", "verdict on X"]
@@ -561,14 +567,17 @@ def test_on_a_phone_every_verdict_is_on_screen_and_so_are_the_values_at_a_step(c
 def test_many_pairs_are_folded_up_and_with_a_baseline_those_without_it(chromium, wide, tmp_path):
     tab = browser.Page(chromium).open(wide[0])
     folded = "[...document.querySelectorAll('#verdicts details')].map(d => [d.open, d.querySelector('summary').textContent])"
-    decided = [sum(p["verdict"] != "inconclusive" for p in wide[1]["pairs"] if p["task"] == t) for t in ("Ant-v5", "Hopper-v5")]
-    assert tab.evaluate(folded) == [
-        [False, f"{task}: 78 pairs, {n} of them decided"] for task, n in zip(("Ant-v5", "Hopper-v5"), decided)
-    ]
+
+    def decided(name):
+        made = {t: [p["verdict"] for p in wide[1][name] if p["task"] == t] for t in ("Ant-v5", "Hopper-v5")}
+        return [[False, f"{t}: 78 pairs, {78 - of.count('inconclusive')} of them decided"] for t, of in made.items()]
+
+    assert tab.evaluate(folded) == [*decided("pairs"), [False, "areas under the curve"], *decided("area_pairs")]
     given = {**wide[1], "options": {**wide[1]["options"], "baseline": "taac"}}
     (tmp_path / "report.html").write_text(html_page(given))
     tab = browser.Page(chromium).open(tmp_path / "report.html")
-    assert tab.evaluate(folded) == [[False, "132 pairs without taac"]]
+    without = [False, "132 pairs without taac"]
+    assert tab.evaluate(folded) == [without, [False, "areas under the curve"], without]
     assert len(rows(tab, "#pairs")) == 24 and all("taac" in (r[1]["text"], r[2]["text"]) for r in rows(tab, "#pairs"))
     assert len(rows(tab, "#pairs-others")) == 132
 

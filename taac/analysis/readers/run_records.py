@@ -23,8 +23,11 @@ DAMAGED = "evaluations.csv is damaged"
 _LONGEST_VALUE = 1000  # the most characters of a binding that is parsed
 _MARKS = (layout.RUN, layout.EVALUATIONS)  # a folder with either of them is a run folder
 
+# What a run says of itself, which changes nothing in it.
+TUNING, RETURN_BOUNDS = "create_experiment.tuning", "create_experiment.return_bounds"
 # Settings in which comparable runs of a method may differ.
 _NO_MATTER = (
+    TUNING, RETURN_BOUNDS,
     "create_experiment.seed", "create_experiment.method", "create_experiment.evaluation_video",
     "checkpoint_interval", "Trainer.checkpoint_interval", "Trainer.keep_checkpoints", "Trainer.save_best",
     "Trainer.initial_evaluation",
@@ -43,6 +46,7 @@ class Record(NamedTuple):
     budget: int | None  # planned environment steps
     update_ratio: float | None  # planned gradient steps per environment step
     versions: Mapping[str, str | None]  # of packages
+    statements: Mapping[str, str]  # what it binds of `TUNING` and `RETURN_BOUNDS`
     settings: Mapping[str, str]  # bindings of config.gin with macros resolved, without those that change nothing in the run
     evaluations: Mapping[str, np.ndarray]  # a column [n] for each of COLUMNS, NaN where unknown
     scalars: Mapping[str, events.Scalar]  # by tag, from TensorBoard's event files; may be empty
@@ -53,6 +57,15 @@ class Record(NamedTuple):
     @property
     def steps(self) -> np.ndarray:
         return self.evaluations["env_steps"]
+
+    @property
+    def due(self) -> np.ndarray:
+        """The steps at which its evaluations were due, where they are known; see `taac.analysis.report.matching`."""
+        return self.evaluations.get("due", self.steps)
+
+    @property
+    def last_due(self) -> int | None:
+        return int(self.due[-1]) if self.steps.size else None
 
     @property
     def returns(self) -> np.ndarray:
@@ -120,6 +133,7 @@ def read(folder: Path, root: Path) -> Record:
         budget=_budget(about, settings),
         update_ratio=_update_ratio(settings),
         versions=_versions(about, problems),
+        statements={name: settings[name] for name in (TUNING, RETURN_BOUNDS) if name in settings},
         settings={name: value for name, value in settings.items() if name not in _NO_MATTER},
         evaluations=evaluations,
         scalars=summaries.scalars,
@@ -167,6 +181,11 @@ def value_of(text: str) -> Any:
     # TypeError for {[]: 1}; RecursionError and MemoryError for deep nesting.
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return None
+
+
+def tuning(record: Record) -> str | None:
+    """What a run's settings were chosen for, in the words of whoever chose them; None if it does not say."""
+    return _text(_value(record.statements, TUNING))
 
 
 def _text(value: Any) -> str | None:

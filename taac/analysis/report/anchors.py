@@ -20,13 +20,14 @@ class Anchor(NamedTuple):
     y0: float
     y1: float
     source: str
+    bounds: tuple[float, float] | None = None  # the lowest and highest possible return, where a file declares them
 
 
 def load(extra: Path | None = None) -> tuple[str, dict[str, Anchor]]:
     """Returns the version and the anchors by environment id. Anchors in `extra` replace the package's own.
 
-    A file is `{"version": ..., "tasks": {"Hopper-v5": {"y0": 18.0, "y1": 3800.0, "source": "..."}}}`. Other entries are
-    ignored.
+    A file is `{"version": ..., "tasks": {"Hopper-v5": {"y0": 18.0, "y1": 3800.0, "source": "..."}}}`, with
+    `"bounds": [0, 1]` for a task whose returns have some. Other entries are ignored.
 
     Raises:
         TaacError: a file cannot be read, or its anchors are not finite or not different.
@@ -58,4 +59,13 @@ def _anchor(path: Path, task: str, given: Any) -> Anchor:
         raise TaacError(f"anchors {path}: {task:.200} has no numbers y0 and y1, got {given!r:.200}") from error
     if not (abs(y0) <= LARGEST and abs(y1) <= LARGEST) or abs(y1 - y0) < SMALLEST:
         raise TaacError(f"anchors {path}: ({y0}, {y1}) of {task} define no scale; use two different finite returns")
-    return Anchor(y0, y1, str(given.get("source", path.name)))
+    bounds = given.get("bounds")
+    if bounds is not None:
+        try:
+            low, high = (float(end) for end in bounds)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise TaacError(f"anchors {path}: bounds of {task:.200} are no two numbers, got {bounds!r:.200}") from error
+        if not -LARGEST <= low < high <= LARGEST:
+            raise TaacError(f"anchors {path}: bounds ({low}, {high}) of {task:.200} are no range")
+        bounds = (low, high)
+    return Anchor(y0, y1, str(given.get("source", path.name)), bounds)

@@ -12,7 +12,7 @@ import numpy as np
 
 from taac.analysis.readers.comparable import grouped, named
 from taac.analysis.readers.run_records import Record
-from taac.analysis.report.scores import Scores
+from taac.analysis.report.scores import WORST, Scores, has_diverged
 from taac.runs import files, layout
 
 FEWEST_SEEDS, ADVISED_SEEDS = 5, 10
@@ -21,7 +21,7 @@ _LONGEST = 1000  # the most characters of a name or an error in the plan
 _MOST_NAMED = 100  # the most missing runs named
 
 
-def run_warnings(records: Sequence[Record], steps: Mapping[str, int]) -> list[str]:
+def run_warnings(records: Sequence[Record], steps: Mapping[str, int], policy: str | float = WORST) -> list[str]:
     """Warns about runs that are left out, and about repaired data in those that are included.
 
     Args:
@@ -29,12 +29,14 @@ def run_warnings(records: Sequence[Record], steps: Mapping[str, int]) -> list[st
     """
     warnings = []
     for r in records:
-        why = left_out(r, steps)
+        why = left_out(r, steps, policy)
         if why:
             warnings.append(f"run {r.folder} ({r.method}) is left out: {why}")
+        elif has_diverged(r, steps[str(r.task)], policy):
+            pass  # its note says so
         elif r.status != "finished":
             warnings.append(f"run {r.folder} ({r.method}) is included, but not finished: its status is {r.status!r}")
-        elif r.budget is not None and r.last_step is not None and r.last_step < r.budget:
+        elif r.budget is not None and r.last_due is not None and r.last_due < r.budget:
             warnings.append(
                 f"run {r.folder} ({r.method}) is finished, but its evaluations end at step {r.last_step} of {r.budget}; "
                 f"runs on {r.task} are compared no later than that"
@@ -79,16 +81,18 @@ def missing_warnings(root: Path, records: Sequence[Record]) -> list[str]:
     return warnings
 
 
-def left_out(record: Record, steps: Mapping[str, int]) -> str | None:
+def left_out(record: Record, steps: Mapping[str, int], policy: str | float = WORST) -> str | None:
     """Why a run is left out, or None if it is included."""
     if record.problems:
         return "; ".join(record.problems)
     step = steps.get(record.task or "")
-    if step is None or record.last_step is None or record.last_step < step:
+    if step is not None and has_diverged(record, step, policy):
+        return None
+    if step is None or record.last_due is None or record.last_due < step:
         of = f" of {record.budget}" if record.budget else ""
         what = "too short" if record.status == "finished" else "unfinished"
         return f"{what}: evaluated up to step {record.last_step}{of}, compared at {step}"
-    if record.steps[0] > step:
+    if record.due[0] > step:
         return f"evaluated from step {record.steps[0]:g} on, compared at {step}"
     return None
 
@@ -126,7 +130,10 @@ def exploring_warnings(scores: Mapping[str, Mapping[str, Scores]]) -> list[str]:
     """Warns about runs whose repetition while exploring is unknown."""
     methods = [of for methods in scores.values() for of in methods.values()]
     without = [
-        r for of in methods for i, r in enumerate(of.records) if all(np.isnan(v[i]) for v in of.exploring.values())
+        r
+        for of in methods
+        for i, r in enumerate(of.records)
+        if not np.isneginf(of.final[i]) and all(np.isnan(v[i]) for v in of.exploring.values())
     ]
     if not without:
         return []

@@ -5,33 +5,40 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from taac import __version__
 from taac.analysis.readers import comparable, groups, run_records
 from taac.analysis.readers.run_records import Record
-from taac.analysis.report import anchors, checks, curves, diverged, iqm_curves, statements, terms
-from taac.analysis.report.over_tasks import over_tasks
+from taac.analysis.report import (
+    anchors,
+    checks,
+    curves,
+    diverged,
+    iqm_curves,
+    matching,
+    over_tasks,
+    return_bounds,
+    statements,
+    terms,
+    verdicts,
+)
 from taac.analysis.report.scores import (
     Options,
     Scores,
     compared_steps,
-    corrected,
-    difference_of,
-    improvement_of,
-    matched,
+    has_diverged,
     repetition_summaries,
     scores_of,
     summary,
 )
-from taac.analysis.statistics.differences import Difference
 from taac.errors import TaacError
 
-SCHEMA = 1
+SCHEMA = 2
+Made = Mapping[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]]  # the rows of `verdicts.families_of`
 
 
 def make_report(root: Path, options: Options) -> dict[str, Any]:
@@ -48,40 +55,51 @@ def make_report(root: Path, options: Options) -> dict[str, Any]:
     found = run_records.find(root)
     records, told_apart = groups.labelled(found, options.group_by)
     warnings = [*told_apart, *comparable.refuse_mixtures(records, options.allow_mixed)]
+    records, late = matching.match(records)
+    warnings += late
     steps = compared_steps(records, options.at_step)
-    records, imputed = diverged.impute_diverged(records, steps, scales, options.diverged)
-    used = [r for r in records if checks.left_out(r, steps) is None]
-    warnings += checks.run_warnings(records, steps)
+    policy = options.diverged
+    records = diverged.treat_diverged(records, steps, policy)
+    used = [r for r in records if checks.left_out(r, steps, policy) is None]
+    warnings += checks.run_warnings(records, steps, policy)
     warnings += checks.missing_warnings(root, found)
     if not used:
         raise TaacError(f"none of the {len(records)} runs below {root} can be used:\n  " + "\n  ".join(warnings))
     warnings += checks.seed_warnings(records, used)
-    scores, kept = scores_of(used, steps, options.last)
+    scores, kept = scores_of(used, steps, options.last, policy)
+    limits = return_bounds.read(options.bounds, scales, scores, warnings)
+    verdicts.check(scores, options, limits)
+    normal = over_tasks.normalized(scores, scales)
+    made = verdicts.families_of(scores, normal, limits, options)
     for task in sorted(kept):
         if kept[task] < options.last:
             warnings.append(f"final returns on {task} are means of {kept[task]} evaluation(s), not {options.last}")
-        if options.at_step is None and not any(r.status == "finished" for r in used if r.task == task):
+        running = not any(r.status == "finished" or has_diverged(r, steps[task], policy) for r in used if r.task == task)
+        if options.at_step is None and running:
             warnings.append(f"no run on {task} is finished; compared at step {steps[task]}, which all have reached")
     warnings += checks.exploring_warnings(scores)
-    block = over_tasks(scores, scales, version, options, warnings)
+    block = over_tasks.over_tasks(scores, scales, version, normal, made, options, warnings)
     block["curves"] = iqm_curves.iqm_curves(scores, scales, steps, [m["method"] for m in block["methods"]], options)
     content = {
         "schema": SCHEMA,
         "taac": __version__,
         "options": {**options._asdict(), "anchors": options.anchors and options.anchors.name},
         "methods": sorted({r.method for r in used}),
-        "runs": [_run(r, scores, steps) for r in records],
+        "runs": [_run(r, scores, steps, options) for r in records],
         "tasks": [
-            {**_task(task, scores[task], steps[task], kept[task], options), "diverged_score": imputed.get(task)}
-            for task in sorted(scores)
+            _task(task, scores[task], steps[task], kept[task], made, limits.of(task), options) for task in sorted(scores)
         ],
-        "pairs": _pairs(scores, options),
+        "family": {measure: sum(map(len, rows)) for measure, rows in made.items()},
+        "pairs": made["final"][0],
+        "area_pairs": made["area"][0],
         "over_tasks": block,
         "axes": curves.AXES,
         "measures": curves.MEASURES,
         "curves": curves.curves(scores, options.confidence),
         "warnings": warnings,
     }
+    content["tuning"] = _tuning(used)
+    content["family_told"] = statements.family_told(content)
     content["terms"] = terms.terms()
     content["statements"] = statements.statements(plain(content))
     return plain(content)
@@ -90,8 +108,10 @@ def make_report(root: Path, options: Options) -> dict[str, Any]:
 # --- Blocks ---------------------------------------------------------------------------------------
 
 
-def _run(r: Record, scores: Mapping[str, Mapping[str, Scores]], steps: Mapping[str, int]) -> dict[str, Any]:
-    out = checks.left_out(r, steps)
+def _run(
+    r: Record, scores: Mapping[str, Mapping[str, Scores]], steps: Mapping[str, int], options: Options
+) -> dict[str, Any]:
+    out = checks.left_out(r, steps, options.diverged)
     row: dict[str, Any] = {
         "folder": r.folder, "task": r.task, "method": r.method, "method_from": r.method_rule, "seed": r.seed,
         "status": r.status, "last_step": r.last_step, "budget": r.budget, "update_ratio": r.update_ratio,
@@ -104,38 +124,43 @@ def _run(r: Record, scores: Mapping[str, Mapping[str, Scores]], steps: Mapping[s
     return row
 
 
-def _task(task: str, methods: Mapping[str, Scores], step: int, k: int, options: Options) -> dict[str, Any]:
-    return {
-        "task": task,
-        "step": step,
-        "evaluations": k,
-        "methods": [
-            {
-                "method": method,
-                "seeds": [r.seed for r in of.records],
-                "runs": len(of.records),
-                "final": summary(of.final, options),
-                "area": summary(of.area, options),
-                "repetition": repetition_summaries(of.repetition, options),
-                "repetition_exploring": repetition_summaries(of.exploring, options),
-            }
-            for method, of in methods.items()
-        ],
-    }
-
-
-def _pairs(scores: Mapping[str, Mapping[str, Scores]], options: Options) -> list[dict[str, Any]]:
-    """Compares every two methods on each task by final return. All comparisons are one family, corrected by Holm's method."""
+def _task(
+    task: str,
+    methods: Mapping[str, Scores],
+    step: int,
+    k: int,
+    made: Made,
+    limits: tuple[float, float] | None,
+    options: Options,
+) -> dict[str, Any]:
+    """The rows of a task's methods. Their numbers are of the runs that did not diverge."""
+    pairs = [pair for pair in made["final"][0] if pair["task"] == task]
     rows: list[dict[str, Any]] = []
-    differences: list[Difference] = []
-    for task, methods in scores.items():
-        for x, y in itertools.combinations(methods, 2):
-            a, b = methods[x], methods[y]
-            paired = options.paired and matched([a], [b])
-            improvement = improvement_of([a.final], [b.final], options)
-            rows.append({"task": task, "x": x, "y": y, "paired": paired, "improvement": improvement})
-            differences.append(difference_of([a.final], [b.final], "mean", paired, options))
-    return corrected(rows, differences)
+    for method, of in methods.items():
+        known, final = of.whole, summary(of.final, options)
+        rows.append({
+            "method": method,
+            "seeds": [r.seed for r in of.records],
+            "runs": len(of.records),
+            "diverged": len(of.records) - len(known),
+            "final": final,
+            "area": summary(of.area, options),
+            "repetition": repetition_summaries(of.repetition, options),
+            "repetition_exploring": repetition_summaries(of.exploring, options),
+        })  # fmt: skip
+    if options.baseline is None:
+        found = verdicts.ranks(pairs, {row["method"]: (row["final"]["mean"] or {}).get("estimate") for row in rows})
+        for row in rows:
+            row["rank"] = found[row["method"]]
+    return {"task": task, "step": step, "evaluations": k, "bounds": limits, "methods": rows}
+
+
+def _tuning(records: Sequence[Record]) -> dict[str, str]:
+    """What the settings of each method were chosen for, as its runs have it in `create_experiment.tuning`."""
+    found: dict[str, set[str]] = {}
+    for r in records:
+        found.setdefault(r.method, set()).add(run_records.tuning(r) or "not stated")
+    return {method: "; ".join(sorted(texts)) for method, texts in sorted(found.items())}
 
 
 def plain(value: Any) -> Any:

@@ -40,7 +40,7 @@ def curves(scores: Mapping[str, Mapping[str, Scores]], confidence: float) -> lis
 
 
 def _row(task: str, measure: str, axis: str, methods: Mapping[str, Scores], confidence: float) -> dict[str, Any]:
-    runs = {m: [run for r in of.records if (run := points(r, axis, measure)) is not None] for m, of in methods.items()}
+    runs = {m: [run for r in of.whole if (run := points(r, axis, measure)) is not None] for m, of in methods.items()}
     x = shared_points(list(runs.values()))
     found = []
     for method, of in runs.items():

@@ -2,60 +2,83 @@
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from taac.analysis import bounds
+from taac.analysis.report import verdicts
 from taac.analysis.report.anchors import Anchor
-from taac.analysis.report.scores import (
-    Options,
-    Scores,
-    corrected,
-    difference_of,
-    improvement_of,
-    interval_of,
-    matched,
-)
-from taac.analysis.statistics.differences import Difference
+from taac.analysis.report.scores import Options, Scores, interval_of
 from taac.analysis.statistics.intervals import performance_profile
-from taac.analysis.statistics.scores import normalize
 
 AGGREGATES = ("iqm", "median", "mean", "optimality_gap")
 PROFILE_POINTS = 101
 _All = Mapping[str, Mapping[str, Scores]]  # by task and method
 
 
+def tasks_with_anchors(scores: _All, scales: Mapping[str, Anchor]) -> list[str]:
+    return [task for task in scores if task in scales]
+
+
+def normalized(scores: _All, scales: Mapping[str, Anchor]) -> dict[str, dict[str, list[np.ndarray]]]:
+    """Normalised scores `[runs]` for each task with anchors, by method and measure; empty with fewer than two such tasks.
+
+    Only methods with runs on all of these tasks are in it. A diverged run keeps -inf. The measure "area" is missing if a run
+    has none.
+    """
+    tasks = tasks_with_anchors(scores, scales)
+    if len(tasks) < 2:
+        return {}
+    methods = sorted({m for task in tasks for m in scores[task]})
+    return {m: _normalized(scores, m, tasks, scales) for m in methods if all(m in scores[task] for task in tasks)}
+
+
 def over_tasks(
-    scores: _All, scales: Mapping[str, Anchor], version: str, options: Options, warnings: list[str]
+    scores: _All,
+    scales: Mapping[str, Anchor],
+    version: str,
+    normal: verdicts.Normal,
+    made: Mapping[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]],
+    options: Options,
+    warnings: list[str],
 ) -> dict[str, Any]:
     """Returns the block over tasks. Appends to `warnings` what it leaves out.
 
     Scores are normalised, `(y - y0) / (y1 - y0)`, on the tasks that have anchors. A method must have runs on all of these
     tasks. The probability of improvement needs no scale; it is the mean over the tasks that both methods have.
+
+    Args:
+        normal: the result of `normalized`.
+        made: the result of `verdicts.families_of`.
     """
-    tasks = [task for task in scores if task in scales]
+    tasks = tasks_with_anchors(scores, scales)
     without = [task for task in scores if task not in scales]
     methods = sorted({m for task in tasks for m in scores[task]})
-    whole = [m for m in methods if all(m in scores[task] for task in tasks)]
     enough = len(tasks) >= 2
     if len(scores) > 1 and without:
         warnings.append(f"over tasks, {', '.join(without)} is left out: it has no anchors; add them with --anchors")
     for method in methods if enough else ():
-        if method not in whole:
+        if method not in normal:
             lacking = [task for task in tasks if method not in scores[task]]
             warnings.append(f"over tasks, {method} is left out: it has no run on {', '.join(lacking)}")
-    normal = {m: _normalized(scores, m, tasks, scales) for m in whole} if enough else {}
+    rows: list[dict[str, Any]] = [{"method": m, **_aggregates(measures, options)} for m, measures in normal.items()]
+    if options.baseline is None:
+        estimates = {row["method"]: ((row["final"] or {}).get("iqm") or {}).get("estimate") for row in rows}
+        ranks = verdicts.ranks(made["final"][1], estimates)
+        for row in rows:
+            row["rank"] = ranks[row["method"]]
     return {
         "tasks": tasks if enough else [],
         "left_out": without,
         "why_none": None if enough else f"scores over tasks need two tasks with anchors, there are {len(tasks)}",
         "anchors": {task: scales[task]._asdict() for task in tasks},
         "anchors_version": version,
-        "methods": [{"method": m, **_aggregates(measures, options)} for m, measures in normal.items()],
-        "pairs": _score_pairs(scores, tasks, normal, options),
+        "methods": rows,
+        "pairs": made["final"][1],
+        "area_pairs": made["area"][1],
         "profiles": _profiles(normal, options),
         "improvement": _improvements(scores, options) if len(scores) > 1 else [],
     }
@@ -64,43 +87,42 @@ def over_tasks(
 def _normalized(
     scores: _All, method: str, tasks: list[str], scales: Mapping[str, Anchor]
 ) -> dict[str, list[np.ndarray]]:
-    """Final scores and areas under the curve, `[runs]` for each task. Areas are missing if a task has none."""
     of = [scores[task][method] for task in tasks]
-    pairs = [scales[task][:2] for task in tasks]
-    measures = {"final": normalize([s.final for s in of], pairs)}
-    if all(np.isfinite(s.area).all() for s in of):
-        measures["area"] = normalize([s.area for s in of], pairs)
-    return measures
-
-
-def _aggregates(measures: Mapping[str, list[np.ndarray]], options: Options) -> dict[str, Any]:
+    measures = {"final": [s.final for s in of]}
+    if not any(np.isnan(s.area).any() for s in of):
+        measures["area"] = [s.area for s in of]
     return {
-        name: {s: bounds.cut_interval(s, interval_of(measures[name], s, options)) for s in AGGREGATES}
-        if name in measures
-        else None
-        for name in ("final", "area")
+        name: [
+            np.where(np.isneginf(v), -math.inf, (v - scales[t].y0) / (scales[t].y1 - scales[t].y0))
+            for v, t in zip(values, tasks)
+        ]
+        for name, values in measures.items()
     }
 
 
-def _score_pairs(
-    scores: _All, tasks: list[str], normal: Mapping[str, dict[str, list[np.ndarray]]], options: Options
-) -> list[dict[str, Any]]:
-    """Differences in the IQM of final scores. They are a family of their own, corrected by Holm's method."""
-    rows: list[dict[str, Any]] = []
-    differences: list[Difference] = []
-    for x, y in itertools.combinations(normal, 2):
-        paired = options.paired and matched([scores[t][x] for t in tasks], [scores[t][y] for t in tasks])
-        rows.append({"x": x, "y": y, "paired": paired})
-        differences.append(difference_of(normal[x]["final"], normal[y]["final"], "iqm", paired, options))
-    return corrected(rows, differences)
+def _aggregates(measures: Mapping[str, list[np.ndarray]], options: Options) -> dict[str, Any]:
+    """Aggregates of the runs that did not diverge, and how many did; None for a method that has no other on some task."""
+    found: dict[str, Any] = {"diverged": sum(int(np.isneginf(v).sum()) for v in measures["final"])}
+    for name in verdicts.MEASURES:
+        known = [v[np.isfinite(v)] for v in measures.get(name, [])]
+        whole = bool(known) and all(v.size for v in known)
+        found[name] = (
+            {s: bounds.cut_interval(s, interval_of(known, s, options)) for s in AGGREGATES} if whole else None
+        )
+    return found
 
 
-def _profiles(normal: Mapping[str, dict[str, list[np.ndarray]]], options: Options) -> dict[str, Any] | None:
-    if not normal:
+def _profiles(normal: verdicts.Normal, options: Options) -> dict[str, Any] | None:
+    """A diverged run is above no threshold."""
+    values = [task[np.isfinite(task)] for measures in normal.values() for task in measures["final"]]
+    if not any(v.size for v in values):
         return None
-    values = np.concatenate([task for measures in normal.values() for task in measures["final"]])
-    taus = np.linspace(min(0.0, values.min()), max(1.0, values.max()), PROFILE_POINTS)
-    profiles = {m: performance_profile(measures["final"], taus, options.confidence) for m, measures in normal.items()}
+    every = np.concatenate(values)
+    taus = np.linspace(min(0.0, every.min()), max(1.0, every.max()), PROFILE_POINTS)
+    profiles = {}
+    for method, measures in normal.items():
+        scores = [np.where(np.isneginf(task), taus[0] - 1, task) for task in measures["final"]]
+        profiles[method] = performance_profile(scores, taus, options.confidence)
     return {
         "tau": taus,
         "methods": [{"method": m, "fraction": p.fraction, "low": p.low, "high": p.high} for m, p in profiles.items()],
@@ -109,9 +131,9 @@ def _profiles(normal: Mapping[str, dict[str, list[np.ndarray]]], options: Option
 
 def _improvements(scores: _All, options: Options) -> list[dict[str, Any]]:
     found = []
-    for x, y in itertools.combinations(sorted({m for methods in scores.values() for m in methods}), 2):
+    for x, y in verdicts.compared(sorted({m for methods in scores.values() for m in methods}), options.baseline):
         both = [task for task in scores if x in scores[task] and y in scores[task]]
         if both:
             a, b = ([scores[task][m].final for task in both] for m in (x, y))
-            found.append({"x": x, "y": y, "tasks": both, "improvement": improvement_of(a, b, options)})
+            found.append({"x": x, "y": y, "tasks": both, "improvement": verdicts.improvement_of(a, b, options)})
     return found

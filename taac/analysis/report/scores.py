@@ -1,7 +1,8 @@
 """Scores of runs for a report: the step at which each task is compared, and the numbers of each run there.
 
 Each task is compared at one step that its runs have reached. It is the requested step, or the last evaluation of the
-finished run that ended first, or, if no run is finished, the last step that all of the task's runs have reached.
+finished run that ended first, or, if no run is finished, the last step that all of the task's runs have reached. Steps are
+those at which evaluations were due (`taac.analysis.report.matching`).
 
 - The final return of a run is the mean of its last k evaluations up to that step, without the one before training.
 - Its area under the curve is taken from the first step common to all runs to that step, and divided by their distance, so
@@ -24,13 +25,13 @@ from taac.analysis import bounds
 from taac.analysis.curves.learning_curves import area_under_curve
 from taac.analysis.readers.run_records import Record
 from taac.analysis.statistics import scores as statistics
-from taac.analysis.statistics.differences import Difference, compare, correct, improvement_interval
 from taac.analysis.statistics.intervals import Interval, estimate_interval
 
 REPETITION = (
     "fraction_repeated", "mean_run", "max_run", "decisions", "length", "jerk", "fraction_same", "actor_calls_saved",
 )  # fmt: skip
 _COLUMNS = tuple(name for name in REPETITION if name != "actor_calls_saved")
+WORST, LEAVE_OUT = "worst", "leave_out"  # what counts for diverged runs
 
 
 class Options(NamedTuple):
@@ -38,7 +39,9 @@ class Options(NamedTuple):
 
     last: int = 3  # the final return is the mean of at most this many last evaluations
     confidence: float = 0.95
-    paired: bool = True  # pair runs by seed if two methods have the same seeds
+    paired: bool = False  # pair runs by seed
+    baseline: str | None = None  # compare every method with this one only; None for all pairs
+    bounds: tuple[str, ...] = ()  # the lowest and highest possible return; see `taac.analysis.report.return_bounds`
     allow_mixed: bool = False
     group_by: tuple[str, ...] = ()  # settings that the names of methods show
     anchors: Path | None = None  # a file with more anchors
@@ -49,7 +52,7 @@ class Options(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """The runs of one method on one task, in the order of their seeds."""
+    """The runs of one method on one task, in the order of their seeds. Scores of a run that diverged are -inf."""
 
     records: list[Record]
     final: np.ndarray  # [runs]
@@ -57,20 +60,35 @@ class Scores(NamedTuple):
     repetition: dict[str, np.ndarray]  # [runs] each, acting greedily
     exploring: dict[str, np.ndarray]  # [runs] each; NaN if a run has no summaries in the span
 
+    @property
+    def whole(self) -> list[Record]:
+        """The runs that did not diverge."""
+        return [r for r, score in zip(self.records, self.final) if not np.isneginf(score)]
+
+
+def has_diverged(record: Record, step: int, policy: str | float) -> bool:
+    """Whether a run counts as diverged at the compared step."""
+    return policy == WORST and not record.problems and record.diverged is not None and record.diverged <= step
+
 
 def compared_steps(records: Sequence[Record], at_step: int | None = None) -> dict[str, int]:
     """The step at which each task is compared, which is `at_step` if given. A task without a usable run has no entry."""
     steps = {}
     for task in sorted({r.task for r in records if r.task}):
-        runs = [r for r in records if r.task == task and not r.problems and r.last_step]
+        group = [r for r in records if r.task == task]
+        runs = [r for r in group if not r.problems and r.last_due]
         finished = [r for r in runs if r.status == "finished"]
-        if runs:
-            steps[task] = at_step or min(int(r.steps[-1]) for r in finished or runs)
+        ended = [int(r.due[-1]) for r in finished or runs]
+        if not ended:  # all diverged
+            gone = [r for r in group if r.diverged is not None and all(p.startswith("diverged") for p in r.problems)]
+            ended = [r.budget or max(int(r.diverged or 0), r.last_due or 0) for r in gone]
+        if ended:
+            steps[task] = at_step or min(ended)
     return steps
 
 
 def scores_of(
-    used: Sequence[Record], steps: Mapping[str, int], last: int
+    used: Sequence[Record], steps: Mapping[str, int], last: int, policy: str | float = WORST
 ) -> tuple[dict[str, dict[str, Scores]], dict[str, int]]:
     """Returns the scores by task and method, and for each task the number of evaluations in a final return."""
     scores: dict[str, dict[str, Scores]] = {}
@@ -79,27 +97,42 @@ def scores_of(
         group = [r for r in used if r.task == task]
         if not group:
             continue
-        kept[task] = k = min(last, *(int(_trained(r, step).sum()) for r in group))
-        start = max(r.steps[0] for r in group)
+        whole = [r for r in group if not has_diverged(r, step, policy)]
+        kept[task] = k = min([last, *(int(_trained(r, step).sum()) for r in whole)])
+        start = max((int(r.due[0]) for r in whole), default=step)
         scores[task] = {}
         for method in sorted({r.method for r in group}):
             runs = [r for r in group if r.method == method]
             runs.sort(key=lambda r: (r.seed is None, r.seed or 0, r.folder))
+            rows = [_scores(r, step, k, start, has_diverged(r, step, policy)) for r in runs]
             scores[task][method] = Scores(
                 runs,
-                np.array([_window(r, "return_mean", step, k).mean() for r in runs]),
-                np.array(
-                    [area_under_curve(r.steps, r.returns, start, step) if start < step else math.nan for r in runs]
-                ),
-                {name: np.array([_repetition(r, name, step, k) for r in runs]) for name in REPETITION},
-                {name: np.array([_exploring(r, name, step, k) for r in runs]) for name in REPETITION},
+                np.array([row[0] for row in rows]),
+                np.array([row[1] for row in rows]),
+                {name: np.array([row[2][name] for row in rows]) for name in REPETITION},
+                {name: np.array([row[3][name] for row in rows]) for name in REPETITION},
             )
     return scores, kept
 
 
+def _scores(
+    r: Record, step: int, k: int, start: int, diverged: bool
+) -> tuple[float, float, dict[str, float], dict[str, float]]:
+    """Final return, area, and repetition of one run, greedy and exploring."""
+    if diverged:
+        nothing = dict.fromkeys(REPETITION, math.nan)
+        return -math.inf, -math.inf, nothing, nothing
+    return (
+        float(_window(r, "return_mean", step, k).mean()),
+        area_under_curve(r.due, r.returns, start, step) if start < step else math.nan,
+        {name: _repetition(r, name, step, k) for name in REPETITION},
+        {name: _exploring(r, name, step, k) for name in REPETITION},
+    )
+
+
 def _trained(record: Record, step: int) -> np.ndarray:
     """Which evaluations `[n]` are up to a step, and not of the untrained agent at step 0."""
-    return (record.steps > 0) & (record.steps <= step)
+    return (record.steps > 0) & (record.due <= step)
 
 
 def _window(record: Record, name: str, step: int, k: int) -> np.ndarray:
@@ -125,16 +158,17 @@ def _rollouts(record: Record, name: str, step: int, k: int) -> np.ndarray:
     found = record.scalars.get(f"rollout/{name}")
     if found is None:
         return np.zeros(0)
-    evaluated = record.steps[record.steps <= step]
+    evaluated = record.steps[record.due <= step]
     after = evaluated[-k - 1] if evaluated.size > k else -math.inf
-    return found.value[(found.env_steps > after) & (found.env_steps <= step) & np.isfinite(found.value)]
+    end = max([step, *evaluated[-1:]])
+    return found.value[(found.env_steps > after) & (found.env_steps <= end) & np.isfinite(found.value)]
 
 
 def _calls_saved(decisions: np.ndarray, length: np.ndarray) -> float:
     return float(1 - decisions.sum() / length.sum()) if length.sum() > 0 and decisions.size else math.nan
 
 
-# --- Intervals and comparisons --------------------------------------------------------------------
+# --- Intervals --------------------------------------------------------------------------------
 
 
 def interval_of(tasks: Sequence[np.ndarray], statistic: str, options: Options) -> dict[str, Any]:
@@ -165,43 +199,3 @@ def repetition_summaries(values: Mapping[str, np.ndarray], options: Options) -> 
     """The mean of each repetition measure with its interval, which ends where the measure does (`bounds.cut`)."""
     found = {name: summary(values[name], options, ("mean",)) for name in REPETITION}
     return {name: {**of, "mean": bounds.cut_interval(name, of["mean"])} for name, of in found.items()}
-
-
-def matched(xs: Sequence[Scores], ys: Sequence[Scores]) -> bool:
-    """Whether both have runs with the same seeds on every task, each seed once."""
-    seeds = [([r.seed for r in x.records], [r.seed for r in y.records]) for x, y in zip(xs, ys)]
-    return all(a == b and None not in a and len(set(a)) == len(a) for a, b in seeds)
-
-
-def difference_of(
-    x: Sequence[np.ndarray], y: Sequence[np.ndarray], statistic: str, paired: bool, options: Options
-) -> Difference:
-    """`differences.compare`. With fewer than two runs on a task, the result is inconclusive and has no interval."""
-    if any(task.size < 2 for task in (*x, *y)):
-        estimate = interval_of(x, statistic, options)["estimate"] - interval_of(y, statistic, options)["estimate"]
-        nothing = Interval(estimate, math.nan, math.nan, options.confidence, "undefined: one run")
-        return Difference(*nothing, 1.0, "inconclusive")
-    return compare(
-        list(x), list(y), statistic, paired, options.confidence, resamples=options.resamples, seed=options.seed
-    )
-
-
-def improvement_of(x: Sequence[np.ndarray], y: Sequence[np.ndarray], options: Options) -> dict[str, Any] | None:
-    """The probability of improvement with its interval, or None with fewer than two runs on a task."""
-    if any(task.size < 2 for task in (*x, *y)):
-        return None
-    return improvement_interval(list(x), list(y), options.confidence)._asdict()
-
-
-def corrected(rows: Sequence[dict[str, Any]], differences: Sequence[Difference]) -> list[dict[str, Any]]:
-    """Adds the differences of one family to its rows, with p-values and verdicts corrected by Holm's method."""
-    return [
-        {
-            **row,
-            "difference": Interval(*d[:5])._asdict(),
-            "p_value": d.p_value,
-            "p_holm": c.p_value,
-            "verdict": c.verdict,
-        }
-        for row, d, c in zip(rows, differences, correct(differences))
-    ]

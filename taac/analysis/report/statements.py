@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from taac.analysis.report.curves import MOST_POINTS
-from taac.analysis.report.diverged import LEAVE_OUT, WORST
+from taac.analysis.report.scores import LEAVE_OUT, WORST
 
 
 def statements(content: dict[str, Any]) -> list[dict[str, str]]:
@@ -26,18 +26,30 @@ def statements(content: dict[str, Any]) -> list[dict[str, str]]:
         "probability 0.7 of solved), a 95% interval of the mean covers only 0.62 or 0.83 of the time, and one of the "
         "interquartile mean 0.62 or 0.78. If returns are very skewed (lognormal), one of the mean covers 0.88 to 0.91. Do not "
         "trust the intervals there. If all runs are equal, or there is only one, there is no interval.",
-        "Verdicts": "A verdict follows from the interval of the difference, never from whether two intervals overlap. The "
-        "difference is the mean of X minus the mean of Y, by Welch's t, or by Student's t on differences by seed if both "
-        "methods have the same seeds"
-        + ("" if options["paired"] else " (not used here: --nopaired)")
-        + f". The verdict is better or worse if the interval excludes 0 at {level} after Holm's correction for the "
-        f"{len(content['pairs'])} pairs of all tasks, else inconclusive. Inconclusive does not mean equal.",
+        "Verdicts": f"{family_told(content)} A verdict needs two tests. The first is Welch's t"
+        + (", here on the differences of runs with equal seeds (--paired)," if options["paired"] else "")
+        + f" with Bonferroni's correction: intervals have confidence 1 - {1 - options['confidence']:.2g} / m for m comparisons. "
+        "All of them then hold together. The second is a permutation test, which keeps its level for any distribution of "
+        "returns, for the pair alone and for all pairs of the family at once. Where it does not find what Welch's interval "
+        "excludes 0 for, the interval is extended to 0. So the verdict is better or worse if and only if the interval excludes "
+        f"0. Three seeds of each are too few for that; with --paired, five are. {_bounded(content)}Inconclusive does not mean "
+        "equal: the column 'would find' has the smallest true difference that as many runs, spread as these are, would find "
+        "with a power of 0.8. It is empty where so few runs find nothing. The error rates were simulated "
+        "(docs/statistics.md).",
+        "Effects": "Hedges' g: the difference of means divided by the standard deviation of single runs, with the correction for "
+        "few runs. For a pair that is compared by ranks, 2 P(X > Y) - 1.",
+        "Ranks": "The place of a method by its mean, or over tasks by its IQM. Its interval reaches from 1 + (methods with a "
+        "verdict of being better) to the number of methods - (those with one of being worse). It agrees with the verdicts, and "
+        "all of these intervals hold together. There are none with --baseline.",
+        "Tasks": "Tasks are treated as fixed. A result over tasks is about these tasks and says nothing about others.",
+        "Tuning": _tuning(content),
         "Probability of improvement": "The probability that a run of X scores more than a run of Y, with ties counted half "
-        "(Mann-Whitney's U / mn), with Newcombe's score interval. It is not a test; the verdict is.",
+        "(Mann-Whitney's U / mn), with Newcombe's score interval for this pair alone. It is not a test; the verdict is. For a "
+        "pair that is compared by ranks, the interval is that of the verdict.",
         "Over tasks": "Scores are normalised, (y - y0) / (y1 - y0), by the listed anchors. The interquartile mean is over the "
         "middle half of all runs of all tasks. The median is over the tasks' means. The optimality gap is the mean of "
-        "max(1 - score, 0). All tasks have equal weight. Differences of the interquartile mean are a family of their own for "
-        "Holm's correction.",
+        "max(1 - score, 0). All tasks have equal weight. Anchors decide what a score says: where a "
+        "random policy is far below a policy that does nothing, doing nothing scores well (MountainCarContinuous: 0.27).",
         "Performance profiles": "The fraction of runs with a normalised score above each threshold, with a Clopper-Pearson "
         "interval at each threshold.",
         "Learning curves": f"The mean over the runs of a method with a pointwise {level} interval (Student's t; cut to [0, 1] "
@@ -59,20 +71,53 @@ def _step(options: dict[str, Any]) -> str:
     if options["at_step"] is not None:
         return f"All tasks are compared at step {options['at_step']}, as requested (--at_step)."
     return (
-        "Each task is compared at one step: the last evaluation of the finished run that ended first or, if no run is "
+        "Evaluations of different runs belong together if they were due at the same step, a multiple of the interval between "
+        "evaluations or the end of the run, even if one came some steps later. "
+        "Each task is compared at one such step: the last evaluation of the finished run that ended first or, if no run is "
         "finished, the last step that all runs have reached."
     )
+
+
+def family_told(content: dict[str, Any]) -> str:
+    """Says what was compared, by which test, and for how many comparisons it is corrected."""
+    family, options = content["family"], content["options"]
+    kind = "every two methods" if options["baseline"] is None else f"every method with {options['baseline']}"
+    level = 1 - options["confidence"]
+    return (
+        f"{family['final']} comparisons of final returns ({kind}, on each task and over tasks) are one family, and "
+        f"{family['area']} of areas under the curve are another. Within each, the probability of any wrong verdict is at most "
+        f"{level:.2g} if no method differs; in both together, {2 * level:.2g}. All pairs are compared "
+        + ("by seed, by Student's t of differences" if options["paired"] else "unpaired, by Welch's t")
+        + " and a permutation test."
+    )
+
+
+def _bounded(content: dict[str, Any]) -> str:
+    bounded = [f"{task['task']} {task['bounds']}" for task in content["tasks"] if task["bounds"]]
+    if not bounded:
+        return ""
+    return (
+        f"Returns have bounds on {', '.join(bounded)}. Where all returns of a pair are at a bound, the test is Fisher's exact "
+        "test and the interval is Newcombe's, from Clopper-Pearson's. "
+    )
+
+
+def _tuning(content: dict[str, Any]) -> str:
+    told = "; ".join(f"{method}: {text}" for method, text in content["tuning"].items())
+    return f"What each method's settings were chosen for, by create_experiment.tuning. {told}."
 
 
 def _diverged(policy: str | float) -> str:
     if policy == LEAVE_OUT:
         return "Left out, as requested (--diverged leave_out), which flatters methods that have them."
-    score = (
-        "the lowest return of any evaluation of any run on its task, or as the anchor y0 if that is lower"
-        if policy == WORST
-        else f"{policy:g}, as requested (--diverged)"
-    )
+    if policy == WORST:
+        return (
+            "A run that diverged (a return, or a number in training, was no longer finite) by the compared step ranks below all "
+            "others, tied with others that did. A pair with one is compared by ranks, and its verdict is about P(X > Y). Means, "
+            "other summaries and curves are of the runs that did not diverge; the number of those that did stands beside them. "
+            "In performance profiles they are above no threshold."
+        )
     return (
         "A run that diverged (a return, or a number in training, was no longer finite) keeps its evaluations from before and "
-        f"counts from then on as {score}. Leaving it out would flatter its method."
+        f"counts from then on as {policy:g}, as requested (--diverged). Leaving it out would flatter its method."
     )

@@ -12,7 +12,7 @@ from taac.analysis.untrusted_text import csv_cell
 
 CSV_COLUMNS = (
     "block", "task", "method", "versus", "measure", "statistic", "runs", "estimate", "low", "high", "confidence",
-    "interval", "paired", "p_holm", "verdict",
+    "interval", "diverged", "effect", "p", "p_permutation", "p_adjusted", "would_find", "verdict",
 )  # fmt: skip
 MEASURES = {"final": "final return", "area": "area under the curve"}
 
@@ -38,13 +38,16 @@ def markdown(content: dict[str, Any], figures: Sequence[str]) -> str:
     lines = ["# Comparison", ""]
     lines += [
         f"Brackets are {options['confidence']:.0%} intervals. A number without an interval is one whose spread the runs do not "
-        "show. A verdict follows from the interval of the difference, corrected by Holm's method for the number of pairs in its "
-        "table. Overlapping intervals of two methods say nothing.",
+        "show. Intervals of differences hold together, and a verdict is given if and only if one excludes 0. Overlapping "
+        "intervals of two methods say nothing.",
+        "",
+        content["family_told"],
         "",
     ]
     lines += ["## Warnings", "", *([f"- {text}" for text in content["warnings"]] or ["None."]), ""]
     for task in content["tasks"]:
-        lines += _task(task, [pair for pair in content["pairs"] if pair["task"] == task["task"]])
+        of = [[p for p in content[name] if p["task"] == task["task"]] for name in ("pairs", "area_pairs")]
+        lines += _task(task, *of)
     lines += _over_tasks(content["over_tasks"])
     lines += ["## How these numbers were made", ""]
     lines += [*(f"- **{statement['about']}.** {statement['text']}" for statement in content["statements"]), ""]
@@ -67,17 +70,23 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in cells] + [""]
 
 
-def _task(task: dict[str, Any], pairs: Sequence[dict[str, Any]]) -> list[str]:
+def _task(task: dict[str, Any], pairs: Sequence[dict[str, Any]], areas: Sequence[dict[str, Any]]) -> list[str]:
     lines = [f"## {task['task']}", ""]
     lines += [f"At step {task['step']}. Final return: the mean of the last {task['evaluations']} evaluation(s).", ""]
-    head = ["method", "seeds", *(f"{name}, {s}" for name in MEASURES.values() for s in ("mean", "IQM"))]
+    of = [f"{name}, {s}" for name in MEASURES.values() for s in ("mean", "IQM")]
+    head = ["method", "seeds", "diverged", "rank", *of]
     rows = [
-        [m["method"], m["runs"], *(with_interval(m[measure][s]) for measure in MEASURES for s in ("mean", "iqm"))]
+        [
+            *(m["method"], m["runs"], m["diverged"], with_interval(m.get("rank"))),
+            *(with_interval(m[measure][s]) for measure in MEASURES for s in ("mean", "iqm")),
+        ]
         for m in task["methods"]
     ]
     lines += _table(head, rows)
     if pairs:
         lines += ["Differences of mean final returns:", "", *_pairs(pairs)]
+    if areas:
+        lines += ["Differences of mean areas under the curve:", "", *_pairs(areas)]
     lines += [
         f"Repetition at the end of training: acting greedily in the last {task['evaluations']} evaluation(s), and exploring "
         "(mean of the rollout/ summaries since the evaluation before those):",
@@ -94,18 +103,20 @@ def _task(task: dict[str, Any], pairs: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _pairs(pairs: Sequence[dict[str, Any]]) -> list[str]:
-    head = ["X", "Y", "X - Y", "by seed", "p (Holm)", "P(X > Y)", "verdict on X"]
+    head = ["X", "Y", "verdict on X", "X - Y", "p, corrected", "P(X > Y)", "effect", "would find", "diverged X, Y"]
     return _table(
         head,
         [
             [
                 p["x"],
                 p["y"],
-                with_interval(p["difference"]),
-                "paired" if p["paired"] else "unpaired",
-                number(p["p_holm"]),
-                with_interval(p.get("improvement")),
                 p["verdict"],
+                with_interval(p["difference"]),
+                number(p["p_adjusted"]),
+                with_interval(p["improvement"]),
+                number(p["effect"]),
+                number(p["detectable"]),
+                ", ".join(map(str, p["diverged"])) if any(p["diverged"]) else "0",
             ]
             for p in pairs
         ],
@@ -119,11 +130,17 @@ def _over_tasks(block: dict[str, Any]) -> list[str]:
     else:
         lines += [f"Normalised scores, (y - y0) / (y1 - y0), over {len(block['tasks'])} tasks:", ""]
         for measure, name in MEASURES.items():
-            head = ["method", *(f"{name}, {s}" for s in ("IQM", "median", "mean", "optimality gap"))]
-            rows = [[m["method"], *map(with_interval, m[measure].values())] for m in block["methods"] if m[measure]]
+            head = ["method", "diverged", "rank", *(f"{name}, {s}" for s in ("IQM", "median", "mean", "optimality gap"))]
+            rows = [
+                [m["method"], m["diverged"], with_interval(m.get("rank")), *map(with_interval, m[measure].values())]
+                for m in block["methods"]
+                if m[measure]
+            ]
             lines += _table(head, rows) if rows else []
         if block["pairs"]:
             lines += ["Differences of the IQM of final scores:", "", *_pairs(block["pairs"])]
+        if block["area_pairs"]:
+            lines += ["Differences of the IQM of areas under the curve:", "", *_pairs(block["area_pairs"])]
     if block["left_out"]:
         lines += [f"Left out because they have no anchors: {', '.join(block['left_out'])}.", ""]
     if block["anchors"]:
@@ -159,22 +176,29 @@ def _rows(content: dict[str, Any]) -> Iterator[dict[str, Any]]:
             for measure, found in measures.items():
                 about = {"block": "task", "task": task["task"], "method": m["method"], "measure": measure}
                 for statistic in (s for s in found if s != "runs"):
-                    yield {**about, "statistic": statistic, "runs": found["runs"], **_interval(found[statistic])}
+                    counts = {"runs": found["runs"], "diverged": m["diverged"]}
+                    yield {**about, "statistic": statistic, **counts, **_interval(found[statistic])}
     block = content["over_tasks"]
     for m in block["methods"]:
         for measure in MEASURES:
             for statistic, found in (m[measure] or {}).items():
                 about = {"block": "over tasks", "method": m["method"], "measure": measure}
-                yield {**about, "statistic": statistic, **_interval(found)}
-    for where, pairs, statistic in (("pair", content["pairs"], "mean"), ("pair over tasks", block["pairs"], "iqm")):
+                yield {**about, "statistic": statistic, "diverged": m["diverged"], **_interval(found)}
+    for where, measure, pairs, statistic in (
+        ("pair", "final", content["pairs"], "mean"),
+        ("pair", "area", content["area_pairs"], "mean"),
+        ("pair over tasks", "final", block["pairs"], "iqm"),
+        ("pair over tasks", "area", block["area_pairs"], "iqm"),
+    ):
         for p in pairs:
             about = {"block": where, "task": p.get("task", ""), "method": p["x"], "versus": p["y"]}
             yield {
-                **about, "measure": "difference of final", "statistic": statistic, **_interval(p["difference"]),
-                "paired": p["paired"], "p_holm": p["p_holm"], "verdict": p["verdict"],
+                **about, "measure": f"difference of {measure}", "statistic": statistic, **_interval(p["difference"]),
+                "diverged": sum(p["diverged"]), "effect": p["effect"], "p": p["p_value"],
+                "p_permutation": p["p_permutation"], "p_adjusted": p["p_adjusted"], "would_find": p["detectable"],
+                "verdict": p["verdict"],
             }  # fmt: skip
-            if "improvement" in p:
-                yield {**about, "measure": "probability of improvement", **_interval(p["improvement"])}
+            yield {**about, "measure": f"probability of improvement of {measure}", **_interval(p["improvement"])}
     for i in block["improvement"]:
         about = {"block": "pair over tasks", "method": i["x"], "versus": i["y"]}
         yield {**about, "measure": "probability of improvement", **_interval(i["improvement"])}

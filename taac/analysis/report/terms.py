@@ -10,10 +10,27 @@ _TERMS: tuple[tuple[str, tuple[str, ...], str], ...] = (
         "out, so that a few failed or lucky runs do not decide.",
     ),
     (
-        "Holm", (),
-        "Holm's correction. Of many comparisons some look like a difference by chance. p-values are enlarged so that, if "
-        "no method differed, any wrong verdict among all of them would be as rare as promised. The smallest p-value is "
-        "multiplied by the number of comparisons, the next by one less, and so on.",
+        "Bonferroni", (),
+        "Bonferroni's correction. Of many comparisons some look like a difference by chance. With m of them, each interval "
+        "has confidence 1 - 0.05 / m instead of 0.95, so that all of them hold together in 95% of reports.",
+    ),
+    (
+        "permutation test", ("permutation tests",),
+        "If two methods do not differ, their runs may change places. The test counts how many of these exchanges look as "
+        "different as the runs do. It is right for few runs and for returns of any distribution.",
+    ),
+    (
+        "Fisher's exact test", (),
+        "The permutation test for solved or not.",
+    ),
+    (
+        "Hedges' g", (),
+        "The difference in standard deviations of a single run, corrected for few runs. 0.8 is often called large; in "
+        "reinforcement learning 3 is not rare.",
+    ),
+    (
+        "rank", (),
+        "The place of a method, 1 for the best. Its interval contains every place that agrees with the verdicts.",
     ),
     (
         "Welch", (),

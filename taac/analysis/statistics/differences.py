@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from taac.analysis.statistics import intervals
-from taac.analysis.statistics.intervals import Interval
+from taac.analysis.statistics.intervals import Interval, Spread
 from taac.analysis.statistics.quantiles import check_confidence, student_p_value, student_quantile
 from taac.analysis.statistics.scores import LINEAR, STATISTICS, Tasks, as_tasks, prepare
 from taac.errors import TaacError
@@ -31,6 +31,7 @@ class Difference(NamedTuple):
     method: str
     p_value: float  # two-sided, for no difference; 1 if undefined
     verdict: str  # on X: "better", "worse" or "inconclusive"
+    spread: Spread | None = None  # of the estimate, for a t interval; None without one
 
 
 def compare(
@@ -107,8 +108,10 @@ def compare(
         spread, method = intervals.bootstrap_spread(evaluate, runs, resamples, seed), f"{kind} bootstrap t"
     estimate = float(function(xs) - function(ys))
     interval = intervals.student_interval(estimate, spread, intervals.magnitude([*xs, *ys]), confidence, method)
-    p_value = 1.0 if math.isnan(interval.low) else student_p_value(estimate / spread.error, spread.df)
-    return Difference(*interval, p_value, _verdict(interval, less_is_better=statistic == "optimality_gap"))
+    if math.isnan(interval.low):
+        return Difference(*interval, 1.0, "inconclusive")
+    p_value = student_p_value(estimate / spread.error, spread.df)
+    return Difference(*interval, p_value, _verdict(interval, less_is_better=statistic == "optimality_gap"), spread)
 
 
 def holm(p_values: ArrayLike) -> np.ndarray:

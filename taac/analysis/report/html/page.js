@@ -19,6 +19,8 @@ function valueCell(found) {
   cell.title = [estimate, low === null ? "" : `[${low}, ${high}]`, found.method ?? ""].filter(String).join("  ");
   return cell;
 }
+const numberCell = (value) => el("td", { class: "value", "data-estimate": value }, value === null ? "–" : number(value));
+const rankCell = (rank) => valueCell(rank ?? null); // known if all pairs were compared
 const cell = (text, name = "") => el("td", name ? { class: name } : {}, text === null ? "–" : String(text));
 const rowHead = (...content) => el("th", { scope: "row" }, ...content);
 const methodHead = (method) => rowHead(swatch(indexOf(method)), method);
@@ -103,13 +105,15 @@ function warnings() {
   section("warnings", "Warnings", items);
 }
 
-const PAIR = ["verdict on X", "X − Y", "p (Holm)", "P(X > Y)", "by seed"];
+const PAIR = ["verdict on X", "X − Y", "p, corrected", "P(X > Y)", "effect", "would find", "diverged X, Y"];
 const pairCells = (pair) => [
   verdictCell(pair.verdict),
   valueCell(pair.difference),
-  el("td", { class: "value", "data-estimate": pair.p_holm }, number(pair.p_holm)),
-  ...("improvement" in pair ? [valueCell(pair.improvement)] : []),
-  cell(pair.paired ? "paired" : "unpaired"),
+  el("td", { class: "value", "data-estimate": pair.p_adjusted }, number(pair.p_adjusted)),
+  valueCell(pair.improvement),
+  numberCell(pair.effect),
+  numberCell(pair.detectable),
+  cell(pair.diverged.some((n) => n) ? pair.diverged.join(", ") : "0"),
 ];
 
 const MOST_PAIRS = 30; // in one table
@@ -135,19 +139,20 @@ function pairsTables(id, caption, head, pairs, rowOf) {
 }
 
 function verdicts() {
-  const caption = "Differences of mean final returns, for every two methods on each task";
   const row = (p) => [rowHead(p.task), cell(p.x, "name"), cell(p.y, "name"), ...pairCells(p)];
+  const tables = (id, what, pairs) => (pairs.length ? pairsTables(id, `Differences of mean ${what}`, ["task", "X", "Y", ...PAIR], pairs, row) : []);
+  const areas = tables("area-pairs", "areas under the curve", report.area_pairs);
   section("verdicts", "Verdicts", ...(report.pairs.length
-    ? pairsTables("pairs", caption, ["task", "X", "Y", ...PAIR], report.pairs, row)
+    ? [el("p", {}, report.family_told), ...tables("pairs", "final returns", report.pairs), ...(areas.length ? [el("details", {}, el("summary", {}, "areas under the curve"), ...areas)] : [])]
     : [el("p", {}, "There is only one method, so nothing to compare.")]));
 }
 
 function scores() {
   const parts = report.tasks.map((task) => {
     const rows = task.methods.map((m) => [
-      methodHead(m.method), cell(m.runs), ...Object.keys(MEASURES).flatMap((k) => [valueCell(m[k].mean), valueCell(m[k].iqm)]),
+      methodHead(m.method), cell(m.diverged ? `${m.runs}, ${m.diverged} diverged` : m.runs), rankCell(m.rank), ...Object.keys(MEASURES).flatMap((k) => [valueCell(m[k].mean), valueCell(m[k].iqm)]),
     ]);
-    const names = ["method", "seeds", ...Object.values(MEASURES).flatMap((name) => [`${name}, mean`, `${name}, IQM`])];
+    const names = ["method", "seeds", "rank", ...Object.values(MEASURES).flatMap((name) => [`${name}, mean`, `${name}, IQM`])];
     const at = `At step ${number(task.step)}; final returns are means of the last ${task.evaluations} evaluation(s)`;
     return [el("h3", {}, task.task), table(at, names, rows, { class: "scores", "data-task": task.task })];
   });
@@ -186,14 +191,18 @@ function overTasks() {
   else parts.push(el("p", {}, `Normalised scores, (y − y0) / (y1 − y0), on ${block.tasks.join(", ")}.`));
   for (const [measure, name] of Object.entries(MEASURES)) {
     const known = block.methods.filter((m) => m[measure]);
-    const rows = known.map((m) => [methodHead(m.method), ...Object.keys(STATISTICS).map((s) => valueCell(m[measure][s]))]);
-    const names = ["method", ...Object.values(STATISTICS)];
+    const rows = known.map((m) => [methodHead(m.method), cell(m.diverged), rankCell(m.rank), ...Object.keys(STATISTICS).map((s) => valueCell(m[measure][s]))]);
+    const names = ["method", "diverged runs", "rank", ...Object.values(STATISTICS)];
     if (rows.length) parts.push(table(`Normalised ${name}, over tasks`, names, rows, { class: `over-${measure}` }));
   }
   if (block.pairs.length) {
     const row = (p) => [rowHead(p.x), cell(p.y, "name"), ...pairCells(p)];
-    const head = ["X", "Y", ...PAIR.filter((n) => n !== "P(X > Y)")];
+    const head = ["X", "Y", ...PAIR];
     parts.push(...pairsTables("iqm-pairs", "Differences of the IQM of final scores", head, block.pairs, row));
+    if (block.area_pairs.length) {
+      const tables = pairsTables("iqm-area-pairs", "Differences of the IQM of areas under the curve", head, block.area_pairs, row);
+      parts.push(el("details", {}, el("summary", {}, "areas under the curve"), ...tables));
+    }
   }
   if (block.curves) parts.push(el("h3", {}, "IQM against steps"), el("div", { class: "panels" }, iqmCurves(block.curves)));
   if (block.profiles) parts.push(el("h3", {}, "Performance profiles"), el("div", { class: "panels" }, profiles(block.profiles)));

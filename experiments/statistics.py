@@ -1,0 +1,254 @@
+"""How often the verdicts of `taac report` are wrong, and how often they find a difference: simulations.
+
+`python -m experiments.statistics` prints the tables of docs/statistics.md; it takes some minutes on one core. `--quick` takes a
+tenth of the trials. Runs are drawn from distributions that returns have; the code is the report's
+(`taac.analysis.statistics.families`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from taac.analysis.statistics import families
+from taac.analysis.statistics.differences import holm
+from taac.analysis.statistics.families import DIVERGED, Comparison
+from taac.analysis.statistics.power import seeds_needed
+from taac.analysis.statistics.quantiles import student_p_value
+
+Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
+LEVEL = 0.05
+RUNS = (3, 4, 5, 10)
+
+
+def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    return rng.normal(size=shape)
+
+
+def _unequal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Normal, with a spread of 3 in every other method; shape is [..., methods, runs]."""
+    spread = np.where(np.arange(shape[-2]) % 2, 1.0, 3.0)
+    return rng.normal(size=shape) * spread[:, None]
+
+
+def _lognormal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    return rng.lognormal(sigma=0.75, size=shape)
+
+
+def _two_peaks(chance: float) -> Draw:
+    """Solved or not, with a little noise."""
+    return lambda rng, shape: (rng.random(shape) < chance) + 0.02 * rng.normal(size=shape)
+
+
+def _solved(chance: float) -> Draw:
+    return lambda rng, shape: (rng.random(shape) < chance).astype(float)
+
+
+def _success_rate(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """The fraction of 20 evaluation episodes that were solved, by runs of unequal skill: often exactly 1."""
+    return rng.binomial(20, rng.beta(2, 0.5, size=shape)) / 20
+
+
+def _tied(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    return np.round(rng.normal(size=shape))
+
+
+def _some_diverged(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    return np.where(rng.random(shape) < 0.2, DIVERGED, rng.normal(size=shape))
+
+
+def _first(of_first: Draw, of_others: Draw) -> Draw:
+    """The first method's runs from one distribution, those of the others from another."""
+
+    def draw(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        scores = of_others(rng, shape)
+        scores[..., 0, :] = of_first(rng, shape)[..., 0, :]
+        return scores
+
+    return draw
+
+
+def _shifted(draw: Draw, shift: float) -> Draw:
+    return lambda rng, shape: draw(rng, shape) + shift
+
+
+KINDS: dict[str, Draw] = {
+    "normal": _normal,
+    "normal, spreads 1 and 3": _unequal,
+    "lognormal": _lognormal,
+    "two peaks, half": _two_peaks(0.5),
+    "two peaks, 0.8": _two_peaks(0.8),
+    "solved or not, half": _solved(0.5),
+    "success rates": _success_rate,
+    "ties": _tied,
+    "a fifth diverged": _some_diverged,
+}
+DIFFERENT: dict[str, Draw] = {
+    "normal, 1.5 sd": _first(_shifted(_normal, 1.5), _normal),
+    "normal, 3 sd": _first(_shifted(_normal, 3.0), _normal),
+    "two peaks, 1 lower": _first(_shifted(_two_peaks(0.5), -1.0), _two_peaks(0.5)),
+    "solved in 0.95 and 0.05": _first(_solved(0.95), _solved(0.05)),
+    "3 sd, a fifth of the worse diverged": _first(_shifted(_normal, 3.0), _some_diverged),
+}
+BOUNDS = dict.fromkeys(("solved or not, half", "success rates", "solved in 0.95 and 0.05"), (0.0, 1.0))
+
+
+class Family(NamedTuple):
+    """Which comparisons a report makes."""
+
+    name: str
+    methods: int
+    tasks: int
+    baseline: bool
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        if self.baseline:
+            return [(i, 0) for i in range(1, self.methods)]
+        return list(itertools.combinations(range(self.methods), 2))
+
+
+FAMILIES = (
+    Family("2 methods, 1 task", 2, 1, False),
+    Family("3 methods, 3 tasks, all pairs", 3, 3, False),
+    Family("13 methods, 1 task, all pairs", 13, 1, False),
+    Family("13 methods, 4 tasks, a baseline", 13, 4, True),
+)
+
+
+class Rates(NamedTuple):
+    """By Welch's t with Holm's method and no permutation test, and by the report's procedure."""
+
+    welch_wrong: float  # families with a verdict on methods that do not differ
+    wrong: float
+    welch_found: float  # the mean fraction of the pairs that differ with a verdict; NaN if none do
+    found: float
+
+
+def simulate(
+    draw: Draw,
+    family: Family,
+    runs: int,
+    trials: int,
+    seed: int = 0,
+    different: bool = False,
+    bounds: tuple[float, float] | None = None,
+) -> Rates:
+    """Draws families of runs and counts verdicts.
+
+    Args:
+        draw: scores `[trials, tasks, methods, runs]`.
+        different: whether the first method differs from the others; else no method differs from another.
+    """
+    rng = np.random.default_rng(seed)
+    due = np.array([different and 0 in pair for pair in family.pairs] * family.tasks)
+    counts = np.zeros((2, 2, trials))
+    for trial, scores in enumerate(draw(rng, (trials, family.tasks, family.methods, runs))):
+        for row, made in enumerate(_verdicts(scores, family, bounds)):
+            counts[0, row, trial] = made[~due].any()
+            counts[1, row, trial] = made[due].mean() if different else np.nan
+    return Rates(*counts.mean(-1).ravel().tolist())
+
+
+def _verdicts(scores: np.ndarray, family: Family, bounds) -> tuple[np.ndarray, np.ndarray]:
+    """Which pairs `[tasks * pairs]` of one family `[tasks, methods, runs]` get a verdict by Welch and Holm, and by the report."""
+    welch = _welch_p_values(scores, family)
+    by_holm = holm(welch) < LEVEL
+    count = welch.size
+    candidates = welch * count < LEVEL
+    diverged = bool(np.isneginf(scores).any())
+    if not (diverged or candidates.any() or (bounds is not None and _apart(scores, bounds))):
+        return by_holm, candidates  # the report would find nothing: spare its permutation tests
+    tasks = {str(t): {str(m): runs for m, runs in enumerate(methods)} for t, methods in enumerate(scores)}
+    comparisons, names = [], []
+    for task, methods in tasks.items():
+        for x, y in family.pairs:
+            comparisons.append(Comparison([methods[str(x)]], [methods[str(y)]], bounds=bounds, among=task))
+            names.append((str(x), str(y)))
+    found = families.verdicts(comparisons, tasks, names)
+    return by_holm, np.array([v.difference.verdict != "inconclusive" for v in found])
+
+
+def _apart(scores: np.ndarray, bounds: tuple[float, float]) -> bool:
+    """Whether one method may be at one bound in all runs and another at the other."""
+    return any(bool((scores == bound).all(-1).any()) for bound in bounds)
+
+
+def _welch_p_values(scores: np.ndarray, family: Family) -> np.ndarray:
+    """Welch's p-values `[tasks * pairs]`; 0 for different means without spread; diverged runs left out, as they often are."""
+    known = np.isfinite(scores)
+    count = known.sum(-1)
+    values = np.where(known, scores, 0.0)
+    with np.errstate(all="ignore"):
+        mean = values.sum(-1) / count
+        variance = np.where(known, (values - mean[..., None]) ** 2, 0).sum(-1) / (count - 1) / count
+    found = []
+    for task in range(scores.shape[0]):
+        for i, j in family.pairs:
+            a, b = variance[task, i], variance[task, j]
+            difference = mean[task, i] - mean[task, j]
+            if min(count[task, i], count[task, j]) < 2 or np.isnan(difference):
+                found.append(1.0)
+            elif a + b <= 1e-24:
+                found.append(float(abs(difference) < 1e-12))
+            else:
+                df = (a + b) ** 2 / (a**2 / (count[task, i] - 1) + b**2 / (count[task, j] - 1))
+                found.append(student_p_value(difference / np.sqrt(a + b), df))
+    return np.array(found)
+
+
+# --- Tables ---------------------------------------------------------------------------------------
+
+
+def tables(trials: int) -> str:
+    """The tables of docs/statistics.md."""
+    parts = []
+    for family in FAMILIES:
+        comparisons = len(family.pairs) * family.tasks
+        fewer = trials if comparisons == 1 else trials // 10  # where permutation tests are needed in every family
+        errors, power = [], []
+        for name, draw in KINDS.items():
+            count = fewer if draw is _some_diverged else trials
+            of = [simulate(draw, family, runs, count, bounds=BOUNDS.get(name)) for runs in RUNS]
+            errors.append([name, *(f"{r.welch_wrong:.3f} {r.wrong:.3f}" for r in of)])
+        for name, draw in DIFFERENT.items():
+            of = [simulate(draw, family, runs, fewer, different=True, bounds=BOUNDS.get(name)) for runs in RUNS]
+            power.append([name, *(f"{r.welch_found:.2f} {r.found:.2f}" for r in of)])
+            if comparisons > 1 and not family.baseline:
+                errors.append([f"{name}, the others", *(f"{r.welch_wrong:.3f} {r.wrong:.3f}" for r in of)])
+        head = [f"{runs} seeds" for runs in RUNS]
+        some = f", {fewer} where runs diverged or methods differ" if fewer < trials else ""
+        parts.append(f"**{family.name}**: {comparisons} comparison(s), {trials} families for each number{some}.\n")
+        parts.append(_table(["wrong verdicts", *head], errors))
+        parts.append(_table(["found", *head], power))
+    return "\n".join(parts)
+
+
+def seeds_table() -> str:
+    """The seeds that each method needs for a power of 0.8, by effect and number of comparisons."""
+    counts = (1, 3, 6, 12, 48, 312)
+    rows = [
+        [f"{effect:g}", *(str(seeds_needed(effect, LEVEL, m)) for m in counts)] for effect in (0.5, 1, 1.5, 2, 3, 4)
+    ]
+    return _table(["difference in sd", *(f"{m} comparison{'s' if m > 1 else ''}" for m in counts)], rows)
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows]) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trials", type=int, default=1000, help="families for each number; a tenth where it is slow")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the trials")
+    given = parser.parse_args()
+    print(tables(given.trials // 10 if given.quick else given.trials))
+    print(seeds_table())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Matches evaluations of different runs by the step at which they were due.
+
+An evaluation is due when a multiple of `Trainer.evaluation_interval`, or the end of the run, is reached or passed. A method
+that repeats an action inside the environment passes it by some steps: it is evaluated at 1002 instead of 1000. Evaluations
+that were due at the same step belong together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from taac.analysis.readers.comparable import grouped
+from taac.analysis.readers.run_records import Record
+
+TOLERANCE = 0.05  # without a known interval: the part of the distance between evaluations by which they may be late
+
+
+def match(records: Sequence[Record]) -> tuple[list[Record], list[str]]:
+    """Returns the records with a column `due`, and a sentence for each method with evaluations later than they were due."""
+    matched: dict[str, Record] = {}
+    for _, group in grouped(records, lambda r: r.task).items():
+        known = {r.folder: due_steps(r.steps, _number(r, "evaluation_interval"), _number(r, "num_env_steps")) for r in group}
+        others = [due for due in known.values() if due is not None]
+        for r in group:
+            due = known[r.folder]
+            if due is None:
+                due = nearest(r.steps, others or [o.steps for o in group])
+            matched[r.folder] = r._replace(evaluations={**r.evaluations, "due": due})
+    found = [matched[r.folder] for r in records]
+    late: dict[tuple[str, str], int] = {}
+    for r in found:
+        if r.steps.size:
+            key = (str(r.task), r.method)
+            late[key] = max(late.get(key, 0), int(np.abs(r.steps - r.due).max()))
+    return found, [
+        f"{method} on {task}: evaluations up to {by} step(s) after they were due count as those of the step they were due at"
+        for (task, method), by in sorted(late.items())
+        if by
+    ]
+
+
+def due_steps(steps: np.ndarray, interval: int | None, budget: int | None) -> np.ndarray | None:
+    """The steps `[n]` at which evaluations at `steps` were due: the multiple of the interval that was reached, or the end.
+
+    None if the interval is unknown. An evaluation keeps its own step where another one was due at the same.
+    """
+    if interval is None:
+        return None
+    due = steps // interval * interval
+    if budget is not None:
+        due = np.where((steps >= budget) & (due < budget), budget, due)
+    return _distinct(steps, np.where(due == 0, steps, due))
+
+
+def nearest(steps: np.ndarray, others: Sequence[np.ndarray]) -> np.ndarray:
+    """Steps moved to the nearest evaluation of other runs, if it is not after them and `TOLERANCE` of their distance before.
+
+    Of several such runs, the one whose evaluations came first counts.
+    """
+    if steps.size < 2:
+        return steps
+    most = TOLERANCE * float(np.median(np.diff(steps)))
+    due = steps.copy()
+    for other in others:
+        if other.size:
+            before = other[np.clip(np.searchsorted(other, steps, "right") - 1, 0, None)]
+            due = np.where((before <= steps) & (steps - before <= most), np.minimum(due, before), due)
+    return _distinct(steps, due)
+
+
+def _distinct(steps: np.ndarray, due: np.ndarray) -> np.ndarray:
+    repeated = np.zeros(due.size, dtype=bool)
+    repeated[1:] = due[1:] <= due[:-1]
+    return np.where(repeated, steps, due)
+
+
+def _number(record: Record, name: str) -> int | None:
+    """A whole number above 0 that a run bound, or None."""
+    text = record.settings.get(f"Trainer.{name}", "")
+    value = float(text) if re.fullmatch(r"\d{1,15}(\.\d{0,15})?(e\+?\d{1,2})?", text) else 0.0
+    return int(value) if 1 <= value < 1e15 and value == int(value) else None

@@ -1,0 +1,97 @@
+"""The lowest and highest possible return of each task: from `--bounds`, the runs' own task file, or the anchors."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from taac.analysis.readers.run_records import RETURN_BOUNDS
+from taac.analysis.report.anchors import Anchor
+from taac.analysis.report.scores import Scores
+from taac.errors import TaacError
+
+Range = tuple[float, float]
+
+
+class Bounds(NamedTuple):
+    """Ranges of returns by task."""
+
+    by_task: Mapping[str, Range]
+
+    def of(self, task: str) -> Range | None:
+        return self.by_task.get(task)
+
+
+def read(
+    given: Sequence[str], scales: Mapping[str, Anchor], scores: Mapping[str, Mapping[str, Scores]], warnings: list[str]
+) -> Bounds:
+    """The bounds of every task that has some. Appends to `warnings` which declared bounds are not used.
+
+    Args:
+        given: "LOW,HIGH" for all tasks, "TASK=LOW,HIGH" for one, or "none". They win over what task files declare
+            (`create_experiment.return_bounds`), and that over the anchors.
+
+    Raises:
+        TaacError: a text is none of these, or names a task without runs.
+    """
+    everywhere, by_task, ignored = None, {}, False
+    for text in given:
+        task, _, limits = text.rpartition("=")
+        if text == "none":
+            ignored = True
+        elif not task:
+            everywhere = _range(limits, text)
+        elif task in scores:
+            by_task[task] = _range(limits, text)
+        else:
+            raise TaacError(f"--bounds {text}: there are no runs on {task}; there are on {', '.join(scores)}")
+    found = {}
+    for task, methods in scores.items():
+        asked = by_task.get(task, everywhere)
+        declared = None if ignored or asked else _declared(task, methods, scales, warnings)
+        if asked or declared:
+            found[task] = asked or declared
+    return Bounds({task: limits for task, limits in found.items() if limits})
+
+
+def _range(text: str, flag: str) -> Range:
+    try:
+        low, high = (float(part) for part in text.split(","))
+    except ValueError:
+        low = high = math.nan
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise TaacError(
+            f"--bounds {flag} is no range; pass the lowest and highest possible return as 0,1, or for one task as "
+            "FetchReach-v4=0,1, or none"
+        )
+    return low, high
+
+
+def _declared(
+    task: str, methods: Mapping[str, Scores], scales: Mapping[str, Anchor], warnings: list[str]
+) -> Range | None:
+    texts = {r.statements.get(RETURN_BOUNDS, "None") for of in methods.values() for r in of.records}
+    limits = _parsed(next(iter(texts))) if len(texts) == 1 else None
+    if len(texts) > 1:
+        warnings.append(f"runs on {task} declare different {RETURN_BOUNDS}, so none are used")
+    if limits is None and task in scales:
+        limits = scales[task].bounds
+    outside = limits and [
+        v for of in methods.values() for v in of.final if math.isfinite(v) and not limits[0] <= v <= limits[1]
+    ]
+    if outside:
+        warnings.append(f"a return of {outside[0]:g} on {task} is outside of the declared bounds {limits}, so they are not used")
+        return None
+    return limits
+
+
+def _parsed(text: str) -> Range | None:
+    """The bounds of a run's own binding, or None if it is no range of numbers."""
+    try:
+        low, high = ast.literal_eval(text[:200])
+        low, high = float(low), float(high)
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError, OverflowError):
+        return None
+    return (low, high) if -math.inf < low < high < math.inf else None

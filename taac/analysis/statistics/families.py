@@ -1,0 +1,271 @@
+"""Verdicts on many comparisons at once, with simultaneous intervals that agree with them.
+
+A verdict needs two tests, each corrected for all comparisons of the family:
+
+- Welch's t, by Bonferroni: each of m intervals has confidence `1 - (1 - confidence) / m`, so that all of them hold together.
+- A permutation test (`taac.analysis.statistics.permutations`), which keeps its level for scores that end in one of two
+  places, are skewed, tied or bounded, where Welch's t does not. It has to find the pair by itself, and among all pairs of the
+  family at once.
+
+Where the permutation test does not find a difference that Welch's interval excludes 0 for, the interval is extended to 0.
+A verdict is "better" or "worse" if and only if the interval excludes 0. Intervals that do not differ from Welch's are
+Welch's. Holm's method would make a few more verdicts than Bonferroni's, but has no intervals that agree with it.
+
+Two kinds of comparison leave Welch's t:
+
+- If runs of X or Y diverged, means say nothing. The scores are then replaced by their ranks among both, with diverged runs
+  tied at the lowest, and the estimate is P(X > Y) - 1/2, from -1/2 to 1/2. `N (P(X > Y) - 1/2)` is the difference of mean
+  ranks of N runs.
+- If all scores are at one of two bounds (solved or not), the permutation test is Fisher's exact test, and the interval is that
+  of `differences.compare` with bounds.
+
+Source: Lachin, Controlled Clinical Trials 1999 (worst rank).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from taac.analysis.statistics import permutations, power
+from taac.analysis.statistics.differences import Difference, compare
+from taac.analysis.statistics.intervals import NO_SPREAD
+from taac.analysis.statistics.quantiles import check_confidence
+from taac.analysis.statistics.scores import STATISTICS, Tasks
+from taac.errors import TaacError
+
+DIVERGED = -math.inf  # the score of a diverged run
+MEANS, RANKS = "means", "ranks"
+EXTENDED = "extended to 0 by the permutation test"
+
+
+class Comparison(NamedTuple):
+    """Two methods on one task, or over tasks. Scores are `[runs]` for each task; a diverged run has `DIVERGED`."""
+
+    x: Tasks
+    y: Tasks
+    statistic: str = "mean"  # or "iqm"
+    bounds: tuple[float, float] | None = None  # the lowest and highest possible score
+    among: str | None = None  # the task whose other methods take part in the joint permutation test; None for none
+
+
+class Verdict(NamedTuple):
+    """A verdict on X, with all that it rests on."""
+
+    difference: Difference  # corrected: `p_value` too
+    compares: str  # "means": of scores; "ranks": P(X > Y) - 1/2
+    p_value: float  # of Welch's t, or of Fisher's test, for this comparison alone
+    p_permutation: float  # for this comparison alone; 1 if there is none
+    effect: float  # Hedges' g, or 2 P(X > Y) - 1 for ranks; NaN if undefined
+    detectable: float | None  # of an inconclusive one: the least difference found with a power of 0.8, in the estimate's unit
+
+
+def verdicts(
+    comparisons: Sequence[Comparison],
+    methods: Mapping[str, Mapping[str, np.ndarray]] | None = None,
+    names: Sequence[tuple[str, str]] = (),
+    paired: bool = False,
+    confidence: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> list[Verdict]:
+    """Verdicts on a family of comparisons. If no methods differ, the probability of any wrong verdict is at most 1 - confidence.
+
+    Args:
+        methods: for the joint permutation test: the scores `[runs]` of all methods, by task. Without it, the permutation test
+            of each pair is corrected by Bonferroni.
+        names: the methods (X, Y) of each comparison, which are keys of `methods`.
+        paired: run i of X and run i of Y are partners, and their differences are the sample.
+
+    Raises:
+        TaacError: partners are not as many; also as in `differences.compare`.
+    """
+    check_confidence(confidence)
+    family = len(comparisons)
+    if not family:
+        return []
+    level = 1 - confidence
+    for c in comparisons if paired else ():
+        if [task.size for task in c.x] != [task.size for task in c.y]:
+            raise TaacError(f"pairs need as many runs of X as of Y, got {[t.size for t in c.x]} and {[t.size for t in c.y]}")
+    found = []
+    for c, p, p_family in zip(comparisons, *permutation_p_values(comparisons, methods, names, paired, seed)):
+        base, compares = _base(c, paired, 1 - level / family, resamples, seed)
+        exact = base.spread is None and _enough(c)  # Fisher's test, or no spread: no Welch's t
+        p_value, p_welch = (p, 0.0) if exact else (base.p_value, base.p_value)
+        found.append(_verdict(c, _Tested(base, compares, p_value, p_welch, p, p_family), family, level, paired))
+    return found
+
+
+def permutation_p_values(
+    comparisons: Sequence[Comparison],
+    methods: Mapping[str, Mapping[str, np.ndarray]] | None = None,
+    names: Sequence[tuple[str, str]] = (),
+    paired: bool = False,
+    seed: int = 0,
+) -> tuple[list[float], list[float]]:
+    """The p-values of the permutation test: of each comparison alone, and corrected for the family. Args: as `verdicts`."""
+    alone = [permutation_p_value(c, paired, seed) for c in comparisons]
+    corrected = [min(1.0, len(comparisons) * p) for p in alone]
+    if methods is not None and not paired and len(comparisons) > 1:  # one is tested exactly
+        for at, p in _joint(comparisons, methods, names, seed).items():
+            corrected[at] = max(alone[at], p)
+    return alone, corrected
+
+
+class _Tested(NamedTuple):
+    """A comparison with the results of both tests."""
+
+    base: Difference  # with an interval that is corrected for the family
+    compares: str
+    p_value: float  # alone
+    p_welch: float  # alone; 0 where Welch's t is not used
+    p_permutation: float  # alone
+    p_family: float  # of the permutation test, corrected for the family
+
+
+def _joint(
+    comparisons: Sequence[Comparison],
+    methods: Mapping[str, Mapping[str, np.ndarray]],
+    names: Sequence[tuple[str, str]],
+    seed: int,
+) -> dict[int, float]:
+    """The joint permutation test's p-values by number of comparison, corrected for those that it does not cover."""
+    groups: list[permutations.Group] = []
+    numbers: list[list[tuple[int, int]]] = []  # for each group: its pairs that count, and their numbers as comparisons
+    for task, runs in methods.items():
+        at = [i for i, c in enumerate(comparisons) if c.among == task and _enough(c)]
+        whole = [i for i in at if not has_diverged(comparisons[i])]
+        scores = {m: r for m, r in runs.items() if r.size >= 2}
+        if whole:
+            groups.append(_group({m: r for m, r in scores.items() if np.isfinite(r).all()}, [names[i] for i in whole]))
+            numbers.append(list(enumerate(whole)))
+        if len(whole) < len(at):
+            # All pairs, or those with a diverged run, which have more evidence for having it, would be held to exchanges
+            # that move it elsewhere.
+            ranks = midranks(np.concatenate(list(scores.values())))
+            parts = np.split(ranks, np.cumsum([r.size for r in scores.values()])[:-1])
+            groups.append(_group(dict(zip(scores, parts)), [names[i] for i in at]))
+            numbers.append([(j, i) for j, i in enumerate(at) if i not in whole])
+    covered = sum(map(len, numbers))
+    share = len(comparisons) / covered if covered else 1.0
+    found = permutations.joint(groups, seed)
+    return {i: min(1.0, share * float(ps[j])) for ps, of in zip(found, numbers) for j, i in of}
+
+
+def _group(scores: Mapping[str, np.ndarray], pairs: Sequence[tuple[str, str]]) -> permutations.Group:
+    where = {method: i for i, method in enumerate(scores)}
+    return permutations.Group(list(scores.values()), [(where[x], where[y]) for x, y in pairs])
+
+
+# --- One comparison -------------------------------------------------------------------------------
+
+
+def has_diverged(c: Comparison) -> bool:
+    """Whether a run of either method diverged."""
+    return any(np.isneginf(task).any() for task in (*c.x, *c.y))
+
+
+def _enough(c: Comparison) -> bool:
+    return all(task.size >= 2 for task in (*c.x, *c.y))
+
+
+def midranks(scores: np.ndarray) -> np.ndarray:
+    """Ranks from 1, where equal scores have the mean of theirs."""
+    _, number = np.unique(scores, return_inverse=True)
+    counts = np.bincount(number)
+    return (np.cumsum(counts) - (counts - 1) / 2)[number]
+
+
+def _ranked(c: Comparison) -> Comparison:
+    """Scores as midranks among the runs of both methods, divided by their number and with mean 1/2 taken away.
+
+    The difference of the means is then P(X > Y) - 1/2.
+    """
+    xs, ys = [], []
+    for a, b in zip(c.x, c.y):
+        ranks = midranks(np.concatenate([a, b])) / (a.size + b.size)
+        xs.append(ranks[: a.size])
+        ys.append(ranks[a.size :])
+    return c._replace(x=xs, y=ys, statistic="mean", bounds=None)
+
+
+def permutation_p_value(c: Comparison, paired: bool = False, seed: int = 0) -> float:
+    """The p-value of one comparison by exchanges of its own runs; 1 with a single run somewhere."""
+    if not _enough(c):
+        return 1.0
+    if has_diverged(c):
+        c = _ranked(c)
+    if len(c.x) > 1:
+        return permutations.over_tasks(c.x, c.y, STATISTICS[c.statistic], paired, seed)
+    if paired:
+        return permutations.paired_samples(c.x[0] - c.y[0], seed)
+    return permutations.two_samples(c.x[0], c.y[0], seed)
+
+
+def at_bounds(c: Comparison) -> bool:
+    """Whether all scores are at one of the two bounds."""
+    return c.bounds is not None and all(np.isin(task, c.bounds).all() for task in (*c.x, *c.y))
+
+
+def _base(c: Comparison, paired: bool, confidence: float, resamples: int, seed: int) -> tuple[Difference, str]:
+    """The comparison by Welch's t or by bounds, and what it compares. Its spread is None where Welch's t has none."""
+    if not _enough(c):
+        finite = [[task[np.isfinite(task)] for task in tasks] for tasks in (c.x, c.y)]
+        known = all(task.size for tasks in finite for task in tasks)
+        estimate = float(STATISTICS[c.statistic](finite[0]) - STATISTICS[c.statistic](finite[1])) if known else math.nan
+        return Difference(estimate, math.nan, math.nan, confidence, "undefined: one run", 1.0, "inconclusive"), MEANS
+    if has_diverged(c):
+        of = _ranked(c)
+        found = compare(of.x, of.y, "mean", paired, confidence)
+        return _within(found, -0.5, 0.5), RANKS
+    if c.statistic == "mean" and len(c.x) == 1 and not paired and at_bounds(c):
+        return compare(c.x, c.y, bounds=c.bounds, confidence=confidence), MEANS
+    found = compare(c.x, c.y, c.statistic, paired, confidence, resamples=resamples, seed=seed)
+    if c.bounds is not None:
+        found = _within(found, c.bounds[0] - c.bounds[1], c.bounds[1] - c.bounds[0])
+    return found, MEANS
+
+
+def _within(found: Difference, least: float, most: float) -> Difference:
+    """A difference with its interval cut to what is possible; its coverage does not change."""
+    if math.isnan(found.low):
+        return found
+    estimate = min(max(found.estimate, least), most)
+    return found._replace(estimate=estimate, low=max(found.low, least), high=min(found.high, most))
+
+
+def _verdict(c: Comparison, of: _Tested, family: int, level: float, paired: bool) -> Verdict:
+    """Puts both tests together: p-values corrected, the interval extended to 0 where the permutation test found nothing."""
+    base = of.base
+    p = max(min(1.0, family * of.p_welch), of.p_family)
+    undefined = math.isnan(base.low)
+    if not undefined and p > level and (base.low > 0 or base.high < 0):
+        base = base._replace(low=min(base.low, 0.0), high=max(base.high, 0.0), method=f"{base.method}, {EXTENDED}")
+    found = p <= level if undefined else base.low > 0 or base.high < 0
+    if not found:
+        p = max(p, math.nextafter(level, 1))  # Fisher's test with an interval that holds 0
+    word = ("better" if base.estimate > 0 else "worse") if found else "inconclusive"
+    if undefined and found:
+        base = base._replace(method=f"{NO_SPREAD}; the verdict is the permutation test's")
+    effect = math.nan
+    if of.compares == RANKS:
+        effect = 2 * base.estimate
+    elif len(c.x) == 1:
+        effect = power.hedges_g(c.x[0], c.y[0])
+    detectable = None if found else _detectable(c, of, level, family, paired)
+    return Verdict(base._replace(p_value=p, verdict=word), of.compares, of.p_value, of.p_permutation, effect, detectable)
+
+
+def _detectable(c: Comparison, of: _Tested, level: float, family: int, paired: bool) -> float | None:
+    """The least difference that is found with a power of 0.8 by as many runs with this spread, or None if there is none."""
+    spread = of.base.spread
+    runs = [(a.size, b.size) for a, b in zip(c.x, c.y)]
+    least = 2.0 ** (1 - runs[0][0]) if paired else permutations.smallest_p_value(*runs[0])
+    if spread is None or not spread.error or (len(runs) == 1 and least > level):
+        return None
+    difference = power.detectable_shift(spread.df, level / family) * spread.error
+    return difference if of.compares == MEANS or difference < 0.5 else None

@@ -1,0 +1,110 @@
+"""What a number of seeds can find: power of a comparison, the seeds that it needs, and standardised effects.
+
+All of it is for Welch's t of normal scores. Scores with two peaks need more seeds.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+
+from taac.analysis.statistics.permutations import smallest_p_value
+from taac.analysis.statistics.quantiles import student_quantile
+from taac.errors import TaacError
+
+POWER = 0.8  # the usual aim: a difference of that size is found in 4 of 5 studies
+MOST_SEEDS = 10_000
+_POINTS = 100  # of a quadrature; power is then good to 0.001
+_erf = np.vectorize(math.erf, otypes=[float])
+
+
+def power(shift: float, df: float, level: float) -> float:
+    """The probability that `|t|` exceeds its two-sided critical value, if the true difference is `shift` standard errors.
+
+    That of the noncentral t: `E[Phi(shift - c S) + Phi(-shift - c S)]`, where `S^2` is chi-square with `df` degrees of freedom,
+    divided by them.
+    """
+    critical = student_quantile(1 - level, df)
+    s, weight = _chi(df)
+    return float((weight * (_normal(shift - critical * s) + _normal(-shift - critical * s))).sum())
+
+
+def detectable_shift(df: float, level: float, aim: float = POWER) -> float:
+    """The true difference, in standard errors, that is found with the power `aim`. Good to a percent."""
+    if not level < aim < 1:
+        raise TaacError(f"the power must be above the level {level} and below 1, got {aim}")
+    return _shift(round(df, 1) if df < 30 else round(df), level, aim)
+
+
+@lru_cache(maxsize=4096)
+def _shift(df: float, level: float, aim: float) -> float:
+    low, high = 0.0, 1.0
+    while power(high, df, level) < aim:
+        high *= 2
+    while high - low > 1e-4 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if power(middle, df, level) >= aim else (middle, high)
+    return high
+
+
+def seeds_needed(effect: float, level: float = 0.05, comparisons: int = 1, aim: float = POWER) -> int:
+    """The number of runs of each of two methods with which a difference of `effect` standard deviations is found.
+
+    Args:
+        level: of the family.
+        comparisons: how many it has. Welch's t is corrected for them by Bonferroni.
+
+    Raises:
+        TaacError: the effect is not above 0, or needs more than `MOST_SEEDS` runs.
+    """
+    if not effect > 0:
+        raise TaacError(f"the effect must be above 0 standard deviations, got {effect}")
+    low, high = 1, 2
+    while not _enough(high, effect, level, comparisons, aim):
+        low, high = high, 2 * high
+        if high > MOST_SEEDS:
+            raise TaacError(f"an effect of {effect} standard deviations needs more than {MOST_SEEDS} seeds")
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _enough(middle, effect, level, comparisons, aim) else (middle, high)
+    return high
+
+
+def _enough(runs: int, effect: float, level: float, comparisons: int, aim: float) -> bool:
+    if smallest_p_value(runs, runs) > level:
+        return False
+    return power(effect * math.sqrt(runs / 2), 2 * runs - 2, level / comparisons) >= aim
+
+
+def hedges_g(x: np.ndarray, y: np.ndarray) -> float:
+    """The difference of the means of X `[m]` and Y `[n]` in standard deviations, with the correction for few runs.
+
+    `g = (1 - 3 / (4 (m + n - 2) - 1)) (mean x - mean y) / sqrt((s_x^2 + s_y^2) / 2)`. NaN with fewer than two runs, or without
+    any spread.
+
+    Source: Hedges, Journal of Educational Statistics 1981; the mean variance because spreads may differ (Bonett, Psychological
+    Methods 2008).
+    """
+    if min(x.size, y.size) < 2:
+        return math.nan
+    spread = math.sqrt((x.var(ddof=1) + y.var(ddof=1)) / 2)
+    if spread <= 1e-12 * max(float(np.abs(x).max()), float(np.abs(y).max())):
+        return math.nan
+    return float((1 - 3 / (4 * (x.size + y.size - 2) - 1)) * (x.mean() - y.mean()) / spread)
+
+
+@lru_cache(maxsize=1024)
+def _chi(df: float) -> tuple[np.ndarray, np.ndarray]:
+    """Points of `sqrt(chi-square / df)` and their weights, which add to 1."""
+    wide = 8 / math.sqrt(2 * df)
+    edges = np.linspace(max(0.0, 1 - wide), 1 + wide, _POINTS + 1)
+    s = (edges[1:] + edges[:-1]) / 2
+    density = (df - 1) * np.log(s) - df * s * s / 2
+    weight = np.exp(density - density.max())
+    return s, weight / weight.sum()
+
+
+def _normal(x: np.ndarray) -> np.ndarray:
+    return (1 + _erf(x / math.sqrt(2))) / 2

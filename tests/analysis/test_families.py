@@ -1,0 +1,312 @@
+"""Families of verdicts: exact tests by hand, intervals that agree, error rates and power by simulation."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from experiments import statistics as experiment
+from taac.analysis.statistics import permutations, power, welch
+from taac.analysis.statistics.differences import compare
+from taac.analysis.statistics.families import DIVERGED, EXTENDED, RANKS, Comparison, midranks, verdicts
+from taac.analysis.statistics.quantiles import student_p_value
+from taac.analysis.statistics.scores import STATISTICS
+from taac.errors import TaacError
+
+PROPERTY = settings(max_examples=40, deadline=None, derandomize=True)
+runs = st.lists(st.integers(-8, 8).map(lambda i: i / 4), min_size=2, max_size=5).map(np.array)
+
+
+def family(tasks, pairs, bounds=None, **options):
+    """The verdicts of pairs of methods on every task, by (task, x, y)."""
+    names = [(task, x, y) for task in tasks for x, y in pairs]
+    comparisons = [Comparison([tasks[t][x]], [tasks[t][y]], bounds=bounds, among=t) for t, x, y in names]
+    return dict(zip(names, verdicts(comparisons, tasks, [name[1:] for name in names], **options)))
+
+
+def one(x, y, bounds=None, **options):
+    """The verdict on one comparison."""
+    x, y = np.array(x, dtype=float), np.array(y, dtype=float)
+    return family({"T": {"x": x, "y": y}}, [("x", "y")], bounds, **options)["T", "x", "y"]
+
+
+# --- Permutation tests ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("m, n", [(5, 5), (4, 6), (3, 3), (10, 10)])
+def test_solved_or_not_is_fishers_exact_test(m, n):
+    for a, b in itertools.product(range(0, m + 1, 2), range(0, n + 1, 2)):
+        x, y = (np.arange(m) < a).astype(float), (np.arange(n) < b).astype(float)
+        chance = {k: math.comb(m, k) * math.comb(n, a + b - k) / math.comb(m + n, a + b) for k in range(min(m, a + b) + 1)}
+        # Two-sided: the tables whose rates differ as much.
+        expected = sum(p for k, p in chance.items() if abs(k / m - (a + b - k) / n) >= abs(a / m - b / n) - 1e-9)
+        exact = math.comb(m + n, m) <= permutations.MOST
+        tolerance = {"rel": 1e-9} if exact else {"abs": 4 * math.sqrt(expected / permutations.DRAWS) + 2e-4}
+        if m == n:  # with unequal numbers Welch's t orders some tables differently
+            assert permutations.two_samples(x, y) == pytest.approx(expected, **tolerance)
+
+
+def test_four_of_four_against_none_by_hand():
+    # 2 of (8 choose 4) = 70 arrangements; of six runs 2 of 20.
+    assert permutations.two_samples(np.ones(4), np.zeros(4)) == 2 / 70 == permutations.smallest_p_value(4, 4)
+    assert permutations.smallest_p_value(3, 3) == 0.1 and permutations.smallest_p_value(1, 1) == 1
+
+
+@PROPERTY
+@given(runs, runs)
+def test_the_test_of_two_samples_counts_all_exchanges(x, y):
+    pool = np.concatenate([x, y])
+
+    def evidence(of_x):
+        a, b = pool[list(of_x)], np.delete(pool, list(of_x))
+        return float(welch.welch_evidence(welch.moments(a), welch.moments(b)))
+
+    given_evidence = evidence(range(x.size))
+    found = [evidence(c) for c in itertools.combinations(range(pool.size), x.size)]
+    expected = np.mean([e >= given_evidence * (1 - 1e-9) for e in found])
+    assert permutations.two_samples(x, y) == pytest.approx(expected)
+
+
+def test_evidence_is_welchs_t():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=6) + 2, 3 * rng.normal(size=4)
+    d = compare([x], [y])
+    evidence = float(welch.welch_evidence(welch.moments(x), welch.moments(y)))
+    assert evidence == pytest.approx(float(welch.evidence(abs(d.estimate) / d.spread.error, d.spread.df)))
+    # A normal deviate with that p-value: Wallace's approximation is good to some percent.
+    t = abs(d.estimate) / d.spread.error
+    assert math.erfc(evidence / math.sqrt(2)) == pytest.approx(student_p_value(t, d.spread.df), rel=0.05)
+
+
+def test_pairs_change_signs():
+    # All five differences positive: 2 of 2^5. Four of one sign and the least of the other: by enumeration.
+    assert permutations.paired_samples(np.array([1.0, 2, 3, 4, 5])) == 2 / 32
+    d = np.array([1.0, -0.5, 2.0])
+    t = [abs(np.mean(s * d)) / np.std(s * d, ddof=1) for s in itertools.product([1, -1], repeat=3)]
+    assert permutations.paired_samples(d) == np.mean([v >= t[0] - 1e-9 for v in t])
+    assert permutations.paired_samples(np.random.default_rng(0).normal(size=20) + 1) < 0.01
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_over_tasks_runs_change_places_within_tasks(paired):
+    x, y = [np.array([1.0, 2]), np.array([50.0, 60])], [np.array([0.0, 0.5]), np.array([10.0, 20])]
+    p = permutations.over_tasks(x, y, STATISTICS["mean"], paired)
+    # 2 of (4 choose 2)^2 arrangements, or of 2^4 swaps of partners, have as large a difference.
+    assert p == pytest.approx(2 / (16 if paired else 36), abs=0.01)
+
+
+def test_the_joint_test_of_one_pair_is_that_of_two_samples():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=5) + 1.5, rng.normal(size=5)
+    (p,) = permutations.joint([permutations.Group([x, y], [(0, 1)])])
+    assert p[0] == pytest.approx(permutations.two_samples(x, y), abs=0.006)
+
+
+def test_the_joint_test_goes_on_with_what_is_left():
+    """Nine tasks on which all of X is above all of Y: each alone has p = 0.0079, and nine times that is above 0.05."""
+    rng = np.random.default_rng(0)
+    tasks = [permutations.Group([20 + rng.normal(size=5), rng.normal(size=5)], [(0, 1)]) for _ in range(9)]
+    p = np.concatenate(permutations.joint(tasks))
+    assert (p < 0.05).all() and p.max() > 0.0079 * 0.9
+    # What does not differ stays, and is not smaller than what has more evidence.
+    p = np.concatenate(permutations.joint([*tasks, permutations.Group([rng.normal(size=5) for _ in range(2)], [(0, 1)])]))
+    assert (p[:9] < 0.05).all() and p[9] > 0.1
+
+
+# --- Verdicts and intervals -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seeds, verdict", [(3, "inconclusive"), (4, "better"), (5, "better"), (10, "better")])
+@pytest.mark.parametrize("bounds", [(0.0, 1.0), None])
+def test_all_against_none_is_a_verdict_from_four_seeds_on(seeds, verdict, bounds):
+    v = one(np.ones(seeds), np.zeros(seeds), bounds)
+    back = one(np.zeros(seeds), np.ones(seeds), bounds)
+    assert v.difference.verdict == verdict
+    assert back.difference.verdict == verdict.replace("better", "worse")
+    assert v.difference.p_value == pytest.approx(2 / math.comb(2 * seeds, seeds), abs=3e-4)
+    if bounds:
+        assert (v.difference.low > 0) == (verdict == "better") and v.difference.high == 1
+    else:
+        assert math.isnan(v.difference.low)
+
+
+def test_five_solved_against_one_is_found_and_against_two_is_not():
+    solved = lambda k: (np.arange(5) < k).astype(float)  # noqa: E731
+    # Fisher: 12 of 252; (5 choose 5)(5 choose 2) + its mirror = 20 of 120 for five against two.
+    assert one(solved(5), solved(1), (0, 1)).difference.verdict == "better"
+    assert one(solved(5), solved(1), (0, 1)).difference.p_value == pytest.approx(12 / 252)
+    assert one(solved(5), solved(2), (0, 1)).difference.verdict == "inconclusive"
+
+
+def test_rates_of_95_against_5_percent_are_found_as_fishers_test_finds_them():
+    # (5, 0), (4, 0) and (5, 1) of five: 0.7738^2 + 2 0.7738 0.2036 = 0.914.
+    chance = [math.comb(5, k) * 0.95**k * 0.05 ** (5 - k) for k in range(6)]
+    found = 0.0
+    for a, b in itertools.product(range(6), repeat=2):
+        x, y = ((np.arange(5) < k).astype(float) for k in (a, b))
+        found += chance[a] * chance[5 - b] * (one(x, y, (0, 1)).difference.verdict == "better")
+    assert found == pytest.approx(0.914, abs=0.001)
+
+
+@PROPERTY
+@given(st.lists(runs.filter(lambda r: r.size > 2), min_size=2, max_size=4), st.booleans(), st.integers(0, 3))
+def test_an_interval_excludes_0_if_and_only_if_there_is_a_verdict(methods, bounded, offset):
+    scores = {str(i): r + 2 * offset * (i == 0) for i, r in enumerate(methods)}
+    bounds = (-2.0, 8.0) if bounded else None
+    for v in family({"T": scores}, list(itertools.combinations(scores, 2)), bounds).values():
+        d = v.difference
+        if not math.isnan(d.low):
+            assert d.low <= d.estimate <= d.high
+            assert (d.verdict == "better") == (d.low > 0) and (d.verdict == "worse") == (d.high < 0)
+        assert (d.verdict != "inconclusive") == (d.p_value <= 0.05)
+
+
+def test_intervals_are_welchs_for_the_whole_family():
+    rng = np.random.default_rng(1)
+    scores = {name: rng.normal(size=6) + shift for name, shift in (("a", 0), ("b", 0.2), ("c", 6))}
+    found = family({"T": scores}, [("a", "b"), ("a", "c"), ("b", "c")])
+    for (_, x, y), v in found.items():
+        expected = compare([scores[x]], [scores[y]], confidence=1 - 0.05 / 3)
+        assert v.difference[:4] == expected[:4] and v.p_value == expected.p_value
+    assert [v.difference.verdict for v in found.values()] == ["inconclusive", "worse", "worse"]
+
+
+def test_what_only_welch_finds_has_an_interval_that_ends_at_0():
+    """Three runs on either side, with little noise: t is 60, and one exchange in ten looks like it."""
+    v = one([1.0, 1.01, 0.99], [0.0, 0.01, -0.02])
+    assert v.p_value < 1e-4 and v.p_permutation == pytest.approx(0.1)
+    assert v.difference.verdict == "inconclusive" and v.difference.low == 0 and v.difference.high > 1
+    assert v.difference.method.endswith(EXTENDED) and v.detectable is None
+
+
+def test_pairs_by_seed_use_one_test_and_need_six():
+    y = np.array([0.0, 100, 200, 300, 400, 500])
+    v = one(y + [1, 1.1, 0.9, 1, 1.05, 0.95], y, paired=True)
+    assert v.difference.verdict == "better" and v.p_permutation == 2 / 64 and v.difference.method == "paired t"
+    assert one((y + [1, 1.1, 0.9, 1, 1.05, 0.95])[:5], y[:5], paired=True).difference.verdict == "inconclusive"
+
+
+# --- Diverged runs --------------------------------------------------------------------------------
+
+
+def test_midranks_by_hand():
+    assert midranks(np.array([3.0, DIVERGED, 3.0, 7.0, DIVERGED])).tolist() == [3.5, 1.5, 3.5, 5, 1.5]
+
+
+def test_a_diverged_run_ranks_below_all_and_leaves_the_power():
+    v = one([5, 6, 7, 8, 9.0], [DIVERGED, 1, 2, 3, 4])
+    assert v.compares == RANKS and v.difference.verdict == "better" and v.effect == pytest.approx(1)
+    assert v.difference.estimate == pytest.approx(0.5) and v.difference.high <= 0.5  # P(X > Y) - 1/2
+    # Ranks 6..10 against 1..5: t = 5 / sqrt(2 * 2.5 / 5) = 5 with 8 degrees of freedom.
+    assert v.p_value == pytest.approx(student_p_value(5.0, 8)) and v.p_permutation == pytest.approx(2 / 252)
+
+
+def test_methods_that_all_diverged_are_equal_and_worse_than_others():
+    gone = np.full(5, DIVERGED)
+    assert one(gone, gone).difference.verdict == "inconclusive"
+    assert one([1, 2, 3, 4, 5.0], gone).difference.verdict == "better"
+    assert one(np.full(5, 3.0), gone).difference.verdict == "better"
+
+
+def test_the_power_with_a_diverged_run_is_not_that_of_an_imputed_return():
+    rng = np.random.default_rng(0)
+    found = []
+    for _ in range(60):
+        x, y = 4 + rng.normal(size=10), rng.normal(size=10)
+        y[0] = DIVERGED
+        found.append(one(x, y).difference.verdict == "better")
+    assert np.mean(found) > 0.95
+
+
+def test_an_unrelated_method_changes_no_estimate():
+    scores = {"x": np.array([5.0, 6, 7, 8, 9]), "y": np.array([DIVERGED, 6.5, 2, 3, 4])}
+    alone = family({"T": scores}, [("x", "y")])["T", "x", "y"]
+    more = family({"T": {**scores, "bad": np.full(5, -1e6), "gone": np.full(5, DIVERGED)}}, [("x", "y")])["T", "x", "y"]
+    assert alone[1:5] == more[1:5] and alone.difference.estimate == more.difference.estimate
+
+
+# --- Error rates: python -m experiments.statistics has more ----------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["two peaks, half", "success rates", "lognormal", "normal, spreads 1 and 3"])
+def test_families_err_at_most_at_the_stated_rate(kind):
+    """3 methods on 3 tasks with 3 and 5 seeds. Of two peaks, Welch's t with Holm's method errs in a fifth at 3 seeds."""
+    all_pairs = experiment.FAMILIES[1]
+    for runs, highest in ((3, 0.0), (5, 0.08)):
+        rates = experiment.simulate(experiment.KINDS[kind], all_pairs, runs, 150, bounds=experiment.BOUNDS.get(kind))
+        assert rates.wrong <= highest
+        if kind == "two peaks, half" and runs == 3:
+            assert rates.welch_wrong > 0.1
+
+
+def test_a_large_difference_is_found():
+    rates = experiment.simulate(experiment.DIFFERENT["normal, 3 sd"], experiment.FAMILIES[1], 5, 30, different=True)
+    assert 0.55 < rates.found <= rates.welch_found < 0.95  # 0.71 and 0.84
+    assert rates.wrong <= 0.2
+
+
+def test_the_tables_have_every_family_and_kind():
+    assert experiment.seeds_table().splitlines()[3].startswith("| 1 | 17 |")
+    assert set(experiment.BOUNDS) <= {*experiment.KINDS, *experiment.DIFFERENT}
+
+
+# --- Power and effects ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("effect, seeds", [(0.5, 64), (1.0, 17), (0.8, 26)])
+def test_seeds_needed_are_those_of_printed_tables(effect, seeds):
+    assert power.seeds_needed(effect, 0.05) == seeds  # Cohen 1988, table 2.4.1: 64, 17, 26 for a power of 0.8
+
+
+def test_seeds_needed_are_at_least_what_a_permutation_test_needs():
+    assert power.seeds_needed(50.0) == 4 == power.seeds_needed(50.0, comparisons=9)
+    assert power.seeds_needed(3.0, comparisons=9) == 6
+
+
+def test_power_without_an_effect_is_the_level():
+    for df in (1.5, 4, 30):
+        assert power.power(0.0, df, 0.05) == pytest.approx(0.05, abs=0.001)
+    shift = power.detectable_shift(8, 0.01)
+    assert power.power(shift, 8, 0.01) == pytest.approx(0.8, abs=0.001)
+
+
+def test_an_inconclusive_verdict_tells_what_it_could_have_found():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=5), rng.normal(size=5)
+    v = one(x, y)
+    d = compare([x], [y])
+    assert v.detectable == pytest.approx(power.detectable_shift(d.spread.df, 0.05) * d.spread.error)
+    assert power.power(v.detectable / d.spread.error, d.spread.df, 0.05) == pytest.approx(0.8, abs=0.01)
+    assert 1.2 < v.detectable / math.sqrt((x.var(ddof=1) + y.var(ddof=1)) / 2) < 2.4
+    assert one(x[:3], y[:3]).detectable is None
+
+
+def test_hedges_g_by_hand():
+    # Means 2 and 4; mean variance (1 + 4) / 2; 1 - 3 / (4 * 4 - 1) = 0.8.
+    g = power.hedges_g(np.array([1.0, 2, 3]), np.array([2.0, 4, 6]))
+    assert g == pytest.approx(-2 / math.sqrt(2.5) * 0.8)
+    assert math.isnan(power.hedges_g(np.ones(3), np.ones(3))) and math.isnan(power.hedges_g(np.ones(1), np.ones(3)))
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: power.seeds_needed(0.0, 0.05), "above 0"),
+        (lambda: power.seeds_needed(1e-4, 0.05), "more than 10000 seeds"),
+        (lambda: power.detectable_shift(5, 0.05, 1.0), "power must be"),
+        (lambda: verdicts([], confidence=2), "outside"),
+        (lambda: verdicts([Comparison([np.ones(2)], [np.ones(3)])], paired=True), "as many runs"),
+    ],
+)
+def test_bad_input_is_refused(call, message):
+    with pytest.raises(TaacError, match=message):
+        call()
+
+
+def test_no_comparisons_have_no_verdicts():
+    assert verdicts([]) == []
