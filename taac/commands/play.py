@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def define_flags() -> None:
     flags.define_root_dir("The folder of the run.")
     absl_flags.DEFINE_integer("num_episodes", 10, "Episodes to play.", lower_bound=1)
-    absl_flags.DEFINE_integer("seed", 0, "Seed of the environment.", lower_bound=0)
+    absl_flags.DEFINE_integer("seed", 0, "Seed of the environment.", lower_bound=0, upper_bound=2**32 - 1)
     absl_flags.DEFINE_float(
         "epsilon_greedy", 0.0, "Probability with which each choice is sampled.", lower_bound=0.0, upper_bound=1.0
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tokenize
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -12,6 +14,9 @@ from gin import config_parser
 from taac.configuration.names import short
 
 MACRO = "gin.macro"  # selector of a macro, whose scope is its name
+
+MOST_STRINGS = 1000  # that follow each other, and so are one value
+_BETWEEN = (tokenize.NL, tokenize.COMMENT)
 
 Reference = gin_config.ConfigurableReference  # `@name` or `@name()`; `%name` is `@name/gin.macro()`
 Binding = config_parser.BindingStatement
@@ -28,8 +33,21 @@ def statements(text: str, skip_unknown: bool = False) -> Iterator[Any]:
 
     Raises:
         SyntaxError, tokenize.TokenError, ValueError: bad syntax, or an unknown name. They may be raised during iteration.
+            ValueError also for a long row of strings, because gin evaluates all of them again with each.
     """
+    _check_strings(text)
     return iter(config_parser.ConfigParser(text, gin_config.ParserDelegate(skip_unknown=skip_unknown)))
+
+
+def _check_strings(text: str) -> None:
+    row = 0
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            row = row + 1 if token.type == tokenize.STRING else row if token.type in _BETWEEN else 0
+            if row > MOST_STRINGS:
+                raise ValueError(f"line {token.start[0]}: more than {MOST_STRINGS} strings follow each other; use one")
+    except (tokenize.TokenError, SyntaxError):
+        pass  # the parser says where
 
 
 # Configurables -------------------------------------------------------------------------------------------------------

@@ -75,8 +75,9 @@ def load(
     macros = config.macros
     for binding in config.bindings.values():
         _bounded(_check_writable, binding)
+    sizes: dict[str, int] = {}
     for binding in config.bindings.values():
-        _bounded(values.check_macros, binding, macros)
+        _bounded(values.check_macros, binding, macros, sizes)
     for binding in list(config.bindings.values()):
         _bounded(values.make_whole, binding, config.bindings)
     for binding in config.bindings.values():
@@ -98,7 +99,7 @@ def _read_settings(settings: Sequence[Setting], macros: Collection[str]) -> list
     return bindings
 
 
-def _bounded(check: Callable[..., None], binding: Binding, *arguments: Any) -> None:
+def _bounded(check: Callable[..., object], binding: Binding, *arguments: Any) -> None:
     try:
         check(binding, *arguments)
     except (RecursionError, MemoryError) as error:

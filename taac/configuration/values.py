@@ -17,6 +17,8 @@ from taac.configuration.macros import TASK_MACROS
 from taac.configuration.names import nearest
 from taac.errors import TaacError
 
+MOST_VALUES = 100_000  # that a bound value may hold when its macros are replaced
+
 
 def resolve(value: Any, macros: Mapping[str, Any]) -> tuple[bool, Any]:
     """Replaces the macros in a value by their values.
@@ -41,12 +43,23 @@ def resolve(value: Any, macros: Mapping[str, Any]) -> tuple[bool, Any]:
     return True, value
 
 
-def check_macros(binding: Binding, macros: Mapping[str, Any], seen: tuple[str, ...] = ()) -> None:
+def check_macros(
+    binding: Binding, macros: Mapping[str, Any], sizes: dict[str, int], seen: tuple[str, ...] = ()
+) -> int:
     """Refuses a value that refers to a macro without a value, or to a macro that is defined by itself.
+
+    Also refuses macros that stand for too much: thirty lines, each of which names the next one twice, stand for 2^30 values.
+
+    Args:
+        sizes: sizes of the macros that have been checked, to which those met here are added.
+
+    Returns:
+        The size of the value when its macros are replaced: how many values, lists and dicts it then holds.
 
     Raises:
         TaacError: names the binding's place and the nearest macro.
     """
+    size = _size(binding.value)
     for reference in gin_state.references(binding.value):
         name = gin_state.macro_of(reference)
         if name is None:
@@ -56,7 +69,18 @@ def check_macros(binding: Binding, macros: Mapping[str, Any], seen: tuple[str, .
             raise TaacError(f"{binding}: the macro '{name}' has no value{by}{nearest(name, macros)}")
         if name in seen:
             raise TaacError(f"{binding}: the macro '{name}' is defined by itself, by way of {', '.join(seen)}")
-        check_macros(binding._replace(value=macros[name]), macros, (*seen, name))
+        if name not in sizes:
+            sizes[name] = check_macros(binding._replace(value=macros[name]), macros, sizes, (*seen, name))
+        size += sizes[name]
+        if size > MOST_VALUES:
+            raise TaacError(f"{binding}: its macros stand for more than {MOST_VALUES} values")
+    return size
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, dict):
+        return 1 + sum(_size(part) for item in value.items() for part in item)
+    return 1 + sum(map(_size, value)) if isinstance(value, (list, tuple)) else 1
 
 
 def source(binding: Binding, bindings: Mapping[tuple[str, str, str], Binding]) -> Binding:

@@ -290,6 +290,23 @@ def test_wrong_type(param, words):
     refused([param], *words)
 
 
+def test_macros_that_stand_for_more_than_can_be_made():
+    """Each line of thirty doubles the value; without the bound, reading takes hours."""
+    params = ["m0 = 1", *(f"m{i + 1} = [%m{i}, %m{i}]" for i in range(30))]
+    refused([*params], "m15 = ", "its macros stand for more than 100000 values")
+    refused([f"m0 = {list(range(400))}", "m1 = [" + "%m0," * 300 + "]"], "m1 = ", "more than 100000 values")
+    build([TASK, METHOD], [*SMALL, *params[:10], "m10 = 0.9", "gamma = %m10"]).close()
+
+
+def test_a_long_row_of_strings_is_refused(tmp_path):
+    """gin would evaluate all strings so far again with each."""
+    for row in ("'x' \\\n" * 50_000 + "'y'", "(" + "'x'  # more\n" * 50_000 + ")", "\"\"" * 50_000):
+        (tmp_path / "long.gin").write_text(f"gamma = {row}\n")
+        refused([], "long.gin", "more than 1000 strings follow each other", files=[TASK, METHOD, tmp_path / "long.gin"])
+    (tmp_path / "long.gin").write_text("a = (" + "'x'\n" * 1000 + ")\nb = [" + "'x',\n" * 2000 + "]\n")
+    build([TASK, METHOD, tmp_path / "long.gin"], SMALL).close()
+
+
 def test_a_macro_that_is_defined_by_itself():
     refused(["gamma = %lam", "lam = %gamma"], "is defined by itself", "gamma", "lam")
 
