@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from absl import flags as absl_flags
 
 from taac.commands import flags
 from taac.commands.pictures import Pictures
-from taac.errors import NotTrusted, TaacError
-from taac.runs.terminal import printable, warn_user
+from taac.runs.terminal import printable
 
 if TYPE_CHECKING:
     from taac.acting.metrics import Episode
@@ -44,44 +41,17 @@ def run() -> None:
         flags.checked_path(f"--{name}", given[name].value or "")
     pictures = Pictures(given.record_file, given.film_strip, given.timeline, given.record_episodes, given.overlay)
 
-    from taac import configuration, registry
+    from taac import registry
     from taac.acting.evaluation import evaluate
-    from taac.analysis.readers import run_records
     from taac.demonstrations.episode_files import EpisodeWriter, check_new_file
-    from taac.environments.create import create_environment
-    from taac.runs import checkpoint, files
-    from taac.runs.run_folder import RunFolder
-    from taac.training import experiment
-    from taac.training.schedules import Schedules
+    from taac.training.saved_agent import load_saved
 
     if given.record_demonstrations:
         check_new_file(given.record_demonstrations)
-    folder = RunFolder(flags.root_dir())
-    if not files.check_file(folder.config):
-        raise TaacError(
-            f"{folder.path} holds no run: there is no {folder.config.name}; use the --root_dir of `taac train`"
-        )
-    if given.best and not folder.best.saved():
-        raise TaacError(
-            f"{folder.best.path} holds no agent with a best evaluation: there has been none, Trainer.save_best is False, "
-            "or an earlier version wrote the run; leave out --best to play the newest checkpoint"
-        )
-    method = run_records.method_of(folder.path, folder.read_run())
-    saved = (folder.best if given.best else folder.checkpoints).newest()
     registry.register()
-    _load(folder.config, given.trust)
-    arguments = pictures.environment_arguments
-    environment = configuration.build(lambda: create_environment(num_envs=1, asynchronous=False, **arguments))
-    if "mujoco" in sys.modules and not given.trust:
-        # MuJoCo would add it to MUJOCO_LOG.TXT in the working directory, or to what a link of that name leads to.
-        sys.modules["mujoco"].set_mju_user_warning(warn_user)
+    saved = load_saved(flags.root_dir(), given.best, given.trust, **pictures.environment_arguments)
+    environment = saved.environment
     try:
-        agent = configuration.build(
-            lambda: experiment.create_agent(environment, experiment.choose_device("cpu"), role="act")
-        )
-        checkpoint.load_into(agent, agent.own_state(saved.part("agent")), saved.path)
-        if (schedules := Schedules(agent)).values:  # it acts as it did there
-            schedules.move(saved.env_steps, saved.num_updates)
         recorder = pictures.begin(environment)
         writer = EpisodeWriter(given.record_demonstrations, environment) if given.record_demonstrations else None
 
@@ -91,10 +61,10 @@ def run() -> None:
                     watcher(time_step, alg_step)
 
         try:
-            episodes = evaluate(agent, environment, given.num_episodes, given.seed, given.epsilon_greedy, on_step)
+            episodes = evaluate(saved.agent, environment, given.num_episodes, given.seed, given.epsilon_greedy, on_step)
         finally:
             pictures.close()
-        drawn = pictures.finish(environment, method)
+        drawn = pictures.finish(environment, saved.method)
     finally:
         environment.close()
     _report(episodes, environment.name)
@@ -103,29 +73,6 @@ def run() -> None:
     if writer is not None:
         writer.save()
         print(f"{printable(writer.path)}: {writer.num_episodes} episodes, {writer.num_transitions} transitions")
-
-
-def _load(config: Path, trust: bool) -> None:
-    """Reads the configuration of a run. An own run may import what it imported when it was trained.
-
-    Raises:
-        TaacError: the configuration would run code of other packages, and neither `trust` nor a seal allows that.
-    """
-    from taac import configuration
-    from taac.runs import own
-
-    why = ""
-    if not trust:
-        try:
-            own.import_from(own.check(config.parent))
-        except own.NotOwn as error:
-            why = str(error)
-    try:
-        configuration.load([str(config.resolve())], trusted=trust or not why)
-    except NotTrusted as error:
-        raise TaacError(
-            f"{error}, from the folder that holds the modules. Runs that you train here need no --trust; this one does: {why}"
-        ) from error
 
 
 def _report(episodes: Sequence[Episode], name: str) -> None:

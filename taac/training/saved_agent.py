@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 from taac import configuration
 from taac.algorithms.agent import Agent
+from taac.analysis.readers import run_records
 from taac.environments.create import create_environment
 from taac.environments.vector_environment import VectorEnvironment
-from taac.errors import TaacError
-from taac.runs import checkpoint, files
+from taac.errors import NotTrusted, TaacError
+from taac.runs import checkpoint, files, own
 from taac.runs.run_folder import RunFolder
 from taac.runs.terminal import warn_user
 from taac.training import experiment
@@ -23,7 +24,7 @@ class SavedAgent(NamedTuple):
 
     agent: Agent  # role "act", on the CPU
     environment: VectorEnvironment  # of one environment
-    method: str | None
+    method: str
     env_steps: int  # of training, at the checkpoint
 
 
@@ -33,7 +34,7 @@ def load_saved(path: str | Path, best: bool = False, trusted: bool = False, **en
     Args:
         path: the run folder.
         best: whether to load the agent with the best evaluation.
-        trusted: whether the run's configuration may import modules.
+        trusted: whether the run's configuration may import modules. An own run may without it; see `taac.runs.own`.
         environment_arguments: of `create_environment`, in place of the run's.
 
     Raises:
@@ -49,8 +50,9 @@ def load_saved(path: str | Path, best: bool = False, trusted: bool = False, **en
             f"{folder.best.path} holds no agent with a best evaluation: there has been none, Trainer.save_best is False, "
             "or an earlier version wrote the run; leave out --best to use the newest checkpoint"
         )
+    method = run_records.method_of(folder.path, folder.read_run())
     saved = (folder.best if best else folder.checkpoints).newest()
-    configuration.load([str(folder.config.resolve())], trusted=trusted)
+    _load_configuration(folder, trusted)
     environment = configuration.build(lambda: create_environment(num_envs=1, asynchronous=False, **environment_arguments))
     if "mujoco" in sys.modules and not trusted:
         # MuJoCo would add it to MUJOCO_LOG.TXT in the working directory, or to what a link of that name leads to.
@@ -65,4 +67,24 @@ def load_saved(path: str | Path, best: bool = False, trusted: bool = False, **en
     except BaseException:
         environment.close()
         raise
-    return SavedAgent(agent, environment, folder.read_run().get("method"), saved.env_steps)
+    return SavedAgent(agent, environment, method, saved.env_steps)
+
+
+def _load_configuration(folder: RunFolder, trusted: bool) -> None:
+    """Reads the configuration of a run. An own run may import what it imported when it was trained.
+
+    Raises:
+        TaacError: the configuration would run code of other packages, and neither `trusted` nor a seal allows that.
+    """
+    why = ""
+    if not trusted:
+        try:
+            own.import_from(own.check(folder.path))
+        except own.NotOwn as error:
+            why = str(error)
+    try:
+        configuration.load([str(folder.config.resolve())], trusted=trusted or not why)
+    except NotTrusted as error:
+        raise TaacError(
+            f"{error}, from the folder that holds the modules. Runs that you train here need no --trust; this one does: {why}"
+        ) from error
