@@ -13,7 +13,8 @@ from taac.acting.metrics import Episode, EpisodeRecorder, summarize
 from taac.acting.random_numbers import EVALUATION, derived_seed, random_numbers_kept
 from taac.acting.rollout import Rollout
 from taac.algorithms.agent import Agent
-from taac.data_structures import AlgStep, TimeStep
+from taac.algorithms.algorithm import describe_failure
+from taac.data_structures import AlgStep, Nest, TimeStep
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
 from taac.pictures.video import EpisodeVideo
@@ -59,6 +60,17 @@ def evaluate(
         rollout, recorder = Rollout(environment, agent), EpisodeRecorder(environment.num_envs)
         rollout.reset(seed)
         steps = 0
+
+        def act(time_step: TimeStep, state: Nest) -> AlgStep:
+            try:
+                return agent.predict_step(time_step, state, epsilon)
+            except TaacError:
+                raise
+            except Exception as error:
+                raise TaacError(
+                    f"{type(agent.algorithm).__name__}.predict_step failed in an evaluation: {describe_failure(error)}"
+                ) from error
+
         while sum(shares) > 0:
             steps += 1
             if steps > max_steps:
@@ -67,7 +79,7 @@ def evaluate(
                     f"{sum(shares)} of {num_episodes} episodes have not ended; set create_environment.max_episode_steps, "
                     "or raise Trainer.max_evaluation_steps"
                 )
-            step = rollout.step(lambda t, s: agent.predict_step(t, s, epsilon))
+            step = rollout.step(act)
             if on_step is not None:
                 on_step(step.time_step, step.alg_step)
             for index, episode in recorder.add(*step):

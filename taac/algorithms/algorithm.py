@@ -14,6 +14,7 @@ checkpoints, the gradient step and summaries belong to other parts. In short, on
 from __future__ import annotations
 
 import copy
+import traceback
 from fractions import Fraction
 from typing import Any
 
@@ -23,6 +24,8 @@ import torch.nn as nn
 from taac import nest, specs
 from taac.data_structures import FIRST, AlgStep, Experience, LossInfo, Nest, TimeStep
 from taac.errors import TaacError
+
+_FRAMES = 2  # on which acting is tried: one could hide that a step returns a single action
 
 
 class BoundAsItsBase:
@@ -57,19 +60,19 @@ class Algorithm(BoundAsItsBase, nn.Module):
 
     def initial_state(self, batch_size: int) -> Nest:
         """Returns the state at the first frame of an episode, leaves `[batch_size, ...]`; `()` if there is none."""
-        raise NotImplementedError
+        raise self._undefined("initial_state")
 
     def predict_step(self, time_step: TimeStep, state: Nest, epsilon: float = 0.0) -> AlgStep:
         """Acts greedily. With probability `epsilon`, each random choice is sampled instead of set to its mode."""
-        raise NotImplementedError
+        raise self._undefined("predict_step")
 
     def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
         """Acts to explore. `info` is stored in the replay buffer and holds what training needs of this frame."""
-        raise NotImplementedError
+        raise self._undefined("rollout_step")
 
     def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
         """Acts uniformly at random, to collect experience before training begins. Returns the same `info` as `rollout_step`."""
-        raise NotImplementedError
+        raise self._undefined("random_step")
 
     def demonstrated_info(self, time_step: TimeStep) -> Nest:
         """Returns the `info` `[T, E, ...]` that a rollout would have stored had it taken the recorded actions.
@@ -85,7 +88,7 @@ class Algorithm(BoundAsItsBase, nn.Module):
 
     def train_step(self, experience: Experience) -> Nest:
         """Runs the networks once on all `T*B` replayed frames. The result is passed to `calc_loss`."""
-        raise NotImplementedError
+        raise self._undefined("train_step")
 
     def learnt_reward(self, reward: torch.Tensor) -> torch.Tensor:
         """Selects the parts of a replayed reward `[T, B(, D)]` for `train_step` and `calc_loss`; all parts by default.
@@ -96,7 +99,7 @@ class Algorithm(BoundAsItsBase, nn.Module):
 
     def calc_loss(self, experience: Experience, info: Nest) -> LossInfo:
         """Returns the loss of each frame, `[T, B]`, 0 at LAST."""
-        raise NotImplementedError
+        raise self._undefined("calc_loss")
 
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
         """Returns the policy's distance from replayed demonstrations, `[T, B]`; 0 at LAST and at the segment's last frame."""
@@ -110,7 +113,10 @@ class Algorithm(BoundAsItsBase, nn.Module):
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """Returns trainable parameters by role ("actor", "critic", "temperature"), each parameter in exactly one group."""
-        raise NotImplementedError
+        raise self._undefined("parameter_groups")
+
+    def _undefined(self, name: str) -> TaacError:
+        return TaacError(f"{type(self).__name__} does not define {name}, which every algorithm needs")
 
     def acting_modules(self) -> list[str]:
         """Returns the names of the sub-modules needed to act, greedily and exploring; by default all of them."""
@@ -152,7 +158,8 @@ def check_acting(algorithm: Algorithm, observation_spec: Nest, action_spec: Nest
     """Acts once greedily, once exploring and once at random, with only `acting_modules`. The run's random state is unchanged.
 
     Raises:
-        TaacError: names a module that acting needs but `acting_modules` omits, or a listed module that does not exist.
+        TaacError: names a step that is missing, fails or returns other actions than the action spec's; or a module that acting
+            needs but `acting_modules` omits, or a listed module that does not exist.
     """
     modules, names = dict(algorithm.named_children()), algorithm.acting_modules()
     kind = type(algorithm).__name__
@@ -160,22 +167,44 @@ def check_acting(algorithm: Algorithm, observation_spec: Nest, action_spec: Nest
         raise TaacError(f"{kind}.acting_modules names {', '.join(unknown)}, but there are {', '.join(modules)}")
     actor = copy.copy(algorithm)
     actor._modules = {name: part for name, part in algorithm._modules.items() if part is None or name in names}
-    frame = specs.zeros(specs.time_step_spec(observation_spec, action_spec, reward_dim), 1)
+    frame = specs.zeros(specs.time_step_spec(observation_spec, action_spec, reward_dim), _FRAMES)
     frame = frame._replace(observation=nest.map_structure(_possible, observation_spec))
-    try:
-        with torch.random.fork_rng(devices=[]):
-            for step in (actor.predict_step, actor.rollout_step, actor.random_step):
-                step(frame, actor.initial_state(1))
-    except AttributeError as error:
-        for name in modules:
-            if name not in names and str(error).endswith(f"has no attribute '{name}'"):
-                raise TaacError(f"{kind}.acting_modules leaves out '{name}', which acting needs") from error
-        raise
+    with torch.random.fork_rng(devices=[]):
+        for name in ("predict_step", "rollout_step", "random_step"):
+            try:
+                step = getattr(actor, name)(frame, actor.initial_state(_FRAMES))
+            except TaacError:
+                raise
+            except Exception as error:
+                for module in modules:
+                    if module not in names and str(error).endswith(f"has no attribute '{module}'"):
+                        raise TaacError(f"{kind}.acting_modules leaves out '{module}', which acting needs") from error
+                raise TaacError(f"{kind}.{name} failed on a blank frame: {describe_failure(error)}") from error
+            _check_actions(f"{kind}.{name}", step, action_spec)
+
+
+def _check_actions(step_name: str, step: Any, action_spec: Nest) -> None:
+    """Refuses what a step returned if it is no `AlgStep`, or if its actions are not those of the action spec."""
+    if not isinstance(step, AlgStep):
+        raise TaacError(f"{step_name} returns a {type(step).__name__}, expected an AlgStep")
+    expected = [[_FRAMES, *spec.shape] for spec in nest.flatten(action_spec)]
+    found = [list(a.shape) if isinstance(a, torch.Tensor) else type(a).__name__ for a in nest.flatten(step.output)]
+    if found != expected:
+        raise TaacError(
+            f"{step_name} returns actions of shape {', '.join(map(str, found))}, expected {', '.join(map(str, expected))}: the "
+            "first dimension is that of the frames"
+        )
+
+
+def describe_failure(error: BaseException) -> str:
+    """Returns the type and text of an error, and the line that raised it."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} (in {place.name}, {place.filename}:{place.lineno})"
 
 
 def _possible(spec: specs.TensorSpec) -> torch.Tensor:
-    """Returns an observation `[1, ...]` that can occur: the least of choices, which need not begin at 0, and otherwise 0."""
-    zeros = spec.zeros(1)
+    """Returns observations `[_FRAMES, ...]` that can occur: the least of choices, which need not begin at 0, and otherwise 0."""
+    zeros = spec.zeros(_FRAMES)
     return zeros + torch.as_tensor(spec.minimum, dtype=zeros.dtype) if spec.is_categorical else zeros
 
 

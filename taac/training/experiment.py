@@ -28,6 +28,7 @@ from taac.networks import ObservationNormalizer, RecurrentEncoder, RewardNormali
 from taac.ops.schedules import Schedule
 from taac.replay import ReplayBuffer
 from taac.runs import layout
+from taac.training.first_update import check_first_update
 from taac.training.trainer import Trainer
 
 
@@ -258,6 +259,7 @@ def _check(trainer: Trainer, spec: Nest, num_demonstrated: int | None) -> None:
             f"the demonstrations have {num_demonstrated} frames, fewer than Trainer.segment_length = {trainer.segment_length}; "
             "record more"
         )
+    check_first_update(trainer.agent, spec, trainer.segment_length)
     algorithm = trainer.agent.algorithm
     if trainer.explorer is not None and nest.flatten(spec.rollout_info) and algorithm.info_depends_on_action:
         raise TaacError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +109,18 @@ def next_number(folder: Path) -> int:
     return 1 + max((number for number in found if number is not None), default=-1)
 
 
+def unknown_tags(tags: Sequence[str], own: Mapping[str, str]) -> list[str]:
+    """Returns the tags that are neither in the table nor among an algorithm's own.
+
+    A template's `{name}` matches anything without a slash.
+    """
+    if not tags:
+        return []
+    known = {**known_tags(), **own}
+    patterns = [re.compile(re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(tag))) for tag in known if "{" in tag]
+    return [tag for tag in tags if tag not in known and not any(pattern.fullmatch(tag) for pattern in patterns)]
+
+
 class SummaryWriter:
     """Writes summaries to a TensorBoard event file.
 
@@ -132,11 +144,7 @@ class SummaryWriter:
         except BaseException:
             self._restore_hook()
             raise
-        self._known = {**known_tags(), **(tags or {})}
-        # A template's {name} matches anything without a slash.
-        self._patterns = [
-            re.compile(re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(tag))) for tag in self._known if "{" in tag
-        ]
+        self._tags, self._known = tags or {}, set[str]()  # known: tags that were written before
 
     def scalars(self, values: Mapping[str, float | torch.Tensor], env_steps: int) -> None:
         """Writes each value at `env_steps`.
@@ -144,11 +152,12 @@ class SummaryWriter:
         Raises:
             KeyError: a tag is not in the table.
         """
+        if unknown := unknown_tags([tag for tag in values if tag not in self._known], self._tags):
+            raise KeyError(
+                f"summary tag '{unknown[0]}' is neither in taac.training.summaries.TAGS nor in the algorithm's summary_tags()"
+            )
+        self._known.update(values)
         for tag, value in values.items():
-            if tag not in self._known and not any(pattern.fullmatch(tag) for pattern in self._patterns):
-                raise KeyError(
-                    f"summary tag '{tag}' is neither in taac.training.summaries.TAGS nor in the algorithm's summary_tags()"
-                )
             self._writer.add_scalar(tag, float(value), env_steps)
 
     def histograms(self, values: Mapping[str, torch.Tensor], env_steps: int) -> None:

@@ -16,6 +16,7 @@ from taac.algorithms.algorithm import Algorithm
 from taac.data_structures import AlgStep, Nest, StepType, TimeStep
 from taac.environments.create import create_environment
 from taac.environments.vector_environment import VectorEnvironment
+from taac.errors import TaacError
 from tests.environments.toys import env_id
 
 FIRST, MID, LAST = (int(t) for t in StepType)
@@ -184,6 +185,6 @@ def test_trainings_random_numbers_are_left_as_they_were_after_an_error():
             raise RuntimeError("on purpose")
 
     state = torch.get_rng_state()
-    with pytest.raises(RuntimeError, match="on purpose"):
+    with pytest.raises(TaacError, match="on purpose"):
         evaluate(Agent(Failing(2)), counters(("2t",)), 1, 0)
     assert torch.equal(torch.get_rng_state(), state)

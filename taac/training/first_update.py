@@ -1,0 +1,76 @@
+"""What the first update would show: computed on blank frames when an experiment is built, not after its initial collection."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+
+import torch
+
+from taac import nest, specs
+from taac.algorithms import Algorithm
+from taac.algorithms.agent import Agent
+from taac.data_structures import Experience, Nest, StepType
+from taac.errors import TaacError
+from taac.training import summaries
+
+_SEGMENTS = 2
+
+
+def check_first_update(agent: Agent, spec: Nest, segment_length: int) -> None:
+    """Refuses an algorithm that does not define a step of training, or that summarises a tag without a meaning.
+
+    An error of the algorithm on blank frames proves nothing and is left to the first update.
+
+    Args:
+        agent: stays as it is, as do random numbers.
+        spec: specs of one frame in the replay buffer.
+        segment_length: frames T of a segment.
+
+    Raises:
+        TaacError: names the step or the tags.
+    """
+    algorithm = agent.algorithm
+    kind = type(algorithm)
+    for name in ("train_step", "calc_loss"):
+        if getattr(kind, name) is getattr(Algorithm, name):
+            raise TaacError(f"{kind.__name__} does not define {name}, which every algorithm needs")
+    if unknown := summaries.unknown_tags(tags_of_first_update(agent, spec, segment_length) or [], algorithm.summary_tags()):
+        raise TaacError(
+            f"{kind.__name__}.calc_loss summarises {', '.join(unknown)} (in LossInfo.extra), but neither "
+            f"{kind.__name__}.summary_tags() nor the package's table (docs/summaries.md) has a meaning for it: return one from "
+            "summary_tags()"
+        )
+
+
+def tags_of_first_update(agent: Agent, spec: Nest, segment_length: int) -> list[str] | None:
+    """Returns the tags of the loss of blank segments; None if the algorithm fails on them."""
+    devices = [agent.device] if agent.device.type == "cuda" else []
+    try:
+        with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            trial = copy.deepcopy(agent)
+            experience = trial.prepare(_blank_segments(spec, segment_length, agent.device))
+            return list(trial.algorithm.calc_loss(experience, trial.algorithm.train_step(experience)).extra)
+    except Exception:
+        return None
+
+
+def _blank_segments(spec: Nest, length: int, device: torch.device) -> Experience:
+    """Returns segments `[T, B, ...]` from the middle of an episode, with the least of each choice and otherwise 0."""
+
+    def blank(leaf: specs.TensorSpec) -> torch.Tensor:
+        zeros = leaf.zeros(length, _SEGMENTS, device=device)
+        if not leaf.is_categorical:
+            return zeros
+        return zeros + torch.as_tensor(leaf.minimum, dtype=zeros.dtype, device=device)
+
+    found: Experience = nest.map_structure(blank, spec)
+    time_step = found.time_step
+    return found._replace(
+        time_step=time_step._replace(
+            step_type=torch.full_like(time_step.step_type, int(StepType.MID)),
+            discount=torch.ones_like(time_step.discount),
+            duration=torch.ones_like(time_step.duration),
+        )
+    )

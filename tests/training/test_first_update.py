@@ -1,0 +1,119 @@
+"""What is found out about an algorithm when an experiment is built, before it has taken a step."""
+
+from __future__ import annotations
+
+import gin
+import pytest
+import torch
+
+from taac import configuration
+from taac.acting.evaluation import evaluate
+from taac.algorithms import Algorithm, SacAlgorithm
+from taac.configuration import Asked
+from taac.errors import TaacError
+from taac.training import experiment
+from taac.training.first_update import check_first_update, tags_of_first_update
+from tests.methods import DISCRETE_METHODS, METHODS
+
+SMALL = ("hidden_layers=8,", "replay_length=500", "evaluation_envs=2")
+
+
+def build(algorithm=None, method="sac", task="Pendulum-v1"):
+    Asked(task, method, settings=SMALL).load()
+    if algorithm is not None:
+        with gin.unlock_config():
+            gin.bind_parameter("create_agent.algorithm_ctor", algorithm)
+    trainer = configuration.build(experiment.create_experiment)
+    trainer.close()
+    return trainer
+
+
+def variant(**members):
+    """A SAC with other members."""
+    return type("SacVariant", (SacAlgorithm,), members)
+
+
+@pytest.mark.parametrize("name", ["initial_state", "predict_step", "rollout_step", "random_step", "train_step", "calc_loss"])
+def test_a_step_that_is_missing_is_named(name):
+    algorithm = variant(**{name: getattr(Algorithm, name)})
+    with pytest.raises(TaacError, match=rf"^{algorithm.__name__} does not define {name}, which every algorithm needs"):
+        build(algorithm)
+
+
+@pytest.mark.parametrize("name", ["predict_step", "rollout_step", "random_step"])
+def test_a_step_that_fails_is_named_with_its_line(name):
+    def fails(self, time_step, state, epsilon=0.0):
+        raise KeyError("wheels")
+
+    algorithm = variant(**{name: fails})
+    with pytest.raises(TaacError, match=rf"{algorithm.__name__}\.{name} failed .*KeyError: 'wheels' \(in fails, .*test_first_"):
+        build(algorithm)
+
+
+@pytest.mark.parametrize(
+    "change, told",
+    [
+        (lambda step: step._replace(output=torch.zeros(2, 3)), r"actions of shape \[2, 3\], expected \[2, 1\]"),
+        (lambda step: step._replace(output=step.output[:1]), r"actions of shape \[1, 1\], expected \[2, 1\]"),
+        (lambda step: step._replace(output=None), r"expected \[2, 1\]"),
+        (lambda step: step.output, "returns a Tensor, expected an AlgStep"),
+    ],
+)
+def test_actions_of_another_shape_are_blamed_on_the_algorithm(change, told):
+    def predict_step(self, *arguments):
+        return change(SacAlgorithm.predict_step(self, *arguments))
+
+    with pytest.raises(TaacError, match=rf"SacVariant\.predict_step .*{told}"):
+        build(variant(predict_step=predict_step))
+
+
+def test_a_step_that_fails_in_an_evaluation_is_blamed_on_the_algorithm():
+    trainer = build()
+
+    def fails(time_step, state, epsilon=0.0):
+        raise RuntimeError("no wheels")
+
+    trainer.agent.algorithm.predict_step = fails
+    told = r"^SacAlgorithm\.predict_step failed in an evaluation: RuntimeError: no wheels \(in fails, "
+    environment = experiment.create_environment(num_envs=1)
+    with pytest.raises(TaacError, match=told):
+        evaluate(trainer.agent, environment, 1, seed=0)
+    environment.close()
+
+
+def tagged(tag, meaning):
+    def calc_loss(self, experience, info):
+        loss = SacAlgorithm.calc_loss(self, experience, info)
+        return loss._replace(extra={**loss.extra, tag: loss.loss.detach().mean()})
+
+    return variant(calc_loss=calc_loss, summary_tags=lambda self: meaning)
+
+
+def test_a_tag_without_a_meaning_is_refused():
+    with pytest.raises(TaacError, match=r"SacVariant\.calc_loss summarises mine/answer .*summary_tags"):
+        build(tagged("mine/answer", {}))
+    build(tagged("mine/answer", {"mine/answer": "a mean"}))
+    build(tagged("mine/7", {"mine/{number}": "one of several"}))
+    build(tagged("signal/mine_loss", {}))  # a template of the package
+
+
+def test_a_loss_that_fails_on_blank_frames_proves_nothing():
+    def calc_loss(self, experience, info):
+        assert bool((experience.time_step.observation != 0).any()), "blank"
+        return SacAlgorithm.calc_loss(self, experience, info)
+
+    build(variant(calc_loss=calc_loss))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_computes_its_first_loss_on_blank_frames(method):
+    task = "CartPole-v1" if method in DISCRETE_METHODS else "Pendulum-v1"
+    trainer = build(method=method, task=task)
+    spec = experiment.experience_spec(trainer.environment, trainer.agent)
+    before = {name: tensor.clone() for name, tensor in trainer.agent.state_dict().items()}
+    state = torch.get_rng_state()
+    found = tags_of_first_update(trainer.agent, spec, trainer.segment_length)
+    assert found is not None and "loss/critic" in found and "loss/actor" in found
+    check_first_update(trainer.agent, spec, trainer.segment_length)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.agent.state_dict().items())
