@@ -295,7 +295,7 @@ def test_macros_that_stand_for_more_than_can_be_made():
     params = ["m0 = 1", *(f"m{i + 1} = [%m{i}, %m{i}]" for i in range(30))]
     refused([*params], "m15 = ", "its macros stand for more than 100000 values")
     refused([f"m0 = {list(range(400))}", "m1 = [" + "%m0," * 300 + "]"], "m1 = ", "more than 100000 values")
-    build([TASK, METHOD], [*SMALL, *params[:10], "m10 = 0.9", "gamma = %m10"]).close()
+    configuration.load([TASK, METHOD], [*SMALL, *params[:11]])
 
 
 def test_a_long_row_of_strings_is_refused(tmp_path):
@@ -304,7 +304,7 @@ def test_a_long_row_of_strings_is_refused(tmp_path):
         (tmp_path / "long.gin").write_text(f"gamma = {row}\n")
         refused([], "long.gin", "more than 1000 strings follow each other", files=[TASK, METHOD, tmp_path / "long.gin"])
     (tmp_path / "long.gin").write_text("a = (" + "'x'\n" * 1000 + ")\nb = [" + "'x',\n" * 2000 + "]\n")
-    build([TASK, METHOD, tmp_path / "long.gin"], SMALL).close()
+    configuration.load([TASK, METHOD, str(tmp_path / "long.gin")], SMALL)
 
 
 def test_a_macro_that_is_defined_by_itself():
