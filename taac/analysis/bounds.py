@@ -26,25 +26,32 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
 }
 
 
-def cut(name: str, estimate: ArrayLike, low: ArrayLike, high: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+Range = tuple[float, float]
+
+
+def cut(
+    name: str, estimate: ArrayLike, low: ArrayLike, high: ArrayLike, limits: Range | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Returns the ends of intervals `[...]`, cut to the range of a quantity. NaN stays NaN.
 
     Args:
         name: of the quantity, also as the last part of a tag, such as `rollout/jerk`. Others are not cut.
         estimate, low, high: `[...]`. Where the estimate itself is out of range (in a stranger's files), nothing is cut.
+        limits: the range, if it is known otherwise, such as that of a task's returns.
     """
-    least, most = BOUNDS.get(name.rpartition("/")[2], (-math.inf, math.inf))
+    least, most = limits or BOUNDS.get(name.rpartition("/")[2], (-math.inf, math.inf))
     inside = (np.asarray(estimate) >= least) & (np.asarray(estimate) <= most)
     return np.where(inside, np.clip(low, least, most), low), np.where(inside, np.clip(high, least, most), high)
 
 
-def cut_interval(name: str, found: dict[str, Any] | None) -> dict[str, Any] | None:
+def cut_interval(name: str, found: dict[str, Any] | None, limits: Range | None = None) -> dict[str, Any] | None:
     """Cuts an interval as in `cut`, given by its `estimate`, `low` and `high`. If it was cut, its `method` says so."""
-    if found is None or name not in BOUNDS:
+    limits = limits or BOUNDS.get(name)
+    if found is None or limits is None:
         return found
-    low, high = (float(end) for end in cut(name, found["estimate"], found["low"], found["high"]))
+    low, high = (float(end) for end in cut(name, found["estimate"], found["low"], found["high"], limits))
     if (low, high) == (found["low"], found["high"]) or math.isnan(low):
         return found
-    least, most = BOUNDS[name]
+    least, most = limits
     within = f"[{least:g}, {most:g}]" if math.isfinite(most) else f"{least:g} or more"
     return {**found, "low": low, "high": high, "method": f"{found['method']}, cut to {within}"}

@@ -29,6 +29,13 @@ def test_what_was_cut_is_said_once():
     assert bounds.cut_interval("return_mean", found) is found and bounds.cut_interval("jerk", None) is None
 
 
+def test_a_range_may_be_given():
+    found = {"estimate": 0.9, "low": 0.6, "high": 1.2, "confidence": 0.95, "method": "Student t"}
+    assert bounds.cut_interval("final", found, (0.0, 1.0)) == {**found, "high": 1.0, "method": "Student t, cut to [0, 1]"}
+    low, high = bounds.cut("return_mean", [0.9, NAN], [-0.6, NAN], [1.2, NAN], (-0.5, 1.0))
+    np.testing.assert_array_equal([low, high], [[-0.5, NAN], [1, NAN]])
+
+
 def test_every_repetition_measure_has_its_range():
     assert set(REPETITION) <= set(bounds.BOUNDS)
 

@@ -54,15 +54,6 @@ def test_nothing_is_drawn_before_all_runs_are_known_and_many_points_become_even_
     assert known == [x for x in found["x"] if x >= 70]
 
 
-def test_runs_that_were_evaluated_only_before_their_first_step_have_no_curve(tmp_path):
-    for task in ("Ant-v5", "Hopper-v5"):
-        for seed in range(2):
-            make_run(tmp_path / task / str(seed), "sac", task, seed, [float(seed)], (0,), status="running")
-    content = make_report(tmp_path, Options(resamples=100))
-    assert content["tasks"][0]["step"] == 0 and content["over_tasks"]["curves"] is None
-    draw(content)
-
-
 def test_one_task_or_no_anchors_is_no_curve_and_a_picture_is_drawn_of_two(tmp_path):
     make_run(tmp_path / "alone", task="Ant-v5")
     assert make_report(tmp_path, Options())["over_tasks"]["curves"] is None

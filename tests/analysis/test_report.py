@@ -623,6 +623,19 @@ def test_intervals_end_where_their_quantities_do(tmp_path):
     assert set(curve["methods"][0]["low"]) == {0} and set(curve["methods"][0]["high"]) == {1}
 
 
+def test_intervals_and_bands_of_bounded_returns_end_at_the_bounds(tmp_path):
+    """Success rates 0.9, 1, 1: without bounds, means have intervals up to 1.11."""
+    for seed, rate in enumerate((0.9, 1.0, 1.0)):
+        make_run(tmp_path / str(seed), "sac", "Maze-v0", seed, [rate * s / 1000 for s in STEPS])
+    for bounds, high in (((), 1.11), (("0,1",), 1.0)):
+        content = make_report(tmp_path, Options(last=1, bounds=bounds))
+        final = method_of(content, "Maze-v0", "sac")["final"]["mean"]
+        assert final["estimate"] == pytest.approx(2.9 / 3) and final["high"] == pytest.approx(high, abs=0.001)
+        assert ("cut to [0, 1]" in final["method"]) == bool(bounds)
+        curve = next(c for c in content["curves"] if c["measure"] == "return_mean" and c["axis"] == "env_steps")
+        assert curve["methods"][0]["high"][-1] == pytest.approx(high, abs=0.001)
+
+
 def test_the_optimality_gap_is_not_negative(tmp_path):
     for task, top in (("Ant-v5", 6000), ("Hopper-v5", 3800)):  # nearly solved, but for one run
         for seed in range(3):

@@ -580,6 +580,10 @@ def test_many_pairs_are_folded_up_and_with_a_baseline_those_without_it(chromium,
     assert tab.evaluate(folded) == [without, [False, "areas under the curve"], without]
     assert len(rows(tab, "#pairs")) == 24 and all("taac" in (r[1]["text"], r[2]["text"]) for r in rows(tab, "#pairs"))
     assert len(rows(tab, "#pairs-others")) == 132
+    more = [{**p, "task": f"{p['task']}{i}"} for i in range(2) for p in given["pairs"] if "taac" in (p["x"], p["y"])]
+    (tmp_path / "report.html").write_text(html_page({**given, "pairs": more, "area_pairs": []}))
+    tab = browser.Page(chromium).open(tmp_path / "report.html")
+    assert [is_open for is_open, _ in tab.evaluate(folded)] == [True] * 4  # a table for each task, none folded up
 
 
 # --- For everybody --------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from taac.analysis.report.scores import (
     repetition_summaries,
     scores_of,
     summary,
+    within,
 )
 from taac.errors import TaacError
 
@@ -95,7 +96,7 @@ def make_report(root: Path, options: Options) -> dict[str, Any]:
         "over_tasks": block,
         "axes": curves.AXES,
         "measures": curves.MEASURES,
-        "curves": curves.curves(scores, options.confidence),
+        "curves": curves.curves(scores, options.confidence, {task: limits.of(task) for task in scores}),
         "warnings": warnings,
     }
     content["tuning"] = _tuning(used)
@@ -137,14 +138,14 @@ def _task(
     pairs = [pair for pair in made["final"][0] if pair["task"] == task]
     rows: list[dict[str, Any]] = []
     for method, of in methods.items():
-        known, final = of.whole, summary(of.final, options)
+        known, final = of.whole, within(summary(of.final, options), limits)
         rows.append({
             "method": method,
             "seeds": [r.seed for r in of.records],
             "runs": len(of.records),
             "diverged": len(of.records) - len(known),
             "final": final,
-            "area": summary(of.area, options),
+            "area": within(summary(of.area, options), limits),
             "repetition": repetition_summaries(of.repetition, options),
             "repetition_exploring": repetition_summaries(of.exploring, options),
         })  # fmt: skip

@@ -24,29 +24,37 @@ MOST_POINTS = 200
 Run = tuple[np.ndarray, np.ndarray]  # x and values, [n] each, x rising
 
 
-def curves(scores: Mapping[str, Mapping[str, Scores]], confidence: float) -> list[dict[str, Any]]:
+def curves(
+    scores: Mapping[str, Mapping[str, Scores]], confidence: float, limits: Mapping[str, bounds.Range | None]
+) -> list[dict[str, Any]]:
     """Returns a row for each task, measure and axis: `x` `[n]`, and for each method `estimate`, `low`, `high` `[n]` and `each`.
 
     A curve is the mean over the runs of its method with a pointwise interval. It is NaN outside the range that all of these
     runs cover; nothing is extrapolated. All methods are evaluated at the same x (`shared_points`), for comparison. `each`
     `[runs][n]` are the single runs, NaN outside their own range. Numbers have seven digits, those of single runs four.
+
+    Args:
+        limits: the lowest and the highest return of tasks that have some, where intervals end.
     """
     return [
-        _row(task, measure, axis, methods, confidence)
+        _row(task, measure, axis, methods, confidence, limits.get(task))
         for task, methods in scores.items()
         for measure in MEASURES
         for axis in AXES
     ]
 
 
-def _row(task: str, measure: str, axis: str, methods: Mapping[str, Scores], confidence: float) -> dict[str, Any]:
+def _row(
+    task: str, measure: str, axis: str, methods: Mapping[str, Scores], confidence: float, limits: bounds.Range | None
+) -> dict[str, Any]:
+    limits = limits if measure == "return_mean" else None
     runs = {m: [run for r in of.whole if (run := points(r, axis, measure)) is not None] for m, of in methods.items()}
     x = shared_points(list(runs.values()))
     found = []
     for method, of in runs.items():
         drawn = _curve(of, x, confidence)
         if np.isfinite(drawn.estimate).any():
-            low, high = bounds.cut(measure, drawn.estimate, drawn.low, drawn.high)
+            low, high = bounds.cut(measure, drawn.estimate, drawn.low, drawn.high, limits)
             numbers = {"estimate": _short(drawn.estimate), "low": _short(low), "high": _short(high)}
             each = [_short(values, digits=4) for values in interpolate(of, x)]
             found.append({"method": method, "runs": len(of), **numbers, "each": each})

@@ -36,10 +36,10 @@ def iqm_curves(
 
     Returns:
         `x` `[n]`, `x_label`, and for each method `estimate`, `low` and `high` `[n]`. None without two tasks or a
-        method, or before a task's first step.
+        method.
     """
     tasks = [task for task in scores if task in scales]
-    if len(tasks) < 2 or not methods or any(steps[task] == 0 for task in tasks):
+    if len(tasks) < 2 or not methods:
         return None
     runs = {m: {task: _normal(scores[task][m], scales[task], steps[task]) for task in tasks} for m in methods}
     grid = _shared(runs)

@@ -195,6 +195,11 @@ def summary(values: np.ndarray, options: Options, names: Sequence[str] = ("mean"
     }
 
 
+def within(found: dict[str, Any], limits: bounds.Range | None) -> dict[str, Any]:
+    """The statistics of returns that have limits: their intervals end there."""
+    return {name: of if name == "runs" else bounds.cut_interval(name, of, limits) for name, of in found.items()}
+
+
 def repetition_summaries(values: Mapping[str, np.ndarray], options: Options) -> dict[str, Any]:
     """The mean of each repetition measure with its interval, which ends where the measure does (`bounds.cut`)."""
     found = {name: summary(values[name], options, ("mean",)) for name in REPETITION}

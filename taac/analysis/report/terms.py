@@ -24,9 +24,14 @@ _TERMS: tuple[tuple[str, tuple[str, ...], str], ...] = (
         "The permutation test for solved or not.",
     ),
     (
-        "Hedges' g", (),
+        "Hedges' g", ("effect",),
         "The difference in standard deviations of a single run, corrected for few runs. 0.8 is often called large; in "
         "reinforcement learning 3 is not rare.",
+    ),
+    (
+        "would find", (),
+        "Of an inconclusive verdict: the least difference that as many runs with the same spread find in 80% of "
+        "comparisons. Smaller differences may exist and need more runs.",
     ),
     (
         "rank", (),

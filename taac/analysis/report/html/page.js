@@ -118,24 +118,23 @@ const pairCells = (pair) => [
 
 const MOST_PAIRS = 30; // in one table
 
-// Tables of pairs. With a baseline, those without it are folded up behind it; else many pairs are folded up by task.
+// Tables of pairs: many are folded by task, which stays open with a baseline, and pairs without it are folded up behind.
 function pairsTables(id, caption, head, pairs, rowOf) {
   const baseline = report.options.baseline ?? null;
-  const tableOf = (of, name, more = "") => cards(caption + more, head, of.map(rowOf), { id: name });
-  const folded = (title, of, name) => el("details", {}, el("summary", {}, title), tableOf(of, name, `: ${title}`));
+  const tableOf = (of, name, more) => cards(`${caption}${more}`, head, of.map(rowOf), { id: name });
+  const folded = (title, of, name, more, open) =>
+    el("details", { open: open ? "" : null }, el("summary", {}, title), tableOf(of, name, more));
   const main = baseline === null ? pairs : pairs.filter((p) => p.x === baseline || p.y === baseline);
   const others = pairs.filter((p) => !main.includes(p));
-  if (others.length) {
-    return [tableOf(main, id, `: those with ${baseline}`), folded(`${others.length} pairs without ${baseline}`, others, `${id}-others`)];
-  }
-  if (main.length <= MOST_PAIRS) return [tableOf(main, id)];
-  const tasks = [...new Set(main.map((p) => p.task))];
-  return tasks.map((task, i) => {
+  const behind = others.length ? [folded(`${others.length} pairs without ${baseline}`, others, `${id}-others`, ` without ${baseline}`, false)] : [];
+  if (main.length <= MOST_PAIRS) return [tableOf(main, id, others.length ? ` with ${baseline}` : ""), ...behind];
+  const byTask = [...new Set(main.map((p) => p.task))].map((task, i) => {
     const of = main.filter((p) => p.task === task);
     const decided = of.filter((p) => p.verdict === "better" || p.verdict === "worse").length;
     const told = "verdict" in of[0] ? `, ${decided} of them decided` : "";
-    return folded(`${task ?? "all"}: ${of.length} pairs${told}`, of, `${id}-${i}`);
+    return folded(`${task ?? "all"}: ${of.length} pairs${told}`, of, `${id}-${i}`, task ? ` on ${task}` : "", baseline !== null);
   });
+  return [...byTask, ...behind];
 }
 
 function verdicts() {
