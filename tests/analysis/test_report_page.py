@@ -654,8 +654,8 @@ def test_light_and_dark_can_be_read(chromium, folder, dark):
 
 
 @needs_browser
-def test_on_a_phone_and_on_paper(chromium, folder):
-    tab = browser.Page(chromium, width=360, height=740, mobile=True).open(folder / "report.html")
+def test_on_a_phone_and_on_paper(chromium, wide):
+    tab = browser.Page(chromium, width=360, height=740, mobile=True).open(wide[0])
     assert tab.evaluate("document.documentElement.scrollWidth") == 360
     assert tab.evaluate("document.querySelector('svg.chart').getBoundingClientRect().width") > 280
     tab.send("Emulation.setEmulatedMedia", media="print")
@@ -663,8 +663,10 @@ def test_on_a_phone_and_on_paper(chromium, folder):
     tab.send("Emulation.setEmulatedMedia", media="")
     # All runs are on paper, and folded up again after.
     tab.evaluate(
-        "addEventListener('beforeprint', () => { window.seen = document.querySelector('#runs details').open; })"
+        "addEventListener('beforeprint', () => { window.seen = "
+        "[...document.querySelectorAll('#runs details, #verdicts details')].every(of => of.open); })"
     )
     assert tab.pdf().startswith(b"%PDF")
+    assert tab.evaluate("document.querySelectorAll('#verdicts details details').length") == 2  # areas of two tasks
     assert tab.evaluate("window.seen") and not tab.evaluate("document.querySelector('#runs details').open")
     assert troubles(tab) == []

@@ -14,7 +14,7 @@ from typing import Any
 from taac.analysis import styles
 
 FOLDER = Path(__file__).with_name("html")
-SCRIPTS = ("chart.js", "page.js")  # in order
+SCRIPTS = ("chart.js", "tables.js", "page.js")  # in order
 
 
 def html_page(content: dict[str, Any]) -> str:
