@@ -51,6 +51,17 @@ def test_a_run_that_has_only_begun_is_left_out(tmp_path):
     assert content["tasks"][0]["step"] == 200
 
 
+def test_a_run_without_an_evaluation_of_training_up_to_the_compared_step_is_left_out(tmp_path):
+    """The others keep theirs: with the first run, a final return would have been a mean of no evaluations."""
+    make_run(tmp_path / "rare", "a", steps=(0, 500, 1000), returns=(0, 8, 10))
+    make_run(tmp_path / "often", "b", steps=(0, 100, 200, 1000), returns=(0, 2, 4, 6))
+    content = make_report(tmp_path, Options(resamples=100, at_step=200, allow_mixed=True))
+    assert {r["folder"]: r["left_out"] for r in content["runs"]} == {
+        "rare": "evaluated from step 500 on, compared at 200", "often": None,
+    }  # fmt: skip
+    assert [r["final"] for r in content["runs"]] == [3, None]
+
+
 def test_a_run_without_updates_is_drawn_from_step_0(tmp_path):
     make_run(tmp_path / "run", steps=(0, 100, 200), returns=(1, 2, 3))
     for x in ("env_steps", "updates", "decisions", "wall_time"):

@@ -92,8 +92,9 @@ def left_out(record: Record, steps: Mapping[str, int], policy: str | float = WOR
         of = f" of {record.budget}" if record.budget else ""
         what = "too short" if record.status == "finished" else "unfinished"
         return f"{what}: evaluated up to step {record.last_step}{of}, compared at {step}"
-    if record.due[0] > step:
-        return f"evaluated from step {record.steps[0]:g} on, compared at {step}"
+    trained = record.due[record.steps > 0]  # an evaluation at step 0 is of the untrained agent
+    if not trained.size or trained[0] > step:
+        return f"evaluated from step {trained.min(initial=np.inf):g} on, compared at {step}"
     return None
 
 
