@@ -513,7 +513,7 @@ HALF = "TDLoss.gamma = 0.5"
 def test_what_was_bound_for_each_algorithm_still_can_be(method, before):
     trainer = build(method, *before)
     trainer.close()
-    assert trainer.agent.algorithm.target_update_tau == 0.25 and trainer.agent.algorithm.gamma == 0.5
+    assert trainer.agent.algorithm.target_update.tau == 0.25 and trainer.agent.algorithm.gamma == 0.5
     kind = "SacAlgorithm" if method == "sac" else "TaacAlgorithm" if method.startswith("taac") else None
     if kind:
         with pytest.raises(TaacError, match=r"target_update_tau.*wrong type: expected float"):

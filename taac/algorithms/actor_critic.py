@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import itertools
-import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
@@ -15,7 +13,9 @@ import torch
 import torch.nn as nn
 
 from taac.algorithms.algorithm import Algorithm
+from taac.algorithms.reward_weights import check_reward_weights
 from taac.algorithms.target_entropies import TargetEntropy
+from taac.algorithms.target_networks import TargetUpdate
 from taac.algorithms.td_losses import BaseTDLoss, OneStepTDLoss
 from taac.algorithms.temperature import BranchTemperatures, Temperature
 from taac.data_structures import Experience, Nest
@@ -99,16 +99,11 @@ class ActorCriticAlgorithm(Algorithm):
         repeat_gamma: float = 1.0,
     ):
         super().__init__()
-        if not (bounds(target_update_tau)[0] > 0 and bounds(target_update_tau)[1] <= 1):
-            raise TaacError(f"target_update_tau must be in (0, 1], got {target_update_tau}")
-        if target_update_period < 1:
-            raise TaacError(f"target_update_period must be 1 or more updates, got {target_update_period}")
-        if target_update_env_steps is not None and target_update_env_steps < 1:
-            raise TaacError(f"target_update_env_steps must be 1 or more, or None, got {target_update_env_steps}")
+        self.target_update = TargetUpdate(target_update_tau, target_update_period, target_update_env_steps)
         if dqda_clipping is not None and dqda_clipping <= 0:
             raise TaacError(f"dqda_clipping must be above 0, got {dqda_clipping}")
         self.action_size = action_spec.numel
-        given = _check_reward_weights(reward_weights, reward_dim)
+        given = check_reward_weights(reward_weights, reward_dim)
         kept = [
             (part, weight) for part, weight in enumerate(given or ()) if isinstance(weight, Schedule) or weight != 0
         ]
@@ -121,7 +116,7 @@ class ActorCriticAlgorithm(Algorithm):
             Scheduled(f"reward_weights[{part}]", weight, functools.partial(self._set_weight, place))
             for place, (part, weight) in enumerate(kept)
             if isinstance(weight, Schedule)
-        ]
+        ] + self.target_update.scheduled
         weights = torch.tensor(self.reward_weights or ())
         self.register_buffer("weights", weights, persistent=False)
         self.register_buffer("signs", torch.where(weights < 0, -1.0, 1.0), persistent=False)
@@ -134,20 +129,11 @@ class ActorCriticAlgorithm(Algorithm):
         self.critics = critic_ctor(self.feature_size + action_width, self.reward_dim, **choices)
         self.target_encoder = copy.deepcopy(self.encoder).requires_grad_(False)
         self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
-        self.target_update_tau = at_start(target_update_tau)
-        if isinstance(target_update_tau, Schedule):
-            set_tau = functools.partial(setattr, self, "target_update_tau")
-            self.scheduled.append(Scheduled("target_update_tau", target_update_tau, set_tau))
-        self.target_update_period: int | Fraction | None = target_update_period  # in updates; None: not yet known
-        self.target_update_env_steps = target_update_env_steps
-        if target_update_env_steps is not None:
-            self.target_update_period = None
         self.dqda_clipping = dqda_clipping
         td_loss = td_loss or self.default_td_loss()
         td_loss.check(reward_dim, type(self).__name__, self.stores_probabilities)
         self.td_loss = td_loss.fitted(reward_dim, self.reward_parts, signal_gammas, repeat_gamma)
         self.check_critics(self.critics)
-        self._slow_and_followed: tuple[list[torch.Tensor], list[torch.Tensor]] | None = None  # parameters, in one order
 
     @property
     def reward_dim(self) -> int | None:
@@ -376,57 +362,21 @@ class ActorCriticAlgorithm(Algorithm):
         return groups if self.actor_encoder is None else {**groups, "actor_encoder": trainable(self.actor_encoder)}
 
     def set_update_ratio(self, updates_per_env_step: Fraction | None) -> None:
-        if self.target_update_env_steps is None:
-            return
-        if updates_per_env_step is None:
-            raise TaacError(
-                "target_update_env_steps needs a constant ratio of updates to environment steps: bind target_update_period "
-                "instead, or Trainer.updates_per_env_step to a number and Trainer.update_clock to 'env_steps'"
-            )
-        self.target_update_period = self.target_update_env_steps * updates_per_env_step
-
-    def _targets_are_due(self, num_updates: int) -> bool:
-        """Returns whether the last update completed another period."""
-        period = self.target_update_period
-        if period is None:
-            raise TaacError(
-                "target_update_env_steps needs the ratio of updates to environment steps: call set_update_ratio before the "
-                "first update"
-            )
-        return num_updates // period > (num_updates - 1) // period
+        self.target_update.set_update_ratio(updates_per_env_step)
 
     @torch.no_grad()
     def after_update(self, num_updates: int) -> None:
-        slow_and_followed = self._slow_and_followed or self._find_followed()
-        for temperature in self._tuned:
+        for temperature in self.temperatures().values():
             temperature.project()
-        if self._targets_are_due(num_updates):
-            torch._foreach_lerp_(*slow_and_followed, self.target_update_tau)
-            for target, network in self._pairs_with_buffers:  # running statistics, which have no gradient
-                for slow, buffer in zip(target.buffers(), network.buffers()):
-                    slow.copy_(buffer)
-
-    def _find_followed(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Finds parameters and buffers once, at the first update: walking through modules takes longer than moving targets."""
-        pairs = self.target_networks()
-        self._slow_and_followed = (
-            [p for target, _ in pairs for p in target.parameters()],
-            [p for _, network in pairs for p in network.parameters()],
-        )
-        self._pairs_with_buffers = [pair for pair in pairs if next(pair[1].buffers(), None) is not None]
-        self._tuned = list(self.temperatures().values())
-        return self._slow_and_followed
+        if self.target_update.is_due(num_updates):
+            self.target_update.move(self.target_networks)
 
     def describe(self) -> list[str]:
-        lines = [
+        return [
             f"{name}: target entropy {t.target_entropy:.4f} nats = {t.formula}; "
             f"alpha {t.alpha().item():g} at the start, tuning: {t.tuning}"
             for name, t in self.temperatures().items()
-        ]
-        if self.target_update_env_steps is not None and self.target_update_period is not None:
-            period = f"{self.target_update_env_steps} environment steps = {float(self.target_update_period):g} updates"
-            lines.append(f"targets: move every {period}")
-        return lines
+        ] + self.target_update.describe()
 
 
 def trainable(*modules: nn.Module) -> list[nn.Parameter]:
@@ -436,38 +386,3 @@ def trainable(*modules: nn.Module) -> list[nn.Parameter]:
 
 def _weighted_mean(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return (x * weight).sum() / weight.sum().clamp(min=1.0)
-
-
-def _check_reward_weights(
-    weights: Sequence[float | Schedule] | None, reward_dim: int | None
-) -> tuple[float | Schedule, ...] | None:
-    if reward_dim is None:
-        if weights is not None:
-            raise TaacError(f"reward_weights {_shown(weights)} were given, but the environment's reward is a scalar")
-        return None
-    if weights is None:
-        return (1.0,) * reward_dim
-    if (
-        len(weights) != reward_dim
-        or _all_zero(weights)
-        or not all(math.isfinite(x) for w in weights for x in bounds(w))
-    ):
-        raise TaacError(
-            f"reward_weights must be {reward_dim} finite numbers, one for each part of the reward, and at every step at "
-            f"least one must differ from 0, got {_shown(weights)}"
-        )
-    return tuple(weights)
-
-
-def _all_zero(weights: Sequence[float | Schedule]) -> bool:
-    """Returns whether all weights are 0 at some pair of counts where pieces of their schedules begin or end."""
-    moving = [weight for weight in weights if isinstance(weight, Schedule)]
-    counts = [{0}.union(*(w.knots for w in moving if w.unit == unit)) for unit in ("env_steps", "updates")]
-    return any(
-        not any(weight.at(*pair) if isinstance(weight, Schedule) else weight for weight in weights)
-        for pair in itertools.product(*counts)
-    )
-
-
-def _shown(weights: Sequence[float | Schedule]) -> str:
-    return f"({', '.join(map(str, weights))})"

@@ -164,7 +164,7 @@ def test_a_table_by_hand():
 
 def test_only_v_has_a_target_and_it_follows_v():
     algorithm = build(DEFAULT)
-    algorithm.target_update_tau = 0.25
+    algorithm.target_update.tau = 0.25
     before = {n: p.detach().clone() for n, p in algorithm.named_parameters()}
     assert not [n for n in before if n.startswith("target_critics")]
     algorithm.after_update(1)

@@ -217,7 +217,7 @@ def test_settings_arrive_where_they_belong():
     algorithm = trainer.agent.algorithm
     assert algorithm.td_loss.gamma == 0.5
     assert algorithm.action_temperature.target_entropy == pytest.approx(-0.916291)  # log(2 * 0.2)
-    assert algorithm.target_update_tau == 0.25
+    assert algorithm.target_update.tau == 0.25
     assert trainer.agent.reward_normalizer.clip == 5.0
 
 
