@@ -24,10 +24,11 @@ from taac.environments.create import create_environment
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
 from taac.learning.learner import Learner
-from taac.networks import ObservationNormalizer, RecurrentEncoder, RewardNormalizer
+from taac.networks import ObservationNormalizer, RewardNormalizer
 from taac.ops.schedules import Schedule
 from taac.replay import ReplayBuffer
 from taac.runs import layout
+from taac.training.checks import check_centralised, check_demonstrations, check_explorer, refuse_ambiguous
 from taac.training.first_update import check_first_update
 from taac.training.trainer import Trainer
 
@@ -75,7 +76,7 @@ def create_agent(
     if agents is not None:  # normalisers, signals and algorithm handle a single agent
         spec, action_spec, reward_dim = agents.observation, agents.action, None
     elif shared_policy is None:
-        _refuse_ambiguous(action_spec)
+        refuse_ambiguous(action_spec)
     normalized_parts = reward_dim
     signals = [ctor(spec, action_spec) for ctor in reward_signals]
     options: dict[str, Any] = {}
@@ -98,7 +99,7 @@ def create_agent(
             algorithm, ["create_agent.task_strength"] * len(task) + [f"{type(s).__name__}.strength" for s in signals]
         )
     if agents is not None and agents.centralised:
-        _check_centralised(algorithm)
+        check_centralised(algorithm)
     if normalize_rewards:
         algorithm.reward_scale = 1.0  # the algorithm's own scale is meant for raw rewards and would scale twice
     return Agent(
@@ -110,29 +111,6 @@ def create_agent(
         compile,
         agents,
     ).to_device(device)
-
-
-def _check_centralised(algorithm: Algorithm) -> None:
-    """Refuses an actor that sees observations meant only for critics."""
-    own = getattr(algorithm, "actor_encoder", None)
-    if own is None or isinstance(own, RecurrentEncoder):
-        raise TaacError(
-            f"the observation has a '{specs.GLOBAL_STATE}', which only critics may see, but the actor of "
-            f"{type(algorithm).__name__} sees all that they see: bind SacAlgorithm.actor_encoder_ctor = @LocalEncoder (or that "
-            "of DiscreteSacAlgorithm or TaacAlgorithm). Recurrent algorithms do not support it. If the actor may see it, give "
-            "it another key"
-        )
-
-
-def _refuse_ambiguous(action_spec: Nest) -> None:
-    """Refuses MultiDiscrete actions, because their entries may be agents or branches."""
-    for leaf in nest.flatten(action_spec):
-        if leaf.is_categorical and leaf.shape:
-            raise TaacError(
-                f"the action {leaf} (a MultiDiscrete space) may be a choice of each of {leaf.shape[0]} agents that share a "
-                "policy, or one agent's choices in as many branches: bind create_agent.shared_policy = True for agents, or "
-                "False for branches"
-            )
 
 
 def _task_weights(strength: float | Schedule | Sequence[float | Schedule], parts: int) -> tuple[float | Schedule, ...]:
@@ -245,29 +223,15 @@ def create_experiment(
         opened.callback(evaluation_environment.close)
         evaluation_environment.name += " (evaluation)"  # for error messages
         trainer = trainer_ctor(environment, evaluation_environment, learner, replay_buffer, seed)
-        _check(trainer, spec, num_demonstrated)
+        if num_demonstrated is not None:
+            check_demonstrations(num_demonstrated, trainer.segment_length)
+        check_first_update(agent, spec, trainer.segment_length)
+        if trainer.explorer is not None:
+            check_explorer(trainer.explorer, agent.algorithm, spec.rollout_info, environment.action_spec)
         trainer.load_from = (load_from,) if isinstance(load_from, str) else load_from
         trainer.method = method
         opened.pop_all()  # all is well, so the trainer closes them from here on
         return trainer
-
-
-def _check(trainer: Trainer, spec: Nest, num_demonstrated: int | None) -> None:
-    """Refuses parts that do not fit together."""
-    if num_demonstrated is not None and num_demonstrated < trainer.segment_length:
-        raise TaacError(
-            f"the demonstrations have {num_demonstrated} frames, fewer than Trainer.segment_length = {trainer.segment_length}; "
-            "record more"
-        )
-    check_first_update(trainer.agent, spec, trainer.segment_length)
-    algorithm = trainer.agent.algorithm
-    if trainer.explorer is not None and nest.flatten(spec.rollout_info) and algorithm.info_depends_on_action:
-        raise TaacError(
-            f"Trainer.explorer {type(trainer.explorer).__name__} replaces actions, but {type(algorithm).__name__} also "
-            "stores what it chose itself: remove the explorer, or use an algorithm that stores no choices, such as SacAlgorithm"
-        )
-    if trainer.explorer is not None:
-        trainer.explorer.check(trainer.environment.action_spec)
 
 
 def choose_device(name: str) -> torch.device:

@@ -12,7 +12,6 @@ from taac.acting.collector import Collector
 from taac.acting.evaluation import Evaluator
 from taac.acting.explorers import Explorer
 from taac.acting.random_numbers import RandomNumbers
-from taac.algorithms.agent import Agent
 from taac.demonstrations.replay import SqilReplay
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import EnvironmentFailed, NotFiniteError, TaacError
@@ -24,6 +23,7 @@ from taac.runs.frame_chunks import FrameChunks
 from taac.runs.layout import EpisodeSummary
 from taac.runs.run_folder import RunFolder
 from taac.training.attributes import Attribute, Attributes
+from taac.training.checks import check_batches, check_segments
 from taac.training.hooks import Hooks
 from taac.training.intervals import Intervals
 from taac.training.monitors import Monitor
@@ -123,8 +123,8 @@ class Trainer:
             environment.num_envs, num_env_steps, initial_collect_steps, unroll_length, updates_per_iteration,
             updates_per_env_step, update_clock,
         )  # fmt: skip
-        _check_segments(segment_length, initial_collect_steps, environment, learner.agent, replay_buffer)
-        _check_batches(batch_size, learner.agent, replay_buffer, monitor)
+        check_segments(segment_length, initial_collect_steps, environment, learner.agent, replay_buffer)
+        check_batches(batch_size, learner.agent, replay_buffer, monitor)
         self.environment, self.evaluation_environment = environment, evaluation_environment
         self.learner, self.agent, self.replay_buffer = learner, learner.agent, replay_buffer
         self.seed, self.num_env_steps, self.unroll_length = seed, num_env_steps, unroll_length
@@ -359,39 +359,3 @@ class Trainer:
 
     def _follow_schedules(self) -> None:
         self.schedules.move(self.env_steps, self.learner.num_updates)
-
-
-def _check_segments(
-    length: int,
-    initial_collect_steps: int,
-    environment: VectorEnvironment,
-    agent: Agent,
-    replay_buffer: ReplayBuffer | SqilReplay,
-) -> None:
-    """Refuses segments that the algorithm cannot learn from, or that the replay buffer cannot hold at the first update."""
-    shortest, reason = agent.algorithm.min_segment_length, agent.algorithm.min_segment_reason
-    if length < shortest:
-        raise TaacError(f"Trainer.segment_length must be {shortest} or more frames ({reason}), got {length}")
-    if initial_collect_steps < length * environment.num_envs:
-        raise TaacError(
-            f"Trainer.initial_collect_steps must be at least segment_length x num_envs = {length * environment.num_envs}, "
-            f"so that there is a segment to sample; got {initial_collect_steps}"
-        )
-    if replay_buffer.length < length:
-        raise TaacError(f"ReplayBuffer.length {replay_buffer.length} is below Trainer.segment_length {length}")
-
-
-def _check_batches(
-    batch_size: int | Schedule, agent: Agent, replay_buffer: ReplayBuffer | SqilReplay, monitor: Monitor | None
-) -> None:
-    """Refuses batches that are too small, batches that the monitor does not support, and many sizes for a compiled agent."""
-    least, smallest = round(bounds(batch_size)[0]), replay_buffer.min_batch_size
-    if least < smallest:
-        raise TaacError(f"Trainer.batch_size must be {smallest} or more with {type(replay_buffer).__name__}, got {least}")
-    if monitor is not None and hasattr(monitor, "check"):
-        monitor.check(replay_buffer)
-    if isinstance(batch_size, Schedule) and agent.compiled and not batch_size.in_steps:
-        raise TaacError(
-            f"create_agent.compile compiles the update for each batch size, and Trainer.batch_size takes too many "
-            f"({batch_size}): bind a PiecewiseSchedule of few sizes, without interpolate, or create_agent.compile = False"
-        )

@@ -1,0 +1,97 @@
+"""Checks that the parts of an experiment fit together. Each raises `TaacError` before any work is done."""
+
+from __future__ import annotations
+
+from taac import nest, specs
+from taac.acting.explorers import Explorer
+from taac.algorithms import Algorithm
+from taac.algorithms.agent import Agent
+from taac.data_structures import Nest
+from taac.demonstrations.replay import SqilReplay
+from taac.environments.vector_environment import VectorEnvironment
+from taac.errors import TaacError
+from taac.networks import RecurrentEncoder
+from taac.ops.schedules import Schedule, bounds
+from taac.replay import ReplayBuffer
+from taac.training.monitors import Monitor
+
+
+def check_centralised(algorithm: Algorithm) -> None:
+    """Refuses an actor that sees observations meant only for critics."""
+    own = getattr(algorithm, "actor_encoder", None)
+    if own is None or isinstance(own, RecurrentEncoder):
+        raise TaacError(
+            f"the observation has a '{specs.GLOBAL_STATE}', which only critics may see, but the actor of "
+            f"{type(algorithm).__name__} sees all that they see: bind SacAlgorithm.actor_encoder_ctor = @LocalEncoder (or that "
+            "of DiscreteSacAlgorithm or TaacAlgorithm). Recurrent algorithms do not support it. If the actor may see it, give "
+            "it another key"
+        )
+
+
+def refuse_ambiguous(action_spec: Nest) -> None:
+    """Refuses MultiDiscrete actions, because their entries may be agents or branches."""
+    for leaf in nest.flatten(action_spec):
+        if leaf.is_categorical and leaf.shape:
+            raise TaacError(
+                f"the action {leaf} (a MultiDiscrete space) may be a choice of each of {leaf.shape[0]} agents that share a "
+                "policy, or one agent's choices in as many branches: bind create_agent.shared_policy = True for agents, or "
+                "False for branches"
+            )
+
+
+def check_segments(
+    length: int,
+    initial_collect_steps: int,
+    environment: VectorEnvironment,
+    agent: Agent,
+    replay_buffer: ReplayBuffer | SqilReplay,
+) -> None:
+    """Refuses segments that the algorithm cannot learn from, or that the replay buffer cannot hold at the first update."""
+    shortest, reason = agent.algorithm.min_segment_length, agent.algorithm.min_segment_reason
+    if length < shortest:
+        raise TaacError(f"Trainer.segment_length must be {shortest} or more frames ({reason}), got {length}")
+    if initial_collect_steps < length * environment.num_envs:
+        raise TaacError(
+            f"Trainer.initial_collect_steps must be at least segment_length x num_envs = {length * environment.num_envs}, "
+            f"so that there is a segment to sample; got {initial_collect_steps}"
+        )
+    if replay_buffer.length < length:
+        raise TaacError(f"ReplayBuffer.length {replay_buffer.length} is below Trainer.segment_length {length}")
+
+
+def check_batches(
+    batch_size: int | Schedule, agent: Agent, replay_buffer: ReplayBuffer | SqilReplay, monitor: Monitor | None
+) -> None:
+    """Refuses batches that are too small, batches that the monitor does not support, and many sizes for a compiled agent."""
+    least, smallest = round(bounds(batch_size)[0]), replay_buffer.min_batch_size
+    if least < smallest:
+        raise TaacError(f"Trainer.batch_size must be {smallest} or more with {type(replay_buffer).__name__}, got {least}")
+    if monitor is not None and hasattr(monitor, "check"):
+        monitor.check(replay_buffer)
+    if isinstance(batch_size, Schedule) and agent.compiled and not batch_size.in_steps:
+        raise TaacError(
+            f"create_agent.compile compiles the update for each batch size, and Trainer.batch_size takes too many "
+            f"({batch_size}): bind a PiecewiseSchedule of few sizes, without interpolate, or create_agent.compile = False"
+        )
+
+
+def check_demonstrations(num_frames: int, segment_length: int) -> None:
+    """Refuses demonstrations that are shorter than a segment."""
+    if num_frames < segment_length:
+        raise TaacError(
+            f"the demonstrations have {num_frames} frames, fewer than Trainer.segment_length = {segment_length}; record more"
+        )
+
+
+def check_explorer(explorer: Explorer, algorithm: Algorithm, rollout_info: Nest, action_spec: Nest) -> None:
+    """Refuses an explorer that cannot explore such actions, or whose actions the algorithm would not learn from.
+
+    Args:
+        rollout_info: what the algorithm stores with each frame.
+    """
+    if nest.flatten(rollout_info) and algorithm.info_depends_on_action:
+        raise TaacError(
+            f"Trainer.explorer {type(explorer).__name__} replaces actions, but {type(algorithm).__name__} also stores what it "
+            "chose itself: remove the explorer, or use an algorithm that stores no choices, such as SacAlgorithm"
+        )
+    explorer.check(action_spec)
