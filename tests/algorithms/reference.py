@@ -38,6 +38,9 @@ STEP_TYPE = torch.tensor([[{"F": F, "M": M}.get(x, L) for x in row] for row in L
 IS_LAST = torch.as_tensor((LETTERS == "L") | (LETTERS == "l"))
 IS_FIRST = torch.as_tensor(LETTERS == "F")
 
+# Settings of an update with a vector reward, a vector gamma and a negative weight.
+COST = {"reward_weights": (1.0, -0.5, 2.0), "gamma": (0.875, 0.5, 0.75), "entropy_in_target": False}
+
 
 def replayed(spec, reward_dim=None):
     """Random frames `[T, B]`. What came before the first action is NaN, so that reading it shows."""
@@ -103,6 +106,15 @@ def scrambled(algorithm):
             else:
                 parameter.add_(torch.rand(()) * 0.5 + 0.1)
     return algorithm
+
+
+def random_mask(*batch, counts):
+    """Bools `[*batch, sum(counts)]` with one or more valid choices in each branch; every number of them happens."""
+    parts = []
+    for count in counts:
+        part = torch.rand(*batch, count) < 0.5
+        parts.append(part.scatter_(-1, torch.randint(count, (*batch, 1)), True))
+    return torch.cat(parts, -1)
 
 
 def record_draws(monkeypatch, noise, uniform=None):

@@ -123,7 +123,7 @@ def test_of_mixed_sac():
 def test_of_discrete_sac(masked):
     settings = test_sac_discrete.DISCRETE | {"masked": masked}
     algorithm = test_sac_discrete.discrete(settings)
-    mask = test_sac_discrete.random_mask(STEPS, BATCH) if masked else None
+    mask = reference.random_mask(STEPS, BATCH, counts=(test_sac_discrete.CHOICES,)) if masked else None
     time_step, choice, valid = test_sac_discrete.replayed_discrete(mask=mask)
     if masked:  # nothing is valid any more where the task ended
         time_step.observation["action_mask"][IS_LAST] = False

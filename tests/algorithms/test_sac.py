@@ -19,6 +19,7 @@ from tests.algorithms.reference import (
     ACTION_SPEC,
     BAD_ACTION_SPECS,
     BATCH,
+    COST,
     IMAGE_SPEC,
     NUM_ACTIONS,
     SAC,
@@ -53,7 +54,6 @@ from tests.algorithms.reference import (
 # --- One update of SAC ------------------------------------------------------------------------------------------------
 
 
-COST = {"reward_weights": (1.0, -0.5, 2.0), "gamma": (0.875, 0.5, 0.75), "entropy_in_target": False}
 
 
 @pytest.mark.parametrize(

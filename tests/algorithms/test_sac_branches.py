@@ -15,7 +15,17 @@ from taac.data_structures import Experience
 from taac.errors import TaacError
 from taac.networks import CategoricalActorNetwork, CriticEnsemble
 from taac.specs import ACTION_MASK, TensorSpec, bounded
-from tests.algorithms.reference import BATCH, IS_LAST, STEPS, VECTOR_SPEC, Encoder, check_groups, replayed, scrambled
+from tests.algorithms.reference import (
+    BATCH,
+    IS_LAST,
+    STEPS,
+    VECTOR_SPEC,
+    Encoder,
+    check_groups,
+    random_mask,
+    replayed,
+    scrambled,
+)
 from tests.algorithms.test_sac_discrete import acting, losses_of
 
 COUNTS = (2, 4, 3)
@@ -38,15 +48,6 @@ def branched(action_spec=SPEC, mask=None, reward_weights=None, **options):
             **options,
         )
     )  # fmt: skip
-
-
-def random_mask(*batch, counts=COUNTS):
-    """At least one choice of each branch is valid."""
-    parts = []
-    for count in counts:
-        part = torch.rand(*batch, count) < 0.5
-        parts.append(part.scatter_(-1, torch.randint(count, (*batch, 1)), True))
-    return torch.cat(parts, -1)
 
 
 def frames(mask=None, reward_dim=None, counts=COUNTS):
@@ -93,7 +94,7 @@ def of_action(q, choices, counts=COUNTS):
 def test_expectations_are_those_over_all_joint_actions(masked):
     """Losses, target values, entropies and their gradients against sums over each of the 24 joint actions of a frame."""
     algorithm = branched(mask=MASK if masked else None)
-    mask = random_mask(STEPS, BATCH) if masked else None
+    mask = random_mask(STEPS, BATCH, counts=COUNTS) if masked else None
     time_step = frames(mask)
     loss, info = losses_of(algorithm, time_step)
     valid = torch.ones(STEPS, BATCH, TOTAL, dtype=torch.bool) if mask is None else mask
@@ -194,7 +195,7 @@ def test_branches_are_drawn_each_from_its_own_distribution():
 
 
 def test_what_a_masked_branch_holds_is_as_if_it_were_not_there():
-    mask = random_mask(STEPS, BATCH)
+    mask = random_mask(STEPS, BATCH, counts=COUNTS)
     mask[..., 3] = False  # choice 1 of branch 1; choice 0 of it is valid
     mask[..., 2] = True
     time_step = frames(mask)

@@ -18,6 +18,7 @@ from taac.ops import distributions
 from taac.specs import ACTION_MASK, bounded
 from tests.algorithms.reference import (
     BATCH,
+    COST,
     IMAGE_SPEC,
     IS_LAST,
     STEPS,
@@ -29,6 +30,7 @@ from tests.algorithms.reference import (
     critics,
     encode,
     forward_return,
+    random_mask,
     replayed,
     scrambled,
     temperature,
@@ -72,13 +74,6 @@ def discrete(config, action_spec=SPEC, **changes):
             **networks(c.num_critics),
         )
     )  # fmt: skip
-
-
-def random_mask(*batch, choices=CHOICES):
-    """At least one choice is valid; all counts of valid ones happen."""
-    mask = torch.rand(*batch, choices) < 0.5
-    mask.scatter_(-1, torch.randint(choices, (*batch, 1)), True)
-    return mask
 
 
 def replayed_discrete(spec=VECTOR_SPEC, reward_dim=None, mask=None):
@@ -159,7 +154,6 @@ def discrete_reference(w, config, time_step, observation, choice, valid):
     return [[0.0 if IS_LAST[t, b] else loss[t][b] for b in range(BATCH)] for t in range(STEPS)]
 
 
-COST = {"reward_weights": (1.0, -0.5, 2.0), "gamma": (0.875, 0.5, 0.75), "entropy_in_target": False}
 
 
 @pytest.mark.parametrize(
@@ -178,7 +172,7 @@ def test_an_update_is_that_of_the_reference(changes):
     config = DISCRETE | changes
     algorithm = discrete(config)
     weights = weights_of(algorithm)
-    mask = random_mask(STEPS, BATCH) if config["masked"] else None
+    mask = random_mask(STEPS, BATCH, counts=(CHOICES,)) if config["masked"] else None
     reward_dim = len(config["reward_weights"]) if config["reward_weights"] else None
     time_step, choice, valid = replayed_discrete(config["spec"], reward_dim, mask)
     observation = time_step.observation
@@ -339,7 +333,7 @@ def test_the_target_entropy_of_masked_states_is_the_same_fraction_of_what_can_be
 def test_after_a_termination_nothing_need_be_valid():
     """The environment refuses such a mask everywhere else. What is drawn there is ignored; the loss is finite and the same."""
     algorithm = discrete(DISCRETE, masked=True)
-    mask = random_mask(STEPS, BATCH)
+    mask = random_mask(STEPS, BATCH, counts=(CHOICES,))
     time_step, *_ = replayed_discrete(mask=mask)
     terminated = IS_LAST & (time_step.discount == 0)
     assert terminated.any()
@@ -380,7 +374,7 @@ def test_an_invalid_choice_is_never_made_and_valid_ones_with_their_probabilities
 
 def test_whatever_the_mask_is():
     algorithm = discrete(DISCRETE, masked=True)
-    mask = random_mask(5_000)
+    mask = random_mask(5_000, counts=(CHOICES,))
     for step in (algorithm.random_step, algorithm.rollout_step, algorithm.predict_step):
         choice = step(acting(5_000, mask), ()).output
         assert mask.gather(-1, choice.unsqueeze(-1)).all()

@@ -14,7 +14,8 @@ from taac.data_structures import Experience
 from taac.errors import TaacError
 from taac.networks import CategoricalActorNetwork, CriticEnsemble, GRUMemory, RecurrentEncoder
 from taac.specs import ACTION_MASK, bounded
-from tests.algorithms.test_sac_branches import COUNTS, SPEC, TOTAL, random_mask
+from tests.algorithms.reference import random_mask
+from tests.algorithms.test_sac_branches import COUNTS, SPEC, TOTAL
 from tests.algorithms.test_sac_recurrent import OBSERVATION, B, NoMemory, T, frames
 
 NETWORKS = {
@@ -41,7 +42,7 @@ def choices(action_spec=SPEC, masked=True):
         action = torch.stack([torch.randint(n, (T, B)).masked_fill(first, 0) for n in COUNTS], -1)
     if not masked:
         return time_step._replace(prev_action=action)
-    observation = {"observation": time_step.observation, ACTION_MASK: random_mask(T, B)}
+    observation = {"observation": time_step.observation, ACTION_MASK: random_mask(T, B, counts=COUNTS)}
     return time_step._replace(prev_action=action, observation=observation)
 
 

@@ -18,6 +18,7 @@ from taac.specs import bounded
 from tests.algorithms.reference import (
     ACTION_SPEC,
     BATCH,
+    COST,
     IMAGE_SPEC,
     IS_LAST,
     NUM_ACTIONS,
@@ -140,7 +141,6 @@ def mixed_reference(w, config, time_step, choice, vector, noise):
     return [[0.0 if IS_LAST[t, b] else loss[t][b] for b in range(BATCH)] for t in range(STEPS)]
 
 
-COST = {"reward_weights": (1.0, -0.5, 2.0), "gamma": (0.875, 0.5, 0.75), "entropy_in_target": False}
 
 
 @pytest.mark.parametrize(

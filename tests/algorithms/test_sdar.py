@@ -17,6 +17,7 @@ from tests.algorithms.reference import (
     ACTION_SPEC,
     BAD_ACTION_SPECS,
     BATCH,
+    COST,
     IMAGE_SPEC,
     IS_FIRST,
     IS_LAST,
@@ -171,7 +172,6 @@ def sdar_reference(w, config, time_step, noise, uniform):
     return [[0.0 if IS_LAST[t, b] else loss[t][b] for b in range(BATCH)] for t in range(STEPS)]
 
 
-COST = {"reward_weights": (1.0, -0.5, 2.0), "gamma": (0.875, 0.5, 0.75), "entropy_in_target": False}
 
 
 @pytest.mark.parametrize(
