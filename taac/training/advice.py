@@ -36,7 +36,7 @@ def _intervals(trainer: Trainer, settings: Mapping[str, Any]) -> Iterator[str]:
     }
     for name, follows in (
         ("evaluation_interval", "the only evaluation is at the end"),
-        ("checkpoint_interval", "the only checkpoint is at the end, and a run that is killed begins again"),
+        ("checkpoint_interval", "the only checkpoint is at the end, and a killed run starts over"),
         ("summary_interval", "there are no summaries"),
     ):
         if (interval := intervals[name]) > steps:
@@ -54,14 +54,14 @@ def _intervals(trainer: Trainer, settings: Mapping[str, Any]) -> Iterator[str]:
             "create_environment.max_episode_steps sets one"
         )
     if settings.get("step_timeout") is not None and not settings.get("asynchronous"):
-        yield "create_environment.step_timeout does nothing: the environments are not asynchronous"
+        yield "create_environment.step_timeout has no effect: bind create_environment.asynchronous = True, or remove it"
 
 
 def _replay(trainer: Trainer, memory: list[Share]) -> Iterator[str]:
     replay, steps, envs = trainer.replay_buffer, trainer.num_env_steps, trainer.environment.num_envs
     if replay.length * envs > 1.5 * steps:
         yield (
-            f"the replay buffer holds {replay.length * envs} frames ({replay.length} x {envs}), the run takes {steps} "
+            f"the replay buffer holds {replay.length * envs} frames ({replay.length} x {envs}), but the run takes {steps} "
             "environment steps: most of it stays empty. Lower ReplayBuffer.length (the macro replay_length)"
         )
     if replay.length * envs < (first := trainer.update_ratio.initial_collect_steps):
@@ -80,7 +80,7 @@ def _evaluation(trainer: Trainer) -> Iterator[str]:
     if episodes < envs:
         yield (
             f"Trainer.evaluation_episodes {episodes} is below create_experiment.evaluation_envs {envs}: "
-            f"{envs - episodes} of them run for nothing"
+            f"{envs - episodes} of them play no episode that counts"
         )
 
 
@@ -113,5 +113,5 @@ def _discount(trainer: Trainer, settings: Mapping[str, Any]) -> Iterator[str]:
     if repeated and gamma is not None and inside is not None and abs(inside - gamma) > 1e-6:
         yield (
             f"create_environment.action_repeat_gamma {inside} is not the learner's gamma {gamma:g}: rewards inside a repeat of "
-            f"{repeat} steps are discounted otherwise than those after it"
+            f"{repeat} steps are not discounted like those after it"
         )

@@ -31,11 +31,11 @@ def test_nothing_looks_wrong_with_what_is_shipped():
     "params, message",
     [
         (["evaluation_interval = 200000"], "Trainer.evaluation_interval 200000 is above Trainer.num_env_steps 100000"),
-        (["checkpoint_interval = 200000"], "a run that is killed begins again"),
+        (["checkpoint_interval = 200000"], "a killed run starts over"),
         (["Trainer.summary_interval = 200000"], "there are no summaries"),
         (["Trainer.summary_interval = 3", "unroll_length = 4"], "summary_interval 3 is below the 4 environment steps"),
         (["create_environment.env_name = 'tests.toy_tasks:taac-test/PointMass-v0'"], "no time limit"),
-        (["replay_length = 200000"], "holds 200000 frames (200000 x 1), the run takes 100000"),
+        (["replay_length = 200000"], "holds 200000 frames (200000 x 1), but the run takes 100000"),
         (["replay_length = 5000"], "fewer than Trainer.initial_collect_steps 10000"),
         (["evaluation_episodes = 2"], "is below create_experiment.evaluation_envs 5: 3 of them"),
         (["action_min_prob = 0.95"], "within 0.05 nats a dimension of the uniform policy"),
@@ -44,7 +44,7 @@ def test_nothing_looks_wrong_with_what_is_shipped():
             ["create_environment.action_repeat = 2", "gamma = 0.9"],
             "action_repeat_gamma 0.99 is not the learner's gamma 0.9",
         ),
-        (["create_environment.step_timeout = 2.0"], "step_timeout does nothing"),
+        (["create_environment.step_timeout = 2.0"], "step_timeout has no effect"),
     ],
 )
 def test_what_looks_wrong(params, message):
