@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from experiments.results.collect import ROLLOUTS
+from taac.analysis import styles
 from taac.analysis.readers import run_records
 from taac.analysis.readers.run_records import Record
 from taac.analysis.statistics.intervals import estimate_interval
@@ -239,17 +240,19 @@ def draw(folder: Path, target: Path) -> None:
 
     groups = grouped([r for r in run_records.find(folder) if not r.problems])
     tasks, methods = sorted({task for task, _ in groups}), sorted({method for _, method in groups})
-    colors = {method: f"C{i}" for i, method in enumerate(methods)}
+    numbers = {method: number for number, method in enumerate(methods)}
     figure, axes = pyplot.subplots(2, len(tasks), figsize=(4.6 * len(tasks), 6.4), squeeze=False, layout="constrained")
     for (task, method), runs in groups.items():
         above, below = axes[:, tasks.index(task)]
+        color = styles.style(numbers[method]).color
         for r in runs:
-            above.plot(r.steps, r.returns, color=colors[method], alpha=0.35, linewidth=0.8)
-            below.plot(r.evaluations["seconds"] / 3600, r.returns, color=colors[method], alpha=0.35, linewidth=0.8)
+            above.plot(r.steps, r.returns, color=color, alpha=0.35, linewidth=0.8)
+            below.plot(r.evaluations["seconds"] / 3600, r.returns, color=color, alpha=0.35, linewidth=0.8)
         together = min(r.steps.size for r in runs)
         if all(np.array_equal(r.steps[:together], runs[0].steps[:together]) for r in runs):
             mean = np.mean([r.returns[:together] for r in runs], axis=0)
-            above.plot(runs[0].steps[:together], mean, color=colors[method], label=f"{method} ({len(runs)})")
+            drawn = styles.line(numbers[method], together)
+            above.plot(runs[0].steps[:together], mean, label=f"{method} ({len(runs)})", **drawn)
         above.set(title=task, xlabel="environment steps", ylabel="greedy return")
         below.set(xlabel="hours of one core", ylabel="greedy return")
         above.legend(fontsize="small", title="method (seeds)")

@@ -71,7 +71,10 @@ BAD = {
     "status": (lambda f: change(f, status=["finished"]), "'status' is no name"),
     "far": (write("evaluations.csv", csv_of(step="1e300")), "first at step 1e+300"),
     "before": (write("evaluations.csv", csv_of(step="-1")), "first at step -1"),
-    "great": (write("evaluations.csv", csv_of(value="1.7e308")), "impossible numbers"),
+    "great": (
+        write("evaluations.csv", csv_of(value="1e200")),
+        "impossible numbers in 1 row(s), the first at step 100: 1e+200 for return_mean",
+    ),
     "garbled": (garble(",900.0,1.0,", ",9oo.0,1.0,"), "evaluations.csv is damaged: line 10 has '9oo.0' for return_mean"),
     "short": (garble(",900.0,1.0,", ",1.0,"), "evaluations.csv is damaged: line 10 has 13 values for 14 columns"),
     "long field": (write("evaluations.csv", csv_of(head=["x" * 200_000])), "field larger than"),
