@@ -128,7 +128,7 @@ def _numbers(trainer: Trainer, loaded: Config, memory: list) -> None:
     print(f"memory: {readable_bytes(sum(share.bytes for share in memory))}, and temporary memory of a gradient step")
     for share in memory:
         print(f"  {readable_bytes(share.bytes):>9}  {share.what}")
-    found = advice(trainer, loaded.settings("create_environment"), memory)
+    found = [*loaded.without_effect(), *advice(trainer, loaded.settings("create_environment"), memory)]
     print("what looks wrong:" if found else "what looks wrong: nothing")
     for line in found:
         print(f"  {line}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
@@ -45,6 +46,8 @@ def run() -> None:
     trainer = configuration.build(experiment.create_experiment)
     try:
         loaded.check_used()
+        for note in loaded.without_effect():
+            print(f"note: {note}", file=sys.stderr)
         operative = configuration.operative_config()
         folder = RunFolder(flags.run_dir(asked, loaded))
         finished = (
@@ -166,7 +169,6 @@ class ProgressBar:
     """Shows environment steps and updates per second, time left, the last evaluation's return and the fraction repeated."""
 
     def __init__(self, total: int, initial: int):
-        import sys
         import time
 
         from tqdm import tqdm

@@ -82,6 +82,15 @@ class Config:
                     f"{nearest(short(b.selector), built)}; in use are: {', '.join(built)}"
                 )
 
+    def without_effect(self) -> list[str]:
+        """Returns the settings of flags for task macros that this method does not use. Call it after everything has been built.
+
+        They are no mistake where several methods are compared, of which only some use a macro.
+        """
+        used = gin_state.used_macros()
+        idle = [b for b in self.bindings.values() if b.is_macro and b.where.startswith("--") and b.scope not in used]
+        return [f"{b} has no effect: this method does not use {b.scope}" for b in idle]
+
     def differences(self, operative: Config, ignored: Collection[str] = ()) -> list[str]:
         """Returns how an operative configuration, written by a run and read back, differs from this one. Builds neither.
 

@@ -9,6 +9,7 @@ from taac import configuration
 from taac.configuration import Asked, gin_state, plain_words, shipped
 from taac.configuration.plain_words import Setting
 from taac.errors import TaacError
+from taac.training import experiment
 
 TASK, METHOD = "gin/tasks/simple_control.gin", "gin/methods/taac.gin"
 
@@ -199,3 +200,11 @@ def test_every_task_file_names_its_environment_and_no_two_name_the_same():
     for task in shipped.files("tasks"):
         default = values(configuration.load([f"gin/tasks/{task}.gin"]))["create_environment.env_name"]
         assert shipped.task_of(default) == task
+
+
+def test_settings_of_macros_that_a_method_does_not_use_are_told():
+    settings = ("beta_min_prob=0.1", "gamma=0.9", "hidden_layers=8,", "replay_length=99")
+    loaded = Asked("Pendulum-v1", "sac", settings=settings).load()
+    configuration.build(experiment.create_experiment).close()
+    loaded.check_used()
+    assert loaded.without_effect() == ["--set: beta_min_prob = 0.1 has no effect: this method does not use beta_min_prob"]
