@@ -252,20 +252,33 @@ def _crossing(far: Callable[[float], float], inside: float, end: float) -> float
     return end
 
 
-def _bounded(xs: Tasks, ys: Tasks, bounds: tuple[float, float], confidence: float) -> Difference:
-    def interval(confidence: float) -> Interval:
-        a, b = (intervals.bounded_interval(tasks, bounds, confidence) for tasks in (xs, ys))
-        d = a.estimate - b.estimate
-        low = d - math.hypot(a.estimate - a.low, b.high - b.estimate)
-        high = d + math.hypot(a.high - a.estimate, b.estimate - b.low)
-        return Interval(d, low, high, confidence, "Clopper-Pearson, square and add")
+def bounded_difference(
+    x: ArrayLike | Sequence[ArrayLike],
+    y: ArrayLike | Sequence[ArrayLike],
+    bounds: tuple[float, float],
+    confidence: float = 0.95,
+) -> Interval:
+    """The mean of X minus the mean of Y, of scores with known bounds, with the interval that `compare` uses for these.
 
+    Raises:
+        TaacError: as in `compare`.
+    """
+    xs, ys = _both(x, y, at_least=1)
+    a, b = (intervals.bounded_interval(tasks, bounds, confidence) for tasks in (xs, ys))
+    d = a.estimate - b.estimate
+    low = d - math.hypot(a.estimate - a.low, b.high - b.estimate)
+    high = d + math.hypot(a.high - a.estimate, b.estimate - b.low)
+    return Interval(d, low, high, confidence, "Clopper-Pearson, square and add")
+
+
+def _bounded(xs: Tasks, ys: Tasks, bounds: tuple[float, float], confidence: float) -> Difference:
     # The p-value is 1 minus the confidence at which the interval just touches 0.
     inside, outside = 1.0, 0.0
     for _ in range(40):
         middle = (inside + outside) / 2
-        inside, outside = (middle, outside) if _verdict(interval(middle)) == "inconclusive" else (inside, middle)
-    result = interval(confidence)
+        touches = _verdict(bounded_difference(xs, ys, bounds, middle)) == "inconclusive"
+        inside, outside = (middle, outside) if touches else (inside, middle)
+    result = bounded_difference(xs, ys, bounds, confidence)
     return Difference(*result, 1 - outside, _verdict(result))
 
 

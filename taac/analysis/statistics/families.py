@@ -31,7 +31,7 @@ from typing import NamedTuple
 import numpy as np
 
 from taac.analysis.statistics import permutations, power
-from taac.analysis.statistics.differences import Difference, compare
+from taac.analysis.statistics.differences import Difference, bounded_difference, compare
 from taac.analysis.statistics.intervals import NO_SPREAD
 from taac.analysis.statistics.quantiles import check_confidence
 from taac.analysis.statistics.scores import STATISTICS, Tasks
@@ -222,8 +222,9 @@ def _base(c: Comparison, paired: bool, confidence: float, resamples: int, seed: 
         of = _ranked(c)
         found = compare(of.x, of.y, "mean", paired, confidence)
         return _within(found, -0.5, 0.5), RANKS
-    if c.statistic == "mean" and len(c.x) == 1 and not paired and at_bounds(c):
-        return compare(c.x, c.y, bounds=c.bounds, confidence=confidence), MEANS
+    if c.statistic == "mean" and len(c.x) == 1 and not paired and c.bounds is not None and at_bounds(c):
+        interval = bounded_difference(c.x, c.y, c.bounds, confidence)
+        return Difference(*interval, 1.0, "inconclusive"), MEANS  # the p-value is that of the permutation test
     found = compare(c.x, c.y, c.statistic, paired, confidence, resamples=resamples, seed=seed)
     if c.bounds is not None:
         found = _within(found, c.bounds[0] - c.bounds[1], c.bounds[1] - c.bounds[0])
