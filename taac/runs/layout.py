@@ -24,7 +24,9 @@ LOCK = ".lock"
 EVENTS = "events.out.tfevents.*"  # TensorBoard's event files
 MAX_NAME = 200  # the most characters of the name of a method, a task or a version
 # Settings that the config.gin of earlier versions lacks. They change nothing in what is trained.
-ADDED_SETTINGS = ("create_experiment.method", "Trainer.initial_evaluation")
+ADDED_SETTINGS = (
+    "create_experiment.method", "create_experiment.tuning", "create_experiment.return_bounds", "Trainer.initial_evaluation",
+)  # fmt: skip
 COMPARISON = "compare.json"  # status of every run of `taac compare`, in the folder that holds the runs
 
 

@@ -14,7 +14,6 @@ from taac.analysis.statistics import differences, intervals, quantiles
 from taac.analysis.statistics import scores as statistics
 from taac.analysis.statistics.differences import (
     compare,
-    correct,
     holm,
     improvement_interval,
     probability_of_improvement,
@@ -512,30 +511,6 @@ def test_holm_by_hand():
     assert holm([]).size == 0
 
 
-def test_a_family_is_corrected():
-    rng = np.random.default_rng(0)
-    y = rng.normal(size=(10, 1))
-    clear, weak = compare(y + 5, rng.normal(size=(10, 1))), compare(one(1, 2, 3, 4, 5) + 2.6, one(1, 2, 3, 4, 5))
-    assert weak.verdict == "better" and 0.025 < weak.p_value < 0.05
-    corrected = correct([weak, clear, weak])
-    assert [d.verdict for d in corrected] == ["inconclusive", "better", "inconclusive"]
-    assert corrected[0].p_value == pytest.approx(2 * weak.p_value) and corrected[0][:3] == weak[:3]
-    assert [d.verdict for d in correct([weak])] == ["better"]
-    assert [d.verdict for d in correct([weak, clear])] == ["better", "better"]  # Bonferroni would lose the first
-    assert correct([]) == []
-
-
-def test_families_err_at_the_stated_rate():
-    # Three null comparisons of normal scores: any wrong verdict in 0.05 or less of families; uncorrected in 0.13.
-    rng = np.random.default_rng(0)
-    raw = corrected = 0
-    for _ in range(250):
-        family = [compare(rng.normal(size=(10, 1)), rng.normal(size=(10, 1))) for _ in range(3)]
-        raw += any(d.verdict != "inconclusive" for d in family)
-        corrected += any(d.verdict != "inconclusive" for d in correct(family))
-    assert corrected / 250 <= 0.085 < 0.09 < raw / 250
-
-
 # --- Refusals -------------------------------------------------------------------------------------
 
 GOOD = np.array([[1.0, 2], [3, 5]])
@@ -592,7 +567,6 @@ GOOD = np.array([[1.0, 2], [3, 5]])
         (lambda: holm([0.5, 1.5]), r"p-values in \[0, 1\]"),
         (lambda: holm([NAN]), "p-values"),
         (lambda: holm(0.5), "p-values"),
-        (lambda: correct([compare(GOOD, GOOD), compare(GOOD, GOOD, confidence=0.9)]), "unequal confidence"),
     ],
 )
 def test_bad_input_is_refused(call, message):

@@ -74,6 +74,25 @@ def test_a_name_that_is_none_is_refused(name):
         operative(TASK, "gin/methods/sac.gin", params=[f"create_experiment.method = {name!r}"])
 
 
+@pytest.mark.parametrize("text", ["", "a\nb", "x" * 201])
+def test_a_statement_of_tuning_is_a_line(text):
+    with pytest.raises(TaacError, match=r"create_experiment\.tuning must be printable text of 1 to 200"):
+        operative(TASK, "gin/methods/sac.gin", params=[f"create_experiment.tuning = {text!r}"])
+
+
+def test_bounds_of_returns_are_a_range():
+    with pytest.raises(TaacError, match=r"create_experiment\.return_bounds must be \(lowest, highest\), got \(1.0, 1.0\)"):
+        operative(TASK, "gin/methods/sac.gin", params=["create_experiment.return_bounds = (1.0, 1.0)"])
+
+
+def test_a_folder_without_later_settings_holds_the_same_run():
+    stated = ["create_experiment.tuning = 'for SAC'", "create_experiment.return_bounds = (0.0, 1.0)"]
+    now = operative(TASK, "gin/methods/sac.gin", params=stated)
+    added = ("create_experiment.tuning", "create_experiment.return_bounds")
+    earlier = "".join(line for line in now.splitlines(keepends=True) if not line.startswith(added))
+    assert len(earlier) < len(now) and layout.same_run(earlier, now) and not layout.same_run(now, earlier)
+
+
 def test_a_folder_of_an_earlier_version_holds_the_same_run(tmp_path):
     """Its config.gin has no name of the method, short or on lines of its own."""
     for params in ((), (f"create_experiment.method = '{'x' * 150}'",)):

@@ -134,24 +134,6 @@ def holm(p_values: ArrayLike) -> np.ndarray:
     return adjusted
 
 
-def correct(differences: Sequence[Difference]) -> list[Difference]:
-    """Corrects the p-values and verdicts of a family of comparisons by Holm's method.
-
-    The probability that any verdict of the family is "better" or "worse" for two equal methods is at most 1 - confidence.
-    Intervals do not change, so a comparison whose interval excludes 0 may become inconclusive.
-
-    Raises:
-        TaacError: the differences have unequal confidence.
-    """
-    if len({d.confidence for d in differences}) > 1:
-        raise TaacError("the differences of a family have unequal confidence; compute them all at the same")
-    adjusted = holm([d.p_value for d in differences])
-    return [
-        d._replace(p_value=float(p), verdict=d.verdict if p < 1 - d.confidence else "inconclusive")
-        for d, p in zip(differences, adjusted)
-    ]
-
-
 def probability_of_improvement(x: ArrayLike | Sequence[ArrayLike], y: ArrayLike | Sequence[ArrayLike]) -> np.ndarray:
     """The fraction of pairs of runs in which X scores more than Y, `[tasks]`. Ties count half. Mann-Whitney's U / (m n).
 
