@@ -133,10 +133,11 @@ def test_a_file_name_that_is_none():
 def checked(*words):
     """`taac check` in this process."""
     values = flags.FlagValues()
-    for name in ("gin_file", "gin_param"):
+    for name in ("gin_file", "gin_param", "set"):
         flags.DEFINE_multi_string(name, [], "", flag_values=values)
-    for name in ("env_name", "batch"):
+    for name in ("task", "method", "num_env_steps", "env_name", "batch"):
         flags.DEFINE_string(name, None, "", flag_values=values)
+    flags.DEFINE_integer("seed", None, "", flag_values=values)
     values(["taac check", *map(str, words)])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(check.flags, "FLAGS", values)
@@ -146,7 +147,7 @@ def checked(*words):
 @pytest.mark.parametrize(
     "words, message",
     [
-        ([], "--gin_file is missing"),
+        ([], "--task and --method are missing"),
         (["--env_name", "Pendulum-v1", "--gin_file", TASK], "use only one of .*, got --gin_file and --env_name"),
         (["--env_name", "Pendulun-v1"], "doesn't exist"),
         (["--env_name", "FetchReach-v99"], "FetchReach"),

@@ -31,7 +31,7 @@ def run() -> None:
     names = ("task", "method", "gin_file", "env_name", "batch")
     given = [f"--{name}" for name in names if flags.FLAGS[name].value]
     if len(given) > 1 and {"--env_name", "--batch"} & set(given):
-        raise TaacError(f"--env_name and --batch are for themselves, got {' and '.join(given)}")
+        raise TaacError(f"use only one of --env_name, --batch and an experiment, got {' and '.join(given)}")
     if flags.FLAGS.batch:
         _batch(Path(flags.FLAGS.batch))
     elif flags.FLAGS.env_name:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -122,6 +123,8 @@ def task_file(task: str) -> str:
     """
     if task.endswith(".gin"):
         return _own_file("--task", task)
+    if "," in task:
+        raise TaacError(f"--task {task}: a run has one task; compare several with `taac compare --tasks {task}`")
     name = task if task in shipped.files("tasks") else shipped.task_of(task) or shipped.DEFAULT_TASK
     return f"gin/tasks/{name}.gin"
 
@@ -149,9 +152,12 @@ def method_file(method: str) -> str:
     known = list(shipped.files("methods"))
     name = f"gin/methods/{method}.gin"  # which the working directory may also have
     if method not in known and not Path(name).is_file():
+        if "," in method:
+            raise TaacError(f"--method {method}: a run has one method; compare several with `taac compare --methods {method}`")
+        swapped = f"; is it an environment, for --task {method}?" if re.search(r"-v\d+$", method) else ""
         raise TaacError(
-            f"--method {method}: there is no method '{method}'{nearest(method, known) or '.'} Give a .gin file of your own, or "
-            f"one of {', '.join(known)}"
+            f"--method {method}: there is no method '{method}'{swapped or nearest(method.lower(), known) or '.'} "
+            f"Give a .gin file of your own, or one of {', '.join(known)}"
         )
     return name
 

@@ -65,7 +65,7 @@ def check_macros(
         if name is None:
             continue
         if name not in macros:
-            by = " (a task file defines it: gin/tasks/*.gin)" if name in TASK_MACROS else ""
+            by = " (a task file defines it: give --task, or a --gin_file of gin/tasks)" if name in TASK_MACROS else ""
             raise TaacError(f"{binding}: the macro '{name}' has no value{by}{nearest(name, macros)}")
         if name in seen:
             raise TaacError(f"{binding}: the macro '{name}' is defined by itself, by way of {', '.join(seen)}")

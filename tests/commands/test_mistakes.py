@@ -64,6 +64,13 @@ MISTAKES = {
     "a file of a task alone": (["check", "--gin_file", TASK], ["there is no method: give --method taac"]),
     "an unknown method": ([*TRAIN[:3], "--method", "ppo"], ["there is no method 'ppo'.", "sac_ntd", "own"]),
     "a misspelt method": ([*TRAIN[:3], "--method", "sca"], ["did you mean 'sac'?"]),
+    "a method in capitals": ([*TRAIN[:3], "--method", "TAAC"], ["did you mean 'taac'?"]),
+    "an environment as the method": (
+        ["train", "--task", "taac", "--method", "Pendulum-v1"], ["is it an environment, for --task Pendulum-v1?"],
+    ),
+    "several methods of one run": ([*TRAIN[:3], "--method", "sac,taac"], ["`taac compare --methods sac,taac`"]),
+    "several tasks of one run": (["train", "--task", "A-v1,B-v1", "--method", "sac"], ["`taac compare --tasks A-v1,B-v1`"]),
+    "a file of a method alone": (["check", "--gin_file", METHOD], ["'num_envs' has no value", "give --task"]),
     "an environment without its version": (
         ["check", "--task", "Pendulum", "--method", "taac"], ["'Pendulum'", "did you mean 'Pendulum-v1'?"],
     ),
