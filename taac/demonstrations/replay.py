@@ -1,4 +1,4 @@
-"""Uses of demonstrations: as half of each batch (SQIL), as the first frames of the replay buffer, or kept apart."""
+"""Uses of demonstrations: as half of each batch (SQIL), as the first frames of the replay buffer, or for other losses alone."""
 
 from __future__ import annotations
 

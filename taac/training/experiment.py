@@ -209,8 +209,8 @@ def create_experiment(
                 learner.demonstrations = Demonstrations(frames, replay_where)
             elif demonstrations_ctor is kept_apart:
                 raise TaacError(
-                    "create_experiment.demonstrations_ctor = @kept_apart leaves the demonstrations to reward signals and "
-                    "behaviour cloning, of which there are none: bind create_agent.reward_signals = (@GAIL,) or "
+                    "create_experiment.demonstrations_ctor = @kept_apart reserves the demonstrations for reward signals and "
+                    "behaviour cloning, but nothing uses them: bind create_agent.reward_signals = (@GAIL,) or "
                     "Learner.cloning = @Cloning()"
                 )
         elif demonstrations_ctor is not prefilled or learner.needs_demonstrations:

@@ -507,7 +507,7 @@ def test_what_cannot_work_is_refused(params, message):
 
 def test_demonstrations_for_nobody_are_refused(demonstrations):
     with pytest.raises(
-        TaacError, match="leaves the demonstrations to reward signals and behaviour cloning, of which there"
+        TaacError, match="reserves the demonstrations for reward signals and behaviour cloning, but nothing uses"
     ):
         build(binding(demonstrations), "create_experiment.demonstrations_ctor = @kept_apart")
 
