@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -12,25 +13,61 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def campaign(code, tmp_path):
-    """Runs code in a process of its own, because runs are forked from it; what it prints last, from JSON."""
-    beginning = "import argparse, json\nfrom pathlib import Path\n"
-    beginning += (
-        "from experiments.reliability import damage, disk, hostile, kills, misbehaving, runs, settings, stall\n"
+# Runs are forked from a process that has imported all they need, which takes seconds. One such process serves all tests: each
+# order's code runs in a child of it, and so changes nothing for the next.
+SERVER = """
+import argparse, json, os, sys, traceback
+from pathlib import Path
+from experiments.reliability import damage, disk, hostile, kills, misbehaving, runs, settings, stall
+from taac.runs import tensor_files
+names = dict(globals(), given=argparse.Namespace(kills=2, damages=8, every=90, hostile=3, seed=5))
+for line in sys.stdin:
+    order = json.loads(line)
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            os.dup2(os.open(order["said"], os.O_WRONLY | os.O_CREAT, 0o666), 1), os.dup2(1, 2)
+            exec(order["code"], dict(names, folder=Path(order["folder"])))
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush(), sys.stderr.flush()
+            os._exit(code)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def server():
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVER], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    beginning += f"folder = Path({str(tmp_path)!r})\n"
-    beginning += "given = argparse.Namespace(kills=2, damages=8, every=90, hostile=3, seed=5)\n"
-    done = subprocess.run(
-        [sys.executable, "-c", beginning + code], cwd=ROOT, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    yield process
+    process.stdin.close()
+    process.wait(timeout=60)
+
+
+@pytest.fixture
+def campaign(server, tmp_path):
+    """Runs code of a campaign in a process of its own, because runs are forked from it; what it prints last, from JSON."""
+
+    def run(code):
+        said = tmp_path / "said"
+        server.stdin.write(json.dumps({"code": code, "folder": str(tmp_path), "said": str(said)}) + "\n")
+        server.stdin.flush()
+        assert select.select([server.stdout], [], [], 600)[0], f"it has not ended: {said.read_text()}"
+        assert server.stdout.readline() == "0\n", said.read_text()
+        return json.loads(said.read_text().splitlines()[-1])
+
+    return run
 
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="runs are forked")
 
 
-def test_kills_and_one_that_costs_a_bit(tmp_path):
+def test_kills_and_one_that_costs_a_bit(campaign):
     """Second, interrupted runs save a counter that is one too high."""
     rows = campaign(
         "from taac.acting.collector import Collector\n"
@@ -41,8 +78,7 @@ def test_kills_and_one_that_costs_a_bit(tmp_path):
         "    whole(self)\n"
         "    Collector.state_dict = lambda self: {**state(self), 'episodes': state(self)['episodes'] + 1}\n"
         "kills.Campaign._whole = then_wrong\n"
-        "print(json.dumps([row, *kills.campaign(folder / 'k', given, chosen)]))",
-        tmp_path,
+        "print(json.dumps([row, *kills.campaign(folder / 'k', given, chosen)]))"
     )
     assert rows[0]["failed"] == [] and sum(rows[0]["by kind"].values()) == 2 and rows[0]["compared"] == "bits", rows
     assert "differs in" in str(rows[1]["failed"]) and "plain values" in str(rows[1]["failed"]), rows
@@ -67,12 +103,11 @@ def test_settings_are_all_method_files_and_kinds_all_ways_to_stop():
     }
 
 
-def test_environments_that_misbehave_late_and_one_that_ends_a_run_without_a_word(tmp_path):
+def test_environments_that_misbehave_late_and_one_that_ends_a_run_without_a_word(campaign):
     rows = campaign(
         "cases = [('sys.exit(0)', 'synchronous'), ('dies by SIGKILL', 'asynchronous')]\n"
         "cases += [('leaves by os._exit(0)', 'synchronous')]\n"
-        "print(json.dumps(misbehaving.campaign(folder / 'm', given, [misbehaving.Case(*case) for case in cases])))",
-        tmp_path,
+        "print(json.dumps(misbehaving.campaign(folder / 'm', given, [misbehaving.Case(*case) for case in cases])))"
     )
     assert [row["verdict"] for row in rows] == ["stopped", "restarted", "STATUS"], rows
     from experiments.reliability import misbehaving
@@ -80,22 +115,21 @@ def test_environments_that_misbehave_late_and_one_that_ends_a_run_without_a_word
     assert misbehaving.failures(rows) == 1
 
 
-def test_hostile_folders(tmp_path):
+def test_hostile_folders(campaign):
     from experiments.reliability.hostile import OUTCOMES
 
     rows = campaign(
         "chosen = [hostile.ATTACKS[0], hostile.TEXTS[-2], hostile.CHECKPOINTS[2]]\n"
-        "print(json.dumps(hostile.campaign(folder / 'h', given, chosen)))",
-        tmp_path,
+        "print(json.dumps(hostile.campaign(folder / 'h', given, chosen)))"
     )
     assert {row["number"] for row in rows} == {0, 1, 2} and len(rows) == 6
     assert {row["outcome"] for row in rows} <= set(OUTCOMES), rows
 
 
-def test_harm_is_found(tmp_path):
+def test_harm_is_found(campaign):
     """Commands that do what they must not: each is found by what it did."""
     found = campaign(
-        "import os, sys, time\n"
+        "import time\n"
         "from experiments.reliability import sandbox\n"
         "from taac.commands import plot\n"
         "sandbox.Sandbox.prepare = lambda self: (self.base / 'finished').mkdir(parents=True)\n"
@@ -119,37 +153,35 @@ def test_harm_is_found(tmp_path):
         "    before = place.snapshot()\n"
         "    wrong = place.wrong(before, place.call(place.words('plot')))\n"
         "    verdicts.append(wrong and wrong.split(':')[0])\n"
-        "print(json.dumps(verdicts))",
-        tmp_path,
+        "print(json.dumps(verdicts))"
     )
     assert found == ["CANARY", "MEMORY", "TRACEBACK", "IMPORTED", "CONTROL", "RAW", "DIED", None, "HANG"]
 
 
-def test_damage(tmp_path):
-    rows = campaign("print(json.dumps(damage.campaign(folder / 'd', given, damage.SETTINGS[:1])))", tmp_path)
+def test_damage(campaign):
+    rows = campaign("print(json.dumps(damage.campaign(folder / 'd', given, damage.SETTINGS[:1])))")
     assert len(rows) >= 7 and {row["kind"] for row in rows} >= {"manifest", "tensors", "frames", "evaluations.csv"}
     assert not [row for row in rows if row["verdict"].isupper()], rows
 
 
-def test_full_disks(tmp_path):
-    rows = campaign("disk.SIZES = (64,)\nprint(json.dumps(disk.campaign(folder / 'f', given)))", tmp_path)
+def test_full_disks(campaign):
+    rows = campaign("disk.SIZES = (64,)\nprint(json.dumps(disk.campaign(folder / 'f', given)))")
     verdicts = [row["verdict"] for row in rows]
     assert set(verdicts) <= {"stopped, bytes named", "went on", "not possible here"}, rows
     assert verdicts.count("stopped, bytes named") >= 2
 
 
-def test_a_buffer_is_written_part_by_part(tmp_path):
+def test_a_buffer_is_written_part_by_part(campaign):
     (row,) = campaign(
         "from taac.specs import TensorSpec\n"
         "small = stall.Buffer('small', TensorSpec((1000,)), 2, 2, 2000, 1000, 3500)\n"
-        "print(json.dumps(stall.campaign(folder / 's', given, (small,))))",
-        tmp_path,
+        "print(json.dumps(stall.campaign(folder / 's', given, (small,))))"
     )
     assert len(row["checkpoints"]) == 3 and row["bytes"] == 2000 * 2 * (1000 * 4 + 2 * 4 + 4 + 4 + 1 + 2)
     assert len(row["parts"]) >= 5
 
 
-def test_a_difference_is_found_and_damage_that_nobody_notices_too(tmp_path):
+def test_a_difference_is_found_and_damage_that_nobody_notices_too(campaign):
     found = campaign(
         "setting = damage.SETTINGS[0]\n"
         "base, expected = damage._prepare(folder / 'd', setting, runs.seeded(0))\n"
@@ -166,8 +198,7 @@ def test_a_difference_is_found_and_damage_that_nobody_notices_too(tmp_path):
         "    return damage._verdict(setting, folder / 'd', expected, row)['verdict']\n"
         "first = verdict()\n"
         "files.read = lambda path, size, digest: path.read_bytes()\n"  # a reader that checks nothing
-        "print(json.dumps([first, verdict()]))",
-        tmp_path,
+        "print(json.dumps([first, verdict()]))"
     )
     assert found == ["same bits", "UNDETECTED"]
 
