@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 
 from absl import app, flags, logging
@@ -81,6 +82,7 @@ def _run(name: str, run: Callable[[], None], rest: Sequence[str]) -> int:
     if len(rest) > 1:
         print(f"taac {name}: unexpected arguments {' '.join(rest[1:])}; {foreign.ONLY_FLAGS}", file=sys.stderr)
         return 2
+    escape_warnings()
     if name in MAY_IMPORT or ("trust" in flags.FLAGS and flags.FLAGS.trust):
         sys.path.append(os.getcwd())  # for a gin file's `import my_module`
     else:
@@ -93,6 +95,12 @@ def _run(name: str, run: Callable[[], None], rest: Sequence[str]) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
     return code
+
+
+def escape_warnings() -> None:
+    """Has Python's warnings printed as `printable` text: matplotlib quotes characters of a stranger's names in them."""
+    plain = warnings.formatwarning
+    warnings.formatwarning = lambda *about, **more: printable(plain(*about, **more))
 
 
 def _import_matplotlib() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import warnings
 
 import pytest
 import torch
@@ -325,6 +326,15 @@ def test_tensors_of_kinds_that_are_never_written_are_refused():
 def test_terminals_are_shown_what_they_would_obey(text, shown):
     assert terminal.printable(text) == shown
     terminal.printable(text).encode()
+
+
+def test_warnings_that_quote_files_are_printable(monkeypatch):
+    from taac.commands import main
+
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+    main.escape_warnings()
+    shown = warnings.formatwarning(UserWarning("Glyph 27 (\x1b) missing"), UserWarning, "plots.py", 1, "a line")
+    assert "Glyph 27 (\\x1b) missing" in shown and "\x1b" not in shown and shown.count("\n") == 2
 
 
 def test_messages_that_quote_files_are_printable(tmp_path, capsys, monkeypatch):
