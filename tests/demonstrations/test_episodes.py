@@ -200,7 +200,7 @@ OUTSIDE = {
     "no number": (POINT, "reward", (2,), np.nan, "frame 2: 'reward' is nan, expected a finite number"),
     "discount": (POINT, "discount", (7,), 1.01, "frame 7: 'discount' is 1.01, expected .* to 1"),
     "negative discount": (POINT, "discount", (7,), -0.5, "frame 7: 'discount' is -0.5, expected .* to 1"),
-    "duration": (POINT, "duration", (1,), -1, "frame 1: 'duration' is -1, expected 0 to 1"),
+    "duration": (POINT, "duration", (1,), -1, "frame 1: 'duration' is -1, expected 0 to 1$"),
     "choice": (GEARS, "prev_action/gear", (1,), 3, "frame 1: 'prev_action/gear' is 3, expected 0 to 2"),
     "negative choice": (GEARS, "prev_action/gear", (1,), -1, "frame 1: 'prev_action/gear' is -1, expected 0 to 2"),
     "far choice": (GEARS, "prev_action/gear", (1,), -(2**63), "frame 1: 'prev_action/gear' is -9223372036854775808, expected"),
@@ -351,16 +351,18 @@ def test_actions_that_take_other_times_are_refused(recorded_with, read_with, fit
         read(str(tmp_path / "e.npz"), other)
 
 
-def test_durations_that_are_chosen_need_not_all_occur(tmp_path):
+@pytest.mark.parametrize("choice", [0, 3])
+def test_durations_that_are_chosen_need_not_all_occur(tmp_path, choice):
     environment = create_environment(POINT, action_repeat=4, action_repeat_chosen=True)
     writer = EpisodeWriter(tmp_path / "e.npz", environment)
     time_step = environment.reset(0)
-    for _ in range(33):  # one step at a time, always
-        action = (torch.zeros(1, dtype=torch.int64), torch.zeros(1, 1))
+    for _ in range(33):  # one step at a time, or four, always
+        action = (torch.full((1,), choice, dtype=torch.int64), torch.zeros(1, 1))
         writer(time_step, AlgStep(action, (), (), torch.ones(1, dtype=torch.bool)))
         time_step = environment.step(action)
     writer.save()
-    assert len(read(str(tmp_path / "e.npz"), environment)) == 1
+    episodes = read(str(tmp_path / "e.npz"), environment)
+    assert len(episodes) >= 1 and max(int(episode.duration.max()) for episode in episodes) == choice + 1
 
 
 @pytest.mark.parametrize(
