@@ -1,0 +1,44 @@
+"""Checks of what fits together, with parts that hold only what a check reads."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from taac.errors import TaacError
+from taac.ops.schedules import LinearSchedule, PiecewiseSchedule
+from taac.training.checks import check_batches, check_demonstrations
+
+PLAIN, COMPILED = SimpleNamespace(compiled=False), SimpleNamespace(compiled=True)
+FALLING, STEPS = LinearSchedule(8.0, 1.0, updates=5), PiecewiseSchedule((8.0, 2.0), updates=(0, 5))
+
+
+def replay(smallest):
+    return SimpleNamespace(min_batch_size=smallest)
+
+
+@pytest.mark.parametrize("agent, size", [(PLAIN, 2), (PLAIN, LinearSchedule(8.0, 1.6, updates=5)), (COMPILED, STEPS)])
+def test_batches_that_fit(agent, size):
+    """Sizes are rounded: 1.6 is 2. A monitor may be a plain function, without a check."""
+    check_batches(size, agent, replay(2), lambda *given: {})
+    check_batches(size, agent, replay(2), None)
+
+
+@pytest.mark.parametrize(
+    "agent, size, message",
+    [
+        (PLAIN, 1, "must be 2 or more with SimpleNamespace, got 1"),
+        (PLAIN, FALLING, "must be 2 or more with SimpleNamespace, got 1"),
+        (COMPILED, LinearSchedule(8.0, 2.0, updates=5), "bind a PiecewiseSchedule"),
+    ],
+)
+def test_batches_that_do_not_fit(agent, size, message):
+    with pytest.raises(TaacError, match=message):
+        check_batches(size, agent, replay(2), None)
+
+
+def test_demonstrations_hold_at_least_a_segment():
+    check_demonstrations(4, 4)
+    with pytest.raises(TaacError, match=r"3 frames, fewer than Trainer\.segment_length = 4"):
+        check_demonstrations(3, 4)
