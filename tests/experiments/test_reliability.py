@@ -41,12 +41,9 @@ for line in sys.stdin:
 
 @pytest.fixture(scope="module")
 def server():
-    process = subprocess.Popen(
-        [sys.executable, "-c", SERVER], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    yield process
-    process.stdin.close()
-    process.wait(timeout=60)
+    words, pipe = [sys.executable, "-c", SERVER], subprocess.PIPE
+    with subprocess.Popen(words, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
+        yield process  # which ends when its standard input is closed
 
 
 @pytest.fixture
