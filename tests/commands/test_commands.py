@@ -687,7 +687,8 @@ def test_a_gin_file_imports_a_module_from_the_working_directory(tmp_path):
 
 
 def test_nan_reward_stops_the_run_and_says_where(tmp_path):
-    result = train("run", tmp_path, "create_environment.env_name = 'tests.toy_tasks:taac-test/BreaksDown-v0'")
+    breaks = "create_environment.env_name = 'tests.toy_tasks:taac-test/BreaksDown-v0'"
+    result = train("run", tmp_path, breaks, "Trainer.initial_evaluation = False")
     assert result.returncode == 1
     assert "not finite" in result.stderr and "number 0 of 1" in result.stderr and "step" in result.stderr
     run = json.loads((tmp_path / "run" / "run.json").read_text())

@@ -173,6 +173,7 @@ def test_the_agent_of_the_best_evaluation_is_kept_over_a_resume(tmp_path):
     folder.begin("x", {})
     trainer.train(folder)
     trainer.close()
+    del agents[0]  # the untrained agent is not kept, however good it is
     best = max(agents, key=lambda steps: agents[steps][0])  # the first of equals
     assert len(agents) == 21 and best not in (20, 420)
     found = folder.best.newest()
@@ -197,14 +198,14 @@ def test_the_agent_of_the_best_evaluation_is_kept_over_a_resume(tmp_path):
 
 def test_the_best_agent_is_one_of_the_runs_own_after_a_resume_with_other_bits(tmp_path, monkeypatch):
     """Without its replay buffer, a resumed run goes another way: evaluations after the checkpoint are not its own."""
-    returns = iter([10, 20, 30, 40, 0, 15, 0, 0, 25, 0, 0])
+    returns = iter([99, 10, 20, 30, 40, 0, 15, 0, 0, 25, 0, 0])
     monkeypatch.setattr(evaluation_module, "summarize", lambda e: summarize(e)._replace(return_mean=float(next(returns))))
     params = (*SHORT[1:], "num_env_steps = 400", "evaluation_interval = 20", "checkpoint_interval = 50",
               "Trainer.save_replay = False", "Trainer.summary_interval = 1000")  # fmt: skip
     folder = RunFolder(tmp_path)
     trainer = run(
         tmp_path, *params, until=95
-    )  # evaluations 10, 20 | 30, 40: the checkpoint at 50 knows of the first two
+    )  # evaluations 99 at step 0, which does not count, 10, 20 | 30, 40: the checkpoint at 50 knows of the first two
     assert trainer.env_steps == 95 and folder.best.saved() == [80, 40]
     run(tmp_path, *params, until=62)  # at 60: 0
     assert folder.best.saved() == [40] and folder.best.newest().part("evaluation")["return_mean"] == 20
