@@ -48,10 +48,9 @@ def run_json(sandbox: Sandbox, rng: random.Random) -> str:
 def names_in_run_json(sandbox: Sandbox, rng: random.Random) -> str:
     """Method, environment and status are shown by reports and pictures."""
     path = sandbox.run / "run.json"
-    key, value = (
-        rng.choice(("method", "environment", "status", "error")),
-        rng.choice((SCRIPT, CELL, ESCAPE, "$\\frac", "a|b", "_x", "![](x)")),
-    )
+    nested, long = "$" + "{" * 3000 + "}" * 3000 + "$", "x" * 3_000_000
+    key = rng.choice(("method", "environment", "status", "error"))
+    value = rng.choice((SCRIPT, CELL, ESCAPE, "$\\frac", "a|b", "_x", "![](x)", nested, long))
     about = {**json.loads(path.read_text()), key: value}
     if rng.random() < 0.5:
         about["versions"] = {value: value}
@@ -150,6 +149,8 @@ CONFIGS: tuple[str, ...] = (
     "Trainer.hooks = {'after_evaluation': @create_agent}", "x = '" + "x" * (5 << 20) + "'", "\x1b[2J = 3",
     "x = 1 +", "x.y.z/w = 3",
     "create_environment.env_kwargs = {'g': 1e308}", "create_environment.env_kwargs = {'nothing': 1}", "a" * 100_000 + " = 1",
+    "m0 = 1\n" + "".join(f"m{i + 1} = [%m{i}, %m{i}]\n" for i in range(30)), "x = " + "'x' \\\n" * 50_000 + "'y'",
+    "\n" * 900_000, "create_agent.algorithm_ctor = @" + "a/" * 400_000,
 )  # fmt: skip
 
 
@@ -207,7 +208,7 @@ TEXTS = (
     Attack("run.json: wild values", ("train", "play", "plot", "report", "compare"), run_json),
     Attack(
         "run.json: names that are markup, formulas, control characters",
-        ("plot", "report", "compare"),
+        ("plot", "report", "compare", "pictures"),
         names_in_run_json,
     ),
     Attack("evaluations.csv: wild values", ("train", "plot", "report"), evaluations),

@@ -30,7 +30,7 @@ SETTING = Setting("sac", "Pendulum-v1", 1, "", ("num_env_steps = 280", "checkpoi
 SECONDS, PROCESSOR_SECONDS, BYTES = 90.0, 45.0, 2 << 30
 MARKER = "evil_marker"  # a module that notes that it was imported
 SCRIPT, CELL, ESCAPE = "<script>alert('evil')</script>", "=cmd|'/C evil'!A0", "\x1b[2Jevil\x07"
-COMMANDS = ("train", "play", "plot", "report", "compare", "check")
+COMMANDS = ("train", "play", "pictures", "plot", "report", "compare", "check")
 
 
 class Ended(NamedTuple):
@@ -129,6 +129,10 @@ class Sandbox:
         here = {
             "train": SETTING.words(self.run),
             "play": ["taac", "play", "--root_dir", str(self.run), "--num_episodes", "1"],
+            "pictures": [
+                "taac", "play", "--root_dir", str(self.run), "--num_episodes", "1", "--film_strip", str(self.out / "strip.png"),
+                "--timeline", str(self.out / "timeline.png"),
+            ],
             "plot": ["taac", "plot", "--root_dir", str(self.run)],
             "report": ["taac", "report", "--root_dir", str(self.runs), "--output_dir", str(self.out), "--allow_mixed"],
             "compare": [
