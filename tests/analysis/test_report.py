@@ -23,6 +23,7 @@ from taac.analysis.report.tables import markdown, table, with_interval
 from taac.analysis.report.verdicts import ranks
 from taac.analysis.statistics.differences import compare, probability_of_improvement
 from taac.analysis.statistics.power import hedges_g
+from taac.commands import report
 from taac.errors import TaacError
 from tests.analysis.campaigns import (
     COLUMNS,
@@ -253,6 +254,13 @@ def test_with_a_baseline_every_method_is_compared_with_it_only(campaign):
         assert few["p_value"] == more["p_value"] and few["difference"]["high"] < more["difference"]["high"]
     with pytest.raises(TaacError, match="--baseline sac is no method of these runs; they are better, null, plain"):
         make_report(campaign, Options(baseline="sac"))
+
+
+def test_a_verdict_is_printed_with_what_it_rests_on(comparison):
+    lines = [report._line(p) for p in comparison["pairs"]]
+    assert re.fullmatch(r"Ant-v5: better - null = [\d.]+ \[[\d.]+, [\d.]+\]: better is better", lines[0])
+    found = r"inconclusive; so many runs would find [\d.]+ or more with a power of 0.8"
+    assert re.fullmatch(rf"Ant-v5: null - plain = \S+ \[\S+, \S+\]: {found}", lines[2])
 
 
 def test_areas_under_the_curve_have_verdicts_of_their_own(comparison):

@@ -8,8 +8,8 @@ A verdict needs two tests, each corrected for all comparisons of the family:
   family at once.
 
 Where the permutation test does not find a difference that Welch's interval excludes 0 for, the interval is extended to 0.
-A verdict is "better" or "worse" if and only if the interval excludes 0. Intervals that do not differ from Welch's are
-Welch's. Holm's method would make a few more verdicts than Bonferroni's, but has no intervals that agree with it.
+A verdict is "better" or "worse" if and only if the interval excludes 0. Holm's method would make more verdicts than
+Bonferroni's, but has no intervals that agree with it.
 
 Two kinds of comparison leave Welch's t:
 
