@@ -555,7 +555,7 @@ def test_an_id_is_found_with_and_without_its_module():
 
 
 def test_an_unknown_environment_is_refused():
-    with pytest.raises(TaacError, match=r"'Nowhere-v0'.* doesn't exist.*create_environment.env_name"):
+    with pytest.raises(TaacError, match=r"'Nowhere-v0'.* doesn't exist.*a registered id, 'module:id'"):
         create_environment("Nowhere-v0")
 
 
