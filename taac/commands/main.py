@@ -87,8 +87,6 @@ def _run(name: str, run: Callable[[], None], rest: Sequence[str]) -> int:
         sys.path.append(os.getcwd())  # for a gin file's `import my_module`
     else:
         _import_matplotlib()
-    if name not in LONG:
-        return _attempt(name, run)
     stdout, stderr = BrokenPipeTolerant(sys.stdout), BrokenPipeTolerant(sys.stderr)
     with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
         code = _attempt(name, run)

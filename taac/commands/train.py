@@ -138,6 +138,7 @@ def _train(trainer: Trainer, folder: RunFolder, interruption: Interruption, abou
             trainer.train(folder, progress, about, interruption)
     except OSError as error:
         if error.errno not in durable.FULL:
+            _mark(folder, status="failed", error=str(error))
             raise
         raise durable.refusal(
             error, folder.path, trainer.checkpoint_bytes(), folder.checkpoints.what_remains()
@@ -151,6 +152,9 @@ def _train(trainer: Trainer, folder: RunFolder, interruption: Interruption, abou
             raise
         # The signal may also have ended the processes of the environments, which would cause this error.
         why = f"{interruption.signal.name}, and then: {error}"
+    except Exception as error:  # of an algorithm or a hook of the user's own; the traceback shows where
+        _mark(folder, status="failed", error=f"{type(error).__name__}: {error}")
+        raise
     else:
         if interruption.signal is None or trainer.env_steps >= trainer.num_env_steps:
             return

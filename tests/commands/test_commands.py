@@ -6,6 +6,7 @@ import csv
 import functools
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -693,6 +694,34 @@ def test_nan_reward_stops_the_run_and_says_where(tmp_path):
     assert "not finite" in result.stderr and "number 0 of 1" in result.stderr and "step" in result.stderr
     run = json.loads((tmp_path / "run" / "run.json").read_text())
     assert run["status"] == "failed" and run["error"] in result.stderr
+
+
+def test_an_algorithm_that_fails_while_it_learns_leaves_a_failed_run_and_a_traceback(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import gin\nfrom taac.algorithms.taac import TaacAlgorithm\n"
+        "@gin.configurable\n"
+        "class MyAlgorithm(TaacAlgorithm):\n"
+        "    calls = 0\n"
+        "    def train_step(self, experience):\n"
+        "        self.calls += 1\n"
+        "        if self.calls > 5:\n"
+        "            raise ValueError('out of luck')\n"
+        "        return super().train_step(experience)\n"
+    )
+    (tmp_path / "mine.gin").write_text(
+        "import mine\ninclude 'experiments/smoke.gin'\ncreate_agent.algorithm_ctor = @MyAlgorithm\n"
+    )
+    result = taac("train", "--root_dir", "run", "--gin_file", "mine.gin", *params(), cwd=tmp_path)
+    assert result.returncode == 1 and "in train_step" in result.stderr and "out of luck" in result.stderr
+    run = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert run["status"] == "failed" and run["error"] == "ValueError: out of luck"
+
+
+def test_a_short_command_whose_reader_has_gone_ends_without_a_word(tmp_path):
+    command = f"{shlex.quote(sys.executable)} -m taac list | true; echo ${{PIPESTATUS[0]}}"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (result.stdout, result.stderr) == ("0\n", "")
 
 
 @pytest.mark.parametrize("resumed", [None, "x", {"a": 1}])
