@@ -33,6 +33,9 @@ def define_flags() -> None:
         "-1000.",
     )
     absl_flags.DEFINE_string(
+        "published", None, "A JSON file with published returns to print beside these; see experiments/results/published.json."
+    )
+    absl_flags.DEFINE_string(
         "baseline", None, "Compare every method with this one only; by default every two methods are compared."
     )
     absl_flags.DEFINE_bool(
@@ -68,6 +71,7 @@ def run() -> None:
         allow_mixed=given.allow_mixed,
         group_by=tuple(given.group_by),
         anchors=Path(given.anchors) if given.anchors else None,
+        published=Path(given.published) if given.published else None,
         at_step=given.at_step,
         diverged=diverged.parse(given.diverged),
     )

@@ -21,6 +21,7 @@ from taac.analysis.report import (
     iqm_curves,
     matching,
     over_tasks,
+    published,
     return_bounds,
     statements,
     terms,
@@ -53,6 +54,7 @@ def make_report(root: Path, options: Options) -> dict[str, Any]:
         raise TaacError(f"--last_evaluations must be 1 or more, got {options.last}")
     diverged.check_policy(options.diverged)
     version, scales = anchors.load(options.anchors)
+    entries = published.load(options.published)
     found = run_records.find(root)
     records, told_apart = groups.labelled(found, options.group_by)
     warnings = [*told_apart, *comparable.refuse_mixtures(records, options.allow_mixed)]
@@ -84,7 +86,11 @@ def make_report(root: Path, options: Options) -> dict[str, Any]:
     content = {
         "schema": SCHEMA,
         "taac": __version__,
-        "options": {**options._asdict(), "anchors": options.anchors and options.anchors.name},
+        "options": {
+            **options._asdict(),
+            "anchors": options.anchors and options.anchors.name,
+            "published": options.published and options.published.name,
+        },
         "methods": sorted({r.method for r in used}),
         "runs": [_run(r, scores, steps, options) for r in records],
         "tasks": [
@@ -94,11 +100,13 @@ def make_report(root: Path, options: Options) -> dict[str, Any]:
         "pairs": made["final"][0],
         "area_pairs": made["area"][0],
         "over_tasks": block,
+        "published": published.beside(entries, scores),
         "axes": curves.AXES,
         "measures": curves.MEASURES,
         "curves": curves.curves(scores, options.confidence, {task: limits.of(task) for task in scores}),
         "warnings": warnings,
     }
+    content["published_told"] = published.NOTE
     content["tuning"] = _tuning(used)
     content["family_told"] = statements.family_told(content)
     content["terms"] = terms.terms()

@@ -45,6 +45,7 @@ class Options(NamedTuple):
     allow_mixed: bool = False
     group_by: tuple[str, ...] = ()  # settings that the names of methods show
     anchors: Path | None = None  # a file with more anchors
+    published: Path | None = None  # a file with published returns
     at_step: int | None = None  # the step of comparison; None for the end of the first finished run
     diverged: str | float = "worst"  # the score of a diverged run, or "leave_out"; see `taac.analysis.report.diverged`
     resamples: int = 2000

@@ -7,6 +7,7 @@ import io
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from taac.analysis.report.published import NOTE
 from taac.analysis.report.scores import REPETITION
 from taac.analysis.untrusted_text import csv_cell
 
@@ -49,6 +50,7 @@ def markdown(content: dict[str, Any], figures: Sequence[str]) -> str:
         of = [[p for p in content[name] if p["task"] == task["task"]] for name in ("pairs", "area_pairs")]
         lines += _task(task, *of)
     lines += _over_tasks(content["over_tasks"])
+    lines += _published(content["published"])
     lines += ["## How these numbers were made", ""]
     lines += [*(f"- **{statement['about']}.** {statement['text']}" for statement in content["statements"]), ""]
     if figures:
@@ -121,6 +123,26 @@ def _pairs(pairs: Sequence[dict[str, Any]]) -> list[str]:
             for p in pairs
         ],
     )
+
+
+def _published(rows: Sequence[dict[str, Any]]) -> list[str]:
+    if not rows:
+        return []
+    head = ["task", "method", "step", "here", "published", "source", "environment", "protocol"]
+    cells = [
+        [r["task"], r["method"], r["env_steps"], _spread(r["here"]), _spread(r)]
+        + [r[name] for name in ("source", "environment_version", "protocol")]
+        for r in rows
+    ]
+    return ["## Published numbers", "", NOTE, "", *_table(head, cells)]
+
+
+def _spread(of: dict[str, Any] | None) -> str:
+    """A mean with its standard deviation and number of runs; a dash if this comparison has no evaluation at the step."""
+    if of is None:
+        return "-"
+    spread = "" if of["sd"] is None else f" +- {number(of['sd'])}"
+    return f"{number(of['mean'])}{spread} (n = {of['n']})"
 
 
 def _over_tasks(block: dict[str, Any]) -> list[str]:

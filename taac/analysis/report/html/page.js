@@ -108,6 +108,17 @@ const blocksOf = (method) => Object.keys(method).filter((key) => {
   return value !== null && typeof value === "object" && Object.values(value).length && Object.values(value).every(isSummary);
 });
 
+function published() {
+  if (!report.published.length) return;
+  const spread = (of) => (of ? `${number(of.mean)}${of.sd === null ? "" : ` ± ${number(of.sd)}`} (n = ${of.n})` : "–");
+  const row = (r) => [
+    rowHead(r.task), cell(r.method, "name"), cell(number(r.env_steps)), cell(spread(r.here)), cell(spread(r)),
+    cell(r.source), cell(r.environment_version), cell(r.protocol),
+  ];
+  const head = ["task", "method", "step", "here", "published", "source", "environment", "protocol"];
+  section("published", "Published numbers", el("p", {}, report.published_told), cards("Means ± standard deviations over n runs", head, report.published.map(row)));
+}
+
 function overTasks() {
   const block = report.over_tasks;
   const parts = [];
@@ -246,7 +257,7 @@ function statements() {
   section("statistics", "How these numbers were made", el("dl", { class: "statements" }, ...items));
 }
 
-[head, warnings, verdicts, curves, scores, overTasks, repetition, runs, statements, explanations].forEach((part) => part());
+[head, warnings, verdicts, curves, scores, overTasks, published, repetition, runs, statements, explanations].forEach((part) => part());
 
 // Opens every list for printing.
 let opened = [];

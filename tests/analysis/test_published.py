@@ -1,0 +1,83 @@
+"""Published returns stand beside those of a comparison, at the same step, and never become a verdict."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from taac.analysis.report import files, published, tables
+from taac.analysis.report.content import make_report
+from taac.analysis.report.scores import Options
+from taac.errors import TaacError
+from tests.analysis.campaigns import make_run
+
+SHIPPED = Path(__file__).resolve().parents[2] / "experiments" / "results" / "published.json"
+ENTRY = {"task": "Hopper", "method": "sac", "env_steps": 200, "mean": 2614, "sd": 991, "n": 10,
+         "source": "tianshou", "environment_version": "v3", "protocol": "test return"}  # fmt: skip
+
+
+@pytest.fixture
+def campaign(tmp_path):
+    """SAC on Hopper with returns 10, 20 and 30 (seed 0), and 10, 40 and 60 (seed 1), at steps 100, 200 and 300."""
+    for seed, returns in enumerate(([10.0, 20.0, 30.0], [10.0, 40.0, 60.0])):
+        make_run(tmp_path / "runs" / f"s{seed}", "sac", "Hopper-v5", seed, returns, (100, 200, 300))
+    return tmp_path
+
+
+def report(campaign, *entries):
+    path = campaign / "published.json"
+    path.write_text(json.dumps({"returns": list(entries)}))
+    return make_report(campaign / "runs", Options(published=path))
+
+
+def test_a_published_return_is_beside_the_evaluation_at_its_step(campaign):
+    content = report(campaign, ENTRY)
+    [row] = content["published"]
+    assert row["task"] == "Hopper-v5" and row["here"] == {"mean": 30.0, "sd": pytest.approx(200**0.5), "n": 2}
+    text = tables.markdown(content, [])
+    assert "| Hopper-v5 | sac | 200 | 30 +- 14.14 (n = 2) | 2614 +- 991 (n = 10) | tianshou | v3 | test return |" in text
+    assert "No verdict is made of them" in text and content["pairs"] == []
+
+
+def test_other_tasks_methods_and_versions_are_left_out_and_other_steps_have_a_dash(campaign):
+    others = [{**ENTRY, "task": "Walker2d"}, {**ENTRY, "method": "taac"}, {**ENTRY, "task": "Hopper-v4"}]
+    late = {**ENTRY, "env_steps": 250, "sd": None}
+    content = report(campaign, *others, late, {**ENTRY, "task": "Hopper-v5"})
+    assert [(row["env_steps"], row["here"] is None) for row in content["published"]] == [(250, True), (200, False)]
+    assert "| 250 | - | 2614 (n = 10) |" in tables.markdown(content, [])
+
+
+def test_without_a_file_there_is_no_section(campaign):
+    content = make_report(campaign / "runs", Options())
+    assert content["published"] == [] and "Published" not in tables.markdown(content, [])
+
+
+def test_the_page_has_the_numbers(campaign):
+    files.write_report(report(campaign, ENTRY), campaign)
+    assert '"source":"tianshou"' in (campaign / "report.html").read_text().replace('": "', '":"')
+
+
+def test_the_shipped_file_is_read():
+    entries = published.load(SHIPPED)
+    assert len(entries) > 20 and {entry.source for entry in entries} >= {"tianshou", "CleanRL"}
+
+
+@pytest.mark.parametrize(
+    "change, wrong",
+    [({"mean": "2614"}, "mean"), ({"mean": float("nan")}, "mean"), ({"mean": 1e300}, "mean"), ({"sd": -1}, "sd"),
+     ({"n": 0}, "n"), ({"env_steps": 1.5}, "env_steps"), ({"env_steps": 10**400}, "env_steps"), ({"source": ""}, "source"),
+     ({"protocol": "x" * 501}, "protocol"), ({"task": None}, "task")],
+)  # fmt: skip
+def test_a_wrong_entry_is_named(campaign, change, wrong):
+    with pytest.raises(TaacError, match=f"{wrong} of entry 2 is missing or wrong"):
+        report(campaign, ENTRY, {**ENTRY, **change})
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"returns": {}}', '{"returns": [3]}'])
+def test_another_file_is_refused_with_an_example(campaign, content):
+    path = campaign / "published.json"
+    path.write_text(content)
+    with pytest.raises(TaacError, match="--published"):
+        make_report(campaign / "runs", Options(published=path))
