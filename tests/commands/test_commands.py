@@ -760,7 +760,7 @@ def test_short_flags_choose_the_folder_and_check_tells_what_they_stand_for(tmp_p
     again = taac("train", *short, cwd=tmp_path)
     assert again.returncode == 0 and "already holds this run" in again.stdout
     other = taac("train", *short, "--set", "gamma=0.9", cwd=tmp_path)
-    assert other.returncode == 1 and "holds a run of another configuration" in other.stderr
+    assert other.returncode == 1 and "holds a run with another configuration" in other.stderr
 
 
 def test_list_and_version(tmp_path):

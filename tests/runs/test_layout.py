@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import math
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ def test_what_is_written_is_what_is_read(tmp_path):
     folder.begin("gamma = 0.9\n\nTDLoss.gamma = %gamma\nX.y = \\\n    (1,\n     2)\n", {"seed": 3})
     folder.add_evaluation(100, 40, 90, 2.5, SUMMARY)
     table = layout.read_evaluations(folder.path)
-    assert table == layout.Table([[100, 40, 90, 2.5, *SUMMARY]], [], False)
+    assert table == layout.Table([[100, 40, 90, 2.5, *SUMMARY]], [], False, None)
     assert layout.read_run(folder.path) == folder.read_run() and folder.read_run()["seed"] == 3
     assert layout.read_bindings(folder.path) == {"gamma": "0.9", "TDLoss.gamma": "0.9", "X.y": "(1, 2)"}
     assert not layout.is_finished(folder.path)
@@ -33,19 +32,21 @@ def test_what_is_written_is_what_is_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text, rows, torn",
+    "text, rows, torn, damage",
     [
-        ("", [], False),
-        ("env_steps,return_mean\n100,1.5\n200,17", [[100.0, 1.5]], True),  # 17 of 17.5, say
-        ("return_mean,more,env_steps\r\n1.5,x,100\r\n\r\n,,200\r\n", [[100.0, 1.5], [200.0, math.nan]], False),
-        ("env_steps,return_mean\n100\nmany,2\n", [[100.0, math.nan], [math.nan, 2.0]], False),
+        ("", [], False, None),
+        ("env_steps,return_mean\n100,1.5\n200,17", [[100.0, 1.5]], True, None),  # 17 of 17.5, say
+        ("return_mean,more,env_steps\r\n1.5,x,100\r\n2.5,,200\r\n", [[100.0, 1.5], [200.0, 2.5]], False, None),
+        ("return_mean,more,env_steps\r\n1.5,x,100\r\n,,200\r\n3,,300\r\n", [[100.0, 1.5]], False, "line 3"),
+        ("env_steps,return_mean\n100\nmany,2\n", [], False, "line 2"),
     ],
 )
-def test_evaluations_by_the_names_of_their_columns(tmp_path, text, rows, torn):
+def test_evaluations_by_the_names_of_their_columns(tmp_path, text, rows, torn, damage):
     (tmp_path / "evaluations.csv").write_bytes(text.encode())
     table = layout.read_evaluations(tmp_path)
     steps, returns = layout.COLUMNS.index("env_steps"), layout.COLUMNS.index("return_mean")
     assert repr([[row[steps], row[returns]] for row in table.rows]) == repr(rows) and table.torn == torn
+    assert table.damage is None if damage is None else damage in table.damage
     assert all(len(row) == len(layout.COLUMNS) for row in table.rows)
     assert set(layout.COLUMNS) - set(table.missing) == ({"env_steps", "return_mean"} if text else set())
 
