@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import csv
 import json
-import re
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from experiments.results.collect import ROLLOUTS
 from taac.analysis import styles
 from taac.analysis.readers import run_records
 from taac.analysis.readers.run_records import Record
+from taac.analysis.report import published
 from taac.analysis.statistics.intervals import estimate_interval
 from taac.runs import layout
 
@@ -54,14 +54,14 @@ def campaigns() -> list[tuple[Path, dict[str, Any]]]:
 
 def page() -> str:
     """The text of docs/results.md."""
-    published = json.loads((HERE / "published.json").read_text(encoding="utf-8"))
+    entries = published.load(HERE / "published.json")
     parts = [INTRODUCTION, NOTE, ""]
     for folder, about in campaigns():
-        parts += section(folder, about, published)
+        parts += section(folder, about, entries)
     return "\n".join(parts)
 
 
-def section(folder: Path, about: dict[str, Any], published: dict[str, Any]) -> list[str]:
+def section(folder: Path, about: dict[str, Any], entries: list[published.Entry]) -> list[str]:
     """The lines of one campaign."""
     records = run_records.find(folder)
     groups = grouped(records)
@@ -85,7 +85,7 @@ def section(folder: Path, about: dict[str, Any], published: dict[str, Any]) -> l
         for (task, method), runs in groups.items()
     ]
     lines += table(head, rows)
-    if beside := beside_published(groups, published):
+    if beside := beside_published(groups, entries):
         lines += ["Published numbers, of other protocols and mostly other versions of the environments:", "", *beside]
     lines += ["**Not run yet**: " + (missing(groups, plan) or "nothing; the plan is complete") + ".", ""]
     lines += [f"- {note}" for note in about["notes"]]
@@ -199,25 +199,25 @@ def missing(groups: dict[tuple[str, str], list[Record]], plan: dict[str, Any]) -
     return "; ".join(found)
 
 
-def beside_published(groups: dict[tuple[str, str], list[Record]], published: dict[str, Any]) -> list[str]:
+def beside_published(groups: dict[tuple[str, str], list[Record]], entries: list[published.Entry]) -> list[str]:
     """A table of published returns beside ours at the same step; empty if no published number has a run beside it."""
     rows = []
     for (task, method), runs in groups.items():
-        for entry in published["returns"]:
-            if entry["task"] != re.sub(r"-v\d+$", "", task) or entry["method"] != method.removeprefix("sb3_"):
+        for entry in entries:
+            if not published.concerns(entry, task, method.removeprefix("sb3_")):
                 continue
-            values = np.array([value_at(r, entry["env_steps"]) for r in runs])
+            values = np.array([value_at(r, entry.env_steps) for r in runs])
             if np.isnan(values).any():
                 continue
-            spread = "" if entry["sd"] is None else f" +- {entry['sd']}"
+            spread = "" if entry.sd is None else f" +- {entry.sd}"
             rows.append(
                 [
                     task,
                     method,
-                    f"{entry['env_steps']:,}",
+                    f"{entry.env_steps:,}",
                     f"{with_deviation(values)} (n = {values.size})",
-                    f"{entry['mean']}{spread} (n = {entry['n']})",
-                    f"{entry['source']}, {entry['environment_version']}; {entry['protocol']}",
+                    f"{entry.mean}{spread} (n = {entry.n})",
+                    f"{entry.source}, {entry.environment_version}; {entry.protocol}",
                 ]
             )
     return table(["task", "method", "step", "here", "published", "source and protocol"], rows) if rows else []

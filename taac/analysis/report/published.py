@@ -82,13 +82,18 @@ def beside(entries: list[Entry], scores: Mapping[str, Mapping[str, Scores]]) -> 
     `here` is the mean, the standard deviation (n - 1) and the number of this comparison's runs at the evaluation that was due
     at the published step. It is None unless all runs of the method have that evaluation. Diverged runs are left out.
     """
-    rows = []
-    for task, methods in scores.items():
-        names = {task, re.sub(r"-v\d+$", "", task)}
-        for entry in entries:
-            if entry.task in names and entry.method in methods:
-                rows.append({**entry._asdict(), "task": task, "here": _at(methods[entry.method], entry.env_steps)})
-    return rows
+    return [
+        {**entry._asdict(), "task": task, "here": _at(of, entry.env_steps)}
+        for task, methods in scores.items()
+        for entry in entries
+        for method, of in methods.items()
+        if concerns(entry, task, method)
+    ]
+
+
+def concerns(entry: Entry, task: str, method: str) -> bool:
+    """Whether an entry is of a method on an environment id, of any version if the entry names none."""
+    return entry.method == method and entry.task in (task, re.sub(r"-v\d+$", "", task))
 
 
 def _at(of: Scores, step: int) -> dict[str, Any] | None:
