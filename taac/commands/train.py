@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags as absl_flags
 
 from taac.commands import flags
-from taac.errors import DivergedError, Interrupted, TaacError
+from taac.errors import DivergedError, Interrupted, NotTrusted, TaacError
 
 if TYPE_CHECKING:
     from taac.configuration import Config
@@ -28,20 +28,28 @@ def define_flags() -> None:
     absl_flags.DEFINE_float(
         "lock_timeout", 0.0, "Seconds to wait for another process that is training in the folder.", lower_bound=0.0
     )
+    absl_flags.DEFINE_bool(
+        "extend", False, "Train the run in --root_dir on to a larger --num_env_steps. Task and method may be left out."
+    )
 
 
 def run() -> None:
-    asked = flags.asked()
+    asked, extend = flags.asked(), flags.FLAGS.extend
+    of_run = extend and not (asked.task or asked.method or asked.gin_files)
+    if of_run:
+        asked = asked._replace(gin_files=(_own_config(flags.root_dir()),))
     asked.files()  # refuses what is missing or unknown before anything is imported
     flags.check_run_dir(asked)
 
     from taac import configuration, registry
-    from taac.runs import files
+    from taac.runs import extension, files
     from taac.runs.run_folder import RunFolder, now
     from taac.training import experiment
     from taac.training.interruption import Interruption
 
     registry.register()
+    if of_run:
+        _check_trusted(asked.gin_files[0])
     loaded = asked.load()
     trainer = configuration.build(experiment.create_experiment)
     try:
@@ -51,22 +59,29 @@ def run() -> None:
         operative = configuration.operative_config()
         folder = RunFolder(flags.run_dir(asked, loaded))
         finished = (
-            f"{folder.path} already holds this run, finished; nothing to do. To train again, use another folder."
+            f"{folder.path} already holds this run, finished; nothing to do. To train it on, give --extend and a larger "
+            "--num_env_steps; to train again, another folder."
         )
-        status = folder.open(operative)
+        status = folder.open(operative, extend)
         if status == "finished":
             print(finished)
             return
+        if extend and not (status != "new" and folder.has_checkpoints()):
+            raise TaacError(f"--extend: {folder.path} holds no run with a checkpoint to train on from; nothing was changed")
         if status == "new":
             trainer.begin()  # what it cannot load is refused before the folder exists
             print(f"training in {folder.path}")
         with folder.lock(flags.FLAGS.lock_timeout):
-            status = folder.open(operative)  # it may have changed while another process had the lock
+            status = folder.open(operative, extend)  # it may have changed while another process had the lock
             if status == "finished":
                 print(finished)
                 return
-            if status == "unfinished" and folder.has_checkpoints():
+            if status in ("unfinished", "shorter") and folder.has_checkpoints():
+                if status == "shorter":
+                    extension.refuse_ratio(operative)
                 trainer.resume(folder)
+                if status == "shorter":
+                    _extend(folder, operative, trainer.env_steps)
                 held = folder.read_run().get("resumed")
                 resumed = [*(held if isinstance(held, list) else []), {"time": now(), "env_steps": trainer.env_steps}]
                 folder.update_run(
@@ -102,6 +117,53 @@ def run() -> None:
         f"evaluation return {final.return_mean:.2f} +- {final.return_std:.2f}, "
         f"{100 * final.fraction_repeated:.0f}% of steps repeated; in {folder.path}"
     )
+
+
+def _own_config(root_dir: str) -> str:
+    """Returns the path of the configuration that a run was begun with."""
+    from pathlib import Path
+
+    from taac.runs import files, layout
+
+    config = Path(root_dir, layout.CONFIG)
+    if not files.check_file(config):
+        raise TaacError(f"--extend: {root_dir} holds no run: there is no {config.name}; give the --root_dir of a run")
+    return str(config.absolute())
+
+
+def _check_trusted(config: str) -> None:
+    """Refuses a configuration that would import code, unless it is of an own run. Lets that one's modules be imported.
+
+    Raises:
+        TaacError: says why the run is not known to be one's own.
+    """
+    from pathlib import Path
+
+    from taac import configuration
+    from taac.runs import own
+
+    try:
+        own.import_from(own.check(Path(config).parent))
+        return
+    except own.NotOwn as error:
+        why = error
+    try:
+        configuration.load([config], trusted=False)
+    except NotTrusted as error:
+        raise TaacError(
+            f"--extend: {config} imports code, and {why}. If you trust it, give --gin_file {config}, or --task and --method"
+        ) from error
+
+
+def _extend(folder: RunFolder, operative: str, env_steps: int) -> None:
+    from taac.runs import extension
+
+    folder.extend(operative, env_steps)
+    for name in extension.following_length(operative):
+        print(
+            f"note: {name} follows the length of the run. It followed the shorter one until now, so this run differs from one "
+            "that was begun with the new length"
+        )
 
 
 def _seal(folder: RunFolder, loaded: Config, config: str) -> dict[str, Any]:

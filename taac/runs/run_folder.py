@@ -25,7 +25,7 @@ except ImportError:  # on Windows, where runs are not locked
 
 from taac import __version__
 from taac.errors import TaacError
-from taac.runs import durable, files, layout
+from taac.runs import durable, extension, files, layout
 from taac.runs.checkpoint import Checkpoints
 from taac.runs.layout import COLUMNS, EpisodeSummary
 
@@ -42,7 +42,8 @@ PACKAGES = (
 )
 MAX_EVENTS_BYTES = 1 << 30  # bytes of event files that are checked against the last checkpoint
 # Keys of run.json that may change between checkpoints.
-CHANGING = ("status", "end", "resumed", "diverged", "error", "imports", "seal")
+CHANGING = ("status", "end", "resumed", "diverged", "error", "imports", "seal", "extended")
+COUNTS = ("env_steps", "updates")  # keys that a run adds when it has finished
 # Of a configuration that differs from the one asked for: lines that are compared, changes and characters that are shown.
 _MOST_LINES, _MOST_CHANGES, _LONGEST_LINE = 1000, 100, 500
 AGAIN = "make room and run the same command again"
@@ -64,11 +65,15 @@ class RunFolder:
         self.checkpoints = Checkpoints(self.path / layout.CHECKPOINTS)
         self.best = Checkpoints(self.path / layout.BEST, keep=sys.maxsize, resumed=self.checkpoints)
 
-    def open(self, config: str) -> str:
+    def open(self, config: str, extend: bool = False) -> str:
         """Determines whether a run of this configuration may begin or resume here. Writes nothing.
 
+        Args:
+            config: the operative configuration.
+            extend: whether it may have more environment steps than the run that is here.
+
         Returns:
-            "new", "unfinished" (with or without a checkpoint) or "finished".
+            "new", "unfinished" (with or without a checkpoint), "finished", or "shorter" if `extend` must be called to resume.
 
         Raises:
             TaacError: the folder holds a run of another configuration, or other files; or it contains a link, pipe or device.
@@ -93,6 +98,9 @@ class RunFolder:
         held = files.read_text(self.config, errors="replace", most=files.MAX_CONFIG_BYTES)
         if not layout.same_run(held, config):
             self.checkpoints.refuse_earlier_version()  # that version's configuration lacks newer parameters
+            if (found := extension.lengths(held, config)) is not None:
+                self._check_longer(found, extend)
+                return "shorter"
             lines = held.splitlines()[:_MOST_LINES]
             changes = list(difflib.unified_diff(lines, config.splitlines(), "held", "asked", n=0, lineterm=""))[2:]
             shown = [line[:_LONGEST_LINE] for line in changes[:_MOST_CHANGES]]
@@ -108,6 +116,32 @@ class RunFolder:
             if not self.checkpoints.saved():  # a checkpoint would restore it
                 raise
             return "unfinished"
+
+    def _check_longer(self, found: extension.Lengths, extend: bool) -> None:
+        holds = f"--root_dir {self.path} holds this run with {found.held} environment steps"
+        if found.asked < found.held:
+            raise TaacError(f"{holds}, and {found.asked} are asked for: no run can be shortened; give another folder")
+        if not extend:
+            raise TaacError(
+                f"{holds}, and {found.asked} are asked for; nothing was changed. Add --extend to train it on to them, or give "
+                "another folder"
+            )
+
+    def extend(self, config: str, env_steps: int) -> None:
+        """Makes the run, which `open` calls "shorter", one of a configuration with more environment steps.
+
+        Args:
+            config: the new operative configuration.
+            env_steps: where the run stands.
+        """
+        found = extension.lengths(files.read_text(self.config), config)
+        assert found is not None
+        run = {name: value for name, value in self.read_run().items() if name not in COUNTS}
+        entry = extension.record(found, env_steps, now(), command(), config)
+        held = [e for e in run.get("extended") or () if isinstance(e, dict) and e.get("to") != found.asked]  # killed here
+        # run.json first: killed before config.gin is written, the run is unfinished and the same command does this again.
+        self.write_run({**run, "status": "running", "end": None, "extended": [*held, entry]})
+        self._write(self.config, config)
 
     def has_checkpoints(self) -> bool:
         """Returns whether a checkpoint exists, even if it is damaged or of an older format that will be refused."""
@@ -154,7 +188,7 @@ class RunFolder:
                 **dict.fromkeys(CHANGING),  # from the start, so that a resumed run ends with the same keys
                 "status": "running",
                 **about,
-                "command": shlex.join(["taac", *sys.argv[1:]]),
+                "command": command(),
                 "start": now(),
                 "resumed": [],
                 "versions": versions(),
@@ -267,7 +301,7 @@ class RunFolder:
             run = {}
             found.append(f"{error}; it was restored")
         restored = {**about, **{name: run[name] for name in CHANGING if name in run}}
-        if run and run != restored:
+        if run and {name: value for name, value in run.items() if name not in COUNTS} != restored:
             found.append(f"{self.run} had been changed; it was restored")
         for name, (size, digest) in events.items():
             most = min(size, MAX_EVENTS_BYTES)
@@ -292,6 +326,11 @@ class RunFolder:
             durable.write(path, text.encode())
         except OSError as error:
             raise durable.refusal(error, path, len(text.encode()), AGAIN) from error
+
+
+def command() -> str:
+    """Returns the command line of this process."""
+    return shlex.join(["taac", *sys.argv[1:]])
 
 
 def now() -> str:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch.nn as nn
 
 from taac.errors import NotFiniteError, TaacError
-from taac.runs import checkpoint, files, inspection
+from taac.runs import checkpoint, extension, files, inspection
 from taac.runs.checkpoint import Checkpoint
 from taac.runs.files import Damaged
 from taac.runs.frame_chunks import FrameChunks
@@ -66,8 +66,9 @@ class Saver:
             TaacError: no checkpoint is undamaged, or it belongs to a run of another configuration.
         """
         folder.checkpoints.refuse_earlier_version()
+        config = files.read_text(folder.config)
         for found in folder.checkpoints.readable():
-            if found.state.get("config") != files.read_text(folder.config):
+            if not extension.continues(str(found.state.get("config")), config):
                 raise TaacError(
                     f"{found.path} belongs to a run with another configuration than {folder.config}; nothing was changed"
                 )

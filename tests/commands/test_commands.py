@@ -130,6 +130,21 @@ def test_a_finished_run_says_so_and_is_left_alone(trained):
     assert listing(folder) == before
 
 
+def test_a_finished_run_is_extended_only_when_asked(trained, tmp_path):
+    folder = shutil.copytree(trained[0], tmp_path / "run")
+    longer = ("train", "--root_dir", folder, "--num_env_steps", 440)
+    refused = taac(*longer, "--gin_file", folder / "config.gin", cwd=tmp_path)
+    assert refused.returncode == 1 and "400 environment steps, and 440 are asked for" in refused.stderr
+    assert "Add --extend" in refused.stderr and listing(folder) == listing(trained[0])
+    result = taac(*longer, "--extend", cwd=tmp_path)
+    assert result.returncode == 0 and f"resuming {folder} at 400 environment steps" in result.stdout, result.stderr
+    about = json.loads((folder / "run.json").read_text())
+    assert (about["status"], about["env_steps"], about["updates"]) == ("finished", 440, 140)
+    assert [(e["from"], e["to"]) for e in about["extended"]] == [(400, 440)] and "--extend" in about["extended"][0]["command"]
+    nothing = taac("train", "--extend", "--root_dir", tmp_path / "none", "--num_env_steps", 440, cwd=tmp_path)
+    assert nothing.returncode == 1 and "holds no run: there is no config.gin" in nothing.stderr
+
+
 def test_a_run_of_another_configuration_is_refused_and_left_alone(trained):
     folder, _ = trained
     before = listing(folder)

@@ -1,0 +1,138 @@
+"""Runs that are trained on to more environment steps than they were begun with."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from taac import configuration
+from taac.analysis.readers import run_records
+from taac.errors import TaacError
+from taac.runs import extension
+from taac.runs.run_folder import RunFolder
+from tests.analysis.campaigns import make_run
+from tests.training.runs import assert_same_parameters, build, rows, run
+
+SHORT = ("initial_collect_steps = 40", "evaluation_interval = 40", "evaluation_episodes = 1", "checkpoint_interval = 1000",
+         "create_experiment.evaluation_envs = 1", "create_environment.max_episode_steps = 20")  # fmt: skip
+OTHER = "gamma = 0.99\nLearner.epsilon = 1e-08\n"
+
+
+def config(steps, more="", total="%num_env_steps"):
+    return f"# Macros:\n# ===\nnum_env_steps = {steps}\n{OTHER}{more}Trainer.num_env_steps = {total}\n"
+
+
+def extended(path, *params):
+    """Trains the run in a folder on, as `taac train --extend` does."""
+    trainer, folder = build(*params), RunFolder(path)
+    asked = configuration.operative_config()
+    assert folder.open(asked, extend=True) == "shorter"
+    trainer.resume(folder)
+    folder.extend(asked, trainer.env_steps)
+    trainer.train(folder)
+    trainer.close()
+    return trainer
+
+
+def test_an_extended_run_is_the_run_that_was_asked_for_from_the_start(tmp_path, capsys):
+    whole = run(tmp_path / "whole", *SHORT, "num_env_steps = 120")
+    run(tmp_path / "run", *SHORT, "num_env_steps = 70")
+    RunFolder(tmp_path / "run").update_run(status="finished", end="then", env_steps=70, updates=30)
+    longer = extended(tmp_path / "run", *SHORT, "num_env_steps = 120")
+    assert_same_parameters(whole, longer)
+    assert longer.learner.num_updates == whole.learner.num_updates == 80
+    assert [r["env_steps"] for r in rows(tmp_path / "run")] == ["0", "40", "70", "80", "120"]
+    assert [r for r in rows(tmp_path / "run") if r["env_steps"] != "70"] == rows(tmp_path / "whole")
+    assert (tmp_path / "run" / "config.gin").read_text() == (tmp_path / "whole" / "config.gin").read_text()
+    about = json.loads((tmp_path / "run" / "run.json").read_text())
+    (entry,) = about["extended"]
+    assert (entry["from"], entry["to"], entry["env_steps"], entry["follow_length"]) == (70, 120, 70, [])
+    assert about["status"] == "running" and about["end"] is None and "env_steps" not in about
+    assert "had been changed" not in capsys.readouterr().err  # what a finished run adds to run.json is no damage
+
+
+def test_a_longer_run_needs_extend_and_a_shorter_one_is_refused(tmp_path):
+    folder = RunFolder(make_run(tmp_path / "run"))
+    folder.config.write_text(config(70))
+    before = {p: p.read_bytes() for p in folder.path.iterdir()}
+    with pytest.raises(TaacError, match=r"run with 70 environment steps, and 120 are asked for.* Add --extend"):
+        folder.open(config(120))
+    with pytest.raises(TaacError, match="70 environment steps, and 60 are asked for: no run can be shortened"):
+        folder.open(config(60), extend=True)
+    with pytest.raises(TaacError, match="another configuration"):
+        folder.open(config(120).replace("0.99", "0.98"), extend=True)
+    assert folder.open(config(70), extend=True) == "finished"
+    assert {p: p.read_bytes() for p in folder.path.iterdir()} == before
+
+
+def test_a_run_killed_while_it_is_extended_is_extended_by_the_same_command(tmp_path, monkeypatch):
+    folder = RunFolder(make_run(tmp_path / "run"))
+    folder.config.write_text(config(70))
+    with monkeypatch.context() as killed:
+        write = RunFolder._write
+        only_run = staticmethod(lambda path, text: None if path == folder.config else write(path, text))
+        killed.setattr(RunFolder, "_write", only_run)
+        folder.extend(config(120), 70)
+    assert folder.open(config(120), extend=True) == "shorter" and folder.open(config(70)) == "unfinished"
+    folder.extend(config(120), 70)
+    folder.extend(config(200), 120)
+    assert [(e["from"], e["to"]) for e in folder.read_run()["extended"]] == [(70, 120), (120, 200)]
+    assert folder.config.read_text() == config(200)
+
+
+@pytest.mark.parametrize(
+    "held, asked, expected",
+    [
+        (config(70), config(120), (70, 120)),
+        (config(70), config(70), None),
+        (config(70, total="70"), config(120, total="120"), (70, 120)),
+        (config(70), config(120, more="Learner.extra = 1\n"), None),
+        # A setting that this version has and an earlier one had not.
+        (config(70), config(120, more="create_experiment.tuning = None\n"), (70, 120)),
+        (config("%steps"), config(120), None),
+        (config(10**30), config(120), None),
+    ],
+)
+def test_lengths_are_told_if_nothing_else_differs(held, asked, expected):
+    assert extension.lengths(held, asked) == expected
+    assert extension.continues(held, asked) == (expected is not None or held == asked)
+    assert extension.continues(asked, held) == (held == asked)
+
+
+SCHEDULE = "a/LinearSchedule.env_steps = %num_env_steps\nLearner.learning_rate = @a/LinearSchedule()\n"
+
+
+@pytest.mark.parametrize(
+    "more, expected",
+    [
+        ("", []),
+        (SCHEDULE, ["a/LinearSchedule.env_steps"]),
+        ("horizon = %num_env_steps\nE.steps = %horizon\nF.steps = %num_env_steps_2\n", ["E.steps", "horizon"]),
+        ("PrioritizedReplayBuffer.beta = 0.4\n", ["PrioritizedReplayBuffer.beta"]),
+        ("PrioritizedReplayBuffer.beta = 0.0\n", []),
+    ],
+)
+def test_settings_that_follow_the_length_are_told(more, expected):
+    assert extension.following_length(config(70, more)) == expected
+
+
+def test_a_ratio_of_updates_that_follows_the_length_is_refused():
+    extension.refuse_ratio(config(70, SCHEDULE + "Trainer.updates_per_env_step = @b/LinearSchedule()\n"))
+    with pytest.raises(TaacError, match=r"a/LinearSchedule\.env_steps = %num_env_steps, so a longer run"):
+        extension.refuse_ratio(config(70, SCHEDULE + "Trainer.updates_per_env_step = @a/LinearSchedule()\n"))
+
+
+def test_reports_say_that_a_run_was_extended_and_believe_nothing_else(tmp_path):
+    folder = RunFolder(make_run(tmp_path / "run"))
+    entry = {"from": 500, "to": 1000, "env_steps": 500, "time": "today", "follow_length": ["a.b", "\x1b", 3]}
+    hostile = [None, 3, {}, {**entry, "to": "1000"}, {**entry, "from": -1}, {**entry, "env_steps": 10**40}, {**entry, "to": True}]
+    folder.update_run(extended=[*hostile, entry])
+    (record,) = run_records.find(tmp_path)
+    assert record.problems == () and record.notes == (
+        "it was extended from 500 to 1000 environment steps when it stood at 500 (today); a.b followed the shorter length "
+        "until then",
+    )
+    for value in (None, 3, "x", {"from": 1}):
+        assert extension.told({"extended": value}) == []
+    assert len(extension.told({"extended": [entry] * 1000})) == 100
