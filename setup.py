@@ -39,7 +39,12 @@ setup(
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="MIT",
-    package_data={"taac": ["py.typed", "machine/amx_product.cpp", "analysis/report/anchors.json", "analysis/report/html/*"]},
+    package_data={
+        "taac": [
+            "py.typed", "machine/amx_product.cpp", "commands/settings.txt", "analysis/report/anchors.json",
+            "analysis/report/html/*",
+        ]
+    },
     python_requires=">=3.10",
     packages=find_packages(include=["taac", "taac.*"]),
     # An earlier version passed its test suite on Python 3.10 with all of these lower bounds together, except safetensors'.

@@ -1,4 +1,6 @@
-"""Writes the pages of docs/ that are tables of the code: `python -m experiments.docs_tables`, or `make docs-tables`.
+"""Writes the pages of docs/ that are tables of the code, and the settings that shells complete.
+
+Called by `python -m experiments.docs_tables`, or `make docs-tables`.
 
 `tests/test_docs.py` holds the pages equal to what this module returns.
 """
@@ -7,7 +9,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from taac.configuration import TASK_MACROS
+from taac import registry
+from taac.commands import completion
+from taac.configuration import TASK_MACROS, plain_words
 from taac.training.summaries import PHASES, TAGS
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -51,6 +55,13 @@ def macros() -> str:
     return _page(MACROS, ("macro", "meaning"), [(f"`{name}`", meaning) for name, meaning in TASK_MACROS.items()])
 
 
+def settings() -> str:
+    """The list of settings that `taac completion` reads: what of this package `--set` takes, by its full name."""
+    registry.register()
+    found = {name for names in plain_words.owners("taac.").values() for name in names}
+    return "\n".join(sorted(found)) + "\n"
+
+
 def pages() -> dict[Path, str]:
     """The text of each generated page."""
     return {DOCS / "summaries.md": summaries(), DOCS / "macros.md": macros()}
@@ -64,6 +75,6 @@ def _page(text: str, head: tuple[str, str], rows: list[tuple[str, str]]) -> str:
 
 
 if __name__ == "__main__":
-    for path, text in pages().items():
+    for path, text in {**pages(), completion.SETTINGS: settings()}.items():
         path.write_text(text, encoding="utf-8")
         print(path)

@@ -26,13 +26,15 @@ COMMANDS = {
     "plot": "draw any summaries of any runs, averaged over seeds, to PNG, SVG or CSV",
     "check": "build an experiment without training, and describe it",
     "list": "name the methods and tasks that --method and --task know",
+    "completion": "print a script that completes commands, flags and names in bash, zsh or fish",
 }
 # Commands that read the user's own gin files. The others may be called in untrusted folders, whose modules must not run.
 MAY_IMPORT = ("train", "compare", "check")
 LONG = ("train", "compare")
+PLAIN = ("list", "completion")  # neither read a folder nor draw
 USAGE = (
     "usage: taac <command> [--flags]\n\ncommands:\n"
-    + "\n".join(f"  {name:<9}{about}" for name, about in COMMANDS.items())
+    + "\n".join(f"  {name:<11}{about}" for name, about in COMMANDS.items())
     + "\n\nflags of a command: taac <command> --help\nversion: taac --version\n"
 )
 
@@ -54,6 +56,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if name not in COMMANDS:
         print(f"taac: no command '{name}'{foreign.command_meant(name, COMMANDS)}\n\n{USAGE}", end="", file=sys.stderr)
         sys.exit(2)
+    if name == "completion" and len(argv) > 2 and not argv[2].startswith("-"):
+        argv[2:3] = ["--shell", argv[2]]
     command = importlib.import_module(f"taac.commands.{name}")
     command.define_flags()
     if {"-h", "--help", "-help"} & set(argv[2:]):
@@ -85,7 +89,7 @@ def _run(name: str, run: Callable[[], None], rest: Sequence[str]) -> int:
     escape_warnings()
     if name in MAY_IMPORT or ("trust" in flags.FLAGS and flags.FLAGS.trust):
         sys.path.append(os.getcwd())  # for a gin file's `import my_module`
-    else:
+    elif name not in PLAIN:
         _import_matplotlib()
     stdout, stderr = BrokenPipeTolerant(sys.stdout), BrokenPipeTolerant(sys.stderr)
     with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):

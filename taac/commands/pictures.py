@@ -6,8 +6,6 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from taac.errors import TaacError
 
 if TYPE_CHECKING:
@@ -68,6 +66,8 @@ class Pictures:
         """Draws strip and timeline. Returns all files."""
         if not (self._strip or self._timeline):
             return self._files
+        import numpy as np
+
         from taac.analysis.styles import shortened
         from taac.pictures import figures
 
@@ -97,6 +97,8 @@ class Pictures:
 
 def action_parts(environment: VectorEnvironment) -> tuple[list[str], list[int | None]]:
     """For each element of `EpisodeStep.action`, a label, and the number of choices if it is a choice, else None."""
+    import numpy as np
+
     from taac import nest
 
     names, choices = list[str](), list[int | None]()

@@ -89,11 +89,15 @@ def _full_name(setting: Setting, name: str, macros: Collection[str]) -> str:
     return found[0]
 
 
-def owners() -> dict[str, list[str]]:
-    """Returns parameter -> `Constructor.parameter` of each constructor that takes it itself and does not just pass it on."""
+def owners(module: str = "") -> dict[str, list[str]]:
+    """Returns parameter -> `Constructor.parameter` of each constructor that takes it itself and does not just pass it on.
+
+    Args:
+        module: the constructors' modules begin with this.
+    """
     found: dict[str, list[str]] = {}
     for selector, wrapped in gin_state.configurables().items():
-        for name in values.own_parameters(wrapped) if not selector.startswith(OF_COMPARE) else ():
+        for name in values.own_parameters(wrapped) if _is_setting(selector, module) else ():
             try:
                 gin_state.check_bindable("", selector, name)
             except ValueError:
@@ -102,3 +106,7 @@ def owners() -> dict[str, list[str]]:
                 continue
             found.setdefault(name, []).append(f"{short(selector)}.{name}")
     return {name: sorted(names) for name, names in found.items()}
+
+
+def _is_setting(selector: str, module: str) -> bool:
+    return selector.startswith(module) and not selector.startswith(OF_COMPARE)
