@@ -11,7 +11,7 @@ PEERS := .venv-peers
 PEERS_PYTHON ?= $(PEERS)/bin/python
 BENCH_FLAGS ?=
 
-.PHONY: demo test check quick lint types docs-tables results bench bench-peers clean
+.PHONY: demo test check quick lint types docs docs-tables results bench bench-peers clean
 
 $(STAMP): setup.py constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 10) else "taac needs Python 3.10 or later; $(PYTHON) is %d.%d. Try: make PYTHON=python3.11 ..." % v[:2])'
@@ -46,6 +46,11 @@ check: lint types
 
 test: check
 
+# Builds docs/ into docs/_build/html. Every warning is an error: a dead link, a page in no table of contents, bad markup.
+docs: $(STAMP)
+	$(BIN)/python -m sphinx -W --keep-going -q -d docs/_build/doctrees docs docs/_build/html
+	@echo docs/_build/html/README.html
+
 # Generates the tables in docs/ from the code. A test checks that they are up to date.
 docs-tables: $(STAMP)
 	$(BIN)/python -m experiments.docs_tables
@@ -66,4 +71,4 @@ $(PEERS)/.installed: experiments/benchmarks/requirements.txt constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(PEERS) build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf docs/_build docs/api $(VENV) $(PEERS) build *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -30,6 +30,8 @@ DRIVING = ["highway-env>=1.12.1"]
 RAY = ["ray>=2.49"]  # `taac compare --launcher ray`
 # Demonstrations from Minari datasets.
 MINARI = ["minari[hdf5]>=0.5.3"]
+# `make docs`. Sphinx 8.2 makes the API reference by itself, and needs Python 3.11.
+DOCS = [f"{package}; python_version >= '3.11'" for package in ("sphinx>=8.2", "myst-parser>=4.0", "furo>=2024.8.6")]
 ONNX = ["onnx>=1.17", "onnxscript>=0.5", "onnxruntime>=1.20"]  # `taac export`
 
 setup(
@@ -69,6 +71,7 @@ setup(
         "ray": RAY,
         "minari": MINARI,
         "onnx": ONNX,
+        "docs": DOCS,
         "all": MANIPULATION + DRIVING + RAY + MINARI + ONNX,
         "dev": [
             *MANIPULATION,
@@ -76,6 +79,7 @@ setup(
             *RAY,
             *MINARI,
             *ONNX,
+            *DOCS,
             "pytest>=8.0",
             "pytest-xdist>=3.5",
             "hypothesis>=6.100",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib
 import inspect
 import re
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,15 +59,15 @@ def anchors(text: str) -> set[str]:
 
 
 def dead_links(page: Path, text: str) -> list[str]:
-    """Relative links of a page's text that lead to no file, to no heading, or out of docs/, which are built by themselves."""
-    inside = DOCS if page.is_relative_to(DOCS) else ROOT
+    """Relative links of a page's text that lead to no file, to no heading, or from docs/ to what is neither a page nor source."""
+    inside = (DOCS, TAAC) if page.is_relative_to(DOCS) else (ROOT,)
     dead = []
     for link in re.findall(r"\]\(([^)\s]+)\)", INLINE.sub("", FENCE.sub("", text))):
         if re.match(r"[a-z]+:", link):
             continue
         file, _, anchor = link.partition("#")
         target = (page.parent / file).resolve() if file else page
-        alive = target.exists() and target.is_relative_to(inside)
+        alive = target.exists() and any(target.is_relative_to(folder) for folder in inside)
         if not alive or (anchor and anchor not in anchors(text if target == page else text_of(target))):
             dead.append(link)
     return dead
@@ -95,7 +97,7 @@ def test_dead_links_are_found(text, dead):
 
 
 def test_links_out_of_docs_are_found():
-    text = "[a](equations.md#returns) [b](../README.md) [c](../experiments/README.md)"
+    text = "[a](equations.md#returns) [b](../README.md) [c](../experiments/README.md) [d](../taac/nest.py)"
     assert dead_links(DOCS / "README.md", text) == ["../README.md", "../experiments/README.md"]
 
 
@@ -103,6 +105,57 @@ def test_links_out_of_docs_are_found():
 def test_every_page_is_in_the_index(page):
     index = DOCS / "README.md"
     assert page == index or f"]({page.relative_to(index.parent)})" in text_of(index)
+
+
+# --- what Sphinx adds ---------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def sphinx_settings() -> dict:
+    return runpy.run_path(str(DOCS / "conf.py"))
+
+
+def test_every_page_is_in_the_tree_of_contents():
+    parts = sphinx_settings()["contents"](text_of(DOCS / "README.md"))
+    listed = "".join(pages for _, pages in parts).split()
+    pages = [str(page.relative_to(DOCS).with_suffix("")) for page in DOCS.rglob("*.md") if page.name != "README.md"]
+    assert sorted(listed) == sorted([*pages, "api/modules"])
+    assert [part for part, _ in parts][-1] == "API"
+
+
+def source_links(page: Path, text: str) -> list[tuple[str, Path]]:
+    """What links to source files show, and where they lead."""
+    found = re.findall(r"\[`([\w.]+)`\]\(((?:\.\./)+taac/[\w/]+\.py)\)", text)
+    return [(name, (page.parent / path).resolve()) for name, path in found]
+
+
+def missing_in_source(page: Path, text: str) -> list[str]:
+    """Names of functions, classes and methods in links to source files that these files do not define."""
+    missing = []
+    for name, path in source_links(page, text):
+        body: list[ast.AST] = [ast.parse(text_of(path))]
+        for part in name.split("."):
+            body = [n for scope in body for n in getattr(scope, "body", []) if getattr(n, "name", None) == part]
+        missing += [] if body else [name]
+    return missing
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.name)
+def test_links_to_source_name_what_is_there(page):
+    assert missing_in_source(page, text_of(page)) == []
+    assert len(source_links(page, text_of(page))) == len(re.findall(r"\]\([./]+taac/", text_of(page)))
+
+
+def test_names_that_source_does_not_have_are_found():
+    text = (
+        "[`TaacAlgorithm.train_step`](../taac/algorithms/taac.py) [`TaacAlgorithm._beta`](../taac/algorithms/taac.py) "
+        "[`TaacAlgorithm.gone`](../taac/algorithms/taac.py) [`Gone`](../taac/algorithms/taac.py)"
+    )
+    assert missing_in_source(DOCS / "README.md", text) == ["TaacAlgorithm.gone", "Gone"]
+    source = [text]
+    sphinx_settings()["link_sources"](None, "x", source)
+    assert source[0].startswith("{py:obj}`TaacAlgorithm.train_step <taac.algorithms.taac.TaacAlgorithm.train_step>` ")
+    assert "{py:obj}`TaacAlgorithm._beta <taac.algorithms.taac.TaacAlgorithm>`" in source[0]  # private: leads to its class
 
 
 @functools.cache

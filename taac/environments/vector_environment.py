@@ -1,4 +1,4 @@
-"""A Gymnasium vector environment that returns `TimeStep`s."""
+"""A Gymnasium vector environment that returns time steps (`TimeStep`)."""
 
 from __future__ import annotations
 

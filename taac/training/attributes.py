@@ -33,14 +33,12 @@ class Attribute(NamedTuple):
 class Attributes:
     """Reads and sets numbers of a running training by name. Checkpoints save the values that were set.
 
-    | name | meaning |
-    |---|---|
-    | `learning_rate/G` | of a group of parameters: `actor`, `critic`, `temperature`, or a reward signal's name |
-    | `alpha/T` | a temperature that the algorithm has: `action`, `beta` or `choice` |
-    | `target_entropy/T` | its target, in nats |
-    | `epsilon` | the explorer's, if it has one |
-    | `max_grad_norm` | norm at which the gradient is clipped, if it is clipped |
-    | `batch_size` | segments per gradient step |
+    - `learning_rate/G`: of a group of parameters: `actor`, `critic`, `temperature`, or a reward signal's name
+    - `alpha/T`: a temperature that the algorithm has: `action`, `beta` or `choice`
+    - `target_entropy/T`: its target, in nats
+    - `epsilon`: the explorer's, if it has one
+    - `max_grad_norm`: norm at which the gradient is clipped, if it is clipped
+    - `batch_size`: segments per gradient step
 
     Args:
         learner, explorer: the parts whose numbers are accessible.
