@@ -42,7 +42,7 @@ PACKAGES = (
 )
 MAX_EVENTS_BYTES = 1 << 30  # bytes of event files that are checked against the last checkpoint
 # Keys of run.json that may change between checkpoints.
-CHANGING = ("status", "end", "resumed", "diverged", "error", "imports", "seal", "extended")
+CHANGING = ("status", "end", "resumed", "stopped", "diverged", "error", "imports", "seal", "extended", "callbacks")
 COUNTS = ("env_steps", "updates")  # keys that a run adds when it has finished
 # Of a configuration that differs from the one asked for: lines that are compared, changes and characters that are shown.
 _MOST_LINES, _MOST_CHANGES, _LONGEST_LINE = 1000, 100, 500

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -21,11 +22,15 @@ class Interruption:
     Signals within `SAME` seconds of the first count as the same one, because a terminal or a scheduler signals all processes of
     a run, and those in between (make, a batch script, a container's init) forward the signal. A signal that this process was
     started to ignore (by `nohup`, or as a background job of a script) stays ignored.
+
+    Args:
+        at_once: called at a second signal; by default it ends the process.
     """
 
     SAME = 0.5  # seconds
 
-    def __init__(self) -> None:
+    def __init__(self, at_once: Callable[[], None] | None = None) -> None:
+        self._at_once = at_once or _exit
         self.signal: signal.Signals | None = None
         self._since = 0.0
         self._before: dict[signal.Signals, Any] = {}
@@ -48,10 +53,14 @@ class Interruption:
         if self.signal is not None:
             if now - self._since < self.SAME:
                 return
-            _write("stopped at once; the same command resumes from the last checkpoint")
-            os._exit(RESUMABLE)
+            self._at_once()
         self.signal, self._since = signal.Signals(number), now
         _write(f"{self.signal.name}: finishing this iteration; send it again to stop at once")
+
+
+def _exit() -> None:
+    _write("stopped at once; the same command resumes from the last checkpoint")
+    os._exit(RESUMABLE)
 
 
 def _write(message: str) -> None:

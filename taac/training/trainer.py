@@ -80,6 +80,7 @@ class Trainer:
         method: the name of the method, if it has one.
         load_from: parts of other runs that a new run starts from; see `warm_start`.
         loaded: the parts that `begin` loaded; None before.
+        stopped: why the run stops early; None if it does not.
         attributes: numbers that can be read and set during training; see `Attributes`.
 
     Raises:
@@ -151,6 +152,7 @@ class Trainer:
         self.load_from: Sequence[str] = ()
         self.method: str | None = None
         self.loaded: list[dict[str, Any]] | None = None
+        self.stopped: str | None = None
         self._stop: Callable[[], bool] = lambda: False
         frames = FrameChunks(replay_buffer.ring) if save_replay else None
         self.collector = Collector(
@@ -197,6 +199,8 @@ class Trainer:
     ) -> None:
         """Trains to the end of the run from the current state. If `stop()` returns true, saves and returns.
 
+        A hook may end the run early; see `stop_early`.
+
         Args:
             folder: the run folder to write to.
             progress: called after each iteration.
@@ -224,16 +228,26 @@ class Trainer:
                 due = self.intervals.due(before, self.env_steps)
                 if due.summary:
                     self.summarize()
-                if due.evaluation:
+                if evaluated := due.evaluation or self.stopped is not None:
                     self.evaluate(folder)
-                if due.checkpoint or stop():
+                if due.checkpoint or stop() or self.stopped:
                     self.save(folder, due.checkpoint)
                 else:
                     self.saver.write_full_chunks(folder)
-                if stop():
+                if stop() or (self.stopped and evaluated):
                     break
-            if self.intervals.done(self.env_steps):
+            if self.intervals.done(self.env_steps) or self.stopped:
                 self.reporter.finished()
+
+    def stop_early(self, why: str) -> None:
+        """Ends the run after this iteration, with an evaluation and a checkpoint. For hooks.
+
+        The run is then finished, and run.json holds the reason.
+
+        Args:
+            why: the reason, a line of text. Of several, the first counts.
+        """
+        self.stopped = self.stopped or why
 
     def begin(self) -> list[dict[str, Any]]:
         """Loads the parts of other runs in `load_from`; returns where each came from.

@@ -9,12 +9,12 @@ import pytest
 from PIL import Image
 
 from taac import configuration
-from taac.commands.train import _hyper_parameters
 from taac.configuration import TASK_MACROS
 from taac.errors import TaacError
 from taac.pictures.video import EpisodeVideo
 from taac.runs.run_folder import RunFolder
 from taac.training import experiment
+from taac.training.conduct import hyper_parameters
 from tests.methods import DISCRETE_METHODS, METHODS, fitting
 from tests.training.runs import Killed, assert_same_parameters, rows
 
@@ -57,7 +57,7 @@ def train(path, method, *params, until=None):
             raise Killed
 
     try:
-        trainer.train(folder, progress, _hyper_parameters(trainer, folder, loaded))
+        trainer.train(folder, progress, hyper_parameters(trainer, folder, loaded))
     except Killed:
         pass
     finally:

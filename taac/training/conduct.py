@@ -1,0 +1,180 @@
+"""Trains in a run folder: begins the run or resumes the one that is there, and records how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+from taac import configuration
+from taac.configuration import Config
+from taac.configuration.reading import needs_trust
+from taac.errors import DivergedError, Interrupted, TaacError
+from taac.runs import durable, extension, files, own
+from taac.runs.run_folder import RunFolder, now
+from taac.training.interruption import Interruption
+from taac.training.reporting import Progress
+from taac.training.trainer import Trainer
+
+Bar = Callable[[int, int], AbstractContextManager[Progress]]  # called with the steps of the whole run and those taken
+
+
+def conduct(
+    trainer: Trainer,
+    loaded: Config,
+    folder: RunFolder,
+    bar: Bar,
+    extend: bool = False,
+    lock_timeout: float = 0.0,
+    tell: Callable[[str], None] = print,
+    interruption: Callable[[], Interruption] = Interruption,
+    about: Mapping[str, Any] | None = None,
+) -> bool:
+    """Trains from wherever the run in the folder stands to its end. Call it when everything has been built.
+
+    Args:
+        trainer: of the whole run, as `create_experiment` builds it. The caller closes it.
+        loaded: the configuration that it was built from.
+        folder: a new or empty folder, or one that holds the same run.
+        bar: makes the progress bar.
+        extend: whether the run in the folder may have been begun with fewer environment steps. It must have a checkpoint.
+        lock_timeout: seconds to wait for another process that trains in the folder.
+        tell: called with what a user may want to know at the beginning.
+        interruption: makes what records signals.
+        about: more keys of run.json.
+
+    Returns:
+        False if the run is finished already: then nothing was done.
+
+    Raises:
+        TaacError: the folder holds something else, or training failed.
+        Interrupted: a signal stopped the run, which can be resumed.
+    """
+    operative = configuration.operative_config()
+    status = folder.open(operative, extend)
+    if status == "finished":
+        return False
+    if extend and not (status != "new" and folder.has_checkpoints()):
+        raise TaacError(f"--extend: {folder.path} holds no run with a checkpoint to train on from; nothing was changed")
+    if status == "new":
+        trainer.begin()  # what it cannot load is refused before the folder exists
+        tell(f"training in {folder.path}")
+    with folder.lock(lock_timeout):
+        status = folder.open(operative, extend)  # it may have changed while another process had the lock
+        if status == "finished":
+            return False
+        if status in ("unfinished", "shorter") and folder.has_checkpoints():
+            if status == "shorter":
+                _extend(trainer, folder, operative, tell)
+            else:
+                trainer.resume(folder)
+            _resume(trainer, loaded, folder, about or {})
+            tell(f"resuming {folder.path} at {trainer.env_steps} environment steps")
+        else:
+            if status == "unfinished":  # killed before its first checkpoint; "auto" might choose differently now
+                trainer.learner.keep_products(folder.read_run().get("products"))
+            _begin(trainer, loaded, folder, operative, about or {})
+            for line in trainer.agent.algorithm.describe():
+                tell(line)
+        with interruption() as stop:
+            _train(trainer, folder, stop, hyper_parameters(trainer, folder, loaded), bar)
+        updates, stopped = trainer.learner.num_updates, None
+        if trainer.stopped is not None and trainer.env_steps < trainer.num_env_steps:
+            stopped = {"env_steps": trainer.env_steps, "why": trainer.stopped}
+        folder.update_run(status="finished", end=now(), stopped=stopped, env_steps=trainer.env_steps, updates=updates)
+    return True
+
+
+def _begin(trainer: Trainer, loaded: Config, folder: RunFolder, operative: str, more: Mapping[str, Any]) -> None:
+    about = {
+        "method": trainer.method,
+        "seed": trainer.seed,
+        "environment": trainer.environment.name,
+        "device": str(trainer.agent.device),
+        "products": trainer.learner.products,
+        "load_from": trainer.begin(),
+        **_seal(folder, loaded, operative),
+        **more,
+    }
+    folder.begin(operative, about)
+
+
+def _extend(trainer: Trainer, folder: RunFolder, operative: str, tell: Callable[[str], None]) -> None:
+    extension.refuse_ratio(operative)
+    trainer.resume(folder)
+    folder.extend(operative, trainer.env_steps)
+    for name in extension.following_length(operative):
+        tell(
+            f"note: {name} follows the length of the run. It followed the shorter one until now, so this run differs from one "
+            "that was begun with the new length"
+        )
+
+
+def _resume(trainer: Trainer, loaded: Config, folder: RunFolder, more: Mapping[str, Any]) -> None:
+    held = folder.read_run().get("resumed")
+    resumed = [*(held if isinstance(held, list) else []), {"time": now(), "env_steps": trainer.env_steps}]
+    folder.update_run(
+        status="running", resumed=resumed, diverged=None, error=None,
+        **_seal(folder, loaded, files.read_text(folder.config)), **more,
+    )  # fmt: skip
+
+
+def _seal(folder: RunFolder, loaded: Config, config: str) -> dict[str, Any]:
+    """What run.json holds so that `taac play` knows the run as the user's own, if playing it needs that."""
+    if not needs_trust(loaded):
+        return {"imports": None, "seal": None}
+    module, colon, _ = str(loaded.settings("create_environment")["env_name"]).partition(":")
+    return own.sealed(folder.path, config, {*loaded.imports, *([module] if colon else [])})
+
+
+def hyper_parameters(trainer: Trainer, folder: RunFolder, loaded: Config) -> dict[str, Any]:
+    """Returns the values for TensorBoard's hparams view, with the same names for every run."""
+    return {
+        "method": folder.read_run().get("method") or type(trainer.agent.algorithm).__name__,
+        "environment": trainer.environment.name,
+        "seed": trainer.seed,
+        **loaded.task_macros(),
+    }
+
+
+def _train(trainer: Trainer, folder: RunFolder, interruption: Interruption, about: dict[str, Any], bar: Bar) -> None:
+    """Trains to the end.
+
+    Raises:
+        Interrupted: a signal stopped the run earlier.
+    """
+    try:
+        with bar(trainer.num_env_steps, trainer.env_steps) as progress:
+            trainer.train(folder, progress, about, interruption)
+    except OSError as error:
+        if error.errno not in durable.FULL:
+            _mark(folder, status="failed", error=str(error))
+            raise
+        raise durable.refusal(
+            error, folder.path, trainer.checkpoint_bytes(), folder.checkpoints.what_remains()
+        ) from error
+    except DivergedError as error:
+        _mark(folder, status="diverged", diverged={"env_steps": trainer.env_steps, "error": str(error)})
+        raise
+    except TaacError as error:
+        if interruption.signal is None:
+            _mark(folder, status="failed", error=str(error))
+            raise
+        # The signal may also have ended the processes of the environments, which would cause this error.
+        why = f"{interruption.signal.name}, and then: {error}"
+    except Exception as error:  # of an algorithm or a hook of the user's own; the traceback shows where
+        _mark(folder, status="failed", error=f"{type(error).__name__}: {error}")
+        raise
+    else:
+        if interruption.signal is None or trainer.stopped or trainer.env_steps >= trainer.num_env_steps:
+            return
+        why = f"{interruption.signal.name} at {trainer.env_steps} environment steps, a checkpoint is written"
+    folder.update_run(status="interrupted")
+    raise Interrupted(f"{why}; resumable: the same command continues to the same end")
+
+
+def _mark(folder: RunFolder, **changes: Any) -> None:
+    """Records what ended a run. Ignores errors of its own, because the original error is the one to report."""
+    with contextlib.suppress(TaacError, OSError):
+        folder.update_run(**changes)

@@ -1,0 +1,49 @@
+"""The progress bar of a training run."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tqdm import tqdm
+
+from taac.runs.layout import EpisodeSummary
+
+
+class ProgressBar:
+    """Shows environment steps and updates per second, time left, the last evaluation's return and the fraction repeated.
+
+    Args:
+        total, initial: environment steps of the whole run, and those taken already.
+        kind: of bar; tqdm's own by default.
+        interval: seconds between two views; None: 0.5 on a terminal, and 15 elsewhere, because each view is then a line.
+    """
+
+    def __init__(self, total: int, initial: int, kind: Callable[..., Any] = tqdm, interval: float | None = None):
+        interval = interval or (0.5 if sys.stderr.isatty() else 15.0)
+        self._bar = kind(
+            total=total, initial=initial, unit=" steps", mininterval=interval, smoothing=0.1, dynamic_ncols=True
+        )
+        self._interval, self._last = interval, time.monotonic()
+        self._updates: int | None = None
+
+    def __enter__(self) -> ProgressBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
+
+    def __call__(self, env_steps: int, updates: int, evaluation: EpisodeSummary | None, repeated: float) -> None:
+        now = time.monotonic()
+        if self._updates is None:
+            self._updates = updates
+        if now - self._last >= self._interval:
+            rate = (updates - self._updates) / (now - self._last)
+            returned = "-" if evaluation is None else f"{evaluation.return_mean:.1f}"
+            self._bar.set_postfix_str(
+                f"{rate:.0f} updates/s, return {returned}, repeated {repeated:.0%}", refresh=False
+            )
+            self._last, self._updates = now, updates
+        self._bar.update(env_steps - self._bar.n)
