@@ -33,6 +33,9 @@ MINARI = ["minari[hdf5]>=0.5.3"]
 # `make docs`. Sphinx 8.2 makes the API reference by itself, and needs Python 3.11.
 DOCS = [f"{package}; python_version >= '3.11'" for package in ("sphinx>=8.2", "myst-parser>=4.0", "furo>=2024.8.6")]
 ONNX = ["onnx>=1.17", "onnxscript>=0.5", "onnxruntime>=1.20"]  # `taac export`
+# Loggers; `make` installs neither, and their tests are skipped without them.
+WANDB = ["wandb>=0.18"]
+MLFLOW = ["mlflow-skinny>=2.16"]
 
 setup(
     name="taac",
@@ -72,6 +75,8 @@ setup(
         "minari": MINARI,
         "onnx": ONNX,
         "docs": DOCS,
+        "wandb": WANDB,
+        "mlflow": MLFLOW,
         "all": MANIPULATION + DRIVING + RAY + MINARI + ONNX,
         "dev": [
             *MANIPULATION,

@@ -17,6 +17,7 @@ from taac.runs import files
 from taac.runs.layout import EpisodeSummary
 from taac.runs.run_folder import RunFolder
 from taac.runs.terminal import warn_user
+from taac.training.loggers import Loggers
 from taac.training.summaries import SummaryWriter
 
 
@@ -31,13 +32,14 @@ class Reporter:
 
     Args:
         collector, learner: the parts to report on.
+        loggers: receive the same scalars.
 
     Attributes:
         seconds: duration of training as of the last report, earlier processes of the run included.
     """
 
-    def __init__(self, collector: Collector, learner: Learner):
-        self._collector, self._learner = collector, learner
+    def __init__(self, collector: Collector, learner: Learner, loggers: Loggers | None = None):
+        self._collector, self._learner, self._loggers = collector, learner, loggers or Loggers()
         self.seconds = 0.0
         self._clock = time.perf_counter()
         self._marks = (0, 0, 0.0)  # environment steps, updates and seconds at the last summary
@@ -47,17 +49,20 @@ class Reporter:
     def reporting_to(self, folder: RunFolder, progress: Progress | None) -> Iterator[None]:
         """Opens a new event file in the folder and closes it on exit. Reports inside the context go there."""
         env_steps = self._collector.env_steps
-        self._folder, self._progress = folder, progress
+        self._folder, self._progress, self._finished = folder, progress, False
         self._open = SummaryWriter(
             folder.path,
             purge_step=env_steps + 1 if env_steps else 0,  # hides what an earlier process wrote and this one repeats
             tags=self._learner.agent.algorithm.summary_tags(),
+            also=self._loggers.scalars,
         )
         self._clock = time.perf_counter()
         self._marks = (env_steps, self._learner.num_updates, self.seconds)
         try:
+            self._loggers.begin(folder.path, env_steps)
             yield
         finally:
+            self._loggers.end(self._finished)
             self._writer.close()
             self._open = None
 
@@ -119,6 +124,7 @@ class Reporter:
 
     def finished(self) -> None:
         """Reports that the run is complete."""
+        self._finished = True
         self._writer.finished(self._collector.env_steps)
 
     def elapsed(self) -> float:

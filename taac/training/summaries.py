@@ -128,12 +128,19 @@ class SummaryWriter:
         folder: where the event file goes.
         purge_step: hides what an earlier process of the run wrote at this step or later, because it will be repeated.
         tags: the algorithm's own tags and their meaning.
+        also: called with the same scalars by tag, and their step.
     """
 
-    def __init__(self, folder: Path, purge_step: int | None = None, tags: Mapping[str, str] | None = None):
+    def __init__(
+        self,
+        folder: Path,
+        purge_step: int | None = None,
+        tags: Mapping[str, str] | None = None,
+        also: Callable[[Mapping[str, float], int], None] = lambda values, env_steps: None,
+    ):
         from torch.utils.tensorboard import SummaryWriter as Writer  # takes half a second, which only runs pay
 
-        self._folder = folder
+        self._folder, self._also = folder, also
         # The number orders a run's event files even if the clock was set back. The random part is unpredictable, so no link
         # can be waiting under that name.
         suffix = f".taac-{next_number(folder)}-{secrets.token_hex(8)}"
@@ -157,8 +164,10 @@ class SummaryWriter:
                 f"summary tag '{unknown[0]}' is neither in taac.training.summaries.TAGS nor in the algorithm's summary_tags()"
             )
         self._known.update(values)
-        for tag, value in values.items():
-            self._writer.add_scalar(tag, float(value), env_steps)
+        numbers = {tag: float(value) for tag, value in values.items()}
+        for tag, number in numbers.items():
+            self._writer.add_scalar(tag, number, env_steps)
+        self._also(numbers, env_steps)
 
     def histograms(self, values: Mapping[str, torch.Tensor], env_steps: int) -> None:
         """Writes the distribution of the values of each tensor."""

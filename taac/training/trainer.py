@@ -26,6 +26,7 @@ from taac.training.attributes import Attribute, Attributes
 from taac.training.checks import check_batches, check_segments
 from taac.training.hooks import Hooks
 from taac.training.intervals import Intervals
+from taac.training.loggers import Logger, Loggers
 from taac.training.monitors import Monitor
 from taac.training.reporting import Progress, Reporter
 from taac.training.saving import Part, Saver, WithoutFrames, save_evidence
@@ -73,6 +74,7 @@ class Trainer:
         save_best: saves the agent of the evaluation with the highest return, in the folder `best` of the run.
         hooks: functions called with the trainer, by the name of a point of the loop: `{'after_evaluation': @my_function}`;
             see `Hooks`.
+        loggers: receive the scalar summaries besides TensorBoard; see `loggers`.
         save_replay: saves the replay buffer in checkpoints. Without it, a resumed run differs from an uninterrupted one,
             because it takes `initial_collect_steps` steps to refill the buffer before updates continue.
 
@@ -116,6 +118,7 @@ class Trainer:
         save_best: bool = True,
         save_replay: bool = True,
         hooks: Mapping[str, Any] | None = None,
+        loggers: Sequence[Logger] | Logger = (),
     ):
         if keep_checkpoints < 1:
             raise TaacError(f"Trainer.keep_checkpoints must be 1 or more, got {keep_checkpoints}")
@@ -159,7 +162,7 @@ class Trainer:
             environment, self.agent, replay_buffer, seed, explorer, initial_collect_steps if uniform_initial_collect else 0,
             signal_returns=learner.diagnostics.on,
         )  # fmt: skip
-        self.reporter = Reporter(self.collector, learner)
+        self.reporter = Reporter(self.collector, learner, Loggers(loggers))
         self.saver = Saver(self._parts(replay_buffer if save_replay else None), frames)
 
     def _parts(self, saved_replay: ReplayBuffer | SqilReplay | None) -> dict[str, Part]:

@@ -30,8 +30,9 @@ _NO_MATTER = (
     TUNING, RETURN_BOUNDS,
     "create_experiment.seed", "create_experiment.method", "create_experiment.evaluation_video",
     "checkpoint_interval", "Trainer.checkpoint_interval", "Trainer.keep_checkpoints", "Trainer.save_best",
-    "Trainer.initial_evaluation",
+    "Trainer.initial_evaluation", "Trainer.loggers",
 )  # fmt: skip
+_LOGGERS = ("WandbLogger", "MlflowLogger")
 
 
 class Record(NamedTuple):
@@ -134,13 +135,17 @@ def read(folder: Path, root: Path) -> Record:
         update_ratio=_update_ratio(settings),
         versions=_versions(about, problems),
         statements={name: settings[name] for name in (TUNING, RETURN_BOUNDS) if name in settings},
-        settings={name: value for name, value in settings.items() if name not in _NO_MATTER},
+        settings={name: value for name, value in settings.items() if not _no_matter(name)},
         evaluations=evaluations,
         scalars=summaries.scalars,
         diverged=diverged,
         problems=tuple(problems),
         notes=tuple(notes),
     )
+
+
+def _no_matter(name: str) -> bool:
+    return name in _NO_MATTER or name.rpartition(".")[0].rpartition("/")[2] in _LOGGERS
 
 
 # --- run.json and config.gin ----------------------------------------------------------------------

@@ -1,0 +1,208 @@
+"""Loggers besides TensorBoard: the same scalars, no influence on the run, one run at the service however often it is resumed."""
+
+from __future__ import annotations
+
+import json
+from typing import ClassVar
+
+import gin
+import pytest
+
+from taac.analysis.readers import events, run_records
+from taac.errors import TaacError
+from taac.runs.layout import ADDED_SETTINGS
+from taac.training import loggers
+from tests.training.runs import assert_same_parameters, run
+
+SHORT = ("num_env_steps = 60", "initial_collect_steps = 20", "evaluation_interval = 30", "evaluation_episodes = 1",
+         "create_experiment.evaluation_envs = 1", "create_environment.max_episode_steps = 20", "checkpoint_interval = 1000",
+         "Trainer.summary_interval = 20")  # fmt: skip
+
+
+@gin.configurable(module="tests.loggers")
+class Notes:
+    """Writes down its calls; draws random numbers at each; raises at the calls named in `fails`."""
+
+    name = "notes"
+    calls: ClassVar[list] = []
+
+    def __init__(self, fails: tuple[str, ...] = ()):
+        self._fails = fails
+
+    def _called(self, what, *about):
+        import random
+
+        import numpy as np
+        import torch
+
+        random.random(), np.random.rand(), torch.rand(1)
+        self.calls.append((what, *about))
+        if what in self._fails:
+            raise RuntimeError(f"no connection\x1b in {what}")
+
+    def begin(self, about):
+        self._called("begin", about.id, about.name, about.env_steps, about.settings["Trainer.num_env_steps"])
+        return about.id or "abc"
+
+    def scalars(self, values, env_steps):
+        self._called("scalars", env_steps, dict(values))
+
+    def end(self, finished):
+        self._called("end", finished)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """A run without loggers, and its folder."""
+    folder = tmp_path_factory.mktemp("plain") / "run"
+    return run(folder, *SHORT), folder
+
+
+@pytest.fixture(autouse=True)
+def _nothing_called():
+    Notes.calls.clear()
+
+
+def logged():
+    """Tag -> step -> value of what `Notes` received."""
+    found = {}
+    for what, *about in Notes.calls:
+        if what == "scalars":
+            for tag, value in about[1].items():
+                found.setdefault(tag, {})[about[0]] = value
+    return found
+
+
+def test_a_logger_receives_what_tensorboard_does_and_changes_no_bit(tmp_path, plain):
+    trained = run(tmp_path / "run", *SHORT, "Trainer.loggers = @Notes()")
+    assert_same_parameters(trained, plain[0])
+    curves = events.read(tmp_path / "run").scalars
+    assert {"evaluation/return", "rollout/return", "loss/critic", "count/updates"} < set(curves)
+    assert {tag: list(steps) for tag, steps in logged().items()} == {t: s.env_steps.tolist() for t, s in curves.items()}
+    for tag, series in curves.items():
+        assert list(logged()[tag].values()) == pytest.approx(series.value.tolist(), rel=1e-6)
+    assert Notes.calls[0] == ("begin", None, "None/Pendulum-v1/seed_0", 0, 60) and Notes.calls[-1] == ("end", True)
+
+
+def test_a_resumed_run_goes_on_in_the_same_run_of_the_service(tmp_path):
+    run(tmp_path / "run", *SHORT, "Trainer.loggers = (@Notes(),)", stop=40)
+    assert Notes.calls[-1] == ("end", False)
+    assert json.loads((tmp_path / "run" / loggers.IDS).read_text()) == {"notes": "abc"}
+    Notes.calls.clear()
+    run(tmp_path / "run", *SHORT, "Trainer.loggers = (@Notes(),)")
+    assert Notes.calls[0][:4] == ("begin", "abc", "None/Pendulum-v1/seed_0", 40) and Notes.calls[-1] == ("end", True)
+    assert min(logged()["loss/critic"]) == 60
+
+
+@pytest.mark.parametrize("fails", ["begin", "scalars", "end"])
+def test_a_logger_that_fails_is_left_out_with_one_warning(tmp_path, plain, capsys, fails):
+    trained = run(tmp_path / "run", *SHORT, "Trainer.loggers = @Notes()", f"Notes.fails = ('{fails}',)")
+    assert_same_parameters(trained, plain[0])
+    assert [call[0] for call in Notes.calls].count(fails) == 1
+    told = [line for line in capsys.readouterr().err.splitlines() if "notes is left out" in line]
+    assert len(told) == 1 and f"RuntimeError: no connection\\x1b in {fails}" in told[0]
+
+
+def test_what_is_no_logger_is_refused():
+    for given, why in ((Notes, "must be loggers"), ((Notes(), 3), "must be loggers, got 3"), ((Notes(), Notes()), "one name")):
+        with pytest.raises(TaacError, match=why):
+            loggers.Loggers(given)
+
+
+@pytest.mark.parametrize("name, package", [("WandbLogger", "wandb"), ("MlflowLogger", "mlflow")])
+def test_a_missing_package_is_named_with_its_command(monkeypatch, name, package):
+    monkeypatch.setattr(loggers.importlib.util, "find_spec", lambda module: None)
+    with pytest.raises(TaacError, match=rf"{name} needs the package {package}: pip install 'taac\[{package}\]'"):
+        getattr(loggers, name)()
+
+
+def test_ids_of_a_strangers_folder_are_ids_or_nothing(tmp_path):
+    file = tmp_path / loggers.IDS
+    assert loggers._read_ids(tmp_path) == {}
+    good = {"wandb": "aB3_-"}
+    for content, expected in (
+        (json.dumps(good), good),
+        (json.dumps({**good, "mlflow": "../../x", "a": 3, "b": "x" * 65, "c": ""}), good),
+        ("[1]", {}),
+        ("{", {}),
+        ("[" * 100_000, {}),
+    ):
+        file.write_text(content)
+        assert loggers._read_ids(tmp_path) == expected
+    file.unlink()
+    file.symlink_to(tmp_path / "elsewhere")
+    assert loggers._read_ids(tmp_path) == {}
+
+
+def test_runs_with_other_loggers_are_of_one_method(plain):
+    folder = plain[1]
+    config = (folder / "config.gin").read_text()
+    assert "Trainer.loggers = ()" in config and "Trainer.loggers" in ADDED_SETTINGS
+    (record,) = run_records.find(folder)
+    more = config.replace("Trainer.loggers = ()", "Trainer.loggers = (@WandbLogger(),)\nWandbLogger.project = 'mine'")
+    (folder / "config.gin").write_text(more)
+    (other,) = run_records.find(folder)
+    (folder / "config.gin").write_text(config)
+    assert record.settings == other.settings and "Trainer.hooks" in record.settings
+
+
+def test_wandb_offline(tmp_path, plain, monkeypatch):
+    pytest.importorskip("wandb", reason="wandb is not installed: pip install 'taac[wandb]'")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    params = (*SHORT, "Trainer.loggers = @WandbLogger()", "WandbLogger.mode = 'offline'")
+    run(tmp_path / "run", *params, stop=40)
+    assert_same_parameters(run(tmp_path / "run", *params), plain[0])
+    identity = json.loads((tmp_path / "run" / loggers.IDS).read_text())["wandb"]
+    found = sorted((tmp_path / "wandb").glob("offline-run-*"))
+    assert found and all(path.name.endswith(identity) for path in found)
+    assert {path.name for path in found[-1].joinpath("files").iterdir()} >= {"config.gin", "run.json"}
+    steps = _wandb_history(next(found[0].glob("*.wandb")))
+    curves = events.read(plain[1]).scalars
+    assert {0, 20, 30, 40} <= set(steps) and steps[30]["evaluation/return"] == pytest.approx(
+        curves["evaluation/return"].value[1], rel=1e-6
+    )
+    assert "loss/critic" in steps[40]
+
+
+def _wandb_history(path):
+    """Step -> tag -> value in W&B's own file of an offline run: LevelDB's log format after 7 bytes of header."""
+    from wandb.proto import wandb_internal_pb2
+
+    data, at, held, steps = path.read_bytes(), 7, b"", {}
+    while at + 7 <= len(data):
+        if (left := 32768 - at % 32768) < 7:  # a record's head does not cross blocks
+            at += left
+            continue
+        length, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
+        held, at = held + data[at + 7 : at + 7 + length], at + 7 + length
+        if kind in (1, 4):  # whole, or the last piece
+            record = wandb_internal_pb2.Record.FromString(held)
+            held = b""
+            if record.WhichOneof("record_type") == "history":
+                items = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+                steps[record.history.step.num] = items
+    return steps
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_mlflow_in_a_folder(tmp_path, plain):
+    pytest.importorskip("mlflow", reason="mlflow is not installed: pip install 'taac[mlflow]'")
+    from mlflow import MlflowClient
+
+    uri = f"file:{tmp_path / 'mlruns'}"
+    params = (*SHORT, "Trainer.loggers = @MlflowLogger()", f"MlflowLogger.tracking_uri = '{uri}'")
+    run(tmp_path / "run", *params, stop=40)
+    client, identity = MlflowClient(uri), json.loads((tmp_path / "run" / loggers.IDS).read_text())["mlflow"]
+    assert client.get_run(identity).info.status == "KILLED"
+    assert_same_parameters(run(tmp_path / "run", *params), plain[0])
+    found = client.get_run(identity)
+    assert found.info.status == "FINISHED" and found.data.tags["environment"] == "Pendulum-v1"
+    assert found.data.params["Trainer.num_env_steps"] == "60"
+    assert {file.path for file in client.list_artifacts(identity)} == {"config.gin", "run.json"}
+    curves = events.read(plain[1]).scalars
+    for tag in ("evaluation/return", "loss/critic"):
+        history = {metric.step: metric.value for metric in client.get_metric_history(identity, tag)}
+        assert history == pytest.approx(dict(zip(curves[tag].env_steps.tolist(), curves[tag].value.tolist())), rel=1e-6)
+    (experiment,) = client.search_experiments(filter_string="name = 'taac'")
+    assert len(client.search_runs([experiment.experiment_id])) == 1
