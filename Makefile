@@ -58,6 +58,7 @@ docs-tables: $(STAMP)
 # Writes docs/results.md and its figures from the raw files in experiments/results/.
 results: $(STAMP)
 	$(BIN)/python -m experiments.results.page
+	$(BIN)/python -m experiments.docs_tables
 
 bench: $(STAMP)
 	$(BIN)/python -m experiments.benchmarks --peers_python $(PEERS_PYTHON) $(BENCH_FLAGS)

@@ -7,8 +7,12 @@ Called by `python -m experiments.docs_tables`, or `make docs-tables`.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 
+from experiments import docs_methods
+from experiments.docs_methods import table
 from taac import registry
 from taac.commands import completion
 from taac.configuration import TASK_MACROS, plain_words
@@ -62,19 +66,38 @@ def settings() -> str:
     return "\n".join(sorted(found)) + "\n"
 
 
-def pages() -> dict[Path, str]:
-    """The text of each generated page."""
-    return {DOCS / "summaries.md": summaries(), DOCS / "macros.md": macros()}
+def choosing() -> str:
+    """docs/choosing.md, whose table says what each method can do."""
+    return _completed(DOCS / "choosing.md", table(docs_methods.ABLE_HEAD, docs_methods.able_rows()) + "\n")
+
+
+def method(name: str) -> str:
+    """The page of a method in docs/methods, whose settings, tags and results are generated."""
+    return _completed(DOCS / "methods" / f"{name}.md", docs_methods.tail(name))
+
+
+# What writes each generated page.
+WRITERS: dict[Path, Callable[[], str]] = {
+    DOCS / "summaries.md": summaries,
+    DOCS / "macros.md": macros,
+    DOCS / "choosing.md": choosing,
+    **{DOCS / "methods" / f"{name}.md": functools.partial(method, name) for name in docs_methods.files()},
+}
+
+
+def _completed(path: Path, generated: str) -> str:
+    """A page that is written by hand up to the note, with what follows it."""
+    written, note, _ = path.read_text(encoding="utf-8").partition(NOTE)
+    if not note:
+        raise ValueError(f"{path} lacks the line after which the generated part begins: {NOTE}")
+    return f"{written}{NOTE}\n\n{generated}"
 
 
 def _page(text: str, head: tuple[str, str], rows: list[tuple[str, str]]) -> str:
-    if broken := [cell for row in rows for cell in row if "|" in cell or "\n" in cell]:
-        raise ValueError(f"these cells would break the table: {broken}")
-    table = [f"| {' | '.join(head)} |", "|---|---|", *(f"| {' | '.join(row)} |" for row in rows)]
-    return "\n".join([text, NOTE, "", *table, ""])
+    return f"{text}\n{NOTE}\n\n{table(head, [*rows])}\n"
 
 
 if __name__ == "__main__":
-    for path, text in {**pages(), completion.SETTINGS: settings()}.items():
-        path.write_text(text, encoding="utf-8")
+    for path, write in {**WRITERS, completion.SETTINGS: settings}.items():
+        path.write_text(write(), encoding="utf-8")
         print(path)

@@ -14,9 +14,11 @@ from pathlib import Path
 import gin
 import pytest
 
-from experiments import docs_tables
+from experiments import docs_methods, docs_tables
 from taac import configuration
 from taac.configuration import plain_words
+from taac.errors import TaacError
+from taac.networks import encoders
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS, TAAC = ROOT / "docs", ROOT / "taac"
@@ -373,24 +375,45 @@ def test_missing_classes_are_found():
 # --- generated tables, and the README ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "path, text", sorted(docs_tables.pages().items()), ids=lambda x: x.name if isinstance(x, Path) else ""
-)
-def test_generated_pages_are_up_to_date(path, text):
-    assert text_of(path) == text, "call `make docs-tables`"
+@pytest.mark.parametrize("path", sorted(docs_tables.WRITERS), ids=lambda path: path.stem)
+def test_generated_pages_are_up_to_date(path):
+    assert text_of(path) == docs_tables.WRITERS[path](), "call `make docs-tables`"
 
 
 def test_generated_pages_follow_the_tables(monkeypatch):
-    before = docs_tables.pages()
+    before = docs_tables.summaries(), docs_tables.macros()
     monkeypatch.setitem(docs_tables.TAGS, "{phase}/new", "of a tag")
     monkeypatch.setitem(docs_tables.TASK_MACROS, "new", "of a macro")
-    after = docs_tables.pages()
-    assert "| `rollout/new`, `evaluation/new` | of a tag |\n" in after[docs_tables.DOCS / "summaries.md"]
-    assert "| `new` | of a macro |\n" in after[docs_tables.DOCS / "macros.md"]
-    assert before.keys() == after.keys() and all(before[path] != after[path] for path in before)
+    after = docs_tables.summaries(), docs_tables.macros()
+    assert "| `rollout/new`, `evaluation/new` | of a tag |\n" in after[0]
+    assert "| `new` | of a macro |\n" in after[1]
+    assert before[0] != after[0] and before[1] != after[1]
     monkeypatch.setitem(docs_tables.TAGS, "new", "a | b")
     with pytest.raises(ValueError, match="break the table"):
         docs_tables.summaries()
+
+
+def test_the_table_of_methods_follows_the_code(monkeypatch):
+    """The code is asked: an algorithm that refuses what it could do changes its row."""
+    assert "| Box | - | yes | yes | yes | yes | yes | - | yes |" in table_row("taac")
+    assert "| Discrete, MultiDiscrete | yes | yes | yes |" in table_row("sac_branches")
+    assert not docs_methods.works("sac", actions="Discrete and Box")
+    assert docs_methods.works("sac", "create_agent.algorithm_ctor = @MixedSacAlgorithm", actions="Discrete and Box")
+
+    def refuse(*args, **named):
+        raise TaacError("no images")
+
+    monkeypatch.setattr(encoders.ImageEncoder, "__init__", refuse)
+    assert docs_methods.works("sac", actions="Box") and not docs_methods.works("sac", actions="Box", camera=True)
+
+
+def table_row(method: str) -> str:
+    return next(line for line in text_of(DOCS / "choosing.md").splitlines() if line.startswith(f"| [{method}]("))
+
+
+def test_methods_are_asked_with_files_that_can_be_read():
+    with pytest.raises(TaacError, match="gone"):  # a mistake of the question is no answer
+        docs_methods.works("sac", "create_agent.gone = 1", actions="Box")
 
 
 def test_the_readme_is_short():
