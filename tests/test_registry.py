@@ -114,18 +114,3 @@ def test_help_loads_neither_torch_nor_gin(words):
         "assert not {'torch', 'gin', 'gymnasium'} & set(sys.modules)"
     )
     assert run(code, *words) == ""
-
-
-def test_only_one_file_uses_what_gin_keeps_private():
-    """`import gin` is its public side; `gin.config` and names that begin with an underscore are not."""
-    users = set()
-    for path in (ROOT / "taac").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            names = {alias.name for alias in getattr(node, "names", ())} if isinstance(node, ast.Import) else set()
-            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "gin":
-                names.add("gin.config")
-            if isinstance(node, ast.Attribute) and ast.unparse(node).startswith(("gin._", "gin.config.")):
-                names.add("gin.config")
-            if any(name.startswith("gin.") for name in names):
-                users.add(path.name)
-    assert users == {"gin_state.py"}

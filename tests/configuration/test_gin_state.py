@@ -1,0 +1,114 @@
+"""gin's private parts: one file uses them, they are there, and they still do what that file takes them to do."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tokenize
+from pathlib import Path
+
+import gin
+import pytest
+from gin import config as gin_config
+from gin import config_parser
+
+from taac.configuration import gin_state
+from taac.errors import TaacError
+
+ROOT = Path(__file__).resolve().parents[2]
+MODULES = ("config", "config_parser", "resource_reader", "selector_map", "utils")
+FILES = [path for folder in ("taac", "experiments", "tests") for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def uses_private_parts(source: str) -> bool:
+    """Whether a module uses more than what `import gin` offers: modules of gin's, or names that begin with an underscore."""
+    if not re.search(r"^\s*(import|from) gin\b", source, re.MULTILINE):
+        return False
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import) and any(alias.name.startswith("gin.") for alias in node.names):
+            return True
+        if isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").split(".")[0] == "gin":
+            return True
+        of_gin = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "gin"
+        if of_gin and (node.attr.startswith("_") or node.attr in MODULES):
+            return True
+    return False
+
+
+def test_only_one_file_uses_what_gin_keeps_private():
+    users = {str(path.relative_to(ROOT)) for path in FILES if uses_private_parts(path.read_text(encoding="utf-8"))}
+    assert users == {"taac/configuration/gin_state.py", "tests/configuration/test_gin_state.py"}
+
+
+@pytest.mark.parametrize(
+    "source, private",
+    [
+        ("import gin\n@gin.configurable\ndef f(): gin.bind_parameter('f.x', 1)", False),
+        ("from .gin import x", False),
+        ("import gin.config", True),
+        ("from gin import config", True),
+        ("from gin.config import _REGISTRY", True),
+        ("import gin\ngin.config._REGISTRY", True),
+        ("import gin\ngin._x()", True),
+    ],
+)
+def test_private_uses_are_found(source, private):
+    assert uses_private_parts(source) == private
+
+
+def test_the_list_of_what_is_needed_is_all_that_is_used():
+    tree = ast.parse(Path(gin_state.__file__).read_text(encoding="utf-8"))
+    plain = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)]
+    modules = {"gin_config": gin_config, "config_parser": config_parser}
+    used = {(modules[node.value.id], node.attr) for node in plain if node.value.id in modules}
+    assert used == {(module, name) for module, names in gin_state.NEEDED.items() for name in names}
+
+
+@pytest.mark.parametrize(
+    "module, name", [(module, name) for module, names in gin_state.NEEDED.items() for name in names]
+)
+def test_a_name_that_gin_loses_is_told(monkeypatch, module, name):
+    gin_state.check_gin()
+    monkeypatch.delattr(module, name)
+    with pytest.raises(TaacError, match=rf"has no {module.__name__}\.{name}, .*gin-config=="):
+        gin_state.check_gin()
+
+
+def test_what_they_do():
+    """Each private name as it is used, on a binding, a reference, a macro and an import; changes of meaning are found here."""
+    text = (
+        "import json\nrate = 2.0\nreward/LinearSchedule.start = %rate\n"
+        "Learner.learning_rate = @reward/LinearSchedule()\ninclude 'other.gin'\n"
+    )
+    statements = list(gin_state.statements(text))
+    kinds = [type(statement) for statement in statements]
+    assert kinds == [gin_state.Import, *[gin_state.Binding] * 3, gin_state.Include]
+    imported, macro, start, rate, included = statements
+    assert (imported.module, imported.location.line_num, included.filename) == ("json", 1, "other.gin")
+    assert (macro.scope, macro.selector, macro.arg_name, macro.value) == ("", "rate", "", 2.0)
+    assert (start.scope, start.selector, start.arg_name) == ("reward", "LinearSchedule", "start")
+    assert [gin_state.macro_of(r) for r in gin_state.references([start.value, rate.value])] == ["rate", None]
+    assert rate.value.evaluate and rate.value.scopes == ["reward"] and isinstance(rate.value, gin_state.Reference)
+
+    found = gin_state.match("LinearSchedule")
+    assert found.selector.endswith(".LinearSchedule") and gin_state.match("NoSuchThing") is None
+    assert gin_state.wrapped(found.selector).__name__ == "LinearSchedule" and found.selector in gin_state.configurables()
+    gin_state.check_bindable("reward", found.selector, "start")
+    with pytest.raises(ValueError):
+        gin_state.check_bindable("", found.selector, "no_such_parameter")
+    with pytest.raises(ValueError, match="No configurable matching"):
+        list(gin_state.statements("Learner.roles = @NoSuchThing()"))
+    with pytest.raises((SyntaxError, tokenize.TokenError)):  # which of them depends on the Python
+        list(gin_state.statements("x = ("))
+
+    gin_state.clear()
+    assert gin_state.used() == {} and gin_state.imports() == set()
+    gin_state.import_module(imported)
+    gin_state.install([(("rate", gin_state.MACRO, "value"), 2.0), (("reward", found.selector, "start"), start.value),
+                       (("reward", found.selector, "end"), 1.0), (("reward", found.selector, "updates"), 5)])  # fmt: skip
+    assert gin_state.imports() == {"json"}
+    with gin.config_scope("reward"):
+        assert gin.get_configurable("LinearSchedule")()(0) == 2.0
+    assert gin_state.used_macros() == {"rate"}
+    assert gin_state.used()["reward", found.selector]["updates"] == 5
+    assert "import json" in gin.operative_config_str()
