@@ -5,13 +5,12 @@ from __future__ import annotations
 import csv
 import json
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
-from tests.campaigns.launched import POINT, compare, finish
+from tests import forked
+from tests.campaigns.launched import POINT, trained
 
 TASKS = (POINT, "tests.toy_tasks:taac-test/Near-v0")
 METHODS, SEEDS = ("sac", "sac_ez", "taac"), 3
@@ -25,13 +24,11 @@ def campaign(tmp_path_factory):
     short = ("num_env_steps = 200", "initial_collect_steps = 60", "evaluation_interval = 50", "updates_per_iteration = 1",
              "checkpoint_interval = 1000", "Trainer.summary_interval = 50")  # fmt: skip
     params = [word for param in short for word in ("--gin_param", param)]
-    process = compare(root, *params, methods=",".join(METHODS), tasks=",".join(TASKS), seeds=SEEDS)
-    code, _, err = finish(process, seconds=1800)  # 18 runs, on any machine
-    assert code == 0, err
+    code, out, err = trained(root, *params, methods=",".join(METHODS), tasks=",".join(TASKS), seeds=SEEDS)
+    assert code == 0 and "18 of 18 runs finished" in out, err
     scales = {task: {"y0": y0, "y1": y1} for task, (y0, y1) in ANCHORS.items()}
     (root / "anchors.json").write_text(json.dumps({"tasks": scales}))
-    words = [sys.executable, "-m", "taac", "report", "--root_dir", str(root), "--anchors", str(root / "anchors.json")]
-    result = subprocess.run(words, capture_output=True, text=True)
+    result = forked.run(["report", "--root_dir", root, "--anchors", root / "anchors.json"], cwd=root)
     assert result.returncode == 0, result.stderr
     return root, result.stdout
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+from tests import forked
 
 SMALL = [
     "num_env_steps = 400", "initial_collect_steps = 100", "hidden_layers = (16,)", "batch_size = 16",
@@ -18,16 +21,38 @@ POINT, BREAKS = "tests.toy_tasks:taac-test/PointMass-v0", "tests.toy_tasks:taac-
 SLOW = "tests.toy_tasks:taac-test/Slow-v0"
 
 
-def compare(root, *more, methods="sac,taac", tasks=POINT, seeds=1, **popen):
-    """Starts `taac compare` of tiny runs; what `more` binds wins over what makes them tiny."""
-    command = [sys.executable, "-m", "taac", "compare", "--root_dir", str(root)]
-    for name, value in (("methods", methods), ("tasks", tasks), ("seeds", seeds)):
-        command += [] if value is None else [f"--{name}", str(value)]
-    for param in SMALL:
-        command += ["--gin_param", param]
-    command += more
+def compare(root, *more, **given):
+    """Starts `taac compare` of tiny runs in a Python of its own; `given`: of `words`, and of Popen."""
+    asked = {name: given.pop(name) for name in ("methods", "tasks", "seeds") if name in given}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, **{**pipes, **popen})
+    return subprocess.Popen([sys.executable, "-m", "taac", *words(root, *more, **asked)], **{**pipes, **given})
+
+
+def compared(root, *more, **asked):
+    """Exit code and output of `taac compare` of tiny runs, in a fork; its runs have Pythons of their own."""
+    done = forked.run(words(root, *more, **asked), cwd=Path())
+    return done.returncode, done.stdout, done.stderr
+
+
+def trained(root, *more, **asked):
+    """As `compared`, but the runs are trained in forks too, in the folders that the comparison gives them."""
+    code, planned, err = compared(root, *more, "--dry_run", **asked)
+    assert code == 0, err
+    for command in planned.splitlines():
+        _, m, taac, *run = shlex.split(command)
+        assert (m, taac, run[0]) == ("-m", "taac", "train"), command
+        forked.run(run, cwd=Path())
+    return compared(root, *more, **asked)
+
+
+def words(root, *more, methods="sac,taac", tasks=POINT, seeds=1):
+    """Those of a comparison of tiny runs; what `more` binds wins over what makes them tiny."""
+    found = ["compare", "--root_dir", str(root)]
+    for name, value in (("methods", methods), ("tasks", tasks), ("seeds", seeds)):
+        found += [] if value is None else [f"--{name}", str(value)]
+    for param in SMALL:
+        found += ["--gin_param", param]
+    return [*found, *more]
 
 
 def finish(process, seconds=300):

@@ -18,7 +18,19 @@ from taac.campaigns.launchers import Outcome
 from taac.campaigns.run import ATTEMPT, Run
 from taac.commands.compare import View
 from taac.errors import TaacError
-from tests.campaigns.launched import BREAKS, POINT, compare, evaluations, finish, processes, record, wait_for
+from tests import forked
+from tests.campaigns.launched import (
+    BREAKS,
+    POINT,
+    compare,
+    compared,
+    evaluations,
+    finish,
+    processes,
+    record,
+    trained,
+    wait_for,
+)
 
 
 class Script:
@@ -120,8 +132,7 @@ def test_a_campaign_that_is_stopped_stops_its_launcher_and_leaves_the_record_rig
 
 def report_of(root):
     """report.json, without the root's own name and the curves against wall time."""
-    command = [sys.executable, "-m", "taac", "report", "--root_dir", str(root)]
-    result = subprocess.run(command, capture_output=True, text=True)
+    result = forked.run(["report", "--root_dir", root], cwd=Path())
     assert result.returncode == 0, result.stderr
     content = json.loads((root / "report.json").read_text().replace(str(root), "R"))
     content["curves"] = [row for row in content["curves"] if row["axis"] != "seconds"]
@@ -130,7 +141,7 @@ def report_of(root):
 
 
 def test_a_campaign_that_is_killed_and_called_again_reports_as_one_that_was_not(tmp_path):
-    code, out, err = finish(compare(tmp_path / "whole", "--jobs", "2", seeds=2))
+    code, out, err = trained(tmp_path / "whole", "--jobs", "2", seeds=2)
     assert code == 0, err
     assert "4 of 4 runs finished" in out
     killed = tmp_path / "killed"
@@ -141,7 +152,7 @@ def test_a_campaign_that_is_killed_and_called_again_reports_as_one_that_was_not(
     states = [json.loads(path.read_text())["status"] for path in killed.glob("**/run.json")]
     if sys.platform != "linux":  # there, the runs of a killed campaign go on to their end
         wait_for(lambda: not processes(str(killed)))
-    assert finish(compare(killed, "--jobs", "2", seeds=2))[0] == 0  # at once: its runs may still be ending
+    assert compared(killed, "--jobs", "2", seeds=2)[0] == 0  # at once: its runs may still be ending
     assert len(states) < 4 or set(states) != {"finished"}, "it was killed too late"
     assert evaluations(killed) == evaluations(tmp_path / "whole")
     assert len(evaluations(tmp_path / "whole")) == 4
@@ -149,14 +160,14 @@ def test_a_campaign_that_is_killed_and_called_again_reports_as_one_that_was_not(
     for path in tmp_path.glob("whole/**/run.json"):  # what a report groups by
         assert json.loads(path.read_text())["method"] == path.parent.parent.name
     before = {p: p.stat().st_mtime_ns for p in tmp_path.glob("whole/tests*/**/*")}
-    assert finish(compare(tmp_path / "whole", seeds=2))[0] == 0
+    assert compared(tmp_path / "whole", seeds=2)[0] == 0
     assert {p: p.stat().st_mtime_ns for p in tmp_path.glob("whole/tests*/**/*")} == before, (
         "what is finished is left alone"
     )
 
 
 def test_a_run_that_fails_is_named_and_stops_no_other(tmp_path):
-    code, out, err = finish(compare(tmp_path, "--jobs", "2", methods="sac", tasks=f"{BREAKS},{POINT}"))
+    code, out, err = compared(tmp_path, "--jobs", "2", methods="sac", tasks=f"{BREAKS},{POINT}")
     assert code == 1
     assert f"failed: {BREAKS}/sac/seed 0: exit code 1: taac train: " in out and "not finite" in out
     assert "1 of 2 runs finished" in out and "1 of 2 runs failed" in err
@@ -186,13 +197,13 @@ def test_ctrl_c_stops_the_runs_and_nothing_is_left_at_work(tmp_path, number):
     ],
 )
 def test_mistakes_are_found_before_anything_is_run(tmp_path, more, words):
-    code, _, err = finish(compare(tmp_path / "R", **more))
+    code, _, err = compared(tmp_path / "R", **more)
     assert code == 1 and all(word in err for word in words), err
     assert not (tmp_path / "R").exists()
 
 
 def test_a_dry_run_prints_the_commands_and_runs_nothing(tmp_path):
-    code, out, _ = finish(compare(tmp_path / "R", "--dry_run", seeds=2))
+    code, out, _ = compared(tmp_path / "R", "--dry_run", seeds=2)
     lines = out.strip().splitlines()
     assert code == 0 and len(lines) == 4 and all(" -m taac train --root_dir " in line for line in lines)
     assert not (tmp_path / "R").exists()

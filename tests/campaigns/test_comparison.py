@@ -17,7 +17,7 @@ from taac.configuration import Asked
 from taac.configuration.macros import OF_COMPARE
 from taac.errors import TaacError
 from taac.training import experiment
-from tests.campaigns.launched import POINT, SMALL, compare, finish
+from tests.campaigns.launched import POINT, SMALL, compared
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = sorted(p for p in (ROOT / "experiments").glob("*.gin") if "Comparison." in p.read_text())
@@ -146,19 +146,17 @@ def test_mistakes_in_a_gin_file_are_found(tmp_path, text, words):
 def test_mistakes_are_found_before_anything_is_run(tmp_path):
     file = tmp_path / "mine.gin"
     file.write_text("Comparison.methods = ('sac',)\nComparison.tasks = ('Pendulum-v1',)\nnum_env_stepz = 5\n")
-    process = compare(tmp_path / "R", "--gin_file", str(file), methods=None, tasks=None, seeds=None)
-    code, _, err = finish(process)
+    code, _, err = compared(tmp_path / "R", "--gin_file", str(file), methods=None, tasks=None, seeds=None)
     assert code == 1 and "did you mean 'num_env_steps'" in err
     assert not (tmp_path / "R").exists()
 
 
 def test_flags_win_over_the_file(tmp_path):
     file = "experiments/quick_compare.gin"  # has settings for InvertedPendulum-v5, which is not compared here
-    process = compare(
+    code, out, err = compared(
         tmp_path, "--gin_file", file, "--dry_run", "--first_seed", "4",
         methods="taac", tasks="Pendulum-v1", seeds=3,
     )  # fmt: skip
-    code, out, err = finish(process)
     assert code == 0, err
     lines = out.splitlines()
     assert len(lines) == 3 and all(f"/Pendulum-v1/taac/seed_{s} " in line for s, line in zip((4, 5, 6), lines))
@@ -364,6 +362,6 @@ def test_a_gin_file_of_gigabytes_is_refused_before_it_is_read(tmp_path):
 def test_compare_refuses_before_anything_is_run(tmp_path, operative):
     leave(planned(tmp_path, [])[0], operative, "finished")
     before = sorted(tmp_path.rglob("*"))
-    code, _, err = finish(compare(tmp_path))
+    code, _, err = compared(tmp_path)
     assert code == 1 and "gamma = 0.9, not 0.99" in err and "Traceback" not in err
     assert sorted(tmp_path.rglob("*")) == before

@@ -20,6 +20,7 @@ import pytest
 from taac.errors import TaacError
 from taac.runs.run_folder import RunFolder
 from taac.training.interruption import Interruption
+from tests import forked
 from tests.campaigns.launched import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,9 +31,7 @@ SMALL = ("num_env_steps = 400", "initial_collect_steps = 300", "batch_size = 8",
 def taac(*words, cwd):
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     environment.pop("DISPLAY", None)
-    return subprocess.run(
-        [sys.executable, "-m", "taac", *map(str, words)], cwd=cwd, env=environment, capture_output=True, text=True
-    )
+    return forked.run(words, cwd=cwd, env=environment)
 
 
 def params(*more):
@@ -181,8 +180,7 @@ def test_an_unfinished_run_is_resumed(trained, tmp_path):
     )
     words = ["train", "--root_dir", "run", "--gin_file", "experiments/smoke.gin"]
     words += params("Trainer.checkpoint_interval = 200")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    died = subprocess.run([sys.executable, "-c", code, *words], cwd=tmp_path, env=environment, capture_output=True)
+    died = forked.run(words, cwd=tmp_path, code=code)
     assert died.returncode == 9
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "running"
     resumed = taac(*words, cwd=tmp_path)
@@ -303,7 +301,7 @@ def test_a_signal_that_comes_twice_at_once_came_once(seconds, code):
         "    os.kill(os.getpid(), signal.SIGTERM)\n    os.kill(os.getpid(), signal.SIGTERM)\n"
         "    sys.exit(3 if stop() else 4)\n"
     )
-    result = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    result = forked.run(cwd=ROOT, code=script)
     assert result.returncode == code, result.stderr
     assert ("stopped at once" in result.stderr) == (code == 75)
 

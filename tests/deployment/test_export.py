@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from taac.environments.create import create_environment
 from taac.environments.spaces import action_adapter
 from taac.errors import TaacError
 from taac.training import experiment
+from tests import forked
 
 # Greedy policies with every kind of state, action and observation.
 AGENTS = {
@@ -236,7 +238,6 @@ def test_the_command_and_the_example_that_needs_no_taac(tmp_path, capsys):
 
 def command(arguments):
     """What a command prints; it must end with status 0."""
-    code = "import sys; from taac.commands import main; main.main(['taac', *sys.argv[1:]])"
-    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+    done = forked.run(arguments, cwd=Path())
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 
 import pytest
 
 from taac.training.summaries import SummaryWriter
+from tests import forked
 
 # The folder is full in bytes (RLIMIT_FSIZE), or cannot be written at all.
 SCRIPT = """
 import pathlib, resource, sys, threading
 from taac.training.summaries import SummaryWriter
+from tests import forked
 
 def fail():
     raise ZeroDivisionError("of another thread")
@@ -44,7 +45,7 @@ print(threading.excepthook is threading.__excepthook__)
 @pytest.mark.skipif(sys.platform == "win32", reason="has no such limits")
 @pytest.mark.parametrize("how", ["flush", "finished"])
 def test_a_full_disk_is_raised_once_and_other_threads_are_heard(tmp_path, how):
-    ended = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path), how], capture_output=True, text=True)
+    ended = forked.run([tmp_path, how], cwd=tmp_path, code=SCRIPT)
     assert ended.stdout.split() == ["raised", "27", "True"], ended  # EFBIG
     assert ended.stderr.count("Traceback") == 1 and "ZeroDivisionError: of another thread" in ended.stderr
 

@@ -16,7 +16,18 @@ import pytest
 
 from taac.campaigns.launchers import ray_cluster
 from taac.errors import TaacError
-from tests.campaigns.launched import BREAKS, POINT, compare, evaluations, finish, processes, record, wait_for
+from tests.campaigns.launched import (
+    BREAKS,
+    POINT,
+    compare,
+    compared,
+    evaluations,
+    finish,
+    processes,
+    record,
+    trained,
+    wait_for,
+)
 
 pytest.importorskip("ray", reason="the extra 'ray' is not installed")
 
@@ -63,7 +74,7 @@ def with_ray(root, address, *more, **given):
 
 
 def test_a_cluster_trains_the_same_bits_and_records_failures(tmp_path, cluster):
-    assert finish(compare(tmp_path / "local", methods="sac", tasks=f"{POINT},{BREAKS}"))[0] == 1
+    assert compared(tmp_path / "local", methods="sac", tasks=f"{POINT},{BREAKS}")[0] == 1
     code, out, err = finish(with_ray(tmp_path / "ray", cluster, methods="sac", tasks=f"{POINT},{BREAKS}"))
     assert code == 1 and "1 of 2 runs finished" in out and "1 of 2 runs failed" in err
     assert evaluations(tmp_path / "ray") == evaluations(tmp_path / "local")
@@ -76,7 +87,7 @@ def test_a_cluster_trains_the_same_bits_and_records_failures(tmp_path, cluster):
 
 
 def test_a_campaign_that_is_killed_leaves_nothing_at_work_and_goes_on(tmp_path, cluster):
-    assert finish(compare(tmp_path / "whole", methods="taac"))[0] == 0
+    assert trained(tmp_path / "whole", methods="taac")[0] == 0
     process = with_ray(tmp_path / "killed", cluster, methods="taac")
     folder = tmp_path / "killed"
     wait_for(lambda: any(folder.glob("**/checkpoints/*.json")), process)
@@ -104,7 +115,7 @@ def kill_worker_of(process):
 
 
 def test_a_worker_that_dies_is_replaced_and_the_run_ends_with_the_same_bits(tmp_path, cluster):
-    assert finish(compare(tmp_path / "whole", methods="sac"))[0] == 0
+    assert trained(tmp_path / "whole", methods="sac")[0] == 0
     folder = tmp_path / "lost"
     process = with_ray(folder, cluster, methods="sac")
     wait_for(lambda: any(folder.glob("**/checkpoints/*.json")), process)
@@ -150,7 +161,7 @@ def test_a_machine_without_the_shared_folder_is_named(tmp_path):
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
 def test_no_cluster_is_told_at_once(tmp_path, address):
-    code, _, err = finish(with_ray(tmp_path / "R", address))
+    code, _, err = compared(tmp_path / "R", "--launcher", "ray", "--ray_address", address)
     assert code == 1 and f"--ray_address {address}" in err and "ray start --head" in err
     assert not (tmp_path / "R").exists()
 

@@ -18,7 +18,7 @@ from taac.campaigns.launchers import Outcome, slurm
 from taac.campaigns.run import Run
 from taac.configuration import Asked
 from taac.errors import TaacError
-from tests.campaigns.launched import POINT, SMALL, compare, evaluations, finish, processes, record, wait_for
+from tests.campaigns.launched import POINT, SMALL, compare, compared, evaluations, finish, processes, record, wait_for
 
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="SLURM's scripts are for bash")
 
@@ -310,10 +310,10 @@ def test_a_whole_campaign_through_the_queue(tmp_path, queue):
     )
     command(queue, "sbatch", code)
     root = tmp_path / "R"
-    code, out, err = finish(compare(root, "--launcher", "slurm"))
+    code, out, err = compared(root, "--launcher", "slurm")
     assert code == 0 and "2 of 2 runs finished" in out, err
     assert (queue / "sbatch.called").read_text() == "--array=0,1\n"
-    assert finish(compare(root, "--launcher", "slurm"))[0] == 0
+    assert compared(root, "--launcher", "slurm")[0] == 0
     assert (queue / "sbatch.called").read_text() == "--array=0,1\n", "nothing is left to submit"
 
 
@@ -329,7 +329,7 @@ def test_without_slurm_the_script_is_left_for_another_machine(tmp_path):
 
 def test_what_sbatch_refuses_is_told(tmp_path, queue):
     command(queue, "sbatch", "echo 'invalid partition' >&2; exit 1")
-    code, _, err = finish(compare(tmp_path / "R", "--launcher", "slurm"))
+    code, _, err = compared(tmp_path / "R", "--launcher", "slurm")
     assert code == 1 and "invalid partition" in err and "Traceback" not in err
 
 
