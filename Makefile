@@ -11,7 +11,7 @@ PEERS := .venv-peers
 PEERS_PYTHON ?= $(PEERS)/bin/python
 BENCH_FLAGS ?=
 
-.PHONY: demo test check quick lint types docs docs-tables results bench bench-peers clean
+.PHONY: demo test check quick lint types docs docs-tables results bench bench-peers package clean
 
 $(STAMP): setup.py constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 10) else "taac needs Python 3.10 or later; $(PYTHON) is %d.%d. Try: make PYTHON=python3.11 ..." % v[:2])'
@@ -71,5 +71,10 @@ $(PEERS)/.installed: experiments/benchmarks/requirements.txt constraints.txt
 	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r $<
 	@touch $@
 
+# Builds dist/, and tries the wheel in an empty environment with packages from the registry.
+package: $(STAMP)
+	rm -rf dist
+	$(BIN)/python -m experiments.packaging --out dist --try
+
 clean:
-	rm -rf docs/_build docs/api $(VENV) $(PEERS) build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf docs/_build docs/api $(VENV) $(PEERS) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,12 +1,15 @@
 """Packaging of `taac`. constraints.txt pins the versions of all dependencies."""
 
 import pathlib
+import re
 import shutil
 
 from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
 ROOT = pathlib.Path(__file__).parent
+VERSION = re.search(r'^__version__ = "(.+)"$', (ROOT / "taac" / "__init__.py").read_text(encoding="utf-8"), re.MULTILINE)[1]
+PYTHONS = (10, 11, 12, 13)  # of which the continuous integration runs the tests
 
 
 class BuildWithConfigs(build_py):
@@ -39,18 +42,31 @@ MLFLOW = ["mlflow-skinny>=2.16"]
 
 setup(
     name="taac",
-    version="0.1.0",
+    version=VERSION,
     description="Temporally abstract actor-critic control for PyTorch and Gymnasium",
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
-    license="MIT",
+    license_expression="MIT",
+    author="The taac authors",
+    keywords="reinforcement-learning temporal-abstraction action-repetition taac sac pytorch gymnasium",
+    project_urls={"Paper": "https://arxiv.org/abs/2104.06521"},
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Environment :: Console",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3 :: Only",
+        *(f"Programming Language :: Python :: 3.{minor}" for minor in PYTHONS),
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
+    ],
     package_data={
         "taac": [
             "py.typed", "machine/amx_product.cpp", "commands/settings.txt", "analysis/report/anchors.json",
             "analysis/report/html/*",
         ]
     },
-    python_requires=">=3.10",
+    python_requires=f">=3.{PYTHONS[0]}",
     packages=find_packages(include=["taac", "taac.*"]),
     # An earlier version passed its test suite on Python 3.10 with all of these lower bounds together, except safetensors'.
     install_requires=[

@@ -23,7 +23,7 @@ from taac.networks import encoders
 ROOT = Path(__file__).resolve().parents[1]
 DOCS, TAAC = ROOT / "docs", ROOT / "taac"
 PAGES = [
-    *(ROOT / name for name in ("README.md", "SECURITY.md", "CHANGELOG.md")),
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")),
     *sorted(DOCS.rglob("*.md")),
     *sorted((ROOT / "experiments").rglob("*.md")),
 ]

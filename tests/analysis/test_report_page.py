@@ -6,8 +6,6 @@ import json
 import math
 import re
 import shutil
-import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -17,7 +15,7 @@ import pytest
 from taac.analysis import styles
 from taac.analysis.report.content import make_report
 from taac.analysis.report.files import write_report
-from taac.analysis.report.page import FOLDER, SCRIPTS, html_page
+from taac.analysis.report.page import html_page
 from taac.analysis.report.scores import Options
 from tests.analysis import browser
 from tests.analysis.campaigns import STEPS, THIRTEEN, make_campaign, make_run, make_wide_campaign
@@ -101,14 +99,6 @@ def test_the_page_names_no_other_file(hostile):
 def test_a_page_refuses_numbers_that_are_not_finite():
     with pytest.raises(ValueError):
         html_page({"score": math.nan})
-
-
-def test_an_installed_package_has_the_page(tmp_path):
-    build = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", str(tmp_path)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-    installed = {p.name: p.read_bytes() for p in (tmp_path / "taac" / "analysis" / "report" / "html").iterdir()}
-    assert installed == {p.name: p.read_bytes() for p in FOLDER.iterdir()}
-    assert set(installed) == {"page.html", "page.css", *SCRIPTS}
 
 
 # --- In a browser ---------------------------------------------------------------------------------

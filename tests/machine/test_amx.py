@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pathlib
 import subprocess
-import sys
 
 import pytest
 import torch
@@ -137,13 +135,6 @@ def test_the_missing_feature_is_named(monkeypatch, tmp_path):
 
     monkeypatch.setattr(subprocess, "run", no_compiler)
     assert missing() == "the kernel could not be compiled and loaded: no g++"
-
-
-def test_an_installed_package_has_the_kernel(tmp_path):
-    root = pathlib.Path(__file__).parents[2]
-    build = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", str(tmp_path)]
-    subprocess.run(build, cwd=root, check=True, capture_output=True)
-    assert (tmp_path / "taac" / "machine" / amx._SOURCE.name).read_bytes() == amx._SOURCE.read_bytes()
 
 
 # In programs ---------------------------------------------------------------------------------------------------------
