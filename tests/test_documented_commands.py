@@ -1,0 +1,222 @@
+"""Every command in the pages is run: as it stands, but with less to do.
+
+Each page's commands run in their order, in one empty folder a page, each in a fork. `smaller` and `STANDS_FOR` are all that
+changes in them. `NOT_RUN` lists those that are not run, with the reason. Of a comparison, the plan is made and its first run
+trained: tests/campaigns/ has whole ones. Of scripts that take minutes, the flags are looked up. Of make, `-n`.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests import forked
+from tests.analysis.campaigns import make_campaign
+from tests.test_docs import OF_PRESENT, ROOT, names, text_of
+
+FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+SHELL = ("", "sh", "shell", "bash", "console")  # languages of fences that may hold commands
+PROGRAMS = ("taac", "python", "python3", "pip", "make", "tensorboard", "jupyter", "source", ".", "cd", "git", "ray", "sbatch",
+            "squeue", "optuna", "mlflow", "wandb", "pre-commit", "npm", "docker", "conda", "uv", "export")  # fmt: skip
+
+# The beginning of a command -> why no test runs it.
+NOT_RUN = {
+    "pip install": "changes the environment; the files and extras that it names are looked up instead",
+    ". .venv/bin/activate": "changes the caller's shell",
+    "tensorboard --logdir": "a server that does not end; tests/training/test_tensorboard.py reads what it would show",
+}
+
+# Words that stand for something of the reader's -> what the test puts there.
+STANDS_FOR = {"PENDULUM": "", "DIR": "D"}
+TINY = (
+    "initial_collect_steps = 40", "evaluation_interval = 100000", "evaluation_episodes = 1", "batch_size = 4",
+    "hidden_layers = (8,)", "replay_length = 1000", "Trainer.initial_evaluation = False", "Trainer.summary_interval = 20",
+    "create_environment.max_episode_steps = 20", "create_agent.compile = False",
+)  # fmt: skip
+STEPS = 300  # environment steps of the pages for each that the test takes
+OWN_MODULE = """
+import gymnasium
+from gymnasium.envs.classic_control import PendulumEnv
+
+
+class MyEnv(PendulumEnv):
+    pass
+
+
+gymnasium.register("MyEnv-v0", MyEnv, max_episode_steps=20)
+"""
+
+
+def commands(text: str) -> list[str]:
+    """The commands in the fences of a page, without comments and redirections."""
+    found = []
+    for language, body in FENCE.findall(text):
+        for line in re.sub(r"\\\n\s*", "", body).splitlines() if language in SHELL else ():
+            line = line.strip().removeprefix("$ ")
+            line = re.sub(r"^source <\((.*)\)", r"\1", re.sub(r"(^|\s)#.*", "", line)).strip()
+            line = re.sub(r"^([A-Z_]+=\S+ +)+", "", re.sub(r" +(>|\|) .*", "", line))
+            if line.split(" ")[0] in PROGRAMS:
+                found.append(line)
+    return found
+
+
+PAGES = [page for page in OF_PRESENT if commands(text_of(page))]
+
+
+def smaller(words: list[str]) -> list[str]:
+    """The words of a `taac` command that does the same with fewer steps and episodes and smaller networks."""
+    command, words = words[0], [STANDS_FOR.get(word, word) for word in words]
+    given = {word for word in words if word.startswith("--")}
+    if command == "train" and "--num_env_steps" in given:
+        words[words.index("--num_env_steps") + 1] = str(int(float(words[words.index("--num_env_steps") + 1])) // STEPS)
+    if command == "play":
+        words += ["--num_episodes", "1"]  # the last one counts
+    if command == "export":
+        words += ["--check_steps", "20"]
+    if command == "compare":
+        words.append("--dry_run")
+    if command == "train" and "--extend" not in given:
+        words += [word for param in TINY for word in ("--gin_param", param)]
+        words += [] if "--num_env_steps" in given else ["--num_env_steps", "60"]
+    return [word for word in words if word]
+
+
+class Reader:
+    """Somebody who calls the commands of a page, in order, in a folder of their own beside the files of the repository."""
+
+    def __init__(self, folder: Path, trained: Path, campaign: Path):
+        self.folder, self.trained, self.campaign, self.provided = folder, trained, campaign, set()
+        for name in ("experiments", "gin", "constraints.txt"):
+            (folder / name).symlink_to(ROOT / name)
+        (folder / "my_module.py").write_text(OWN_MODULE)
+
+    def call(self, command: str) -> None:
+        words = shlex.split(command)
+        if any(command.startswith(start) for start in NOT_RUN):
+            look_up(command)
+        elif words[0] == "taac":
+            self.taac(words[1:])
+        elif words[0] == "make":
+            self.make(words[1:])
+        elif words[:2] == ["python", "-m"] and words[2] == "taac":
+            self.taac(words[3:])
+        elif words[:2] == ["python", "-m"]:
+            code = f"import runpy, sys; sys.argv[0] = {words[2]!r}; runpy.run_module({words[2]!r}, run_name='__main__')"
+            told = self.ends_well(forked.run(["--help"], cwd=self.folder, code=code))
+            assert all(re.search(rf"{word}\b", told) for word in words if word.startswith("--")), f"{command}: {told}"
+        elif words[0] == "python":
+            code = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+            self.ends_well(forked.run(words[1:], cwd=self.folder, code=code))
+        else:
+            pytest.fail(f"no test runs `{command}`: run it here, or list it in NOT_RUN with the reason")
+
+    def taac(self, words: list[str]) -> None:
+        words = smaller(words)
+        if any(word.endswith(".onnx") for word in words):
+            pytest.importorskip("onnxruntime", reason="pip install 'taac[onnx]'")
+        if "--root_dir" in words:
+            self.provide(words[0], self.folder / words[words.index("--root_dir") + 1])
+        told = self.ends_well(forked.run(words, cwd=self.folder))
+        if words[0] == "compare" and "--launcher" not in words:
+            run = shlex.split(told.splitlines()[0])  # its first run, which the others are like
+            assert run[1:4] == ["-m", "taac", "train"]
+            run[run.index("--root_dir") + 1] = str(self.folder / f"first_{len(list(self.folder.iterdir()))}")
+            self.taac(run[3:])
+
+    def provide(self, command: str, folder: Path) -> None:
+        """Leaves a run, or a comparison, where the page takes one for granted: trained earlier, or on another page."""
+        if command in ("play", "export", "plot", "report") and not folder.exists():
+            shutil.copytree(self.campaign if command == "report" else self.trained, folder)
+            self.provided.add(folder)
+        elif command == "train" and folder in self.provided:  # a name that stands for any folder, used again
+            shutil.rmtree(folder)
+            self.provided.remove(folder)
+
+    def make(self, words: list[str]) -> None:
+        """What make would do, without the set-up; of that, calls of `taac`."""
+        call = ["make", "-n", "-o", ".venv/.installed", "-o", ".venv-peers/.installed", *words]
+        done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True)
+        told = self.ends_well(done)
+        for line in told.splitlines():
+            if " -m taac " in line:
+                self.taac(shlex.split(line)[3:])
+
+    def ends_well(self, done) -> str:
+        assert done.returncode == 0, f"{shlex.join(map(str, done.args))}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+
+def look_up(command: str) -> None:
+    """Checks what `pip install` names: files, and extras of this package."""
+    setup = (ROOT / "setup.py").read_text(encoding="utf-8")
+    for extra in re.findall(r"\[([\w,]+)\]", command):
+        assert all(f'"{name}": ' in setup for name in extra.split(",")), command
+    for file in re.findall(r"-c (\S+)", command):
+        assert (ROOT / file).exists(), command
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    """A run, which pages play, draw and export."""
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    words = ["train", "--root_dir", str(folder), "--task", "Pendulum-v1", "--method", "taac"]
+    done = forked.run(smaller(words), cwd=folder.parent)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def campaign(tmp_path_factory) -> Path:
+    """A finished comparison, which pages report."""
+    methods = {"sac": "null", "taac": "better"}
+    root = make_campaign(tmp_path_factory.mktemp("campaign") / "D", methods=tuple(methods.values()))
+    for path in root.rglob("run.json"):
+        text = path.read_text()
+        for method, planted in methods.items():
+            text = text.replace(f'"{planted}"', f'"{method}"')
+        path.write_text(text)
+    return root
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
+def test_the_commands_of_a_page(page, tmp_path, trained, campaign):
+    reader = Reader(tmp_path, trained, campaign)
+    for command in dict.fromkeys(commands(text_of(page))):
+        reader.call(command)
+
+
+def test_what_is_not_run_is_written_somewhere():
+    written = [command for page in PAGES for command in commands(text_of(page))]
+    assert [start for start in NOT_RUN if not any(command.startswith(start) for command in written)] == []
+
+
+def test_commands_are_found():
+    text = (
+        "```\ntaac list   # all\n. .venv/bin/activate\ngamma = 1\n```\n```python\ntaac = 1\n```\n"
+        "```sh\n$ A=1 taac train \\\n    --seed 1 > log\nsource <(taac completion bash)\ntaac/ops/  returns\n```\n"
+    )
+    assert commands(text) == [
+        "taac list", ". .venv/bin/activate", "taac train --seed 1", "taac completion bash",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "command, says",
+    [
+        ("taac trian --root_dir D", "did you mean"),
+        ("taac play --root_dir D --bset", "bset"),
+        ("taac train --task Pendulun-v1 --method taac", "Pendulun"),
+        ("make demonstration", "demonstration"),
+        ("python -m experiments.statistics --gone", "--gone"),
+        ("pip install -e '.[gone]'", "gone"),
+        ("unheard of", "no test runs"),
+    ],
+)
+def test_a_command_that_fails_is_told(command, says, tmp_path, trained, campaign):
+    with pytest.raises((AssertionError, pytest.fail.Exception), match=says):
+        Reader(tmp_path, trained, campaign).call(command)
