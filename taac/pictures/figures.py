@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from taac.pictures.literal_text import literal_text
+from taac.pictures.panels import panels
 
 ACT, REPEAT = (232, 119, 34), (62, 122, 178)  # orange and blue, as in videos
 MOST_COLUMNS, MOST_ROWS = 60, 6  # the most actions drawn, and frames of each
@@ -152,19 +153,11 @@ def timeline(
     Returns:
         `path`, a PNG file.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     steps, size = np.arange(1, len(actions) + 1), actions.shape[1]
     decided = decided if decided.shape[1] == size else np.repeat(decided.any(1, keepdims=True), size, axis=1)
     extra = 1 + (switch_probability is not None)
     heights = [1.0] * size + [1.3] * extra
-    figure, axes = pyplot.subplots(
-        size + extra, 1, figsize=(13, 1.2 + 1.05 * sum(heights)), sharex=True, squeeze=False, layout="constrained",
-        height_ratios=heights,
-    )  # fmt: skip
+    figure, axes = panels(size + extra, 1, (13, 1.2 + 1.05 * sum(heights)), heights, sharex=True)
     figure.suptitle(title)
     for i, axis in enumerate(axes[:size, 0]):
         _draw_action(axis, steps, actions[:, i], decided[:, i], choices[i])
@@ -180,7 +173,6 @@ def timeline(
     for axis in axes[:, 0]:
         axis.grid(alpha=0.3)
     figure.savefig(path, dpi=110)
-    pyplot.close(figure)
     return path
 
 

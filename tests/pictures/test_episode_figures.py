@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from taac.pictures import figures
 from taac.pictures.figures import ACT, REPEAT, Column, _caption, columns, film_strip, timeline
+from taac.pictures.panels import panels
 
 
 def table(text):
@@ -99,16 +101,15 @@ def test_columns_wrap(tmp_path):
 @pytest.fixture
 def figure(monkeypatch):
     """Keeps the figure that is drawn."""
-    import matplotlib
+    kept = []
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    def keep(*args, **options):
+        drawn, axes = panels(*args, **options)
+        kept.append(drawn)
+        return drawn, axes
 
-    close, kept = pyplot.close, []
-    monkeypatch.setattr(pyplot, "close", kept.append)
-    yield kept
-    for drawn in kept:
-        close(drawn)
+    monkeypatch.setattr(figures, "panels", keep)
+    return kept
 
 
 def draw(path, decided, beta, actions=None, choices=(None, 3)):

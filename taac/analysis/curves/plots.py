@@ -19,6 +19,7 @@ from taac.analysis.styles import add_legend, faint, line, shortened, style
 from taac.analysis.untrusted_text import csv_cell
 from taac.errors import TaacError
 from taac.pictures.literal_text import literal_text
+from taac.pictures.panels import panels
 from taac.runs import durable
 
 FORMATS = (".png", ".svg", ".csv")
@@ -51,9 +52,17 @@ def plot_run(folder: Path) -> tuple[Path, Path, list[str]]:
 
 @literal_text()
 def _draw_run(path: Path, record: Record) -> Path:
-    pyplot = _pyplot()
+    file = io.BytesIO()
+    run_figure(record).savefig(file, format="png", dpi=120)
+    durable.write(path, file.getvalue())
+    return path
+
+
+@literal_text()
+def run_figure(record: Record) -> Any:
+    """Returns the figure of one run; see `plot_run`. It must be drawn within `literal_text`."""
     steps, table, scalars = record.steps, record.evaluations, record.scalars
-    figure, (top, bottom) = pyplot.subplots(2, 1, figsize=(8, 6.5), sharex=True, layout="constrained")
+    figure, ((top,), (bottom,)) = panels(2, 1, (8, 6.5), sharex=True)
     task, seed = record.task or "unknown task", "?" if record.seed is None else record.seed
     figure.suptitle(f"{shortened(record.method, 60)} on {shortened(task, 60)}, seed {seed}")
     greedy, exploring = style(0).color, style(1).color
@@ -71,11 +80,7 @@ def _draw_run(path: Path, record: Record) -> Path:
     for axis in (top, bottom):
         axis.grid(alpha=0.3)
         axis.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize="small", frameon=False)
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=120)
-    pyplot.close(figure)
-    durable.write(path, file.getvalue())
-    return path
+    return figure
 
 
 def _write_scalars(path: Path, scalars: Mapping[str, Scalar]) -> Path:
@@ -139,9 +144,10 @@ def picture(found: TagCurves, form: str) -> bytes:
         raise TaacError(
             f"{len(tasks)} tasks are too many for one figure (at most {_MOST_COLUMNS}); use a folder with fewer, or a .csv"
         )
-    pyplot = _pyplot()
+    import matplotlib
+
     size = (max(6.5, 5.2 * len(tasks)), 3.2 * len(tags) + 0.8)
-    figure, axes = pyplot.subplots(len(tags), len(tasks), figsize=size, squeeze=False, layout="constrained")
+    figure, axes = panels(len(tags), len(tasks), size)
     for row, tag in zip(axes, tags):
         for axis, task in zip(row, tasks):
             of = [c for c in found.curves if (c.tag, c.task) == (tag, task)]
@@ -153,9 +159,8 @@ def picture(found: TagCurves, form: str) -> bytes:
     figure.suptitle(_caption(found), fontsize="small")
     add_legend(figure, {number: _label(method, found.curves) for method, number in numbers.items()}, "method (runs)")
     file = io.BytesIO()
-    with pyplot.rc_context({"svg.hashsalt": "taac"}):
+    with matplotlib.rc_context({"svg.hashsalt": "taac"}):
         figure.savefig(file, format=form, dpi=110, metadata={"Date": None} if form == "svg" else {"Software": None})
-    pyplot.close(figure)
     return file.getvalue()
 
 
@@ -183,11 +188,3 @@ def _caption(found: TagCurves) -> str:
     what = f"mean over runs, band: {interval}; single runs are faint" if several else "single runs, no interval"
     return f"{what}\nsmoothing: {found.smoothing}"
 
-
-def _pyplot() -> Any:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot

@@ -10,6 +10,7 @@ import numpy as np
 
 from taac.analysis.styles import add_legend, faint, line, shortened, style
 from taac.pictures.literal_text import literal_text
+from taac.pictures.panels import panels
 
 NAMES = ("report_return.png", "report_repeated.png", "report_iqm.png", "report_profile.png", "report_improvement.png")
 MOST_TASKS, MOST_PAIRS = 60, 250  # of one figure, because its size is limited
@@ -18,9 +19,6 @@ MOST_TASKS, MOST_PAIRS = 60, 250  # of one figure, because its size is limited
 @literal_text()
 def draw(content: dict[str, Any]) -> dict[str, bytes]:
     """Returns figures by name: those of `NAMES` for which the comparison's content has data, and not too much of it."""
-    import matplotlib
-
-    matplotlib.use("Agg")
     numbers = {method: number for number, method in enumerate(content["methods"])}
     found = {
         "report_return.png": _curves(content, "return_mean", numbers),
@@ -40,14 +38,12 @@ def draw(content: dict[str, Any]) -> dict[str, bytes]:
 
 def _curves(content: dict[str, Any], measure: str, numbers: Mapping[str, int]) -> bytes:
     """The curves of every task, or of the first `MOST_TASKS`: means, their bands and, faint, the single runs."""
-    from matplotlib import pyplot
-
     tasks = [curve for curve in content["curves"] if curve["measure"] == measure and curve["axis"] == "env_steps"]
     of = tasks[:MOST_TASKS]
     steps = {task["task"]: task["step"] for task in content["tasks"]}
     wide = 2 if len(of) == 4 else min(3, len(of))
     tall = -(-len(of) // wide)
-    figure, axes = pyplot.subplots(tall, wide, figsize=(5.2 * wide, 3.8 * tall), squeeze=False, layout="constrained")
+    figure, axes = panels(tall, wide, (5.2 * wide, 3.8 * tall))
     for axis in axes.flat[len(of) :]:
         axis.remove()
     for axis, curve in zip(axes.flat, of):
@@ -83,9 +79,7 @@ def _range(counts: Sequence[int]) -> str:
 
 
 def _iqm(curves: dict[str, Any], numbers: Mapping[str, int], confidence: float) -> bytes:
-    from matplotlib import pyplot
-
-    figure, axis = pyplot.subplots(figsize=(6, 4.2), layout="constrained")
+    figure, ((axis,),) = panels(1, 1, (6, 4.2))
     for of in curves["methods"]:
         _curve(axis, curves["x"], {**of, "runs": 0}, numbers[of["method"]], len(curves["methods"]))
     axis.set(xlabel=curves["x_label"], ylabel="IQM of normalised returns")
@@ -96,9 +90,7 @@ def _iqm(curves: dict[str, Any], numbers: Mapping[str, int], confidence: float) 
 
 
 def _profile(profiles: dict[str, Any], numbers: Mapping[str, int]) -> bytes:
-    from matplotlib import pyplot
-
-    figure, axis = pyplot.subplots(figsize=(6, 4.2), layout="constrained")
+    figure, ((axis,),) = panels(1, 1, (6, 4.2))
     tau = profiles["tau"]
     for of in profiles["methods"]:
         drawn = line(numbers[of["method"]], len(tau))
@@ -112,11 +104,9 @@ def _profile(profiles: dict[str, Any], numbers: Mapping[str, int]) -> bytes:
 
 
 def _improvement(pairs: Sequence[dict[str, Any]]) -> bytes:
-    from matplotlib import pyplot
-
     color = style(0).color
     high = 0.35 if len(pairs) <= 30 else 0.22
-    figure, axis = pyplot.subplots(figsize=(6.5, 1.2 + high * len(pairs)), layout="constrained")
+    figure, ((axis,),) = panels(1, 1, (6.5, 1.2 + high * len(pairs)))
     for row, pair in enumerate(pairs):
         of = pair["improvement"]
         axis.plot([of["low"], of["high"]], [row, row], color=color, linewidth=6, alpha=0.3, solid_capstyle="butt")
@@ -131,9 +121,6 @@ def _improvement(pairs: Sequence[dict[str, Any]]) -> bytes:
 
 
 def _png(figure: Any) -> bytes:
-    from matplotlib import pyplot
-
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=110, metadata={"Software": None})  # the same bytes for the same input
-    pyplot.close(figure)
     return file.getvalue()
