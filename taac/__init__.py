@@ -1,3 +1,23 @@
-"""Temporally abstract actor-critic control for PyTorch and Gymnasium."""
+"""Temporally abstract actor-critic control for PyTorch and Gymnasium.
+
+`taac.train` and `taac.load` do in Python what the commands do in a shell. They are imported at their first use, because they
+need torch.
+"""
+
+import importlib
 
 __version__ = "0.1.0"
+__all__ = ["Controller", "Evaluation", "Interrupted", "Run", "State", "StopWhen", "TaacError", "TrainedAgent", "load", "train"]
+
+
+def __getattr__(name):
+    if name not in __all__:
+        raise AttributeError(f"module 'taac' has no attribute '{name}'")
+    import gin
+
+    with gin.unlock_config():  # a program that uses gin may have locked it, and importing registers configurables
+        return getattr(importlib.import_module("taac.api"), name)
+
+
+def __dir__():
+    return [*globals(), *__all__]

@@ -22,7 +22,7 @@ FLOORS = (
     {"acting", "learning", "campaigns", "analysis"},
     {"training", "deployment"},
     {"registry"},
-    {"commands"},
+    {"commands", "api"},
     {"__main__"},
 )
 FLOOR = {room: number for number, floor in enumerate(FLOORS) for room in floor}

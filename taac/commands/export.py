@@ -7,7 +7,6 @@ import os
 from absl import flags as absl_flags
 
 from taac.commands import flags
-from taac.commands.pictures import new_file
 from taac.errors import TaacError
 
 
@@ -28,6 +27,7 @@ def run() -> None:
     from taac import registry
     from taac.deployment import files
     from taac.deployment.exported_policy import ExportedPolicy
+    from taac.training.pictures import new_file
     from taac.training.saved_agent import load_saved
 
     path = new_file("--output", given.output, *files.FORMATS)

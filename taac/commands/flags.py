@@ -75,12 +75,9 @@ def check_run_dir(asked: Asked) -> None:
 
 def run_dir(asked: Asked, config: Config) -> str:
     """Returns --root_dir, or else `runs/<task>/<method>/seed_<n>`."""
-    from taac.runs import layout
+    from taac.training.conduct import default_folder
 
-    if FLAGS.root_dir:
-        return root_dir()
-    seed = config.bound("create_experiment.seed", 0)
-    return str(layout.run_folder("runs", str(asked.task_name), str(asked.method_name), seed))
+    return root_dir() if FLAGS.root_dir else str(default_folder(asked, config))
 
 
 def checked_path(flag: str, path: str) -> str:

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 from absl import flags as absl_flags
 
 from taac.commands import flags
-from taac.commands.pictures import Pictures
 from taac.runs.terminal import printable
 
 if TYPE_CHECKING:
     from taac.acting.metrics import Episode
-    from taac.data_structures import AlgStep, TimeStep
 
 
 def define_flags() -> None:
@@ -39,39 +37,24 @@ def run() -> None:
     given = flags.FLAGS
     for name in ("record_file", "record_demonstrations", "film_strip", "timeline"):
         flags.checked_path(f"--{name}", given[name].value or "")
+
+    from taac.training.pictures import Pictures
+
     pictures = Pictures(given.record_file, given.film_strip, given.timeline, given.record_episodes, given.overlay)
 
     from taac import registry
-    from taac.acting.evaluation import evaluate
-    from taac.demonstrations.episode_files import EpisodeWriter, check_new_file
-    from taac.training.saved_agent import load_saved
+    from taac.training.playing import play
 
-    if given.record_demonstrations:
-        check_new_file(given.record_demonstrations)
+    root_dir = flags.root_dir()
     registry.register()
-    saved = load_saved(flags.root_dir(), given.best, given.trust, **pictures.environment_arguments)
-    environment = saved.environment
-    try:
-        recorder = pictures.begin(environment)
-        writer = EpisodeWriter(given.record_demonstrations, environment) if given.record_demonstrations else None
-
-        def on_step(time_step: TimeStep, alg_step: AlgStep) -> None:
-            for watcher in (recorder, writer):
-                if watcher is not None:
-                    watcher(time_step, alg_step)
-
-        try:
-            episodes = evaluate(saved.agent, environment, given.num_episodes, given.seed, given.epsilon_greedy, on_step)
-        finally:
-            pictures.close()
-        drawn = pictures.finish(environment, saved.method)
-    finally:
-        environment.close()
-    _report(episodes, environment.name)
-    for file in drawn:
+    played = play(
+        root_dir, given.num_episodes, given.seed, pictures, given.epsilon_greedy, given.best, given.trust,
+        given.record_demonstrations,
+    )  # fmt: skip
+    _report(played.episodes, played.environment)
+    for file in played.pictures:
         print(printable(file))
-    if writer is not None:
-        writer.save()
+    if (writer := played.demonstrations) is not None:
         print(f"{printable(writer.path)}: {writer.num_episodes} episodes, {writer.num_transitions} transitions")
 
 

@@ -6,6 +6,7 @@ these names this module is not loaded. CONTRIBUTING.md says what is done then.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import tokenize
 from collections.abc import Iterable, Iterator, Mapping
@@ -132,6 +133,29 @@ def macro_of(reference: Any) -> str | None:
 def clear() -> None:
     """Removes all bindings and the record of what was used."""
     gin.clear_config()
+
+
+@contextlib.contextmanager
+def isolated() -> Iterator[None]:
+    """A context that begins without bindings, and on exit restores those of the caller, and whether gin was locked."""
+    stores: list[Any] = [gin_config._CONFIG, gin_config._SINGLETONS, gin_config._IMPORTS, gin_config._OPERATIVE_CONFIG]
+    held, locked = [store.copy() for store in stores], gin.config_is_locked()
+    clear()
+    try:
+        yield
+    finally:
+        clear()
+        for store, before in zip(stores, held):
+            store.update(before)
+        gin_config._set_config_is_locked(locked)
+
+
+def name_of(configurable: Any) -> tuple[str, str] | None:
+    """Returns the full name of a class or function that gin configures, and its module; None if it does not."""
+    for selector, found in gin_config._REGISTRY.items():
+        if configurable is found.wrapper or configurable is found.wrapped:
+            return selector, getattr(found.wrapped, "__module__", "")
+    return None
 
 
 def import_module(statement: Any) -> None:

@@ -10,9 +10,10 @@ import torch.nn as nn
 from gymnasium import spaces
 
 from taac import nest, specs
+from taac.acting.bare import bare_time_step
 from taac.algorithms.agent import Agent
 from taac.algorithms.taac import TaacAlgorithm
-from taac.data_structures import FIRST, Nest, StepType, TimeStep
+from taac.data_structures import Nest
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
 
@@ -64,7 +65,7 @@ class ExportedPolicy(nn.Module):
             nest.pack_like(self.initial, list(leaves[count:])),
             self.initial,
         )
-        step = self.agent.predict_step(self._time_step(first, observation, prev_action), state)
+        step = self.agent.predict_step(bare_time_step(first, observation, prev_action, self._reward_dim), state)
         action = _to_environment(self._space, step.output)
         return (*nest.flatten(action), step.decided, *nest.flatten(step.output), *nest.flatten(step.state))
 
@@ -74,17 +75,6 @@ class ExportedPolicy(nn.Module):
         observation = [spec.zeros(batch_size) for spec in nest.flatten(self.observation_spec)]
         state = [leaf.expand(batch_size, *leaf.shape[1:]).clone() for leaf in nest.flatten(self.initial)]
         return (first, *observation, *state)
-
-    def _time_step(self, first: torch.Tensor, observation: Nest, prev_action: Nest) -> TimeStep:
-        zeros = torch.zeros_like(first, dtype=torch.float32)
-        return TimeStep(
-            step_type=torch.where(first, FIRST, int(StepType.MID)).to(torch.uint8),
-            reward=zeros if self._reward_dim is None else zeros.unsqueeze(-1).expand(-1, self._reward_dim),
-            discount=torch.ones_like(zeros),
-            observation=observation,
-            prev_action=prev_action,
-            duration=torch.where(first, 0, 1).to(torch.int16),
-        )
 
 
 def _suffix(path: str) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import importlib
 import os
 import signal
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -92,6 +93,26 @@ def make_single(
 
 
 _HINT = "(an environment is a registered id, 'module:id' to import the module first, or 'module:Class')"
+GIVEN = "python/"  # begins the names of environments that a program gives as objects
+_given: dict[str, Callable[..., gymnasium.Env]] = {}
+
+
+@contextlib.contextmanager
+def given(name: str, make: Callable[..., gymnasium.Env]) -> Iterator[None]:
+    """A context in which `find_spec` knows an environment that is a function of the running program.
+
+    Args:
+        name: begins with `GIVEN`.
+        make: returns a new environment; called with the arguments of `gymnasium.make`.
+    """
+    before = _given.get(name)
+    _given[name] = make
+    try:
+        yield
+    finally:
+        del _given[name]
+        if before is not None:
+            _given[name] = before
 
 
 def find_spec(env_name: str) -> EnvSpec:
@@ -99,11 +120,14 @@ def find_spec(env_name: str) -> EnvSpec:
 
     Args:
         env_name: a registered id; `module:id`, whose module is imported first; or `module:Class`, which needs no
-            registration. A class has no limit of steps of its own, and no arguments but those of `env_kwargs`.
+            registration, also of a function that returns an environment. A class has no limit of steps of its own, and no
+            arguments but those of `env_kwargs`. Or a name of `given`.
 
     Raises:
         TaacError: nothing is registered under the name, or the package that registers it is not installed.
     """
+    if env_name.startswith(GIVEN):
+        return _spec_of_given(env_name)
     module, _, name = env_name.rpartition(":")
     package = next((p for p in OPTIONAL_PACKAGES if name.startswith(p.prefixes)), None)
     if package is not None and not module and name not in gymnasium.registry:
@@ -111,7 +135,7 @@ def find_spec(env_name: str) -> EnvSpec:
     try:
         if module:
             imported = importlib.import_module(module)
-            if name not in gymnasium.registry and isinstance(getattr(imported, name, None), type):
+            if name not in gymnasium.registry and callable(getattr(imported, name, None)):
                 return _spec_of_class(env_name, getattr(imported, name))
         return gymnasium.spec(name)
     except ModuleNotFoundError as error:
@@ -126,8 +150,18 @@ def find_spec(env_name: str) -> EnvSpec:
         raise TaacError(f"cannot create environment '{env_name}': {error}{meant} {_HINT}") from error
 
 
-def _spec_of_class(env_name: str, found: type) -> EnvSpec:
-    if not issubclass(found, gymnasium.Env):
+def _spec_of_given(env_name: str) -> EnvSpec:
+    if env_name not in _given:
+        raise TaacError(
+            f"environment '{env_name}' was given by a Python program as an object, so only a program that gives it again can "
+            "make it: taac.train(environment, ...) with the same root_dir, or taac.load(root_dir, environment=environment). For "
+            "runs that every command can use, put the environment in a module and give 'module:Class'"
+        )
+    return EnvSpec(env_name, entry_point=_given[env_name])
+
+
+def _spec_of_class(env_name: str, found: Any) -> EnvSpec:
+    if isinstance(found, type) and not issubclass(found, gymnasium.Env):
         raise TaacError(f"environment '{env_name}' is the class {found.__qualname__}, which is no gymnasium.Env")
     return EnvSpec(env_name, entry_point=env_name)
 

@@ -188,7 +188,7 @@ class RunFolder:
                 **dict.fromkeys(CHANGING),  # from the start, so that a resumed run ends with the same keys
                 "status": "running",
                 **about,
-                "command": command(),
+                "command": about.get("command", command()),
                 "start": now(),
                 "resumed": [],
                 "versions": versions(),

@@ -5,19 +5,26 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 from taac import configuration
-from taac.configuration import Config
+from taac.configuration import Asked, Config
 from taac.configuration.reading import needs_trust
 from taac.errors import DivergedError, Interrupted, TaacError
-from taac.runs import durable, extension, files, own
+from taac.runs import durable, extension, files, layout, own
 from taac.runs.run_folder import RunFolder, now
 from taac.training.interruption import Interruption
 from taac.training.reporting import Progress
 from taac.training.trainer import Trainer
 
 Bar = Callable[[int, int], AbstractContextManager[Progress]]  # called with the steps of the whole run and those taken
+
+
+def default_folder(asked: Asked, loaded: Config) -> Path:
+    """Returns the folder of a run for which none is given, `runs/<task>/<method>/seed_<n>`."""
+    seed = loaded.bound("create_experiment.seed", 0)
+    return layout.run_folder("runs", str(asked.task_name), str(asked.method_name), seed)
 
 
 def conduct(
@@ -115,8 +122,8 @@ def _resume(trainer: Trainer, loaded: Config, folder: RunFolder, more: Mapping[s
     held = folder.read_run().get("resumed")
     resumed = [*(held if isinstance(held, list) else []), {"time": now(), "env_steps": trainer.env_steps}]
     folder.update_run(
-        status="running", resumed=resumed, diverged=None, error=None,
-        **_seal(folder, loaded, files.read_text(folder.config)), **more,
+        status="running", resumed=resumed, stopped=None, diverged=None, error=None, callbacks=more.get("callbacks"),
+        **_seal(folder, loaded, files.read_text(folder.config)),
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ POINTS = {
     "after_collect": "after them",
     "before_update": "before each gradient step",
     "after_update": "after it, targets included",
+    "after_iteration": "after an iteration's steps and updates, before what is then due",
     "before_evaluation": "before an evaluation",
     "after_evaluation": "after it, when its row is in evaluations.csv; `trainer.evaluation` is its summary",
     "before_checkpoint": "before a checkpoint is written, in which what the hook changes is saved",
@@ -27,9 +28,9 @@ class Hooks:
     """Calls the hooks of each point of the training loop, in the order in which they were added.
 
     A hook receives the trainer and may read its attributes (`env_steps`, `agent`, `learner`, `evaluation`...). Its return value
-    is ignored. A hook that draws random numbers or changes the agent changes the run. If a hook has `state_dict` and
-    `load_state_dict`, checkpoints save its state (tensors, numbers, strings, and lists and dicts of them), and a resumed run
-    restores it. Changes made at "after_checkpoint" are not in that checkpoint.
+    is ignored; `trainer.stop_early(why)` ends the run. A hook that draws random numbers or changes the agent changes the run.
+    If a hook has `state_dict` and `load_state_dict`, checkpoints save its state (tensors, numbers, strings, and lists and dicts
+    of them), and a resumed run restores it. Changes made at "after_checkpoint" are not in that checkpoint.
 
     Args:
         given: for each point (see `POINTS`), a hook or a sequence of hooks.

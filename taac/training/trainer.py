@@ -227,6 +227,7 @@ class Trainer:
                 before = self.env_steps
                 self.collect()
                 self.learn()
+                self.hooks("after_iteration", self)
                 self.reporter.progress(self.evaluation)
                 due = self.intervals.due(before, self.env_steps)
                 if due.summary:

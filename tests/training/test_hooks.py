@@ -57,8 +57,8 @@ def test_every_point_is_reached_in_its_place(tmp_path):
     trainer.close()
     step = [c for c in CALLS if c[1] in (301, 302) and c[0] != "before_collect"]
     assert step == [
-        ("after_collect", 301, 0), ("before_update", 301, 0), ("after_update", 301, 1),
-        ("after_collect", 302, 1), ("before_update", 302, 1), ("after_update", 302, 2),
+        ("after_collect", 301, 0), ("before_update", 301, 0), ("after_update", 301, 1), ("after_iteration", 301, 1),
+        ("after_collect", 302, 1), ("before_update", 302, 1), ("after_update", 302, 2), ("after_iteration", 302, 2),
     ]  # fmt: skip
     assert ("before_collect", 301, 1) in CALLS and ("after_collect", 302, 1) in CALLS
     assert [c[:2] for c in CALLS if "evaluation" in c[0]] == [

@@ -9,10 +9,10 @@ from PIL import Image
 
 from taac import configuration
 from taac.acting.evaluation import evaluate
-from taac.commands.pictures import Pictures, action_parts
 from taac.environments.create import create_environment
 from taac.errors import TaacError
 from taac.training import experiment
+from taac.training.pictures import Pictures, action_parts
 from tests.environments.toys import env_id
 from tests.methods import METHODS, fitting
 from tests.training.test_tensorboard import TINY

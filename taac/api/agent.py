@@ -1,0 +1,200 @@
+"""A trained agent that acts in a loop of the user's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from taac import nest
+from taac.acting.bare import bare_time_step
+from taac.algorithms.agent import Agent
+from taac.api.environments import Environment, named
+from taac.api.session import session
+from taac.environments import spaces
+from taac.environments.vector_environment import VectorEnvironment
+from taac.errors import TaacError
+from taac.specs import TensorSpec, zeros
+from taac.training.saved_agent import SavedAgent, load_saved
+
+
+class State(NamedTuple):
+    """What an agent carries from step to step, as numpy arrays for B environments."""
+
+    first: np.ndarray  # [B] bool, where an episode begins: there the rest is ignored
+    action: Any  # [B, ...] each part of the action that was executed last, in the agent's scale
+    memory: Any  # [B, ...] the algorithm's own; of TAAC the trajectory that is followed, and for how many steps
+    decided: np.ndarray  # [B] bool, or [B, A] if each dimension decides; whether the last act began a new action
+
+    def restarted(self, where: Any = True) -> State:
+        """Returns the state with new episodes where `where` `[B]` is true; by default everywhere."""
+        return self._replace(first=self.first | np.asarray(where, dtype=bool))
+
+
+class TrainedAgent:
+    """An agent of a run. Its weights do not change, and it keeps no state: `act` takes the state and returns the next.
+
+        agent = taac.load("runs/pendulum")
+        state = agent.initial_state()
+        action, state = agent.act(observation, state)
+
+    Observations and actions are numpy arrays, or nests of them, as the environment has them. Rescaling and normalisation are
+    done inside. An agent that was trained with wrappers or with repeated actions acts in an environment that has them, too.
+
+    Attributes:
+        observation_space, action_space: of one environment.
+        method: the name of the method.
+        env_steps: environment steps of training.
+    """
+
+    def __init__(self, agent: Agent, environment: VectorEnvironment, method: str, env_steps: int):
+        self.observation_space, self.action_space = environment.observation_space, environment.action_space
+        self.method, self.env_steps = method, env_steps
+        self._agent, self._reward_dim = agent, environment.reward_dim
+        self._observation_spec, self._action_spec = environment.observation_spec, environment.action_spec
+        self._to_environment = spaces.action_adapter(self.action_space)[1]
+
+    def __repr__(self) -> str:
+        return f"TrainedAgent({self.method}, {self.env_steps} environment steps)"
+
+    def initial_state(self, num_envs: int = 1) -> State:
+        """Returns the state at the beginning of episodes of B = `num_envs` environments."""
+        if num_envs < 1:
+            raise TaacError(f"num_envs must be 1 or more, got {num_envs}")
+        action, memory = zeros(self._action_spec, num_envs), self._agent.initial_state(num_envs)
+        nothing = np.zeros(num_envs, dtype=bool)
+        return State(~nothing, nest.map_structure(_array, action), nest.map_structure(_array, memory), nothing)
+
+    def act(self, observation: Any, state: State, *, greedy: bool = True) -> tuple[Any, State]:
+        """Returns an action for an observation, and the state to pass in with the next one.
+
+        When an episode ends, pass `agent.initial_state()`, or `state.restarted(done)` for those of several environments that
+        have ended.
+
+        Args:
+            observation: of one environment, or `[B, ...]` of several.
+            state: of as many environments.
+            greedy: True: the most probable action. False: a sample of the policy, drawn from torch's generator.
+
+        Returns:
+            The action in the environment's scale, batched as the observation is, and the next state.
+
+        Raises:
+            TaacError: the observation does not fit the space or the state, or is not finite.
+        """
+        batched, tensors = self._tensors(observation, len(state.first))
+        first = torch.from_numpy(np.array(state.first))
+        initial = (zeros(self._action_spec, len(first)), self._agent.initial_state(len(first)))
+        with torch.inference_mode():
+            action, memory = nest.map_structure(
+                lambda i, s: torch.where(first.reshape(-1, *(1,) * (i.dim() - 1)), i, torch.as_tensor(s)),
+                initial,
+                (state.action, state.memory),
+            )
+            seen = bare_time_step(first, tensors, action, self._reward_dim)
+            step = self._agent.predict_step(seen, memory, 0.0 if greedy else 1.0)
+        executed = self._to_environment(step.output)
+        after = State(
+            np.zeros(len(first), dtype=bool),
+            nest.map_structure(_array, step.output),
+            nest.map_structure(_array, step.state),
+            _array(step.decided),
+        )
+        return (executed if batched else nest.map_structure(lambda leaf: leaf[0], executed)), after
+
+    def controller(self, num_envs: int = 1, *, greedy: bool = True) -> Controller:
+        """Returns a controller, which keeps the state itself."""
+        return Controller(self, num_envs, greedy)
+
+    def _tensors(self, observation: Any, num_envs: int) -> tuple[bool, Any]:
+        """Whether an observation is batched, and its tensors `[B, ...]`."""
+        try:
+            pairs = list(zip(nest.flatten(self._observation_spec), _leaves(self._observation_spec, observation), strict=True))
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise TaacError(f"the observation does not fit {self.observation_space}: {error!r}") from error
+        extra = {leaf.ndim - len(spec.shape) for spec, leaf in pairs}
+        batched = extra == {1}
+        shapes = [(num_envs, *spec.shape) if batched else spec.shape for spec, _ in pairs]
+        found = [leaf.shape for _, leaf in pairs]
+        if found != shapes or not (batched or num_envs == 1):
+            raise TaacError(
+                f"the observation has the shape {_shapes(found)}, expected {_shapes([(num_envs, *s.shape) for s, _ in pairs])}: "
+                f"the state is of {num_envs} environment{'s' if num_envs > 1 else ', whose dimension may be left out'}"
+            )
+        try:
+            tensors = spaces.to_tensors(self._observation_spec, observation)
+        except (TypeError, ValueError) as error:
+            raise TaacError(f"the observation does not fit {self.observation_space}: {error}") from error
+        if not batched:
+            tensors = nest.map_structure(lambda leaf: leaf.unsqueeze(0), tensors)
+        if not all(bool(leaf.isfinite().all()) for leaf in nest.flatten(tensors)):
+            raise TaacError(f"the observation holds a number that is not finite: {observation!r:.500}")
+        return batched, tensors
+
+
+class Controller:
+    """An agent that keeps its state itself: `controller.act(observation)`, and `controller.reset()` when an episode begins.
+
+    Attributes:
+        state: the state to act with next; see `State`.
+    """
+
+    def __init__(self, agent: TrainedAgent, num_envs: int = 1, greedy: bool = True):
+        self.agent, self.greedy = agent, greedy
+        self.state = agent.initial_state(num_envs)
+
+    def reset(self, where: Any = True) -> None:
+        """Begins new episodes, in those environments only where `where` `[B]` is true."""
+        self.state = self.state.restarted(where)
+
+    def act(self, observation: Any) -> Any:
+        """Returns an action for an observation; see `TrainedAgent.act`."""
+        action, self.state = self.agent.act(observation, self.state, greedy=self.greedy)
+        return action
+
+
+def load(
+    root_dir: str | Path, *, best: bool = False, environment: Environment | None = None, trust: bool = False
+) -> TrainedAgent:
+    """Loads the agent of a run, on the CPU.
+
+    Args:
+        root_dir: the folder of the run.
+        best: the agent with the best evaluation instead of the newest checkpoint.
+        environment: that of a run whose environment was given as an object or as a function of a program.
+        trust: allows a run that was not trained here to import modules. They are code: look at them first.
+
+    Raises:
+        TaacError: the folder holds no run or no checkpoint, or its configuration cannot be built.
+    """
+    place = named(environment)
+    with session(place):
+        saved = load_saved(root_dir, best, trust)
+        saved.environment.close()
+        return agent_of(saved)
+
+
+def agent_of(saved: SavedAgent) -> TrainedAgent:
+    """Returns an agent that was loaded. Its environment may be closed."""
+    return TrainedAgent(saved.agent, saved.environment, saved.method, saved.env_steps)
+
+
+def _array(leaf: torch.Tensor) -> np.ndarray:
+    return leaf.cpu().numpy()
+
+
+def _leaves(spec: Any, observation: Any) -> list[np.ndarray]:
+    """The parts of an observation as arrays, in the order of the spec. Parts that it lacks raise."""
+    if isinstance(spec, dict):
+        if observation.keys() != spec.keys():
+            raise KeyError(f"expected the keys {', '.join(spec)}, got {', '.join(map(str, observation))}")
+        return [leaf for key, child in spec.items() for leaf in _leaves(child, observation[key])]
+    if isinstance(spec, tuple) and not isinstance(spec, TensorSpec):
+        return [leaf for child, part in zip(spec, observation, strict=True) for leaf in _leaves(child, part)]
+    return [np.asarray(observation)]
+
+
+def _shapes(shapes: list[tuple[int, ...]]) -> str:
+    return ", ".join(str(list(shape)) for shape in shapes)

@@ -1,0 +1,119 @@
+"""Environments as a program may give them: an id, a class, a function that returns one, or an object."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+import re
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, TypeAlias
+
+import gymnasium
+
+from taac.environments.single import GIVEN, given
+from taac.errors import TaacError
+
+Environment: TypeAlias = "str | gymnasium.Env[Any, Any] | Callable[..., gymnasium.Env[Any, Any]]"
+_PLAIN = (bool, int, float, str, type(None))
+
+
+class Named(NamedTuple):
+    """An environment by a name that configurations can hold."""
+
+    name: str | None  # None if none was given
+    settings: dict[str, Any]  # that the name does not tell
+    make: Callable[..., Any] | None = None  # None: the name says how to make it, in any process
+
+    def known(self) -> AbstractContextManager[None]:
+        """Returns a context in which the environment can be made by its name."""
+        if self.name is None or self.make is None:
+            return contextlib.nullcontext()
+        return given(self.name, self.make)
+
+
+def named(environment: Environment | None) -> Named:
+    """Returns an environment by name.
+
+    A class or function of a module is `module:name`. An object that `gymnasium.make` made, without wrappers of one's own, is
+    its id and arguments. Every process can make these. Other objects, and what a notebook or the program itself defines, get a
+    name that only this process knows. An object is copied for each environment that is needed, and never stepped itself.
+
+    Raises:
+        TaacError: it is something else, or an object that cannot be copied.
+    """
+    if environment is None or isinstance(environment, str):
+        return Named(environment, {})
+    if isinstance(environment, gymnasium.Env):
+        return _by_spec(environment) or Named(GIVEN + _plain_name(type(environment.unwrapped).__name__), {}, _copier(environment))
+    if isinstance(environment, gymnasium.vector.VectorEnv) or not callable(environment):
+        raise TaacError(
+            f"an environment must be an id, a gymnasium.Env, or a class or function that returns one, got {environment!r:.200}; "
+            "for several copies, set num_envs"
+        )
+    name = getattr(environment, "__qualname__", type(environment).__name__)
+    module = getattr(environment, "__module__", None)
+    if module not in (None, "__main__") and getattr(sys.modules.get(module), name, None) is environment:
+        return Named(f"{module}:{name}", {})
+    return Named(GIVEN + _plain_name(name), {}, _maker(environment))
+
+
+def _plain_name(name: str) -> str:
+    return re.sub(r"\W+", "_", name.rpartition(".")[2]).strip("_") or "environment"
+
+
+def _by_spec(environment: gymnasium.Env[Any, Any]) -> Named | None:
+    """The id and arguments of an environment that `gymnasium.make` made; None if they do not tell all of it."""
+    spec = environment.spec
+    registered = gymnasium.registry.get(spec.id) if spec is not None else None
+    if spec is None or registered is None or spec.additional_wrappers or spec.entry_point != registered.entry_point:
+        return None
+    if not isinstance(spec.entry_point, str):  # other processes would have to register it
+        return None
+    arguments = {k: v for k, v in spec.kwargs.items() if k != "render_mode" and registered.kwargs.get(k) != v}
+    if not all(isinstance(value, _PLAIN) for value in arguments.values()):
+        return None
+    settings: dict[str, Any] = {"create_environment.env_kwargs": arguments} if arguments else {}
+    if spec.max_episode_steps != registered.max_episode_steps:
+        settings["create_environment.max_episode_steps"] = spec.max_episode_steps
+    return Named(spec.id, settings)
+
+
+def _copier(environment: gymnasium.Env[Any, Any]) -> Callable[..., Any]:
+    """A function that returns copies of an environment."""
+    try:
+        copy.deepcopy(environment)
+    except Exception as error:
+        raise TaacError(
+            f"the environment {environment} cannot be copied, and training needs several: {type(error).__name__}: {error}. "
+            "Give a function that returns a new one"
+        ) from error
+
+    def make(**arguments: Any) -> Any:
+        _refuse(arguments, environment, "the environment that was given")
+        return copy.deepcopy(environment)
+
+    return make
+
+
+def _maker(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function without the arguments that it does not take."""
+
+    def make(**arguments: Any) -> Any:
+        parameters = inspect.signature(function).parameters.values()
+        every = any(p.kind == p.VAR_KEYWORD for p in parameters)
+        taken = {k: v for k, v in arguments.items() if every or any(p.name == k for p in parameters)}
+        environment = function(**taken)
+        _refuse({k: v for k, v in arguments.items() if k not in taken}, environment, f"the function {function!r}")
+        return environment
+
+    return make
+
+
+def _refuse(arguments: dict[str, Any], environment: Any, what: str) -> None:
+    """Refuses arguments that an environment was not made with; `render_mode` may be the one that it has."""
+    for name, value in arguments.items():
+        if name != "render_mode" or getattr(environment, "render_mode", None) != value:
+            raise TaacError(f"{what} takes no argument {name}={value!r}: give one that is made with it, or that takes it")

@@ -1,0 +1,219 @@
+"""A run that has been trained: its curve, its agent, its episodes."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from taac.acting.metrics import Episode, summarize
+from taac.analysis.curves import plots
+from taac.analysis.readers import events, run_records
+from taac.analysis.readers.events import Scalar
+from taac.api.agent import TrainedAgent, agent_of
+from taac.api.environments import Environment, named
+from taac.api.session import session
+from taac.errors import TaacError
+from taac.runs import files, layout
+from taac.runs.layout import EpisodeSummary
+from taac.runs.run_folder import RunFolder
+from taac.training.pictures import Pictures
+from taac.training.playing import play
+from taac.training.saved_agent import load_saved
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """Greedy episodes.
+
+    Attributes:
+        returns: `[n]`, or `[n, D]` if the reward is a vector; undiscounted sums of the environment's rewards.
+        lengths: `[n]` steps.
+        summary: averages over the episodes; see `EpisodeSummary`.
+        files: what was recorded of them.
+    """
+
+    returns: np.ndarray
+    lengths: np.ndarray
+    summary: EpisodeSummary
+    files: tuple[Path, ...] = ()
+
+    @property
+    def return_mean(self) -> float:
+        """The mean return; of a vector reward, of the sum of its parts."""
+        return self.summary.return_mean
+
+    @property
+    def return_std(self) -> float:
+        """The standard deviation of the return over the episodes."""
+        return self.summary.return_std
+
+    def __repr__(self) -> str:
+        found = self.summary
+        return (
+            f"{found.episodes} episodes: return {found.return_mean:.2f} +- {found.return_std:.2f}, length {found.length:.1f}, "
+            f"{found.fraction_repeated:.0%} of steps repeated"
+        )
+
+
+def evaluation_of(episodes: list[Episode], files: tuple[Path, ...] = ()) -> Evaluation:
+    """Returns the evaluation that consists of these episodes."""
+    returns, lengths = np.array([e.ret for e in episodes]), np.array([e.length for e in episodes])
+    return Evaluation(returns, lengths, summarize(episodes), files)
+
+
+class Run:
+    """A run folder, as `taac.train` returns it. `taac.Run(root_dir)` is a run that was trained before.
+
+    Args:
+        root_dir: the folder.
+        environment: that of a run whose environment was given as an object or as a function of a program.
+        trust: allows a run that was not trained here to import modules. They are code: look at them first.
+
+    Raises:
+        TaacError: the folder holds no run.
+    """
+
+    def __init__(self, root_dir: str | Path, *, environment: Environment | None = None, trust: bool = False):
+        self.root_dir = Path(root_dir)
+        self._environment, self._trust = named(environment), trust
+        self.about  # noqa: B018  refuses a folder without a run
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What run.json holds: status, versions, seed, how the run began and ended."""
+        return RunFolder(self.root_dir).read_run()
+
+    @property
+    def status(self) -> str:
+        """"finished", "interrupted", "failed", "diverged", or "running" if it trains now or was killed."""
+        return str(self.about.get("status"))
+
+    @property
+    def stopped(self) -> str | None:
+        """Why the run was ended early by `StopWhen` or a callback; None if it was not."""
+        held = self.about.get("stopped")
+        return f"{held.get('why')} (at {held.get('env_steps')} environment steps)" if isinstance(held, dict) else None
+
+    @property
+    def config(self) -> str:
+        """The whole configuration, a gin file that trains the run again."""
+        return files.read_bounded_text(self.root_dir / layout.CONFIG, files.MAX_CONFIG_BYTES)
+
+    @property
+    def curve(self) -> dict[str, np.ndarray]:
+        """The evaluations: the columns of evaluations.csv, `[n]` each, such as "env_steps" and "return_mean".
+
+        Raises:
+            TaacError: the file is missing or damaged.
+        """
+        try:
+            table = layout.read_evaluations(self.root_dir)
+        except (OSError, files.Damaged) as error:
+            raise TaacError(f"the evaluations of {self.root_dir} cannot be read: {error}") from error
+        if table.damage:
+            raise TaacError(f"{self.root_dir / layout.EVALUATIONS} is damaged: {table.damage}")
+        rows = np.array(table.rows, dtype=np.float64).reshape(-1, len(layout.COLUMNS))
+        return dict(zip(layout.COLUMNS, rows.T))
+
+    @property
+    def scalars(self) -> dict[str, Scalar]:
+        """Every summary of training by tag, with the fields `env_steps`, `wall_time` and `value`, `[n]` each."""
+        return dict(events.read(self.root_dir).scalars)
+
+    @functools.cached_property
+    def agent(self) -> TrainedAgent:
+        """The agent of the newest checkpoint."""
+        return self._load(best=False)
+
+    @functools.cached_property
+    def best_agent(self) -> TrainedAgent:
+        """The agent with the best evaluation."""
+        return self._load(best=True)
+
+    def _load(self, best: bool) -> TrainedAgent:
+        with session(self._environment):
+            saved = load_saved(self.root_dir, best, self._trust)
+            saved.environment.close()
+            return agent_of(saved)
+
+    def evaluate(self, num_episodes: int = 10, *, seed: int = 0, best: bool = False) -> Evaluation:
+        """Plays greedy episodes and returns what came of them; see `play`."""
+        return self.play(num_episodes, seed=seed, best=best)
+
+    def play(
+        self,
+        num_episodes: int = 1,
+        *,
+        seed: int = 0,
+        epsilon_greedy: float = 0.0,
+        best: bool = False,
+        record_file: str | Path | None = None,
+        film_strip: str | Path | None = None,
+        timeline: str | Path | None = None,
+        record_demonstrations: str | Path | None = None,
+        record_episodes: int = 1,
+        overlay: bool = True,
+    ) -> Evaluation:
+        """Plays episodes, as `taac play` does, and records them if asked to.
+
+        Args:
+            num_episodes: how many.
+            seed: of the environment.
+            epsilon_greedy: probability with which each choice is sampled.
+            best: plays the agent with the best evaluation instead of the newest checkpoint.
+            record_file: a new .gif or .mp4 file, for a video of the first `record_episodes` episodes.
+            film_strip, timeline: new .png files, for the frames and the actions of the first episode.
+            record_demonstrations: a new .npz file, for the episodes as demonstrations.
+            overlay: shows in the video whether the agent acts or repeats.
+
+        Raises:
+            TaacError: the run cannot be loaded, a number is out of range, or a file exists.
+        """
+        for name, number in (("num_episodes", num_episodes), ("record_episodes", record_episodes)):
+            if number < 1:
+                raise TaacError(f"{name} must be 1 or more, got {number}")
+        if not 0 <= seed < 2**32 or not 0 <= epsilon_greedy <= 1:
+            raise TaacError(f"seed must be in [0, 2^32) and epsilon_greedy in [0, 1], got {seed} and {epsilon_greedy}")
+        with session(self._environment):
+            pictures = Pictures(_path(record_file), _path(film_strip), _path(timeline), record_episodes, overlay)
+            played = play(
+                self.root_dir, num_episodes, seed, pictures, epsilon_greedy, best, self._trust, _path(record_demonstrations)
+            )
+        written = (*played.pictures, *([Path(played.demonstrations.path)] if played.demonstrations else []))
+        return evaluation_of(played.episodes, written)
+
+    def plot(self) -> Any:
+        """Returns a matplotlib figure: return and fraction of repeated steps against environment steps. A notebook shows it.
+
+        Raises:
+            TaacError: there is nothing to draw.
+        """
+        record = run_records.read(self.root_dir, self.root_dir)
+        if not np.isfinite(record.returns).any():
+            raise TaacError(f"the run in {self.root_dir} has nothing to draw: {'; '.join(record.problems)}")
+        return _shown(plots.run_figure(record))
+
+    def __repr__(self) -> str:
+        about = self.about
+        return f"Run({str(self.root_dir)!r}: {about.get('method')} on {about.get('environment')}, {self.status})"
+
+
+def _path(name: str | Path | None) -> str | None:
+    return None if name is None else str(name)
+
+
+def _shown(figure: Any) -> Any:
+    """Lets a notebook show a figure, whether or not it uses pyplot."""
+
+    def png() -> bytes:
+        file = io.BytesIO()
+        figure.savefig(file, format="png", dpi=100)
+        return file.getvalue()
+
+    figure._repr_png_ = png
+    return figure

@@ -1,0 +1,46 @@
+"""What surrounds each call: gin, random numbers and threads stay the caller's, and messages name arguments, not flags."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+import torch
+
+from taac import registry
+from taac.acting.random_numbers import random_numbers_kept
+from taac.api.environments import Named
+from taac.configuration import gin_state
+from taac.errors import TaacError
+
+_ARGUMENTS = {
+    "task": "environment", "env_name": "environment", "set": "settings", "gin_param": "settings", "gin_file": "gin_files",
+    "best": "best=True", "trust": "trust=True", "paired": "paired=True", "allow_mixed": "allow_mixed=True",
+}  # fmt: skip
+
+
+@contextlib.contextmanager
+def session(environment: Named | None = None) -> Iterator[None]:
+    """A context without gin bindings, in which an environment of the program is known by its name.
+
+    On exit the caller's bindings, random numbers and number of threads are restored.
+    """
+    threads = torch.get_num_threads()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    with random_numbers_kept(device), gin_state.isolated(), environment.known() if environment else contextlib.nullcontext():
+        registry.register()  # here, because gin may be locked outside
+        try:
+            yield
+        except TaacError as error:
+            if error.args:
+                error.args = (in_python(str(error.args[0])), *error.args[1:])
+            raise
+        finally:
+            torch.set_num_threads(threads)
+
+
+def in_python(message: str) -> str:
+    """Returns a message of a command with arguments in place of flags: `--set gamma=2` as `gamma=2`."""
+    message = re.sub(r"--set (?=[\w/.]+=)", "", message)
+    return re.sub(r"(?<![\w-])--([a-z]\w*)", lambda found: _ARGUMENTS.get(found[1], found[1]), message)

@@ -1,0 +1,91 @@
+"""Python values of settings, as the text that gin files and `--set` hold."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from taac.configuration import Asked, gin_state
+from taac.errors import TaacError
+
+_OWN = ("taac", "torch", "gin")
+
+
+class Written(NamedTuple):
+    """Settings as text."""
+
+    settings: tuple[str, ...]  # NAME=VALUE, for `Asked.settings`
+    imports: tuple[str, ...]  # lines of gin that import the modules of what they refer to
+
+
+def written(*given: Mapping[str, Any]) -> Written:
+    """Returns settings as text. Call it when all configurables are registered.
+
+    Numbers, text, True, False, None, and lists, tuples and dicts of them are kept as they are. Text that begins with `@` or `%`
+    refers to a constructor or a macro, as in a gin file. A class or function that gin configures becomes such a reference.
+
+    Raises:
+        TaacError: a value is something else, which no file could repeat.
+    """
+    modules: dict[str, None] = {}
+    texts = [f"{name}={_text(name, value, modules)}" for mapping in given for name, value in mapping.items()]
+    return Written(tuple(texts), tuple(f"import {module}" for module in modules))
+
+
+def asked(
+    environment: str | None,
+    method: str | None,
+    num_env_steps: float | None,
+    seed: int | None,
+    gin_files: Sequence[str] | str,
+    *settings: Mapping[str, Any],
+) -> Asked:
+    """Returns the experiment that arguments of `train` describe."""
+    text = written(*settings)
+    files = (gin_files,) if isinstance(gin_files, str) else tuple(gin_files)
+    steps = None if num_env_steps is None else _text("num_env_steps", num_env_steps, {})
+    return Asked(environment, method, tuple(map(str, files)), text.imports, text.settings, steps, seed)
+
+
+def _text(name: str, value: Any, modules: dict[str, None]) -> str:
+    if isinstance(value, str):
+        return value if value[:1] in ("@", "%") else repr(value)
+    if isinstance(value, np.ndarray):
+        return _text(name, value.tolist(), modules)
+    if isinstance(value, np.generic):
+        return _text(name, value.item(), modules)
+    if value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value)):
+        return repr(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_text(name, k, modules)}: {_text(name, v, modules)}" for k, v in value.items()) + "}"
+    if isinstance(value, Iterable):
+        parts = [_text(name, part, modules) for part in value]
+        return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
+    if callable(value):
+        return f"@{_reference(name, value, modules)}"
+    raise TaacError(
+        f"{name} = {value!r:.200} cannot be kept in config.gin, so the run could not be repeated; give numbers, text, lists, or "
+        "an object as text: '@ItsClass()', with its arguments as settings of their own, {'ItsClass.argument': value}"
+    )
+
+
+def _reference(name: str, value: Any, modules: dict[str, None]) -> str:
+    """The name by which gin knows a class or function. Notes the module to import."""
+    found = gin_state.name_of(value)
+    if found is None:
+        raise TaacError(
+            f"{name} = {value!r:.200} cannot be kept in config.gin: decorate it with @gin.configurable in a module of your own"
+        )
+    selector, module = found
+    if module.split(".")[0] not in _OWN:
+        if module == "__main__" or module not in sys.modules:
+            raise TaacError(
+                f"{name} = {value!r:.200} is defined in a notebook or in the program itself, from where no other process could "
+                "import it to repeat the run: put it in a module of its own"
+            )
+        modules[module] = None
+    return selector

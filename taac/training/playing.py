@@ -1,0 +1,69 @@
+"""Plays greedy episodes of a saved agent, and records them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from taac.acting.evaluation import evaluate
+from taac.acting.metrics import Episode
+from taac.data_structures import AlgStep, TimeStep
+from taac.demonstrations.episode_files import EpisodeWriter, check_new_file
+from taac.training.pictures import Pictures
+from taac.training.saved_agent import load_saved
+
+
+class Played(NamedTuple):
+    """Episodes, and what was recorded of them."""
+
+    environment: str
+    episodes: list[Episode]
+    pictures: list[Path]
+    demonstrations: EpisodeWriter | None  # which has been saved
+
+
+def play(
+    path: str | Path,
+    num_episodes: int,
+    seed: int,
+    pictures: Pictures,
+    epsilon: float = 0.0,
+    best: bool = False,
+    trusted: bool = False,
+    demonstrations: str | None = None,
+) -> Played:
+    """Plays episodes with the agent of a run. Call `taac.registry.register()` first.
+
+    Args:
+        path: the run folder.
+        num_episodes, seed, epsilon: as in `evaluate`.
+        pictures: of the first episodes.
+        best, trusted: as in `load_saved`.
+        demonstrations: a new .npz file for the episodes.
+
+    Raises:
+        TaacError: the run cannot be loaded, or a file not be written.
+    """
+    if demonstrations:
+        check_new_file(demonstrations)
+    saved = load_saved(path, best, trusted, **pictures.environment_arguments)
+    environment = saved.environment
+    try:
+        recorder = pictures.begin(environment)
+        writer = EpisodeWriter(demonstrations, environment) if demonstrations else None
+
+        def on_step(time_step: TimeStep, alg_step: AlgStep) -> None:
+            for watcher in (recorder, writer):
+                if watcher is not None:
+                    watcher(time_step, alg_step)
+
+        try:
+            episodes = evaluate(saved.agent, environment, num_episodes, seed, epsilon, on_step)
+        finally:
+            pictures.close()
+        drawn = pictures.finish(environment, saved.method)
+    finally:
+        environment.close()
+    if writer is not None:
+        writer.save()
+    return Played(environment.name, episodes, drawn, writer)

@@ -1,0 +1,114 @@
+"""Environments that a program gives as objects and functions: their names, their copies, and where they are known."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+
+import taac
+from taac.api import environments
+from taac.api.environments import Named, named
+from taac.environments import single
+from taac.errors import TaacError
+from tests.api.small import SMALL
+from tests.environments.toys import Counter
+
+
+def make_pendulum(**arguments):
+    return gymnasium.make("Pendulum-v1", **arguments)
+
+
+class Uncopied(Counter):
+    def __deepcopy__(self, memo):
+        raise TypeError("cannot pickle 'SwigPyObject'")
+
+
+@pytest.mark.parametrize(
+    "environment, expected",
+    [
+        (None, Named(None, {})),
+        ("Hopper-v5", Named("Hopper-v5", {})),
+        (Counter, Named("tests.environments.toys:Counter", {})),
+        (make_pendulum, Named(f"{__name__}:make_pendulum", {})),
+        (gymnasium.make("Pendulum-v1"), Named("Pendulum-v1", {})),
+        (gymnasium.make("Pendulum-v1", render_mode="rgb_array"), Named("Pendulum-v1", {})),
+        (
+            gymnasium.make("Pendulum-v1", g=5.0, max_episode_steps=30),
+            Named("Pendulum-v1", {
+                "create_environment.env_kwargs": {"g": 5.0}, "create_environment.max_episode_steps": 30,
+            }),
+        ),
+    ],
+)  # fmt: skip
+def test_what_other_processes_can_make_is_named_so(environment, expected):
+    assert named(environment) == expected
+
+
+def test_what_only_this_program_can_make_gets_a_name_of_its_own():
+    class Inner(Counter):
+        pass
+
+    found = [named(e) for e in (Inner, lambda: Counter(), Counter(), gymnasium.wrappers.ClipAction(make_pendulum()))]
+    assert [f.name for f in found] == ["python/Inner", "python/lambda", "python/Counter", "python/PendulumEnv"]
+    with pytest.raises(TaacError, match=r"'python/Inner' was given by a Python program.*taac.train\(environment"):
+        single.find_spec("python/Inner")
+    with found[0].known():
+        made = single.make_single(single.find_spec("python/Inner"), {}, (), None)
+        assert isinstance(made.unwrapped, Inner)
+        with found[0].known():
+            pass
+        assert single.find_spec("python/Inner").id == "python/Inner"
+    with pytest.raises(TaacError):
+        single.find_spec("python/Inner")
+
+
+def test_an_object_is_copied_and_never_stepped():
+    given = gymnasium.wrappers.TimeLimit(Counter((("3t",),)), 2)
+    place = named(given)
+    with place.known():
+        first, second = (single.make_single(single.find_spec(place.name), {}, (), None) for _ in range(2))
+    first.reset(seed=0)
+    _, reward, _, truncated, _ = first.step(np.zeros(2, np.float32))
+    assert not truncated and first.step(np.zeros(2, np.float32))[3]  # with its own wrapper
+    second.reset(seed=0)
+    assert second.step(np.zeros(2, np.float32))[1] == reward == 1.0
+    assert given.unwrapped._episode == -1  # as it was
+    with pytest.raises(TaacError, match=r"cannot be copied.*Give a function"):
+        named(Uncopied())
+
+
+def test_arguments_reach_a_function_that_takes_them():
+    def fixed():
+        return Counter(render_mode="rgb_array")
+
+    def free(render_mode=None):
+        return Counter(render_mode=render_mode)
+
+    def without():
+        return Counter()
+
+    makers = {f: environments._maker(f) for f in (fixed, free, without)}
+    assert makers[free](render_mode="rgb_array").render_mode == "rgb_array"
+    assert makers[fixed](render_mode="rgb_array").render_mode == "rgb_array"
+    with pytest.raises(TaacError, match="takes no argument render_mode='rgb_array'"):
+        makers[without](render_mode="rgb_array")
+    with pytest.raises(TaacError, match="takes no argument size=3"):
+        makers[free](size=3)
+
+
+def test_a_run_of_an_object_is_trained_resumed_and_played_by_giving_it_again(tmp_path):
+    class Easy(Counter):
+        pass
+
+    settings = {**SMALL, "num_env_steps": 302, "max_episode_steps": None}
+    run = taac.train(Easy, "sac", root_dir=tmp_path / "run", **settings)
+    assert "create_environment.env_name = 'python/Easy'" in run.config and run.about["environment"] == "python/Easy"
+    assert run.about["seal"] is None  # nothing of it can be imported
+    assert run.evaluate(2).returns.tolist() == [6.0, 36.0]  # 1 + 2 + 3, and 10 more a step in the second episode
+    assert run.agent.action_space.shape == (2,)
+    with pytest.raises(TaacError, match=r"load\(root_dir, environment=environment\)"):
+        taac.load(tmp_path / "run")
+    assert taac.load(tmp_path / "run", environment=Easy).env_steps == 302
+    assert taac.Run(tmp_path / "run", environment=Easy).evaluate(1).return_mean == 6.0
+    assert taac.train(Easy, "sac", root_dir=tmp_path / "run", **settings).status == "finished"

@@ -1,0 +1,33 @@
+"""The Python of README.md and docs/python.md runs as it stands, with fewer steps."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import taac
+from tests.api.small import SMALL
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def blocks(page):
+    return re.findall(r"```py\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    small = {name: value for name, value in SMALL.items() if name != "num_env_steps"}
+    of_taac = taac.train
+    monkeypatch.setattr(
+        taac, "train", lambda *args, **named: of_taac(*args, **{**small, **named, "hidden_layers": (16, 16)}), raising=False
+    )
+    namespace: dict = {}
+    found = blocks(page)
+    assert found
+    for block in found:
+        small_block = re.sub(r"20_000", "330", re.sub(r"15_000", "315", block))
+        exec(compile(small_block, page, "exec"), namespace)

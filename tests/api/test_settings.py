@@ -1,0 +1,87 @@
+"""Python values as the text of settings: what is kept, what becomes a reference, and what no file could repeat."""
+
+from __future__ import annotations
+
+import gin
+import numpy as np
+import pytest
+import torch
+
+from taac import configuration
+from taac.api.session import in_python
+from taac.api.settings import asked, written
+from taac.configuration import gin_state
+from taac.environments.wrappers import SuccessEndsEpisode
+from taac.errors import TaacError
+
+
+@gin.configurable(module="tests.api")
+def of_a_module():
+    """Something of the user's own."""
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [
+        (1e-8, "1e-08"), (20_000, "20000"), (True, "True"), (None, "None"), ("auto", "'auto'"), ("1e-3", "'1e-3'"),
+        ("SAC, 20 trials", "'SAC, 20 trials'"), ((128, 128), "(128, 128)"), ([64], "(64,)"), ((), "()"),
+        (np.float32(0.5), "0.5"), (np.int64(3), "3"), (np.array([1, 2]), "(1, 2)"), ({"a": (2, None)}, "{'a': (2, None)}"),
+        ("@LinearTrajectory()", "@LinearTrajectory()"), (("@ICM", "@RND"), "(@ICM, @RND)"), ("%gamma", "%gamma"),
+        (torch.nn.ELU, "@torch.nn.ELU"), ((SuccessEndsEpisode,), "(@taac.environments.wrappers.SuccessEndsEpisode,)"),
+    ],
+)  # fmt: skip
+def test_values(value, text):
+    assert written({"x": value}) == ((f"x={text}",), ())
+
+
+def test_what_a_module_defines_is_imported():
+    assert written({"x": of_a_module}) == (("x=@tests.api.of_a_module",), (f"import {__name__}",))
+
+
+def test_a_value_means_in_a_run_what_it_is():
+    """Through gin and back: numbers, text that looks like numbers, references."""
+    found = asked(
+        "Pendulum-v1", "taac", 2e4, 7, (), {"learning_rate": np.float64(2e-3), "hidden_layers": [8, 8]},
+        {"TaacAlgorithm.trajectory": "@QuadraticTrajectory()", "create_experiment.tuning": "1e3", "ReplayBuffer.length": 1e3},
+    ).load()  # fmt: skip
+    assert found.bound("Trainer.num_env_steps") == 20_000 and found.macros["learning_rate"] == 2e-3
+    assert found.bound("create_experiment.tuning") == "1e3" and found.bound("ReplayBuffer.length") == 1000
+    assert found.bound("create_experiment.seed") == 7 and found.macros["hidden_layers"] == (8, 8)
+    assert configuration.Config is type(found)
+
+
+@pytest.mark.parametrize(
+    "value, message",
+    [
+        (object(), r"x = <object.*cannot be kept in config.gin.*'@ItsClass\(\)'"),
+        (float("inf"), "x = inf cannot be kept"),
+        (lambda trainer: None, "decorate it with @gin.configurable in a module of your own"),
+        ({"a": object()}, "x = <object"),
+    ],
+)
+def test_what_no_file_could_repeat_is_refused(value, message):
+    with pytest.raises(TaacError, match=message):
+        written({"x": value})
+
+
+def test_what_a_notebook_defines_is_refused():
+    gin_state.clear()  # which unlocks gin
+    namespace = {"__name__": "__main__"}
+    exec("import gin\n@gin.configurable(module='notebook')\ndef of_a_notebook(): pass", namespace)
+    with pytest.raises(TaacError, match="put it in a module of its own"):
+        written({"x": namespace["of_a_notebook"]})
+
+
+@pytest.mark.parametrize(
+    "command, python",
+    [
+        ("--set gamma=2: wrong", "gamma=2: wrong"),
+        ("--set: gamma = 'x' has", "settings: gamma = 'x' has"),
+        ("give --task, or a --gin_file of gin/tasks", "give environment, or a gin_files of gin/tasks"),
+        ("leave out --best to use", "leave out best=True to use"),
+        ("--root_dir runs/a is a file", "root_dir runs/a is a file"),
+        ("a - b -- c ---d x--y", "a - b -- c ---d x--y"),
+    ],
+)
+def test_messages_name_arguments(command, python):
+    assert in_python(command) == python

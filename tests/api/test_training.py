@@ -1,0 +1,198 @@
+"""`taac.train`: the run of the command, without gin, that can be stopped, resumed and ended early."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import gin
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+import taac
+from taac import configuration
+from taac.api import training
+from taac.configuration import Asked, gin_state
+from taac.errors import Interrupted, TaacError
+from taac.runs.run_folder import RunFolder
+from taac.training import conduct, experiment
+from taac.training.interruption import Interruption
+from taac.training.progress_bar import ProgressBar
+from tests.api.small import SMALL
+
+
+def train(root_dir, environment="Pendulum-v1", method="taac", **more):
+    return taac.train(environment, method, root_dir=root_dir, **{**SMALL, "seed": 3, **more})
+
+
+def state_of(run):
+    return RunFolder(run.root_dir).checkpoints.newest().part("agent")
+
+
+def assert_same_agent(first, second):
+    first, second = state_of(first), state_of(second)
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        assert torch.equal(value, second[name]), name
+
+
+def test_importing_is_light_and_works_where_gin_is_locked():
+    code = "import sys, taac; assert not {'torch', 'gin', 'numpy', 'gymnasium'} & set(sys.modules); import gin; gin.finalize()\n"
+    code += "try: taac.train('Pendulum-v1', 'tac')\nexcept taac.TaacError as error: assert 'taac' in str(error)\nelse: assert 0\n"
+    code += "assert gin.config_is_locked()"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert set(taac.__all__) <= set(dir(taac)) and all(hasattr(taac, name) for name in taac.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'tran'"):
+        taac.tran  # noqa: B018
+
+
+def test_a_run_is_that_of_the_command_bit_for_bit(trained, tmp_path):
+    named = {name: value for name, value in SMALL.items() if name not in ("progress", "num_env_steps")}
+    texts = tuple(f"{name}={value}" for name, value in named.items())
+    loaded = Asked("Pendulum-v1", "taac", settings=texts, num_env_steps="330", seed=3).load()
+    trainer = configuration.build(experiment.create_experiment)
+    conduct.conduct(trainer, loaded, RunFolder(tmp_path / "command"), ProgressBar, tell=lambda _: None)
+    trainer.close()
+    command = taac.Run(tmp_path / "command")
+    assert_same_agent(trained, command)
+    assert trained.config == command.config
+    assert [trained.curve[name].tolist() for name in ("env_steps", "return_mean")] == [
+        command.curve[name].tolist() for name in ("env_steps", "return_mean")
+    ]
+
+
+def test_the_caller_keeps_gin_random_numbers_and_threads(tmp_path, trained):
+    gin_state.clear()
+    gin.parse_config("hidden_layers = (7, 7)\nLearner.epsilon = %hidden_layers")
+    gin.finalize()
+    torch.manual_seed(5)
+    np.random.seed(5)
+    before = (gin.config_str(), torch.get_rng_state().tolist(), np.random.get_state()[1].tolist())
+    torch.set_num_threads(2)
+    try:
+        run = train(tmp_path / "run", num_env_steps=301)
+        taac.load(run.root_dir)
+        run.evaluate(1)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+    assert (gin.config_str(), torch.get_rng_state().tolist(), np.random.get_state()[1].tolist()) == before
+    assert gin.config_is_locked() and "hidden_layers = (16, 16)" in run.config
+
+
+def test_a_refused_call_leaves_no_binding_either():
+    gin_state.clear()
+    with pytest.raises(TaacError, match=r"gamma = 'x' has the wrong type"):
+        train("nowhere", gamma="x")
+    assert gin.config_str() == "" and not gin.config_is_locked()
+
+
+def test_a_finished_run_is_returned_untrained(trained, capsys):
+    before = (trained.root_dir / "run.json").read_bytes()
+    again = taac.train("Pendulum-v1", "taac", root_dir=trained.root_dir, seed=3, **SMALL)
+    assert repr(again) == repr(trained) and "finished" in repr(again)
+    assert (trained.root_dir / "run.json").read_bytes() == before
+    assert "already holds this run, finished" in capsys.readouterr().err
+
+
+def interrupt_at(env_steps, times=1):
+    def callback(trainer):
+        if env_steps <= trainer.env_steps < env_steps + times:
+            signal.raise_signal(signal.SIGINT)
+
+    return callback
+
+
+def test_ctrl_c_in_a_notebook_returns_a_run_that_the_same_call_resumes(tmp_path, trained, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    run = train(tmp_path / "run", on_iteration=interrupt_at(315))
+    assert run.status == "interrupted" and run.agent.env_steps == 315
+    assert "the same call continues to the same end" in capsys.readouterr().err
+    assert run.evaluate(1).summary.episodes == 1
+    again = train(tmp_path / "run")
+    assert again.status == "finished" and again.about["callbacks"] is None
+    assert_same_agent(again, trained)
+
+
+def test_ctrl_c_ends_a_script_and_other_signals_say_interrupted(tmp_path, monkeypatch):
+    monkeypatch.delattr(sys, "ps1", raising=False)
+    monkeypatch.setattr(training, "_interactive", lambda: False)
+    with pytest.raises(KeyboardInterrupt, match="the same call continues"):
+        train(tmp_path / "run", on_iteration=interrupt_at(305))
+    with pytest.raises(Interrupted, match="SIGTERM"):
+        train(tmp_path / "run", on_iteration=lambda trainer: signal.raise_signal(signal.SIGTERM))
+    assert taac.Run(tmp_path / "run").agent.env_steps == 306
+
+
+def test_a_second_ctrl_c_stops_at_once_and_ends_no_kernel(tmp_path, monkeypatch):
+    monkeypatch.setattr(Interruption, "SAME", -1.0)
+    with pytest.raises(KeyboardInterrupt, match="stopped at once"):
+        train(tmp_path / "run", on_iteration=[interrupt_at(312), interrupt_at(312)])
+    assert taac.Run(tmp_path / "run").agent.env_steps == 310  # the last checkpoint
+
+
+def test_callbacks_are_called_and_named(tmp_path):
+    calls = []
+
+    def note(name):
+        return lambda trainer: calls.append((name, trainer.env_steps))
+
+    run = train(
+        tmp_path / "run", on_iteration=note("iteration"), on_evaluation=[note("evaluation")], on_checkpoint=note("checkpoint")
+    )
+    assert [c for c in calls if c[0] != "iteration"] == [
+        ("evaluation", 0), ("checkpoint", 310), ("evaluation", 320), ("evaluation", 330), ("checkpoint", 330),
+    ]  # fmt: skip
+    assert sorted({c[1] for c in calls if c[0] == "iteration"}) == list(range(1, 331))  # a reset is an iteration, too
+    assert [text.partition(":")[0] for text in run.about["callbacks"]] == ["on_iteration", "on_evaluation", "on_checkpoint"]
+
+
+def test_a_callback_that_returns_true_ends_the_run_early(tmp_path, trained):
+    run = train(tmp_path / "run", on_iteration=lambda trainer: np.bool_(trainer.env_steps >= 305))
+    assert run.status == "finished" and run.curve["env_steps"].tolist() == [0, 305]  # with an evaluation
+    assert run.agent.env_steps == 305  # and a checkpoint
+    assert run.stopped.startswith("on_iteration: ") and run.stopped.endswith("returned True (at 305 environment steps)")
+    assert trained.stopped is None and run.about["env_steps"] == 305
+    longer = train(tmp_path / "run", num_env_steps=340, extend=True)
+    assert longer.stopped is None and longer.agent.env_steps == 340
+
+
+def test_a_run_that_an_evaluation_ends_is_not_evaluated_twice(tmp_path):
+    run = train(tmp_path / "run", on_evaluation=taac.StopWhen(return_at_least=-1e9))
+    assert run.curve["env_steps"].tolist() == [0, 320] and "the return reached -1e+09" in run.stopped
+    assert run.about["callbacks"] == ["on_evaluation: StopWhen(return_at_least=-1000000000.0, evaluations=1)"]
+
+
+def test_checkpoints_keep_the_state_of_callbacks(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    first = taac.StopWhen(no_improvement=100)
+    train(tmp_path / "run", on_evaluation=first, on_iteration=interrupt_at(325))
+    second = taac.StopWhen(no_improvement=100)
+    train(tmp_path / "run", on_evaluation=second, on_iteration=lambda trainer: True)
+    assert first._best is not None and second.state_dict()["best"] >= first._best
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ({"on_evaluation": taac.StopWhen}, "on_evaluation must be a function of the trainer"),
+        ({"on_iteration": "f"}, "on_iteration must be a function"),
+        ({"learning_rat": 1}, r"learning_rat=1: there is no macro and no parameter named 'learning_rat'; did you"),
+        ({"method": None}, "method is missing beside environment Pendulum-v1"),
+        ({"method": "tac"}, "method tac: there is no method 'tac'; did you mean 'taac'"),
+        ({"settings": {"Learner.epsilon": "small"}}, "settings: Learner.epsilon = 'small' has the wrong type"),
+        ({"settings": {"TaacAlgorithm.trajectory": object()}}, "cannot be kept in config.gin"),
+        ({"settings": {"gamma": float("nan")}}, "cannot be kept in config.gin"),
+        ({"environment": 3}, "an environment must be an id"),
+        ({"environment": gymnasium.make_vec("Pendulum-v1", 2)}, "for several copies, set num_envs"),
+        ({"environment": None, "method": None, "gin_files": "experiments/smoke.gin", "root_dir": None}, "root_dir is missing"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_refused_before_any_work(tmp_path, given, message):
+    arguments = {"root_dir": tmp_path / "run", "environment": "Pendulum-v1", "method": "taac", **given}
+    with pytest.raises(TaacError, match=message):
+        taac.train(**arguments)
+    assert not (tmp_path / "run").exists()
