@@ -35,8 +35,9 @@ class Agent(nn.Module):
         role: "learn" does everything; "collect" explores and plays, and updates the statistics of observations; "act" only
             plays. The latter two keep only the networks that acting needs. The others are removed from `algorithm` itself.
         compile: whether to compile an update's loss and gradients into one program, and acting in rollouts into another. Each
-            is compiled at its first call, which takes about 10 seconds, or less if it was compiled before. Random numbers
-            stay the same; sums are rounded differently.
+            is compiled at its first call, which takes about 15 seconds, or 2 if it was compiled before. Random numbers stay
+            the same; sums are rounded differently. "auto" leaves the choice to `compile_programs`, which a trainer calls where
+            it pays.
         agents: folds the frames of several agents that share the policy into frames of one agent, which the normalisers and
             the algorithm see; None: there is one agent.
 
@@ -52,7 +53,7 @@ class Agent(nn.Module):
         reward_normalizer: RewardNormalizer | None = None,
         role: Role = "learn",
         reward_signals: Sequence[RewardSignal] = (),
-        compile: bool = False,
+        compile: bool | Literal["auto"] = False,
         agents: AgentBatch | None = None,
     ):
         super().__init__()
@@ -76,12 +77,24 @@ class Agent(nn.Module):
         if agents is not None and agents.masked:
             _check_masked(algorithm, reward_signals)
         self.device = next(algorithm.parameters()).device
-        self.compiled = compile and role != "act"
-        if self.compiled:
+        self.may_compile = compile == "auto" and role != "act"
+        if compile is True and role != "act":
             check_compiler()
-        self._rollout_step = (
-            CompiledFunction(algorithm.rollout_step, algorithm) if self.compiled else algorithm.rollout_step
+            self.compile_programs()
+        else:
+            self.run_uncompiled()
+
+    def compile_programs(self) -> None:
+        """Compiles acting in rollouts and, by a learner made or told afterwards, updates."""
+        self.compiled = True
+        self._rollout_step: Policy = CompiledFunction(
+            self.algorithm.rollout_step, self.algorithm, optional=self.may_compile
         )
+
+    def run_uncompiled(self) -> None:
+        """Undoes `compile_programs`."""
+        self.compiled = False
+        self._rollout_step = self.algorithm.rollout_step
 
     def _seen(self, time_step: TimeStep) -> TimeStep:
         if self.observation_normalizer is None:

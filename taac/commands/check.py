@@ -125,6 +125,7 @@ def _numbers(trainer: Trainer, loaded: Config, memory: list) -> None:
         f"  {most}{updates} updates in all, {updates / trainer.num_env_steps:.4g} a step of the whole run; "
         f"{ratio * trainer.batch_size * trainer.segment_length:g} frames are replayed for each that is collected"
     )
+    print(f"programs: {trainer.compilation}; products of matrices: {trainer.learner.products}")
     print(f"memory: {readable_bytes(sum(share.bytes for share in memory))}, and temporary memory of a gradient step")
     for share in memory:
         print(f"  {readable_bytes(share.bytes):>9}  {share.what}")

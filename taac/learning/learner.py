@@ -22,7 +22,7 @@ from taac.learning.growth import GrowthWatch
 from taac.learning.guard import GradientStep, Guard, sum_of_all
 from taac.learning.optimizers import decay_weights, load_state, skips_on_device, take_step
 from taac.learning.side_losses import SideLosses
-from taac.machine.compiled import CompiledFunction
+from taac.machine.compiled import CompiledFunction, find_compiler
 from taac.machine.products import Products, available, parts, resolve, using
 from taac.ops.schedules import Schedule, at_start, bounds, follow
 from taac.replay import Replay
@@ -100,6 +100,7 @@ class Learner:
         if cloning is not None:
             cloning.check(agent.algorithm)
         self.agent, self.importance_weights = agent, importance_weights
+        self._asked_products = products
         self._use_products(resolve(products, agent.device, agent.compiled))
         own = {
             "actor": actor_learning_rate,
@@ -274,7 +275,8 @@ class Learner:
             "optimizer": self.optimizer.state_dict(),
             "growth": self.growth.state_dict(),
             "means": self.means.state_dict(),
-            "products": self.products,  # the choice that "auto" made
+            "products": self.products,  # the choice that "auto" made, as below
+            "compiled": self.agent.compiled,
             "num_updates": self.num_updates,
             "losses": {tag: v.detach() if isinstance(v, torch.Tensor) else float(v) for tag, v in self.losses.items()},
             "demonstrations": None if self.demonstrations is None else self.demonstrations.digest,
@@ -291,22 +293,37 @@ class Learner:
         load_state(self.optimizer, state["optimizer"])
         self.growth.load_state_dict(state["growth"])
         self.means.load_state_dict(state["means"], self.agent.device)
-        self.keep_products(state["products"])
+        self.keep(state.get("compiled"), state["products"])
         self.num_updates = int(state["num_updates"])
         self.losses = dict(state["losses"])
 
-    def keep_products(self, products: str | None) -> None:
-        """Uses the matrix products that a run began with, whatever "auto" would choose now, because others round differently.
+    def compile_programs(self) -> None:
+        """Compiles updates and acting from now on; see `Agent.compile_programs`."""
+        self.agent.compile_programs()
+        self._use_products(resolve(self._asked_products, self.agent.device, compiled=True))
 
-        Does nothing if this machine does not have them.
+    def keep(self, compiled: bool | None, products: str | None) -> None:
+        """Computes as a run began to, whatever "auto" would choose now, because other programs and products round differently.
+
+        Args:
+            compiled: whether updates were compiled; None: unknown.
+            products: the matrix products; None: unknown. Those that this machine does not have are replaced.
         """
+        if self.agent.may_compile and compiled is not None and compiled != self.agent.compiled:
+            if compiled and find_compiler() is not None:
+                self.agent.compile_programs()
+            elif not compiled:
+                self.agent.run_uncompiled()
+            self._use_products(self.products)
         if products is not None and available(products, self.agent.device, self.agent.compiled):
             self._use_products(products)
 
     def _use_products(self, products: str) -> None:
         self.products = products
         self._loss_and_gradients: Callable[..., Differentiated] = (
-            CompiledFunction(self._differentiate, self.agent, parts(products, self.agent.device))
+            CompiledFunction(
+                self._differentiate, self.agent, parts(products, self.agent.device), optional=self.agent.may_compile
+            )
             if self.agent.compiled
             else self._differentiate
         )

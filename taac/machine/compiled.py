@@ -8,6 +8,11 @@ between operations.
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
+import sysconfig
+import types
 import warnings
 from collections.abc import Callable
 from typing import Any, Literal
@@ -22,6 +27,7 @@ from taac.machine import amx
 from taac.machine.processes import interruptions_held
 
 _aten = torch.ops.aten
+MOST_RETRACES = 8
 ADVICE = "Bind create_agent.compile = False to run without compilation"
 
 
@@ -34,12 +40,14 @@ class CompiledFunction:
         fn: maps nests of tensors to a nest of tensors (or None) without gradients. Python values that it reads are fixed
             at their values when it was traced.
         module: the module whose parameters and buffers `fn` reads. They may change between calls, but only in place. `fn`
-            may change buffers.
+            may change buffers. If one of its Python attributes has changed, `fn` is traced and compiled again.
         parts: number of bfloat16 parts of each float32 factor in matrix products, see `amx`. None uses torch's products.
         compiler: "inductor", torch's compiler, or "none", which runs the traced graph without compiling it.
+        optional: warns and calls `fn` itself where compiling fails.
 
     Raises:
-        TaacError: raised by a call, if `fn` depends on the values of tensors or cannot be compiled.
+        TaacError: raised by a call, unless `optional`: `fn` depends on the values of tensors, cannot be compiled, or is
+            traced again and again.
     """
 
     def __init__(
@@ -48,21 +56,48 @@ class CompiledFunction:
         module: torch.nn.Module,
         parts: int | None = None,
         compiler: Literal["inductor", "none"] = "inductor",
+        optional: bool = False,
     ):
-        self._fn, self._module, self._compiler = fn, module, compiler
+        self._fn, self._module, self._compiler, self._optional = fn, module, compiler, optional
         self._parts = parts
         self._programs: dict[Any, tuple[Callable[..., list[Any]], Nest]] = {}
+        self._attributes = Attributes(module)
+        self.retraced = 0  # how often an attribute had changed
+        self._failed = False
 
     def __call__(self, *args: Nest) -> Nest:
-        leaves = nest.flatten(args)
-        key = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
-        cached = self._programs.get(key)
-        if cached is None:
-            return self._first_call(key, args, leaves)
-        program, structure = cached
+        if self._failed:
+            return self._fn(*args)
+        try:
+            if (changed := self._attributes.changed()) is not None:
+                self._forget(changed)
+            leaves = nest.flatten(args)
+            key = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+            if key not in self._programs:
+                return self._first_call(key, args, leaves)
+        except TaacError as error:
+            if not self._optional:
+                raise
+            self._failed = True
+            warnings.warn(f"not compiled, which is slower: {error}", stacklevel=2)
+            return self._fn(*args)
+        program, structure = self._programs[key]
         with torch.no_grad():
             results = iter(program(*leaves))
         return nest.map_structure(lambda _: next(results), structure)
+
+    def _forget(self, changed: str) -> None:
+        """Drops the programs, because an attribute that they may have read has changed."""
+        self._attributes = Attributes(self._module)
+        if not self._programs:
+            return
+        self._programs.clear()
+        self.retraced += 1
+        if self.retraced > MOST_RETRACES:
+            raise TaacError(
+                f"{changed} has changed {self.retraced} times, and {_name(self._fn)} is compiled for one value of it. {ADVICE}, "
+                "or bind a schedule"
+            )
 
     def _first_call(self, key: Any, args: tuple[Nest, ...], leaves: list[torch.Tensor]) -> Nest:
         structure: Nest = None
@@ -78,8 +113,9 @@ class CompiledFunction:
             graph = make_fx(flat, decompositions, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
         except Exception as error:
             raise TaacError(f"{_name(self._fn)} cannot be traced as a whole: {_first_line(error)}. {ADVICE}") from error
-        for buffer, before in buffers:
-            buffer.copy_(before)
+        finally:
+            for buffer, before in buffers:
+                buffer.copy_(before)
         structure = nest.map_structure(lambda _: None, structure)
         try:
             options = {} if self._parts is None else amx.compiler_options()
@@ -90,6 +126,45 @@ class CompiledFunction:
             raise TaacError(f"{_name(self._fn)} could not be compiled: {_first_line(error)}. {ADVICE}") from error
         self._programs[key] = program, structure
         return nest.pack_like(structure, results)
+
+
+class Attributes:
+    """The numbers, strings and objects that are attributes of a module, its submodules, or objects that they hold.
+
+    Tensors are left out, because a compiled program reads them at every call; so are lists, dictionaries and functions.
+    """
+
+    def __init__(self, module: torch.nn.Module):
+        self._held: list[tuple[dict[str, Any], str, Any, str]] = []
+        seen: set[int] = set()
+        for part in module.modules():
+            self._add(part, seen)
+
+    def _add(self, owner: Any, seen: set[int]) -> None:
+        if id(owner) in seen:
+            return
+        seen.add(id(owner))
+        for key, value in owner.__dict__.items():
+            if key in _OF_MODULES or isinstance(value, _LEFT_OUT):
+                continue
+            if value is None or isinstance(value, _SCALARS):
+                self._held.append((owner.__dict__, key, value, f"{type(owner).__name__}.{key}"))
+            elif hasattr(value, "__dict__"):
+                self._held.append((owner.__dict__, key, value, f"{type(owner).__name__}.{key}"))
+                self._add(value, seen)
+
+    def changed(self) -> str | None:
+        """Returns the name of an attribute that has another value; None if all have the same."""
+        for attributes, key, before, name in self._held:
+            now = attributes.get(key)
+            if now is not before and now != before and (before is not None or isinstance(now, _SCALARS)):
+                return name
+        return None
+
+
+_SCALARS = (bool, int, float, str)
+_LEFT_OUT = (torch.Tensor, torch.nn.Module, CompiledFunction, type, types.FunctionType, types.MethodType, types.ModuleType)
+_OF_MODULES = {*torch.nn.Module().__dict__} - {"training"}
 
 
 def _compiled(graph: Any, leaves: list[torch.Tensor], more_options: dict[str, Any]) -> Callable[..., list[Any]]:
@@ -107,6 +182,12 @@ def _compiled(graph: Any, leaves: list[torch.Tensor], more_options: dict[str, An
     # Remove the wrapper that keeps torch.compile from compiling the program again, as nothing here would.
     wrapped = getattr(program, "_torchdynamo_disable", False)
     return getattr(program, "_torchdynamo_orig_callable", program) if wrapped else program
+
+
+def find_compiler() -> str | None:
+    """Returns the path of a C++ compiler that torch would use, if Python's headers are there too. Compiles nothing."""
+    found = shutil.which(os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++"))
+    return found if os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")) else None
 
 
 def check_compiler() -> None:

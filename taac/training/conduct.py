@@ -14,6 +14,7 @@ from taac.configuration.reading import needs_trust
 from taac.errors import DivergedError, Interrupted, TaacError
 from taac.runs import durable, extension, files, layout, own
 from taac.runs.run_folder import RunFolder, now
+from taac.training.compilation import NO_COMPILER
 from taac.training.interruption import Interruption
 from taac.training.reporting import Progress
 from taac.training.trainer import Trainer
@@ -80,10 +81,13 @@ def conduct(
             tell(f"resuming {folder.path} at {trainer.env_steps} environment steps")
         else:
             if status == "unfinished":  # killed before its first checkpoint; "auto" might choose differently now
-                trainer.learner.keep_products(folder.read_run().get("products"))
+                begun = folder.read_run()
+                trainer.learner.keep(begun.get("compiled"), begun.get("products"))
             _begin(trainer, loaded, folder, operative, about or {})
             for line in trainer.agent.algorithm.describe():
                 tell(line)
+            if trainer.compilation == NO_COMPILER:
+                tell(f"note: {NO_COMPILER}")
         with interruption() as stop:
             _train(trainer, folder, stop, hyper_parameters(trainer, folder, loaded), bar)
         updates, stopped = trainer.learner.num_updates, None
@@ -100,6 +104,7 @@ def _begin(trainer: Trainer, loaded: Config, folder: RunFolder, operative: str, 
         "environment": trainer.environment.name,
         "device": str(trainer.agent.device),
         "products": trainer.learner.products,
+        "compiled": trainer.agent.compiled,
         "load_from": trainer.begin(),
         **_seal(folder, loaded, operative),
         **more,
@@ -109,7 +114,10 @@ def _begin(trainer: Trainer, loaded: Config, folder: RunFolder, operative: str, 
 
 def _extend(trainer: Trainer, folder: RunFolder, operative: str, tell: Callable[[str], None]) -> None:
     extension.refuse_ratio(operative)
+    decided = trainer.agent.compiled
     trainer.resume(folder)
+    if decided != trainer.agent.compiled:
+        tell("note: the shorter run was not compiled, so this one goes on uncompiled and is rounded differently from a new one")
     folder.extend(operative, trainer.env_steps)
     for name in extension.following_length(operative):
         tell(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import gin
 import numpy as np
@@ -43,7 +43,7 @@ def create_agent(
     reward_clip: float | None = None,
     reward_signals: Sequence[Callable[..., RewardSignal]] = (),
     task_strength: float | Schedule | Sequence[float | Schedule] = 1.0,
-    compile: bool = False,
+    compile: bool | Literal["auto"] = "auto",
     shared_policy: bool | None = None,
     role: Role = "learn",
 ) -> Agent:
@@ -62,7 +62,8 @@ def create_agent(
             The algorithm then learns a vector reward, the task's and theirs, with their strengths as `reward_weights`.
         task_strength: weight of the task's reward beside the signals, or the weights of its parts if it is a vector. Each is a
             number, or a schedule of it. A part with weight 0 is not learnt.
-        compile: compiles updates and the acting of rollouts, which needs a C++ compiler; see `Agent`.
+        compile: compiles updates and the acting of rollouts, which needs a C++ compiler; see `Agent`. "auto" does so in runs of
+            20,000 updates or more, if there is a compiler; see `training.compilation`.
         shared_policy: True: the first dimension of action and observation counts agents that share the policy; see
             `AgentBatch`. False: there is one agent, and the entries of a MultiDiscrete action are its branches; see
             `DiscreteSacAlgorithm`. None: like False, but MultiDiscrete actions are refused because they can mean either.

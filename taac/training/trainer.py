@@ -24,6 +24,7 @@ from taac.runs.layout import EpisodeSummary
 from taac.runs.run_folder import RunFolder
 from taac.training.attributes import Attribute, Attributes
 from taac.training.checks import check_batches, check_segments
+from taac.training.compilation import compile_if_it_pays
 from taac.training.hooks import Hooks
 from taac.training.intervals import Intervals
 from taac.training.loggers import Logger, Loggers
@@ -83,6 +84,7 @@ class Trainer:
         load_from: parts of other runs that a new run starts from; see `warm_start`.
         loaded: the parts that `begin` loaded; None before.
         stopped: why the run stops early; None if it does not.
+        compilation: whether updates are compiled and why, as a sentence.
         attributes: numbers that can be read and set during training; see `Attributes`.
 
     Raises:
@@ -128,6 +130,7 @@ class Trainer:
             updates_per_env_step, update_clock,
         )  # fmt: skip
         check_segments(segment_length, initial_collect_steps, environment, learner.agent, replay_buffer)
+        self.compilation = compile_if_it_pays(learner, self.update_ratio.updates_due(num_env_steps), batch_size)
         check_batches(batch_size, learner.agent, replay_buffer, monitor)
         self.environment, self.evaluation_environment = environment, evaluation_environment
         self.learner, self.agent, self.replay_buffer = learner, learner.agent, replay_buffer

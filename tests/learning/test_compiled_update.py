@@ -25,7 +25,7 @@ def traced_only(monkeypatch):
     """What was traced is run as it is: all but the compiler, in seconds instead of minutes."""
     monkeypatch.setattr(agent_module, "check_compiler", lambda: None)
     for module in (agent_module, learner_module):
-        monkeypatch.setattr(module, "CompiledFunction", lambda *args: CompiledFunction(*args, compiler="none"))
+        monkeypatch.setattr(module, "CompiledFunction", lambda *args, **more: CompiledFunction(*args, compiler="none", **more))
 
 
 def updated(method, *params, updates=6):
@@ -58,7 +58,7 @@ def assert_close(found, expected, **tolerance):
 def test_every_method(method, traced_only):
     compiled = updated(method, COMPILE)
     for function in (compiled[0].learner._loss_and_gradients, compiled[0].agent._rollout_step):
-        assert isinstance(function, CompiledFunction) and len(function._programs) == 1
+        assert isinstance(function, CompiledFunction) and len(function._programs) == 1 and function.retraced == 0
     assert_close(compiled, updated(method), rtol=1e-4, atol=1e-5)
 
 
@@ -154,7 +154,7 @@ def test_with_six_products_of_parts(method, traced_only):
 def test_resumed_with_other_products_the_program_is_another(products, traced_only):
     trainer, _ = updated("sac", COMPILE, "Learner.products = 'plain'", updates=1)
     before = trainer.learner._loss_and_gradients
-    trainer.learner.keep_products(products)
+    trainer.learner.keep(None, products)
     after = trainer.learner._loss_and_gradients
     assert trainer.learner.products == products and after is not before
     sampled = trainer.agent.prepare(trainer.replay_buffer.sample(trainer.batch_size, trainer.segment_length))

@@ -164,11 +164,11 @@ def test_a_resumed_run_keeps_its_product(monkeypatch):
     """What "auto" meant when the run began: measured again, it might be the other, which rounds differently."""
     tested, other = trainer("Learner.products = 'plain'"), trainer("Learner.products = 'bfloat16'")
     kept = tested.learner.state_dict()["products"]
-    other.learner.keep_products(kept)
+    other.learner.keep(None, kept)
     assert other.learner.products == kept == "plain"
     monkeypatch.setattr(learner_module, "available", lambda kind, device, compiled: False)
     third = trainer("Learner.products = 'bfloat16'")
-    third.learner.keep_products(kept)
+    third.learner.keep(None, kept)
     assert third.learner.products == "bfloat16", "a machine that has it not goes on with its own"
     for made in (tested, other, third):
         made.close()

@@ -193,9 +193,9 @@ def test_a_run_begun_again_keeps_its_matrix_products():
     """Which are measured for "auto", and may be measured otherwise the second time."""
     trainer = build()
     for kept in ("plain", "onednn"):
-        trainer.learner.keep_products(kept)
+        trainer.learner.keep(None, kept)
         assert trainer.learner.products in (kept, "plain")  # oneDNN is not everywhere
-    trainer.learner.keep_products(None)
+    trainer.learner.keep(None, None)
     trainer.close()
 
 

@@ -1,0 +1,154 @@
+"""`create_agent.compile = "auto"`: what is decided, that a run keeps to it, and what happens where compiling fails."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from taac.errors import TaacError
+from taac.learning import learner as learner_module
+from taac.machine.compiled import CompiledFunction
+from taac.training import compilation
+from tests.algorithms.test_own_encoders import LinearEncoder  # noqa: F401, gin's by its import
+from tests.learning.test_compiled_update import traced_only  # noqa: F401
+from tests.training.runs import assert_same_parameters, build, rows, run
+
+LONG = "num_env_steps = 20300"  # 20,000 updates, as the first 300 steps earn none
+
+
+@pytest.fixture
+def compiler(monkeypatch, traced_only):  # noqa: F811
+    """A machine with a compiler, whatever this one has."""
+    for module in (compilation, learner_module):
+        monkeypatch.setattr(module, "find_compiler", lambda: "/usr/bin/g++")
+
+
+def decided(*params):
+    trainer = build(*params)
+    trainer.close()
+    held = isinstance(trainer.agent._rollout_step, CompiledFunction)
+    assert held == isinstance(trainer.learner._loss_and_gradients, CompiledFunction) == trainer.agent.compiled
+    return trainer.agent.compiled, trainer.compilation
+
+
+@pytest.mark.parametrize(
+    "params, compiled, why",
+    [
+        ([LONG], True, "pays with 20000 updates"),
+        (["num_env_steps = 20299"], False, "19999 updates are too few"),
+        ([LONG, "create_agent.compile = False"], False, "create_agent.compile = False"),
+        ([LONG, "Trainer.batch_size = @PiecewiseSchedule()", "PiecewiseSchedule.values = (32, 16)",
+          "PiecewiseSchedule.updates = (0, 4)"], False, "each batch size"),
+        ([LONG, "create_agent.algorithm_ctor = @TaacAlgorithm", "ActorCriticAlgorithm.encoder_ctor = @LinearEncoder"],
+         False, "LinearEncoder may read"),
+    ],
+)  # fmt: skip
+def test_the_configuration_decides(params, compiled, why, compiler):
+    found, sentence = decided(*params)
+    assert found == compiled and why in sentence
+
+
+def test_without_a_compiler_a_long_run_is_not_compiled_and_says_what_it_would_gain(monkeypatch):
+    monkeypatch.setattr(compilation, "find_compiler", lambda: None)
+    found, sentence = decided(LONG)
+    assert not found and "no C++ compiler" in sentence and "three quarters" in sentence
+
+
+@pytest.mark.parametrize("began", [True, False])
+def test_a_run_goes_on_as_it_began(began, compiler, monkeypatch, tmp_path):
+    """Compiled, and the compiler gone when it is resumed: it is found again here, so only the decision is another."""
+    monkeypatch.setattr(compilation, "FEWEST_UPDATES", 1 if began else 10**6)
+    whole = run(tmp_path / "whole")
+    assert whole.agent.compiled is began
+    run(tmp_path / "stopped", stop=400)
+    monkeypatch.setattr(compilation, "FEWEST_UPDATES", 10**6 if began else 1)
+    resumed = run(tmp_path / "stopped")
+    assert resumed.agent.compiled is began
+    assert ("not compiled" in resumed.compilation) is began  # what a new run would do
+    assert_same_parameters(whole, resumed)
+    assert rows(tmp_path / "whole") == rows(tmp_path / "stopped")
+
+
+def test_a_compiled_run_goes_on_where_there_is_no_compiler(monkeypatch):
+    trainer = build()
+    monkeypatch.setattr(learner_module, "find_compiler", lambda: None)
+    trainer.learner.keep(True, "plain")
+    assert not trainer.agent.compiled and trainer.learner.products == "plain"
+    trainer.close()
+
+
+def test_what_was_bound_is_not_overridden(compiler):
+    trainer = build("create_agent.compile = False")
+    trainer.learner.keep(True, "plain")
+    assert not trainer.agent.compiled
+    trainer.close()
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale, self.limit, self.held = 2.0, None, Held()
+
+    def forward(self, x):
+        y = x * self.scale + self.held.offset
+        return y if self.limit is None else y.clamp(max=self.limit)
+
+
+class Held:
+    offset = 1.0
+
+    def __init__(self):
+        self.offset = 0.5
+
+
+def program(module, **options):
+    return CompiledFunction(module.forward, module, compiler="none", **options)
+
+
+def test_an_attribute_that_changes_is_read_again():
+    module, x = Scaled(), torch.tensor([3.0])
+    compiled = program(module)
+    assert compiled(x).item() == 6.5 and compiled(x).item() == 6.5 and compiled.retraced == 0
+    module.scale = 3.0
+    assert compiled(x).item() == 9.5 and compiled.retraced == 1
+    module.scale = float("3")  # equal, in another object
+    assert compiled(x).item() == 9.5 and compiled.retraced == 1
+    module.limit = 4.0
+    assert compiled(x).item() == 4.0
+    module.limit, module.held.offset = None, -1.0
+    assert compiled(x).item() == 8.0
+    module.held = Held()
+    assert compiled(x).item() == 9.5
+    module.remembered = [1]  # a list that appears is no value to compute with
+    retraced = compiled.retraced
+    assert compiled(x).item() == 9.5 and compiled.retraced == retraced
+
+
+def test_what_changes_at_every_call_is_refused_or_not_compiled():
+    x = torch.tensor([1.0])
+
+    def count(compiled, module):
+        for _ in range(20):
+            module.scale += 1.0
+            result = compiled(x).item()
+        return result
+
+    module = Scaled()
+    with pytest.raises(TaacError, match=r"Scaled\.scale has changed 9 times.*create_agent.compile = False"):
+        count(program(module), module)
+    module = Scaled()
+    with pytest.warns(UserWarning, match=r"not compiled, which is slower: Scaled\.scale"):
+        assert count(program(module, optional=True), module) == 22.5
+
+
+def test_what_cannot_be_traced_runs_uncompiled_if_it_may():
+    class Branching(torch.nn.Module):
+        def forward(self, x):
+            return x + 1 if x.sum() > 0 else x - 1
+
+    compiled, x = program(Branching(), optional=True), torch.ones(2)
+    with pytest.warns(UserWarning, match="cannot be traced"):
+        assert compiled(x).tolist() == [2.0, 2.0]
+    assert compiled(-x).tolist() == [-2.0, -2.0]  # said once
+    with pytest.raises(TaacError, match="cannot be traced"):
+        program(Branching())(x)
