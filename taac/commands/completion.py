@@ -8,30 +8,16 @@ from __future__ import annotations
 import importlib
 import re
 from pathlib import Path
-from typing import NamedTuple
 
 from absl import flags as absl_flags
 
 from taac.commands import shells
+from taac.commands.shells import Words
 from taac.errors import TaacError
 
 # `Constructor.parameter` of everything that --set takes, one a line. Written by `python -m experiments.docs_tables`, because
 # asking the constructors themselves takes seconds.
 SETTINGS = Path(__file__).with_name("settings.txt")
-FOLDERS = ("root_dir", "output_dir")
-FILES = (
-    "gin_file", "output", "batch", "anchors", "published", "record_file", "record_demonstrations", "film_strip", "timeline",
-)  # fmt: skip
-
-
-class Words(NamedTuple):
-    """What a shell completes."""
-
-    commands: dict[str, str]  # with what they do
-    flags: dict[str, list[str]]  # of each command, in their order, without dashes
-    switches: set[str]  # flags without a value
-    choices: dict[str, list[str]]  # of flags with known values
-    lists: set[str]  # of these, flags that take several, separated by commas
 
 
 def define_flags() -> None:

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from taac.commands.completion import Words
+FOLDERS = ("root_dir", "output_dir")
+FILES = (
+    "gin_file", "output", "batch", "anchors", "published", "record_file", "record_demonstrations", "film_strip", "timeline",
+)  # fmt: skip
+
+
+class Words(NamedTuple):
+    """What a shell completes."""
+
+    commands: dict[str, str]  # with what they do
+    flags: dict[str, list[str]]  # of each command, in their order, without dashes
+    switches: set[str]  # flags without a value
+    choices: dict[str, list[str]]  # of flags with known values
+    lists: set[str]  # of these, flags that take several, separated by commas
+
 
 BASH = r"""# Completes taac in bash. Made by `taac completion bash`.
 _taac() {
@@ -80,8 +93,6 @@ def zsh(words: Words) -> str:
 
 
 def fish(words: Words) -> str:
-    from taac.commands.completion import FILES, FOLDERS
-
     lines = ["# Completes taac in fish. Made by `taac completion fish`.", "complete -c taac -f"]
     for command, about in words.commands.items():
         told = about.replace("\\", "\\\\").replace("'", "\\'")
@@ -105,8 +116,6 @@ SCRIPTS: dict[str, Callable[[Words], str]] = {"bash": bash, "zsh": zsh, "fish": 
 
 
 def _filled(script: str, words: Words, choices: str, flags: str) -> str:
-    from taac.commands.completion import FILES, FOLDERS
-
     every = {name for names in words.flags.values() for name in names}
     valued = every - words.switches - set(words.choices) - {*FILES, *FOLDERS}
     return (

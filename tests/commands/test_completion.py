@@ -100,7 +100,7 @@ def test_the_words_are_those_of_the_commands_and_leave_the_flags_of_this_process
     found = completion.words()
     assert set(flags.FLAGS) == before and list(found.commands) == list(COMMANDS)
     assert {"brand_new", "nobrand_new"} < set(found.flags["train"]) & found.switches
-    assert {*completion.FILES, *completion.FOLDERS} <= {name for names in found.flags.values() for name in names}
+    assert {*shells.FILES, *shells.FOLDERS} <= {name for names in found.flags.values() for name in names}
     settings = found.choices["set"]
     assert set(TASK_MACROS) < set(settings) and "Learner.learning_rate" in settings and "save_best" in settings
     assert "epsilon" not in settings  # of several constructors
