@@ -38,11 +38,11 @@ QUICK := tests/ops tests/networks tests/replay tests/algorithms tests/analysis t
 	tests/environments/test_seeded_episodes.py
 
 quick: lint types
-	$(BIN)/python -m pytest -n $(WORKERS) -q $(QUICK) --ignore=tests/analysis/test_report_of_trained_runs.py \
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q $(QUICK) --ignore=tests/analysis/test_report_of_trained_runs.py \
 		--ignore=tests/analysis/test_report_page.py --ignore=tests/machine/test_compiled.py --ignore=tests/machine/test_amx.py
 
 check: lint types
-	$(BIN)/python -m pytest -n $(WORKERS) -rs
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -rs
 
 test: check
 
