@@ -17,9 +17,11 @@ import pytest
 import taac
 from experiments import docs_methods, docs_tables
 from taac import configuration
+from taac.commands import main as commands
 from taac.configuration import plain_words
 from taac.errors import TaacError
 from taac.networks import encoders
+from taac.training.summaries import PHASES, TAGS
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS, TAAC = ROOT / "docs", ROOT / "taac"
@@ -42,6 +44,12 @@ def names(pages: list[Path]) -> list[str]:
 
 def text_of(page: Path) -> str:
     return page.read_text(encoding="utf-8")
+
+
+def ours(page: Path) -> str:
+    """A page's text without the names of other packages, which stand in the tables of one page, left of ours."""
+    text = text_of(page)
+    return re.sub(r"^\| .* \| ([^|]*) \|$", r"| \1 |", text, flags=re.MULTILINE) if page.name == "migration.md" else text
 
 
 # --- links ------------------------------------------------------------------------------------------------------------
@@ -260,7 +268,7 @@ def unknown_bindings(text: str) -> list[str]:
 
 @pytest.mark.parametrize("page", OF_PRESENT, ids=names(OF_PRESENT))
 def test_every_binding_names_a_parameter(page):
-    assert unknown_bindings(text_of(page)) == []
+    assert unknown_bindings(ours(page)) == []
 
 
 def test_unknown_bindings_are_found():
@@ -306,7 +314,7 @@ MANUAL = [page for page in OF_PRESENT if page.parent.name != "benchmarks" and pa
 
 @pytest.mark.parametrize("page", MANUAL, ids=names(MANUAL))
 def test_every_flag_exists(page):
-    assert unknown_flags(text_of(page)) == []
+    assert unknown_flags(ours(page)) == []
 
 
 def test_unknown_flags_are_found():
@@ -366,7 +374,7 @@ def missing_classes(text: str) -> list[str]:
 
 @pytest.mark.parametrize("page", OF_PRESENT, ids=names(OF_PRESENT))
 def test_every_class_exists(page):
-    assert missing_classes(text_of(page)) == []
+    assert missing_classes(ours(page)) == []
 
 
 def test_missing_classes_are_found():
@@ -441,3 +449,80 @@ def test_the_example_of_using_the_parts_runs():
     assert blocks
     for block in blocks:
         exec(compile(block, "docs", "exec"), {})
+
+
+# --- trouble-shooting ------------------------------------------------------------------------------------------------
+
+
+def flat(node: ast.expr) -> str:
+    """The text of a string in the code, with \0 for what varies."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(flat(part) for part in node.values)
+    if isinstance(node, ast.BinOp):
+        return flat(node.left) + flat(node.right)
+    return "\0"
+
+
+@functools.cache
+def texts_of_the_code() -> list[str]:
+    kinds = (ast.Constant, ast.JoinedStr, ast.BinOp)
+    trees = [ast.parse(text_of(path)) for path in TAAC.rglob("*.py")]
+    return [" ".join(flat(node).split()) for tree in trees for node in ast.walk(tree) if isinstance(node, kinds)]
+
+
+def is_said(message: str) -> bool:
+    """Whether some string of the code is this message; `...` stands for anything."""
+    pattern = ".*".join(re.escape(part) for part in message.strip(".").split("..."))
+    return any(re.search(pattern, text) for text in texts_of_the_code())
+
+
+def messages(text: str) -> list[str]:
+    """The first column of the tables of messages."""
+    return re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
+
+
+def test_messages_are_those_of_the_code():
+    found = messages(text_of(DOCS / "troubleshooting.md"))
+    assert len(found) >= 40 and all(len(message.replace("...", "")) > 12 for message in found)
+    assert [message for message in found if not is_said(message)] == []
+
+
+def test_messages_that_nothing_says_are_found():
+    assert not is_said("--root_dir ... holds a run with no configuration")
+    assert messages("| message | why |\n|---|---|\n| `a ... b` | c |\n") == ["a ... b"]
+
+
+# --- names of other packages -------------------------------------------------------------------------------------------
+
+
+def unknown_here(text: str) -> list[str]:
+    """What stands in backticks in the last column of a table and is no name of this package."""
+    tags = {tag.format(phase=phase) for tag in TAGS if "{phase}" in tag for phase in PHASES} | {*TAGS}
+    rows = re.findall(r"^\| .* \| ([^|]*) \|$", text, re.MULTILINE)
+    named = [name for row in rows for name in INLINE.findall(row)]
+    return [
+        name
+        for name in named
+        if not (
+            name in configuration.TASK_MACROS
+            or name in tags
+            or name in classes()
+            or (ROOT / name).is_file()
+            or (name.startswith("--") and name[2:] in known_flags())
+            or (name.startswith("taac ") and name.split()[1] in commands.COMMANDS)
+            or (name.count(".") == 1 and name.split(".")[1] in (parameters(name.split(".")[0]) or ()))
+        )
+    ]
+
+
+def test_names_of_ours_in_the_tables_of_migration_exist():
+    text = text_of(DOCS / "migration.md")
+    assert len(re.findall(r"^\| `", text, re.MULTILINE)) > 80
+    assert unknown_here(text) == []
+
+
+def test_names_that_are_not_ours_are_found():
+    text = "| a | `gamma`, `gone` |\n| b | `Trainer.gone`, `Trainer.hooks`, `--gone`, `--task`, `taac gone`, `rollout/gone` |\n"
+    assert unknown_here(text) == ["gone", "Trainer.gone", "--gone", "taac gone", "rollout/gone"]
