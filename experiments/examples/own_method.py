@@ -1,0 +1,120 @@
+"""A method of your own: a deterministic policy that explores with normal noise, two critics, and target networks of all.
+
+taac train --task Pendulum-v1 --method experiments/examples/own_method.gin
+
+Source: Lillicrap et al., Continuous control with deep reinforcement learning (DDPG, arXiv:1509.02971), algorithm 1; the minimum
+over two critics as in TD3 (Fujimoto et al., arXiv:1802.09477).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import gin
+import torch
+import torch.nn as nn
+
+from taac import nest
+from taac.algorithms.actor_critic import ActorCriticAlgorithm
+from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
+from taac.networks.layers import Mlp
+from taac.ops import losses
+from taac.specs import TensorSpec, check_unit_box
+
+
+class DdpgTrainInfo(NamedTuple):
+    """Passed from `train_step` to `calc_loss`."""
+
+    actor_loss: torch.Tensor  # [T, B]
+    prediction: torch.Tensor  # [N, T-1, B(, D)], Q of the executed actions
+    value: torch.Tensor  # [T, B(, D)], target values; 0 at frame 0, where they are never read
+
+
+@gin.configurable
+class DdpgAlgorithm(ActorCriticAlgorithm):
+    """DDPG with two critics.
+
+    Encoder, critics, their target copies, TD losses and vector rewards come from `ActorCriticAlgorithm`. What is added here: an
+    actor, its target copy (found by its name, `target_actor`), and the five steps.
+
+    Args:
+        observation_spec, action_spec: of the environment; actions are a vector in [-1, 1].
+        hidden_layers: widths of the actor.
+        noise: standard deviation of what is added to the action while exploring.
+        actor_critic: arguments of `ActorCriticAlgorithm`; bind them there in gin.
+    """
+
+    def __init__(
+        self,
+        observation_spec: Nest,
+        action_spec: TensorSpec,
+        *,
+        hidden_layers: Sequence[int] = (256, 256),
+        noise: float = 0.1,
+        **actor_critic: Any,
+    ):
+        check_unit_box(action_spec, "DdpgAlgorithm")
+        super().__init__(observation_spec, action_spec, action_width=action_spec.numel, **actor_critic)
+        layers = [Mlp(self.actor_feature_size, hidden_layers), nn.Linear(hidden_layers[-1], action_spec.numel), nn.Tanh()]
+        self.actor = nn.Sequential(*layers)
+        self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
+        self.noise = noise
+
+    # Acting. State that runs through time would be passed in and out; this method has none.
+
+    def initial_state(self, batch_size: int) -> Nest:
+        return ()
+
+    @torch.inference_mode()
+    def predict_step(self, time_step: TimeStep, state: Nest, epsilon: float = 0.0) -> AlgStep:
+        return self._execute(time_step, self.actor(self.actor_features(time_step.observation)))
+
+    @torch.inference_mode()
+    def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
+        action = self.actor(self.actor_features(time_step.observation))
+        return self._execute(time_step, (action + self.noise * torch.randn_like(action)).clamp(-1.0, 1.0))
+
+    @torch.inference_mode()
+    def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
+        return self._execute(time_step, torch.empty_like(time_step.prev_action).uniform_(-1.0, 1.0))
+
+    @staticmethod
+    def _execute(time_step: TimeStep, action: torch.Tensor) -> AlgStep:
+        # No state, and nothing to store: replay finds the action in the next frame's prev_action. Every step is a decision.
+        return AlgStep(action, (), (), torch.ones_like(time_step.step_type, dtype=torch.bool))
+
+    # Learning
+
+    def train_step(self, experience: Experience) -> DdpgTrainInfo:
+        time_step = experience.time_step
+        features, seen = self.encode(time_step.observation)  # of the critics, and of the actor
+
+        # Actor: climb dQ/da
+        action = self.actor(seen)
+        q = self.weighted(self.min_over_critics(self.q_values(self.critics, features.detach(), action)))
+        actor_loss = losses.action_gradient_loss(action, self.action_gradient(q, action))
+
+        # V(s') = min_i Q'_i(s', pi'(s'))
+        with torch.no_grad():
+            after = self.target_encoder(nest.index(time_step.observation, slice(1, None)))
+            value = self.min_over_critics(self.q_values(self.target_critics, after, self.target_actor(after)))
+        prediction = self.critics(features[:-1], time_step.prev_action[1:])
+        return DdpgTrainInfo(actor_loss, prediction, self.pad_front(value))
+
+    def calc_loss(self, experience: Experience, info: DdpgTrainInfo) -> LossInfo:
+        every_step = torch.ones_like(experience.time_step.step_type, dtype=torch.bool)
+        target = self.td_loss.returns(experience.time_step, info.value, every_step)
+        critic_loss = self.critic_loss(info.prediction, target)
+        q = self.value_of(self.critics, info.prediction)
+        summaries = {
+            "loss/critic": self.mean_acted(experience, critic_loss[:-1]),
+            "loss/actor": self.mean_acted(experience, info.actor_loss),
+            "ddpg/q": self.mean_acted(experience, self.mean_over_parts(q.mean(0))),
+        }
+        loss = self.masked(experience, info.actor_loss + critic_loss)
+        return LossInfo(loss, summaries, self.segment_error(experience, q, target))
+
+    def summary_tags(self) -> dict[str, str]:
+        return {"ddpg/q": "Q of the executed actions, mean over critics and over frames except LAST"}

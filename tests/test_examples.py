@@ -1,0 +1,108 @@
+"""The worked examples of docs/extending.md, each a file of experiments/examples/ that learns with its own gin file."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from experiments.examples.own_critics import QuantileCritics
+from experiments.examples.own_trajectory import Fading, FadingTrajectory
+from taac import configuration, nest
+from taac.training import experiment
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "experiments" / "examples"
+SMALL = [
+    "create_environment.env_name = 'Pendulum-v1'", "num_env_steps = 200", "initial_collect_steps = 60", "batch_size = 8",
+    "hidden_layers = (16,)", "replay_length = 300",
+]  # fmt: skip
+
+
+def build(name, *params):
+    loaded = configuration.load(["gin/tasks/simple_control.gin", str(EXAMPLES / f"{name}.gin")], [*SMALL, *params])
+    trainer = configuration.build(experiment.create_experiment)
+    loaded.check_used()
+    return trainer
+
+
+@pytest.fixture
+def trained():
+    opened = []
+
+    def make(name, *params, updates=3):
+        opened.append(trainer := build(name, *params))
+        before = {name: p.clone() for name, p in trainer.agent.algorithm.named_parameters()}
+        while trainer.learner.num_updates < updates:
+            trainer.collect()
+            trainer.learn()
+        trainer.moved = {name for name, p in trainer.agent.algorithm.named_parameters() if not torch.equal(p, before[name])}
+        return trainer
+
+    yield make
+    for trainer in opened:
+        trainer.close()
+
+
+def test_every_example_has_a_test():
+    assert {path.stem for path in EXAMPLES.glob("own_*.gin")} == {"own_trajectory", "own_critics", "own_method"}
+
+
+def test_the_trajectory_fades_while_it_goes_on(trained):
+    """By hand: 0.9 * (1, -0.5) = (0.9, -0.45)."""
+    after = FadingTrajectory(0.9).advance(Fading(torch.tensor([1.0, -0.5])))
+    torch.testing.assert_close(after.a, torch.tensor([0.9, -0.45]))
+    trainer = trained("own_trajectory")
+    replayed = trainer.replay_buffer.sample(60, 2)
+    tau, b = replayed.rollout_info.tau_prev, replayed.rollout_info.switch
+    goes_on = ~b[0] & ~replayed.time_step.is_last()[0]
+    assert goes_on.any()
+    torch.testing.assert_close(replayed.time_step.prev_action[1][goes_on], 0.9 * nest.index(tau, 0).a[goes_on])
+    assert trainer.method == "taac_fading"
+
+
+def test_quantile_critics_find_the_quantiles():
+    """Returns 0 or 1 with equal chances: the lower quartile is 0, the upper 1, and the value their mean, 1/2."""
+    critics = QuantileCritics(1, hidden_layers=(8,), num_quantiles=2, kappa=0.01)
+    optimizer = torch.optim.Adam(critics.parameters(), lr=0.02)
+    features, target = torch.ones(1, 2, 1), torch.tensor([[0.0, 1.0]])
+    for _ in range(400):
+        optimizer.zero_grad()
+        critics.loss(critics(features), target).mean().backward()
+        optimizer.step()
+    quantiles = critics(features)[:, 0, 0]
+    torch.testing.assert_close(quantiles, torch.tensor([[0.0, 1.0]] * 2), atol=0.06, rtol=0)
+    torch.testing.assert_close(critics.value(quantiles), torch.full((2,), 0.5), atol=0.06, rtol=0)
+
+
+def test_quantile_critics_learn_in_taac(trained):
+    trainer = trained("own_critics")
+    assert {"critics.critics.0.1.weight", "critics.critics.1.1.weight"} <= trainer.moved
+    assert math.isfinite(trainer.learner.summary()["critic/q"])
+
+
+def test_the_method_learns_and_moves_its_target_actor(trained):
+    trainer = trained("own_method")
+    algorithm = trainer.agent.algorithm
+    assert {"actor.1.weight", "target_actor.1.weight"} <= trainer.moved
+    assert any(name.startswith("critics.") for name in trainer.moved)
+    assert math.isfinite(trainer.learner.summary()["ddpg/q"])
+    time_step, state = trainer.collector.rollout.time_step, trainer.collector.rollout.state
+    greedy, drawn = algorithm.predict_step(time_step, state), algorithm.rollout_step(time_step, state)
+    assert torch.equal(greedy.output, algorithm.predict_step(time_step, state).output)
+    assert not torch.equal(greedy.output, drawn.output)
+
+
+def test_the_method_learns_the_value_of_a_task_of_one_state(trained):
+    """Reward 1 at every step and no end: Q = 1 / (1 - gamma) = 5."""
+    trainer = trained(
+        "own_method", "create_environment.env_name = 'tests.toy_tasks:taac-test/Countdown-v0'",
+        "create_environment.env_kwargs = {'length': 5, 'truncate': True, 'one_state': True}", "gamma = 0.8",
+        "normalize_rewards = False", "reward_clip = None", "learning_rate = 3e-3", "target_tau = 0.1", "batch_size = 32",
+        "num_env_steps = 2000", "initial_collect_steps = 100", "replay_length = 2000", updates=500,
+    )  # fmt: skip
+    algorithm, frames = trainer.agent.algorithm, trainer.replay_buffer.sample(100, 2).time_step
+    with torch.no_grad():
+        q = algorithm.q_values(algorithm.critics, algorithm.encoder(frames.observation[0]), frames.prev_action[1])
+    assert q[:, ~frames.is_last()[0]].mean() == pytest.approx(5.0, rel=0.05)
