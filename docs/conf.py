@@ -6,6 +6,8 @@ reads them: the tree of contents follows from the tables of README.md, and links
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import re
 import sys
 from pathlib import Path
@@ -42,7 +44,7 @@ apidoc_modules = [
         "exclude_patterns": [f"../taac/{room}" for room in OF_COMMANDS],
         "separate_modules": False,
         "module_first": True,
-        "automodule_options": {"members", "show-inheritance", "undoc-members"},
+        "automodule_options": {"members", "show-inheritance", "undoc-members", "ignore-module-all"},
     }
 ]
 default_role = "code"  # docstrings put code in single backticks
@@ -85,6 +87,24 @@ def _entry(match: re.Match[str]) -> str:
     return f"{{py:obj}}`{name} <{'.'.join([module, *public])}>`"
 
 
+def describe_fields(app: Any, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
+    """Describes the fields of a record by the comments beside them, which give their shapes."""
+    if lines and lines[0].startswith("Alias for field number"):
+        lines[:] = [comment_of(name)]
+
+
+def comment_of(name: str) -> str:
+    """The comment beside a field such as `taac.data_structures.LossInfo.loss`, or nothing."""
+    record, _, field = name.rpartition(".")
+    module, _, record = record.rpartition(".")
+    source = inspect.getsource(getattr(importlib.import_module(module), record))
+    found = re.search(rf"^    {field}: .*?  # (.+)$", source, re.MULTILINE)
+    parts = (found[1] if found else "").split("`")  # every second one is code
+    parts[::2] = [re.sub(r"([*|_\\])", r"\\\1", part) for part in parts[::2]]
+    return "`".join(parts)
+
+
 def setup(app: Any) -> None:
+    app.connect("autodoc-process-docstring", describe_fields)
     app.connect("source-read", add_contents)
     app.connect("source-read", link_sources)
