@@ -36,6 +36,7 @@ MINARI = ["minari[hdf5]>=0.5.3"]
 # `make docs`. Sphinx 8.2 makes the API reference by itself, and needs Python 3.11.
 DOCS = [f"{package}; python_version >= '3.11'" for package in ("sphinx>=8.2", "myst-parser>=4.0", "furo>=2024.8.6")]
 ONNX = ["onnx>=1.17", "onnxscript>=0.5", "onnxruntime>=1.20"]  # `taac export`
+SWEEP = ["optuna>=4.0"]  # `taac sweep`
 # Loggers; `make` installs neither, and their tests are skipped without them.
 WANDB = ["wandb>=0.18"]
 MLFLOW = ["mlflow-skinny>=2.16"]
@@ -91,15 +92,17 @@ setup(
         "minari": MINARI,
         "onnx": ONNX,
         "docs": DOCS,
+        "sweep": SWEEP,
         "wandb": WANDB,
         "mlflow": MLFLOW,
-        "all": MANIPULATION + DRIVING + RAY + MINARI + ONNX,
+        "all": MANIPULATION + DRIVING + RAY + MINARI + ONNX + SWEEP,
         "dev": [
             *MANIPULATION,
             *DRIVING,
             *RAY,
             *MINARI,
             *ONNX,
+            *SWEEP,
             *DOCS,
             "pytest>=8.0",
             "pytest-xdist>=3.5",

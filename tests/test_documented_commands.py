@@ -34,7 +34,8 @@ NOT_RUN = {
 }
 
 # What a command needs and not every environment has: a word in it -> the package. It is then left out, and the test says so.
-OPTIONAL = {".onnx": "onnxruntime", "@WandbLogger": "wandb", "@MlflowLogger": "mlflow"}
+OPTIONAL = {".onnx": "onnxruntime", "@WandbLogger": "wandb", "@MlflowLogger": "mlflow", "taac sweep": "optuna",
+            "best.gin": "optuna"}  # fmt: skip
 OFFLINE = {"WANDB_MODE": "offline"}
 
 # Words that stand for something of the reader's -> what the test puts there.
@@ -86,6 +87,9 @@ def smaller(words: list[str]) -> list[str]:
         words += ["--check_steps", "20"]
     if command == "compare":
         words.append("--dry_run")
+    if command == "sweep":
+        words += ["--trials", "1", "--seeds", "1", "--num_env_steps", "60"]
+        words += [word for param in TINY for word in ("--gin_param", param)]
     if command == "train" and "--extend" not in given:
         words += [word for param in TINY for word in ("--gin_param", param)]
         words += [] if "--num_env_steps" in given else ["--num_env_steps", "60"]

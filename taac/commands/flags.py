@@ -18,13 +18,18 @@ FLAGS = flags.FLAGS
 
 def define_experiment() -> None:
     """Defines the flags that describe one experiment; `asked` reads them."""
+    define_task_and_method()
+    flags.DEFINE_integer("seed", None, "The seed of the run; 0 by default.", lower_bound=0)
+
+
+def define_task_and_method() -> None:
+    """Defines the same flags, without the seed."""
     flags.DEFINE_string(
         "task",
         None,
         "An environment: a Gymnasium id, module:Id or module:Class. Or a task file: its name in gin/tasks, or any .gin file.",
     )
     flags.DEFINE_string("method", None, "A method: its name in gin/methods (see `taac list`), or a .gin file of your own.")
-    flags.DEFINE_integer("seed", None, "The seed of the run; 0 by default.", lower_bound=0)
     define_settings()
     flags.DEFINE_multi_string("gin_file", [], "A gin file, read after those of task and method; repeat for several.")
     flags.DEFINE_multi_string("gin_param", [], 'A gin binding, such as "gamma = 0.98"; repeat for several.')
@@ -53,7 +58,7 @@ def asked() -> Asked:
 
     return Asked(
         FLAGS.task, FLAGS.method, tuple(FLAGS.gin_file), tuple(FLAGS.gin_param), tuple(FLAGS.set), FLAGS.num_env_steps,
-        FLAGS.seed,
+        FLAGS.seed if "seed" in FLAGS else None,
     )  # fmt: skip
 
 

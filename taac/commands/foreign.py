@@ -43,7 +43,8 @@ SETTINGS = {
 COMMANDS = {
     "play": ("evaluate", "eval", "enjoy", "test", "watch", "render", "view"),
     "train": ("run", "learn", "fit", "main", "resume"),
-    "compare": ("sweep", "benchmark", "bench", "experiment", "tune"),
+    "compare": ("benchmark", "bench", "experiment"),
+    "sweep": ("tune", "optimize", "optuna", "hpo", "search"),
     "check": ("doctor", "validate", "dry_run", "config", "show"),
     "list": ("ls", "methods", "tasks", "algos", "envs"),
 }

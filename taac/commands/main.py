@@ -20,6 +20,7 @@ from taac.runs.terminal import printable, shortened
 COMMANDS = {
     "train": "train a method on a task into a run folder, or resume the run that is there",
     "compare": "run methods x tasks x seeds, several at a time; called again, continue",
+    "sweep": "search settings of a method on a task; called again, continue",
     "play": "load a run and play greedy episodes; can record a video and draw when the agent repeats",
     "export": "write a run's greedy policy to an ONNX or torch.export file that runs without this package",
     "report": "compare the runs below a folder: tables, verdicts, pictures and a page",
@@ -29,8 +30,8 @@ COMMANDS = {
     "completion": "print a script that completes commands, flags and names in bash, zsh or fish",
 }
 # Commands that read the user's own gin files. The others may be called in untrusted folders, whose modules must not run.
-MAY_IMPORT = ("train", "compare", "check")
-LONG = ("train", "compare")
+MAY_IMPORT = ("train", "compare", "sweep", "check")
+LONG = ("train", "compare", "sweep")
 PLAIN = ("list", "completion")  # neither read a folder nor draw
 USAGE = (
     "usage: taac <command> [--flags]\n\ncommands:\n"

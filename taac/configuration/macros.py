@@ -28,5 +28,5 @@ TASK_MACROS: dict[str, str] = {
     "checkpoint_interval": "environment steps between checkpoints",
 }
 
-# Configurables of `taac compare`, not of an experiment.
-OF_COMPARE = ("taac.campaigns.comparison.", "taac.campaigns.launchers.")
+# Configurables of `taac compare` and `taac sweep`, not of an experiment.
+OF_COMPARE = ("taac.campaigns.comparison.", "taac.campaigns.launchers.", "taac.campaigns.sweep.")

@@ -110,6 +110,8 @@ def read(folder: Path, root: Path) -> Record:
     diverged, how = _divergence(about, evaluations)
     if diverged is not None and set(problems) <= {NO_EVALUATION}:
         problems = [f"diverged: {how} at step {diverged}"]
+    if about.get("status") == "pruned":
+        problems.append("a sweep pruned it")
     method, rule = _method(about, settings, folder)
     task = (
         _text(about.get("task"))

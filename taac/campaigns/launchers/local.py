@@ -42,6 +42,10 @@ class LocalProcesses:
             del self._running[run]
         return [(run, Outcome(code)) for run, code in over.items()]
 
+    def ask_to_stop(self, run: Run) -> None:
+        """Asks a run to save and stop. `ended` reports it then."""
+        self._running[run].terminate()
+
     def stop(self) -> None:
         stop(list(self._running.values()))
         self._running.clear()

@@ -1,0 +1,199 @@
+"""A sweep: trials of settings, each trained with several seeds, and the record of it in `sweep.json`."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import gin
+
+from taac.campaigns import search_space
+from taac.campaigns.search_space import Dimension
+from taac.errors import TaacError
+from taac.runs import durable, files, layout
+
+RECORD, BEST = "sweep.json", "best.gin"
+FIRST_SEED = 1000  # so that the seeds of a sweep are not those of a comparison, which begin at 0
+STATES = ("running", "complete", "pruned", "diverged", "failed")
+OBJECTIVES = {
+    "mean": "mean of final returns",
+    "iqm": "interquartile mean of final returns",
+    "area": "mean area under the curve",
+}
+_MOST_TRIALS, _MOST_REPORTS, _LONGEST = 100_000, 1_000_000, 1000
+_NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
+
+
+@gin.configurable
+class Sweep:
+    """What a sweep searches, and how. Bound by a gin file, or given by the flags of `taac sweep`.
+
+    Args:
+        search: settings and their values, `NAME=LOW..HIGH`, `NAME=log:LOW..HIGH` or `NAME=A|B`; see `search_space`.
+        trials: settings that are tried.
+        seeds, first_seed: each trial has the seeds `first_seed`, ..., `first_seed + seeds - 1`; or `seeds` lists them.
+        objective: what is maximised over the seeds of a trial: "mean" or "iqm" of final returns, or "area", the mean area under
+            the curve. A final return is the mean of the last `last_evaluations` evaluations, as in reports.
+        last_evaluations: see above.
+        pruner: stops trials whose evaluations are worse than those of others. "median": than the median of the earlier
+            trials at the same step; "hyperband"; "none".
+        sampler: "tpe", which learns from earlier trials, or "random".
+        sampler_seed: decides what is tried.
+    """
+
+    def __init__(
+        self,
+        search: tuple[str, ...] = (),
+        trials: int = 20,
+        seeds: int | Sequence[int] = 3,
+        first_seed: int = FIRST_SEED,
+        objective: Literal["mean", "iqm", "area"] = "mean",
+        last_evaluations: int = 3,
+        pruner: Literal["median", "hyperband", "none"] = "median",
+        sampler: Literal["tpe", "random"] = "tpe",
+        sampler_seed: int = 0,
+    ):
+        for name, value in {"trials": trials, "last_evaluations": last_evaluations}.items():
+            if not 1 <= value <= _MOST_TRIALS:
+                raise TaacError(f"--{name} must be from 1 to {_MOST_TRIALS}, got {value}")
+        if isinstance(seeds, int):
+            seeds = range(first_seed, first_seed + seeds)
+        elif first_seed != FIRST_SEED:
+            raise TaacError(f"seeds are listed, so first_seed has no meaning, got {first_seed}: leave it out")
+        self.seeds = tuple(dict.fromkeys(seeds))
+        if not self.seeds or min(self.seeds) < 0 or sampler_seed < 0:
+            raise TaacError(f"seeds must be 0 or more, and at least one, got {self.seeds} and the sampler's {sampler_seed}")
+        self.dimensions, self.search = search_space.parse(search), tuple(search)
+        self.trials, self.objective, self.last_evaluations = trials, objective, last_evaluations
+        self.pruner, self.sampler, self.sampler_seed = pruner, sampler, sampler_seed
+
+    def settings(self) -> dict[str, Any]:
+        """Returns what must stay when a sweep goes on. The number of trials may rise."""
+        names = ("search", "seeds", "objective", "last_evaluations", "pruner", "sampler", "sampler_seed")
+        return {name: _plain(getattr(self, name)) for name in names}
+
+
+class Trial(NamedTuple):
+    """One point of the search space."""
+
+    number: int
+    texts: Mapping[str, str]  # value of each setting, in the words of --set
+    state: str = "running"  # one of STATES
+    value: float | None = None  # the objective of a complete trial
+    reports: tuple[tuple[int, float], ...] = ()  # what pruning looked at: step over all seeds, value
+    why: str | None = None  # of a trial that ended early
+
+    def words(self) -> list[str]:
+        """Returns its settings as NAME=VALUE."""
+        return [f"{name}={value}" for name, value in self.texts.items()]
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={_short(value)}" for name, value in self.texts.items())
+
+
+class Record:
+    """The trials of a sweep, in a file that is whole at any moment. It holds JSON only; nothing in it is run.
+
+    Args:
+        folder: of the sweep.
+        settings: what was asked for. A sweep of other settings is refused.
+        dimensions: the search space.
+
+    Attributes:
+        trials: by number.
+
+    Raises:
+        TaacError: the folder holds something else, or a sweep of other settings; or the file is damaged.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any], dimensions: Sequence[Dimension]):
+        self.path, self._settings, self.trials = folder / RECORD, _plain(settings), list[Trial]()
+        if folder.exists() and not folder.is_dir():
+            raise TaacError(f"--root_dir {folder} is a file; give a folder")
+        if not files.check_file(self.path):
+            others = [p.name for p in folder.iterdir() if p.name != layout.LOCK] if folder.exists() else []
+            if others:
+                raise TaacError(f"--root_dir {folder} is not empty and holds no sweep ({RECORD}); give a new or empty folder")
+            return
+        try:
+            content = files.read_bounded_json(self.path, files.MAX_JSON_BYTES)
+            held, trials = content["settings"], content["trials"]
+            if not isinstance(held, dict) or not isinstance(trials, list) or len(trials) > _MOST_TRIALS:
+                raise ValueError("it has no settings or no trials")
+            if held == self._settings:
+                self.trials = [_trial(number, entry, dimensions) for number, entry in enumerate(trials)]
+        except (OSError, files.Damaged, ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
+            why = f"{type(error).__name__}: {str(error)[:200]}"
+            raise TaacError(f"{self.path} cannot be read: {why}. Give another folder") from error
+        if held != self._settings:
+            names = [name for name in {**held, **self._settings} if held.get(name) != self._settings.get(name)]
+            lines = [f"{n!r:.50}: {held.get(n)!r:.200}, not {self._settings.get(n)!r:.200}" for n in names[:20]]
+            raise TaacError(
+                f"{folder} holds a sweep of other settings; nothing was started. Give another folder. It has:\n  "
+                + "\n  ".join(lines)
+            )
+
+    def put(self, trial: Trial) -> Trial:
+        """Adds a trial, or replaces the one of its number. Writes the file."""
+        if trial.number == len(self.trials):
+            self.trials.append(trial)
+        self.trials[trial.number] = trial
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        trials = [{**t._asdict(), "texts": dict(t.texts)} for t in self.trials]
+        durable.write(self.path, (json.dumps({"settings": self._settings, "trials": trials}, indent=1) + "\n").encode())
+        return trial
+
+    def best(self) -> Trial | None:
+        """Returns the complete trial with the greatest value; the first of equals. None without one."""
+        complete = [trial for trial in self.trials if trial.state == "complete"]
+        return max(complete, key=lambda trial: (trial.value, -trial.number)) if complete else None
+
+    def count(self, *states: str) -> int:
+        """Returns the number of trials in these states."""
+        return sum(trial.state in states for trial in self.trials)
+
+
+def _trial(number: int, entry: Any, dimensions: Sequence[Dimension]) -> Trial:
+    """A trial as it was written. Every number and text is checked, because the file may be a stranger's.
+
+    Raises:
+        ValueError: it is none.
+    """
+    texts, state, value, why = entry["texts"], entry["state"], entry["value"], entry["why"]
+    if entry["number"] != number or state not in STATES or list(texts) != [d.name for d in dimensions]:
+        raise ValueError(f"trial {number} is none of this sweep")
+    for dimension, text in zip(dimensions, texts.values()):
+        if not isinstance(text, str) or not (dimension.choices or re.fullmatch(_NUMBER, text[:_LONGEST])):
+            raise ValueError(f"trial {number} has no value of {dimension.name}")
+        dimension.value(text)
+    if (state == "complete") != _is_number(value) or (value is not None and not _is_number(value)):
+        raise ValueError(f"trial {number} is {state} and has the value {value!r:.50}")
+    if not (why is None or (isinstance(why, str) and len(why) <= _LONGEST and why.isprintable())):
+        raise ValueError(f"trial {number} has no reason that can be printed")
+    reports = tuple((step, mean) for step, mean in entry["reports"][:_MOST_REPORTS])
+    steps = [step for step, _ in reports]
+    if not all(type(s) is int and 0 <= s < 10**15 for s in steps) or not all(_is_number(mean) for _, mean in reports):
+        raise ValueError(f"trial {number} has reports that are no numbers")
+    if steps != sorted(set(steps)):
+        raise ValueError(f"trial {number} has reports out of order")
+    return Trial(number, dict(texts), state, value, reports, why)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON reads it back."""
+    return json.loads(json.dumps(value))
+
+
+def _short(text: str) -> str:
+    """A number of a range with four digits; anything else as it is."""
+    if len(text) > 8 and re.fullmatch(_NUMBER, text):
+        return f"{float(text):.4g}"
+    return text

@@ -1,0 +1,192 @@
+"""`taac sweep`: searches settings of a method on a task. Called again, it continues where it stopped."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from absl import flags as absl_flags
+
+from taac.commands import flags
+from taac.commands.compare import specified
+from taac.errors import TaacError
+from taac.runs.terminal import printable
+
+if TYPE_CHECKING:
+    from taac.campaigns.run import Run
+    from taac.campaigns.sweep import Record, Sweep, Trial
+    from taac.configuration import Asked
+
+
+def define_flags() -> None:
+    flags.define_root_dir("The folder of the sweep: new or empty, or one that holds the same sweep, which then goes on.")
+    flags.define_task_and_method()
+    absl_flags.DEFINE_multi_string(
+        "search",
+        [],
+        "A setting and its values: NAME=LOW..HIGH, NAME=log:LOW..HIGH, or NAME=A|B|C, values as for --set; repeat for several.",
+    )
+    absl_flags.DEFINE_integer("trials", None, "Settings to try; 20 by default. More when called again go on.", lower_bound=1)
+    absl_flags.DEFINE_string("seeds", None, "The number of seeds of a trial, 3 by default; or the seeds: 1000,1007.")
+    absl_flags.DEFINE_integer("first_seed", None, "The first seed; 1000 by default, as comparisons begin at 0.", lower_bound=0)
+    absl_flags.DEFINE_enum(
+        "objective", None, ["mean", "iqm", "area"],
+        "What is maximised over seeds: mean (the default) or interquartile mean of final returns, or mean area under the curve.",
+    )  # fmt: skip
+    absl_flags.DEFINE_integer(
+        "last_evaluations", None, "A final return is the mean of this many last evaluations, 3 by default.", lower_bound=1
+    )
+    absl_flags.DEFINE_enum("pruner", None, ["median", "hyperband", "none"], "What stops poor trials early; median by default.")
+    absl_flags.DEFINE_enum("sampler", None, ["tpe", "random"], "What proposes settings; tpe by default.")
+    absl_flags.DEFINE_integer("sampler_seed", None, "Decides what is proposed; 0 by default.", lower_bound=0)
+    absl_flags.DEFINE_integer("jobs", 1, "Number of trials at a time, each on one thread.", lower_bound=1)
+
+
+def run() -> None:
+    from taac.campaigns.launchers.local import LocalProcesses
+    from taac.campaigns.suggestions import Suggestions
+    from taac.campaigns.sweep import Record
+    from taac.campaigns.sweeping import Sweeping
+    from taac.runs.run_folder import RunFolder
+
+    root = Path(flags.root_dir())
+    asked = flags.asked()
+    asked.files()
+    sweep = read()
+    settings = {**asked_settings(asked), **sweep.settings()}
+    steps, interval = check(sweep, asked, new=not Record(root, settings, sweep.dimensions).trials)
+    Suggestions(sweep, [], steps, interval)  # refuses before the folder exists
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops the runs in order, as Ctrl-C does
+    def tell(trial: Trial) -> None:
+        best = record.best()
+        if best is trial:
+            write_best(root, sweep, record, asked, steps)
+        value = trial.state if trial.value is None else f"{trial.value:.4g}"
+        so_far = "" if best is None else f"; best: trial {best.number}, {best.value:.4g}"
+        print(printable(f"trial {trial.number}: {value} ({trial}){so_far}"), flush=True)
+        if trial.state == "failed":
+            print(printable(f"  {trial.why}"), file=sys.stderr, flush=True)
+
+    with RunFolder(root).lock():
+        record = Record(root, settings, sweep.dimensions)  # another process may have changed it
+        suggestions = Suggestions(sweep, record.trials, steps, interval)
+        left = sweep.trials - len(record.trials) + record.count("running")
+        told = f"{max(0, left)} of {sweep.trials} trials to train, {len(sweep.seeds)} seeds x {steps} steps each"
+        print(printable(f"{root}: {told}"), flush=True)
+        work = Sweeping(
+            sweep, record, suggestions, planner(root, asked), LocalProcesses(), flags.FLAGS.jobs, steps, *scoring(sweep), tell
+        )
+        work.run()
+        finish(root, sweep, record, asked, steps)
+
+
+def read() -> Sweep:
+    """Reads the sweep from gin files, overridden by flags."""
+    from taac import configuration, registry
+    from taac.campaigns.comparison import parse_seeds
+    from taac.campaigns.sweep import Sweep
+
+    given = flags.FLAGS
+    registry.register()
+    configuration.load(given.gin_file)
+    names = ("trials", "first_seed", "objective", "last_evaluations", "pruner", "sampler", "sampler_seed")
+    chosen = {**{name: given[name].value for name in names}, "seeds": parse_seeds(given.seeds), "search": given.search or None}
+    return configuration.build(lambda: Sweep(**specified(chosen)))
+
+
+def check(sweep: Sweep, asked: Asked, new: bool) -> tuple[int, int]:
+    """Refuses settings that `taac train` would refuse. Returns the environment steps of a run and between evaluations.
+
+    Args:
+        sweep, asked: what is searched, and of which experiment.
+        new: whether to build the experiment with each choice, too.
+    """
+    from taac.training.trial import check_buildable
+
+    built = set()
+    asked = asked._replace(seed=sweep.seeds[0])
+    first = [f"{d.name}={d.ends()[0]}" for d in sweep.dimensions]
+    for number, dimension in enumerate(sweep.dimensions):
+        for text in dimension.ends():
+            words = [*first[:number], f"{dimension.name}={text}", *first[number + 1 :]]
+            loaded = asked._replace(settings=(*asked.settings, *words)).load()
+            loaded.check_macros()
+            if new and (dimension.choices or text == dimension.ends()[0]) and tuple(words) not in built:
+                check_buildable(asked._replace(settings=(*asked.settings, *words)), here=True)
+                built.add(tuple(words))
+    steps, interval = loaded.bound("Trainer.num_env_steps"), loaded.bound("Trainer.evaluation_interval", 2_500)
+    if any(d.name in ("num_env_steps", "Trainer.num_env_steps") for d in sweep.dimensions) or not isinstance(steps, int):
+        raise TaacError("all trials must have the same number of environment steps: do not search num_env_steps")
+    return steps, interval
+
+
+def asked_settings(asked: Asked) -> dict[str, object]:
+    """What must stay the same when a sweep goes on, besides the sweep's own settings."""
+    return {name: value for name, value in asked._asdict().items() if name != "seed"}
+
+
+def planner(root: Path, asked: Asked) -> Callable[[Trial, int], Run]:
+    """Returns what makes the run of a trial with a seed, in `<root>/trials/<number>/seed_<n>`."""
+    from taac.campaigns.run import Run
+
+    def plan(trial: Trial, seed: int) -> Run:
+        folder = root / "trials" / f"{trial.number:04d}" / f"seed_{seed}"
+        of_run = asked._replace(settings=(*asked.settings, *trial.words()), seed=seed)
+        train = [sys.executable, "-m", "taac", "train", "--root_dir", str(folder), "--lock_timeout", "120"]
+        return Run(str(of_run.task_name), f"trial {trial.number}", seed, folder, (*train, *of_run.words()), of_run)
+
+    return plan
+
+
+def scoring(sweep: Sweep) -> tuple[Callable[[Path], float], Callable[[Sequence[float]], float]]:
+    """Returns the score of a run by its folder, and the objective from the scores of several, as reports define them."""
+    import numpy as np
+
+    from taac.analysis.curves.learning_curves import area_under_curve
+    from taac.analysis.readers import run_records
+    from taac.analysis.statistics import scores
+
+    def score(folder: Path) -> float:
+        problems: list[str] = []
+        table = run_records.read_evaluations(folder, problems, [])
+        steps, returns = table["env_steps"], table["return_mean"]
+        if problems or not np.isfinite(returns).all() or not (steps > 0).any():
+            raise TaacError(f"{folder} cannot be scored: {'; '.join(problems) or 'its returns are not finite'}")
+        if sweep.objective == "area":
+            return area_under_curve(steps, returns)
+        return float(returns[steps > 0][-sweep.last_evaluations :].mean())
+
+    def combine(found: Sequence[float]) -> float:
+        return float(scores.iqm([np.asarray(found)]) if sweep.objective == "iqm" else np.mean(found))
+
+    return score, combine
+
+
+def write_best(root: Path, sweep: Sweep, record: Record, asked: Asked, steps: int) -> None:
+    from taac.campaigns import best
+    from taac.campaigns.sweep import BEST, OBJECTIVES
+
+    trial = record.best()
+    assert trial is not None
+    about = f"{trial.value:.6g}, {OBJECTIVES[sweep.objective]} with the seeds {', '.join(map(str, sweep.seeds))}."
+    of_trial = asked._replace(settings=(*asked.settings, *trial.words()))
+    best.write(root / BEST, of_trial, trial, best.statement(sweep, record, steps), about)
+
+
+def finish(root: Path, sweep: Sweep, record: Record, asked: Asked, steps: int) -> None:
+    """Writes the best trial with the whole budget, and says what to do with it."""
+    from taac.campaigns.sweep import BEST
+
+    best = record.best()
+    if best is None:
+        raise TaacError(f"no trial of {len(record.trials)} was completed, see {record.path}")
+    write_best(root, sweep, record, asked, steps)
+    print(printable(f"best of {len(record.trials)} trials: {best.number}, {best.value:.6g} ({best})"))
+    print(printable(str(root / BEST)))
+    print(
+        f"its value is the greatest of many, so it flatters; train {BEST} with seeds that the sweep did not use, which those of "
+        "taac train and taac compare (0, 1, ...) are by default"
+    )

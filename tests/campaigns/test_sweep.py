@@ -1,0 +1,385 @@
+"""Sweeps without training: what is searched, what is tried, pruned and kept, and that being killed changes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from taac.analysis.readers import run_records
+from taac.campaigns import best, search_space
+from taac.campaigns.launchers import Outcome
+from taac.campaigns.run import ATTEMPT, Run
+from taac.campaigns.search_space import Dimension
+from taac.campaigns.sweep import OBJECTIVES, RECORD, Record, Sweep, Trial
+from taac.campaigns.sweeping import Sweeping
+from taac.commands import sweep as command
+from taac.configuration import Asked, load
+from taac.errors import TaacError
+from tests.analysis.campaigns import make_run
+from tests.campaigns.launched import POINT, SMALL, evaluations
+
+ROOT = Path(__file__).resolve().parents[2]
+SEARCH = ("x=0.0..1.0", "choice=a|b,c")
+STEPS = 100
+Kill = KeyboardInterrupt
+
+
+def test_a_space_is_read_in_plain_words():
+    given = ["learning_rate=log:1e-4..1e-2", "gamma = 0.9 .. 0.999", "n=-3..8", "hidden_layers=64,64|256,256", "s=@A()|none"]
+    assert search_space.parse(given) == [
+        Dimension("learning_rate", (), 1e-4, 1e-2, log=True),
+        Dimension("gamma", (), 0.9, 0.999),
+        Dimension("n", (), -3, 8, whole=True),
+        Dimension("hidden_layers", ("64,64", "256,256")),
+        Dimension("s", ("@A()", "none")),
+    ]
+    assert [d.ends() for d in search_space.parse(given)[1:4]] == [["0.9", "0.999"], ["-3", "8"], ["64,64", "256,256"]]
+
+
+@pytest.mark.parametrize(
+    "given, told",
+    [
+        ([], "--search is missing"),
+        (["learning_rate"], "expected NAME=SPACE"),
+        (["=1..2"], "expected NAME=SPACE"),
+        (["gamma=0.9"], "'0.9' is one value, for --set"),
+        (["gamma=0.9|"], "two or more different choices"),
+        (["gamma=0.9|0.9"], "two or more different choices"),
+        (["gamma=a..b"], "must be numbers"),
+        (["gamma=2..1"], "must rise"),
+        (["gamma=1..1"], "must rise"),
+        (["gamma=0..inf"], "must rise"),
+        (["gamma=nan..1"], "must rise"),
+        (["gamma=log:0..1"], "must begin above 0"),
+        (["gamma=0..1", "gamma=2..3"], "given twice"),
+    ],
+)
+def test_a_malformed_space_is_refused(given, told):
+    with pytest.raises(TaacError, match=told):
+        search_space.parse(given)
+
+
+def test_a_sweep_refuses_what_it_cannot_do():
+    for options, told in (
+        ({"trials": 0}, "--trials must be from 1"),
+        ({"seeds": 0}, "at least one"),
+        ({"seeds": (3, -1)}, "0 or more"),
+        ({"seeds": (3, 4), "first_seed": 7}, "first_seed has no meaning"),
+    ):
+        with pytest.raises(TaacError, match=told):
+            Sweep(SEARCH, **options)
+    assert Sweep(SEARCH).seeds == (1000, 1001, 1002)  # not those of a comparison
+
+
+# The record --------------------------------------------------------------------------------------------------------------
+
+
+def record_of(folder, sweep=None, **settings):
+    sweep = sweep or Sweep(SEARCH)
+    return Record(folder, {"task": "T", **sweep.settings(), **settings}, sweep.dimensions)
+
+
+TRIALS = [
+    Trial(0, {"x": "0.5", "choice": "a"}, "complete", 3.5, ((50, 1.0), (100, 3.5))),
+    Trial(1, {"x": "1e-05", "choice": "b,c"}, "pruned", None, ((50, 0.0),), "pruned by median"),
+    Trial(2, {"x": "0.25", "choice": "a"}, "complete", 3.5, ((100, 3.5),)),
+    Trial(3, {"x": "0.75", "choice": "a"}, "running", None, ((50, 2.0),)),
+]
+
+
+def test_a_record_is_read_back_and_knows_the_best(tmp_path):
+    record = record_of(tmp_path / "new")
+    assert record.trials == [] and record.best() is None and not (tmp_path / "new").exists()
+    for trial in TRIALS:
+        record.put(trial)
+    again = record_of(tmp_path / "new")
+    assert again.trials == TRIALS and again.best() == TRIALS[0] and again.count("pruned", "failed") == 1
+    with pytest.raises(TaacError, match=r"sweep of other settings; nothing was started.*\n.*'task': 'T', not 'U'"):
+        record_of(tmp_path / "new", task="U")
+    with pytest.raises(TaacError, match=r"other settings.*\n.*'seeds'"):
+        record_of(tmp_path / "new", Sweep(SEARCH, seeds=4))
+    record_of(tmp_path / "new", Sweep(SEARCH, trials=99))  # more trials are the same sweep
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path):
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(TaacError, match="not empty and holds no sweep"):
+        record_of(tmp_path)
+    with pytest.raises(TaacError, match="is a file"):
+        record_of(tmp_path / "notes.txt")
+
+
+HOSTILE = {
+    "a path as a choice": {"texts": {"x": "0.5", "choice": "@evil()"}},
+    "a number out of range": {"texts": {"x": "7", "choice": "a"}},
+    "no number": {"texts": {"x": "nan", "choice": "a"}},
+    "a number that is code": {"texts": {"x": "0.5 --gin_file=x", "choice": "a"}},
+    "another setting": {"texts": {"x": "0.5", "load_from": "a"}},
+    "more settings": {"texts": {"x": "0.5", "choice": "a", "more": "b"}},
+    "an unknown state": {"state": "won"},
+    "a value that is no number": {"value": "9"},
+    "a value that is not finite": {"value": math.inf},
+    "a complete trial without a value": {"value": None},
+    "a pruned trial with a value": {"state": "pruned"},
+    "another number": {"number": 3},
+    "reports out of order": {"reports": [[100, 1.0], [50, 1.0]]},
+    "reports that are none": {"reports": [[50, "1"]]},
+    "a huge step": {"reports": [[10**30, 1.0]]},
+    "a reason with control characters": {"why": "\x1b[2J"},
+    "no reports": {"reports": None},
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_strangers_record_is_checked_before_anything_is_used(tmp_path, what):
+    record = record_of(tmp_path)
+    record.put(TRIALS[0])
+    content = json.loads((tmp_path / RECORD).read_text())
+    content["trials"][0].update(HOSTILE[what])
+    (tmp_path / RECORD).write_text(json.dumps(content))
+    with pytest.raises(TaacError, match=r"sweep\.json cannot be read"):
+        record_of(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "[" * 100_000, '{"settings": {}, "trials": 3}', '{"trials": []}', "\x80\x04p"])
+def test_a_damaged_record_is_refused(tmp_path, text):
+    (tmp_path / RECORD).write_text(text)
+    with pytest.raises(TaacError, match=r"sweep\.json cannot be read"):
+        record_of(tmp_path)
+
+
+# Trials, with stubs for runs ---------------------------------------------------------------------------------------------
+
+
+class Stub:
+    """A launcher whose runs write evaluations at 50 and 100 steps at once; `returns(run)` gives both, or an outcome."""
+
+    interval, attempts = 0.0, 4
+
+    def __init__(self, returns, kill_after=None):
+        self.returns, self.kill_after = returns, kill_after
+        self.begun, self.asked, self._running, self._seen = [], [], [], []
+
+    def begin(self, run):
+        if self.kill_after is not None and len(self.begun) >= self.kill_after:
+            raise Kill
+        self.begun.append(run)
+        self._running.append((run, self.returns(run)))
+        found = self._running[-1][1]
+        if not isinstance(found, Outcome):
+            make_run(run.folder, returns=found, steps=(50, 100), budget=STEPS, seed=run.seed, status="running")
+
+    def ended(self):
+        over, still = [], []
+        for run, found in self._running:
+            if run not in self._seen:  # it runs until it has been looked at once
+                self._seen.append(run)
+                still.append((run, found))
+            elif isinstance(found, Outcome):
+                run.log.parent.mkdir(parents=True, exist_ok=True)
+                run.log.write_text(f"{ATTEMPT}\ntaac train: it broke\n")
+                over.append((run, found))
+            elif run in self.asked:
+                over.append((run, Outcome(75)))
+            else:
+                about = json.loads((run.folder / "run.json").read_text())
+                (run.folder / "run.json").write_text(json.dumps({**about, "status": "finished"}))
+                over.append((run, Outcome(0)))
+        self._running = still
+        return over
+
+    def ask_to_stop(self, run):
+        assert run not in self.asked, "a second signal would end the run without a checkpoint"
+        self.asked.append(run)
+
+    def stop(self):
+        self._running = []
+
+
+def x_of(run):
+    return float(dict(word.split("=") for word in run.asked.settings)["x"])
+
+
+def swept(folder, returns, jobs=1, kill_after=None, **options):
+    """Runs a sweep whose runs are stubs; returns its record and its launcher."""
+    pytest.importorskip("optuna", reason="optuna is not installed: pip install 'taac[sweep]'")
+    from taac.campaigns.suggestions import Suggestions
+
+    sweep = Sweep(SEARCH, **{"trials": 8, "seeds": 2, **options})
+    record = record_of(folder, sweep)
+    launcher = Stub(returns, kill_after)
+    score, combine = command.scoring(sweep)
+
+    def plan(trial, seed):
+        run_folder = folder / "trials" / f"{trial.number:04d}" / f"seed_{seed}"
+        return Run("T", f"trial {trial.number}", seed, run_folder, ("true",), Asked(settings=tuple(trial.words())))
+
+    suggestions = Suggestions(sweep, record.trials, STEPS, 50)
+    work = Sweeping(sweep, record, suggestions, plan, launcher, jobs, STEPS, score, combine, lambda trial: None)
+    with contextlib.suppress(Kill):
+        work.run()
+    return record, launcher
+
+
+@pytest.fixture(autouse=True)
+def _settings_are_not_compared(monkeypatch):
+    """The stubs' folders hold no configuration to compare."""
+    monkeypatch.setattr("taac.campaigns.sweeping.check_folders", lambda runs: None)
+
+
+def rising(run):
+    """Better the nearer x is to 1/3, and with the seed."""
+    value = -abs(x_of(run) - 1 / 3) + (run.seed - 1000)
+    return (value - 1, value)
+
+
+def test_every_trial_trains_its_seeds_and_the_best_is_the_best(tmp_path):
+    record, launcher = swept(tmp_path / "s", rising, pruner="none", last_evaluations=1)
+    assert [(run.method, run.seed) for run in launcher.begun] == [(f"trial {n}", s) for n in range(8) for s in (1000, 1001)]
+    for trial in record.trials:
+        x = float(trial.texts["x"])
+        assert trial.state == "complete" and trial.value == pytest.approx(-abs(x - 1 / 3) + 0.5)
+        mean = -abs(x - 1 / 3)
+        expected = ((50, mean - 1), (100, mean), (150, (mean + (mean + 1 - 1)) / 2), (200, (mean + mean + 1) / 2))
+        assert [step for step, _ in trial.reports] == [50, 100, 150, 200]
+        assert [value for _, value in trial.reports] == pytest.approx([value for _, value in expected])
+    assert record.best().value == max(trial.value for trial in record.trials)
+    assert len({trial.texts["x"] for trial in record.trials}) == 8 and {t.texts["choice"] for t in record.trials} == {"a", "b,c"}
+
+
+@pytest.mark.parametrize(
+    "kill_after, options", [(1, {}), (7, {}), (4, {"pruner": "hyperband"}), (0, {"sampler": "random", "trials": 3})], ids=str
+)
+def test_a_sweep_that_is_killed_ends_as_one_that_is_not(tmp_path, kill_after, options):
+    whole, _ = swept(tmp_path / "whole", rising, **options)
+    swept(tmp_path / "killed", rising, kill_after=kill_after, **options)
+    before = len(record_of(tmp_path / "killed", Sweep(SEARCH, **{"trials": 8, "seeds": 2, **options})).trials)
+    assert 1 <= before < len(whole.trials)
+    again, _ = swept(tmp_path / "killed", rising, **options)
+    assert again.trials == whole.trials
+
+
+def test_a_pruned_trial_stops_once_and_its_run_is_no_finished_one(tmp_path):
+    def worse_and_worse(run):
+        number = int(run.method.split()[1])
+        return (-number, -number)
+
+    record, launcher = swept(tmp_path, worse_and_worse, trials=7)
+    assert [trial.state for trial in record.trials] == ["complete"] * 5 + ["pruned"] * 2  # the median prunes from the sixth on
+    for trial in record.trials[5:]:
+        assert trial.value is None and trial.reports == ((50, -trial.number),)
+        assert "pruned by median at step 50 of 200" in trial.why
+    assert [run.method for run in launcher.asked] == ["trial 5", "trial 6"] and len(launcher.begun) == 5 * 2 + 2
+    about = json.loads((tmp_path / "trials/0005/seed_1000/run.json").read_text())
+    assert about["status"] == "pruned" and about["stopped"]["env_steps"] == 50 and "median" in about["stopped"]["why"]
+    found = {r.folder: r for r in run_records.find(tmp_path)}
+    assert found["trials/0005/seed_1000"].problems == ("a sweep pruned it",)
+    assert found["trials/0000/seed_1000"].problems == ()
+    assert record.best().number == 0
+
+
+def test_trials_that_fail_or_diverge_end_and_the_sweep_goes_on(tmp_path):
+    def some(run):
+        if run.method == "trial 1":
+            return Outcome(1)
+        if run.method == "trial 2":
+            run.folder.mkdir(parents=True)
+            (run.folder / "run.json").write_text('{"status": "diverged"}')
+            return Outcome(1)
+        return Outcome(-9) if run.method == "trial 3" else (1.0, 1.0)
+
+    record, launcher = swept(tmp_path, some, trials=5, pruner="none")
+    assert [trial.state for trial in record.trials] == ["complete", "failed", "diverged", "failed", "complete"]
+    assert "exit code 1: taac train: it broke" in record.trials[1].why
+    assert [run.method for run in launcher.begun].count("trial 3") == Stub.attempts  # killed from outside, tried again
+    with pytest.raises(TaacError, match=r"the first 3 trials failed.*it broke"):
+        swept(tmp_path / "hopeless", lambda run: Outcome(1))
+
+
+@pytest.mark.parametrize(
+    "objective, expected",
+    # Two seeds: (0, 4) at steps 50 and 100, and (2, 8). Finals of the last two: 2 and 5. Areas over 50..100: 2 and 5.
+    [("mean", 3.5), ("iqm", 3.5), ("area", 3.5)],
+)
+def test_the_objective_is_what_reports_define(tmp_path, objective, expected):
+    record, _ = swept(
+        tmp_path, lambda run: (0.0, 4.0) if run.seed == 1000 else (2.0, 8.0), trials=1, objective=objective, last_evaluations=2
+    )
+    assert record.trials[0].value == expected
+    score, combine = command.scoring(Sweep(SEARCH, objective=objective, last_evaluations=1))
+    assert score(tmp_path / "trials/0000/seed_1000") == (2.0 if objective == "area" else 4.0)
+    assert combine([0.0, 1.0, 2.0, 9.0]) == (1.5 if objective == "iqm" else 3.0)
+
+
+def test_trials_run_side_by_side(tmp_path):
+    record, launcher = swept(tmp_path, rising, jobs=3, trials=6, pruner="none")
+    assert [run.method for run in launcher.begun[:3]] == ["trial 0", "trial 1", "trial 2"]
+    assert [trial.state for trial in record.trials] == ["complete"] * 6
+
+
+def test_a_missing_package_is_named_with_its_command(monkeypatch):
+    from taac.campaigns.suggestions import Suggestions
+
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(TaacError, match=r"taac sweep needs the package optuna: pip install 'taac\[sweep\]'"):
+        Suggestions(Sweep(SEARCH), [], STEPS, 50)
+
+
+def test_a_sweep_of_real_runs_finds_settings_that_train_again(tmp_path):
+    pytest.importorskip("optuna", reason="optuna is not installed: pip install 'taac[sweep]'")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+    def taac(*words):
+        call = [sys.executable, "-m", "taac", *map(str, words)]
+        return subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+
+    asked = ["--task", POINT, "--method", "sac", "--search", "learning_rate=log:1e-4..1e-2", "--trials", 1, "--seeds", 1]
+    small = [word for param in SMALL for word in ("--gin_param", param)]
+    found = taac("sweep", "--root_dir", "s", *asked, *small, "--num_env_steps", 120)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.splitlines()[0] == "s: 1 of 1 trials to train, 1 seeds x 120 steps each"
+    again = taac("train", "--root_dir", "again", "--gin_file", "s/best.gin", "--seed", 1000)
+    assert again.returncode == 0, again.stderr
+    rows = evaluations(tmp_path)
+    assert rows["again"] == rows["s/trials/0000/seed_1000"] and len(rows["again"]) == 3
+    (record,) = [r for r in run_records.find(tmp_path) if r.folder == "again"]
+    assert run_records.tuning(record).startswith("taac sweep: 1 trials x 1 seeds x 120 steps, 120 steps in all, mean of final")
+
+
+# The best trial ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_best_is_a_file_that_binds_what_the_trial_had(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.gin").write_text("gamma = 0.97\ncreate_experiment.tuning = 'by hand'\n")
+    trial = Trial(4, {"learning_rate": "0.003", "hidden_layers": "64,64", "Learner.epsilon": "1e-07"}, "complete", 5.0)
+    asked = Asked("Hopper-v5", "taac", ("mine.gin",), ("Trainer.save_best = False",), ("batch_size=32", *trial.words()), "2e4")
+    best.write(tmp_path / "best.gin", asked, trial, "taac sweep: 5 trials", "5, mean of final returns")
+    found = load([str(tmp_path / "best.gin")])
+    assert found.bound("Learner.learning_rate") == 0.003 and found.bound("ActorNetwork.hidden_layers") == (64, 64)
+    assert found.bound("Trainer.num_env_steps") == 20000 and found.bound("create_environment.env_name") == "Hopper-v5"
+    assert found.bound("create_experiment.tuning") == "taac sweep: 5 trials" and found.bound("create_experiment.seed") is None
+    assert found.bound("Learner.epsilon") == 1e-7 and found.bound("create_experiment.method") == "taac"
+    assert found.macros["gamma"] == 0.97 and found.bound("Trainer.save_best") is False
+    text = (tmp_path / "best.gin").read_text()
+    assert "include 'gin/methods/taac.gin'" in text and f"include '{tmp_path / 'mine.gin'}'" in text
+
+
+def test_the_statement_says_what_tuning_took_in_a_line_that_reports_take(tmp_path):
+    record = record_of(tmp_path)
+    for trial in TRIALS:
+        record.put(trial)
+    told = best.statement(Sweep(SEARCH), record, STEPS)
+    assert told == (
+        "taac sweep: 3 trials (1 pruned) x 3 seeds x 100 steps, 300 steps in all, mean of final returns, of x choice"
+    )
+    long = Sweep(tuple(f"setting_number_{n}=0..1" for n in range(50)))
+    assert len(best.statement(long, record, STEPS)) == 200
+    assert set(OBJECTIVES) == {"mean", "iqm", "area"}
