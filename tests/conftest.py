@@ -1,5 +1,6 @@
 """Shared by all tests: one thread, no bindings, and seeds that do not depend on the order of tests."""
 
+import gc
 import os
 import random
 import signal
@@ -9,6 +10,7 @@ import hypothesis
 import numpy as np
 import pytest
 import torch
+import torch._dynamo  # which the first optimizer imports
 
 from taac import registry
 from taac.machine.processes import INTERRUPTIONS
@@ -18,6 +20,12 @@ registry.register()
 # The same examples every time, however slow the machine is at the moment.
 hypothesis.settings.register_profile("taac", deadline=None, derandomize=True, database=None)
 hypothesis.settings.load_profile("taac")
+
+
+def pytest_collection_finish(session):
+    """Excludes what is imported from garbage collection, which every training calls: it would take a third of a second each."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

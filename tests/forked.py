@@ -22,12 +22,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 SERVER = """
-import atexit, json, os, runpy, sys, threading, traceback
+import atexit, gc, json, os, runpy, sys, threading, traceback
 from taac import registry
 from taac.commands import check, compare, export, list as _, play, plot, report, train
-import gymnasium, matplotlib.pyplot, numpy, PIL.Image, torch, torch.utils.tensorboard, tqdm
+import gymnasium, matplotlib.pyplot, numpy, PIL.Image, torch._dynamo, torch.utils.tensorboard, tqdm
 registry.register()
 sys.path.remove('')
+gc.freeze()  # nor copied for each fork
 orders, replies = os.fdopen(os.dup(0)), os.dup(1)
 for line in orders:
     order = json.loads(line)

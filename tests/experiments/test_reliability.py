@@ -16,11 +16,12 @@ ROOT = Path(__file__).resolve().parents[2]
 # Runs are forked from a process that has imported all they need, which takes seconds. One such process serves all tests: each
 # order's code runs in a child of it, and so changes nothing for the next.
 SERVER = """
-import argparse, json, os, sys, traceback
+import argparse, gc, json, os, sys, torch._dynamo, traceback
 from pathlib import Path
 from experiments.reliability import damage, disk, hostile, kills, misbehaving, runs, settings, stall
 from taac.runs import tensor_files
 names = dict(globals(), given=argparse.Namespace(kills=2, damages=8, every=90, hostile=3, seed=5))
+gc.freeze()
 for line in sys.stdin:
     order = json.loads(line)
     child = os.fork()

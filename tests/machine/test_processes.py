@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import subprocess
 import sys
 
 import pytest
+
+from taac.machine.processes import settled_heap
 
 INTERRUPTED_WHILE_COMPILING = """
 import os, signal, subprocess, sys
@@ -35,3 +38,19 @@ def test_a_signal_to_the_group_waits_for_the_compiler(name):
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, start_new_session=True, check=True
     )
     assert done.stdout.splitlines() == ["compiled", "[] 0", "['told'] set()", "True"]
+
+
+def test_the_heap_is_settled_once_and_left_as_it_was():
+    """What the caller excluded stays excluded: here, conftest.py has excluded what all tests import."""
+    before = gc.get_freeze_count()
+    assert before > 10_000
+    try:
+        with settled_heap():
+            assert gc.get_freeze_count() == before
+        assert gc.get_freeze_count() == before
+        gc.unfreeze()
+        with settled_heap():
+            assert gc.get_freeze_count() > 10_000
+        assert gc.get_freeze_count() == 0
+    finally:
+        gc.freeze()
