@@ -71,7 +71,7 @@ def contents(text: str) -> list[tuple[str, str]]:
     """The caption and the pages of each part."""
     found = []
     for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
-        pages = re.findall(r"^\| \[[^\]]+\]\(([\w/]+)\.(?:md|ipynb)\)", section, re.MULTILINE)
+        pages = re.findall(r"^\| \[[^\]]+\]\(([\w/]+)\.md\)", section, re.MULTILINE)
         found.append((section.splitlines()[0], "".join(f"{page}\n" for page in pages)))
     return [*found, ("API", "api/modules\n")]
 

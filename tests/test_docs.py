@@ -164,6 +164,25 @@ def test_links_to_source_name_what_is_there(page):
     assert len(source_links(page, text_of(page))) == len(re.findall(r"\]\([./]+taac/", text_of(page)))
 
 
+@pytest.mark.parametrize("page", sorted((DOCS / "methods").glob("*.md")), ids=lambda page: page.stem)
+def test_every_detail_of_a_method_says_where_it_is(page):
+    """And every page has the same parts: paper, details, differences, settings, summaries, results."""
+    text = text_of(page)
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == [
+        "Implementation details",
+        next(line for line in text.splitlines() if line.startswith("## Differences from the "))[3:],
+        *("Settings", "Summaries", "Results"),
+    ]
+    assert re.search(r"^\*\*(Papers?|Source)\*\*: .*", text, re.MULTILINE) and "arxiv.org/abs/" in text
+    details = text.partition("## Implementation details\n")[2].partition("\n## ")[0]
+    items = re.split(r"^\d+\. ", details, flags=re.MULTILINE)[1:]
+    assert len(items) >= 2 and [item for item in items if not source_links(page, item)] == []
+
+
+def test_there_is_a_page_for_each_method():
+    assert {page.stem for page in (DOCS / "methods").glob("*.md")} == {*docs_methods.files()}
+
+
 def test_names_that_source_does_not_have_are_found():
     text = (
         "[`TaacAlgorithm.train_step`](../taac/algorithms/taac.py) [`TaacAlgorithm._beta`](../taac/algorithms/taac.py) "
