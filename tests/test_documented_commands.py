@@ -90,7 +90,9 @@ def smaller(words: list[str]) -> list[str]:
     if command == "sweep":
         words += ["--trials", "1", "--seeds", "1", "--num_env_steps", "60"]
         words += [word for param in TINY for word in ("--gin_param", param)]
-    if command == "train" and "--extend" not in given:
+    if command == "sweep":
+        words += ["--num_env_steps", "60", "--trials", "1", "--seeds", "1", "--jobs", "1"]
+    if command in ("train", "sweep") and "--extend" not in given:
         words += [word for param in TINY for word in ("--gin_param", param)]
         words += [] if "--num_env_steps" in given else ["--num_env_steps", "60"]
     return [word for word in words if word]
