@@ -28,7 +28,16 @@ ROOT = Path(__file__).resolve().parents[1]
 SMALL = "--num_env_steps 60 --set initial_collect_steps=40 --set evaluation_interval=60 --set evaluation_episodes=1 " \
         "--set batch_size=4 --set hidden_layers=8,"  # fmt: skip
 OWN = "include 'gin/tasks/simple_control.gin'\ninclude 'gin/methods/taac_l.gin'\ncreate_environment.env_name = 'Pendulum-v1'\n"
-# What a user does with the wheel, in an empty folder; `mine.gin` has the text of OWN.
+API = """
+import taac
+
+run = taac.train("Pendulum-v1", "taac", num_env_steps=60, initial_collect_steps=40, evaluation_interval=60, evaluation_episodes=1,
+                 batch_size=4, hidden_layers=(8,), root_dir="runs/api")
+agent = taac.load("runs/api")
+action, state = agent.act([1.0, 0.0, 0.0], agent.initial_state())
+assert action.shape == (1,) and run.evaluate(1), action
+"""
+# What a user does with the wheel, in an empty folder; `mine.gin` has the text of OWN, `api.py` that of API.
 COMMANDS = [
     """python -c "import taac, sys; assert taac.__file__.startswith(sys.prefix), taac.__file__" """,
     "taac --version",
@@ -44,6 +53,7 @@ COMMANDS = [
     "taac plot --root_dir runs/files",
     f"taac compare --root_dir compared --methods sac,taac --tasks Pendulum-v1 --seeds 1 {SMALL}",
     "taac report --root_dir compared",
+    "python api.py",
 ]
 ONNX = "taac export --root_dir runs/files --output policy.onnx"
 
@@ -129,6 +139,7 @@ def use(programs: Path, folder: Path, commands: list[str], environment: Mapping[
         RuntimeError: a command failed; the message is what it printed.
     """
     (folder / "mine.gin").write_text(OWN, encoding="utf-8")
+    (folder / "api.py").write_text(API, encoding="utf-8")
     clean = {name: value for name, value in environment.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
     for command in commands:
         program, *words = shlex.split(command)

@@ -215,6 +215,13 @@ def test_what_is_not_run_is_written_somewhere():
     assert [start for start in NOT_RUN if not any(command.startswith(start) for command in written)] == []
 
 
+def test_the_python_of_pages_is_run_elsewhere():
+    """`python` fences by test_docs.py, `py` fences, which need a run, by tests/api/test_pages.py."""
+    tested = text_of(ROOT / "tests" / "api" / "test_pages.py")
+    with_python = [name for page, name in zip(OF_PRESENT, names(OF_PRESENT)) if "```py\n" in text_of(page)]
+    assert [name for name in with_python if f'"{name}"' not in tested] == []
+
+
 def test_commands_are_found():
     text = (
         "```\ntaac list   # all\n. .venv/bin/activate\ngamma = 1\n```\n```python\ntaac = 1\n```\n"
