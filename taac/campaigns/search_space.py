@@ -47,6 +47,10 @@ class Dimension(NamedTuple):
                 return number
         raise ValueError(f"{self.name}={text} is outside of the search space")
 
+    def rounded(self, value: Any) -> Any:
+        """Returns a value with four digits at most, within the range."""
+        return value if self.choices or self.whole else min(max(float(f"{value:.4g}"), self.low), self.high)
+
     def ends(self) -> list[str]:
         """Returns values that show whether the setting takes what is searched: all choices, or both ends of the range."""
         return list(self.choices) or [text(int(end) if self.whole else end) for end in (self.low, self.high)]

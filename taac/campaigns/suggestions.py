@@ -39,29 +39,36 @@ class Suggestions:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._optuna, self._sweep = optuna, sweep
         self._spaces = {dimension.name: dimension.distribution() for dimension in sweep.dimensions}
-        whole = steps * len(sweep.seeds)
+        self._steps, self._interval = steps, interval
+        self._trials: list[Trial] = []
+        self._live: dict[int, Any] = {}
+        self._study = self._new_study()
+        for trial in trials:
+            self._trials.append(trial)
+            self._live.update(self._add(self._study, trial))
+
+    def _new_study(self) -> Any:
+        pruners, whole = self._optuna.pruners, self._steps * len(self._sweep.seeds)
+        pruner = pruners.NopPruner()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # some are experimental in some versions
-            pruner: Any = optuna.pruners.NopPruner()
-            if sweep.pruner == "median":
-                pruner = optuna.pruners.MedianPruner(n_startup_trials=STARTUP, n_warmup_steps=steps // 4)
-            elif sweep.pruner == "hyperband":
-                least = min(max(interval, steps // 4), whole)
-                pruner = optuna.pruners.HyperbandPruner(min_resource=least, max_resource=whole, reduction_factor=3)
-            self._study = optuna.create_study(study_name="taac", direction="maximize", pruner=pruner)
-        self._live: dict[int, Any] = {}
-        for trial in trials:
-            self._add(trial)
+            if self._sweep.pruner == "median":
+                pruner = pruners.MedianPruner(n_startup_trials=STARTUP, n_warmup_steps=self._steps // 4)
+            elif self._sweep.pruner == "hyperband":
+                least = min(max(self._interval, self._steps // 4), whole)
+                pruner = pruners.HyperbandPruner(min_resource=least, max_resource=whole, reduction_factor=3)
+            return self._optuna.create_study(study_name="taac", direction="maximize", pruner=pruner)
 
-    def _add(self, trial: Trial) -> None:
+    def _add(self, study: Any, trial: Trial) -> dict[int, Any]:
+        """Adds a trial to a study. Returns Optuna's object of one that runs, by its number."""
         values = {d.name: d.value(trial.texts[d.name]) for d in self._sweep.dimensions}
         if trial.state == "running":
-            self._study.enqueue_trial(values)
-            self._live[trial.number] = live = self._study.ask(self._spaces)
+            study.enqueue_trial(values)
+            live = study.ask(self._spaces)
             for step, mean in trial.reports:
                 live.report(mean, step)
-            return
-        self._study.add_trial(
+            return {trial.number: live}
+        study.add_trial(
             self._optuna.trial.create_trial(
                 state=self._state(trial),
                 value=trial.value,
@@ -70,6 +77,7 @@ class Suggestions:
                 intermediate_values={} if trial.state == "diverged" else dict(trial.reports),
             )
         )
+        return {}
 
     def _state(self, trial: Trial) -> Any:
         """Optuna's state. A pruned trial without reports, as one that diverged, is to TPE worse than all others."""
@@ -77,23 +85,32 @@ class Suggestions:
         return {"complete": states.COMPLETE, "failed": states.FAIL}.get(trial.state, states.PRUNED)
 
     def propose(self, number: int) -> Trial:
-        """Returns the next trial; `number` is that of the trials so far."""
+        """Returns the next trial; `number` is that of the trials so far.
+
+        It is sampled in a study of its own, because values are rounded before they are used.
+        """
         seed = int(np.random.SeedSequence([self._sweep.sampler_seed, number]).generate_state(1)[0])
-        samplers = self._optuna.samplers
+        study = self._new_study()
+        for trial in self._trials:
+            self._add(study, trial)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            tpe = self._sweep.sampler == "tpe"
-            self._study.sampler = samplers.TPESampler(seed=seed) if tpe else samplers.RandomSampler(seed=seed)
-            self._live[number] = live = self._study.ask(self._spaces)
-        return Trial(number, {d.name: search_space.text(live.params[d.name]) for d in self._sweep.dimensions})
+            samplers, tpe = self._optuna.samplers, self._sweep.sampler == "tpe"
+            study.sampler = samplers.TPESampler(seed=seed) if tpe else samplers.RandomSampler(seed=seed)
+            found = study.ask(self._spaces).params
+        new = Trial(number, {d.name: search_space.text(d.rounded(found[d.name])) for d in self._sweep.dimensions})
+        self._trials.append(new)
+        self._live.update(self._add(self._study, new))
+        return new
 
     def report(self, number: int, step: int, mean: float) -> bool:
         """Reports what a trial has reached; returns whether to stop it."""
-        live = self._live[number]
+        live, trial = self._live[number], self._trials[number]
+        self._trials[number] = trial._replace(reports=(*trial.reports, (step, mean)))
         live.report(mean, step)
         return bool(live.should_prune())
 
     def tell(self, trial: Trial) -> None:
         """Tells how a trial ended."""
-        live = self._live.pop(trial.number)
+        live, self._trials[trial.number] = self._live.pop(trial.number), trial
         self._study.tell(live, trial.value, state=self._state(trial))

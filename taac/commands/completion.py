@@ -62,9 +62,11 @@ def _choices() -> dict[str, list[str]]:
         name = setting.rpartition(".")[2]
         owners[name] = owners.get(name, 0) + 1
     plain = [name for name, count in owners.items() if count == 1 and name not in TASK_MACROS]
+    names_of_settings = [*TASK_MACROS, *sorted(plain), *settings]
     return {
         "method": _plain(methods), "methods": _plain(methods), "baseline": _plain(methods),
-        "task": named, "tasks": named, "set": [*TASK_MACROS, *sorted(plain), *settings],
+        "task": named, "tasks": named, "set": names_of_settings,
+        "search": names_of_settings,
     }  # fmt: skip
 
 

@@ -40,7 +40,9 @@ _taac() {
             @LISTS@) if [[ $current == *,* ]]; then kept="${current%,*},"; current="${current##*,}"; fi ;;
         esac
         COMPREPLY=($(compgen -P "$kept" -W "$choices" -- "$current"))
-        if [[ $previous == --set ]]; then COMPREPLY=("${COMPREPLY[@]/%/=}"); compopt -o nospace 2>/dev/null; fi
+        if [[ $previous == --set || $previous == --search ]]; then
+            COMPREPLY=("${COMPREPLY[@]/%/=}"); compopt -o nospace 2>/dev/null
+        fi
         return
     fi
     case "${COMP_WORDS[1]}" in
@@ -68,7 +70,7 @@ _taac() {
         @VALUED@) return ;;
     esac
     if (( $#choices )); then
-        if [[ $previous == --set ]]; then compadd -S '=' -- $choices; else compadd -- $choices; fi
+        if [[ $previous == --set || $previous == --search ]]; then compadd -S '=' -- $choices; else compadd -- $choices; fi
         return
     fi
     case ${words[2]} in
@@ -102,7 +104,7 @@ def fish(words: Words) -> str:
         for name in names:
             begin = f"complete -c taac -n '__fish_seen_subcommand_from {command}' -l {name}"
             if name in words.choices:
-                found = [f"{choice}=" if name == "set" else choice for choice in words.choices[name]]
+                found = [f"{choice}=" if name in ("set", "search") else choice for choice in words.choices[name]]
                 many = f"(__fish_append , {' '.join(found)})" if name in words.lists else " ".join(found)
                 lines.append(f"{begin} -x -a '{many}'")
             elif name in FOLDERS:

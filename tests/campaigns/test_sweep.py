@@ -40,6 +40,7 @@ def test_a_space_is_read_in_plain_words():
         Dimension("hidden_layers", ("64,64", "256,256")),
         Dimension("s", ("@A()", "none")),
     ]
+    assert Dimension("x", (), 0.12344, 0.5).rounded(0.12344) == 0.12344 and Dimension("x", (), 0, 1).rounded(0.123456) == 0.1235
     assert [d.ends() for d in search_space.parse(given)[1:4]] == [["0.9", "0.999"], ["-3", "8"], ["64,64", "256,256"]]
 
 
@@ -251,6 +252,7 @@ def test_every_trial_trains_its_seeds_and_the_best_is_the_best(tmp_path):
         assert [step for step, _ in trial.reports] == [50, 100, 150, 200]
         assert [value for _, value in trial.reports] == pytest.approx([value for _, value in expected])
     assert record.best().value == max(trial.value for trial in record.trials)
+    assert all(len(trial.texts["x"]) <= 7 for trial in record.trials)  # 0.1234, or 0.01234
     assert len({trial.texts["x"] for trial in record.trials}) == 8 and {t.texts["choice"] for t in record.trials} == {"a", "b,c"}
 
 
