@@ -14,7 +14,7 @@ from taac.configuration import Asked
 from taac.configuration.asked import environment_of
 from taac.environments import single
 from taac.errors import TaacError
-from taac.runs import files, layout
+from taac.runs import extension, files, layout
 
 _SHOWN = 10  # differences shown in a message
 NOTHING = Asked()
@@ -90,13 +90,14 @@ class Comparison:
             for task in self.tasks:
                 self.asked(task, method, self.seeds[0], every).load().check_macros()
 
-    def plan(self, root_dir: str | Path, every: Asked = NOTHING) -> list[Run]:
+    def plan(self, root_dir: str | Path, every: Asked = NOTHING, extend: bool = False) -> list[Run]:
         """Returns the runs ordered by seed, so that the finished runs can be compared at any time.
 
         Each run has the folder `root_dir/<task>/<method>/seed_<n>` and the log `seed_<n>.log` beside it.
 
         Args:
             every: what is asked of every run. It overrides the settings of task and method.
+            extend: whether runs that have fewer environment steps than asked for are trained on to them.
 
         Raises:
             TaacError: two tasks or two methods would have the same folder.
@@ -115,8 +116,16 @@ class Comparison:
                             f"{other.task} with {other.method} and {task} with {method} would have the same folder, {folder}; "
                             "rename one of their files"
                         )
-                    runs.append(Run(task, str(asked.method_name), seed, folder, (*train, *asked.words()), asked))
+                    steps = _longer(folder, asked) if extend else None
+                    command = (*train, *([] if steps is None else ["--extend"]), *asked.words())
+                    runs.append(Run(task, str(asked.method_name), seed, folder, command, asked, steps))
         return runs
+
+
+def _longer(folder: Path, asked: Asked) -> int | None:
+    """The environment steps that are asked for, if the run in a folder has fewer; else None."""
+    held, steps = extension.held_steps(folder), asked.load().bound(extension.TOTAL)
+    return steps if held is not None and isinstance(steps, int) and held < steps else None
 
 
 def parse_seeds(text: str | None) -> int | tuple[int, ...] | None:
@@ -159,15 +168,18 @@ def check_folders(runs: Sequence[Run]) -> None:
         try:
             held = configuration.load([str(file.absolute())], imports=asked.imports)
             found = asked.differences(held, ignored=("create_experiment.method",))
+            if run.steps is not None:
+                found = [difference for difference in found if not extension.is_longer(difference)]
         except TaacError as error:
             found = [str(error)]
         except (ValueError, RecursionError, MemoryError) as error:  # nested too deeply, or a number too long
             found = [f"{file} cannot be read: {type(error).__name__}: {error}"]
         if found:
+            longer = ", or give --extend to train it on" if any(map(extension.is_longer, found)) else ""
             more = f"\n  and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
             raise TaacError(
                 f"{run.folder} holds a run of other settings than {run.name} has here; nothing was started. Give another "
-                "--root_dir, or remove that folder to train the run again. It has:\n  "
+                f"--root_dir, or remove that folder to train the run again{longer}. It has:\n  "
                 + "\n  ".join(found[:_SHOWN]) + more
             )  # fmt: skip
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from taac.configuration import Asked
-from taac.runs import files, layout
+from taac.runs import extension, files, layout
 
 # First line of each attempt in the log. The output of earlier attempts stays above it.
 ATTEMPT = "=== "
@@ -23,6 +23,7 @@ class Run(NamedTuple):
     folder: Path
     command: tuple[str, ...]
     asked: Asked = Asked()  # what the command trains
+    steps: int | None = None  # environment steps that the run, which has fewer, is extended to; None if it is not
 
     @property
     def name(self) -> str:
@@ -33,6 +34,8 @@ class Run(NamedTuple):
         return self.folder.with_suffix(".log")
 
     def finished(self) -> bool:
+        if self.steps is not None and (extension.held_steps(self.folder) or 0) < self.steps:
+            return False
         return layout.is_finished(self.folder)
 
     def error(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import shutil
 import signal
@@ -13,7 +14,7 @@ from absl import flags as absl_flags
 
 from taac.commands import flags
 from taac.errors import TaacError
-from taac.runs import durable, layout, terminal
+from taac.runs import durable, extension, files, layout, terminal
 
 if TYPE_CHECKING:
     from taac.campaigns.campaign import State
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from taac.campaigns.run import Run
     from taac.configuration import Asked
 
+MOST_TOLD = 10  # extensions of runs that are told
 SLURM = {"partition": "string", "time": "string", "mem": "string", "cpus": "integer", "gres": "string"}
 
 
@@ -51,6 +53,7 @@ def define_flags() -> None:
         "slurm_setup", None, 'SLURM: a shell line before each run, such as "module load cuda".'
     )
     absl_flags.DEFINE_multi_string("slurm_options", None, 'SLURM: any other option of sbatch, such as "--account=me".')
+    absl_flags.DEFINE_bool("extend", False, "Train runs that were begun with fewer environment steps on to --num_env_steps.")
     absl_flags.DEFINE_bool("dry_run", False, "Print each run's command, or the SLURM script, and run nothing.")
 
 
@@ -62,8 +65,9 @@ def run() -> None:
 
     every = flags.asked_of_every_run()
     comparison, array = read(every)
-    runs = comparison.plan(root_dir, every)
+    runs = comparison.plan(root_dir, every, given.extend)
     check_folders(runs)
+    tell_extended(runs)
     check_new(runs)
     if given.dry_run:
         slurm = given.launcher == "slurm"
@@ -112,6 +116,18 @@ def check_new(runs: list[Run]) -> None:
     new = {(run.asked.task, run.asked.method): run.asked for run in runs if not (run.folder / layout.CONFIG).exists()}
     for asked in new.values():
         check_buildable(asked, here=flags.FLAGS.launcher == "local")
+
+
+def tell_extended(runs: list[Run]) -> None:
+    """Says which runs were begun with fewer environment steps."""
+    told = []
+    for run in runs:
+        with contextlib.suppress(OSError, files.Damaged):
+            told += [f"note: {run.name}: {entry}" for entry in extension.told(layout.read_run(run.folder))]
+    for line in told[:MOST_TOLD]:
+        print(terminal.printable(line), file=sys.stderr)
+    if len(told) > MOST_TOLD:
+        print(f"note: {len(told) - MOST_TOLD} more extensions; taac report tells all", file=sys.stderr)
 
 
 def launch(runs: list[Run], root_dir: str, array: SlurmArray) -> tuple[Launcher, int | None]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from taac.errors import TaacError
-from taac.runs import layout
+from taac.runs import files, layout
 
 TOTAL, MACRO = "Trainer.num_env_steps", "num_env_steps"
 _OF_TOTAL = re.compile(rf"^(?:{re.escape(TOTAL)}|{MACRO}) = \d+\n", re.MULTILINE)
@@ -41,6 +42,21 @@ def continues(held: str, asked: str) -> bool:
     """Returns whether a run of the configuration `asked` may resume from a checkpoint of a run of `held`."""
     found = lengths(held, asked)
     return held == asked or (found is not None and found.held < found.asked)
+
+
+def held_steps(folder: Path) -> int | None:
+    """Returns the environment steps of the whole run in a folder; None if there is none, or it does not say."""
+    try:
+        total = layout.read_bindings(folder).get(TOTAL, "")
+    except (OSError, files.Damaged):
+        return None
+    return int(total) if re.fullmatch(r"\d{1,18}", total) else None
+
+
+def is_longer(difference: str) -> bool:
+    """Returns whether a line of `Config.differences` says that a run has fewer environment steps than are asked for."""
+    found = re.fullmatch(rf"(?:{re.escape(TOTAL)}|{MACRO}) = (\d{{1,18}}), not (\d{{1,18}})", difference)
+    return found is not None and int(found[1]) < int(found[2])
 
 
 def following_length(config: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from taac.campaigns import comparison
 from taac.campaigns.comparison import Comparison
 from taac.campaigns.launchers.slurm import SlurmArray
 from taac.campaigns.run import ATTEMPT, Run
+from taac.commands import compare as commands_compare
 from taac.configuration import Asked
 from taac.configuration.macros import OF_COMPARE
 from taac.errors import TaacError
@@ -203,10 +205,10 @@ def operative():
     return text
 
 
-def planned(root, params, files=()):
+def planned(root, params, files=(), extend=False):
     own = {"taac": ("TaacAlgorithm.max_repeat_steps = 7",)}
     asked = Comparison(("taac", "sac"), (POINT,), seeds=1, method_params=own)
-    return asked.plan(root, Asked(gin_files=tuple(map(str, files)), gin_params=(*SMALL, *params)))
+    return asked.plan(root, Asked(gin_files=tuple(map(str, files)), gin_params=(*SMALL, *params)), extend)
 
 
 def leave(run, operative, status):
@@ -251,6 +253,36 @@ def test_folders_of_other_settings_are_refused(tmp_path, operative, params, told
     lines = str(caught.value).splitlines()
     assert str(run.folder) in lines[0] and "another --root_dir" in lines[0] and "remove" in lines[0]
     assert lines[1:] == [f"  {told}"]
+
+
+def test_runs_of_fewer_steps_are_extended_when_asked(tmp_path, operative):
+    leave(planned(tmp_path, [])[0], operative, "finished")
+    with pytest.raises(TaacError, match=r"or give --extend to train it on.*\n  num_env_steps = 400, not 500$"):
+        comparison.check_folders(planned(tmp_path, ["gamma = 0.9", "num_env_steps = 500"]))
+    begun, new = planned(tmp_path, ["gamma = 0.9", "num_env_steps = 500"], extend=True)
+    comparison.check_folders([begun, new])
+    assert "--extend" in begun.command and not begun.finished() and "--extend" not in new.command
+    assert new.steps is None and begun.steps == 500
+    for steps, told in ((400, "gamma = 0.9, not 0.8"), (500, "gamma = 0.9, not 0.8")):
+        with pytest.raises(TaacError, match=rf"again\. It has:\n  {told}$"):
+            comparison.check_folders(planned(tmp_path, ["gamma = 0.8", f"num_env_steps = {steps}"], extend=True))
+    with pytest.raises(TaacError, match=r"again\. It has:\n  num_env_steps = 400, not 350$"):
+        comparison.check_folders(planned(tmp_path, ["gamma = 0.9", "num_env_steps = 350"], extend=True))
+    (begun.folder / "config.gin").write_text(operative.replace("num_env_steps = 400", "num_env_steps = 500"))
+    assert begun.finished()
+    (again, _) = planned(tmp_path, ["gamma = 0.9", "num_env_steps = 500"], extend=True)
+    assert again.steps is None and "--extend" not in again.command and again.finished()
+
+
+def test_compare_tells_which_runs_were_extended(tmp_path, capsys):
+    run, other = planned(tmp_path, [])
+    run.folder.mkdir(parents=True)
+    entry = {"from": 200, "to": 400, "env_steps": 200, "time": "today"}
+    (run.folder / "run.json").write_text(json.dumps({"extended": [entry] * 12}))
+    commands_compare.tell_extended([run, other])
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == f"note: {run.name}: it was extended from 200 to 400 environment steps when it stood at 200 (today)"
+    assert len(lines) == 11 and lines[-1] == "note: 2 more extensions; taac report tells all"
 
 
 def test_the_name_of_a_method_is_no_setting(tmp_path, operative):
