@@ -109,6 +109,8 @@ setup(
             "hypothesis>=6.100",
             "ruff>=0.6",
             "mypy>=1.11",
+            "nbclient>=0.10",  # runs the notebook of docs/
+            "ipykernel>=6.29",
         ],
     },
     entry_points={"console_scripts": ["taac = taac.commands.main:main"]},

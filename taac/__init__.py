@@ -1,13 +1,16 @@
 """Temporally abstract actor-critic control for PyTorch and Gymnasium.
 
-`taac.train` and `taac.load` do in Python what the commands do in a shell. They are imported at their first use, because they
-need torch.
+`taac.train`, `taac.load`, `taac.compare`, `taac.report` and `taac.check` do in Python what the commands do in a shell. They
+are imported at their first use, because they need torch.
 """
 
 import importlib
 
 __version__ = "0.1.0"
-__all__ = ["Controller", "Evaluation", "Interrupted", "Run", "State", "StopWhen", "TaacError", "TrainedAgent", "load", "train"]
+__all__ = [
+    "Checked", "Compared", "Controller", "Evaluation", "Interrupted", "Report", "Run", "State", "StopWhen",
+    "TaacError", "TrainedAgent", "check", "compare", "load", "report", "train",
+]  # fmt: skip
 
 
 def __getattr__(name):

@@ -8,6 +8,8 @@ import pytest
 
 from taac.environments.single import OPTIONAL_PACKAGES
 
+NOTEBOOK = all(importlib.util.find_spec(name) is not None for name in ("nbclient", "ipykernel"))  # a kernel can run notebooks
+
 
 def skip_without_package(env_name: str) -> None:
     """Skips a test whose environment is of an optional package that is not installed."""

@@ -5,11 +5,14 @@ that uses gin itself keeps its bindings: every call begins without any, and rest
 """
 
 from taac.api.agent import Controller, State, TrainedAgent, load
+from taac.api.checking import Checked, check
+from taac.api.comparing import Compared, Report, compare, report
 from taac.api.run import Evaluation, Run
 from taac.api.training import train
 from taac.errors import Interrupted, TaacError
 from taac.training.stop_when import StopWhen
 
 __all__ = [
-    "Controller", "Evaluation", "Interrupted", "Run", "State", "StopWhen", "TaacError", "TrainedAgent", "load", "train",
+    "Checked", "Compared", "Controller", "Evaluation", "Interrupted", "Report", "Run", "State", "StopWhen",
+    "TaacError", "TrainedAgent", "check", "compare", "load", "report", "train",
 ]  # fmt: skip

@@ -98,7 +98,7 @@ def train(
             interruption = Interruption(at_once=_interrupt)
             try:
                 done = conduct(
-                    trainer, loaded, folder, _bar(progress), extend, lock_timeout, _nothing, lambda: interruption, about
+                    trainer, loaded, folder, _bar(progress), extend, lock_timeout, _tell, lambda: interruption, about
                 )
             except Interrupted as stopped:
                 _tell_interruption(stopped, interruption, folder)
@@ -110,8 +110,10 @@ def train(
     return Run(folder.path, environment=environment, trust=True)
 
 
-def _nothing(_: str) -> None:
-    """Programs need no words at the beginning."""
+def _tell(text: str) -> None:
+    """Passes on notes, and nothing else that the command prints."""
+    if text.startswith("note: "):
+        warn_user(in_python(text))
 
 
 def _call(words: Sequence[str]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-import shutil
 import signal
 import sys
 from pathlib import Path
@@ -17,7 +16,6 @@ from taac.errors import TaacError
 from taac.runs import durable, extension, files, layout, terminal
 
 if TYPE_CHECKING:
-    from taac.campaigns.campaign import State
     from taac.campaigns.comparison import Comparison
     from taac.campaigns.launchers import Launcher
     from taac.campaigns.launchers.slurm import SlurmArray
@@ -62,13 +60,15 @@ def run() -> None:
 
     from taac.campaigns.campaign import Campaign
     from taac.campaigns.comparison import check_folders
+    from taac.campaigns.view import View
+    from taac.training.trial import check_new
 
     every = flags.asked_of_every_run()
     comparison, array = read(every)
     runs = comparison.plan(root_dir, every, given.extend)
     check_folders(runs)
     tell_extended(runs)
-    check_new(runs)
+    check_new(runs, here=given.launcher == "local")
     if given.dry_run:
         slurm = given.launcher == "slurm"
         print(array.script(runs, root_dir, given.jobs) if slurm else "\n".join(shlex.join(r.command) for r in runs))
@@ -107,15 +107,6 @@ def read(every: Asked) -> tuple[Comparison, SlurmArray]:
     array = configuration.build(lambda: SlurmArray(**specified(resources)))
     comparison.check(bound, every)
     return comparison, array
-
-
-def check_new(runs: list[Run]) -> None:
-    """Refuses combinations of method and task that cannot be built, of the runs that are not begun."""
-    from taac.training.trial import check_buildable
-
-    new = {(run.asked.task, run.asked.method): run.asked for run in runs if not (run.folder / layout.CONFIG).exists()}
-    for asked in new.values():
-        check_buildable(asked, here=flags.FLAGS.launcher == "local")
 
 
 def tell_extended(runs: list[Run]) -> None:
@@ -157,43 +148,3 @@ def specified(flags_by_name: dict[str, Any]) -> dict[str, Any]:
     """The flags that were given on the command line, with lists as tuples."""
     given = {name: value for name, value in flags_by_name.items() if value is not None}
     return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-
-
-class View:
-    """Shows progress: one line that is updated in place on a terminal, or elsewhere a line whenever a run begins or ends.
-
-    A failed run is reported at once, on a line that stays.
-    """
-
-    def __init__(self) -> None:
-        self._file, self._live = sys.stderr, sys.stderr.isatty()
-        self._counts = ""
-        self._failed: set[Run] = set()
-
-    def __enter__(self) -> View:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._live and self._counts:
-            self._file.write("\n")
-
-    def show(self, state: State) -> None:
-        for run, why in state.failed.items():
-            if run not in self._failed:
-                self._failed.add(run)
-                self._clear()
-                print(f"failed: {terminal.printable(f'{run.name}: {why}')}", flush=True)
-        line = str(state)
-        counts = line.split(", about")[0]
-        if self._live:
-            self._clear()
-            self._file.write(line[: shutil.get_terminal_size().columns - 1])  # a line that wraps could not be cleared
-        elif counts != self._counts:
-            self._file.write(f"{line}\n")
-        self._counts = counts
-        self._file.flush()
-
-    def _clear(self) -> None:
-        if self._live:
-            self._file.write("\r\x1b[K")
-            self._file.flush()

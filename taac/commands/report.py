@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from absl import flags as absl_flags
 
@@ -62,6 +61,7 @@ def run() -> None:
     from taac.analysis.report.content import make_report
     from taac.analysis.report.files import write_report
     from taac.analysis.report.scores import Options
+    from taac.analysis.report.verdict_lines import verdict_line
 
     options = Options(
         last=given.last_evaluations,
@@ -82,21 +82,6 @@ def run() -> None:
         print(f"warning: {printable(warning)}")
     print(printable(comparison["family_told"]))
     for pair in comparison["pairs"]:
-        print(printable(_line(pair)))
+        print(printable(verdict_line(pair)))
     for path in written:
         print(printable(path))
-
-
-def _line(pair: dict[str, Any]) -> str:
-    """A verdict in one line, with what it rests on."""
-    by_ranks = pair["compares"] == "ranks"
-    found = pair["improvement"] if by_ranks else pair["difference"]
-    what = f"P({pair['x']} > {pair['y']})" if by_ranks else f"{pair['x']} - {pair['y']}"
-    estimate = "unknown" if found["estimate"] is None else f"{found['estimate']:.4g}"
-    interval = "no interval" if found["low"] is None else f"[{found['low']:.4g}, {found['high']:.4g}]"
-    verdict = f"{pair['x']} is {pair['verdict']}"
-    if pair["verdict"] == "inconclusive":
-        size = pair["detectable"]
-        verdict = "inconclusive" + ("" if size is None else f"; so many runs would find {size:.3g} or more with a power of 0.8")
-    gone = f" ({sum(pair['diverged'])} diverged)" if any(pair["diverged"]) else ""
-    return f"{pair['task']}: {what} = {estimate} {interval}{gone}: {verdict}"

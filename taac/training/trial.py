@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 
 import torch
 
 from taac import configuration
+from taac.campaigns.run import Run
 from taac.configuration import Asked
 from taac.environments.create import create_environment
 from taac.errors import TaacError
+from taac.runs import layout
 from taac.training.experiment import create_agent, create_experiment
 
 REPLAY_LENGTH = 1000  # at most: a buffer of full length may need all memory, and a minute to be cleared
@@ -38,6 +41,13 @@ def check_buildable(asked: Asked, here: bool) -> None:
             loaded.check_used()
     except TaacError as error:
         raise TaacError(f"{asked.method} on {asked.task}: {error}") from error
+
+
+def check_new(runs: Sequence[Run], here: bool) -> None:
+    """Refuses combinations of method and task that cannot be built, of the runs that are not begun; see `check_buildable`."""
+    new = {(run.asked.task, run.asked.method): run.asked for run in runs if not (run.folder / layout.CONFIG).exists()}
+    for asked in new.values():
+        check_buildable(asked, here)
 
 
 def _cheaper(asked: Asked) -> Asked:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 import taac
+from taac.campaigns.launchers import local
+from tests.api.launcher import InThisProcess
 from tests.api.small import SMALL
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,6 +26,11 @@ def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
     of_taac = taac.train
     monkeypatch.setattr(
         taac, "train", lambda *args, **named: of_taac(*args, **{**small, **named, "hidden_layers": (16, 16)}), raising=False
+    )
+    compare = taac.compare
+    monkeypatch.setattr(local, "LocalProcesses", InThisProcess)
+    monkeypatch.setattr(
+        taac, "compare", lambda *args, **named: compare(*args, **{**small, **named, "seeds": 1}), raising=False
     )
     namespace: dict = {}
     found = blocks(page)

@@ -16,7 +16,7 @@ import pytest
 from taac.campaigns.campaign import Campaign, State
 from taac.campaigns.launchers import Outcome
 from taac.campaigns.run import ATTEMPT, Run
-from taac.commands.compare import View
+from taac.campaigns.view import View
 from taac.errors import TaacError
 from tests import forked
 from tests.campaigns.launched import (
@@ -235,7 +235,7 @@ def test_without_a_terminal_there_is_a_line_whenever_something_has_changed(capfd
 
 def test_a_terminal_has_one_line_that_is_kept_up_to_date(tmp_path):
     code = (
-        "from tests.campaigns.test_campaign import states; from taac.commands.compare import View\n"
+        "from tests.campaigns.test_campaign import states; from taac.campaigns.view import View\n"
         "with View() as view:\n    for state in states(): view.show(state)\n"
         "print('end')"
     )

@@ -23,15 +23,20 @@ PATIENCE = 120.0  # seconds that a stopped run has to save
 
 
 class LocalProcesses:
-    """Starts each run at once in its own process."""
+    """Starts each run at once in its own process.
+
+    Args:
+        environment: variables of these processes beside the present ones.
+    """
 
     interval, attempts = 0.5, 4
 
-    def __init__(self) -> None:
+    def __init__(self, environment: dict[str, str] | None = None) -> None:
+        self._environment = environment
         self._running: dict[Run, subprocess.Popen[bytes]] = {}
 
     def begin(self, run: Run) -> None:
-        self._running[run] = start(run.command, run.log)
+        self._running[run] = start(run.command, run.log, environment=self._environment)
 
     def begun(self, run: Run) -> bool:
         return True

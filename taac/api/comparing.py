@@ -1,0 +1,218 @@
+"""`taac.compare` and `taac.report`: methods x environments x seeds, and the verdicts on them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from taac.analysis.report import diverged as diverged_runs
+from taac.analysis.report import tables
+from taac.analysis.report.content import make_report
+from taac.analysis.report.files import write_report
+from taac.analysis.report.scores import Options
+from taac.analysis.report.verdict_lines import verdict_line
+from taac.api.environments import Environment, named
+from taac.api.run import Run
+from taac.api.session import session
+from taac.api.settings import asked as asked_of
+from taac.api.settings import written
+from taac.campaigns.campaign import Campaign, State
+from taac.campaigns.comparison import Comparison, check_folders
+from taac.campaigns.launchers import local
+from taac.campaigns.view import View
+from taac.errors import TaacError
+from taac.runs import layout
+from taac.runs.terminal import printable
+from taac.training.trial import check_new
+
+Bounds: TypeAlias = "tuple[float, float] | Mapping[str, tuple[float, float]] | None"
+
+
+class Report:
+    """A comparison of runs, as `taac report` writes it. A notebook shows its tables.
+
+    Attributes:
+        content: everything in it, as plain values; what report.json holds.
+        files: the files written: tables, a page, figures.
+    """
+
+    def __init__(self, content: dict[str, Any], files: list[Path]):
+        self.content, self.files = content, files
+
+    @property
+    def verdicts(self) -> list[str]:
+        """A line for each pair of methods on each task: the difference with its interval, and the verdict."""
+        return [printable(verdict_line(pair)) for pair in self.content["pairs"]]
+
+    @property
+    def warnings(self) -> list[str]:
+        """What limits the comparison: runs left out, few seeds."""
+        return [printable(text) for text in self.content["warnings"]]
+
+    @property
+    def markdown(self) -> str:
+        """The tables, without the figures."""
+        return tables.markdown(self.content, [])
+
+    def _repr_markdown_(self) -> str:
+        return self.markdown
+
+    def __repr__(self) -> str:
+        return "\n".join([*(f"warning: {text}" for text in self.warnings), *self.verdicts, f"in {self.files[0].parent}"])
+
+
+class Compared:
+    """The runs of a comparison.
+
+    Attributes:
+        root_dir: the folder of all of them.
+        runs: ordered by seed, environment, method.
+    """
+
+    def __init__(self, root_dir: Path, runs: list[Run]):
+        self.root_dir, self.runs = root_dir, runs
+
+    def report(self, **options: Any) -> Report:
+        """Compares them; see `taac.report`."""
+        return report(self.root_dir, **options)
+
+    def __repr__(self) -> str:
+        return f"Compared({str(self.root_dir)!r}: {len(self.runs)} runs)"
+
+
+def compare(
+    methods: Sequence[str] | str,
+    environments: Sequence[Environment] | Environment,
+    *,
+    root_dir: str | Path,
+    seeds: int | Sequence[int] = 5,
+    num_env_steps: float | None = None,
+    jobs: int = 0,
+    settings: Mapping[str, Any] | None = None,
+    gin_files: Sequence[str] | str = (),
+    progress: bool = True,
+    **named_settings: Any,
+) -> Compared:
+    """Trains every method on every environment with every seed, as `taac compare` does. Called again, continues.
+
+        compared = taac.compare(["sac", "taac"], "Pendulum-v1", root_dir="runs/compare", seeds=5, num_env_steps=20_000)
+        compared.report(baseline="sac")
+
+    Each run has a process of its own, so environments must be importable: ids, `module:Class`, and classes and functions of
+    modules. Each run is in `root_dir/<environment>/<method>/seed_<n>`.
+
+    Args:
+        methods, environments: one or several, as in `train`.
+        root_dir: the folder of all runs.
+        seeds: their number, or the seeds themselves.
+        num_env_steps, settings, named_settings, gin_files: of every run, as in `train`.
+        jobs: how many runs at a time, each on one thread; 0 for as many as there are cores.
+        progress: shows how many runs are finished.
+
+    Raises:
+        TaacError: something is wrong with a run that is asked for: then none is started. Or runs have failed.
+    """
+    several = [environments] if isinstance(environments, str) or callable(environments) else environments
+    places = [named(e) for e in (several if isinstance(several, Sequence) else [several])]
+    for place in places:
+        if place.make is not None or place.name is None:
+            raise TaacError(
+                f"the environment {place.name} is known to this program only, and each run of a comparison has a process of its "
+                "own: put it in a module and give 'module:Class'"
+            )
+    if jobs < 0:
+        raise TaacError(f"jobs must be 0 or more, got {jobs}")
+    with session():
+        every = asked_of(None, None, num_env_steps, None, gin_files, named_settings, settings or {})
+        own = {str(place.name): _params(place.settings) for place in places if place.settings}
+        comparison = Comparison(
+            (methods,) if isinstance(methods, str) else tuple(methods), tuple(str(place.name) for place in places),
+            seeds if isinstance(seeds, int) else tuple(map(int, seeds)), task_params=own,
+        )  # fmt: skip
+        comparison.check(comparison, every)
+        runs = comparison.plan(root_dir, every)
+        check_folders(runs)
+        check_new(runs, here=True)
+        record = Path(root_dir, layout.COMPARISON)
+        work = Campaign(runs, local.LocalProcesses(_search_path()), jobs or local.cores(), record)
+        if progress:
+            with View() as view:
+                end = work.run(view.show)
+        else:
+            end = work.run(_nothing)
+    if end.failed:
+        run, why = next(iter(end.failed.items()))
+        raise TaacError(f"{len(end.failed)} of {len(runs)} runs failed, see {record}; the first is {run.name}: {why}")
+    return Compared(Path(root_dir), [Run(run.folder, trust=True) for run in runs])
+
+
+def _params(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(text.replace("=", " = ", 1) for text in written(settings).settings)
+
+
+def _search_path() -> dict[str, str]:
+    """Lets the processes of runs import what this one can import."""
+    return {"PYTHONPATH": os.pathsep.join(os.path.abspath(place) for place in sys.path)}
+
+
+def _nothing(_: State) -> None:
+    """For a program that wants to see no progress."""
+
+
+def report(
+    root_dir: str | Path,
+    *,
+    output_dir: str | Path | None = None,
+    baseline: str | None = None,
+    paired: bool = False,
+    bounds: Bounds = None,
+    last_evaluations: int = 3,
+    at_step: int | None = None,
+    diverged: str | float = "worst",
+    allow_mixed: bool = False,
+    group_by: Sequence[str] = (),
+    anchors: str | Path | None = None,
+    published: str | Path | None = None,
+) -> Report:
+    """Compares the runs below a folder, and writes tables, figures and a page, as `taac report` does.
+
+    Args:
+        root_dir: the folder with runs below it.
+        output_dir: the folder of the report; by default `root_dir`.
+        baseline: compares every method with this one only.
+        paired: compares runs with the same seed.
+        bounds: the lowest and the highest possible return, or these by task.
+        last_evaluations: the final return is the mean of so many last evaluations.
+        at_step: compares at this environment step; by default where the first finished run ended.
+        diverged: what a diverged run counts as: "worst", "leave_out", or a return.
+        allow_mixed: compares runs even if their budgets, versions or update ratios differ.
+        group_by: settings to show in the names of methods.
+        anchors, published: JSON files with more normalisation anchors, and with published returns.
+
+    Raises:
+        TaacError: there are no usable runs, or an option is wrong.
+    """
+    with session():
+        options = Options(
+            last=last_evaluations, paired=paired, baseline=baseline, bounds=_bounds(bounds), allow_mixed=allow_mixed,
+            group_by=tuple(group_by), anchors=_path(anchors), published=_path(published), at_step=at_step,
+            diverged=diverged_runs.parse(str(diverged)),
+        )  # fmt: skip
+        content = make_report(Path(root_dir), options)
+        return Report(content, write_report(content, Path(output_dir or root_dir)))
+
+
+def _bounds(bounds: Bounds) -> tuple[str, ...]:
+    if bounds is None:
+        return ()
+    if isinstance(bounds, Mapping):
+        return tuple(f"{task}={low},{high}" for task, (low, high) in bounds.items())
+    low, high = bounds
+    return (f"{low},{high}",)
+
+
+def _path(name: str | Path | None) -> Path | None:
+    return None if name is None else Path(name)

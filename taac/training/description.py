@@ -1,0 +1,81 @@
+"""Describes an experiment without training it: every value with its origin, the parts, the memory, what looks wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from taac import configuration, nest
+from taac.configuration import Asked, Config
+from taac.machine.memory import readable_bytes
+from taac.training import experiment
+from taac.training.advice import advice
+from taac.training.footprint import Share, shares
+from taac.training.trainer import Trainer
+
+
+def describe(asked: Asked) -> list[str]:
+    """Builds an experiment and returns lines of text about it.
+
+    Raises:
+        TaacError: what `taac train` would refuse.
+    """
+    loaded = asked.load()
+    trainer = configuration.build(experiment.create_experiment)
+    try:
+        memory = shares(trainer)
+    finally:
+        trainer.close()
+    loaded.check_used()
+    taken = trainer.begin()
+    origins = loaded.origins()
+    width = min(90, max(len(line) for line, _ in origins))
+    return [
+        *asked.describe(loaded),
+        *(f"{line:<{width}}  # {where}" for line, where in origins),
+        *_parts(trainer),
+        *(f"  {part['module']} from {part['run']}, at {part['env_steps']} environment steps" for part in taken),
+        *_numbers(trainer, loaded, memory),
+    ]
+
+
+def _parts(trainer: Trainer) -> Iterator[str]:
+    environment, algorithm = trainer.environment, trainer.agent.algorithm
+    yield ""
+    yield f"environment: {environment.name}, {environment.num_envs} in parallel"
+    for path, spec in nest.flatten_with_path(environment.observation_spec):
+        yield f"  observation {path + ' ' if path else ''}{spec}"
+    for path, spec in nest.flatten_with_path(environment.action_spec):
+        yield f"  action {path + ' ' if path else ''}{spec}{'' if spec.is_categorical else ' (rescaled)'}"
+    count = sum(p.numel() for p in algorithm.parameters() if p.requires_grad)
+    yield f"algorithm: {type(algorithm).__name__} on {trainer.agent.device}, {count} trainable parameters"
+    for line in algorithm.describe():
+        yield f"  {line}"
+    if scheduled := trainer.schedules.describe():
+        yield "schedules:"
+    for line in scheduled:
+        yield f"  {line}"
+
+
+def _numbers(trainer: Trainer, loaded: Config, memory: list[Share]) -> Iterator[str]:
+    replay, earned = trainer.replay_buffer, trainer.update_ratio
+    yield (
+        f"replay buffer: {replay.num_bytes} bytes ({readable_bytes(replay.num_bytes)}): {replay.length} frames x "
+        f"{replay.num_envs} environments on {replay.device}"
+    )
+    updates, first = earned.updates_due(trainer.num_env_steps), earned.initial_collect_steps
+    mean = updates / (trainer.num_env_steps - first)
+    ratio = float(earned.ratio) if earned.schedule is None else mean
+    of, most = ("environment step", "") if earned.clock == "env_steps" else ("transition", "at most ")
+    yield f"updates per {of}: {ratio:g}, after {first} steps of collection"
+    yield (
+        f"  {most}{updates} updates in all, {updates / trainer.num_env_steps:.4g} a step of the whole run; "
+        f"{ratio * trainer.batch_size * trainer.segment_length:g} frames are replayed for each that is collected"
+    )
+    yield f"programs: {trainer.compilation}; products of matrices: {trainer.learner.products}"
+    yield f"memory: {readable_bytes(sum(share.bytes for share in memory))}, and temporary memory of a gradient step"
+    for share in memory:
+        yield f"  {readable_bytes(share.bytes):>9}  {share.what}"
+    found = [*loaded.without_effect(), *advice(trainer, loaded.settings("create_environment"), memory)]
+    yield "what looks wrong:" if found else "what looks wrong: nothing"
+    for line in found:
+        yield f"  {line}"

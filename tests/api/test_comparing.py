@@ -1,0 +1,112 @@
+"""`taac.compare`, `taac.report` and `taac.check`: what the commands do, with environments as objects."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import gymnasium
+import matplotlib
+import pytest
+
+import taac
+from taac.api import comparing
+from taac.campaigns.launchers import local
+from taac.errors import TaacError
+from tests.api.launcher import InThisProcess
+from tests.api.small import SMALL
+from tests.environments.toys import Counter
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "experiments" / "examples"
+TINY = {name: value for name, value in SMALL.items() if name != "progress"} | {"num_env_steps": 305}
+
+
+@pytest.fixture(autouse=True)
+def _in_this_process(monkeypatch):
+    monkeypatch.setattr(local, "LocalProcesses", InThisProcess)
+
+
+def test_the_example_of_an_own_environment_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    monkeypatch.chdir(tmp_path)
+    import own_environment
+
+    own_environment.main("cart", seeds=1, **{**TINY, "max_episode_steps": 60, "hidden_layers": (8,), "batch_size": 8})
+    said = capsys.readouterr().out
+    assert "ok  the same seed and actions repeat the episode" in said and "10 episodes: return -" in said
+    assert "own_environment:Cart: taac - sac = " in said and (tmp_path / "cart/compared/report.html").exists()
+    source = (EXAMPLES / "own_environment.py").read_text(encoding="utf-8")
+    assert sum(bool(line.strip()) for line in source.partition('"""\n\n')[2].splitlines()) <= 35  # 30 lines and a few
+
+
+def test_objects_are_compared_by_name_with_their_arguments(tmp_path, capsys):
+    heavy = gymnasium.make("Pendulum-v1", g=20.0, max_episode_steps=20)
+    settings = {name: value for name, value in TINY.items() if name != "max_episode_steps"}
+    backend = matplotlib.rcParams["backend"]
+    compared = taac.compare("sac", [heavy], root_dir=tmp_path, seeds=[4], progress=False, **settings)
+    assert [run.root_dir for run in compared.runs] == [tmp_path / "Pendulum-v1" / "sac" / "seed_4"]
+    assert "'g': 20.0" in compared.runs[0].config and repr(compared).endswith("1 runs)")
+    assert capsys.readouterr().err.count("finished") == 0
+    report = compared.report(last_evaluations=1, bounds={"Pendulum-v1": (-2000, 0)})
+    assert report.content["tasks"][0]["bounds"] == [-2000, 0] and report.verdicts == []
+    assert json.loads((tmp_path / "report.json").read_text())["methods"] == ["sac"]
+    assert report.markdown.startswith("# Comparison") and any("fewer than" in text for text in report.warnings)
+    assert matplotlib.rcParams["backend"] == backend
+    again = taac.compare("sac", [heavy], root_dir=tmp_path, seeds=[4], progress=False, **settings)
+    assert again.runs[0].about == compared.runs[0].about
+    with pytest.raises(TaacError, match="holds a run of other settings"):
+        taac.compare("sac", "Pendulum-v1", root_dir=tmp_path, seeds=[4], progress=False, **settings)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"environments": Counter()}, "python/Counter is known to this program only.*'module:Class'"),
+        ({"environments": []}, "tasks is missing"),
+        ({"methods": []}, "methods is missing"),
+        ({"methods": ["sac", "tac"]}, "there is no method 'tac'"),
+        ({"seeds": 0}, "seeds must be 1 or more"),
+        ({"jobs": -1}, "jobs must be 0 or more"),
+        ({"settings": {"Learner.epsilon": "x"}}, "Learner.epsilon = 'x' has the wrong type"),
+    ],
+)
+def test_comparisons_that_cannot_be_are_refused(tmp_path, arguments, message):
+    with pytest.raises(TaacError, match=message):
+        taac.compare(**{"methods": ["sac"], "environments": "Pendulum-v1", "root_dir": tmp_path / "x", **arguments})
+    assert not (tmp_path / "x").exists()
+
+
+def test_failed_runs_are_named(tmp_path, monkeypatch):
+    class Failing(InThisProcess):
+        def begin(self, run):
+            self._over.append((run, comparing.local.Outcome(1)))
+
+    monkeypatch.setattr(local, "LocalProcesses", Failing)
+    with pytest.raises(TaacError, match=r"1 of 1 runs failed.*it printed nothing"):
+        taac.compare("sac", "Pendulum-v1", root_dir=tmp_path, seeds=1, progress=False, **TINY)
+
+
+def test_the_processes_of_runs_import_what_the_program_can(tmp_path, monkeypatch):
+    (tmp_path / "only_here.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    process = local.start([sys.executable, "-c", "import only_here"], tmp_path / "log", environment=comparing._search_path())
+    assert process.wait(60) == 0, (tmp_path / "log").read_text()
+
+
+def test_check_describes_what_train_would_do(tmp_path):
+    found = taac.check("Pendulum-v1", "taac", learning_rate=2e-3, **{**TINY, "evaluation_envs": 1})
+    assert any(line.startswith("learning_rate = 0.002") and line.endswith("# settings") for line in found.lines)
+    assert any(line.startswith("what looks wrong:") for line in found.lines) and found.faults == []
+    with pytest.raises(TaacError, match="nothing to check"):
+        taac.check()
+
+
+def test_check_tries_an_environment():
+    class Biased(Counter):
+        def step(self, action):
+            observation, *rest = super().step(action)
+            return observation.astype(str), *rest
+
+    found = taac.check(Biased)
+    assert found.faults and found.lines[-1].startswith("FIX") and repr(found) == "\n".join(found.lines)
