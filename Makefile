@@ -60,6 +60,10 @@ results: $(STAMP)
 	$(BIN)/python -m experiments.results.page
 	$(BIN)/python -m experiments.docs_tables
 
+# Trains the cheapest row that others have published (minutes), and says whether it agrees.
+results-check: $(STAMP)
+	$(BIN)/python -m experiments.results.check
+
 bench: $(STAMP)
 	$(BIN)/python -m experiments.benchmarks --peers_python $(PEERS_PYTHON) $(BENCH_FLAGS)
 

@@ -28,12 +28,16 @@ class Binding(NamedTuple):
         return self.selector == MACRO
 
     @property
-    def is_tie(self) -> bool:
-        """Whether a shipped file ties a parameter to a macro of a task.
+    def may_be_unused(self) -> bool:
+        """Whether nothing needs to use it.
 
-        Such a binding may be unused if a user's class replaces the one that has the parameter.
+        A shipped file ties parameters to macros of a task, and a class of a user's own may replace the one that has the
+        parameter. A shipped task file may bind what a single algorithm does, and the task may be given to another.
         """
-        return self.shipped and isinstance(self.value, Reference) and macro_of(self.value) in TASK_MACROS
+        if not self.shipped:
+            return False
+        tie = isinstance(self.value, Reference) and macro_of(self.value) in TASK_MACROS
+        return tie or self.selector.startswith("taac.algorithms.")
 
     @property
     def line(self) -> str:

@@ -70,7 +70,7 @@ class Config:
         for b in self.bindings.values():
             if b.is_macro or b.selector.startswith(OF_COMPARE):
                 continue
-            if (b.scope, b.selector) in self._replaced or b.is_tie:
+            if (b.scope, b.selector) in self._replaced or b.may_be_unused:
                 continue  # a number may have replaced a schedule, whose settings are then unused
             if not any(
                 selector == b.selector and b.name in found and (not b.scope or f"{scope}/".startswith(f"{b.scope}/"))
@@ -116,7 +116,7 @@ class Config:
             if repr(held.value) != asked:
                 found.append(f"{held.line}, not {asked}")
         for key, b in self.bindings.items():
-            if key in compared or b.is_macro or b.is_tie or b.selector.startswith(OF_COMPARE):
+            if key in compared or b.is_macro or b.may_be_unused or b.selector.startswith(OF_COMPARE):
                 continue
             if f"{short(b.selector)}.{b.name}" not in ignored:
                 found.append(f"no {b.line}")

@@ -56,6 +56,7 @@ ENVIRONMENTS = {  # the first is the default
     "discrete_control": ["CartPole-v1", "LunarLander-v3", "Acrobot-v1"],
     "simple_control": ["MountainCarContinuous-v0", "LunarLanderContinuous-v3", "InvertedDoublePendulum-v5"],
     "locomotion": ["HalfCheetah-v5", "Hopper-v5", "Ant-v5", "Walker2d-v5"],
+    "sac_reference": ["HalfCheetah-v5", "InvertedDoublePendulum-v5", "Reacher-v5"],
     "terrain": ["BipedalWalker-v3", "BipedalWalkerHardcore-v3"],
     "manipulation": ["FetchReach-v4", "FetchPush-v4", "FetchSlide-v4", "FetchPickAndPlace-v4"],
     "driving": ["CarRacing-v3", "racetrack-v0"],

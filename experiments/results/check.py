@@ -1,0 +1,83 @@
+"""Runs the cheapest row that others have published, and says whether it agrees: `make results-check`.
+
+    python -m experiments.results.check --root_dir runs/results_check
+
+Trains SAC on InvertedDoublePendulum-v5 with `gin/tasks/sac_reference.gin` for 20,000 steps (some minutes a seed) and holds the
+greedy return at the end against the published mean and standard deviation over n seeds. Agreement means that the mean of k
+seeds here lies in the 95% prediction interval for the mean of k further seeds of theirs,
+
+    mean +- t(0.975, n - 1) sd sqrt(1 / n + 1 / k),
+
+which assumes normal returns. The published number is of another version of the environment, so a disagreement is a reason to
+look, not a proof of a fault. Exits with 1 if they disagree. Killed and called again, it goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import taac
+from taac.analysis.report import published
+from taac.analysis.statistics.quantiles import student_quantile
+
+HERE = Path(__file__).resolve().parent
+TASK, METHOD, ENV_STEPS = "InvertedDoublePendulum-v5", "sac", 20_000
+
+
+def interval(mean: float, sd: float, n: int, k: int) -> tuple[float, float]:
+    """The 95% prediction interval for the mean of `k` seeds, after `n` seeds with this mean and standard deviation."""
+    half = student_quantile(0.95, n - 1) * sd * (1 / n + 1 / k) ** 0.5
+    return mean - half, mean + half
+
+
+def verdict(returns: list[float], entry: published.Entry) -> tuple[bool, str]:
+    """Whether returns of seeds agree with a published return, and a sentence that says so."""
+    assert entry.sd is not None
+    low, high = interval(entry.mean, entry.sd, entry.n, len(returns))
+    mean = float(np.mean(returns))
+    agrees = low <= mean <= high
+    return agrees, (
+        f"{METHOD} on {TASK} at {entry.env_steps:,} steps: {mean:.0f} (n = {len(returns)}); published by {entry.source} on "
+        f"{entry.environment_version}: {entry.mean:.0f} +- {entry.sd:.0f} (n = {entry.n}); {'inside' if agrees else 'OUTSIDE'} the "
+        f"95% prediction interval [{low:.0f}, {high:.0f}]"
+    )
+
+
+def the_entry() -> published.Entry:
+    """The published number to compare with."""
+    [found] = [
+        entry
+        for entry in published.load(HERE / "published.json")
+        if published.concerns(entry, TASK, METHOD) and entry.env_steps == ENV_STEPS and entry.sd is not None
+    ]
+    return found
+
+
+def train(root: Path, seed: int, **settings: object) -> float:
+    """Trains one seed, or reads it if it is finished; returns its last greedy return."""
+    folder = root / f"seed_{seed}"
+    if folder.exists() and (run := taac.Run(folder)).status == "finished":
+        return float(run.curve["return_mean"][-1])
+    run = taac.train(
+        TASK, method=METHOD, gin_files=["gin/tasks/sac_reference.gin"], seed=seed, root_dir=folder,
+        num_env_steps=ENV_STEPS, replay_length=ENV_STEPS, **settings,
+    )  # fmt: skip
+    return float(run.curve["return_mean"][-1])
+
+
+def main() -> None:
+    flags = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    flags.add_argument("--root_dir", type=Path, default=Path("runs/results_check"))
+    flags.add_argument("--seeds", type=int, default=1)
+    options = flags.parse_args()
+    agrees, sentence = verdict([train(options.root_dir, seed) for seed in range(options.seeds)], the_entry())
+    print(sentence)
+    sys.exit(0 if agrees else 1)
+
+
+if __name__ == "__main__":
+    main()

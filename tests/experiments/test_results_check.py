@@ -1,0 +1,32 @@
+"""`make results-check`: its interval, its verdict, and that it reads a finished run again."""
+
+from __future__ import annotations
+
+import pytest
+
+from experiments.results import check
+
+
+def test_the_interval_is_that_of_the_mean_of_further_seeds():
+    """t(0.975, 9) = 2.26216 by a table; sd sqrt(1/10 + 1/1) = 568 x 1.048809."""
+    low, high = check.interval(9068, 568, 10, 1)
+    assert (low, high) == pytest.approx((9068 - 1347.6, 9068 + 1347.6), abs=0.1)
+    wide, narrow = high - low, check.interval(9068, 568, 10, 5)
+    assert narrow[1] - narrow[0] == pytest.approx(wide * (0.3 / 1.1) ** 0.5)
+
+
+@pytest.mark.parametrize("returns, agrees", [([9300.0], True), ([7000.0], False), ([9300.0, 6000.0], False)])
+def test_the_verdict(returns, agrees):
+    """The 95% interval reaches from 7720 for one seed, and from 8073 for the mean of two."""
+    found, sentence = check.verdict(returns, check.the_entry())
+    assert found is agrees and ("inside" if agrees else "OUTSIDE") in sentence
+    assert "9068 +- 568 (n = 10)" in sentence and f"(n = {len(returns)})" in sentence and "tianshou" in sentence
+
+
+def test_a_short_slice_trains_and_is_read_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(check, "ENV_STEPS", 60)
+    small = {"initial_collect_steps": 40, "batch_size": 8, "hidden_layers": (8,), "evaluation_interval": 60, "evaluation_episodes": 1}
+    first = check.train(tmp_path, 0, **small)
+    assert first > 0
+    monkeypatch.setattr(check.taac, "train", None, raising=False)  # a finished run is not trained again
+    assert check.train(tmp_path, 0) == first
