@@ -25,7 +25,8 @@ def test_the_verdict(returns, agrees):
 
 def test_a_short_slice_trains_and_is_read_again(tmp_path, monkeypatch):
     monkeypatch.setattr(check, "ENV_STEPS", 60)
-    small = {"initial_collect_steps": 40, "batch_size": 8, "hidden_layers": (8,), "evaluation_interval": 60, "evaluation_episodes": 1}
+    small = {"initial_collect_steps": 40, "batch_size": 8, "hidden_layers": (8,)}
+    small |= {"evaluation_interval": 60, "evaluation_episodes": 1}
     first = check.train(tmp_path, 0, **small)
     assert first > 0
     monkeypatch.setattr(check.taac, "train", None, raising=False)  # a finished run is not trained again
