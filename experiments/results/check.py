@@ -42,8 +42,8 @@ def verdict(returns: list[float], entry: published.Entry) -> tuple[bool, str]:
     agrees = low <= mean <= high
     return agrees, (
         f"{METHOD} on {TASK} at {entry.env_steps:,} steps: {mean:.0f} (n = {len(returns)}); published by {entry.source} on "
-        f"{entry.environment_version}: {entry.mean:.0f} +- {entry.sd:.0f} (n = {entry.n}); {'inside' if agrees else 'OUTSIDE'} the "
-        f"95% prediction interval [{low:.0f}, {high:.0f}]"
+        f"{entry.environment_version}: {entry.mean:.0f} +- {entry.sd:.0f} (n = {entry.n}); {'inside' if agrees else 'OUTSIDE'} "
+        f"the 95% prediction interval [{low:.0f}, {high:.0f}]"
     )
 
 
