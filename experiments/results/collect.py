@@ -8,6 +8,9 @@ TensorBoard summaries. Checkpoints and event files stay where they are. In `run.
 and the machine's name of its system is left out. `taac report --root_dir experiments/results/NAME` reads the copies as it
 reads any other run.
 
+`--method NAME` keeps them under another name, in the folder and in run.json: for runs of one method that differ in a setting,
+as in `experiments/results/sac_variants`. config.gin has what was set.
+
 Runs that are not finished are listed and left out. A run that is already here and differs is an error: results are added, not
 replaced (`--replace` replaces them).
 """
@@ -33,8 +36,15 @@ TAG = "rollout/return"
 PLACEHOLDER = "DIR"
 
 
-def collect(root: Path, target: Path, replace: bool = False) -> tuple[list[Record], list[Record]]:
+def collect(
+    root: Path, target: Path, replace: bool = False, method: str | None = None
+) -> tuple[list[Record], list[Record]]:
     """Copies finished runs below `root` to `target`. Returns the records that were copied and those that were left out.
+
+    Args:
+        root, target: folder of a comparison, and of a campaign here.
+        replace: whether runs that are here and differ are replaced.
+        method: name under which the runs are kept; None: that of their method.
 
     Raises:
         TaacError: there is no run below `root`; a finished run has a problem, or no task, method or seed; or `target` holds a
@@ -46,8 +56,8 @@ def collect(root: Path, target: Path, replace: bool = False) -> tuple[list[Recor
     for record in finished:
         if record.problems or record.task is None or record.seed is None:
             raise TaacError(f"{record.folder}: {'; '.join(record.problems) or 'its task or seed is unknown'}")
-        folder = target / record.task / record.method / f"seed_{record.seed}"
-        for name, text in raw_texts(root / record.folder, root, record).items():
+        folder = target / record.task / (method or record.method) / f"seed_{record.seed}"
+        for name, text in raw_texts(root / record.folder, root, record, method).items():
             if folder / name in texts:
                 raise TaacError(f"{record.folder}: another run below {root} has the same task, method and seed")
             texts[folder / name] = text
@@ -61,12 +71,14 @@ def collect(root: Path, target: Path, replace: bool = False) -> tuple[list[Recor
     return finished, [r for r in records if r.status != "finished"]
 
 
-def raw_texts(folder: Path, root: Path, record: Record) -> dict[str, str]:
+def raw_texts(folder: Path, root: Path, record: Record, method: str | None = None) -> dict[str, str]:
     """Returns the content of the files to keep, by name."""
     kept = {name: (folder / name).read_text(encoding="utf-8") for name in (layout.EVALUATIONS, layout.CONFIG)}
     about = layout.read_run(folder)
     about["command"] = without_root(about.get("command", ""), root)
     about.get("platform", {}).pop("system", None)
+    if method is not None:
+        about["method"] = method
     kept[layout.RUN] = json.dumps(about, indent=1) + "\n"
     returns = record.scalars.get(TAG)
     if returns is not None:
@@ -90,6 +102,7 @@ def parser() -> argparse.ArgumentParser:
     flags = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     flags.add_argument("--root_dir", type=Path, required=True, help="folder of `taac compare`")
     flags.add_argument("--name", required=True, help="name of the campaign, a folder of experiments/results")
+    flags.add_argument("--method", help="name under which the runs are kept")
     flags.add_argument("--replace", action="store_true", help="replace runs that are here and differ")
     return flags
 
@@ -98,8 +111,10 @@ def main() -> None:
     options = parser().parse_args()
     if not re.fullmatch(r"\w+", options.name):
         sys.exit(f"--name must be letters, digits and underscores, got {options.name!r}")
+    if options.method is not None and not re.fullmatch(r"\w+", options.method):
+        sys.exit(f"--method must be letters, digits and underscores, got {options.method!r}")
     try:
-        copied, left = collect(options.root_dir, HERE / options.name, options.replace)
+        copied, left = collect(options.root_dir, HERE / options.name, options.replace, options.method)
     except TaacError as error:
         sys.exit(f"experiments.results.collect: {error}")
     print(f"copied {len(copied)} finished run(s)")

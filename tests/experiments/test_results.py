@@ -115,3 +115,11 @@ def test_the_return_while_exploring_is_of_the_last_tenth(tmp_path):
     write_run(tmp_path / "a", tmp_path)
     (tmp_path / "a" / collect.ROLLOUTS).write_text("env_steps,return_mean\n360,100\n361,1\n400,2\n")
     assert page.exploring_return(tmp_path / "a", run_records.find(tmp_path)[0]) == 1.5
+
+
+def test_runs_that_differ_in_a_setting_are_kept_under_names_of_their_own(tmp_path):
+    root, target = tmp_path / "campaign", tmp_path / "kept"
+    write_run(root / "a", root)
+    for name in ("sac_one", "sac_other"):
+        collect.collect(root, target, method=name)
+    assert [(r.method, r.seed) for r in run_records.find(target)] == [("sac_one", 0), ("sac_other", 0)]
