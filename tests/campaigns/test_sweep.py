@@ -166,7 +166,7 @@ class Stub:
 
     def __init__(self, returns, kill_after=None):
         self.returns, self.kill_after = returns, kill_after
-        self.begun, self.asked, self._running, self._seen = [], [], [], []
+        self.begun, self.asked, self._running, self._seen, self._saving = [], [], [], [], []
 
     def begin(self, run):
         if self.kill_after is not None and len(self.begun) >= self.kill_after:
@@ -182,6 +182,9 @@ class Stub:
         for run, found in self._running:
             if run not in self._seen:  # it runs until it has been looked at once
                 self._seen.append(run)
+                still.append((run, found))
+            elif run in self.asked and run not in self._saving:  # and saves until it has been looked at once more
+                self._saving.append(run)
                 still.append((run, found))
             elif isinstance(found, Outcome):
                 run.log.parent.mkdir(parents=True, exist_ok=True)
@@ -287,6 +290,18 @@ def test_a_pruned_trial_stops_once_and_its_run_is_no_finished_one(tmp_path):
     assert record.best().number == 0
 
 
+def test_a_trial_at_its_end_is_not_pruned(tmp_path):
+    record, launcher = swept(tmp_path, lambda run: (0.0, 1.0 if run.method == "trial 5" else 10.0), trials=6, seeds=1)
+    assert [trial.state for trial in record.trials] == ["complete"] * 6 and launcher.asked == []
+
+
+def test_the_untrained_agent_is_no_final_return(tmp_path):
+    score, _ = command.scoring(Sweep(SEARCH, last_evaluations=3))
+    assert score(make_run(tmp_path / "run", returns=[-100.0, 1.0, 2.0], steps=(0, 50, 100))) == 1.5
+    with pytest.raises(TaacError, match="cannot be scored"):
+        score(make_run(tmp_path / "untrained", returns=[-100.0], steps=(0,)))
+
+
 def test_trials_that_fail_or_diverge_end_and_the_sweep_goes_on(tmp_path):
     def some(run):
         if run.method == "trial 1":
@@ -372,6 +387,14 @@ def test_the_best_is_a_file_that_binds_what_the_trial_had(tmp_path, monkeypatch)
     assert found.macros["gamma"] == 0.97 and found.bound("Trainer.save_best") is False
     text = (tmp_path / "best.gin").read_text()
     assert "include 'gin/methods/taac.gin'" in text and f"include '{tmp_path / 'mine.gin'}'" in text
+
+
+def test_a_best_file_that_would_train_something_else_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(best, "_FLAGS", ("--task", "--num_env_steps"))
+    trial = Trial(4, {"learning_rate": "0.003"}, "complete", 5.0)
+    asked = Asked("Hopper-v5", "taac", settings=tuple(trial.words()))
+    with pytest.raises(TaacError, match="does not bind what trial 4 had: learning_rate; use its config.gin".replace(".", r"\.")):
+        best.write(tmp_path / "best.gin", asked, trial, "told", "about")
 
 
 def test_the_statement_says_what_tuning_took_in_a_line_that_reports_take(tmp_path):
