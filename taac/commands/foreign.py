@@ -14,6 +14,8 @@ FLAGS = {
     "methods": ("algos", "algorithms", "agents"),
     "tasks": ("envs", "environments", "env_ids"),
     "seeds": ("num_seeds", "n_seeds"),
+    "trials": ("n_trials", "num_trials"),
+    "search": ("search_space", "space", "param_space"),
     "num_env_steps": (
         "total_timesteps", "timesteps", "n_timesteps", "total_steps", "num_steps", "steps", "max_steps", "num_timesteps",
     ),
