@@ -44,11 +44,12 @@ apidoc_modules = [
         "exclude_patterns": [f"../taac/{room}" for room in OF_COMMANDS],
         "separate_modules": False,
         "module_first": True,
-        "automodule_options": {"members", "show-inheritance", "undoc-members", "ignore-module-all"},
+        "automodule_options": {"members", "show-inheritance", "undoc-members"},
     }
 ]
 default_role = "code"  # docstrings put code in single backticks
 napoleon_use_ivar = True
+autodoc_default_options = {"ignore-module-all": True}  # what a module takes from another is described there
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
+from experiments.results import of_methods
 from taac import configuration, nest, registry, specs
 from taac.algorithms import TaacAlgorithm
 from taac.algorithms.agent import Agent
@@ -203,21 +204,10 @@ def tag_rows(agent: Agent, tags: list[str]) -> Rows:
     return [(f"`{tag}`", meanings[tag]) for tag in tags if tag not in EVERY_METHOD]
 
 
-def result_rows(method: str) -> Rows:
-    """The rows of docs/results.md of a method: task, method, seeds, final return."""
-    rows = [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in _results().splitlines()]
-    return [(row[0], row[2], row[3]) for row in rows if len(row) > 6 and row[1] == method]
-
-
-@functools.cache
-def _results() -> str:
-    return (DOCS / "results.md").read_text(encoding="utf-8")
-
-
 def tail(method: str) -> str:
     """What is generated at the end of a method's page."""
     loaded, agent, spec = build(method, actions="Box" if works(method, actions="Box") else "Discrete")
-    settings, results = setting_rows(loaded), result_rows(method)
+    settings, results = setting_rows(loaded), (DOCS / "results.md").read_text(encoding="utf-8")
     tags = tag_rows(agent, tags_of_first_update(agent, spec, loaded.bound("Trainer.segment_length")) or [])
     parts = [
         "## Settings",
@@ -230,13 +220,7 @@ def tail(method: str) -> str:
         parts += ["Beside the [summaries](../summaries.md) of every method:", table(("tag", "meaning"), tags)]
     else:
         parts += ["The [summaries](../summaries.md) of every method."]
-    parts += ["## Results"]
-    if results:
-        note = "From the [results](../results.md), which say how they were made:"
-        parts += [note, table(("task", "seeds", "final return"), results)]
-    else:
-        parts += ["Not run to the published budget."]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(parts) + "\n\n" + of_methods.section(method, results)
 
 
 def table(head: tuple[str, ...], rows: Rows) -> str:

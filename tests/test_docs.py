@@ -16,6 +16,7 @@ import pytest
 
 import taac
 from experiments import docs_methods, docs_tables
+from experiments.results import of_methods
 from taac import configuration
 from taac.commands import main as commands
 from taac.configuration import plain_words
@@ -552,3 +553,9 @@ def test_names_of_ours_in_the_tables_of_migration_exist():
 def test_names_that_are_not_ours_are_found():
     text = "| a | `gamma`, `gone` |\n| b | `Trainer.gone`, `Trainer.hooks`, `--gone`, `--task`, `taac gone`, `rollout/gone` |\n"
     assert unknown_here(text) == ["gone", "Trainer.gone", "--gone", "taac gone", "rollout/gone"]
+
+
+def test_results_reach_the_pages_of_their_methods():
+    results = "| task | method | seeds | final return | at 1 | at 2 | at 3 |\n| T-v0 | sac | 0 1 | 5 [4, 6] | 1 | 2 | 3 |\n"
+    assert "| T-v0 | 0 1 | 5 [4, 6] |\n" in of_methods.section("sac", results)
+    assert of_methods.section("taac", results) == "## Results\n\nNot run to the published budget.\n"

@@ -1,4 +1,6 @@
-"""Writes docs/results.md and its figures from the raw files in this folder: `python -m experiments.results.page`.
+"""Writes docs/results.md, its figures and its rows on the pages of methods, from the raw files in this folder.
+
+Called by `python -m experiments.results.page`.
 
 Every folder here with a `campaign.json` is a campaign: its title, question, command, commit, plan and notes, written by hand.
 Everything else on the page is computed from the runs below it and from `published.json`. `tests/experiments/test_results.py`
@@ -21,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.results import of_methods
 from experiments.results.collect import ROLLOUTS
 from taac.analysis import styles
 from taac.analysis.readers import run_records
@@ -266,6 +269,7 @@ def main() -> None:
     (DOCS / "results.md").write_text(page(), encoding="utf-8")
     for folder, _ in campaigns():
         draw(folder, DOCS / "images" / f"results_{folder.name}.png")
+    of_methods.write()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,31 @@
+"""The last part of each method's page: its rows of docs/results.md. `experiments.results.page` writes both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+HEADING = "## Results\n"
+
+
+def section(method: str, results: str) -> str:
+    """What a method's page says of results, from its heading on.
+
+    Args:
+        method: its name.
+        results: the text of docs/results.md.
+    """
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in results.splitlines()]
+    found = [(row[0], row[2], row[3]) for row in rows if len(row) > 6 and row[1] == method]
+    if not found:
+        return f"{HEADING}\nNot run to the published budget.\n"
+    table = ["| task | seeds | final return |", "|---|---|---|", *(f"| {' | '.join(row)} |" for row in found)]
+    return "\n".join([HEADING, "From the [results](../results.md), which say how they were made:", "", *table, ""])
+
+
+def write() -> None:
+    """Brings the last part of every method's page up to date."""
+    results = (DOCS / "results.md").read_text(encoding="utf-8")
+    for page in (DOCS / "methods").glob("*.md"):
+        before = page.read_text(encoding="utf-8").partition(HEADING)[0]
+        page.write_text(before + section(page.stem, results), encoding="utf-8")
