@@ -102,7 +102,7 @@ def check(sweep: Sweep, asked: Asked, new: bool) -> tuple[int, int]:
 
     Args:
         sweep, asked: what is searched, and of which experiment.
-        new: whether to build the experiment with each choice, too.
+        new: whether to build the experiment with each choice and with both ends of each range, too.
     """
     from taac.training.trial import check_buildable
 
@@ -114,7 +114,7 @@ def check(sweep: Sweep, asked: Asked, new: bool) -> tuple[int, int]:
             words = [*first[:number], f"{dimension.name}={text}", *first[number + 1 :]]
             loaded = asked._replace(settings=(*asked.settings, *words)).load()
             loaded.check_macros()
-            if new and (dimension.choices or text == dimension.ends()[0]) and tuple(words) not in built:
+            if new and tuple(words) not in built:
                 check_buildable(asked._replace(settings=(*asked.settings, *words)), here=True)
                 built.add(tuple(words))
     steps, interval = loaded.bound("Trainer.num_env_steps"), loaded.bound("Trainer.evaluation_interval", 2_500)

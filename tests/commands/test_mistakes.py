@@ -16,6 +16,7 @@ from taac.configuration.macros import TASK_MACROS
 TASK, METHOD = "gin/tasks/simple_control.gin", "gin/methods/taac.gin"
 TRAIN = ["train", "--task", "Pendulum-v1", "--method", "taac"]
 CHECK = ["check", "--gin_file", TASK, "--gin_file", METHOD, "--gin_param"]
+SWEEP = ["sweep", "--root_dir", "S", "--task", "Pendulum-v1", "--method", "sac"]
 COMPARE = ["compare", "--root_dir", "R", "--tasks", "Pendulum-v1", "--methods"]
 
 
@@ -124,6 +125,16 @@ MISTAKES = {
     "a task to play": (["play", "--root_dir", "R", "--env", "x"], ["there is no flag --env"]),
     "methods of one run": (["train", "--methods", "sac"], ["did you mean --method?"]),
     "another tool's command": (["evaluate", "--root_dir", "R"], ["no command 'evaluate'; did you mean 'play'?"]),
+    "nothing to search": (SWEEP, ["--search is missing", "learning_rate=log:1e-4..1e-2"]),
+    "a misspelt setting to search": ([*SWEEP, "--search", "gama=0.9..1"], ["no parameter named 'gama'", "did you mean 'gamma'"]),
+    "a range with an end that is refused": ([*SWEEP, "--search", "gamma=0.9..3"], ["gamma must be a number in [0, 1]", "3.0"]),
+    "a setting that is searched and set": (
+        [*SWEEP, "--search", "gamma=0.9..1", "--set", "gamma=0.5"], ["set the same, gamma; give one of them"],
+    ),
+    "a search of the length": (
+        [*SWEEP, "--search", "num_env_steps=20000|30000"], ["the same number of environment steps: do not search num_env_steps"],
+    ),
+    "another tool's sweep": (["sweep", "--n_trials", "3"], ["did you mean --trials?"]),
     "words instead of flags": (["train", "Pendulum-v1", "taac"], ["unexpected arguments", "such as --task Pendulum-v1"]),
 }  # fmt: skip
 
