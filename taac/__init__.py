@@ -7,14 +7,15 @@ are imported at their first use, because they need torch.
 import importlib
 
 __version__ = "0.1.0"
-__all__ = [
+# What `taac.api` offers. Not `__all__`: the API reference describes each where it is defined.
+API = [
     "Checked", "Compared", "Controller", "Evaluation", "Interrupted", "Report", "Run", "State", "StopWhen",
     "TaacError", "TrainedAgent", "check", "compare", "load", "report", "train",
 ]  # fmt: skip
 
 
 def __getattr__(name):
-    if name not in __all__:
+    if name not in API:
         raise AttributeError(f"module 'taac' has no attribute '{name}'")
     import gin
 
@@ -23,4 +24,4 @@ def __getattr__(name):
 
 
 def __dir__():
-    return [*globals(), *__all__]
+    return [*globals(), *API]

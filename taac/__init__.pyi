@@ -15,4 +15,5 @@ from taac.api import load as load
 from taac.api import report as report
 from taac.api import train as train
 
+API: list[str]
 __version__: str

@@ -93,6 +93,7 @@ def compare(
     jobs: int = 0,
     settings: Mapping[str, Any] | None = None,
     gin_files: Sequence[str] | str = (),
+    extend: bool = False,
     progress: bool = True,
     **named_settings: Any,
 ) -> Compared:
@@ -110,6 +111,7 @@ def compare(
         seeds: their number, or the seeds themselves.
         num_env_steps, settings, named_settings, gin_files: of every run, as in `train`.
         jobs: how many runs at a time, each on one thread; 0 for as many as there are cores.
+        extend: trains runs that were begun with fewer environment steps on to `num_env_steps`.
         progress: shows how many runs are finished.
 
     Raises:
@@ -133,7 +135,7 @@ def compare(
             seeds if isinstance(seeds, int) else tuple(map(int, seeds)), task_params=own,
         )  # fmt: skip
         comparison.check(comparison, every)
-        runs = comparison.plan(root_dir, every)
+        runs = comparison.plan(root_dir, every, extend)
         check_folders(runs)
         check_new(runs, here=True)
         record = Path(root_dir, layout.COMPARISON)

@@ -44,7 +44,7 @@ def test_importing_is_light_and_works_where_gin_is_locked():
     code += "try: taac.train('Pendulum-v1', 'tac')\nexcept taac.TaacError as error: assert 'taac' in str(error)\nelse: assert 0\n"
     code += "assert gin.config_is_locked()"
     subprocess.run([sys.executable, "-c", code], check=True)
-    assert set(taac.__all__) <= set(dir(taac)) and all(hasattr(taac, name) for name in taac.__all__)
+    assert set(taac.API) <= set(dir(taac)) and all(hasattr(taac, name) for name in taac.API)
     with pytest.raises(AttributeError, match="has no attribute 'tran'"):
         taac.tran  # noqa: B018
 
