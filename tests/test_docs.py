@@ -559,3 +559,14 @@ def test_results_reach_the_pages_of_their_methods():
     results = "| task | method | seeds | final return | at 1 | at 2 | at 3 |\n| T-v0 | sac | 0 1 | 5 [4, 6] | 1 | 2 | 3 |\n"
     assert "| T-v0 | 0 1 | 5 [4, 6] |\n" in of_methods.section("sac", results)
     assert of_methods.section("taac", results) == "## Results\n\nNot run to the published budget.\n"
+
+
+def seeds_for(text: str) -> dict[str, str]:
+    """Difference in standard deviations -> seeds for one comparison, from the rows of a table of numbers."""
+    return dict(re.findall(r"^\| ([\d.]+) \| (\d+) \|", text, re.MULTILINE))
+
+
+def test_the_seeds_that_a_comparison_needs_are_those_of_the_statistics():
+    advised = seeds_for(text_of(DOCS / "comparing.md"))
+    computed = seeds_for(text_of(DOCS / "statistics.md").partition("## Seeds\n")[2].partition("\n## ")[0])
+    assert len(advised) == 4 and advised.items() <= computed.items()
