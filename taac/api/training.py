@@ -142,7 +142,7 @@ def _several(given: Callbacks) -> Iterator[Callback]:
 
 
 def _name(function: Callback) -> str:
-    return str(getattr(function, "__qualname__", None) or repr(function))[:200]
+    return str(getattr(function, "__qualname__", None) or repr(function))[:100]
 
 
 class _Ending:

@@ -90,6 +90,15 @@ def read_run(folder: Path) -> dict[str, Any]:
     return content
 
 
+def told_stopped(run: Mapping[str, Any]) -> list[str]:
+    """Returns a sentence if the run of a run.json was ended early by a rule of its own. Leaves out what no run writes."""
+    held = run.get("stopped")
+    if not isinstance(held, dict) or type(at := held.get("env_steps")) is not int or not 0 <= at < 10**15:
+        return []
+    why = held.get("why")
+    return [f"it ended early, at {at} environment steps{f': {why}' if is_name(why) else ''}"]
+
+
 def is_finished(folder: Path) -> bool:
     """Returns whether run.json exists and its status is "finished"."""
     try:

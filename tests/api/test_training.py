@@ -14,9 +14,11 @@ import torch
 
 import taac
 from taac import configuration
+from taac.analysis.readers import run_records
 from taac.api import training
 from taac.configuration import Asked, gin_state
 from taac.errors import Interrupted, TaacError
+from taac.runs import layout
 from taac.runs.run_folder import RunFolder
 from taac.training import conduct, experiment
 from taac.training.interruption import Interruption
@@ -160,10 +162,32 @@ def test_a_callback_that_returns_true_ends_the_run_early(tmp_path, trained):
     assert longer.stopped is None and longer.agent.env_steps == 340
 
 
-def test_a_run_that_an_evaluation_ends_is_not_evaluated_twice(tmp_path):
-    run = train(tmp_path / "run", on_evaluation=taac.StopWhen(return_at_least=-1e9))
-    assert run.curve["env_steps"].tolist() == [0, 320] and "the return reached -1e+09" in run.stopped
-    assert run.about["callbacks"] == ["on_evaluation: StopWhen(return_at_least=-1000000000.0, evaluations=1)"]
+def test_a_run_that_an_evaluation_ends_is_not_evaluated_twice_and_reports_say_so(tmp_path):
+    """The rule as a callback, and as the gin file binds it: the latter is kept in config.gin."""
+    rule = {"Trainer.hooks": {"after_evaluation": "@StopWhen()"}, "StopWhen.return_at_least": -1e9}
+    runs = [
+        train(tmp_path / "python", on_evaluation=taac.StopWhen(return_at_least=-1e9)),
+        train(tmp_path / "gin", settings=rule),
+    ]
+    for run in runs:
+        assert run.curve["env_steps"].tolist() == [0, 320] and "the return reached -1e+09" in run.stopped
+    assert runs[0].about["callbacks"] == ["on_evaluation: StopWhen(return_at_least=-1000000000.0, evaluations=1)"]
+    assert runs[1].about["callbacks"] is None and "StopWhen.return_at_least = -1000000000.0" in runs[1].config
+    record = run_records.read(runs[0].root_dir, runs[0].root_dir)
+    assert list(record.notes) == [f"it ended early, at 320 environment steps: {runs[0].about['stopped']['why']}"]
+
+
+@pytest.mark.parametrize(
+    "held, told",
+    [
+        (None, []), (3, []), ({"env_steps": 5}, ["it ended early, at 5 environment steps"]),
+        ({"env_steps": "5", "why": "x"}, []), ({"env_steps": -1}, []), ({"env_steps": True}, []),
+        ({"env_steps": 5, "why": "\x1b[2J"}, ["it ended early, at 5 environment steps"]),
+        ({"env_steps": 5, "why": "y" * 1000}, ["it ended early, at 5 environment steps"]),
+    ],
+)  # fmt: skip
+def test_a_strangers_reason_is_bounded(held, told):
+    assert layout.told_stopped({"stopped": held}) == told
 
 
 class Count:
