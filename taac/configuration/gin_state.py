@@ -27,7 +27,7 @@ _BETWEEN = (tokenize.NL, tokenize.COMMENT)
 NEEDED = {
     gin_config: (
         "ConfigurableReference", "ParsedBindingKey", "ParserDelegate", "iterate_references",
-        "_IMPORTS", "_OPERATIVE_CONFIG", "_REGISTRY",
+        "_CONFIG", "_IMPORTS", "_OPERATIVE_CONFIG", "_REGISTRY", "_SINGLETONS", "_set_config_is_locked",
     ),
     config_parser: ("BindingStatement", "ConfigParser", "ImportStatement", "IncludeStatement"),
 }  # fmt: skip
