@@ -48,9 +48,10 @@ def check(
     Raises:
         TaacError: the environment cannot be created, or `train` would refuse the experiment.
     """
-    place = named(environment)
+    alone = method is None and not gin_files
+    place = named(environment, as_object=alone)  # with its arguments
     with session(place):
-        if method is None and not gin_files:
+        if alone:
             if place.name is None:
                 raise TaacError("nothing to check: give an environment, or an environment and a method")
             return _examined(place.name)

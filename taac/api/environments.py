@@ -34,12 +34,15 @@ class Named(NamedTuple):
         return given(self.name, self.make)
 
 
-def named(environment: Environment | None) -> Named:
+def named(environment: Environment | None, as_object: bool = False) -> Named:
     """Returns an environment by name.
 
     A class or function of a module is `module:name`. An object that `gymnasium.make` made, without wrappers of one's own, is
     its id and arguments. Every process can make these. Other objects, and what a notebook or the program itself defines, get a
     name that only this process knows. An object is copied for each environment that is needed, and never stepped itself.
+
+    Args:
+        as_object: an object has no id, but is copied as it is.
 
     Raises:
         TaacError: it is something else, or an object that cannot be copied.
@@ -47,7 +50,8 @@ def named(environment: Environment | None) -> Named:
     if environment is None or isinstance(environment, str):
         return Named(environment, {})
     if isinstance(environment, gymnasium.Env):
-        return _by_spec(environment) or Named(GIVEN + _plain_name(type(environment.unwrapped).__name__), {}, _copier(environment))
+        by_spec = None if as_object else _by_spec(environment)
+        return by_spec or Named(GIVEN + _plain_name(type(environment.unwrapped).__name__), {}, _copier(environment))
     if isinstance(environment, gymnasium.vector.VectorEnv) or not callable(environment):
         raise TaacError(
             f"an environment must be an id, a gymnasium.Env, or a class or function that returns one, got {environment!r:.200}; "

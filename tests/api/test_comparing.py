@@ -102,6 +102,11 @@ def test_check_describes_what_train_would_do(tmp_path):
         taac.check()
 
 
+def test_check_tries_an_object_with_its_arguments():
+    found = taac.check(gymnasium.make("Pendulum-v1", max_episode_steps=30))
+    assert "after 30 to 30 steps" in repr(found) and found.faults == []
+
+
 def test_check_tries_an_environment():
     class Biased(Counter):
         def step(self, action):
