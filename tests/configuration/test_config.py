@@ -95,6 +95,9 @@ def test_every_task_composes_with_every_method(task, method, recorded):
         fitting = ["sac_discrete"] if task.stem in DISCRETE_TASKS else ["sac, taac", "gin/methods"]
         refused(more, "discrete actions|actions are discrete", *fitting, files=(task, method))
         return
+    if task.stem == "sac_reference" and method.stem in ("sac_krep", "sdar"):  # which have no such choice of frames
+        refused(more, "learns on all frames, so SacAlgorithm.actor_on_last_frame = False", files=(task, method))
+        return
     if method.stem.startswith("sqil"):
         more.append(f"create_experiment.demonstrations = '{recorded(task)}'")
     trainer = build([task, method], [*SMALL, *more])
@@ -105,8 +108,9 @@ def test_every_task_composes_with_every_method(task, method, recorded):
 
 def test_every_task_file_has_its_environments_here():
     assert set(ENVIRONMENTS) == {t.stem for t in TASKS}
-    for task in TASKS:
-        assert all(name in task.read_text() for name in ENVIRONMENTS[task.stem])
+    for task in TASKS:  # sac_reference names its default alone, so that no environment gets its settings by itself
+        named = ENVIRONMENTS[task.stem][: 1 if task.stem == "sac_reference" else None]
+        assert all(name in task.read_text() for name in named)
 
 
 @pytest.mark.parametrize("task, env_name", [(t, e) for t, names in ENVIRONMENTS.items() for e in names])
