@@ -4,6 +4,7 @@ import gc
 import os
 import random
 import signal
+import sys
 
 import gin
 import hypothesis
@@ -15,9 +16,12 @@ import torch._dynamo  # which the first optimizer imports
 
 from taac import registry
 from taac.machine.processes import INTERRUPTIONS
+from taac.training import compilation
 
 torch.set_num_threads(1)
 registry.register()
+# Many tests build runs of published lengths and take few of their steps. Compiling these would take 20 minutes in all.
+compilation.FEWEST_UPDATES = sys.maxsize
 # The same examples every time, however slow the machine is at the moment.
 hypothesis.settings.register_profile("taac", deadline=None, derandomize=True, database=None)
 hypothesis.settings.load_profile("taac")

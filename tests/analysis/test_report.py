@@ -20,10 +20,10 @@ from taac.analysis.report.content import make_report
 from taac.analysis.report.files import write_report
 from taac.analysis.report.scores import Options
 from taac.analysis.report.tables import markdown, table, with_interval
+from taac.analysis.report.verdict_lines import verdict_line
 from taac.analysis.report.verdicts import ranks
 from taac.analysis.statistics.differences import compare, probability_of_improvement
 from taac.analysis.statistics.power import hedges_g
-from taac.commands import report
 from taac.errors import TaacError
 from tests.analysis.campaigns import (
     COLUMNS,
@@ -257,7 +257,7 @@ def test_with_a_baseline_every_method_is_compared_with_it_only(campaign):
 
 
 def test_a_verdict_is_printed_with_what_it_rests_on(comparison):
-    lines = [report._line(p) for p in comparison["pairs"]]
+    lines = [verdict_line(p) for p in comparison["pairs"]]
     assert re.fullmatch(r"Ant-v5: better - null = [\d.]+ \[[\d.]+, [\d.]+\]: better is better", lines[0])
     found = r"inconclusive; so many runs would find [\d.]+ or more with a power of 0.8"
     assert re.fullmatch(rf"Ant-v5: null - plain = \S+ \[\S+, \S+\]: {found}", lines[2])

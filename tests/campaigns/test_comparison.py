@@ -369,8 +369,17 @@ def test_links_in_the_place_of_folders_and_logs_are_refused(tmp_path):
     assert [p.name for p in (tmp_path / "mine").iterdir()] == ["bashrc"]
 
 
+@pytest.fixture
+def recursion_limit():
+    """Python's own; torch's compiler raises it in the process in which it compiles."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)
+    yield
+    sys.setrecursionlimit(before)
+
+
 @pytest.mark.parametrize("value, depth", [("(" * 150 + ")" * 150, 750), ("[" * 150 + "]" * 150, 750), ("[" * 5000, 0)])
-def test_values_that_are_nested_too_deeply_are_refused(tmp_path, value, depth):
+def test_values_that_are_nested_too_deeply_are_refused(tmp_path, value, depth, recursion_limit):
     """Wherever in the call stack the recursion ends."""
     (tmp_path / "f.gin").write_text(f"gamma = {value}\n")
 

@@ -114,7 +114,7 @@ def test_choices_that_a_branchs_mask_forbids_are_never_made():
 def test_compiled_updates_are_the_plain_ones(method, kwargs, monkeypatch):
     monkeypatch.setattr(agent_module, "check_compiler", lambda: None)
     for module in (agent_module, learner_module):
-        monkeypatch.setattr(module, "CompiledFunction", lambda *args: CompiledFunction(*args, compiler="none"))
+        monkeypatch.setattr(module, "CompiledFunction", lambda *args, **more: CompiledFunction(*args, compiler="none", **more))
     if kwargs.get("env") != ALONE:
         kwargs = {**kwargs, "comes_and_goes": True}
     shared = [] if "env" in kwargs else [SHARED]

@@ -19,6 +19,7 @@ LONG = "num_env_steps = 20300"  # 20,000 updates, as the first 300 steps earn no
 @pytest.fixture
 def compiler(monkeypatch, traced_only):  # noqa: F811
     """A machine with a compiler, whatever this one has."""
+    monkeypatch.setattr(compilation, "FEWEST_UPDATES", 20_000)  # tests/conftest.py sets more
     for module in (compilation, learner_module):
         monkeypatch.setattr(module, "find_compiler", lambda: "/usr/bin/g++")
 
@@ -50,6 +51,7 @@ def test_the_configuration_decides(params, compiled, why, compiler):
 
 def test_without_a_compiler_a_long_run_is_not_compiled_and_says_what_it_would_gain(monkeypatch):
     monkeypatch.setattr(compilation, "find_compiler", lambda: None)
+    monkeypatch.setattr(compilation, "FEWEST_UPDATES", 20_000)
     found, sentence = decided(LONG)
     assert not found and "no C++ compiler" in sentence and "three quarters" in sentence
 
