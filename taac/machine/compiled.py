@@ -147,10 +147,10 @@ class Attributes:
         for key, value in owner.__dict__.items():
             if key in _OF_MODULES or isinstance(value, _LEFT_OUT):
                 continue
-            if value is None or isinstance(value, _SCALARS):
+            holds = hasattr(value, "__dict__")
+            if holds or value is None or isinstance(value, _SCALARS):
                 self._held.append((owner.__dict__, key, value, f"{type(owner).__name__}.{key}"))
-            elif hasattr(value, "__dict__"):
-                self._held.append((owner.__dict__, key, value, f"{type(owner).__name__}.{key}"))
+            if holds:
                 self._add(value, seen)
 
     def changed(self) -> str | None:
