@@ -36,6 +36,10 @@ class EnvironmentFailed(TaacError):
     """An environment raised an exception or took too long, or its process died. The message names it and its last action."""
 
 
+class RankLost(TaacError):
+    """Another of the processes that train one run has ended or cannot be reached. The run can be resumed."""
+
+
 class Interrupted(Exception):
     """A signal stopped the run, which has saved everything needed to resume. Commands exit with `RESUMABLE`."""
 

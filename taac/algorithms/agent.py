@@ -17,6 +17,7 @@ from taac.algorithms.shared_policy import AgentBatch
 from taac.data_structures import AlgStep, Experience, Nest, TimeStep
 from taac.errors import TaacError
 from taac.machine.compiled import CompiledFunction, check_compiler
+from taac.machine.ranks import Ranks
 from taac.networks import ObservationNormalizer, RewardNormalizer
 
 Role = Literal["learn", "collect", "act"]
@@ -130,6 +131,19 @@ class Agent(nn.Module):
                 observation = self.agents.present_observations(observation)
             if len(nest.flatten(observation)[0]):
                 self.observation_normalizer.update(observation)
+
+    def join(self, ranks: Ranks) -> None:
+        """Takes the parameters of the first of several ranks, and has statistics count what all of them see from now on."""
+        ranks.copy_first(list(self.state_dict().values()))
+        if self.reward_normalizer is not None:
+            self.reward_normalizer.ranks = ranks
+        if self.observation_normalizer is not None:
+            self.observation_normalizer.wait_for_merge()
+
+    def merge_observations(self, ranks: Ranks) -> None:
+        """Adds what all ranks have observed since the last call to the statistics of observations."""
+        if self.observation_normalizer is not None:
+            self.observation_normalizer.merge(ranks)
 
     def prepare(self, experience: Experience) -> Experience:
         """Moves a sampled batch to the device, normalises it and adds reward signals. Updates the reward statistics."""

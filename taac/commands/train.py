@@ -33,6 +33,7 @@ def run() -> None:
     flags.check_run_dir(asked)
 
     from taac import configuration, registry
+    from taac.machine import ranks
     from taac.runs.run_folder import RunFolder
     from taac.training import experiment
     from taac.training.conduct import conduct
@@ -42,20 +43,25 @@ def run() -> None:
     if of_run:
         _check_trusted(asked.gin_files[0])
     loaded = asked.load()
-    trainer = configuration.build(experiment.create_experiment)
+    joined = ranks.join()
+    trainer = configuration.build(lambda: experiment.create_experiment(ranks=joined))
     try:
         loaded.check_used()
         for note in loaded.without_effect():
             print(f"note: {note}", file=sys.stderr)
         folder = RunFolder(flags.run_dir(asked, loaded))
         if not conduct(trainer, loaded, folder, ProgressBar, extend, flags.FLAGS.lock_timeout):
-            print(
-                f"{folder.path} already holds this run, finished; nothing to do. To train it on, give --extend and a larger "
-                "--num_env_steps; to train again, another folder."
-            )
+            if joined.first:
+                print(
+                    f"{folder.path} already holds this run, finished; nothing to do. To train it on, give --extend and a larger "
+                    "--num_env_steps; to train again, another folder."
+                )
             return
     finally:
         trainer.close()
+        joined.leave()
+    if not joined.first:
+        return
     if trainer.stopped is not None:
         print(f"stopped early: {trainer.stopped}")
     final = trainer.evaluation

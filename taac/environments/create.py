@@ -18,6 +18,7 @@ from taac.environments.foreign import refuse_foreign_environment
 from taac.environments.vector_environment import VectorEnvironment
 from taac.environments.workers import Workers
 from taac.errors import EnvironmentFailed, TaacError
+from taac.machine.ranks import ALONE, Ranks
 
 
 @contextlib.contextmanager
@@ -40,7 +41,7 @@ def _with_bindings(wrapper: Callable[..., gymnasium.Env]) -> Callable[..., gymna
 reading.add_check(refuse_foreign_environment)
 
 
-@gin.configurable(denylist=["recorded"])
+@gin.configurable(denylist=["recorded", "ranks"])
 def create_environment(
     env_name: str = gin.REQUIRED,
     num_envs: int = 1,
@@ -57,6 +58,7 @@ def create_environment(
     max_restarts: int = 3,
     remake: bool | None = None,
     recorded: bool = False,
+    ranks: Ranks = ALONE,
 ) -> VectorEnvironment:
     """Creates `num_envs` copies of a registered Gymnasium environment.
 
@@ -64,7 +66,7 @@ def create_environment(
         env_name: the id, `'Hopper-v5'`, or `'module:id'` to import a module that registers it (not needed for those in
             `single.OPTIONAL_PACKAGES`). An environment with a vector reward needs a `reward_space` attribute, as in
             MO-Gymnasium.
-        num_envs: number of environments stepped together.
+        num_envs: number of environments stepped together, over all ranks.
         asynchronous: whether each runs in a process of its own (for slow environments). If not, they run one after another
             in this process.
         max_episode_steps: time limit that replaces the registered one.
@@ -86,6 +88,7 @@ def create_environment(
             After the last restart, the next failure stops the run with a checkpoint.
         remake: whether to recreate environments for every episode. Simulators that keep state across episodes need it,
             or a resumed run would differ. None does so for those known to need it, Box2D's. `taac check --env_name` tests it.
+        ranks: the processes among which the environments are divided.
         recorded: whether steps can be read with `VectorEnvironment.pop_steps`, and filmed.
 
     Raises:
@@ -94,6 +97,7 @@ def create_environment(
     """
     if num_envs < 1:
         raise TaacError(f"create_environment.num_envs must be 1 or more, got {num_envs}")
+    num_envs = ranks.share("create_environment.num_envs", num_envs)
     if action_repeat < 1:
         raise TaacError(f"create_environment.action_repeat must be 1 or more, got {action_repeat}")
     repeat = single.ActionRepeatSettings(

@@ -24,6 +24,7 @@ from taac.learning.optimizers import decay_weights, load_state, skips_on_device,
 from taac.learning.side_losses import SideLosses
 from taac.machine.compiled import CompiledFunction, find_compiler
 from taac.machine.products import Products, available, parts, resolve, using
+from taac.machine.ranks import ALONE, Ranks
 from taac.ops.schedules import Schedule, at_start, bounds, follow
 from taac.replay import Replay
 
@@ -68,6 +69,7 @@ class Learner:
         means: means over the updates since the last summary.
         losses: what the last update reported, by tag; empty before the first.
         group_names: names of the optimizer's groups of parameters.
+        ranks: the processes that learn together, each from its part of a batch.
         rate_names: for each group, the name of the binding that sets its learning rate.
 
     Raises:
@@ -75,6 +77,7 @@ class Learner:
     """
 
     max_grad_norm: float | None
+    ranks: Ranks = ALONE
 
     def __init__(
         self,
@@ -207,6 +210,9 @@ class Learner:
             if self._side.any:
                 side_loss, side_total, side_extra = self._add_side_gradients(prepared.time_step, replay)
                 loss, total, extra = loss + side_loss, total + side_total, {**extra, **side_extra}
+        statistics = found.statistics
+        if self.ranks.count > 1:
+            loss, total, extra, statistics = self._average(loss, total, extra, statistics)
         found_inf = self.guard.check(
             GradientStep(self.num_updates + 1, experience, prepared, loss, total, found.frames, extra)
         )
@@ -217,7 +223,7 @@ class Learner:
         self.losses, self._observed = extra, found.observed
         self.means.add(extra)
         if self.diagnostics.on:
-            self.means.add({**found.statistics, **gradient_norms})
+            self.means.add({**statistics, **gradient_norms})
         self.num_updates += 1
         self.agent.algorithm.after_update(self.num_updates)
         error = found.segment_error
@@ -250,6 +256,22 @@ class Learner:
             if gradient is not None:
                 parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
         return loss.detach(), sum_of_all(loss.detach(), gradients), extra
+
+    def _average(
+        self, loss: torch.Tensor, total: torch.Tensor, extra: Mapping[str, torch.Tensor], statistics: Mapping[str, torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        """Averages gradients and scalars over the ranks, in one message; returns the scalars.
+
+        The mean of the gradients of equal parts of a batch is the gradient of the whole batch's mean loss. A number that is not
+        finite in one rank is not finite in any.
+        """
+        own = [parameter for parameter in self._parameters if parameter.grad is not None]
+        gradients = [parameter.grad for parameter in own if parameter.grad is not None]
+        averaged = self.ranks.average([*gradients, loss, total, *extra.values(), *statistics.values()])
+        for parameter in own:
+            parameter.grad = averaged.pop(0)
+        loss, total, *values = averaged
+        return loss, total, dict(zip(extra, values)), dict(zip(statistics, values[len(extra) :]))
 
     def _differentiate(self, experience: Experience, weights: Nest) -> Differentiated:
         return differentiate(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import gin
 import torch
 import torch.nn as nn
@@ -9,6 +11,7 @@ import torch.nn as nn
 from taac import nest
 from taac.data_structures import Nest
 from taac.errors import TaacError
+from taac.machine.ranks import ALONE, Ranks
 from taac.specs import TensorSpec
 
 
@@ -38,6 +41,9 @@ class RewardNormalizer(nn.Module):
         reward_dim: D, or None for a scalar reward.
         clip: in standard deviations; None: no clipping.
 
+    Attributes:
+        ranks: the processes whose batches, of one size, are counted as one.
+
     Raises:
         TaacError: a clip that is not above 0.
 
@@ -45,6 +51,7 @@ class RewardNormalizer(nn.Module):
     """
 
     SPEED = 8.0
+    ranks: Ranks = ALONE
     mean: torch.Tensor
     second_moment: torch.Tensor
     calls: torch.Tensor
@@ -65,8 +72,9 @@ class RewardNormalizer(nn.Module):
         """Moves the statistics towards those of rewards `[T, B]` or `[T, B, D]` with durations `[T, B]` (None: 1)."""
         rate = self.SPEED / (self.SPEED + self.calls)
         reward = reward.to(torch.float64) / self._steps(reward, duration)
-        self.mean.lerp_(reward.mean((0, 1)), rate)
-        self.second_moment.lerp_(reward.square().mean((0, 1)), rate)
+        mean, second_moment = self.ranks.average([reward.mean((0, 1)), reward.square().mean((0, 1))])
+        self.mean.lerp_(mean, rate)
+        self.second_moment.lerp_(second_moment, rate)
         self.calls += 1
 
     def forward(self, reward: torch.Tensor, duration: torch.Tensor | None = None) -> torch.Tensor:
@@ -91,7 +99,8 @@ class ObservationNormalizer(nn.Module):
     """Normalises float observations by the mean and variance of all observations in rollouts, then clips.
 
     Images (uint8) and categorical leaves are unchanged. Only rollouts update the statistics, by the exact parallel
-    algorithm of Chan et al. (1979). Replayed batches are normalised with the current statistics.
+    algorithm of Chan et al. (1979). Replayed batches are normalised with the current statistics. Where several ranks train one
+    run, observations count from the next `merge` on, in all of them.
 
     Args:
         observation_spec: nest of `TensorSpec`.
@@ -113,6 +122,7 @@ class ObservationNormalizer(nn.Module):
                 self.register_buffer(f"mean_{number}", torch.zeros(spec.shape, dtype=torch.float64))
                 self.register_buffer(f"squares_{number}", torch.zeros(spec.shape, dtype=torch.float64))
         self._spec = observation_spec
+        self._waiting: list[ObservationNormalizer] = []  # holds the observations since the last `merge`, if there are ranks
 
     @staticmethod
     def _normalises(spec: TensorSpec) -> bool:
@@ -121,17 +131,43 @@ class ObservationNormalizer(nn.Module):
     @torch.no_grad()
     def update(self, observation: Nest) -> None:
         """Adds a batch of observations, leaves `[B, ...]`, to the statistics."""
+        if self._waiting:
+            self._waiting[0].update(observation)
+            return
         leaves = nest.flatten(observation)
-        batch = leaves[0].shape[0]
-        total = self.count + batch
+        moments = {}
         for number, leaf in enumerate(leaves):
             if hasattr(self, f"mean_{number}"):
-                mean, squares = getattr(self, f"mean_{number}"), getattr(self, f"squares_{number}")
                 leaf = leaf.to(torch.float64)
-                delta = leaf.mean(0) - mean
-                squares += (leaf - leaf.mean(0)).square().sum(0) + delta.square() * (self.count * batch / total)
-                mean += delta * (batch / total)
-        self.count.copy_(total)
+                moments[number] = leaf.mean(0), (leaf - leaf.mean(0)).square().sum(0)
+        self._add(leaves[0].shape[0], moments)
+
+    def _add(self, count: int | torch.Tensor, moments: Mapping[int, tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Adds `count` observations, given the mean and the sum of squared deviations from it of each normalised leaf."""
+        total = (self.count + count).clamp(min=1)
+        for number, (of_batch, squares_of_batch) in moments.items():
+            mean, squares = getattr(self, f"mean_{number}"), getattr(self, f"squares_{number}")
+            delta = of_batch - mean
+            squares += squares_of_batch + delta.square() * (self.count * count / total)
+            mean += delta * (count / total)
+        self.count += count
+
+    def wait_for_merge(self) -> None:
+        """Keeps observations apart from now on, until `merge` adds those of all ranks."""
+        self._waiting = [ObservationNormalizer(self._spec, None).to(self.count.device)]
+
+    @torch.no_grad()
+    def merge(self, ranks: Ranks) -> None:
+        """Adds what all ranks have observed since the last call, in their order, so that all hold the same statistics."""
+        numbers = [number for number, _ in enumerate(nest.flatten(self._spec)) if hasattr(self, f"mean_{number}")]
+        waiting = self._waiting[0]
+        held = [getattr(waiting, f"{kind}_{number}") for number in numbers for kind in ("mean", "squares")]
+        for flat in ranks.stack(torch.cat([waiting.count.reshape(1), *(tensor.reshape(-1) for tensor in held)])):
+            count, *parts = flat.split([1, *(tensor.numel() for tensor in held)])
+            shaped = [part.view(tensor.shape) for part, tensor in zip(parts, held)]
+            self._add(count[0], {number: (shaped[2 * i], shaped[2 * i + 1]) for i, number in enumerate(numbers)})
+        for tensor in waiting.buffers():
+            tensor.zero_()
 
     def forward(self, observation: Nest) -> Nest:
         """Normalises leaves `[..., *shape]` by the current statistics; returns them unchanged while there are none."""

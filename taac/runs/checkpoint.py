@@ -237,6 +237,15 @@ class Checkpoints:
                 path.replace(path.with_name(path.name + ".damaged"))
         self._kept = None
 
+    def read(self, env_steps: int) -> Checkpoint:
+        """Returns the checkpoint at the given environment steps. Its frames are not read.
+
+        Raises:
+            Damaged: it is missing or damaged.
+            TaacError: it has another format.
+        """
+        return self._read(self.path / f"{env_steps}.json")
+
     def _read(self, path: Path) -> Checkpoint:
         content = read_manifest(path)
         try:

@@ -10,6 +10,7 @@ from taac.data_structures import Nest
 from taac.demonstrations.replay import SqilReplay
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
+from taac.machine.ranks import ALONE, Ranks
 from taac.networks import RecurrentEncoder
 from taac.ops.schedules import Schedule, bounds
 from taac.replay import ReplayBuffer
@@ -45,14 +46,16 @@ def check_segments(
     environment: VectorEnvironment,
     agent: Agent,
     replay_buffer: ReplayBuffer | SqilReplay,
+    ranks: Ranks = ALONE,
 ) -> None:
     """Refuses segments that the algorithm cannot learn from, or that the replay buffer cannot hold at the first update."""
     shortest, reason = agent.algorithm.min_segment_length, agent.algorithm.min_segment_reason
     if length < shortest:
         raise TaacError(f"Trainer.segment_length must be {shortest} or more frames ({reason}), got {length}")
-    if initial_collect_steps < length * environment.num_envs:
+    num_envs = environment.num_envs * ranks.count
+    if initial_collect_steps < length * num_envs:
         raise TaacError(
-            f"Trainer.initial_collect_steps must be at least segment_length x num_envs = {length * environment.num_envs}, "
+            f"Trainer.initial_collect_steps must be at least segment_length x num_envs = {length * num_envs}, "
             f"so that there is a segment to sample; got {initial_collect_steps}"
         )
     if replay_buffer.length < length:
@@ -60,10 +63,19 @@ def check_segments(
 
 
 def check_batches(
-    batch_size: int | Schedule, agent: Agent, replay_buffer: ReplayBuffer | SqilReplay, monitor: Monitor | None
+    batch_size: int | Schedule,
+    agent: Agent,
+    replay_buffer: ReplayBuffer | SqilReplay,
+    monitor: Monitor | None,
+    ranks: Ranks = ALONE,
 ) -> None:
-    """Refuses batches that are too small, batches that the monitor does not support, and many sizes for a compiled agent."""
+    """Refuses batches that are too small or cannot be divided, batches that the monitor does not support, and many sizes for a
+    compiled agent.
+    """
+    if isinstance(batch_size, Schedule) and ranks.count > 1:
+        raise TaacError(f"Trainer.batch_size must be a number with {ranks.count} ranks, which divide it; got {batch_size}")
     least, smallest = round(bounds(batch_size)[0]), replay_buffer.min_batch_size
+    least = ranks.share("Trainer.batch_size", least)
     if least < smallest:
         raise TaacError(f"Trainer.batch_size must be {smallest} or more with {type(replay_buffer).__name__}, got {least}")
     if monitor is not None and hasattr(monitor, "check"):

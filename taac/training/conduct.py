@@ -11,10 +11,12 @@ from typing import Any
 from taac import configuration
 from taac.configuration import Asked, Config
 from taac.configuration.reading import needs_trust
-from taac.errors import DivergedError, Interrupted, TaacError
+from taac.errors import DivergedError, Interrupted, RankLost, TaacError
 from taac.runs import durable, extension, files, layout, own
 from taac.runs.run_folder import RunFolder, now
 from taac.training.compilation import NO_COMPILER
+from taac.training.data_parallel import RESUME, TRAIN
+from taac.training.data_parallel_files import SharedFolder, check_count
 from taac.training.interruption import Interruption
 from taac.training.reporting import Progress
 from taac.training.trainer import Trainer
@@ -59,6 +61,24 @@ def conduct(
         TaacError: the folder holds something else, or training failed.
         Interrupted: a signal stopped the run, which can be resumed.
     """
+    if not trainer.ranks.first:
+        return _follow(trainer, folder, interruption)
+    with trainer.parallel.leading():
+        return _lead(trainer, loaded, folder, bar, extend, lock_timeout, tell, interruption, about or {})
+
+
+def _lead(
+    trainer: Trainer,
+    loaded: Config,
+    folder: RunFolder,
+    bar: Bar,
+    extend: bool,
+    lock_timeout: float,
+    tell: Callable[[str], None],
+    interruption: Callable[[], Interruption],
+    about: Mapping[str, Any],
+) -> bool:
+    """Trains in the process that writes the run folder; see `conduct`."""
     operative = configuration.operative_config()
     status = folder.open(operative, extend)
     if status == "finished":
@@ -67,23 +87,25 @@ def conduct(
         raise TaacError(f"--extend: {folder.path} holds no run with a checkpoint to train on from; nothing was changed")
     if status == "new":
         trainer.begin()  # what it cannot load is refused before the folder exists
-        tell(f"training in {folder.path}")
+        tell(f"training in {folder.path}{'' if trainer.parallel.alone else f', by {trainer.ranks.count} ranks'}")
     with folder.lock(lock_timeout):
         status = folder.open(operative, extend)  # it may have changed while another process had the lock
         if status == "finished":
             return False
+        if status != "new":
+            check_count(folder, trainer.ranks)
         if status in ("unfinished", "shorter") and folder.has_checkpoints():
             if status == "shorter":
                 _extend(trainer, folder, operative, tell)
             else:
                 trainer.resume(folder)
-            _resume(trainer, loaded, folder, about or {})
+            _resume(trainer, loaded, folder, about)
             tell(f"resuming {folder.path} at {trainer.env_steps} environment steps")
         else:
             if status == "unfinished":  # killed before its first checkpoint; "auto" might choose differently now
                 begun = folder.read_run()
                 trainer.learner.keep(begun.get("compiled"), begun.get("products"))
-            _begin(trainer, loaded, folder, operative, about or {})
+            _begin(trainer, loaded, folder, operative, about)
             for line in trainer.agent.algorithm.describe():
                 tell(line)
             if trainer.compilation == NO_COMPILER:
@@ -97,6 +119,34 @@ def conduct(
     return True
 
 
+def _follow(trainer: Trainer, folder: RunFolder, interruption: Callable[[], Interruption]) -> bool:
+    """Trains in a rank after the first, which decides what is done; see `conduct`."""
+    shared = SharedFolder(folder.path, trainer.ranks.number)
+    while True:
+        order, about = trainer.ranks.from_first()
+        if order == RESUME:
+            trainer.resume(shared)
+        elif order == TRAIN:
+            trainer.learner.keep(*about)
+            break
+        elif about is not None:
+            raise TaacError(f"rank 0: {about}")
+        else:
+            return False
+    with interruption() as stop:
+        try:
+            trainer.train(shared, stop=stop)
+        except RankLost as error:
+            raise Interrupted(_lost(error)) from error
+        if trainer.interrupted:
+            raise Interrupted(f"rank {trainer.ranks.number} stopped with the others at {trainer.env_steps} environment steps")
+    return True
+
+
+def _lost(error: RankLost) -> str:
+    return f"{error}; resumable: the same command continues from the newest checkpoint"
+
+
 def _begin(trainer: Trainer, loaded: Config, folder: RunFolder, operative: str, more: Mapping[str, Any]) -> None:
     about = {
         "method": trainer.method,
@@ -106,6 +156,7 @@ def _begin(trainer: Trainer, loaded: Config, folder: RunFolder, operative: str, 
         "products": trainer.learner.products,
         "compiled": trainer.agent.compiled,
         "load_from": trainer.begin(),
+        **({} if trainer.parallel.alone else {"ranks": trainer.ranks.count}),
         **_seal(folder, loaded, operative),
         **more,
     }
@@ -169,6 +220,9 @@ def _train(trainer: Trainer, folder: RunFolder, interruption: Interruption, abou
         raise durable.refusal(
             error, folder.path, trainer.checkpoint_bytes(), folder.checkpoints.what_remains()
         ) from error
+    except RankLost as error:
+        _mark(folder, status="interrupted")
+        raise Interrupted(_lost(error)) from error
     except DivergedError as error:
         _mark(folder, status="diverged", diverged={"env_steps": trainer.env_steps, "error": str(error)})
         raise
@@ -182,9 +236,10 @@ def _train(trainer: Trainer, folder: RunFolder, interruption: Interruption, abou
         _mark(folder, status="failed", error=f"{type(error).__name__}: {error}")
         raise
     else:
-        if interruption.signal is None or trainer.stopped or trainer.env_steps >= trainer.num_env_steps:
+        if not trainer.interrupted:
             return
-        why = f"{interruption.signal.name} at {trainer.env_steps} environment steps, a checkpoint is written"
+        signal = "a signal to another rank" if interruption.signal is None else interruption.signal.name
+        why = f"{signal} at {trainer.env_steps} environment steps, a checkpoint is written"
     folder.update_run(status="interrupted")
     raise Interrupted(f"{why}; resumable: the same command continues to the same end")
 

@@ -24,11 +24,13 @@ from taac.environments.create import create_environment
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
 from taac.learning.learner import Learner
+from taac.machine.ranks import ALONE, Ranks
 from taac.networks import ObservationNormalizer, RewardNormalizer
 from taac.ops.schedules import Schedule
 from taac.replay import ReplayBuffer
 from taac.runs import layout
 from taac.training.checks import check_centralised, check_demonstrations, check_explorer, refuse_ambiguous
+from taac.training.data_parallel import check_supported, seed_own
 from taac.training.first_update import check_first_update
 from taac.training.trainer import Trainer
 
@@ -130,7 +132,7 @@ def _name_weights(algorithm: Algorithm, names: list[str]) -> None:
     listed[:] = [one._replace(name=bound.get(one.name, one.name)) for one in listed]
 
 
-@gin.configurable
+@gin.configurable(denylist=["ranks"])
 def create_experiment(
     trainer_ctor: Callable[..., Trainer] = Trainer,
     learner_ctor: Callable[..., Learner] = Learner,
@@ -147,6 +149,7 @@ def create_experiment(
     method: str | None = None,
     tuning: str | None = None,
     return_bounds: tuple[float, float] | None = None,
+    ranks: Ranks = ALONE,
 ) -> Trainer:
     """Builds a trainer, ready to train, from the gin bindings.
 
@@ -171,6 +174,7 @@ def create_experiment(
             changes nothing in the run.
         return_bounds: the lowest and highest possible return of the task, such as (0, 1) for solved or not. Reports then use
             tests that know them. It changes nothing in the run.
+        ranks: the processes that train the run together.
 
     Raises:
         TaacError: anything that training would refuse.
@@ -192,15 +196,18 @@ def create_experiment(
     torch.set_num_threads(num_threads)
     torch.manual_seed(seed)
     np.random.seed(seed)
-    where = choose_device(device)
+    where = choose_device(device, ranks)
     with contextlib.ExitStack() as opened:
-        environment = create_environment()
+        environment = create_environment(ranks=ranks)
         opened.callback(environment.close)
         agent = create_agent(environment, where)
         spec = experience_spec(environment, agent)
-        replay_where = where if replay_device is None else choose_device(replay_device)
+        replay_where = where if replay_device is None else choose_device(replay_device, ranks)
         replay_buffer: ReplayBuffer | SqilReplay = replay_buffer_ctor(spec, environment.num_envs, device=replay_where)
         learner = learner_ctor(agent)
+        several: dict[str, Any] = {"ranks": ranks} if ranks.count > 1 else {}  # constructors of one's own may not know ranks
+        if several:
+            check_supported(learner, demonstrations)
         num_demonstrated = None
         if demonstrations is not None:
             frames = demonstrated_frames(demonstrations, environment, agent, spec)
@@ -223,7 +230,8 @@ def create_experiment(
         evaluation_environment = create_environment(num_envs=evaluation_envs, asynchronous=False, **video)
         opened.callback(evaluation_environment.close)
         evaluation_environment.name += " (evaluation)"  # for error messages
-        trainer = trainer_ctor(environment, evaluation_environment, learner, replay_buffer, seed)
+        seed_own(seed, ranks)
+        trainer = trainer_ctor(environment, evaluation_environment, learner, replay_buffer, seed, **several)
         if num_demonstrated is not None:
             check_demonstrations(num_demonstrated, trainer.segment_length)
         check_first_update(agent, spec, trainer.segment_length)
@@ -235,14 +243,16 @@ def create_experiment(
         return trainer
 
 
-def choose_device(name: str) -> torch.device:
-    """Returns the torch device of a name.
+def choose_device(name: str, ranks: Ranks = ALONE) -> torch.device:
+    """Returns the torch device of a name. Of several ranks on a machine, each has a GPU of its own.
 
     Raises:
-        TaacError: there is no such device, or CUDA is not available.
+        TaacError: there is no such device, CUDA is not available, or there are fewer GPUs than ranks.
     """
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if ranks.count > 1 and name.startswith("cuda"):
+        return _own_gpu(name, ranks)
     if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
         raise TaacError(f"device must be 'auto', 'cpu' or 'cuda' (or 'cuda:1'...), got '{name}'")
     device = torch.device(name)
@@ -251,6 +261,18 @@ def choose_device(name: str) -> torch.device:
             f"device '{name}' is not available: torch {torch.__version__} finds no CUDA; use 'cpu' or 'auto'"
         )
     return device
+
+
+def _own_gpu(name: str, ranks: Ranks) -> torch.device:
+    if name != "cuda":
+        raise TaacError(f"device must be 'auto', 'cpu' or 'cuda' with {ranks.count} ranks, one each; got '{name}'")
+    if ranks.local_number >= torch.cuda.device_count():
+        raise TaacError(
+            f"rank {ranks.number} has no GPU: this machine has {torch.cuda.device_count()}; start as many processes a machine "
+            "(--nproc_per_node), or bind create_experiment.device = 'cpu'"
+        )
+    torch.cuda.set_device(ranks.local_number)
+    return torch.device("cuda", ranks.local_number)
 
 
 def experience_spec(environment: VectorEnvironment, agent: Agent) -> Nest:

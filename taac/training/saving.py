@@ -68,10 +68,7 @@ class Saver:
         folder.checkpoints.refuse_earlier_version()
         config = files.read_text(folder.config)
         for found in folder.checkpoints.readable():
-            if not extension.continues(str(found.state.get("config")), config):
-                raise TaacError(
-                    f"{found.path} belongs to a run with another configuration than {folder.config}; nothing was changed"
-                )
+            self.check_config(found, folder, config)
             try:
                 self.load(found)
             except Damaged as error:
@@ -82,6 +79,14 @@ class Saver:
                 warn_user(damage)
             return
         raise folder.checkpoints.nothing_left()
+
+    @staticmethod
+    def check_config(found: Checkpoint, folder: RunFolder, config: str) -> None:
+        """Refuses a checkpoint of another run than the folder's, whose configuration is given."""
+        if not extension.continues(str(found.state.get("config")), config):
+            raise TaacError(
+                f"{found.path} belongs to a run with another configuration than {folder.config}; nothing was changed"
+            )
 
     def load(self, found: Checkpoint) -> None:
         """Restores all parts from a checkpoint.
@@ -116,7 +121,7 @@ class WithoutFrames:
 def save_evidence(folder: RunFolder, env_steps: int, error: NotFiniteError) -> str:
     """Saves the tensors that explain a number that was not finite; returns a sentence on how to inspect them."""
     try:
-        return f"To inspect it: taac check --batch {inspection.write(folder.path, env_steps, error)}"
+        return f"To inspect it: taac check --batch {inspection.write(folder.evidence, env_steps, error)}"
     except OSError as failure:
         return f"The evidence could not be saved: {failure}"
 

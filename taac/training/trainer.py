@@ -17,6 +17,7 @@ from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import EnvironmentFailed, NotFiniteError, TaacError
 from taac.learning.learner import Learner
 from taac.machine.processes import settled_heap
+from taac.machine.ranks import ALONE, Ranks
 from taac.ops.schedules import Schedule, Scheduled, at_start, bounds
 from taac.replay import ReplayBuffer
 from taac.runs.frame_chunks import FrameChunks
@@ -25,20 +26,22 @@ from taac.runs.run_folder import RunFolder
 from taac.training.attributes import Attribute, Attributes
 from taac.training.checks import check_batches, check_segments
 from taac.training.compilation import compile_if_it_pays
+from taac.training.data_parallel import RESUME, DataParallel, own_seed
+from taac.training.data_parallel_files import SilentReporter, saver_of
 from taac.training.hooks import Hooks
 from taac.training.intervals import Intervals
 from taac.training.loggers import Logger, Loggers
 from taac.training.monitors import Monitor
 from taac.training.reporting import Progress, Reporter
-from taac.training.saving import Part, Saver, WithoutFrames, save_evidence
+from taac.training.saving import Part, WithoutFrames, save_evidence
 from taac.training.schedules import Schedules
 from taac.training.update_ratio import UpdateRatio
 from taac.training.warm_start import load_parts
 
 
-@gin.configurable
+@gin.configurable(denylist=["ranks"])
 class Trainer:
-    """Collects, learns, evaluates, writes summaries and saves. Counts of steps are sums over all environments.
+    """Collects, learns, evaluates, writes summaries and saves. Counts of steps are sums over all environments and ranks.
 
     Args:
         environment, evaluation_environment: the environments for collecting and for evaluating.
@@ -76,6 +79,7 @@ class Trainer:
         hooks: functions called with the trainer, by the name of a point of the loop: `{'after_evaluation': @my_function}`;
             see `Hooks`.
         loggers: receive the scalar summaries besides TensorBoard; see `loggers`.
+        ranks: the processes that train this run together; see `DataParallel`.
         save_replay: saves the replay buffer in checkpoints. Without it, a resumed run differs from an uninterrupted one,
             because it takes `initial_collect_steps` steps to refill the buffer before updates continue.
 
@@ -84,6 +88,7 @@ class Trainer:
         load_from: parts of other runs that a new run starts from; see `warm_start`.
         loaded: the parts that `begin` loaded; None before.
         stopped: why the run stops early; None if it does not.
+        interrupted: whether `train` ended because it was told to, before the end of the run.
         compilation: whether updates are compiled and why, as a sentence.
         attributes: numbers that can be read and set during training; see `Attributes`.
 
@@ -121,17 +126,18 @@ class Trainer:
         save_replay: bool = True,
         hooks: Mapping[str, Any] | None = None,
         loggers: Sequence[Logger] | Logger = (),
+        ranks: Ranks = ALONE,
     ):
         if keep_checkpoints < 1:
             raise TaacError(f"Trainer.keep_checkpoints must be 1 or more, got {keep_checkpoints}")
         self.intervals = Intervals(num_env_steps, summary_interval, evaluation_interval, checkpoint_interval)
         self.update_ratio = UpdateRatio(
-            environment.num_envs, num_env_steps, initial_collect_steps, unroll_length, updates_per_iteration,
+            environment.num_envs * ranks.count, num_env_steps, initial_collect_steps, unroll_length, updates_per_iteration,
             updates_per_env_step, update_clock,
         )  # fmt: skip
-        check_segments(segment_length, initial_collect_steps, environment, learner.agent, replay_buffer)
+        check_segments(segment_length, initial_collect_steps, environment, learner.agent, replay_buffer, ranks)
         self.compilation = compile_if_it_pays(learner, self.update_ratio.updates_due(num_env_steps), batch_size)
-        check_batches(batch_size, learner.agent, replay_buffer, monitor)
+        check_batches(batch_size, learner.agent, replay_buffer, monitor, ranks)
         self.environment, self.evaluation_environment = environment, evaluation_environment
         self.learner, self.agent, self.replay_buffer = learner, learner.agent, replay_buffer
         self.seed, self.num_env_steps, self.unroll_length = seed, num_env_steps, unroll_length
@@ -143,6 +149,7 @@ class Trainer:
         )
         self.agent.algorithm.set_update_ratio(self.update_ratio.constant)
         self.batch_sizes = tuple(round(size) for size in bounds(batch_size))  # smallest and largest
+        self.ranks = ranks
         self.set_batch_size(at_start(batch_size))
         parameter = "Trainer.batch_size"
         self.scheduled = (
@@ -159,14 +166,16 @@ class Trainer:
         self.method: str | None = None
         self.loaded: list[dict[str, Any]] | None = None
         self.stopped: str | None = None
+        self.interrupted = False
         self._stop: Callable[[], bool] = lambda: False
         frames = FrameChunks(replay_buffer.ring) if save_replay else None
         self.collector = Collector(
-            environment, self.agent, replay_buffer, seed, explorer, initial_collect_steps if uniform_initial_collect else 0,
-            signal_returns=learner.diagnostics.on,
+            environment, self.agent, replay_buffer, own_seed(seed, ranks), explorer,
+            initial_collect_steps if uniform_initial_collect else 0, signal_returns=learner.diagnostics.on,
         )  # fmt: skip
-        self.reporter = Reporter(self.collector, learner, Loggers(loggers))
-        self.saver = Saver(self._parts(replay_buffer if save_replay else None), frames)
+        self.reporter = (Reporter if ranks.first else SilentReporter)(self.collector, learner, Loggers(loggers))
+        self.saver = saver_of(ranks, self._parts(replay_buffer if save_replay else None), frames)
+        self.parallel = DataParallel(ranks, learner, self.collector, self.update_ratio, self.evaluator)
 
     def _parts(self, saved_replay: ReplayBuffer | SqilReplay | None) -> dict[str, Part]:
         """Returns the parts of a checkpoint, in the order in which `Saver` restores them."""
@@ -214,6 +223,8 @@ class Trainer:
             stop: returns whether to stop; asked after each iteration.
         """
         self._stop, folder.checkpoints.keep = stop, self.keep_checkpoints
+        self.parallel.begin(stop)
+        stop = self.parallel.stopping
         self.hooks.state_dict()  # fails early if a hook's state cannot be saved
         folder.trim_best(self.env_steps)
         with self.reporter.reporting_to(folder, progress), self._saved_on_failure(folder):
@@ -230,7 +241,7 @@ class Trainer:
                 before = self.env_steps
                 self.collect()
                 self.learn()
-                self.hooks("after_iteration", self)
+                self._call_hooks("after_iteration")
                 self.reporter.progress(self.evaluation)
                 due = self.intervals.due(before, self.env_steps)
                 if due.summary:
@@ -243,7 +254,8 @@ class Trainer:
                     self.saver.write_full_chunks(folder)
                 if stop() or (self.stopped and evaluated):
                     break
-            if self.intervals.done(self.env_steps) or self.stopped:
+            self.interrupted = not (self.intervals.done(self.env_steps) or self.stopped)
+            if not self.interrupted:
                 self.reporter.finished()
 
     def stop_early(self, why: str) -> None:
@@ -269,24 +281,26 @@ class Trainer:
     def collect(self) -> None:
         """Takes `unroll_length` steps in each environment; fewer if one fails and all are restarted."""
         self.hooks("before_collect", self)
-        for _ in range(self.unroll_length):
-            self._follow_schedules()
-            env_steps = self.env_steps
-            try:
-                transitions = self.collector.step()
-            except EnvironmentFailed as failure:
-                self.collector.restart(failure, self._stop)
-                break
-            self.update_ratio.add_transitions(transitions, env_steps)
+        with self.parallel.collecting():
+            for _ in range(self.unroll_length):
+                self._follow_schedules()
+                env_steps = self.env_steps
+                try:
+                    transitions = self.collector.step()
+                except EnvironmentFailed as failure:
+                    self.collector.restart(failure, self._stop)
+                    break
+                self.update_ratio.add_transitions(transitions, env_steps)
         self.hooks("after_collect", self)
 
     def learn(self) -> None:
         """Takes the gradient steps that the environment steps so far have earned."""
+        segments = self.ranks.share("Trainer.batch_size", self.batch_size)
         for _ in range(self.update_ratio.updates_earned(self.env_steps) - self.learner.num_updates):
             self._follow_schedules()
             self.hooks("before_update", self)
             progress = self.env_steps / self.num_env_steps
-            self.learner.learn_from(self.replay_buffer, self.batch_size, self.segment_length, progress)
+            self.learner.learn_from(self.replay_buffer, segments, self.segment_length, progress)
             self.hooks("after_update", self)
         self._follow_schedules()  # evaluations and checkpoints then see the values of the current counts
 
@@ -295,25 +309,29 @@ class Trainer:
         updates, earning = self.learner.num_updates, self.env_steps - self.update_ratio.initial_collect_steps
         values: dict[str, Any] = {"count/update_ratio": updates / max(1, earning), **self.schedules.summaries()}
         if self.monitor is not None and updates:
-            values |= self.monitor(self.agent, self.replay_buffer, self.batch_size, self.segment_length)
+            segments = self.ranks.share("Trainer.batch_size", self.batch_size)
+            values |= self.monitor(self.agent, self.replay_buffer, segments, self.segment_length)
+        self.parallel.check_identical()
+        self.parallel.gather_episodes()
         self.reporter.training(values)
 
     def evaluate(self, folder: RunFolder) -> None:
         """Evaluates the agent, reports the result, and saves the agent if it is the best so far."""
         self.hooks("before_evaluation", self)
-        found = self.evaluator.run(self.env_steps)
+        found = self.parallel.evaluated(lambda: self.evaluator.run(self.env_steps))
         self.reporter.evaluation(found)
         if self.save_best and found.is_best:
             counts = {"num_updates": self.learner.num_updates}
             state = {"agent": self.agent.state_dict(), "evaluation": found.summary._asdict(), "learner": counts}
             folder.save_best(self.env_steps, state)
-        self.hooks("after_evaluation", self)
+        self._call_hooks("after_evaluation")
 
     def save(self, folder: RunFolder, scheduled: bool = True) -> None:
         """Writes a checkpoint. It includes the running episodes, so saving changes nothing in the run."""
         self.reporter.flush()
         self.hooks("before_checkpoint", self)
         self.learner.guard.check_parameters()
+        self.parallel.check_identical()
         self.saver.save(folder, self.env_steps, scheduled)
         self.hooks("after_checkpoint", self)
 
@@ -323,6 +341,7 @@ class Trainer:
         Raises:
             TaacError: no checkpoint is undamaged, it belongs to a run of another configuration, or its counts fit no run.
         """
+        self.parallel.announce(RESUME)
         self.saver.restore(folder)
         updates, earned = self.learner.num_updates, self.update_ratio.updates_earned(self.env_steps)
         if updates < 0 or earned - updates > self.num_env_steps * max(1.0, float(self.update_ratio.ratio)):  # without end
@@ -346,10 +365,12 @@ class Trainer:
         try:
             yield
         except NotFiniteError as error:
+            if self.ranks.count > 1 and not error.evidence:
+                raise  # it was found in another rank, which saves it
             evidence = save_evidence(folder, self.env_steps, error)
             raise type(error)(f"{error}. {evidence}", error.evidence) from error
         except EnvironmentFailed as failure:
-            if self._stop():
+            if self.parallel.stopping():
                 raise  # the stop signal itself may have ended the environments' processes
             raise EnvironmentFailed(f"{failure}. {self._save_after_failure(folder)}") from failure
 
@@ -375,8 +396,19 @@ class Trainer:
         return frames + 3 * sum(p.nbytes for p in self.agent.state_dict().values())
 
     def set_batch_size(self, size: float) -> None:
-        """Sets the number of segments per batch, rounded."""
+        """Sets the number of segments per batch, rounded.
+
+        Raises:
+            TaacError: the ranks cannot share them equally.
+        """
+        self.ranks.share("Trainer.batch_size", round(size))
         self.batch_size = round(size)
+
+    def _call_hooks(self, point: str) -> None:
+        """Calls the hooks of a point at which all ranks then agree whether the run ends early."""
+        self.hooks(point, self)
+        if self.ranks.count > 1 and self.hooks.at(point):
+            self.stopped = self.parallel.agreed(self.stopped)
 
     def _follow_schedules(self) -> None:
         self.schedules.move(self.env_steps, self.learner.num_updates)

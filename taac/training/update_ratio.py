@@ -24,6 +24,7 @@ class UpdateRatio:
         ratio: current number of updates per environment step or transition.
         schedule: of the ratio; None if it is constant.
         clock: "env_steps" or "transitions".
+        transitions: those so far that earn updates by the clock "transitions".
         initial_collect_steps: as above.
 
     Raises:
@@ -58,7 +59,7 @@ class UpdateRatio:
         self.clock, self.initial_collect_steps = clock, initial_collect_steps
         self.schedule = updates_per_env_step if isinstance(updates_per_env_step, Schedule) else None
         self.ratio = Fraction(updates_per_iteration, unroll_length * num_envs)
-        self._transitions = 0  # transitions that earn updates
+        self.transitions = 0
         self._earns_from = initial_collect_steps  # environment step from which on steps earn updates
         self._unearned_steps = 0  # environment steps that earned nothing because they refilled the buffer
         if updates_per_env_step is not None:
@@ -82,12 +83,12 @@ class UpdateRatio:
     def add_transitions(self, count: int, env_steps: int) -> None:
         """Counts transitions taken at once. `env_steps` is the number of environment steps before them."""
         if env_steps >= self._earns_from:
-            self._transitions += count
+            self.transitions += count
 
     def updates_earned(self, env_steps: int) -> int:
         """Returns the gradient steps earned so far, including those already taken. Refilling the buffer earns nothing."""
         if self.clock == "transitions":
-            return int(self._transitions * self.ratio)
+            return int(self.transitions * self.ratio)
         return self.updates_due(env_steps - self._unearned_steps)
 
     def updates_due(self, env_steps: int) -> int:
@@ -107,14 +108,14 @@ class UpdateRatio:
     def state_dict(self) -> dict[str, Any]:
         """Returns the counts of what earned updates and what did not."""
         return {
-            "transitions": self._transitions,
+            "transitions": self.transitions,
             "earns_from": self._earns_from,
             "unearned_steps": self._unearned_steps,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores `state_dict()`."""
-        self._transitions = int(state["transitions"])
+        self.transitions = int(state["transitions"])
         if state["earns_from"] is not None:  # None in checkpoints of format 2
             self._earns_from = int(state["earns_from"])
         self._unearned_steps = int(state["unearned_steps"])

@@ -1,0 +1,182 @@
+"""One run trained by several ranks: what they do together around the steps of the training loop.
+
+Each rank has its own environments, replay buffer and random numbers. The learner, the counts of steps, and the statistics of
+normalisers are the same in all. With one rank, nothing here does anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from taac.acting.collector import Collector
+from taac.acting.evaluation import Evaluation, Evaluator
+from taac.acting.random_numbers import RANKS, derived_seed
+from taac.errors import RankLost, TaacError
+from taac.learning.learner import Learner
+from taac.machine.ranks import Ranks
+from taac.training.update_ratio import UpdateRatio
+
+RESUME, TRAIN, END = "resume", "train", "end"  # what the first rank tells the others
+
+
+def own_seed(seed: int, ranks: Ranks) -> int:
+    """Returns the seed of a rank's environments and random numbers; the run's own if there is only one rank."""
+    return seed if ranks.count == 1 else derived_seed(seed, RANKS, ranks.number)
+
+
+def seed_own(seed: int, ranks: Ranks) -> None:
+    """Seeds this rank's random numbers. Call it when the networks, which all ranks have in common, have been initialised."""
+    if ranks.count > 1:
+        torch.manual_seed(own_seed(seed, ranks))
+        np.random.seed(own_seed(seed, ranks))
+
+
+def check_supported(learner: Learner, demonstrations: str | None) -> None:
+    """Refuses what several ranks cannot train.
+
+    Raises:
+        TaacError: says what, and why.
+    """
+    agent, refusal = learner.agent, "several ranks cannot train one run with"
+    if agent.signals:
+        names = ", ".join(type(signal).__name__ for signal in agent.signals)
+        raise TaacError(f"{refusal} create_agent.reward_signals ({names}), whose statistics would differ between ranks")
+    if demonstrations is not None or learner.cloning is not None:
+        raise TaacError(f"{refusal} demonstrations or behaviour cloning, which every rank would count as its own")
+    if agent.agents is not None and agent.agents.masked:
+        raise TaacError(f"{refusal} agents that join and leave, because ranks would learn from different numbers of frames")
+
+
+class DataParallel:
+    """What the ranks of a run do together.
+
+    Args:
+        ranks: the processes that train the run.
+        collector, update_ratio: hold the counts that are summed over ranks.
+        learner, evaluator: the other parts that have the same state in all ranks.
+    """
+
+    def __init__(
+        self, ranks: Ranks, learner: Learner, collector: Collector, update_ratio: UpdateRatio, evaluator: Evaluator
+    ):
+        self.ranks, self._learner, self._agent = ranks, learner, learner.agent
+        self._collector, self._update_ratio, self._evaluator = collector, update_ratio, evaluator
+        self._stop: Callable[[], bool] = lambda: False
+        self._agreed = False  # whether one rank was told to stop when the last iteration had collected
+        self._begun = False
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is only one rank."""
+        return self.ranks.count == 1
+
+    # Beginning -------------------------------------------------------------------------------------------------------
+
+    def announce(self, what: str, about: Any = None) -> None:
+        """Tells the other ranks what the first does next. In these, does nothing: they have been told."""
+        if not self.alone and self.ranks.first:
+            self.ranks.from_first((what, about))
+
+    @contextlib.contextmanager
+    def leading(self) -> Iterator[None]:
+        """In the first rank, tells the others to end if training does not begin."""
+        failure: Exception | None = None
+        try:
+            yield
+        except Exception as error:
+            failure = error
+            raise
+        finally:
+            if not self._begun:
+                with contextlib.suppress(RankLost):
+                    self.announce(END, None if failure is None else str(failure))
+
+    def begin(self, stop: Callable[[], bool]) -> None:
+        """Gives all ranks the parameters of the first, and the same programs. Call it before training.
+
+        Args:
+            stop: returns whether this rank has been told to stop.
+        """
+        self._stop, self._begun = stop, True
+        if self.alone:
+            return
+        self.announce(TRAIN, (self._agent.compiled, self._learner.products))
+        self._learner.ranks = self.ranks
+        self._agent.join(self.ranks)
+
+    # In the loop -----------------------------------------------------------------------------------------------------
+
+    def stopping(self) -> bool:
+        """Returns whether a rank has been told to stop: the same in all, because they agree once an iteration."""
+        return self._stop() if self.alone else self._agreed
+
+    @contextlib.contextmanager
+    def collecting(self) -> Iterator[None]:
+        """Adds up what all ranks collect in the context, when all have left it. A rank that fails there fails all.
+
+        Raises:
+            RankLost: a rank has ended.
+        """
+        if self.alone:
+            yield
+            return
+        before, failure = self._counts(), None
+        try:
+            yield
+        except Exception as error:
+            failure = error
+        own = [now - then for now, then in zip(self._counts(), before)]
+        (*sums, told_to_stop), found = self.ranks.exchange(failure, [*own, self._stop()])
+        self._set_counts([then + taken for then, taken in zip(before, sums)])
+        self._agreed = self._agreed or told_to_stop > 0
+        self._agent.merge_observations(self.ranks)
+        if found is not None:
+            raise found
+
+    def _counts(self) -> list[int]:
+        collector = self._collector
+        return [collector.env_steps, collector.decisions, collector.episodes, self._update_ratio.transitions]
+
+    def _set_counts(self, counts: list[int]) -> None:
+        collector = self._collector
+        collector.env_steps, collector.decisions, collector.episodes, self._update_ratio.transitions = counts
+
+    def agreed(self, value: str | None) -> str | None:
+        """Returns the value of the first rank that has one."""
+        return next((one for one in self.ranks.gather(value) if one is not None), None)
+
+    def gather_episodes(self) -> None:
+        """Moves the ended episodes of all ranks to the first, which reports them."""
+        if self.alone:
+            return
+        found = self.ranks.gather(self._collector.pop_episodes())
+        if self.ranks.first:
+            self._collector.ended = [episode for episodes, _ in found for episode in episodes]
+
+    def evaluated(self, run: Callable[[], Evaluation]) -> Evaluation:
+        """Evaluates in the first rank while the others wait; returns the result, without a video in the others."""
+        if self.alone:
+            return run()
+        found: Evaluation | None = None
+        self._evaluator.unfinished = True
+        with self.ranks.together():
+            if self.ranks.first:
+                found = run()
+        without_video = None if found is None else found._replace(video=None)
+        state, theirs = self.ranks.from_first((self._evaluator.state_dict(), without_video))
+        self._evaluator.load_state_dict(state)
+        return found or theirs
+
+    def check_identical(self) -> None:
+        """Checks that all ranks hold the same parameters and statistics.
+
+        Raises:
+            TaacError: they do not; names the first tensor that differs.
+        """
+        when = f"after {self._collector.env_steps} environment steps"
+        self.ranks.check_identical(self._agent.state_dict(), when)
