@@ -109,6 +109,10 @@ class Agent(nn.Module):
         self.observe(time_step.observation)
         return self._act(self._rollout_step, time_step, state)
 
+    def acting_call(self, time_step: TimeStep, state: Nest) -> tuple[Policy, tuple[Nest, ...]]:
+        """Returns the function that `rollout_step` calls, compiled or not, and arguments like those that it is called with."""
+        return self._rollout_step, (self._seen(time_step), state)
+
     def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
         self.observe(time_step.observation)
         return self.unobserved_random_step(time_step, state)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -22,11 +24,11 @@ from taac.learning.growth import GrowthWatch
 from taac.learning.guard import GradientStep, Guard, sum_of_all
 from taac.learning.optimizers import decay_weights, load_state, skips_on_device, take_step
 from taac.learning.side_losses import SideLosses
-from taac.machine.compiled import CompiledFunction, find_compiler
+from taac.machine.compiled import CompiledFunction, compile_ahead, find_compiler
 from taac.machine.products import Products, available, parts, resolve, using
 from taac.machine.ranks import ALONE, Ranks
 from taac.ops.schedules import Schedule, at_start, bounds, follow
-from taac.replay import Replay
+from taac.replay import Batch, Replay
 
 EPSILON = 1e-7  # of TensorFlow's Adam
 
@@ -134,6 +136,11 @@ class Learner:
         self.num_updates = 0
         self.losses: Mapping[str, torch.Tensor | float] = {}
         self.cloning, self._side = cloning, SideLosses(agent, cloning)
+
+    @property
+    def runs_compiled(self) -> bool:
+        """Whether updates run compiled: not if compiling has failed."""
+        return self.agent.compiled and not getattr(self._loss_and_gradients, "failed", False)
 
     @property
     def needs_demonstrations(self) -> bool:
@@ -323,6 +330,21 @@ class Learner:
         """Compiles updates and acting from now on; see `Agent.compile_programs`."""
         self.agent.compile_programs()
         self._use_products(resolve(self._asked_products, self.agent.device, compiled=True))
+
+    def compile_ahead(self, blank: Batch, time_step: TimeStep, state: Nest) -> None:
+        """Begins to compile the programs in another process, if they are compiled; see `machine.compiled.compile_ahead`.
+
+        Args:
+            blank: a batch of the shapes that updates will have.
+            time_step, state: a frame like those in rollouts, and the agent's state there.
+        """
+        if not self.agent.compiled:
+            return
+        calls: list[Any] = [self.agent.acting_call(time_step, state)] if self.agent.agents is None else []
+        with contextlib.suppress(Exception), torch.random.fork_rng(devices=[]):  # an error on blank frames proves nothing
+            prepared = copy.deepcopy(self.agent).prepare(blank.experience)
+            calls.append((self._loss_and_gradients, (prepared, self._prepare_weights(blank.weights))))
+        compile_ahead(calls)
 
     def keep(self, compiled: bool | None, products: str | None) -> None:
         """Computes as a run began to, whatever "auto" would choose now, because other programs and products round differently.

@@ -8,13 +8,16 @@ between operations.
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
 import os
 import shutil
+import signal
 import sys
 import sysconfig
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -24,7 +27,7 @@ from taac import nest
 from taac.data_structures import Nest
 from taac.errors import TaacError
 from taac.machine import amx
-from taac.machine.processes import interruptions_held
+from taac.machine.processes import die_with_parent, interruptions_held
 
 _aten = torch.ops.aten
 MOST_RETRACES = 8
@@ -45,6 +48,9 @@ class CompiledFunction:
         compiler: "inductor", torch's compiler, or "none", which runs the traced graph without compiling it.
         optional: warns and calls `fn` itself where compiling fails.
 
+    Attributes:
+        failed: whether compiling failed, so that `fn` itself is called.
+
     Raises:
         TaacError: raised by a call, unless `optional`: `fn` depends on the values of tensors, cannot be compiled, or is
             traced again and again.
@@ -61,24 +67,25 @@ class CompiledFunction:
         self._fn, self._module, self._compiler, self._optional = fn, module, compiler, optional
         self._parts = parts
         self._programs: dict[Any, tuple[Callable[..., list[Any]], Nest]] = {}
+        self._traced: dict[Any, tuple[Any, Nest, Callable[[], object]]] = {}  # see `trace_ahead`
         self._attributes = Attributes(module)
         self.retraced = 0  # how often an attribute had changed
-        self._failed = False
+        self.failed = False
 
     def __call__(self, *args: Nest) -> Nest:
-        if self._failed:
+        if self.failed:
             return self._fn(*args)
         try:
             if (changed := self._attributes.changed()) is not None:
                 self._forget(changed)
             leaves = nest.flatten(args)
-            key = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+            key = _key(leaves)
             if key not in self._programs:
                 return self._first_call(key, args, leaves)
         except TaacError as error:
             if not self._optional:
                 raise
-            self._failed = True
+            self.failed = True
             warnings.warn(f"not compiled, which is slower: {error}", stacklevel=2)
             return self._fn(*args)
         program, structure = self._programs[key]
@@ -89,6 +96,7 @@ class CompiledFunction:
     def _forget(self, changed: str) -> None:
         """Drops the programs, because an attribute that they may have read has changed."""
         self._attributes = Attributes(self._module)
+        self._traced.clear()
         if not self._programs:
             return
         self._programs.clear()
@@ -100,6 +108,20 @@ class CompiledFunction:
             )
 
     def _first_call(self, key: Any, args: tuple[Nest, ...], leaves: list[torch.Tensor]) -> Nest:
+        graph, structure, wait = self._traced.pop(key, None) or (*self._trace(args, leaves), None)
+        if wait is not None:
+            wait()
+        try:
+            program = graph if self._compiler == "none" else _compiled(graph, leaves, self._options())
+            with torch.no_grad():
+                results = program(*leaves)
+        except Exception as error:
+            raise TaacError(f"{_name(self._fn)} could not be compiled: {_first_line(error)}. {ADVICE}") from error
+        self._programs[key] = program, structure
+        return nest.pack_like(structure, results)
+
+    def _trace(self, args: tuple[Nest, ...], leaves: list[torch.Tensor]) -> tuple[Any, Nest]:
+        """Returns the graph of the function for such arguments, and the structure of its result."""
         structure: Nest = None
 
         def flat(*leaves: torch.Tensor) -> list[torch.Tensor | None]:
@@ -116,16 +138,60 @@ class CompiledFunction:
         finally:
             for buffer, before in buffers:
                 buffer.copy_(before)
-        structure = nest.map_structure(lambda _: None, structure)
+        return graph, nest.map_structure(lambda _: None, structure)
+
+    def _options(self) -> dict[str, Any]:
+        return {} if self._parts is None else amx.compiler_options()
+
+    def trace_ahead(self, args: tuple[Nest, ...], wait: Callable[[], object]) -> Callable[[], object] | None:
+        """Traces now what the first call with such arguments would trace. That call then waits for `wait`, and compiles.
+
+        Returns:
+            A function that compiles the same, whose result torch keeps on the disk; None if there is nothing to compile, or
+            if tracing fails, which is left to the call.
+        """
+        leaves = nest.flatten(args)
+        key = _key(leaves)
+        if self._compiler == "none" or self.failed or key in self._programs:
+            return None
         try:
-            options = {} if self._parts is None else amx.compiler_options()
-            program = graph if self._compiler == "none" else _compiled(graph, leaves, options)
-            with torch.no_grad():
-                results = program(*leaves)
-        except Exception as error:
-            raise TaacError(f"{_name(self._fn)} could not be compiled: {_first_line(error)}. {ADVICE}") from error
-        self._programs[key] = program, structure
-        return nest.pack_like(structure, results)
+            graph, structure = self._trace(args, leaves)
+        except TaacError:
+            return None
+        self._traced[key] = graph, structure, wait
+        return lambda: _compiled(graph, leaves, self._options())
+
+
+def compile_ahead(calls: Sequence[tuple[Callable[..., Nest], tuple[Nest, ...]]]) -> None:
+    """Begins to compile functions in another process, into torch's cache on the disk. Their first calls wait for it.
+
+    Nothing else depends on how long that takes. Does nothing where a process cannot be forked safely: outside Linux, or where
+    torch computes with several threads.
+
+    Args:
+        calls: functions with arguments like those of their first calls. Those that are not `CompiledFunction`s are left out.
+    """
+    if sys.platform != "linux" or torch.get_num_threads() > 1:
+        return
+    process: Any = None
+    compiling = [
+        compile
+        for fn, args in calls
+        if isinstance(fn, CompiledFunction) and (compile := fn.trace_ahead(args, lambda: process and process.join()))
+    ]
+    if not compiling:
+        return
+
+    def run() -> None:
+        die_with_parent(signal.SIGKILL)
+        with contextlib.suppress(Exception):  # what cannot be compiled is reported by the call
+            for compile in compiling:
+                compile()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads, whose locks `run` does not take
+        process = multiprocessing.get_context("fork").Process(target=run, daemon=True)
+        process.start()
 
 
 class Attributes:
@@ -174,6 +240,7 @@ def _compiled(graph: Any, leaves: list[torch.Tensor], more_options: dict[str, An
     options = {
         "fallback_random": True,  # torch's own random numbers
         "cpp_wrapper": all(leaf.device.type == "cpu" for leaf in leaves),  # no Python between its kernels
+        "cpp_cache_precompile_headers": False,  # takes 280 MB of the disk and saves less time than it takes
         **more_options,
     }
     with warnings.catch_warnings(), torch.no_grad(), interruptions_held():
@@ -214,6 +281,10 @@ def _baddbmm(bias: torch.Tensor, x: torch.Tensor, y: torch.Tensor, beta: float =
 
 # A separate bias is fused with the activation. As part of the product, it would first be copied into the product's result.
 _UNFUSED = {_aten.addmm.default: _addmm, _aten.baddbmm.default: _baddbmm}
+
+
+def _key(leaves: list[torch.Tensor]) -> Any:
+    return tuple((leaf.shape, leaf.dtype) for leaf in leaves)
 
 
 def _name(fn: Callable[..., Any]) -> str:

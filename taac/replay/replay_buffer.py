@@ -109,6 +109,11 @@ class ReplayBuffer:
         """Returns `sample` as a batch without weights; see `Replay`."""
         return Batch(self.sample(batch_size, length), None, None)
 
+    def blank(self, batch_size: int, length: int) -> Batch:
+        """Returns a batch like those of `sample_batch`, of zeros. It draws no random numbers and needs no stored frames."""
+        zeros = nest.map_structure(lambda x: x.new_zeros(length, batch_size, *x.shape[2:]), self._storage)
+        return Batch(zeros, None, None)
+
     def update_priorities(self, batch: Batch, error: torch.Tensor | None) -> None:
         """Does nothing: all segments are equally likely."""
 

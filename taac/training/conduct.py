@@ -115,7 +115,10 @@ def _lead(
         updates, stopped = trainer.learner.num_updates, None
         if trainer.stopped is not None and trainer.env_steps < trainer.num_env_steps:
             stopped = {"env_steps": trainer.env_steps, "why": trainer.stopped}
-        folder.update_run(status="finished", end=now(), stopped=stopped, env_steps=trainer.env_steps, updates=updates)
+        folder.update_run(
+            status="finished", end=now(), stopped=stopped, env_steps=trainer.env_steps, updates=updates,
+            compiled=trainer.learner.runs_compiled,
+        )  # fmt: skip
     return True
 
 

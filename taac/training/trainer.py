@@ -234,6 +234,8 @@ class Trainer:
             self._follow_schedules()
             if self.env_steps == 0:
                 self.learner.pretrain(self.batch_size, self.segment_length)
+                blank = self.replay_buffer.ring.blank(self.batch_size, self.segment_length)
+                self.learner.compile_ahead(blank, self.collector.rollout.time_step, self.collector.rollout.state)
             initial = self.initial_evaluation and self.env_steps == 0 and self.evaluation is None
             if initial or self.evaluator.unfinished:
                 self.evaluate(folder)

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
+
 import pytest
 import torch
 
+from taac import configuration
+from taac.algorithms import agent as agent_module
 from taac.errors import TaacError
 from taac.learning import learner as learner_module
-from taac.machine.compiled import CompiledFunction
-from taac.training import compilation
+from taac.machine import compiled as compiled_module
+from taac.machine.compiled import CompiledFunction, compile_ahead
+from taac.runs.run_folder import RunFolder
+from taac.training import compilation, experiment
+from taac.training.conduct import conduct
+from taac.training.progress_bar import ProgressBar
 from tests.algorithms.test_own_encoders import LinearEncoder  # noqa: F401, gin's by its import
 from tests.learning.test_compiled_update import traced_only  # noqa: F401
-from tests.training.runs import assert_same_parameters, build, rows, run
+from tests.training.runs import SMALL, TASK, assert_same_parameters, build, rows, run
 
 LONG = "num_env_steps = 20300"  # 20,000 updates, as the first 300 steps earn none
 
@@ -152,5 +162,97 @@ def test_what_cannot_be_traced_runs_uncompiled_if_it_may():
     with pytest.warns(UserWarning, match="cannot be traced"):
         assert compiled(x).tolist() == [2.0, 2.0]
     assert compiled(-x).tolist() == [-2.0, -2.0]  # said once
+    assert compiled.failed
     with pytest.raises(TaacError, match="cannot be traced"):
         program(Branching())(x)
+
+
+# Compiling while frames are collected
+
+
+@pytest.fixture
+def in_torchs_cache(monkeypatch, tmp_path):
+    """A compiler that notes which process it runs in, and runs the traced graph. Returns what was noted."""
+    noted = tmp_path / "noted"
+    noted.touch()
+
+    def compiled(graph, leaves, options):
+        with noted.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        return graph
+
+    monkeypatch.setattr(compiled_module, "_compiled", compiled)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    return lambda: [int(line) for line in noted.read_text().split()]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely here")
+def test_programs_are_compiled_in_another_process_and_their_first_calls_wait_for_it(in_torchs_cache):
+    module, x = Scaled(), torch.tensor([3.0])
+    compiled, other = CompiledFunction(module.forward, module), CompiledFunction(lambda y: y + 1, module)
+    compile_ahead([(compiled, (torch.zeros(1),)), (module.forward, (x,)), (other, (torch.zeros(2),))])
+    assert compiled(x).item() == 6.5
+    first, second, here = in_torchs_cache()  # the call has waited for both
+    assert first == second != os.getpid() == here
+    assert compiled(x).item() == 6.5 and len(in_torchs_cache()) == 3  # kept
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely here")
+def test_what_was_traced_ahead_is_traced_again_where_an_attribute_has_changed(in_torchs_cache):
+    module, x = Scaled(), torch.tensor([3.0])
+    compiled = CompiledFunction(module.forward, module)
+    compile_ahead([(compiled, (x,))])
+    module.scale = 3.0
+    assert compiled(x).item() == 9.5 and compiled.retraced == 0
+
+
+def test_what_cannot_be_traced_ahead_is_reported_by_the_call(in_torchs_cache):
+    compiled = CompiledFunction(lambda x: x if x.sum() > 0 else -x, torch.nn.Module())
+    compile_ahead([(compiled, (torch.ones(1),))])
+    assert in_torchs_cache() == []
+    with pytest.raises(TaacError, match="cannot be traced as a whole"):
+        compiled(torch.ones(1))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely here")
+@pytest.mark.parametrize("replay", ["ReplayBuffer", "PrioritizedReplayBuffer"])
+def test_a_run_is_the_same_and_traces_nothing_twice(replay, in_torchs_cache, monkeypatch, tmp_path):
+    monkeypatch.setattr(agent_module, "check_compiler", lambda: None)
+    params = ["create_agent.compile = True", f"create_experiment.replay_buffer_ctor = @{replay}", "num_env_steps = 330"]
+    traced = []
+    trace = CompiledFunction._trace
+    monkeypatch.setattr(CompiledFunction, "_trace", lambda self, *args: traced.append(self) or trace(self, *args))
+    ahead = run(tmp_path / "ahead", *params)
+    assert len(traced) == len(set(traced)) == 2  # acting and updates
+    assert len(in_torchs_cache()) == 4 and len(set(in_torchs_cache())) == 2
+    monkeypatch.setattr(learner_module, "compile_ahead", lambda calls: None)
+    alone = run(tmp_path / "alone", *params)
+    assert len(traced) == 4 and ahead.learner.num_updates == 30
+    assert_same_parameters(ahead, alone)
+    assert rows(tmp_path / "ahead") == rows(tmp_path / "alone")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_run_json_says_what_was_taken(fails, compiler, monkeypatch, tmp_path):
+    monkeypatch.setattr(compilation, "FEWEST_UPDATES", 1)
+    params = ["num_env_steps = 310"]
+    if fails:
+        monkeypatch.setattr(CompiledFunction, "_trace", unable)
+    with pytest.warns(UserWarning, match="not compiled") if fails else contextlib.nullcontext():
+        folder = conducted(tmp_path / "run", *params)
+    assert folder.read_run()["compiled"] is not fails
+
+
+def unable(*_):
+    raise TaacError("cannot be traced")
+
+
+def conducted(path, *params):
+    loaded = configuration.load([TASK, "gin/methods/taac.gin"], [*SMALL, *params])
+    trainer = configuration.build(experiment.create_experiment)
+    folder = RunFolder(path)
+    try:
+        conduct(trainer, loaded, folder, ProgressBar, tell=lambda _: None)
+    finally:
+        trainer.close()
+    return folder
