@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.results import of_methods
+from experiments.results import claims, of_methods
 from experiments.results.collect import ROLLOUTS
 from taac.analysis import styles
 from taac.analysis.readers import run_records
@@ -48,6 +48,12 @@ A **final return** is the mean of a run's last three greedy evaluations, never a
 the mean return of training episodes in the last tenth of the budget. A campaign lists what was planned and not yet run.
 """
 
+CLAIMS = """## Claims of TAAC's paper
+
+The rules of these verdicts were written when three runs were done; `experiments/results/claims.py` states them. Differences
+of returns have simultaneous 95% intervals over all claims of a campaign; fewer than 3 seeds decide nothing.
+"""
+
 
 def campaigns() -> list[tuple[Path, dict[str, Any]]]:
     """The folders of campaigns with their descriptions, in the order of their numbers."""
@@ -58,10 +64,20 @@ def campaigns() -> list[tuple[Path, dict[str, Any]]]:
 def page() -> str:
     """The text of docs/results.md."""
     entries = published.load(HERE / "published.json")
-    parts = [INTRODUCTION, NOTE, ""]
+    parts = [INTRODUCTION, NOTE, "", *of_claims()]
     for folder, about in campaigns():
         parts += section(folder, about, entries)
     return "\n".join(parts)
+
+
+def of_claims() -> list[str]:
+    """The lines on the claims of TAAC's paper."""
+    listed = {folder.name: (grouped(run_records.find(folder)), about["planned"]) for folder, about in campaigns()}
+    paper = json.loads((HERE / "published.json").read_text(encoding="utf-8"))["taac_paper"]
+    found = claims.rows(
+        {name: groups for name, (groups, _) in listed.items()}, {name: plan["tasks"] for name, (_, plan) in listed.items()}, paper
+    )
+    return [CLAIMS, *table(["claim", "task", "here", "published", "verdict"], [list(row) for row in found])]
 
 
 def section(folder: Path, about: dict[str, Any], entries: list[published.Entry]) -> list[str]:

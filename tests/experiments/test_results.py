@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from experiments.results import collect, page
+from experiments.results import claims, collect, page
 from taac.analysis.readers import run_records
 from taac.errors import TaacError
 from taac.runs import layout
@@ -123,3 +123,42 @@ def test_runs_that_differ_in_a_setting_are_kept_under_names_of_their_own(tmp_pat
     for name in ("sac_one", "sac_other"):
         collect.collect(root, target, method=name)
     assert [(r.method, r.seed) for r in run_records.find(target)] == [("sac_one", 0), ("sac_other", 0)]
+
+
+@pytest.mark.parametrize(
+    "low, high, verdict",
+    [
+        (0.80, 0.95, claims.AGREES),
+        (0.70, 0.87, claims.AGREES),  # within the error of reading the figure
+        (0.70, 0.85, claims.DISAGREES),
+        (0.93, 0.99, claims.DISAGREES),
+        (0.60, 0.95, claims.OPEN),  # too wide to agree with anything
+    ],
+)
+def test_a_published_fraction_is_judged_by_our_interval(low, high, verdict):
+    assert claims.judged(low, high, 0.89, 0.03) == verdict
+
+
+@pytest.mark.parametrize(
+    "better, worse, verdict",
+    [
+        ([10.0, 11.0, 12.0, 13.0, 14.0], [0.0, 1.0, 2.0, 3.0, 4.0], claims.AGREES),
+        ([0.0, 1.0, 2.0, 3.0, 4.0], [10.0, 11.0, 12.0, 13.0, 14.0], claims.DISAGREES),
+        ([10.0, 11.0, 12.0, 13.0, 14.0], [10.0, 11.0, 12.0, 13.0, 14.5], claims.OPEN),
+        ([10.0, 11.0], [0.0, 1.0, 2.0], claims.OPEN),
+        ([10.0, 11.0, 12.0], [], claims.NOT_RUN),
+    ],
+)
+def test_a_claim_on_returns_is_judged_by_the_runs_of_both_methods(better, worse, verdict, tmp_path):
+    for method, values in {"taac": better, "sac": worse}.items():
+        for seed, value in enumerate(values):
+            write_run(tmp_path / method / str(seed), tmp_path, seed, returns=(0.0, value, value, value), method=method)
+    groups = page.grouped(run_records.find(tmp_path))
+    paper = {"fraction_repeated": {"by_task": {"Toy": 0.5}}}
+    rows = claims.rows({"simple_control": groups}, {"simple_control": ["Toy-v0"]}, paper)
+    found = {row.claim: row for row in rows if row.task == "Toy-v0"}
+    assert len(found) == 3
+    assert [row.verdict for row in rows if "SAC" in row.claim and row.task == "Toy-v0"] == [verdict] * 2
+    repeated = next(row for row in rows if "repeats" in row.claim)
+    assert repeated.verdict == (claims.DISAGREES if len(better) > 2 else claims.OPEN)  # every run repeats all of its steps
+    assert {row.verdict for row in rows if row.task == "all tasks"} == {claims.NOT_RUN}
