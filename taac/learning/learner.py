@@ -73,6 +73,8 @@ class Learner:
         group_names: names of the optimizer's groups of parameters.
         ranks: the processes that learn together, each from its part of a batch.
         rate_names: for each group, the name of the binding that sets its learning rate.
+        together: called with this learner's own computation of loss and gradients and its arguments, and returns what that would;
+            None: the own one is called. See `JointUpdates`.
 
     Raises:
         TaacError: a setting is out of range or has no effect, or the agent cannot learn.
@@ -136,6 +138,7 @@ class Learner:
         self.num_updates = 0
         self.losses: Mapping[str, torch.Tensor | float] = {}
         self.cloning, self._side = cloning, SideLosses(agent, cloning)
+        self.together: Callable[..., Differentiated] | None = None
 
     @property
     def runs_compiled(self) -> bool:
@@ -210,13 +213,14 @@ class Learner:
         """
         agents, prepared = self.agent.agents, self.agent.prepare(experience)
         self.growth.observe(prepared.time_step.reward)
-        with using(self.products):
-            found = self._loss_and_gradients(prepared, self._prepare_weights(weights))
-            loss, total, extra = found.loss, found.total, {"loss/total": found.loss, **found.extra}
-            self._set_gradients(found.gradients)
-            if self._side.any:
+        compute = self._compute if self.together is None else functools.partial(self.together, self._compute)
+        found = compute(prepared, self._prepare_weights(weights))
+        loss, total, extra = found.loss, found.total, {"loss/total": found.loss, **found.extra}
+        self._set_gradients(found.gradients)
+        if self._side.any:
+            with using(self.products):
                 side_loss, side_total, side_extra = self._add_side_gradients(prepared.time_step, replay)
-                loss, total, extra = loss + side_loss, total + side_total, {**extra, **side_extra}
+            loss, total, extra = loss + side_loss, total + side_total, {**extra, **side_extra}
         statistics = found.statistics
         if self.ranks.count > 1:
             loss, total, extra, statistics = self._average(loss, total, extra, statistics)
@@ -235,6 +239,10 @@ class Learner:
         self.agent.algorithm.after_update(self.num_updates)
         error = found.segment_error
         return LossInfo(found.frames, extra, error if agents is None or error is None else agents.gather(error))
+
+    def _compute(self, experience: Experience, weights: Nest) -> Differentiated:
+        with using(self.products):
+            return self._loss_and_gradients(experience, weights)
 
     def _prepare_weights(self, weights: torch.Tensor | None) -> Nest:
         """Returns the weights on the device, one for each segment that the algorithm receives; `()` for None."""
@@ -280,7 +288,8 @@ class Learner:
         loss, total, *values = averaged
         return loss, total, dict(zip(extra, values)), dict(zip(statistics, values[len(extra) :]))
 
-    def _differentiate(self, experience: Experience, weights: Nest) -> Differentiated:
+    def differentiate(self, experience: Experience, weights: Nest) -> Differentiated:
+        """Computes loss and gradients for a prepared batch, without a compiled program."""
         return differentiate(
             self.agent, experience, weights, self._differentiated, self.importance_weights, self.products, self.diagnostics
         )  # fmt: skip
@@ -366,10 +375,10 @@ class Learner:
         self.products = products
         self._loss_and_gradients: Callable[..., Differentiated] = (
             CompiledFunction(
-                self._differentiate, self.agent, parts(products, self.agent.device), optional=self.agent.may_compile
+                self.differentiate, self.agent, parts(products, self.agent.device), optional=self.agent.may_compile
             )
             if self.agent.compiled
-            else self._differentiate
+            else self.differentiate
         )
 
 

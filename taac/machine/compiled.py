@@ -108,40 +108,20 @@ class CompiledFunction:
             )
 
     def _first_call(self, key: Any, args: tuple[Nest, ...], leaves: list[torch.Tensor]) -> Nest:
-        graph, structure, wait = self._traced.pop(key, None) or (*self._trace(args, leaves), None)
+        graph, structure, wait = self._traced.pop(key, None) or (*self._trace(args), None)
         if wait is not None:
             wait()
         try:
-            program = graph if self._compiler == "none" else _compiled(graph, leaves, self._options())
+            program = graph if self._compiler == "none" else compile_graph(graph, leaves, self._parts)
             with torch.no_grad():
                 results = program(*leaves)
         except Exception as error:
-            raise TaacError(f"{_name(self._fn)} could not be compiled: {_first_line(error)}. {ADVICE}") from error
+            raise TaacError(f"{_name(self._fn)} could not be compiled: {first_line(error)}. {ADVICE}") from error
         self._programs[key] = program, structure
         return nest.pack_like(structure, results)
 
-    def _trace(self, args: tuple[Nest, ...], leaves: list[torch.Tensor]) -> tuple[Any, Nest]:
-        """Returns the graph of the function for such arguments, and the structure of its result."""
-        structure: Nest = None
-
-        def flat(*leaves: torch.Tensor) -> list[torch.Tensor | None]:
-            nonlocal structure
-            structure = self._fn(*nest.pack_like(args, list(leaves)))
-            return nest.flatten(structure)
-
-        buffers = [(buffer, buffer.clone()) for buffer in self._module.buffers()]
-        decompositions = _UNFUSED if self._parts is None else {**_UNFUSED, **amx.decompositions(self._parts)}
-        try:  # with fake tensors: draws no random numbers and computes nothing but scalars
-            graph = make_fx(flat, decompositions, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
-        except Exception as error:
-            raise TaacError(f"{_name(self._fn)} cannot be traced as a whole: {_first_line(error)}. {ADVICE}") from error
-        finally:
-            for buffer, before in buffers:
-                buffer.copy_(before)
-        return graph, nest.map_structure(lambda _: None, structure)
-
-    def _options(self) -> dict[str, Any]:
-        return {} if self._parts is None else amx.compiler_options()
+    def _trace(self, args: tuple[Nest, ...]) -> tuple[torch.fx.GraphModule, Nest]:
+        return trace(self._fn, args, self._module, decompositions(self._parts))
 
     def trace_ahead(self, args: tuple[Nest, ...], wait: Callable[[], object]) -> Callable[[], object] | None:
         """Traces now what the first call with such arguments would trace. That call then waits for `wait`, and compiles.
@@ -155,11 +135,11 @@ class CompiledFunction:
         if self._compiler == "none" or self.failed or key in self._programs:
             return None
         try:
-            graph, structure = self._trace(args, leaves)
+            graph, structure = self._trace(args)
         except TaacError:
             return None
         self._traced[key] = graph, structure, wait
-        return lambda: _compiled(graph, leaves, self._options())
+        return lambda: compile_graph(graph, leaves, self._parts)
 
 
 def compile_ahead(calls: Sequence[tuple[Callable[..., Nest], tuple[Nest, ...]]]) -> None:
@@ -192,6 +172,40 @@ def compile_ahead(calls: Sequence[tuple[Callable[..., Nest], tuple[Nest, ...]]])
         warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads, whose locks `run` does not take
         process = multiprocessing.get_context("fork").Process(target=run, daemon=True)
         process.start()
+
+
+def trace(
+    fn: Callable[..., Nest], args: tuple[Nest, ...], module: torch.nn.Module, into: dict[Any, Callable[..., Any]]
+) -> tuple[torch.fx.GraphModule, Nest]:
+    """Traces a function below autograd. Draws no random numbers, and changes nothing.
+
+    Args:
+        fn, module: as in `CompiledFunction`.
+        args: its arguments; only their shapes and dtypes count.
+        into: decompositions of operations.
+
+    Returns:
+        The graph, which maps the leaves of the arguments to those of the result, and the result's structure, with None as leaves.
+
+    Raises:
+        TaacError: the function depends on the values of tensors.
+    """
+    structure: Nest = None
+
+    def flat(*leaves: torch.Tensor) -> list[torch.Tensor | None]:
+        nonlocal structure
+        structure = fn(*nest.pack_like(args, list(leaves)))
+        return nest.flatten(structure)
+
+    buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
+    try:  # with fake tensors: draws no random numbers and computes nothing but scalars
+        graph = make_fx(flat, into, tracing_mode="fake", _allow_non_fake_inputs=True)(*nest.flatten(args))
+    except Exception as error:
+        raise TaacError(f"{_name(fn)} cannot be traced as a whole: {first_line(error)}. {ADVICE}") from error
+    finally:
+        for buffer, before in buffers:
+            buffer.copy_(before)
+    return graph, nest.map_structure(lambda _: None, structure)
 
 
 class Attributes:
@@ -227,21 +241,56 @@ class Attributes:
                 return name
         return None
 
+    def differs(self, other: Attributes) -> str | None:
+        """Returns the name of an attribute that another module of this structure has with another value, or None."""
+        if len(self._held) != len(other._held):
+            return "what they hold"
+        for (_, _, own, name), (_, _, value, _) in zip(self._held, other._held):
+            if own is not value and (isinstance(own, _SCALARS) or isinstance(value, _SCALARS)) and own != value:
+                return name
+        return None
+
+
+def tensors_held(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Returns parameters, buffers, and tensors that are attributes of a module or of objects that it holds, by name."""
+    found: dict[str, torch.Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    seen: set[int] = set()
+
+    def add(owner: Any, path: str) -> None:
+        if id(owner) in seen:
+            return
+        seen.add(id(owner))
+        for key, value in owner.__dict__.items():
+            if key in _OF_MODULES:
+                continue
+            if isinstance(value, torch.Tensor):
+                found.setdefault(f"{path}.{key}", value)
+            elif hasattr(value, "__dict__") and not isinstance(value, _LEFT_OUT):
+                add(value, f"{path}.{key}")
+
+    for name, part in module.named_modules():
+        add(part, name)
+    return found
+
 
 _SCALARS = (bool, int, float, str)
 _LEFT_OUT = (torch.Tensor, torch.nn.Module, CompiledFunction, type, types.FunctionType, types.MethodType, types.ModuleType)
 _OF_MODULES = {*torch.nn.Module().__dict__} - {"training"}
 
 
-def _compiled(graph: Any, leaves: list[torch.Tensor], more_options: dict[str, Any]) -> Callable[..., list[Any]]:
-    """Compiles the graph for tensors like `leaves`, without the guards that `torch.compile` would check at each call."""
+def compile_graph(graph: Any, leaves: list[torch.Tensor], parts: int | None) -> Callable[..., list[Any]]:
+    """Compiles the graph for tensors like `leaves`, without the guards that `torch.compile` would check at each call.
+
+    Args:
+        parts: as in `CompiledFunction`.
+    """
     import torch._inductor  # here, because it takes a second and most runs compile nothing
 
     options = {
         "fallback_random": True,  # torch's own random numbers
         "cpp_wrapper": all(leaf.device.type == "cpu" for leaf in leaves),  # no Python between its kernels
         "cpp_cache_precompile_headers": False,  # takes 280 MB of the disk and saves less time than it takes
-        **more_options,
+        **({} if parts is None else amx.compiler_options()),
     }
     with warnings.catch_warnings(), torch.no_grad(), interruptions_held():
         warnings.simplefilter("ignore")  # from torch's own code
@@ -287,12 +336,18 @@ def _key(leaves: list[torch.Tensor]) -> Any:
     return tuple((leaf.shape, leaf.dtype) for leaf in leaves)
 
 
+def decompositions(parts: int | None) -> dict[Any, Callable[..., Any]]:
+    """Returns the decompositions to trace with, for the `parts` of `CompiledFunction`."""
+    return _UNFUSED if parts is None else {**_UNFUSED, **amx.decompositions(parts)}
+
+
 def _name(fn: Callable[..., Any]) -> str:
     return getattr(fn, "__qualname__", type(fn).__name__)
 
 
-def _first_line(error: BaseException) -> str:
-    while isinstance(getattr(error, "inner_exception", None), BaseException):  # torch.compile wraps the real error
+def first_line(error: BaseException) -> str:
+    """Returns the type and the first line of an error, or of the one that torch's compiler wraps."""
+    while isinstance(getattr(error, "inner_exception", None), BaseException):
         error = error.inner_exception  # type: ignore[attr-defined]
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else ''}"

@@ -38,8 +38,9 @@ def conduct(
     extend: bool = False,
     lock_timeout: float = 0.0,
     tell: Callable[[str], None] = print,
-    interruption: Callable[[], Interruption] = Interruption,
+    interruption: Callable[[], AbstractContextManager[Interruption]] = Interruption,
     about: Mapping[str, Any] | None = None,
+    operative: str | None = None,
 ) -> bool:
     """Trains from wherever the run in the folder stands to its end. Call it when everything has been built.
 
@@ -53,6 +54,7 @@ def conduct(
         tell: called with what a user may want to know at the beginning.
         interruption: makes what records signals.
         about: more keys of run.json.
+        operative: the operative configuration of the trainer; None: that of what was built last.
 
     Returns:
         False if the run is finished already: then nothing was done.
@@ -64,7 +66,7 @@ def conduct(
     if not trainer.ranks.first:
         return _follow(trainer, folder, interruption)
     with trainer.parallel.leading():
-        return _lead(trainer, loaded, folder, bar, extend, lock_timeout, tell, interruption, about or {})
+        return _lead(trainer, loaded, folder, bar, extend, lock_timeout, tell, interruption, about or {}, operative)
 
 
 def _lead(
@@ -75,11 +77,12 @@ def _lead(
     extend: bool,
     lock_timeout: float,
     tell: Callable[[str], None],
-    interruption: Callable[[], Interruption],
+    interruption: Callable[[], AbstractContextManager[Interruption]],
     about: Mapping[str, Any],
+    operative: str | None,
 ) -> bool:
     """Trains in the process that writes the run folder; see `conduct`."""
-    operative = configuration.operative_config()
+    operative = operative or configuration.operative_config()
     status = folder.open(operative, extend)
     if status == "finished":
         return False
@@ -122,7 +125,7 @@ def _lead(
     return True
 
 
-def _follow(trainer: Trainer, folder: RunFolder, interruption: Callable[[], Interruption]) -> bool:
+def _follow(trainer: Trainer, folder: RunFolder, interruption: Callable[[], AbstractContextManager[Interruption]]) -> bool:
     """Trains in a rank after the first, which decides what is done; see `conduct`."""
     shared = SharedFolder(folder.path, trainer.ranks.number)
     while True:

@@ -1,0 +1,219 @@
+"""Trains many seeds of one method in one process. Each is a run like any other; their updates are computed together."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import random
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from taac import configuration
+from taac.configuration import Asked, Config
+from taac.errors import Interrupted, TaacError
+from taac.learning.joint import Joint, JointUpdates
+from taac.machine.processes import settled_heap
+from taac.runs.layout import EpisodeSummary
+from taac.runs.run_folder import RunFolder
+from taac.training.conduct import Bar, conduct
+from taac.training.experiment import create_experiment
+from taac.training.interruption import Interruption
+from taac.training.reporting import Progress
+from taac.training.trainer import Trainer
+from taac.training.turns import Generators, Turn
+
+
+class Member(NamedTuple):
+    """One of the runs, built and ready to train."""
+
+    seed: int
+    trainer: Trainer
+    loaded: Config
+    operative: str
+    folder: RunFolder
+    generators: Generators  # as building left them
+
+
+def members(asked: Asked, seeds: Sequence[int], parent: str | Path) -> list[Member]:
+    """Builds a run for each seed that is not finished yet, in the folder `parent/seed_<n>`.
+
+    Args:
+        asked: the experiment; its seed is not looked at.
+        seeds: of the runs.
+        parent: holds the folders.
+
+    Raises:
+        TaacError: one cannot be built, or its folder holds something else. Nothing was begun then.
+    """
+    found: list[Member] = []
+    with contextlib.ExitStack() as opened:
+        for seed in seeds:
+            random.seed()  # as in a process of its own
+            loaded = asked._replace(seed=seed).load()
+            trainer = configuration.build(create_experiment)
+            opened.callback(trainer.close)
+            loaded.check_used()
+            folder, operative = RunFolder(Path(parent) / f"seed_{seed}"), configuration.operative_config()
+            if folder.open(operative) == "finished":
+                trainer.close()
+                continue
+            generators = Generators.now(trainer.agent.device)
+            found.append(Member(seed, trainer, loaded, operative, folder, generators))
+        opened.pop_all()
+    return found
+
+
+class Outcome(NamedTuple):
+    """How the runs ended: their seeds, and why those that failed did."""
+
+    finished: list[int]
+    failed: dict[int, Exception]
+
+
+@settled_heap()
+def conduct_seeds(
+    runs: Sequence[Member],
+    bar: Bar,
+    lock_timeout: float = 0.0,
+    tell: Callable[[str], None] = print,
+    interruption: Callable[[], Interruption] = Interruption,
+) -> Outcome:
+    """Trains runs that differ only in their seeds, from wherever each stands to its end, and closes them.
+
+    Each has the result that it would have alone, but for rounding. A run that fails or diverges is recorded as such in its own
+    folder, and the others go on.
+
+    Args:
+        runs: at least one.
+        bar: makes the progress bar of them all.
+        lock_timeout, tell, interruption: as in `conduct`.
+
+    Raises:
+        Interrupted: a signal stopped them; each can be resumed.
+    """
+    with contextlib.ExitStack() as opened:
+        for member in runs:
+            opened.callback(member.trainer.close)
+        shown = opened.enter_context(_OneBar(bar, [member.trainer for member in runs]))
+        stop = opened.enter_context(interruption())
+        company = _Company(runs, shown, lock_timeout, tell, stop)
+        company.run()
+    errors = {m.seed: t.error for m, t in zip(runs, company.turns) if t.error is not None}
+    failed = {seed: e for seed, e in errors.items() if isinstance(e, Exception) and not isinstance(e, Interrupted)}
+    for seed, error in errors.items():
+        if isinstance(error, Interrupted):
+            tell(f"seed {seed}: {error}")
+        elif not isinstance(error, TaacError):  # of an algorithm or a hook of the user's own
+            traceback.print_exception(error, file=sys.stderr)
+    ended = [m.seed for m, t in zip(runs, company.turns) if t.ended and t.error is None]
+    stopped = [m.seed for m in runs if m.seed not in ended and m.seed not in failed]
+    if stopped:
+        raise Interrupted(
+            f"{_listed(stopped)} can go on: the same command continues to the same end"
+            + "".join(f"; seed {seed} failed: {error}" for seed, error in failed.items())
+        )
+    return Outcome(ended, failed)
+
+
+class _Company:
+    """The runs, their turns and their joint updates."""
+
+    def __init__(
+        self,
+        runs: Sequence[Member],
+        shown: _OneBar,
+        lock_timeout: float,
+        tell: Callable[[str], None],
+        stop: Interruption,
+    ):
+        self._runs, self._shown, self._lock_timeout, self._say, self._stop = runs, shown, lock_timeout, tell, stop
+        self._said: set[str] = set()
+        self.turns = [
+            Turn(functools.partial(self._conduct, number), member.trainer.agent.device, member.generators)
+            for number, member in enumerate(runs)
+        ]
+        self._updates = JointUpdates([member.trainer.learner for member in runs], self._meet, self._tell_updates)
+
+    def run(self) -> None:
+        """Gives turns until every run has ended, or has not begun when a signal arrives."""
+        answers: dict[int, Any] = {}
+        while going := [n for n, t in enumerate(self.turns) if not t.ended and (t.began or not self._stop())]:
+            for number in going:
+                turn = self.turns[number]
+                if turn.began or not self._stop():
+                    turn.resume(answers.pop(number, None))
+            shares = {n: self.turns[n].request for n in going if not self.turns[n].ended}
+            answers = dict(self._updates.compute({n: share for n, share in shares.items() if share is not None}))
+
+    def _meet(self, number: int, share: Joint | None) -> Any:
+        return self.turns[number].pause(share)
+
+    def _conduct(self, number: int) -> None:
+        member = self._runs[number]
+        conduct(
+            member.trainer, member.loaded, member.folder, self._shown.of(number), False, self._lock_timeout,
+            lambda text: self._tell(number, text), lambda: contextlib.nullcontext(self._stop),
+            operative=member.operative,
+        )  # fmt: skip
+
+    def _tell(self, number: int, text: str) -> None:
+        """Says what a run has to say, unless another has said the same."""
+        if text not in self._said:
+            self._said.add(text)
+            self._say(f"seed {self._runs[number].seed}: {text}")
+
+    def _tell_updates(self, number: int, text: str) -> None:
+        self._runs[number].folder.update_run(updates_together=text)
+        self._tell(number, f"updates: {text}")
+
+
+class _OneBar:
+    """A progress bar of several runs: the sums of their steps and updates, and the means of their evaluations."""
+
+    def __init__(self, bar: Bar, trainers: Sequence[Trainer]):
+        self._bar, self._trainers = bar, trainers
+        self._steps = [0] * len(trainers)
+        self._updates = [0] * len(trainers)
+        self._evaluations: list[EpisodeSummary | None] = [None] * len(trainers)
+        self._repeated = [0.0] * len(trainers)
+        self._opened = contextlib.ExitStack()
+        self._progress: Progress | None = None
+
+    def __enter__(self) -> _OneBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+    def of(self, number: int) -> Bar:
+        """Returns the constructor of one run's part of the bar."""
+
+        @contextlib.contextmanager
+        def part(total: int, initial: int) -> Any:
+            self._steps[number] = initial
+            yield functools.partial(self._follow, number)
+
+        return part
+
+    def _follow(
+        self, number: int, env_steps: int, updates: int, evaluation: EpisodeSummary | None, repeated: float
+    ) -> None:
+        self._steps[number], self._updates[number], self._repeated[number] = env_steps, updates, repeated
+        self._evaluations[number] = evaluation
+        if self._progress is None:
+            total = sum(trainer.num_env_steps for trainer in self._trainers)
+            self._progress = self._opened.enter_context(self._bar(total, sum(self._steps)))
+        known = [e for e in self._evaluations if e is not None]
+        mean = None
+        if known:
+            mean = known[0]._replace(return_mean=sum(e.return_mean for e in known) / len(known))
+        share = sum(self._repeated) / len(self._repeated)
+        self._progress(sum(self._steps), sum(self._updates), mean, share)
+
+
+def _listed(seeds: Sequence[int]) -> str:
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+
