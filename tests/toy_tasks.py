@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from pathlib import Path
 
@@ -159,3 +161,18 @@ class Near(PointMass):
 
 
 gymnasium.register("taac-test/Near-v0", Near)
+
+
+class Killed(PointMass):
+    """A point whose rank, if it is the one that $KILL_RANK names, is killed once at the 45th step of training."""
+
+    def step(self, action):
+        marker = Path(os.environ["KILLED"])
+        self._steps = getattr(self, "_steps", 0) + 1
+        if self._steps == 45 and os.environ["RANK"] == os.environ["KILL_RANK"] and not marker.exists():
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
+
+
+gymnasium.register("taac-test/Killed-v0", Killed)

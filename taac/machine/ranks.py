@@ -207,7 +207,11 @@ def join() -> Ranks:
     if torch.cuda.is_available() and torch.distributed.is_nccl_available():
         backend = "cpu:gloo,cuda:nccl"
     try:
-        torch.distributed.init_process_group(backend, timeout=TIMEOUT)
+        store, number, count = next(torch.distributed.rendezvous("env://"))
+        if os.environ.get("GROUP_WORLD_SIZE") == "1":
+            # After a restart on one machine, the store still holds the addresses of the processes before.
+            store = torch.distributed.PrefixStore(f"attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+        torch.distributed.init_process_group(backend, store=store, rank=number, world_size=count, timeout=TIMEOUT)
     except (RuntimeError, ValueError) as error:
         raise RankLost(f"the processes that torchrun started cannot reach one another: {error}") from error
     return JoinedRanks()
