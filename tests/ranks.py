@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import socket
 import tempfile
 import traceback
@@ -13,6 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from taac.machine import ranks
+
+
+DEADLINE = 120  # seconds after which a rank that waits for another in vain ends
 
 
 class Died(Exception):
@@ -40,6 +44,7 @@ def together(function: Callable[..., Any], *args: Any, count: int = 2) -> list[A
 
 def _child(number: int, count: int, port: int, file: Path, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
     names = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    signal.alarm(DEADLINE)
     os.environ.update({name: str(value) for name, value in names.items()})
     try:
         found = function(ranks.join(), *args)

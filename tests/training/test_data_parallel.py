@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import sys
 
 import numpy as np
@@ -19,7 +20,7 @@ from taac.runs.run_folder import RunFolder
 from taac.training import experiment
 from taac.training.conduct import conduct
 from tests import toy_tasks  # noqa: F401, registers them
-from tests.ranks import Died, together
+from tests.ranks import DEADLINE, Died, together
 from tests.training.runs import SMALL, TASK, rows
 
 PARAMS = [
@@ -335,6 +336,7 @@ def torchrun(words, out):
     )  # fmt: skip
     if (child := os.fork()) == 0:
         code = 1
+        signal.alarm(DEADLINE)
         try:
             with open(out, "w") as file:
                 os.dup2(file.fileno(), 1), os.dup2(file.fileno(), 2)
