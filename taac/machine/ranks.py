@@ -126,6 +126,9 @@ class JoinedRanks(Ranks):
         self.number, self.count = torch.distributed.get_rank(), torch.distributed.get_world_size()
         self.local_number = int(os.environ["LOCAL_RANK"])
 
+    def __deepcopy__(self, memo: Any) -> Ranks:
+        return ALONE  # what one rank tries on a copy of a part, it tries alone
+
     def average(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         with self._reaching():
             # One message instead of one for each tensor. Divided before they are added up, they cannot overflow.

@@ -86,6 +86,7 @@ class Trainer:
     Attributes:
         method: the name of the method, if it has one.
         load_from: parts of other runs that a new run starts from; see `warm_start`.
+        batch_size, own_batch_size: segments of the current batches, and those of them that this rank samples.
         loaded: the parts that `begin` loaded; None before.
         stopped: why the run stops early; None if it does not.
         interrupted: whether `train` ended because it was told to, before the end of the run.
@@ -234,7 +235,7 @@ class Trainer:
             self._follow_schedules()
             if self.env_steps == 0:
                 self.learner.pretrain(self.batch_size, self.segment_length)
-                blank = self.replay_buffer.ring.blank(self.batch_size, self.segment_length)
+                blank = self.replay_buffer.ring.blank(self.own_batch_size, self.segment_length)
                 self.learner.compile_ahead(blank, self.collector.rollout.time_step, self.collector.rollout.state)
             initial = self.initial_evaluation and self.env_steps == 0 and self.evaluation is None
             if initial or self.evaluator.unfinished:
@@ -297,12 +298,11 @@ class Trainer:
 
     def learn(self) -> None:
         """Takes the gradient steps that the environment steps so far have earned."""
-        segments = self.ranks.share("Trainer.batch_size", self.batch_size)
         for _ in range(self.update_ratio.updates_earned(self.env_steps) - self.learner.num_updates):
             self._follow_schedules()
             self.hooks("before_update", self)
             progress = self.env_steps / self.num_env_steps
-            self.learner.learn_from(self.replay_buffer, segments, self.segment_length, progress)
+            self.learner.learn_from(self.replay_buffer, self.own_batch_size, self.segment_length, progress)
             self.hooks("after_update", self)
         self._follow_schedules()  # evaluations and checkpoints then see the values of the current counts
 
@@ -311,8 +311,7 @@ class Trainer:
         updates, earning = self.learner.num_updates, self.env_steps - self.update_ratio.initial_collect_steps
         values: dict[str, Any] = {"count/update_ratio": updates / max(1, earning), **self.schedules.summaries()}
         if self.monitor is not None and updates:
-            segments = self.ranks.share("Trainer.batch_size", self.batch_size)
-            values |= self.monitor(self.agent, self.replay_buffer, segments, self.segment_length)
+            values |= self.monitor(self.agent, self.replay_buffer, self.own_batch_size, self.segment_length)
         self.parallel.check_identical()
         self.parallel.gather_episodes()
         self.reporter.training(values)
@@ -403,7 +402,7 @@ class Trainer:
         Raises:
             TaacError: the ranks cannot share them equally.
         """
-        self.ranks.share("Trainer.batch_size", round(size))
+        self.own_batch_size = self.ranks.share("Trainer.batch_size", round(size))
         self.batch_size = round(size)
 
     def _call_hooks(self, point: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 
 import pytest
@@ -44,6 +45,7 @@ def exchanged(ranks):
         "gathered": ranks.gather({"from": n}),
         "first": ranks.from_first(f"of {n}"),
         "share": ranks.share("batch", 12),
+        "copied_alone": copy.deepcopy(ranks) is ALONE,
     }
 
 
@@ -56,7 +58,7 @@ def test_three_ranks_exchange_numbers():
         assert rank["copied"] == [True, [0, 0], 0.0]
         assert rank["sums"] == ([3, 15], None)
         assert rank["gathered"] == [{"from": 0}, {"from": 1}, {"from": 2}]
-        assert rank["first"] == "of 0" and rank["share"] == 4
+        assert rank["first"] == "of 0" and rank["share"] == 4 and rank["copied_alone"]
 
 
 def largest(ranks):
