@@ -15,7 +15,6 @@ from typing import Any
 
 from taac.machine import ranks
 
-
 DEADLINE = 120  # seconds after which a rank that waits for another in vain ends
 
 
