@@ -1,0 +1,113 @@
+"""Several seeds of one task and method in one process; see `training.seeds`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from taac.campaigns.launchers import Launcher, Outcome
+from taac.campaigns.run import Run
+from taac.errors import TaacError
+from taac.runs import files, layout
+
+Pack = tuple[Run, ...]  # of consecutive seeds
+
+
+def pack(runs: Sequence[Run], most: int) -> list[Pack]:
+    """Groups runs of one task and method with consecutive seeds, and gives each group one command and one log.
+
+    Args:
+        runs: of a comparison.
+        most: seeds in a group.
+
+    Raises:
+        TaacError: `most` is below 1, or a run is to be extended.
+    """
+    if most < 1:
+        raise TaacError(f"--pack_seeds must be 1 or more, got {most}")
+    if any(run.steps is not None for run in runs):
+        raise TaacError("--extend trains each run on in a process of its own: leave out --pack_seeds")
+    found: list[Pack] = []
+    for _, several in itertools.groupby(sorted(runs, key=_kind), key=_kind):
+        of_kind = sorted(several, key=lambda run: run.seed)
+        group: list[Run] = []
+        for run in of_kind:
+            if group and (len(group) == most or run.seed != group[-1].seed + 1):
+                found.append(_joined(group))
+                group = []
+            group.append(run)
+        found.append(_joined(group))
+    place = {run.folder: number for number, run in enumerate(runs)}
+    return sorted(found, key=lambda one: place[one[0].folder])
+
+
+def _kind(run: Run) -> str:
+    return str(run.folder.parent)
+
+
+def _joined(group: Sequence[Run]) -> Pack:
+    first = group[0]
+    if len(group) == 1:
+        return (first,)
+    given = list(first.command)
+    given[given.index("--root_dir") + 1] = str(first.folder.parent)
+    command = (*given, "--num_seeds", str(len(group)))
+    return tuple(run._replace(command=command, log_beside=first.folder) for run in group)
+
+
+class PackedRuns:
+    """Launches packs of runs, each in one process, and reports how each run of it ended.
+
+    Args:
+        launcher: of the processes; it starts each at once.
+        packs: from `pack`.
+        jobs: processes at a time.
+    """
+
+    def __init__(self, launcher: Launcher, packs: Sequence[Pack], jobs: int):
+        if jobs < 1:
+            raise TaacError(f"--jobs must be 1 or more, got {jobs}")
+        self.interval, self.attempts = launcher.interval, launcher.attempts
+        self._launcher, self._jobs = launcher, jobs
+        self._of = {run: number for number, one in enumerate(packs) for run in one}
+        self._begun: dict[int, list[Run]] = {}  # runs of the packs that wait or run
+        self._running: dict[int, Run] = {}  # the run that stands for the process
+
+    def begin(self, run: Run) -> None:
+        self._begun.setdefault(self._of[run], []).append(run)
+        self._start()
+
+    def _start(self) -> None:
+        for number, runs in self._begun.items():
+            if len(self._running) >= self._jobs:
+                return
+            if number not in self._running:
+                self._running[number] = runs[0]
+                self._launcher.begin(runs[0])
+
+    def begun(self, run: Run) -> bool:
+        return self._of[run] in self._running and self._launcher.begun(self._running[self._of[run]])
+
+    def ended(self) -> list[tuple[Run, Outcome]]:
+        found = []
+        for process, outcome in self._launcher.ended():
+            number = self._of[process]
+            del self._running[number]
+            found += [(run, _outcome(run, outcome)) for run in self._begun.pop(number)]
+        self._start()
+        return found
+
+    def stop(self) -> None:
+        self._launcher.stop()
+        self._begun, self._running = {}, {}
+
+
+def _outcome(run: Run, of_process: Outcome) -> Outcome:
+    """Returns how one run of a pack ended."""
+    if run.finished():
+        return Outcome(0)
+    try:
+        failed = layout.read_run(run.folder).get("status") in ("diverged", "failed")
+    except (OSError, files.Damaged):
+        failed = False
+    return Outcome(1) if failed else of_process
