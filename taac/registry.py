@@ -16,7 +16,7 @@ from typing import Any
 import gin
 import torch
 
-from taac.configuration import Binding, Config, gin_state, values
+from taac.configuration import Binding, Config, carried, gin_state, values
 from taac.configuration.names import short
 from taac.configuration.reading import add_check
 from taac.errors import TaacError
@@ -39,6 +39,7 @@ def register() -> None:
         gin.external_configurable(schedule, module=schedule.__module__)  # `ops` does not import gin
     _register_torch()
     add_check(refuse_unfollowed_schedule)
+    carried.registered_by(register)
 
 
 def _register_torch() -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 
 from taac import nest, specs
 from taac.acting.action_log import ActionLog, ReplayMismatch
+from taac.acting.collecting import Collecting, Frames
 from taac.acting.explorers import Explorer
-from taac.acting.metrics import Episode, EpisodeRecorder
+from taac.acting.metrics import EpisodeRecorder
 from taac.acting.random_numbers import TRAINING, RandomNumbers, derived_seed
 from taac.acting.rollout import Rollout
 from taac.algorithms.agent import Agent
@@ -21,18 +22,8 @@ from taac.errors import EnvironmentFailed
 from taac.runs.files import Damaged
 from taac.runs.terminal import warn_user
 
-COUNTERS = ("env_steps", "decisions", "episodes", "num_restarts")  # attributes saved in a checkpoint
 
-
-class Frames(Protocol):
-    """Stores the frames of a collector: a replay buffer."""
-
-    def add(self, experience: Experience) -> None: ...
-
-    def newest_episode(self, environment: int) -> Experience | None: ...
-
-
-class Collector:
+class Collector(Collecting):
     """Steps the environments of training, one frame of each at a time, and adds the frames to the replay buffer.
 
     Args:
@@ -45,14 +36,6 @@ class Collector:
         signal_returns: whether to sum up each reward signal over each episode.
 
     Attributes:
-        env_steps: environment steps so far, summed over all environments. An action that is repeated k times inside the
-            environment counts k. A reset does not count.
-        decisions: steps so far at which a new action was chosen.
-        episodes: episodes that have ended so far.
-        ended: the episodes that ended since `pop_episodes`.
-        signal_returns: the sum of each reward signal over each of them, by its name. Episodes whose first frames have left
-            the replay buffer are skipped.
-        num_restarts: how often the running episodes were cut off because environments failed or could not be resumed.
         rollout: the current state of the environments and the agent.
     """
 
@@ -69,33 +52,22 @@ class Collector:
         uniform_steps: int = 0,
         signal_returns: bool = False,
     ):
-        self.environment, self.agent, self.explorer = environment, agent, explorer
-        self._replay, self._seed, self._uniform_steps = replay, seed, uniform_steps
-        self._with_signal_returns = signal_returns and bool(agent.signals)
+        super().__init__(agent, replay, signal_returns)
+        self.environment, self.explorer = environment, explorer
+        self._seed, self._uniform_steps = seed, uniform_steps
         self.rollout = Rollout(environment, agent)
-        self.env_steps = self.decisions = self.episodes = self.num_restarts = 0
-        self.ended: list[Episode] = []
-        self.signal_returns: list[dict[str, float]] = []
         self._begin_episodes()
 
     # Collecting ------------------------------------------------------------------------------------------------------
 
     def step(self) -> int:
-        """Takes one step in every environment; returns how many of them were transitions rather than resets.
-
-        Raises:
-            EnvironmentFailed: an environment fails. Nothing is stored or counted; call `restart`.
-        """
         last = self.rollout.time_step.step_type.cpu().numpy() == LAST
         step = self.rollout.step(self.agent.random_step if self.env_steps < self._uniform_steps else self.explore)
         self._replay.add(Experience(step.time_step, step.alg_step.info))
         ended = self._recorder.add(*step)
         self.env_steps += self._recorder.steps
         self.decisions += self._recorder.decisions
-        self.episodes += len(ended)
-        self.ended += [episode for _, episode in ended]
-        if self._with_signal_returns:
-            self.signal_returns += [r for index, _ in ended if (r := self._sum_signals(index)) is not None]
+        self._add_ended(ended)
         self._actions.append(step.alg_step.output, last)
         return self._recorder.transitions
 
@@ -111,39 +83,16 @@ class Collector:
             )  # fmt: skip
         return alg_step
 
-    def _sum_signals(self, index: int) -> dict[str, float] | None:
-        """Returns the sum of each reward signal over the newest ended episode, over all agents; None if its frames are gone."""
-        frames = self._replay.newest_episode(index)
-        if frames is None:
-            return None
-        seen = self.agent.prepare_observations(frames).time_step
-        return {signal.name: signal.total(seen).sum().item() for signal in self.agent.signals}
-
-    def pop_episodes(self) -> tuple[list[Episode], list[dict[str, float]]]:
-        """Returns `ended` and `signal_returns`, and empties both."""
-        popped = self.ended, self.signal_returns
-        self.ended, self.signal_returns = [], []
-        return popped
-
-    @property
-    def fraction_repeated(self) -> float:
-        """Fraction of the environment steps so far at which no new action was chosen."""
-        return 1.0 - self.decisions / max(1, self.env_steps)
+    def acting(self) -> tuple[TimeStep | None, Nest]:
+        return self.rollout.time_step, self.rollout.state
 
     # Failures --------------------------------------------------------------------------------------------------------
 
     def restart(self, failure: EnvironmentFailed, stopping: Callable[[], bool] = lambda: False) -> None:
-        """Recovers from a failed environment: truncates all running episodes and begins new ones.
+        """Truncates all running episodes and begins new ones.
 
         The last frame seen becomes the LAST frame of its episode. The action taken there led nowhere and is ignored, like all
         actions at LAST. No frame is invented, and the step does not count.
-
-        Args:
-            failure: the failure to recover from.
-            stopping: returns whether the run is being stopped. If so, nothing is restarted.
-
-        Raises:
-            EnvironmentFailed: the run is being stopped, or the environments cannot be restarted or have been restarted too often.
         """
         while True:
             if stopping():
@@ -159,7 +108,6 @@ class Collector:
                 failure = again
 
     def give_up(self) -> None:
-        """Truncates the running episodes after a failure that `restart` cannot mend. A resumed run begins new ones."""
         self._truncate()
         self.num_restarts += 1
 
@@ -182,32 +130,13 @@ class Collector:
 
     # State -----------------------------------------------------------------------------------------------------------
 
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the counters, the episodes waiting for `pop_episodes`, and the state of the running episodes."""
-        return {
-            **{name: getattr(self, name) for name in COUNTERS},
-            "ended": [episode._replace(ret=episode.ret.tolist())._asdict() for episode in self.ended],
-            "signal_returns": self.signal_returns,
-            "running": None if self._truncated else self._running(),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores `state_dict()` by replaying the actions of the running episodes in the environments.
+    def _restore(self, running: dict[str, Any] | None) -> None:
+        """Restores `_running()` by replaying the actions of the running episodes in the environments.
 
         If the environments do not reach the saved state, warns, truncates the episodes there, and begins new ones. This requires
         that the agent, the replay buffer and the random numbers have been restored before.
-
-        Raises:
-            Damaged: a count is negative, or the running episodes do not fit this environment and agent.
-            EnvironmentFailed: the environments cannot be reset.
         """
-        for name in COUNTERS:
-            setattr(self, name, int(state[name]))
-            if getattr(self, name) < 0:
-                raise Damaged(f"it counts {state[name]} {name}, expected 0 or more")
-        self.ended = [Episode(**{**kept, "ret": np.array(kept["ret"])}) for kept in state["ended"]]
-        self.signal_returns = [{name: float(v) for name, v in one.items()} for one in state["signal_returns"]]
-        if (running := state["running"]) is None:
+        if running is None:
             self._begin_episodes()
             return
         generators = RandomNumbers(self.agent.device)
@@ -225,7 +154,9 @@ class Collector:
             )
             self._truncate_at(running["time_step"], failure)
 
-    def _running(self) -> dict[str, Any]:
+    def _running(self) -> dict[str, Any] | None:
+        if self._truncated:
+            return None
         return {
             "numbers": self.environment.episodes.tolist(),
             "actions": self._actions.state_dict(),

@@ -12,7 +12,7 @@ import torch
 
 from taac.runs.files import Damaged
 
-TRAINING, EVALUATION, RANKS = 0, 1, 2  # streams of seeds
+TRAINING, EVALUATION, RANKS, COLLECTORS = 0, 1, 2, 3  # streams of seeds
 
 
 def derived_seed(seed: int, stream: int, number: int) -> int:

@@ -42,6 +42,10 @@ class Agent(nn.Module):
         agents: folds the frames of several agents that share the policy into frames of one agent, which the normalisers and
             the algorithm see; None: there is one agent.
 
+    Attributes:
+        gathers_statistics: whether rollouts update the statistics of observations. A collector in another process sets it to
+            False, because it takes them over with `load_acting_state`.
+
     Raises:
         TaacError: an unknown role; no working compiler; an algorithm or reward signals that do not support agents that can
             join and leave.
@@ -60,7 +64,7 @@ class Agent(nn.Module):
         super().__init__()
         if role not in ("learn", "collect", "act"):
             raise TaacError(f"role must be 'learn', 'collect' or 'act', got '{role}'")
-        self.role = role
+        self.role, self.gathers_statistics = role, True
         self._absent: tuple[str, ...] = ()  # prefixes of the names in a learning agent's state that this agent lacks
         if role != "learn":
             kept = algorithm.acting_modules()
@@ -130,7 +134,7 @@ class Agent(nn.Module):
         """Adds a rollout's observations, leaves `[B, ...]`, to their statistics. Absent agents are left out."""
         if self.role == "act":
             raise TaacError("an agent whose role is 'act' does not explore; build it with role 'collect' or 'learn'")
-        if self.observation_normalizer is not None:
+        if self.observation_normalizer is not None and self.gathers_statistics:
             if self.agents is not None:
                 observation = self.agents.present_observations(observation)
             if len(nest.flatten(observation)[0]):

@@ -41,7 +41,7 @@ def _with_bindings(wrapper: Callable[..., gymnasium.Env]) -> Callable[..., gymna
 reading.add_check(refuse_foreign_environment)
 
 
-@gin.configurable(denylist=["recorded", "ranks"])
+@gin.configurable(denylist=["recorded", "ranks", "elsewhere"])
 def create_environment(
     env_name: str = gin.REQUIRED,
     num_envs: int = 1,
@@ -59,6 +59,7 @@ def create_environment(
     remake: bool | None = None,
     recorded: bool = False,
     ranks: Ranks = ALONE,
+    elsewhere: bool = False,
 ) -> VectorEnvironment:
     """Creates `num_envs` copies of a registered Gymnasium environment.
 
@@ -90,6 +91,8 @@ def create_environment(
             or a resumed run would differ. None does so for those known to need it, Box2D's. `taac check --env_name` tests it.
         ranks: the processes among which the environments are divided.
         recorded: whether steps can be read with `VectorEnvironment.pop_steps`, and filmed.
+        elsewhere: describes environments that other processes create: all attributes are those of `num_envs` environments, but
+            there are none to step. One is created to read its spaces, and closed.
 
     Raises:
         TaacError: an argument out of range, an unknown environment, a missing package, a space that has no tensor form, or
@@ -125,13 +128,17 @@ def create_environment(
     durations = (1 if action_repeat_chosen else action_repeat, action_repeat)
     repeat_gamma = 1.0 if repeated is None or action_repeat_plain_sum else action_repeat_gamma
     longest = limit or spec.max_episode_steps
-    if not asynchronous:
-        makers = copies(single.make_seeded, tuple(wrappers))
+    if elsewhere or not asynchronous:
+        makers = copies(single.make_seeded, tuple(wrappers))[: 1 if elsewhere else None]
         with _errors_name(env_name), torch_settings.preserved("failed when it was created"):
             env = SyncVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
-        return VectorEnvironment(
+        found = VectorEnvironment(
             env, env_name, single.reward_dim(env.envs[0]), recorded, durations, None, 0, longest, repeat_gamma
         )
+        if elsewhere:
+            found.close()
+            found.num_envs = num_envs
+        return found
     with _errors_name(env_name), torch_settings.preserved(None):
         # The probe is created in this process, so that its errors keep their own messages.
         probe = single.make_seeded((0, 1), False, spec, kwargs, tuple(wrappers), limit, repeated, recorded)

@@ -75,7 +75,7 @@ class Workers(AsyncVectorEnv):
         while True:  # a process that has closed its pipe may take a moment to exit
             for index, process in enumerate(self.processes):
                 if process.exitcode is not None:
-                    return index, f"its process died ({_exit_reason(process.exitcode)})"
+                    return index, f"its process died ({exit_reason(process.exitcode)})"
             if silent or time.monotonic() > deadline:
                 break
             time.sleep(0.01)
@@ -100,7 +100,8 @@ def _has_answered(pipe: Any) -> bool:
         return True  # closed at the other end
 
 
-def _exit_reason(exitcode: int) -> str:
+def exit_reason(exitcode: int) -> str:
+    """Says how a process ended, by its exit code as `multiprocessing` returns it."""
     if exitcode >= 0:
         return f"exit code {exitcode}"
     try:

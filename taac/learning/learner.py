@@ -340,16 +340,18 @@ class Learner:
         self.agent.compile_programs()
         self._use_products(resolve(self._asked_products, self.agent.device, compiled=True))
 
-    def compile_ahead(self, blank: Batch, time_step: TimeStep, state: Nest) -> None:
+    def compile_ahead(self, blank: Batch, time_step: TimeStep | None, state: Nest) -> None:
         """Begins to compile the programs in another process, if they are compiled; see `machine.compiled.compile_ahead`.
 
         Args:
             blank: a batch of the shapes that updates will have.
-            time_step, state: a frame like those in rollouts, and the agent's state there.
+            time_step, state: a frame like those in rollouts, and the agent's state there; None if this process has no rollouts.
         """
         if not self.agent.compiled:
             return
-        calls: list[Any] = [self.agent.acting_call(time_step, state)] if self.agent.agents is None else []
+        calls: list[Any] = []
+        if time_step is not None and self.agent.agents is None:
+            calls.append(self.agent.acting_call(time_step, state))
         with contextlib.suppress(Exception), torch.random.fork_rng(devices=[]):  # an error on blank frames proves nothing
             prepared = copy.deepcopy(self.agent).prepare(blank.experience)
             calls.append((self._loss_and_gradients, (prepared, self._prepare_weights(blank.weights))))

@@ -6,6 +6,7 @@ A schedule keeps no state. Its value depends only on the count, so a resumed run
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -196,7 +197,7 @@ def follow(part: Any, **parameters: Any) -> list[Scheduled]:
     for name, value in parameters.items():
         setattr(part, name, at_start(value))
     return [
-        Scheduled(f"{type(part).__name__}.{name}", value, lambda now, name=name: setattr(part, name, now))  # type: ignore[misc]
+        Scheduled(f"{type(part).__name__}.{name}", value, functools.partial(setattr, part, name))
         for name, value in parameters.items()
         if isinstance(value, Schedule)
     ]

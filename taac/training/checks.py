@@ -8,6 +8,7 @@ from taac.algorithms import Algorithm
 from taac.algorithms.agent import Agent
 from taac.data_structures import Nest
 from taac.demonstrations.replay import SqilReplay
+from taac.environments import single
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
 from taac.machine.ranks import ALONE, Ranks
@@ -38,6 +39,15 @@ def refuse_ambiguous(action_spec: Nest) -> None:
                 "policy, or one agent's choices in as many branches: bind create_agent.shared_policy = True for agents, or "
                 "False for branches"
             )
+
+
+def refuse_given(environment: VectorEnvironment) -> None:
+    """Refuses an environment that only the running program can make, for collectors in other processes."""
+    if environment.name.startswith(single.GIVEN):
+        raise TaacError(
+            f"create_experiment.collectors: a Python program gave the environment '{environment.name}' as an object, which other "
+            "processes cannot make: put it in a module and give 'module:Class', or bind collectors = 0"
+        )
 
 
 def check_segments(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from taac.acting.collector import Collector
+from taac.acting.collecting import Collecting
 from taac.acting.evaluation import Evaluation, Evaluator
 from taac.acting.random_numbers import RANKS, derived_seed
 from taac.errors import RankLost, TaacError
@@ -62,7 +62,7 @@ class DataParallel:
     """
 
     def __init__(
-        self, ranks: Ranks, learner: Learner, collector: Collector, update_ratio: UpdateRatio, evaluator: Evaluator
+        self, ranks: Ranks, learner: Learner, collector: Collecting, update_ratio: UpdateRatio, evaluator: Evaluator
     ):
         self.ranks, self._learner, self._agent = ranks, learner, learner.agent
         self._collector, self._update_ratio, self._evaluator = collector, update_ratio, evaluator

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -29,7 +30,14 @@ from taac.networks import ObservationNormalizer, RewardNormalizer
 from taac.ops.schedules import Schedule
 from taac.replay import ReplayBuffer
 from taac.runs import layout
-from taac.training.checks import check_centralised, check_demonstrations, check_explorer, refuse_ambiguous
+from taac.training.checks import (
+    check_centralised,
+    check_demonstrations,
+    check_explorer,
+    refuse_ambiguous,
+    refuse_given,
+)
+from taac.training.collectors.remote_collector import RemoteCollector
 from taac.training.data_parallel import check_supported, seed_own
 from taac.training.first_update import check_first_update
 from taac.training.trainer import Trainer
@@ -143,6 +151,7 @@ def create_experiment(
     seed: int = 0,
     device: str = "auto",
     num_threads: int = 1,
+    collectors: int = 0,
     evaluation_envs: int = 5,
     load_from: Sequence[str] = (),
     evaluation_video: bool = False,
@@ -164,6 +173,8 @@ def create_experiment(
         seed: determines everything random in the run.
         device: "auto" (CUDA if present), "cpu", "cuda", "cuda:1".
         num_threads: torch's threads on the CPU. 1 is best for networks of this size when several runs share a machine.
+        collectors: processes that collect while this one learns, each with an equal share of `num_envs`; see `RemoteCollector`.
+            0: this process collects and learns in turn.
         evaluation_envs: environments that evaluate side by side. More is faster where an episode is cheap.
         load_from: parts of other runs that a new run starts from, such as `("runs/a:actor", "runs/b:critics")`; see
             `warm_start`. A resumed run no longer needs them.
@@ -198,7 +209,7 @@ def create_experiment(
     np.random.seed(seed)
     where = choose_device(device, ranks)
     with contextlib.ExitStack() as opened:
-        environment = create_environment(ranks=ranks)
+        environment = create_environment(ranks=ranks, elsewhere=bool(collectors))
         opened.callback(environment.close)
         agent = create_agent(environment, where)
         spec = experience_spec(environment, agent)
@@ -230,8 +241,16 @@ def create_experiment(
         evaluation_environment = create_environment(num_envs=evaluation_envs, asynchronous=False, **video)
         opened.callback(evaluation_environment.close)
         evaluation_environment.name += " (evaluation)"  # for error messages
+        remote: dict[str, Any] = {}
+        if collectors:
+            refuse_given(environment)
+            if several:
+                raise TaacError("several ranks cannot train one run with create_experiment.collectors: give one or the other")
+            remote["collector_ctor"] = functools.partial(
+                RemoteCollector, number=collectors, build=create_collecting, learner=learner
+            )
         seed_own(seed, ranks)
-        trainer = trainer_ctor(environment, evaluation_environment, learner, replay_buffer, seed, **several)
+        trainer = trainer_ctor(environment, evaluation_environment, learner, replay_buffer, seed, **several, **remote)
         if num_demonstrated is not None:
             check_demonstrations(num_demonstrated, trainer.segment_length)
         check_first_update(agent, spec, trainer.segment_length)
@@ -241,6 +260,12 @@ def create_experiment(
         trainer.method = method
         opened.pop_all()  # all is well, so the trainer closes them from here on
         return trainer
+
+
+def create_collecting(num_envs: int) -> tuple[VectorEnvironment, Agent]:
+    """Returns environments and an agent that acts in them, for a collector in another process."""
+    environment = create_environment(num_envs=num_envs)
+    return environment, create_agent(environment, torch.device("cpu"), compile=False, role="collect")
 
 
 def choose_device(name: str, ranks: Ranks = ALONE) -> torch.device:

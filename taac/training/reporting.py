@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from taac.acting.collector import Collector
+from taac.acting.collecting import Collecting
 from taac.acting.evaluation import Evaluation
 from taac.acting.metrics import summarize
 from taac.learning.learner import Learner
@@ -38,7 +38,7 @@ class Reporter:
         seconds: duration of training as of the last report, earlier processes of the run included.
     """
 
-    def __init__(self, collector: Collector, learner: Learner, loggers: Loggers | None = None):
+    def __init__(self, collector: Collecting, learner: Learner, loggers: Loggers | None = None):
         self._collector, self._learner, self._loggers = collector, learner, loggers or Loggers()
         self.seconds = 0.0
         self._clock = time.perf_counter()

@@ -85,6 +85,9 @@ TAGS: dict[str, str] = {
     "count/update_ratio": "gradient steps per environment step after the initial collection, so far",
     "count/decisions": "environment steps at which a new action was chosen, so far",
     "count/episodes": "episodes that have ended so far",
+    "collectors/staleness": "updates between the parameters that acted and the learner's when it takes the frame, mean over "
+    "frames since the last summary. This row and the next need `create_experiment.collectors`",
+    "collectors/restarts": "how often running episodes of a collector were cut off, because it or its environments failed",
 }
 # Not scalars: `histogram/*` of q, target, td_error, mean, log_std, advantage and beta, for the last update before the
 # summary (`Learner.diagnostics = 'histograms'`); `evaluation/video`, a GIF of an evaluation's first episode

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import gin
 
+from taac.acting.collecting import Collecting
 from taac.acting.collector import Collector
 from taac.acting.evaluation import Evaluator
 from taac.acting.explorers import Explorer
@@ -39,7 +40,7 @@ from taac.training.update_ratio import UpdateRatio
 from taac.training.warm_start import load_parts
 
 
-@gin.configurable(denylist=["ranks"])
+@gin.configurable(denylist=["ranks", "collector_ctor"])
 class Trainer:
     """Collects, learns, evaluates, writes summaries and saves. Counts of steps are sums over all environments and ranks.
 
@@ -82,6 +83,7 @@ class Trainer:
         ranks: the processes that train this run together; see `DataParallel`.
         save_replay: saves the replay buffer in checkpoints. Without it, a resumed run differs from an uninterrupted one,
             because it takes `initial_collect_steps` steps to refill the buffer before updates continue.
+        collector_ctor: makes what collects; `create_experiment` chooses it by its `collectors`.
 
     Attributes:
         method: the name of the method, if it has one.
@@ -128,6 +130,7 @@ class Trainer:
         hooks: Mapping[str, Any] | None = None,
         loggers: Sequence[Logger] | Logger = (),
         ranks: Ranks = ALONE,
+        collector_ctor: Callable[..., Collecting] = Collector,
     ):
         if keep_checkpoints < 1:
             raise TaacError(f"Trainer.keep_checkpoints must be 1 or more, got {keep_checkpoints}")
@@ -170,7 +173,7 @@ class Trainer:
         self.interrupted = False
         self._stop: Callable[[], bool] = lambda: False
         frames = FrameChunks(replay_buffer.ring) if save_replay else None
-        self.collector = Collector(
+        self.collector = collector_ctor(
             environment, self.agent, replay_buffer, own_seed(seed, ranks), explorer,
             initial_collect_steps if uniform_initial_collect else 0, signal_returns=learner.diagnostics.on,
         )  # fmt: skip
@@ -236,7 +239,7 @@ class Trainer:
             if self.env_steps == 0:
                 self.learner.pretrain(self.batch_size, self.segment_length)
                 blank = self.replay_buffer.ring.blank(self.own_batch_size, self.segment_length)
-                self.learner.compile_ahead(blank, self.collector.rollout.time_step, self.collector.rollout.state)
+                self.learner.compile_ahead(blank, *self.collector.acting())
             initial = self.initial_evaluation and self.env_steps == 0 and self.evaluation is None
             if initial or self.evaluator.unfinished:
                 self.evaluate(folder)
@@ -310,6 +313,7 @@ class Trainer:
         """Reports what happened since the last summary."""
         updates, earning = self.learner.num_updates, self.env_steps - self.update_ratio.initial_collect_steps
         values: dict[str, Any] = {"count/update_ratio": updates / max(1, earning), **self.schedules.summaries()}
+        values |= self.collector.summaries()
         if self.monitor is not None and updates:
             values |= self.monitor(self.agent, self.replay_buffer, self.own_batch_size, self.segment_length)
         self.parallel.check_identical()
@@ -355,6 +359,7 @@ class Trainer:
 
     def close(self) -> None:
         """Closes the environments."""
+        self.collector.close()
         self.environment.close()
         self.evaluator.environment.close()
 

@@ -30,18 +30,8 @@ class RayCluster:
     interval, attempts = 1.0, 4
 
     def __init__(self, address: str, root_dir: str | Path):
-        try:
-            import ray
-        except ImportError as error:
-            raise TaacError(
-                "--launcher ray needs ray, which is not installed: pip install ray (taac's extra 'ray')"
-            ) from error
-        _reach(address)
-        try:
-            ray.init(address=address, log_to_driver=False, logging_level="ERROR", configure_logging=False)
-        except Exception as error:  # ray raises many types
-            raise TaacError(f"--ray_address {address}: there is no Ray cluster to connect to: {error}") from error
-        self._ray: Any = ray
+        self._ray: Any = connected(address)
+        ray = self._ray
         # Ray itself does not retry after a machine fails. The campaign decides about another attempt.
         self._train = ray.remote(num_cpus=1, max_retries=0)(train)
         self._root_dir = Path(root_dir).resolve()
@@ -118,6 +108,29 @@ def train(words: Sequence[str], log: str, folder: str, root_dir: str, python_pat
         return process.returncode
     finally:
         local.stop([process])
+
+
+def connected(address: str) -> Any:
+    """Connects this process to a Ray cluster, if it is not yet connected; returns the module `ray`.
+
+    Args:
+        address: see `RayCluster`.
+
+    Raises:
+        TaacError: ray is not installed, or there is no such cluster.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise TaacError("--launcher ray needs ray, which is not installed: pip install ray (taac's extra 'ray')") from error
+    if ray.is_initialized():
+        return ray
+    _reach(address)
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR", configure_logging=False)
+    except Exception as error:  # ray raises many types
+        raise TaacError(f"--ray_address {address}: there is no Ray cluster to connect to: {error}") from error
+    return ray
 
 
 def _reach(address: str) -> None:

@@ -1,0 +1,156 @@
+"""What a collector is to the training loop: it fills the replay buffer, and counts what happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from taac.acting.metrics import Episode
+from taac.algorithms.agent import Agent
+from taac.data_structures import Experience, Nest, TimeStep
+from taac.errors import EnvironmentFailed
+from taac.runs.files import Damaged
+
+COUNTERS = ("env_steps", "decisions", "episodes", "num_restarts")  # attributes saved in a checkpoint
+
+
+class Frames(Protocol):
+    """Stores the frames of a collector: a replay buffer."""
+
+    def add(self, experience: Experience) -> None: ...
+
+    def newest_episode(self, environment: int) -> Experience | None: ...
+
+
+class Collecting:
+    """The counts of a collector and the episodes that it has seen end.
+
+    Args:
+        agent: its reward signals are summed up over episodes.
+        replay: stores the frames.
+        signal_returns: whether to sum up each reward signal over each episode.
+
+    Attributes:
+        env_steps: environment steps so far, summed over all environments. An action that is repeated k times inside the
+            environment counts k. A reset does not count.
+        decisions: steps so far at which a new action was chosen.
+        episodes: episodes that have ended so far.
+        ended: the episodes that ended since `pop_episodes`.
+        signal_returns: the sum of each reward signal over each of them, by its name. Episodes whose first frames have left
+            the replay buffer are skipped.
+        num_restarts: how often running episodes were cut off because environments failed or could not be resumed.
+    """
+
+    def __init__(self, agent: Agent, replay: Frames, signal_returns: bool = False):
+        self.agent, self._replay = agent, replay
+        self._with_signal_returns = signal_returns and bool(agent.signals)
+        self.env_steps = self.decisions = self.episodes = self.num_restarts = 0
+        self.ended: list[Episode] = []
+        self.signal_returns: list[dict[str, float]] = []
+
+    def step(self) -> int:
+        """Takes one step in every environment; returns how many of them were transitions rather than resets.
+
+        Raises:
+            EnvironmentFailed: an environment fails. Nothing is stored or counted; call `restart`.
+        """
+        raise NotImplementedError
+
+    def restart(self, failure: EnvironmentFailed, stopping: Callable[[], bool] = lambda: False) -> None:
+        """Recovers from a failed environment: truncates the running episodes and begins new ones.
+
+        Args:
+            failure: the failure to recover from.
+            stopping: returns whether the run is being stopped. If so, nothing is restarted.
+
+        Raises:
+            EnvironmentFailed: the run is being stopped, or the environments cannot be restarted or have been restarted too often.
+        """
+        raise NotImplementedError
+
+    def give_up(self) -> None:
+        """Truncates the running episodes after a failure that `restart` cannot mend. A resumed run begins new ones."""
+        raise NotImplementedError
+
+    def acting(self) -> tuple[TimeStep | None, Nest]:
+        """Returns the frame that this process acts at next and the agent's state there; None if it does not act."""
+        return None, ()
+
+    def summaries(self) -> dict[str, float]:
+        """Returns scalars by tag, of what happened since the last call."""
+        return {}
+
+    def close(self) -> None:
+        """Ends what collects elsewhere. The trainer closes its environments itself."""
+
+    def pop_episodes(self) -> tuple[list[Episode], list[dict[str, float]]]:
+        """Returns `ended` and `signal_returns`, and empties both."""
+        popped = self.ended, self.signal_returns
+        self.ended, self.signal_returns = [], []
+        return popped
+
+    @property
+    def fraction_repeated(self) -> float:
+        """Fraction of the environment steps so far at which no new action was chosen."""
+        return 1.0 - self.decisions / max(1, self.env_steps)
+
+    def _add_ended(self, episodes: list[tuple[int, Episode]]) -> None:
+        """Adds episodes, each with the number of its environment, whose last frames are in the replay buffer."""
+        self.episodes += len(episodes)
+        self.ended += [episode for _, episode in episodes]
+        if self._with_signal_returns:
+            self.signal_returns += [r for index, _ in episodes if (r := self._sum_signals(index)) is not None]
+
+    def _sum_signals(self, index: int) -> dict[str, float] | None:
+        """Returns the sum of each reward signal over the newest ended episode, over all agents; None if its frames are gone."""
+        frames = self._replay.newest_episode(index)
+        if frames is None:
+            return None
+        seen = self.agent.prepare_observations(frames).time_step
+        return {signal.name: signal.total(seen).sum().item() for signal in self.agent.signals}
+
+    # State -----------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the counters, the episodes waiting for `pop_episodes`, and the state of the running episodes."""
+        return {
+            **{name: getattr(self, name) for name in COUNTERS},
+            "ended": [plain(episode) for episode in self.ended],
+            "signal_returns": self.signal_returns,
+            "running": self._running(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores `state_dict()`, with the running episodes. Everything else of the run has been restored before.
+
+        Raises:
+            Damaged: a count is negative, or the running episodes do not fit this environment and agent.
+            EnvironmentFailed: the environments cannot be reset.
+        """
+        for name in COUNTERS:
+            setattr(self, name, int(state[name]))
+            if getattr(self, name) < 0:
+                raise Damaged(f"it counts {state[name]} {name}, expected 0 or more")
+        self.ended = [episode(kept) for kept in state["ended"]]
+        self.signal_returns = [{name: float(v) for name, v in one.items()} for one in state["signal_returns"]]
+        self._restore(state["running"])
+
+    def _running(self) -> dict[str, Any] | None:
+        """Returns the state of the running episodes; None if they were truncated and no new ones have begun."""
+        raise NotImplementedError
+
+    def _restore(self, running: dict[str, Any] | None) -> None:
+        """Restores `_running()`."""
+        raise NotImplementedError
+
+
+def plain(episode: Episode) -> dict[str, Any]:
+    """Returns an episode as a checkpoint holds it."""
+    return episode._replace(ret=episode.ret.tolist())._asdict()
+
+
+def episode(kept: dict[str, Any]) -> Episode:
+    """Returns the episode of `plain`."""
+    return Episode(**{**kept, "ret": np.array(kept["ret"])})

@@ -1,0 +1,1 @@
+"""Collects in other processes or on other machines, while the learner learns."""

@@ -1,0 +1,118 @@
+"""Collectors in processes of this machine."""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import queue
+import signal
+import sys
+import threading
+from multiprocessing.connection import Connection
+from types import FrameType
+from typing import Any
+
+from taac.environments.workers import exit_reason
+from taac.machine.processes import INTERRUPTIONS, interruptions_held
+from taac.training.collectors.channels import Lost
+from taac.training.collectors.worker import Answers
+
+PATIENCE = 2.0  # seconds that a collector has to end by itself
+
+
+class ProcessChannel:
+    """A collector in a process of its own, connected by a pipe.
+
+    The process ends when its end of the pipe is closed, so it cannot outlive the learner.
+
+    Args:
+        name: of the process.
+    """
+
+    def __init__(self, name: str):
+        context = _context()
+        self._connection, theirs = context.Pipe()
+        self._process: Any = context.Process(target=serve, args=(theirs,), name=name)
+        with interruptions_held():  # the learner decides when to stop
+            self._process.start()
+        theirs.close()
+        atexit.register(self.close)  # before multiprocessing's own, which would wait for the process
+
+    @property
+    def process_id(self) -> int:
+        return self._process.pid
+
+    def send(self, message: bytes) -> None:
+        try:
+            self._connection.send_bytes(message)
+        except OSError as error:
+            raise Lost(self._end(error)) from error
+
+    def receive(self, timeout: float | None) -> bytes:
+        try:
+            if not self._connection.poll(timeout):
+                raise Lost(f"it did not answer within {timeout:g} s")
+            return self._connection.recv_bytes()
+        except (OSError, EOFError) as error:
+            raise Lost(self._end(error)) from error
+
+    def _end(self, error: Exception) -> str:
+        self._process.join(1.0)  # its exit code may come a moment after its end of the pipe is closed
+        code = self._process.exitcode
+        return f"its process died ({repr(error) if code is None else exit_reason(code)})"
+
+    def hang_up(self) -> None:
+        self._connection.close()
+
+    def close(self) -> None:
+        atexit.unregister(self.close)
+        self.hang_up()
+        self._process.join(PATIENCE)
+        if self._process.exitcode is None:
+            self._process.kill()
+            self._process.join()
+
+
+def _context() -> Any:
+    """Returns how processes are started: forked from one that has imported the package and does nothing else, or afresh."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(sorted(name for name in sys.modules if name.partition(".")[0] == "taac"))
+    return context
+
+
+def serve(connection: Connection) -> None:
+    """Answers the messages of a pipe until its other end is closed. Runs in the collector's process."""
+    for number in INTERRUPTIONS:  # handled, not ignored: programs that an environment starts would inherit that
+        signal.signal(number, _no_matter)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTIONS)
+    inbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    over = threading.Event()
+    threading.Thread(target=_read, args=(connection, inbox, over), daemon=True).start()
+    answers = Answers()
+    while (message := inbox.get()) is not None and not over.is_set():
+        try:
+            connection.send_bytes(answers.answer(message))
+        except OSError:
+            break
+    answers.close()
+    os._exit(0)
+
+
+def _no_matter(number: int, frame: FrameType | None) -> None:
+    """Does nothing: the learner, which the same signal may have reached, still needs the running episodes."""
+
+
+def _read(connection: Connection, inbox: queue.SimpleQueue[bytes | None], over: threading.Event) -> None:
+    """Reads all messages as they come, so that the learner never waits for a step. Ends the process after the last."""
+    try:
+        while True:
+            inbox.put(connection.recv_bytes())
+    except (OSError, EOFError):
+        over.set()
+        inbox.put(None)
+        threading.Event().wait(PATIENCE / 2)
+        os._exit(1)  # the environment does not end

@@ -1,0 +1,268 @@
+"""Collects in other processes while the learner learns, and fills the replay buffer as a collector of one process does."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Literal
+
+import gin
+import numpy as np
+import torch
+
+from taac import nest, specs
+from taac.acting.collecting import Collecting, Frames
+from taac.acting.explorers import Explorer
+from taac.algorithms.agent import Agent
+from taac.configuration import carried
+from taac.data_structures import LAST, Experience, Nest, TimeStep
+from taac.environments.vector_environment import VectorEnvironment
+from taac.errors import EnvironmentFailed, TaacError
+from taac.learning.learner import Learner
+from taac.runs.files import Damaged
+from taac.training.collectors import saved, worker
+from taac.training.collectors.channels import Channel
+from taac.training.collectors.pool import Pool
+from taac.training.collectors.processes import ProcessChannel
+
+
+@gin.configurable(denylist=["environment", "agent", "replay", "seed", "explorer", "uniform_steps", "signal_returns", "number",
+                            "build", "learner"])  # fmt: skip
+class RemoteCollector(Collecting):
+    """Orders frames from N collectors, each of which steps `num_envs / N` environments in a process of its own.
+
+    The frame t of all collectors makes one row of the replay buffer, so segments stay whole. While the learner learns, each
+    collector works on the next K frames, K = `frames_ahead`. The order of frame t is sent when frame t - K has been taken, and
+    holds the parameters of that time. What a run computes therefore does not depend on how fast collectors are: it is
+    reproducible, and a checkpoint resumes it exactly. Only the loss of a collector makes it differ.
+
+    With K = 0 the learner waits while collectors act, and the parameters that act are its own. Statistics of observations are
+    gathered by the learner, from the same frames in the same order as in one process.
+
+    Args:
+        environment: describes the environments, all N shares together.
+        agent: the learner's.
+        replay, seed, explorer, uniform_steps, signal_returns: as in `Collector`. The first random steps may be up to K frames
+            more, because they are ordered ahead.
+        number: N, the number of collectors.
+        build: makes the environments and the agent of a collector; see `Plan`.
+        learner: counts updates.
+        launcher: where collectors run: "processes" of this machine, or "ray" for actors on a Ray cluster.
+        ray_address: the Ray cluster, as in `taac compare`.
+        frames_ahead: K.
+        updates_per_broadcast: updates after which parameters are sent with the next order. Statistics of observations are sent
+            with every order.
+        timeout: seconds that a frame may take, after which its collector is replaced; None waits for ever.
+        max_replacements: greatest number of collectors that are replaced within `replacement_window` seconds. One is replaced
+            when its process dies, does not answer, or its environment fails. Its running episodes are truncated.
+        replacement_window: see there.
+
+    Raises:
+        TaacError: an argument is out of range, or the environments cannot be shared equally.
+    """
+
+    def __init__(
+        self,
+        environment: VectorEnvironment,
+        agent: Agent,
+        replay: Frames,
+        seed: int,
+        explorer: Explorer | None = None,
+        uniform_steps: int = 0,
+        signal_returns: bool = False,
+        *,
+        number: int,
+        build: Callable[[int], tuple[VectorEnvironment, Agent]],
+        learner: Learner,
+        launcher: Literal["processes", "ray"] = "processes",
+        ray_address: str = "auto",
+        frames_ahead: int = 2,
+        updates_per_broadcast: int = 1,
+        timeout: float | None = None,
+        max_replacements: int = 10,
+        replacement_window: float = 3600.0,
+    ):
+        super().__init__(agent, replay, signal_returns)
+        _check(number, environment.num_envs, frames_ahead, updates_per_broadcast, timeout, max_replacements)
+        self._share, self._explorer, self._learner = environment.num_envs // number, explorer, learner
+        self.frames_ahead, self.updates_per_broadcast = frames_ahead, updates_per_broadcast
+        self._like = specs.time_step_spec(environment.observation_spec, environment.action_spec, environment.reward_dim)
+        self._blank, self._info_like = self._blank_info()
+        self._parameters: worker.Arrays = {}  # of the last broadcast
+        self._version: int | None = None  # updates in them; None before the first
+        self._given_up = False
+        self._staleness: list[int] = []
+        configuration = carried.carried()  # now: gin has one configuration for the whole process
+        self.pool = Pool(
+            number, _launcher(launcher, ray_address),
+            lambda own: worker.Plan(configuration, build, self._share, own, uniform_steps, explorer),
+            seed, self._blank, timeout, max_replacements, replacement_window,
+        )  # fmt: skip
+
+    # Collecting ------------------------------------------------------------------------------------------------------
+
+    def step(self) -> int:
+        self._begin()
+        remotes = self.pool.remotes
+        row = self._row()
+        self.agent.observe(nest.map_structure(lambda x: x.to(self.agent.device), row.observation))
+        self._order(max(1, self.frames_ahead))
+        frames = [self.pool.take(remote) for remote in remotes]
+        cut = torch.tensor([frame.cut for frame in frames]).repeat_interleave(self._share)
+        row = row._replace(step_type=row.step_type.masked_fill(cut, int(LAST)))
+        self._replay.add(Experience(row, self._info([frame.info for frame in frames])))
+        for remote, frame in zip(remotes, frames):
+            remote.held = frame.reached
+        self._count(row, frames)
+        self._order(self.frames_ahead)
+        return sum(frame.transitions for frame in frames)
+
+    def _begin(self) -> None:
+        if not self.pool.begun:
+            self.pool.begin()
+
+    def _row(self) -> TimeStep:
+        """Returns the time step `[B, ...]` that is acted at next."""
+        return nest.pack_like(self._like, _joined([remote.held for remote in self.pool.remotes]))
+
+    def _info(self, of_each: list[list[np.ndarray]]) -> Nest:
+        return nest.pack_like(self._info_like, _joined(of_each))
+
+    def _count(self, row: TimeStep, frames: list[worker.Frame]) -> None:
+        self.env_steps += sum(frame.env_steps for frame in frames)
+        self.decisions += sum(frame.decisions for frame in frames)
+        self.num_restarts += sum(frame.restarts for frame in frames)
+        self._staleness += [self._learner.num_updates - frame.version for frame in frames if not frame.cut]
+        last = (row.step_type == int(LAST)).reshape(len(frames), self._share)
+        for remote, frame, ended in zip(self.pool.remotes, frames, last):
+            if frame.ended:
+                columns = [remote.number * self._share + i for i in ended.nonzero().flatten().tolist()]
+                self._add_ended(list(zip(columns, frame.ended, strict=True)))
+
+    def summaries(self) -> dict[str, float]:
+        """Returns the mean staleness since the last call, and how often running episodes were cut off."""
+        staleness, self._staleness = self._staleness, []
+        found = {"collectors/staleness": sum(staleness) / len(staleness)} if staleness else {}
+        return {**found, "collectors/restarts": float(self.num_restarts)}
+
+    # Orders ----------------------------------------------------------------------------------------------------------
+
+    def _order(self, ahead: int) -> None:
+        """Orders frames until each collector is `ahead` of the learner by as many."""
+        while waiting := [remote for remote in self.pool.remotes if remote.ahead < ahead]:
+            self._broadcast()
+            self.pool.order(waiting, self._message)
+
+    def _broadcast(self) -> None:
+        """Has the learner's parameters sent with the next orders, if they have changed enough."""
+        updates = self._learner.num_updates
+        if self._version is None or updates - self._version >= self.updates_per_broadcast:
+            self._parameters = {name: t.numpy() for name, t in self.agent.acting_state().items()}
+            self._version = updates
+            for remote in self.pool.remotes:
+                remote.informed = False
+
+    def _message(self, with_parameters: bool) -> bytes:
+        normalizer = self.agent.observation_normalizer
+        statistics = None if normalizer is None else {k: v.cpu().numpy() for k, v in normalizer.state_dict().items()}
+        numbers = {name: v for name, v in vars(self._explorer or _Nothing()).items() if type(v) in (int, float)}
+        assert self._version is not None
+        return worker.message(
+            worker.STEP,
+            worker.Order(
+                self.env_steps, self._learner.num_updates, self._version, self._parameters if with_parameters else None,
+                statistics, numbers,
+            ),
+        )  # fmt: skip
+
+    # Failures --------------------------------------------------------------------------------------------------------
+
+    def _blank_info(self) -> tuple[list[np.ndarray], Nest]:
+        """Returns the leaves of an `info` for frames at which nobody acted, and its specs. Actions at LAST are ignored."""
+        with torch.random.fork_rng(devices=[]):
+            time_step = specs.zeros(self._like, self._share, device=self.agent.device)
+            info = self.agent.unobserved_random_step(time_step, self.agent.initial_state(self._share)).info
+        return [leaf.cpu().numpy() for leaf in nest.flatten(info)], nest.map_structure(specs.spec_of, info)
+
+    def restart(self, failure: EnvironmentFailed, stopping: Callable[[], bool] = lambda: False) -> None:
+        """Raises the failure: what can be replaced has been replaced by then."""
+        raise failure
+
+    def give_up(self) -> None:
+        if not self._given_up and all(remote.held for remote in self.pool.remotes):
+            row = self._row()
+            last = row._replace(step_type=torch.full_like(row.step_type, int(LAST)))
+            self._replay.add(Experience(last, self._info([self._blank] * len(self.pool.remotes))))
+        self._given_up = True
+        self.num_restarts += 1
+
+    def close(self) -> None:
+        self.pool.close()
+
+    # State -----------------------------------------------------------------------------------------------------------
+
+    def _running(self) -> dict[str, Any] | None:
+        """Returns the state of every collector, and the frames that it is ahead."""
+        if self._given_up:
+            return None
+        self._begin()
+        return {
+            "collectors": [saved.remote(self.pool.state(remote), remote) for remote in self.pool.remotes],
+            "parameters": {name: torch.from_numpy(array) for name, array in self._parameters.items()},
+            "version": self._version,
+        }
+
+    def _restore(self, running: dict[str, Any] | None) -> None:
+        self.pool.close()
+        remotes = self.pool.remotes
+        if running is None:
+            for remote in remotes:
+                remote.generation = self.num_restarts  # so that their seeds are new
+            return
+        if len(running["collectors"]) != len(remotes):
+            raise Damaged(f"it holds {len(running['collectors'])} collectors, expected {len(remotes)}")
+        self._parameters = {name: tensor.numpy() for name, tensor in running["parameters"].items()}
+        self._version = None if running["version"] is None else int(running["version"])
+        for remote, state in zip(remotes, running["collectors"]):
+            remote.generation = int(state["generation"])
+            remote.held, pending = saved.frames(state, self._like, self._info_like, self._share)
+            remote.pending.extend(pending)
+        self.pool.begin([state["worker"] for state in running["collectors"]])
+
+
+class _Nothing:
+    """Has no attributes."""
+
+
+def _joined(of_each: list[list[np.ndarray]]) -> list[torch.Tensor]:
+    """Joins the leaves `[b, ...]` of all collectors to leaves `[B, ...]`."""
+    return [torch.from_numpy(np.concatenate(leaves)) for leaves in zip(*of_each, strict=True)]
+
+
+def _launcher(launcher: str, address: str) -> Callable[[str], Channel]:
+    if launcher == "processes":
+        return ProcessChannel
+    if launcher != "ray":
+        raise TaacError(f"RemoteCollector.launcher must be 'processes' or 'ray', got '{launcher}'")
+    from taac.training.collectors.ray_actors import ActorChannel, connected
+
+    return functools.partial(ActorChannel, connected(address))
+
+
+def _check(
+    number: int, num_envs: int, ahead: int, updates: int, timeout: float | None, max_replacements: int
+) -> None:
+    if number < 1 or num_envs % number:
+        raise TaacError(
+            f"create_experiment.collectors = {number} must divide create_environment.num_envs = {num_envs}, because collectors "
+            f"have equally many environments: --set num_envs={max(1, number) * max(1, num_envs // max(1, number))}, for example"
+        )
+    for name, value, least in (
+        ("frames_ahead", ahead, 0), ("updates_per_broadcast", updates, 1), ("max_replacements", max_replacements, 0)
+    ):  # fmt: skip
+        if value < least:
+            raise TaacError(f"RemoteCollector.{name} must be {least} or more, got {value}")
+    if timeout is not None and not timeout > 0:
+        raise TaacError(f"RemoteCollector.timeout must be above 0 seconds, or None, got {timeout}")
+
+

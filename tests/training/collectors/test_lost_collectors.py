@@ -1,0 +1,192 @@
+"""Collectors that are killed, hang or whose environments fail: replaced, with whole episodes; and nothing is left at work."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from taac.acting.random_numbers import TRAINING, derived_seed
+from taac.errors import RESUMABLE, EnvironmentFailed
+from taac.runs.run_folder import RunFolder
+from tests.campaigns.launched import wait_for
+from tests.environments.toys import env_id
+from tests.training.collectors.collecting import (
+    FIRST,
+    LAST,
+    MID,
+    SHORT,
+    assert_whole_episodes,
+    counter,
+    frames,
+    gone,
+    kill,
+    lasts,
+    processes,
+    seed_of,
+    with_collectors,
+)
+from tests.training.runs import run
+
+STEPS = ("num_env_steps = 4000", "initial_collect_steps = 2000", "create_environment.max_episode_steps = 500")
+
+
+def test_a_killed_collector_ends_its_own_episodes_where_they_were_last_seen(capfd):
+    """Episodes that never end, in columns 0 to 3. The collector of columns 2 and 3 is killed, twice.
+
+    The environments observe (episode, step, action). Their steps are the frame's number since FIRST, and the reward is
+    10 episode + step: no frame is left out, repeated or made up.
+    """
+    trainer = with_collectors(2, *STEPS, *counter(("9999n",)), frames_ahead=2)
+    collector = trainer.collector
+    try:
+        for row in range(30):
+            collector.step()
+            if row in (9, 19):
+                kill(processes(trainer)[1])
+        assert len(collector.pool.remotes) == 2 and collector.num_restarts == 2
+    finally:
+        trainer.close()
+    held = frames(trainer)
+    step_type, step = held["step_type"], held["observation"][..., 1]
+    assert_whole_episodes(step_type)
+    found = sorted(lasts(step_type))
+    rows = [row for row, column in found if column == 2]
+    assert found == [(row, column) for row in rows for column in (2, 3)] and len(rows) == 2  # none in columns 0 and 1
+    # Up to 2 frames that it had answered are still taken, and then the frame that it reached.
+    assert 10 <= rows[0] <= 12 and 20 <= rows[1] <= 22
+    for column in range(4):
+        begins = [0, *(row + 1 for row in rows if column > 1)]
+        for begin, end in zip(begins, [*begins[1:], 30]):
+            assert step[begin:end, column].tolist() == list(range(end - begin))
+            assert held["reward"][begin:end, column].tolist() == list(range(end - begin))
+    assert (held["discount"] == 1).all()  # truncations, which bootstrap
+    # An action is what the next observation and `prev_action` say; the one at LAST led nowhere, and FIRST follows none.
+    assert np.array_equal(held["observation"][..., 2:], held["prev_action"])
+    assert (held["prev_action"][step_type == FIRST] == 0).all() and (held["prev_action"][step_type == MID] != 0).any(-1).all()
+    assert collector.env_steps == (step_type != LAST).sum() == 4 * 30 - 4
+    err = capfd.readouterr().err
+    assert err.count("collector 1: its process died (SIGKILL); replaced it") == 2
+
+
+def test_statistics_are_those_of_the_frames_that_the_learner_has(tmp_path):
+    """Also after a collector was lost, whose own would be gone."""
+    trainer = with_collectors(2, *STEPS, *counter(("9n",)), "create_agent.normalize_observations = True")
+    try:
+        for row in range(12):
+            trainer.collector.step()
+            if row == 5:
+                kill(processes(trainer)[0])
+    finally:
+        trainer.close()
+    seen = frames(trainer)["observation"].reshape(-1, 4)
+    normalizer = trainer.agent.observation_normalizer
+    assert normalizer.count.item() == len(seen)
+    scaled = normalizer(torch.from_numpy(seen).float())
+    assert abs(scaled.mean(0)).max() < 1e-3
+
+
+def fragile(tmp_path, how, at, times, **more):
+    """Breaks down in the first environment of collector 1, unless it is its replacement's."""
+    only = derived_seed(seed_of(1), TRAINING, 0)
+    kwargs = {"how": how, "at": at, "log": str(tmp_path / "log"), "times": times, "modulus": only}
+    return (f"create_environment.env_name = '{env_id('Fragile')}'", f"create_environment.env_kwargs = {kwargs!r}",
+            *(f"create_environment.{name} = {value!r}" for name, value in more.items()))  # fmt: skip
+
+
+@pytest.mark.parametrize("how, why", [("raise", "50% of the simulator is gone"), ("die", "SIGKILL"),
+                                      ("hang", "did not answer within 1.5 s")])  # fmt: skip
+def test_a_failed_environment_costs_its_collector_alone(tmp_path, capfd, how, why):
+    options = {"timeout": 1.5} if how == "hang" else {}
+    trainer = with_collectors(2, *STEPS, *fragile(tmp_path, how, at=5, times=1), num_envs=2, **options)
+    try:
+        for _ in range(12):
+            trainer.collector.step()
+    finally:
+        trainer.close()
+    step_type = frames(trainer)["step_type"]
+    assert_whole_episodes(step_type)
+    assert lasts(step_type) == {(4, 1)}  # step 5 never came about
+    assert trainer.collector.num_restarts == 1 and trainer.collector.env_steps == 23
+    assert why in capfd.readouterr().err
+
+
+def test_environments_in_processes_of_their_own_are_restarted_by_the_collector(tmp_path):
+    trainer = with_collectors(2, *STEPS, *fragile(tmp_path, "die", at=5, times=1, asynchronous=True), num_envs=2)
+    try:
+        trainer.collector.step()
+        before = [process.pid for process in processes(trainer)]
+        for _ in range(11):
+            trainer.collector.step()
+        assert before == [process.pid for process in processes(trainer)]
+        nested = [child for process in processes(trainer) for child in process.children(recursive=True)]
+        assert len(nested) >= 2
+    finally:
+        trainer.close()
+    step_type = frames(trainer)["step_type"]
+    assert_whole_episodes(step_type)
+    assert lasts(step_type) == {(4, 1)} and trainer.collector.num_restarts == 1
+    assert gone(nested)
+
+
+def test_too_many_end_the_run_with_a_checkpoint_that_goes_on(tmp_path):
+    settings = (
+        *SHORT, "num_env_steps = 80", "initial_collect_steps = 40", "evaluation_interval = 80", "num_envs = 2",
+        "create_experiment.collectors = 2", "RemoteCollector.max_replacements = 1",
+        *fragile(tmp_path, "raise", at=9, times=3)[:1],
+        f"create_environment.env_kwargs = {{'how': 'raise', 'at': 9, 'log': '{tmp_path / 'log'}', 'times': 2}}",
+    )  # fmt: skip
+    with pytest.raises(EnvironmentFailed) as error:
+        run(tmp_path / "run", *settings, method="sac")
+    assert "replaced 1 times within 3600 s" in str(error.value) and "A checkpoint was written at" in str(error.value)
+    (tmp_path / "log").write_text("xx")  # mended
+    trainer = run(tmp_path / "run", *settings, method="sac")
+    assert trainer.env_steps >= 80
+    assert_whole_episodes(frames(trainer)["step_type"])
+
+
+# Whole processes -------------------------------------------------------------------------------------------------------
+
+
+def command(folder, *more):
+    words = [
+        "--task", "tests.toy_tasks:taac-test/Slow-v0", "--method", "sac", "--root_dir", str(folder), "--collectors", "2",
+        "--num_env_steps", "100000", "--set", "num_envs=2", "--set", "initial_collect_steps=100", "--set", "hidden_layers=8,",
+        "--set", "batch_size=8", "--set", "checkpoint_interval=60", "--set", "Trainer.initial_evaluation=False",
+        "--set", "updates_per_env_step=0.1", "--set", "create_agent.compile=False", *more,
+    ]  # fmt: skip
+    return subprocess.Popen(
+        [sys.executable, "-m", "taac", "train", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+
+
+def test_nothing_is_left_at_work_however_the_learner_ends(tmp_path):
+    """SIGTERM to all its processes, as a scheduler sends it: a checkpoint with the running episodes. SIGKILL to the learner."""
+    learners = [command(tmp_path / name) for name in ("stopped", "killed")]
+    families = []
+    for name, learner in zip(("stopped", "killed"), learners):
+        wait_for(lambda name=name: any((tmp_path / name).glob("checkpoints/*.json")), learner)
+        families.append(psutil.Process(learner.pid).children(recursive=True))
+        assert len(families[-1]) >= 3  # two collectors, and what they were forked from
+    os.killpg(learners[0].pid, signal.SIGTERM)
+    learners[1].kill()
+    _, err = learners[0].communicate(timeout=60)
+    learners[1].communicate()
+    assert learners[0].returncode == RESUMABLE, err
+    assert "replaced" not in err and "Traceback" not in err
+    assert all(gone(family) for family in families)
+    found = RunFolder(tmp_path / "stopped").checkpoints.newest().part("collector")
+    assert len(found["running"]["collectors"]) == 2 and found["num_restarts"] == 0
+
+
+def test_where_collectors_run_needs_their_number(tmp_path):
+    learner = command(tmp_path / "run", "--collectors", "0", "--collector_launcher", "ray")
+    _, err = learner.communicate(timeout=60)
+    assert learner.returncode == 1 and "--collectors N" in err and not (tmp_path / "run").exists()
