@@ -347,7 +347,7 @@ class Learner:
             blank: a batch of the shapes that updates will have.
             time_step, state: a frame like those in rollouts, and the agent's state there; None if this process has no rollouts.
         """
-        if not self.agent.compiled:
+        if not self.agent.compiled or self.together is not None:  # together, learners share one program
             return
         calls: list[Any] = []
         if time_step is not None and self.agent.agents is None:
