@@ -29,6 +29,7 @@ def build(options: dict[str, Any], params: list[str]) -> Any:
     fixed = [
         f"create_environment.env_name = '{env}'",
         "create_experiment.device = 'cpu'",
+        "create_agent.compile = False",  # unless a contender says otherwise; "auto" would compile runs of this length
         f"num_env_steps = {FOREVER}",
         f"evaluation_interval = {FOREVER}",
         f"checkpoint_interval = {FOREVER}",

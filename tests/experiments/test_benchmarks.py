@@ -29,7 +29,10 @@ NO_PEERS = ["--peers_python", "no/such/python"]
 
 def options(script, *more):
     make = getattr(script, "parser", None) or (lambda: common.parser("about"))
-    return common.defaults(make().parse_args([*TINY, *NO_PEERS, *more]))
+    found = common.defaults(make().parse_args([*TINY, *NO_PEERS, *more]))
+    if "--cpu" not in more:
+        found.cpu = None  # the core that processes are pinned to may be that of other tests
+    return found
 
 
 def check(result, *measured):
@@ -125,7 +128,7 @@ def test_training():
 
 
 def test_rollout():
-    given = options(rollout, "--contenders", "TAAC, policy alone")
+    given = options(rollout, "--cpu", str(common.last_cpu()), "--contenders", "TAAC, policy alone")
     check(rollout.run(given), "TAAC, policy alone")
 
 
