@@ -15,6 +15,7 @@ from experiments.benchmarks import (
     flops,
     memory,
     profile_update,
+    ranks,
     rollout,
     startup,
     toy,
@@ -22,6 +23,7 @@ from experiments.benchmarks import (
     updates,
     worker,
 )
+from tests.ranks import together
 
 TINY = ["--quick", "--rounds", "2", "--seconds", "0.02", "--gin_param", "hidden_layers = (8,)"]
 NO_PEERS = ["--peers_python", "no/such/python"]
@@ -196,3 +198,14 @@ def test_a_profile_names_the_products_by_their_shapes():
     # The actor's second layer, of both frames: 2 x 16 rows of 8 to 4.
     (calls,) = {calls for name, (_, calls) in found.items() if name == "aten::addmm [32, 8] x [8, 4]"} or {None}
     assert calls == 1, [name for name in found if "addmm" in name]
+
+
+def test_ranks_count_the_bytes_of_their_messages():
+    """Of two ranks, each sends the message once: half of it to add up, and half of the sum."""
+    own = (*ranks.SETTINGS, "hidden_layers = (8,)", "batch_size = 8", "initial_collect_steps = 40", "replay_length = 100")
+    for found in together(ranks.work, own, 2, "sac"):
+        assert found.ranks == 2 and found.env_steps_per_second > 0 and found.updates_per_second > 0
+        critics, actor, temperature = 2 * (4 * 8 + 8 + 8 + 1), 3 * 8 + 8 + 2 * (8 + 1), 1
+        values = found.message_bytes // 4 - (critics + actor + temperature)
+        assert 2 < values < 20, "the loss, its check, and what is summarised"
+        assert found.wire_bytes == found.message_bytes
