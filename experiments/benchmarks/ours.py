@@ -28,7 +28,7 @@ def build(options: dict[str, Any], params: list[str]) -> Any:
     files = ["gin/tasks/locomotion.gin", f"gin/methods/{options['method']}.gin"]
     fixed = [
         f"create_environment.env_name = '{env}'",
-        "create_experiment.device = 'cpu'",
+        f"create_experiment.device = '{options.get('device', 'cpu')}'",
         "create_agent.compile = False",  # unless a contender says otherwise; "auto" would compile runs of this length
         f"num_env_steps = {FOREVER}",
         f"evaluation_interval = {FOREVER}",
@@ -45,6 +45,15 @@ def build(options: dict[str, Any], params: list[str]) -> Any:
     loaded.check_used()
     trainer.initial_evaluation = False  # earlier versions have none
     return trainer
+
+
+def finisher(trainer: Any) -> Callable[[], Any] | None:
+    """What waits for work that is still under way on the trainer's device; None on the CPU."""
+    if trainer.agent.device.type == "cpu":
+        return None
+    import torch
+
+    return lambda: torch.cuda.synchronize(trainer.agent.device)
 
 
 def fill(trainer: Any, frames: int) -> None:
@@ -76,7 +85,7 @@ def updates(options: dict[str, Any], answer: Answer) -> None:
     ]
     trainer = build(options, params)
     fill(trainer, frames)
-    meter = worker.Meter(answer, options["warmup"], {})
+    meter = worker.Meter(answer, options["warmup"], {}, finisher(trainer))
     counts = trainer.collector if hasattr(trainer, "collector") else trainer  # of an earlier version
     counts.env_steps = first
     with settled_heap():  # as in training
@@ -92,11 +101,18 @@ def training(options: dict[str, Any], answer: Answer) -> None:
     from taac.runs.run_folder import RunFolder
 
     trainer = build(options, [f"initial_collect_steps = {options['collect']}"])
-    meter = worker.Meter(answer, options["collect"] + options["warmup"], {})
+    meter = worker.Meter(answer, options["collect"] + options["warmup"], {}, finisher(trainer))
+    taken = 0
+
+    def progress(env_steps: int, *_: Any) -> None:
+        nonlocal taken
+        meter.tick(env_steps - taken)
+        taken = env_steps
+
     with tempfile.TemporaryDirectory() as path:
         folder = RunFolder(path)
         folder.begin(configuration.operative_config(), {})
-        trainer.train(folder, lambda *_: meter.tick())
+        trainer.train(folder, progress)
 
 
 def rollout(options: dict[str, Any], answer: Answer) -> None:

@@ -13,6 +13,7 @@ from experiments.benchmarks import (
     event_files,
     floor,
     flops,
+    gpu,
     memory,
     profile_update,
     ranks,
@@ -132,6 +133,21 @@ def test_training():
 def test_rollout():
     given = options(rollout, "--cpu", str(common.last_cpu()), "--contenders", "TAAC, policy alone")
     check(rollout.run(given), "TAAC, policy alone")
+
+
+def test_gpu_says_what_was_not_measured(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    result = gpu.run(options(gpu))
+    assert all("missing" in row for row in result["figures"]) and len(result["figures"]) == len(gpu.ROWS) + 1
+    assert "finds no CUDA" in result["figures"][0]["missing"]
+
+
+def test_gpu_on_the_cpu():
+    few = "TAAC, updates/s"
+    given = options(gpu, "--device", "cpu", "--frames", "400", "--batch_size", "4", "--warmup", "1", "--contenders", few)
+    check(gpu.run(given), few)
 
 
 def test_memory():
