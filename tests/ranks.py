@@ -30,15 +30,19 @@ def together(function: Callable[..., Any], *args: Any, count: int = 2) -> list[A
         free.close()
         children = []
         for number in range(count):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of Python 3.12, about threads that the process may have
-                child = os.fork()
-            if child == 0:
+            if (child := fork()) == 0:
                 _child(number, count, port, Path(folder, str(number)), function, args)
             children.append(child)
         for child in children:
             os.waitpid(child, 0)
         return [_result(Path(folder, str(number))) for number in range(count)]
+
+
+def fork() -> int:
+    """Like `os.fork`, without the warning of Python 3.12 about threads that the process may have."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return os.fork()
 
 
 def _child(number: int, count: int, port: int, file: Path, function: Callable[..., Any], args: tuple[Any, ...]) -> None:

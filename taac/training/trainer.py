@@ -226,7 +226,9 @@ class Trainer:
             hyper_parameters: shown in TensorBoard's hparams view.
             stop: returns whether to stop; asked after each iteration.
         """
-        self._stop, folder.checkpoints.keep = stop, self.keep_checkpoints
+        self._stop = stop
+        if self.ranks.first:  # the others keep what the first does
+            folder.checkpoints.keep = self.keep_checkpoints
         self.parallel.begin(stop)
         stop = self.parallel.stopping
         self.hooks.state_dict()  # fails early if a hook's state cannot be saved

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from taac.runs.run_folder import RunFolder
 from taac.training import experiment
 from taac.training.conduct import conduct
 from tests import toy_tasks  # noqa: F401, registers them
-from tests.ranks import DEADLINE, Died, together
+from tests.ranks import DEADLINE, Died, fork, together
 from tests.training.runs import SMALL, TASK, rows
 
 PARAMS = [
@@ -176,13 +177,13 @@ def dies_between_two_parts_of_a_checkpoint(trainer, ranks):
 
 @pytest.mark.parametrize("dies", [dies_collecting, dies_between_two_parts_of_a_checkpoint])
 def test_a_run_that_lost_a_rank_goes_on_to_the_same_end(whole, tmp_path, dies):
-    found = together(train, tmp_path, (), dies)
+    found = together(train, tmp_path, ["Trainer.keep_checkpoints = 1"], dies)
     lost = next(rank for rank in found if not isinstance(rank, Died))
     assert sum(isinstance(rank, Died) for rank in found) == 1
     assert isinstance(lost["failure"], Interrupted)
     assert "cannot reach the others" in str(lost["failure"]) and "the same command continues" in str(lost["failure"])
     assert about(tmp_path)["status"] == ("interrupted" if dies is dies_collecting else "running")
-    resumed = together(train, tmp_path)
+    resumed = together(train, tmp_path, ["Trainer.keep_checkpoints = 1"])
     for rank, other in zip(resumed, whole[1]):
         assert rank["failure"] is None
         same(rank, other)
@@ -334,8 +335,9 @@ def torchrun(words, out):
         1, 1, nproc_per_node=2, rdzv_backend="c10d", rdzv_endpoint="localhost:0", start_method="fork", max_restarts=1,
         monitor_interval=0.1,
     )  # fmt: skip
-    if (child := os.fork()) == 0:
+    if (child := fork()) == 0:
         code = 1
+        warnings.simplefilter("ignore")  # as `fork`, which torch does not call
         signal.alarm(DEADLINE)
         try:
             with open(out, "w") as file:
