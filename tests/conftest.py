@@ -17,6 +17,7 @@ import torch._dynamo  # which the first optimizer imports
 from taac import registry
 from taac.machine.processes import INTERRUPTIONS
 from taac.training import compilation
+from tests.ray_nodes import cluster  # noqa: F401, a fixture
 
 torch.set_num_threads(1)
 registry.register()

@@ -50,6 +50,8 @@ def define_flags() -> None:
     )  # fmt: skip
     absl_flags.DEFINE_enum("launcher", "local", ["local", "ray", "slurm"], "Where to run the runs.")
     absl_flags.DEFINE_string("ray_address", "auto", "The Ray cluster: auto, <host>:<port> or ray://<host>:<port>.")
+    absl_flags.DEFINE_float("ray_cpus", 1.0, "Ray: CPUs that each run occupies; a fraction lets several runs share one.")
+    absl_flags.DEFINE_float("ray_gpus", 0.0, "Ray: GPUs that each run occupies; a fraction lets several runs share one.")
     for name, kind in SLURM.items():
         getattr(absl_flags, f"DEFINE_{kind}")(f"slurm_{name}", None, f"SLURM: sbatch's option for each run ({name}).")
     absl_flags.DEFINE_multi_string(
@@ -140,7 +142,7 @@ def launch(
 
     given = flags.FLAGS
     if given.launcher == "ray":
-        return ray_cluster.RayCluster(given.ray_address, root_dir), given.jobs or None
+        return ray_cluster.RayCluster(given.ray_address, root_dir, given.ray_cpus, given.ray_gpus), given.jobs or None
     if given.launcher == "slurm":
         script = Path(root_dir) / "compare.sbatch"
         slurm.make_folder(root_dir)  # for the tasks' output, whoever submits them

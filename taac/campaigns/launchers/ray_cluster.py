@@ -6,34 +6,46 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from taac.campaigns.launchers import Outcome, local
 from taac.campaigns.run import Run
 from taac.errors import TaacError
+from taac.runs.terminal import warn_user
 
 
 class RayCluster:
-    """Submits each run as a Ray task of one CPU. Ray starts it where a CPU is free.
+    """Submits each run as a Ray task. Ray starts it where its share of CPUs and GPUs is free.
 
     Args:
         address: an address for `ray.init`: "auto" (the cluster that this machine belongs to), "host:port" of its head, or
             "ray://host:port" of a Ray client server.
         root_dir: the folder of all runs. Every machine must see it under the same path.
+        cpus, gpus: CPUs and GPUs that each run occupies, fractions included: with 0.25, four runs share a GPU. A run sees only
+            the GPUs that Ray gave it; without any, it trains on the CPU.
 
     Raises:
-        TaacError: ray is not installed, or there is no such cluster.
+        TaacError: ray is not installed, there is no such cluster, or a share is out of range.
     """
 
     interval, attempts = 1.0, 4
 
-    def __init__(self, address: str, root_dir: str | Path):
+    def __init__(self, address: str, root_dir: str | Path, cpus: float = 1.0, gpus: float = 0.0):
+        _check_share("--ray_cpus", cpus)
+        _check_share("--ray_gpus", gpus)
+        if not (cpus or gpus):
+            raise TaacError("--ray_cpus and --ray_gpus are both 0, so all runs would start at once: give one of them")
         self._ray: Any = connected(address)
         ray = self._ray
         # Ray itself does not retry after a machine fails. The campaign decides about another attempt.
-        self._train = ray.remote(num_cpus=1, max_retries=0)(train)
+        self._train = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(train)
+        _tell_if_impossible([node["Resources"] for node in ray.nodes() if node["Alive"]], {"CPU": cpus, "GPU": gpus})
+        # Ray hides the GPUs that a task does not have, but not all of them from one that has none.
+        self._environment = {} if gpus else {"CUDA_VISIBLE_DEVICES": ""}
+        if "PYTHONPATH" in os.environ:
+            self._environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
         self._root_dir = Path(root_dir).resolve()
         self._running: dict[Any, Run] = {}
         self._logged: dict[Run, int] = {}  # size of the log when the run was submitted
@@ -45,7 +57,7 @@ class RayCluster:
         self._begun.discard(run)
         # File names are relative to the folder in which `taac compare` was called.
         task = self._train.remote(
-            run.command[1:], os.path.abspath(run.log), os.getcwd(), str(self._root_dir), os.environ.get("PYTHONPATH")
+            run.command[1:], os.path.abspath(run.log), os.getcwd(), str(self._root_dir), self._environment
         )
         self._running[task] = run
 
@@ -78,7 +90,7 @@ class RayCluster:
         self._ray.shutdown()  # ends tasks that are still running
 
 
-def train(words: Sequence[str], log: str, folder: str, root_dir: str, python_path: str | None) -> int:
+def train(words: Sequence[str], log: str, folder: str, root_dir: str, environment: Mapping[str, str]) -> int:
     """Trains one run on a machine of the cluster. Stops it if this task is cancelled.
 
     Args:
@@ -86,7 +98,7 @@ def train(words: Sequence[str], log: str, folder: str, root_dir: str, python_pat
         log: file to which its output is appended.
         folder: working directory.
         root_dir: a folder that must exist on this machine.
-        python_path: PYTHONPATH of the submitting machine; None if unset.
+        environment: variables of the run beside this machine's.
 
     Returns:
         The exit code of the run.
@@ -100,14 +112,28 @@ def train(words: Sequence[str], log: str, folder: str, root_dir: str, python_pat
                 f"{socket.gethostname()} does not see {path}: the machines of the cluster must share the file system that "
                 "the runs and the gin files are on, under the same names"
             )
-    environment = {} if python_path is None else {"PYTHONPATH": python_path}
-    process = local.start((sys.executable, *words), Path(log), folder, environment)
+    process = local.start((sys.executable, *words), Path(log), folder, dict(environment))
     try:
         while process.poll() is None:  # ray cancels between operations, so each wait must be short
             time.sleep(0.2)
         return process.returncode
     finally:
         local.stop([process])
+
+
+def _check_share(flag: str, share: float) -> None:
+    """Refuses a share that Ray cannot give: below 0, a fraction above 1, or finer than a ten-thousandth."""
+    if not 0 <= share < 10_000 or (share > 1 and share != int(share)) or round(share, 4) != share:
+        raise TaacError(
+            f"{flag} must be 0 or more, a whole number above 1, and have at most 4 decimals, such as 0.5 or 2; got {share:g}"
+        )
+
+
+def _tell_if_impossible(machines: Sequence[Mapping[str, float]], share: Mapping[str, float]) -> None:
+    """Warns if no machine of the cluster has room for a run, because the runs would wait until one joins."""
+    if not any(all(machine.get(name, 0.0) >= amount for name, amount in share.items()) for machine in machines):
+        asked = " and ".join(f"{amount:g} {name}" for name, amount in share.items() if amount)
+        warn_user(f"no machine of the Ray cluster has {asked} for a run: the runs wait until one joins")
 
 
 def connected(address: str) -> Any:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
-import re
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
-import psutil
 import pytest
 
 from taac.campaigns.launchers import ray_cluster
@@ -30,43 +26,6 @@ from tests.campaigns.launched import (
 )
 
 pytest.importorskip("ray", reason="the extra 'ray' is not installed")
-
-
-class Node:
-    """A node of the cluster: `ray start --block` in a session of its own, which is all that is killed."""
-
-    def __init__(self, folder, *words):
-        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=2", *words]
-        self.log = Path(folder) / f"{len(list(Path(folder).iterdir()))}.log"
-        env = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONWARNINGS": "ignore"}
-        with open(self.log, "w") as file:
-            self.process = subprocess.Popen(command, stdout=file, stderr=file, env=env, start_new_session=True)
-        wait_for(lambda: "Ray runtime started" in self.log.read_text(), self.process)
-
-    def family(self):
-        with_me = psutil.Process(self.process.pid)
-        return [*with_me.children(recursive=True), with_me]
-
-    def kill(self):
-        family = self.family() if self.process.poll() is None else []
-        for member in family:
-            try:
-                member.kill()
-            except psutil.NoSuchProcess:
-                continue
-        self.process.wait()
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    """Its address."""
-    folder = tempfile.mkdtemp(prefix="ray_", dir="/tmp")  # the names of its sockets must be short
-    memory = "--object-store-memory=80000000"
-    head = Node(folder, "--head", "--port=0", "--include-dashboard=false", f"--temp-dir={folder}/r", memory)
-    address = re.search(r"--address='([\d.:]+)'", head.log.read_text())[1]
-    yield address
-    head.kill()
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def with_ray(root, address, *more, **given):
@@ -154,9 +113,58 @@ def test_a_worker_that_dies_again_and_again_is_a_failure_in_the_end(tmp_path, cl
     wait_for(lambda: not processes(str(tmp_path)))
 
 
+def placed(address, root, cpus, gpus, runs=2):
+    """Lets runs that only sleep and say when they did; returns (begin, end, the GPUs it saw) of each."""
+    run = (
+        "import json, os, sys, time; begin = time.time(); time.sleep(1.0)\n"
+        "told = begin, time.time(), os.environ.get('CUDA_VISIBLE_DEVICES')\n"
+        "open(sys.argv[1], 'w').write(json.dumps(told))"
+    )
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from taac.campaigns.launchers.ray_cluster import RayCluster; from taac.campaigns.run import Run\n"
+        "address, root, code, cpus, gpus, count = sys.argv[1:]\n"
+        "launcher, ended = RayCluster(address, root, float(cpus), float(gpus)), []\n"
+        "for n in range(int(count)):\n"
+        "    launcher.begin(Run('T', 'm', n, Path(root) / f'seed_{n}', ('python', '-c', code, f'{root}/{n}.json')))\n"
+        "import time\n"
+        "while len(ended) < int(count):\n"
+        "    ended += launcher.ended(); time.sleep(0.05)\n"
+        "assert all(outcome.returncode == 0 for _, outcome in ended), ended\n"
+        "launcher.stop()\n"
+    )
+    words = [sys.executable, "-c", code, address, str(root), run, str(cpus), str(gpus), str(runs)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return [json.loads((root / f"{n}.json").read_text()) for n in range(runs)], done.stderr
+
+
+@pytest.mark.parametrize("cpus, gpus, together, seen", [(1, 0.5, True, "0"), (2, 0, False, "")])
+def test_runs_are_placed_by_their_shares(tmp_path, cluster, cpus, gpus, together, seen):
+    """Of 2 CPUs and 1 GPU. Two runs that each take half of the GPU see the same one; two that take both CPUs take turns."""
+    ((begin, end, first), (later, over, second)), err = placed(cluster, tmp_path, cpus, gpus)
+    assert (begin < over and later < end) == together
+    assert first == second == seen
+    assert "wait until one joins" not in err
+
+
+def test_a_share_that_no_machine_has_is_told(capsys):
+    machines = [{"CPU": 4.0}, {"CPU": 1.0, "GPU": 1.0}]
+    for share, told in (({"CPU": 1, "GPU": 0.5}, ""), ({"CPU": 4, "GPU": 0.0}, ""), ({"CPU": 2, "GPU": 1}, "2 CPU and 1 GPU")):
+        ray_cluster._tell_if_impossible(machines, share)
+        assert (told in (err := capsys.readouterr().err)) and bool(err) == bool(told)
+
+
+@pytest.mark.parametrize("shares, why", [((-1, 0), "--ray_cpus must be"), ((1, 1.5), "--ray_gpus must be"),
+                                         ((0.12345, 0), "4 decimals"), ((0, 0), "both 0")])  # fmt: skip
+def test_shares_that_cannot_be_are_refused(tmp_path, shares, why):
+    with pytest.raises(TaacError, match=why):
+        ray_cluster.RayCluster("auto", tmp_path, *shares)
+
+
 def test_a_machine_without_the_shared_folder_is_named(tmp_path):
     with pytest.raises(TaacError, match="share the file system"):
-        ray_cluster.train(["-c", "pass"], str(tmp_path / "log"), str(tmp_path), str(tmp_path / "elsewhere"), None)
+        ray_cluster.train(["-c", "pass"], str(tmp_path / "log"), str(tmp_path), str(tmp_path / "elsewhere"), {})
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
