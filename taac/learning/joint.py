@@ -54,10 +54,13 @@ class JointUpdates:
         self._alone: dict[int, int] = {}  # updates that a learner has computed alone
         self._why: str | None = None
         self._told: set[int] = set()
+        self._held: StackedTensors | None = None
         try:
-            self._held: StackedTensors | None = StackedTensors([learner.agent for learner in learners])
+            if len(learners) == 1:
+                raise CannotStack("there is one seed")
+            self._held = StackedTensors([learner.agent for learner in learners])
         except CannotStack as error:
-            self._held, self._why = None, str(error)
+            self._why = str(error)
         for number, learner in enumerate(learners):
             learner.together = functools.partial(self._together, number)
 

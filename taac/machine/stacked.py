@@ -139,7 +139,8 @@ class StackedFunction:
         inputs = [*(self._held[name] for name in program.names), *map(torch.stack, columns)]
         try:
             if program.run is None:
-                program.run = compile_graph(program.graph, inputs, self._parts)
+                with torch.random.fork_rng(devices=[]):
+                    program.run = compile_graph(program.graph, inputs, self._parts)
             with torch.no_grad():
                 results = [stacked.unbind() for stacked in program.run(*inputs)]
         except Exception as error:

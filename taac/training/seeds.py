@@ -23,7 +23,7 @@ from taac.training.experiment import create_experiment
 from taac.training.interruption import Interruption
 from taac.training.reporting import Progress
 from taac.training.trainer import Trainer
-from taac.training.turns import Generators, Turn
+from taac.training.turns import Generators, Turn, take_turns
 
 
 class Member(NamedTuple):
@@ -139,14 +139,7 @@ class _Company:
 
     def run(self) -> None:
         """Gives turns until every run has ended, or has not begun when a signal arrives."""
-        answers: dict[int, Any] = {}
-        while going := [n for n, t in enumerate(self.turns) if not t.ended and (t.began or not self._stop())]:
-            for number in going:
-                turn = self.turns[number]
-                if turn.began or not self._stop():
-                    turn.resume(answers.pop(number, None))
-            shares = {n: self.turns[n].request for n in going if not self.turns[n].ended}
-            answers = dict(self._updates.compute({n: share for n, share in shares.items() if share is not None}))
+        take_turns(self.turns, self._updates.compute, self._stop)
 
     def _meet(self, number: int, share: Joint | None) -> Any:
         return self.turns[number].pause(share)
