@@ -81,6 +81,7 @@ def train(ranks, path, params=(), change=lambda trainer, ranks: None, stop=None,
         "env_steps": trainer.env_steps,
         "updates": trainer.learner.num_updates,
         "decisions": trainer.collector.decisions,
+        "restarts": trainer.collector.num_restarts,
         "own": trainer.replay_buffer.frames(0, trainer.replay_buffer.size),
         "evaluation": trainer.evaluation,
         "failure": failure,
@@ -270,6 +271,27 @@ def test_an_environment_that_fails_for_good_ends_the_run_with_a_checkpoint(tmp_p
         assert rank["failure"] is None and rank["env_steps"] >= 240
 
 
+def environment_is_restarted(trainer, ranks):
+    step, failures = trainer.collector.step, [EnvironmentFailed("environment 'x' broke")] * ranks.number
+    trainer.environment.restart = lambda failure: None
+
+    def failing():
+        if failures and trainer.env_steps >= 100:
+            raise failures.pop()
+        return step()
+
+    trainer.collector.step = failing
+
+
+def test_an_environment_that_is_restarted_costs_the_other_ranks_nothing(tmp_path):
+    """Its rank takes no step in that iteration; counts stay equal, and so does the learner."""
+    first, second = together(train, tmp_path, (), environment_is_restarted)
+    assert first["failure"] is None and second["failure"] is None and first["env_steps"] >= 240
+    assert (first["restarts"], second["restarts"]) == (0, 1)
+    same(first, second)
+    assert about(tmp_path)["status"] == "finished"
+
+
 def evaluation_fails(trainer, ranks):
     def failing(env_steps):
         raise TaacError("episodes have not ended")
@@ -318,6 +340,7 @@ SCHEDULE = "s/LinearSchedule.start = 8\ns/LinearSchedule.end = 16\ns/LinearSched
         (f"batch_size = @s/LinearSchedule()\n{SCHEDULE}", "Trainer.batch_size must be a number with 2 ranks"),
         ("create_agent.reward_signals = (@RND,)", r"create_agent.reward_signals \(RND\)"),
         ("create_experiment.demonstrations = 'x.npz'", "demonstrations or behaviour cloning"),
+        ("create_experiment.collectors = 2", "create_experiment.collectors: give one or the other"),
         ("initial_collect_steps = 14", "segment_length x num_envs = 16"),
         ("create_experiment.device = 'cuda:1'", "'auto', 'cpu' or 'cuda' with 2 ranks"),
     ],
