@@ -18,6 +18,7 @@ from taac.machine.stacked import CannotStack, Handed, StackedFunction, StackedTe
 # On a CPU, batched products of many large matrices leave the cache and take longer than the same products in turn. What is
 # gained are the costs of each operation, which are larger where nothing is compiled. In multiplications of one learner's update.
 MOST_COMPILED, MOST_UNCOMPILED = 60e6, 200e6
+PATIENCE = 100  # joint updates that most slots of a program on a CPU may be computed for nobody
 BETWEEN_TURNS = 16  # updates of a learner that computes alone, before others have their turn
 
 
@@ -54,6 +55,7 @@ class JointUpdates:
         self._alone: dict[int, int] = {}  # updates that a learner has computed alone
         self._why: str | None = None
         self._told: set[int] = set()
+        self._sparse = 0  # joint updates of fewer than half the learners, one after the other
         self._held: StackedTensors | None = None
         try:
             if len(learners) == 1:
@@ -69,6 +71,9 @@ class JointUpdates:
 
         A result is an exception where computing them together failed.
         """
+        self._sparse = self._sparse + 1 if 2 * len(shares) < len(self._learners) else 0
+        if self._sparse > PATIENCE and self._learners[0].agent.device.type == "cpu":
+            return {number: CannotStack("most of the seeds have ended") for number in shares}
         found: dict[int, Differentiated | Exception] = {}
         for first in shares.values():
             alike = {n: s for n, s in shares.items() if s.function is first.function and s.handed.key == first.handed.key}

@@ -102,6 +102,7 @@ class StackedFunction:
         self._most = most_products
         self._attributes = [Attributes(module) for module in held.modules]
         self._programs: dict[Key, _Program] = {}
+        self._refused: TaacError | None = None  # what no module can do
         self.multiplications = 0
 
     def hand_in(self, number: int, *args: Nest) -> Handed:
@@ -114,6 +115,8 @@ class StackedFunction:
         Raises:
             CannotStack: the function cannot be computed for all modules at once.
         """
+        if self._refused is not None:
+            raise self._refused
         if (changed := self._attributes[number].changed()) is not None:
             raise CannotStack(f"{changed} has changed")
         if differs := self._attributes[0].differs(self._attributes[number]):
@@ -122,7 +125,11 @@ class StackedFunction:
         key = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
         program = self._programs.get(key)
         if program is None:
-            program = self._programs[key] = self._build(number, args, leaves)
+            try:
+                program = self._programs[key] = self._build(number, args, leaves)
+            except TaacError as error:
+                self._refused = error
+                raise
         return Handed(key, leaves, [draw() for draw in program.draws])
 
     def __call__(self, handed: Mapping[int, Handed]) -> dict[int, Nest]:

@@ -70,6 +70,7 @@ class Loggers:
                 )
         if len({logger.name for logger in self._given}) < len(self._given):
             raise TaacError("Trainer.loggers has two loggers of one name; the second run would overwrite the first one's id")
+        self.names = [logger.name for logger in self._given]
         self._active: list[Logger] = []
 
     def begin(self, folder: Path, env_steps: int) -> None:

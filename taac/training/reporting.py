@@ -36,10 +36,12 @@ class Reporter:
 
     Attributes:
         seconds: duration of training as of the last report, earlier processes of the run included.
+        logs_to: names of the loggers.
     """
 
     def __init__(self, collector: Collecting, learner: Learner, loggers: Loggers | None = None):
         self._collector, self._learner, self._loggers = collector, learner, loggers or Loggers()
+        self.logs_to = self._loggers.names
         self.seconds = 0.0
         self._clock = time.perf_counter()
         self._marks = (0, 0, 0.0)  # environment steps, updates and seconds at the last summary

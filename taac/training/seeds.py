@@ -56,6 +56,8 @@ def members(asked: Asked, seeds: Sequence[int], parent: str | Path) -> list[Memb
             trainer = configuration.build(create_experiment)
             opened.callback(trainer.close)
             loaded.check_used()
+            if "wandb" in trainer.reporter.logs_to and len(seeds) > 1:
+                raise TaacError("WandbLogger logs one run of a process: leave out --num_seeds, or bind @MlflowLogger()")
             folder, operative = RunFolder(Path(parent) / f"seed_{seed}"), configuration.operative_config()
             if folder.open(operative) == "finished":
                 trainer.close()
@@ -95,12 +97,11 @@ def conduct_seeds(
         Interrupted: a signal stopped them; each can be resumed.
     """
     with contextlib.ExitStack() as opened:
-        for member in runs:
-            opened.callback(member.trainer.close)
         shown = opened.enter_context(_OneBar(bar, [member.trainer for member in runs]))
         stop = opened.enter_context(interruption())
         company = _Company(runs, shown, lock_timeout, tell, stop)
-        company.run()
+        opened.callback(company.close)
+        take_turns(company.turns, company.updates.compute, stop)
     errors = {m.seed: t.error for m, t in zip(runs, company.turns) if t.error is not None}
     failed = {seed: e for seed, e in errors.items() if isinstance(e, Exception) and not isinstance(e, Interrupted)}
     for seed, error in errors.items():
@@ -135,22 +136,27 @@ class _Company:
             Turn(functools.partial(self._conduct, number), member.trainer.agent.device, member.generators)
             for number, member in enumerate(runs)
         ]
-        self._updates = JointUpdates([member.trainer.learner for member in runs], self._meet, self._tell_updates)
+        self.updates = JointUpdates([member.trainer.learner for member in runs], self._meet, self._tell_updates)
 
-    def run(self) -> None:
-        """Gives turns until every run has ended, or has not begun when a signal arrives."""
-        take_turns(self.turns, self._updates.compute, self._stop)
+    def close(self) -> None:
+        """Closes the environments of those that have not begun. The others have closed theirs, in the thread that used them."""
+        for member, turn in zip(self._runs, self.turns):
+            if not turn.began:
+                member.trainer.close()
 
     def _meet(self, number: int, share: Joint | None) -> Any:
         return self.turns[number].pause(share)
 
     def _conduct(self, number: int) -> None:
         member = self._runs[number]
-        conduct(
-            member.trainer, member.loaded, member.folder, self._shown.of(number), False, self._lock_timeout,
-            lambda text: self._tell(number, text), lambda: contextlib.nullcontext(self._stop),
-            operative=member.operative,
-        )  # fmt: skip
+        try:
+            conduct(
+                member.trainer, member.loaded, member.folder, self._shown.of(number), False, self._lock_timeout,
+                lambda text: self._tell(number, text), lambda: contextlib.nullcontext(self._stop),
+                operative=member.operative,
+            )  # fmt: skip
+        finally:
+            member.trainer.close()
 
     def _tell(self, number: int, text: str) -> None:
         """Says what a run has to say, unless another has said the same."""

@@ -19,6 +19,7 @@ from taac.runs import layout
 from taac.runs.run_folder import RunFolder
 from taac.training import experiment
 from taac.training.conduct import conduct
+from taac.training.loggers import Loggers
 from taac.training.seeds import conduct_seeds, members
 from tests.training.runs import TASK, rows
 
@@ -174,6 +175,19 @@ def test_those_that_diverge_or_fail_leave_the_others_as_they_are(tmp_path, whole
     assert [about(tmp_path / f"seed_{seed}")["status"] for seed in SEEDS] == ["diverged", "finished", "failed"]
 
 
+def test_the_last_one_does_not_pay_for_all(tmp_path, whole, monkeypatch):
+    monkeypatch.setattr(joint, "PATIENCE", 5)
+
+    def change(runs):
+        for number in (0, 1):
+            after_updates(runs[number].trainer, 6, poison)
+
+    trainers, outcome, told = together(tmp_path, change=change)
+    assert outcome.finished == [2] and any("most of the seeds have ended" in line for line in told)
+    assert_same(trainers[2], whole[1][2])
+    assert all(env.closed for env in (trainers[0].environment._env, trainers[2].environment._env))
+
+
 def test_a_signal_stops_all_and_the_same_call_goes_on_to_the_same_end(tmp_path, whole):
     parent, expected = whole
 
@@ -198,6 +212,17 @@ def test_finished_seeds_are_left_and_others_join_them(tmp_path):
     assert outcome.finished == [0, 2] and len(trainers) == 2
     assert (tmp_path / "seed_1" / layout.RUN).read_text() == before
     assert members(asked(), SEEDS, tmp_path) == []
+
+
+def test_a_logger_of_one_run_a_process_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(Loggers, "__init__", named_wandb)
+    with pytest.raises(TaacError, match="WandbLogger logs one run of a process"):
+        members(asked(), SEEDS, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def named_wandb(self, given=()):
+    self._given, self._active, self.names = (), [], ["wandb"]
 
 
 def test_a_folder_of_something_else_is_refused_before_any_seed_begins(tmp_path):
