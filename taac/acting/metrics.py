@@ -78,25 +78,40 @@ class EpisodeRecorder:
         last = step_type == LAST
         lasts = np.where(last, 0, 1 if duration is None else duration.cpu().numpy())
         self._waiting.append(_Frame(step_type == FIRST, last, reward, _vector(alg_step.output), decided, lasts))
-        self.steps, self.transitions = int(lasts.sum()), int((~last).sum())
-        self.decisions = int((decided.any(1) & ~last).sum())
+        self.transitions = self._num_envs - int(np.count_nonzero(last))
+        self.steps = self.transitions if duration is None else int(lasts.sum())
+        self.decisions = int(np.count_nonzero(decided.any(1) & ~last))
         return self._work() if len(self._waiting) == _AT_ONCE or last.any() else []
 
     def _work(self) -> list[tuple[int, Episode]]:
         """Processes the waiting frames; returns the episodes that end with the last of them."""
-        ended: list[tuple[int, Episode]] = []
-        for frame in self._waiting:
-            if self._rows is None:
-                sizes = frame.reward.shape[1:], frame.action.shape[1], frame.decided.shape[1]
-                self._rows = _Rows(self._num_envs, *sizes)
-            rows = self._rows
-            rows.clear(frame.first)
-            rows.ret[~frame.first] += frame.reward[~frame.first]
-            ended += [(i, rows.episode(i)) for i in np.flatnonzero(frame.last).tolist()]
-            for step in range(frame.lasts.max()):  # steps repeated inside the environment count as repeats
-                rows.act(frame.lasts > step, frame.action, frame.decided if step == 0 else np.zeros_like(frame.decided))
-        self._waiting.clear()
-        return ended
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return []
+        if self._rows is None:
+            frame = waiting[0]
+            self._rows = _Rows(self._num_envs, frame.reward.shape[1:], frame.action.shape[1], frame.decided.shape[1])
+        rows, begun = self._rows, 0
+        for end in range(1, len(waiting) + 1):  # a part for each time that episodes begin, usually one
+            if end == len(waiting) or waiting[end].first.any():
+                rows.clear(waiting[begun].first)
+                self._add(rows, waiting[begun:end])
+                begun = end
+        return [(i, rows.episode(i)) for i in np.flatnonzero(waiting[-1].last).tolist()]
+
+    @staticmethod
+    def _add(rows: _Rows, frames: list[_Frame]) -> None:
+        """Adds frames of which none but the first begins an episode."""
+        first, _, reward, action, decided, lasts = (np.stack(parts) for parts in zip(*frames))
+        reward[first] = 0
+        rows.ret = _add_up(rows.ret, reward)
+        most = lasts.max(1)
+        if (most > 1).any():  # steps repeated inside the environment count as repeats
+            frame_of = np.repeat(np.arange(len(frames)), most)
+            step = np.arange(len(frame_of)) - np.repeat(np.cumsum(most) - most, most)  # within its frame
+            rows.act((step < lasts[frame_of].T).T, action[frame_of], (decided[frame_of].T & (step == 0)).T)
+        else:
+            rows.act(lasts > 0, action, decided)
 
     def state_dict(self) -> dict[str, torch.Tensor] | None:
         """Returns the statistics of the running episodes; None before the first frame."""
@@ -123,8 +138,13 @@ def _vector(action: Nest) -> np.ndarray:
 
 
 def _mean(x: np.ndarray) -> np.ndarray:
-    """`x.mean(1)`, but four times as fast on rows as short as an action."""
-    return np.add.reduce(x, axis=1, dtype=np.float64) / x.shape[1]
+    """`x.mean(-1)`, but four times as fast on rows as short as an action."""
+    return np.add.reduce(x, axis=-1, dtype=np.float64) / x.shape[-1]
+
+
+def _add_up(total: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Adds values `[S, B, ...]` to a total `[B, ...]`, one after another, so that sums are rounded the same in any groups."""
+    return np.cumsum(np.concatenate([total[None], values]), axis=0)[-1]
 
 
 class _Rows:
@@ -143,18 +163,34 @@ class _Rows:
                 value[rows] = 0
 
     def act(self, rows: np.ndarray, action: np.ndarray, decided: np.ndarray) -> None:
-        """Adds one transition in the selected rows `[B]` (bool); `decided` is `[B, parts]`."""
-        begins = decided | (self.length == 0)[:, None]
-        self.run = np.where(rows[:, None], np.where(begins, 1, self.run + 1), self.run)
-        self.longest = np.maximum(self.longest, self.run.max(1))
-        self.decisions += rows & decided.any(1)
-        self.repeated += rows * _mean(~decided)
-        self.runs += rows * _mean(begins)
-        self.same += rows * (self.length > 0) * _mean(action == self.last)
-        self.jerk += rows * (self.length > 1) * _mean(np.square(action - 2 * self.last + self.before))
-        self.length += rows
-        self.before = np.where(rows[:, None], self.last, self.before)
-        self.last = np.where(rows[:, None], action, self.last)
+        """Adds S transitions in the selected rows.
+
+        Args:
+            rows: `[S, B]` bool, where there is a transition.
+            action, decided: `[S, B, A]` and `[S, B, parts]`.
+        """
+        count = np.cumsum(rows, 0)  # of transitions so far, the present one included
+        length = self.length + count - rows  # before the transition
+        begins = decided | (length == 0)[..., None]
+        begun = np.maximum.accumulate(np.where(begins & rows[..., None], count[..., None], 0))  # the count at which it did
+        run = np.where(begun > 0, count[..., None] - begun + 1, self.run + count[..., None])
+        # The two actions before each transition, as places in `actions`. The transitions before these come first.
+        actions = np.concatenate([self.before[None], self.last[None], action])
+        steps = np.arange(2, len(rows) + 2)[:, None]
+        newest = np.maximum.accumulate(np.concatenate([np.ones_like(rows[:1], int), np.where(rows, steps, 0)]))
+        second = np.concatenate([np.zeros((2, rows.shape[1]), int), newest[:-1]])  # by place: the one before the action there
+        last = np.take_along_axis(actions, newest[..., None], 0)
+        before = np.take_along_axis(actions, np.take_along_axis(second, newest, 0)[..., None], 0)
+        jerk = _mean(np.square(action - 2 * last[:-1] + before[:-1]))
+        self.run = run[-1]
+        self.longest = np.maximum(self.longest, run.max((0, 2)))
+        self.decisions += (rows & decided.any(2)).sum(0)
+        self.repeated = _add_up(self.repeated, rows * _mean(~decided))
+        self.runs = _add_up(self.runs, rows * _mean(begins))
+        self.same = _add_up(self.same, rows * (length > 0) * _mean(action == last[:-1]))
+        self.jerk = _add_up(self.jerk, rows * (length > 1) * jerk)
+        self.length += count[-1]
+        self.last, self.before = last[-1], before[-1]
 
     def episode(self, row: int) -> Episode:
         length = int(self.length[row])
