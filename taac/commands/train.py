@@ -31,6 +31,9 @@ def define_flags() -> None:
         "collectors", None, "Processes that collect while this one learns, with equal shares of num_envs; 0, the default: none.",
         lower_bound=0,
     )  # fmt: skip
+    absl_flags.DEFINE_bool(
+        "overlap", False, "Under torchrun: send gradients while the backward pass goes on. Not with compiled updates."
+    )
     absl_flags.DEFINE_enum("collector_launcher", None, ["processes", "ray"], "Where collectors run; processes by default.")
     absl_flags.DEFINE_string("ray_address", None, "The Ray cluster of collectors: auto, <host>:<port> or ray://<host>:<port>.")
 
@@ -57,7 +60,9 @@ def run() -> None:
     if of_run:
         _check_trusted(asked.gin_files[0])
     loaded = asked.load()
-    joined = ranks.join()
+    joined = ranks.join(flags.FLAGS.overlap)
+    if flags.FLAGS.overlap and joined is ranks.ALONE:
+        raise TaacError("--overlap is about gradients that several processes send: start them with torchrun, or leave it out")
     trainer = configuration.build(lambda: experiment.create_experiment(ranks=joined))
     try:
         loaded.check_used()

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import gin
 import torch
+import torch.nn as nn
 
 from taac.algorithms.agent import Agent
 from taac.data_structures import Experience, LossInfo, Nest, TimeStep
@@ -214,7 +215,8 @@ class Learner:
         agents, prepared = self.agent.agents, self.agent.prepare(experience)
         self.growth.observe(prepared.time_step.reward)
         compute = self._compute if self.together is None else functools.partial(self.together, self._compute)
-        found = compute(prepared, self._prepare_weights(weights))
+        with self._averaging() as early:
+            found = compute(prepared, self._prepare_weights(weights))
         loss, total, extra = found.loss, found.total, {"loss/total": found.loss, **found.extra}
         self._set_gradients(found.gradients)
         if self._side.any:
@@ -223,7 +225,7 @@ class Learner:
             loss, total, extra = loss + side_loss, total + side_total, {**extra, **side_extra}
         statistics = found.statistics
         if self.ranks.count > 1:
-            loss, total, extra, statistics = self._average(loss, total, extra, statistics)
+            loss, total, extra, statistics = self._average(loss, total, extra, statistics, early)
         found_inf = self.guard.check(
             GradientStep(self.num_updates + 1, experience, prepared, loss, total, found.frames, extra)
         )
@@ -272,15 +274,26 @@ class Learner:
                 parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
         return loss.detach(), sum_of_all(loss.detach(), gradients), extra
 
+    def _averaging(self) -> contextlib.AbstractContextManager[Mapping[nn.Parameter, torch.Tensor]]:
+        """Sends gradients while others are computed, if the ranks do so. A compiled program computes all at once."""
+        return contextlib.nullcontext({}) if self.agent.compiled else self.ranks.averaging(self._differentiated)
+
     def _average(
-        self, loss: torch.Tensor, total: torch.Tensor, extra: Mapping[str, torch.Tensor], statistics: Mapping[str, torch.Tensor]
+        self,
+        loss: torch.Tensor,
+        total: torch.Tensor,
+        extra: Mapping[str, torch.Tensor],
+        statistics: Mapping[str, torch.Tensor],
+        early: Mapping[nn.Parameter, torch.Tensor],
     ) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor], dict[str, torch.Tensor]]:
         """Averages gradients and scalars over the ranks, in one message; returns the scalars.
 
         The mean of the gradients of equal parts of a batch is the gradient of the whole batch's mean loss. A number that is not
-        finite in one rank is not finite in any.
+        finite in one rank is not finite in any. `early` holds the means of gradients that were sent before.
         """
-        own = [parameter for parameter in self._parameters if parameter.grad is not None]
+        for parameter, mean in early.items():
+            parameter.grad = mean
+        own = [parameter for parameter in self._parameters if parameter.grad is not None and parameter not in early]
         gradients = [parameter.grad for parameter in own if parameter.grad is not None]
         averaged = self.ranks.average([*gradients, loss, total, *extra.values(), *statistics.values()])
         for parameter in own:

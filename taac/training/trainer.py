@@ -141,6 +141,11 @@ class Trainer:
         )  # fmt: skip
         check_segments(segment_length, initial_collect_steps, environment, learner.agent, replay_buffer, ranks)
         self.compilation = compile_if_it_pays(learner, self.update_ratio.updates_due(num_env_steps), batch_size)
+        if ranks.overlap and learner.agent.compiled:
+            raise TaacError(
+                "--overlap sends gradients while others are computed, but a compiled program computes all at once: leave it "
+                "out, or bind create_agent.compile = False"
+            )
         check_batches(batch_size, learner.agent, replay_buffer, monitor, ranks)
         self.environment, self.evaluation_environment = environment, evaluation_environment
         self.learner, self.agent, self.replay_buffer = learner, learner.agent, replay_buffer

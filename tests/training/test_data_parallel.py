@@ -329,6 +329,13 @@ def test_a_hook_of_one_rank_ends_the_run_in_all(tmp_path):
     assert about(tmp_path)["status"] == "finished" and about(tmp_path)["stopped"]["why"] == "enough"
 
 
+def test_overlap_is_refused_where_it_can_do_nothing():
+    two = pretended(0, 2)
+    two.overlap = True
+    with pytest.raises(TaacError, match=r"--overlap sends gradients while .* bind create_agent.compile = False"):
+        build(two, "create_agent.compile = True")
+
+
 SCHEDULE = "s/LinearSchedule.start = 8\ns/LinearSchedule.end = 16\ns/LinearSchedule.updates = 9"
 
 
