@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 import time
 from collections import deque
@@ -17,6 +16,8 @@ from taac.errors import EnvironmentFailed, TaacError
 from taac.runs.terminal import warn_user
 from taac.training.collectors import worker
 from taac.training.collectors.channels import Channel, Lost
+
+START = 60.0  # seconds that a process may take to start, besides those for a frame
 
 
 @dataclass
@@ -86,20 +87,22 @@ class Pool:
 
         Args:
             states: of earlier ones, as `state` returned them; None, or none at all, begins new episodes.
+
+        Raises:
+            EnvironmentFailed: one of them cannot begin. It is not replaced, because another one could not either.
         """
         given = states or [None] * len(self.remotes)
-        for remote, state in zip(self.remotes, given, strict=True):
-            with contextlib.suppress(Lost):  # then receiving fails too
+        try:
+            for remote, state in zip(self.remotes, given, strict=True):
                 self._launch(remote, state)
-        for remote, state in zip(self.remotes, given):
-            try:
-                reached = self._receive(remote)
-            except Lost as why:
-                cut = self._replaced(remote, why)
-                reached = cut.reached
-                if state is not None:
-                    remote.pending.append(cut)
-            remote.held = remote.held or reached
+            for remote in self.remotes:
+                reached = self._begun(remote)
+                remote.held = remote.held or reached
+        except Lost as why:
+            raise EnvironmentFailed(
+                f"a collector cannot begin: {why}. Collectors are processes of their own, which import what makes the "
+                "environment; a Python program that trains must do so below `if __name__ == '__main__':`"
+            ) from why
 
     def order(self, remotes: Sequence[Remote], message: Callable[[bool], bytes]) -> None:
         """Orders a frame from each of some collectors.
@@ -164,9 +167,16 @@ class Pool:
         remote.channel, remote.asked, remote.informed = self._start(f"taac collector {remote.number}"), 0, False
         remote.send(worker.message(worker.BEGIN, plan, state))
 
-    def _receive(self, remote: Remote) -> Any:
+    def _begun(self, remote: Remote) -> list[np.ndarray]:
+        """Returns what a new collector first answers: the leaves of its first time step."""
+        reached: list[np.ndarray] = self._receive(remote, START)
+        return reached
+
+    def _receive(self, remote: Remote, more: float = 0.0) -> Any:
+        """Returns the result of the next reply, which may take `more` seconds than a frame."""
         assert remote.channel is not None
-        kind, result = pickle.loads(remote.channel.receive(self._timeout))
+        timeout = None if self._timeout is None else self._timeout + more
+        kind, result = pickle.loads(remote.channel.receive(timeout))
         if kind == worker.FAILED:
             raise Lost(result)
         if kind == worker.REFUSED:
@@ -186,7 +196,7 @@ class Pool:
             remote.generation += 1
             try:
                 self._launch(remote, None)
-                return worker.Frame(self._lost_info, self._receive(remote), True, 0, 0, 0, 0, [], 1)
+                return worker.Frame(self._lost_info, self._begun(remote), True, 0, 0, 0, 0, [], 1)
             except Lost as again:
                 why = again
 

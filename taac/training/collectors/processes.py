@@ -51,7 +51,7 @@ class ProcessChannel:
 
     def receive(self, timeout: float | None) -> bytes:
         try:
-            if not self._connection.poll(timeout):
+            if timeout is not None and not self._connection.poll(timeout):
                 raise Lost(f"it did not answer within {timeout:g} s")
             return self._connection.recv_bytes()
         except (OSError, EOFError) as error:

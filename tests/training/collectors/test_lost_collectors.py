@@ -117,6 +117,18 @@ def test_a_failed_environment_costs_its_collector_alone(tmp_path, capfd, how, wh
     assert why in capfd.readouterr().err
 
 
+def test_a_collector_that_cannot_begin_is_not_replaced(capfd):
+    quits = (f"create_environment.env_name = '{env_id('Quits')}'", "create_environment.env_kwargs = {'when': 'reset'}")
+    trainer = with_collectors(2, *STEPS, *quits, num_envs=2)
+    try:
+        with pytest.raises(EnvironmentFailed, match=r"a collector cannot begin: .* failed at reset"):
+            trainer.collect()
+        started = processes(trainer)
+    finally:
+        trainer.close()
+    assert gone(started) and "replaced" not in capfd.readouterr().err
+
+
 def test_environments_in_processes_of_their_own_are_restarted_by_the_collector(tmp_path):
     trainer = with_collectors(2, *STEPS, *fragile(tmp_path, "die", at=5, times=1, asynchronous=True), num_envs=2)
     try:

@@ -57,9 +57,13 @@ def trained(trainer, iterations):
 LEARNING = ("num_env_steps = 400", "initial_collect_steps = 30", "Trainer.updates_per_env_step = 0.5")
 
 
+FADING = ("ZetaExplorer.epsilon = @LinearSchedule()", "LinearSchedule.start = 0.9", "LinearSchedule.end = 0.1",
+          "LinearSchedule.env_steps = 100")  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "method, more",
-    [("taac", ()), ("sac_ez", ("ZetaExplorer.epsilon = 0.3",)), ("sac", ("create_agent.reward_signals = (@RND,)",
+    [("taac", ()), ("sac_ez", FADING), ("sac", ("create_agent.reward_signals = (@RND,)",
                                                                          "Learner.diagnostics = 'scalars'"))],
 )  # fmt: skip
 def test_one_collector_that_waits_does_what_one_process_does(method, more):
