@@ -33,7 +33,7 @@ class ProcessChannel:
     def __init__(self, name: str):
         context = _context()
         self._connection, theirs = context.Pipe()
-        self._process: Any = context.Process(target=serve, args=(theirs,), name=name)
+        self._process: Any = context.Process(target=serve, args=(theirs, dict(os.environ)), name=name)
         with interruptions_held():  # the learner decides when to stop
             self._process.start()
         theirs.close()
@@ -83,8 +83,15 @@ def _context() -> Any:
     return context
 
 
-def serve(connection: Connection) -> None:
-    """Answers the messages of a pipe until its other end is closed. Runs in the collector's process."""
+def serve(connection: Connection, variables: dict[str, str]) -> None:
+    """Answers the messages of a pipe until its other end is closed. Runs in the collector's process.
+
+    Args:
+        connection: this end of the pipe.
+        variables: the learner's environment variables. The process that this one was forked from may be older than some.
+    """
+    os.environ.clear()
+    os.environ.update(variables)
     for number in INTERRUPTIONS:  # handled, not ignored: programs that an environment starts would inherit that
         signal.signal(number, _no_matter)
     if hasattr(signal, "pthread_sigmask"):

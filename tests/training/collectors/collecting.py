@@ -11,6 +11,7 @@ import psutil
 
 from taac.acting.random_numbers import COLLECTORS
 from taac.data_structures import StepType
+from taac.errors import TaacError
 from tests.environments.toys import env_id
 from tests.training.runs import build
 
@@ -35,6 +36,11 @@ def with_collectors(number, *params, num_envs=4, method="sac", **options):
 def counter(*scripts):
     """Settings of an environment whose every number follows from its script; see `Counter`."""
     return f"create_environment.env_name = '{env_id('Counter')}'", f"create_environment.env_kwargs = {{'scripts': {scripts}}}"
+
+
+def tells_variable(num_envs):
+    """Stands for what builds a collector's parts: raises an error with the value of a variable."""
+    raise TaacError(f"TAAC_TOLD is {os.environ.get('TAAC_TOLD')}")
 
 
 def processes(trainer):

@@ -20,6 +20,7 @@ from tests.training.collectors.collecting import (
     frames,
     processes,
     seed_of,
+    tells_variable,
     with_collectors,
 )
 from tests.training.runs import assert_same_parameters, build, curves, rows, run
@@ -208,6 +209,20 @@ def test_errors_of_a_collector_are_the_learners():
     finally:
         trainer.close()
     assert error.value.evidence
+
+
+def test_collectors_see_the_variables_that_the_learner_has_now(monkeypatch):
+    """They are forked from a process that is older."""
+    for value in ("one", "two"):
+        monkeypatch.setenv("TAAC_TOLD", value)
+        trainer = with_collectors(1, num_envs=1)
+        plan = trainer.collector.pool._plan
+        trainer.collector.pool._plan = lambda seed, plan=plan: plan(seed)._replace(build=tells_variable)
+        try:
+            with pytest.raises(TaacError, match=f"TAAC_TOLD is {value}"):
+                trainer.collect()
+        finally:
+            trainer.close()
 
 
 def test_learning_is_as_in_one_process():
