@@ -96,9 +96,9 @@ def _run_seeds(num_seeds: int) -> None:
     asked = flags.asked()
     if flags.FLAGS.extend:
         raise TaacError("--extend trains one run on: give it without --num_seeds, for each of the run folders")
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise TaacError("--num_seeds trains in one process, and torchrun starts several: give one of them")
-    if flags.FLAGS.collectors:
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 or flags.FLAGS.overlap:
+        raise TaacError("--num_seeds trains in one process, and torchrun starts several: give one of them, without --overlap")
+    if any((flags.FLAGS.collectors, flags.FLAGS.collector_launcher, flags.FLAGS.ray_address)):
         raise TaacError("--num_seeds trains in one process, and --collectors starts several for one run: give one of them")
     asked.files()  # refuses what is missing or unknown before anything is imported
     flags.check_run_dir(asked)
@@ -128,7 +128,7 @@ def _run_seeds(num_seeds: int) -> None:
         print(f"{len(finals)} runs finished, evaluation return {sum(finals) / len(finals):.2f} on average; in {parent}")
     if outcome.failed:
         told = "; ".join(f"seed {seed}: {error}" for seed, error in outcome.failed.items())
-        raise TaacError(f"{len(outcome.failed)} of {num_seeds} runs failed, the others are finished. {told}")
+        raise TaacError(f"{len(outcome.failed)} of {num_seeds} runs failed. {told}")
 
 
 def _of_collectors() -> list[str]:

@@ -53,6 +53,8 @@ def members(asked: Asked, seeds: Sequence[int], parent: str | Path) -> list[Memb
         for seed in seeds:
             random.seed()  # as in a process of its own
             loaded = asked._replace(seed=seed).load()
+            if loaded.bound("create_experiment.collectors", 0) and len(seeds) > 1:
+                raise TaacError("create_experiment.collectors starts processes for one run: leave it out, or --num_seeds")
             trainer = configuration.build(create_experiment)
             opened.callback(trainer.close)
             loaded.check_used()

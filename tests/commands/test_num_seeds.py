@@ -39,6 +39,9 @@ def test_runs_that_report_and_play_read_as_any_other(tmp_path):
     "words, code, message",
     [
         (("--extend", "--num_seeds", "2"), 1, "--extend trains one run on"),
+        (("--collectors", "2", "--num_seeds", "2"), 1, "--collectors starts several"),
+        (("--set", "create_experiment.collectors=2", "--num_seeds", "2"), 1, "collectors starts processes for one run"),
+        (("--overlap", "--num_seeds", "2"), 1, "without --overlap"),
         (("--num_seeds", "0"), 2, "num_seeds"),
         (("--num_seeds", "2", "--seed", str(2**32 - 1)), 1, "create_experiment.seed must be in"),
     ],
