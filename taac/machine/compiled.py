@@ -27,7 +27,7 @@ from taac import nest
 from taac.data_structures import Nest
 from taac.errors import TaacError
 from taac.machine import amx
-from taac.machine.processes import die_with_parent, interruptions_held
+from taac.machine.processes import INTERRUPTIONS, die_with_parent, interruptions_held
 
 _aten = torch.ops.aten
 MOST_RETRACES = 8
@@ -163,6 +163,8 @@ def compile_ahead(calls: Sequence[tuple[Callable[..., Nest], tuple[Nest, ...]]])
         return
 
     def run() -> None:
+        for number in INTERRUPTIONS:  # the run's own handlers would say that it stops
+            signal.signal(number, signal.SIG_DFL)
         die_with_parent(signal.SIGKILL)
         with contextlib.suppress(Exception):  # what cannot be compiled is reported by the call
             for compile in compiling:
