@@ -18,6 +18,8 @@ SMALL = [
     "replay_length = 500", "evaluation_interval = 100", "evaluation_episodes = 1", "checkpoint_interval = 100",
 ]  # fmt: skip
 POINT, BREAKS = "tests.toy_tasks:taac-test/PointMass-v0", "tests.toy_tasks:taac-test/BreaksDown-v0"
+# Flags of runs that are stopped before their end, and that would be compiled for their length.
+LONG = ("--gin_param", "num_env_steps = 1000000", "--gin_param", "create_agent.compile = False")
 SLOW = "tests.toy_tasks:taac-test/Slow-v0"
 
 

@@ -21,6 +21,7 @@ from taac.errors import TaacError
 from tests import forked
 from tests.campaigns.launched import (
     BREAKS,
+    LONG,
     POINT,
     compare,
     compared,
@@ -179,7 +180,7 @@ def test_a_run_that_fails_is_named_and_stops_no_other(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_stops_the_runs_and_nothing_is_left_at_work(tmp_path, number):
-    process = compare(tmp_path, "--gin_param", "num_env_steps = 1000000", "--jobs", "2")
+    process = compare(tmp_path, *LONG, "--jobs", "2")
     wait_for(lambda: len({p.parent for p in tmp_path.glob("**/checkpoints/*.json")}) == 2, process)
     process.send_signal(number)
     code, _, err = finish(process)

@@ -24,6 +24,7 @@ from tests import forked
 from tests.campaigns.launched import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
+UNCOMPILED = "create_agent.compile = False"  # of runs so long that they would be
 SMALL = ("num_env_steps = 400", "initial_collect_steps = 300", "batch_size = 8", "hidden_layers = (8,)",
          "evaluation_interval = 200", "evaluation_episodes = 1")  # fmt: skip
 
@@ -195,7 +196,7 @@ def test_an_unfinished_run_is_resumed(trained, tmp_path):
 def test_a_signal_stops_a_run_in_order_and_a_second_one_at_once(tmp_path, number):
     """With environments in processes of their own, which Ctrl-C reaches too."""
     words = ["train", "--root_dir", "run", "--gin_file", "experiments/smoke.gin"]
-    words += params("num_env_steps = 100000", "num_envs = 2", "create_environment.asynchronous = True")
+    words += params("num_env_steps = 100000", UNCOMPILED, "num_envs = 2", "create_environment.asynchronous = True")
     words += params("Trainer.checkpoint_interval = 10000", "Trainer.summary_interval = 50")
     words += params("create_environment.env_name = 'tests.toy_tasks:taac-test/Held-v0'")
 
@@ -254,7 +255,7 @@ def test_a_signal_stops_a_run_in_order_and_a_second_one_at_once(tmp_path, number
 def long_run(cwd, *more, **popen):
     """Begins a run that is stopped by signals alone, in a process group of its own; waits until it trains."""
     words = ["train", "--root_dir", "run", "--gin_file", "experiments/smoke.gin"]
-    words += params("num_env_steps = 100000", "Trainer.checkpoint_interval = 100000", *more)
+    words += params("num_env_steps = 100000", UNCOMPILED, "Trainer.checkpoint_interval = 100000", *more)
     process = subprocess.Popen(
         [sys.executable, "-m", "taac", *words], cwd=cwd, env={**os.environ, "PYTHONPATH": str(ROOT)},
         start_new_session=True, **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **popen},

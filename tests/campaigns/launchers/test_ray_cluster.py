@@ -14,6 +14,7 @@ from taac.campaigns.launchers import ray_cluster
 from taac.errors import TaacError
 from tests.campaigns.launched import (
     BREAKS,
+    LONG,
     POINT,
     compare,
     compared,
@@ -57,7 +58,7 @@ def test_a_campaign_that_is_killed_leaves_nothing_at_work_and_goes_on(tmp_path, 
 
 
 def test_ctrl_c_cancels_the_tasks(tmp_path, cluster):
-    process = with_ray(tmp_path, cluster, "--gin_param", "num_env_steps = 1000000", seeds=3)
+    process = with_ray(tmp_path, cluster, *LONG, seeds=3)
     wait_for(lambda: any(tmp_path.glob("**/checkpoints/*.json")), process)
     process.send_signal(signal.SIGINT)
     code, _, err = finish(process)
