@@ -28,6 +28,7 @@ from taac.data_structures import Nest
 from taac.errors import TaacError
 from taac.machine import amx
 from taac.machine.processes import INTERRUPTIONS, die_with_parent, interruptions_held
+from taac.machine.program_cache import use_program_cache
 
 _aten = torch.ops.aten
 MOST_RETRACES = 8
@@ -192,6 +193,7 @@ def trace(
     Raises:
         TaacError: the function depends on the values of tensors.
     """
+    use_program_cache()  # before tracing, which sets torch's own folder
     structure: Nest = None
 
     def flat(*leaves: torch.Tensor) -> list[torch.Tensor | None]:
