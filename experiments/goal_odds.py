@@ -1,0 +1,71 @@
+"""How likely exploration before training reaches the goal of MountainCarContinuous-v0.
+
+    python -m experiments.goal_odds --episodes 1000
+
+Until `initial_collect_steps`, an agent draws actions uniformly. SAC draws a new one at each step. TAAC repeats the last one with
+probability 1/2, SAC-Nrep holds each one for N steps. Prints for each way the share of episodes that reach the goal, its standard
+error, and the chance that one of the 10 episodes of 10,000 steps does.
+
+The second line says what the published normalisation of rewards makes of the cost of action: what a step at full force and one
+without force earn while no goal has been seen, in standard deviations.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import gymnasium
+import numpy as np
+
+TASK, COLLECTED = "MountainCarContinuous-v0", 10_000
+
+
+def reaches_goal(episodes: int, repeat: float = 0.0, hold: int = 1) -> np.ndarray:
+    """`[episodes]`: whether an episode reaches the goal.
+
+    Args:
+        episodes: reset with the seeds 0, 1, ...
+        repeat: the probability to repeat the last action.
+        hold: the number of steps for which each action is taken.
+    """
+    environment = gymnasium.make(TASK)
+    draws = np.random.default_rng(0)
+    reached = np.zeros(episodes, dtype=bool)
+    for episode in range(episodes):
+        environment.reset(seed=episode)
+        action, step, ended = np.zeros(1, np.float32), 0, False
+        while not ended:
+            if step == 0 or (step % hold == 0 and draws.random() >= repeat):
+                action = draws.uniform(-1, 1, 1).astype(np.float32)
+            _, _, reached[episode], truncated, _ = environment.step(action)
+            ended, step = reached[episode] or truncated, step + 1
+    environment.close()
+    return reached
+
+
+def normalised_costs() -> tuple[float, float]:
+    """What a step at full force, and one without force, earn: `-0.1 a^2`, normalised with its moments under uniform a."""
+    mean, variance = -0.1 / 3, 0.01 * (1 / 5 - 1 / 9)  # E[a^2] = 1/3, E[a^4] = 1/5
+    return (-0.1 - mean) / variance**0.5, (0 - mean) / variance**0.5
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--episodes", type=int, default=1000)
+    episodes = parser.parse_args().episodes
+    ways: dict[str, dict] = {
+        "a new action at each step (SAC)": {},
+        "a fair coin repeats (TAAC)": {"repeat": 0.5},
+        "each held for 3 steps": {"hold": 3},
+    }
+    limit = gymnasium.spec(TASK).max_episode_steps
+    assert limit is not None
+    for name, way in ways.items():
+        share = float(reaches_goal(episodes, **way).mean())
+        error = (share * (1 - share) / episodes) ** 0.5
+        print(f"{name}: {share:.4f} +- {error:.4f} of episodes, {1 - (1 - share) ** (COLLECTED / limit):.2f} of runs", flush=True)
+    print("full force earns {:.2f}, no force {:.2f} standard deviations".format(*normalised_costs()))
+
+
+if __name__ == "__main__":
+    main()
