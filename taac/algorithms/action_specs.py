@@ -140,9 +140,9 @@ class DiscreteActionSpec:
         """Splits a dimension of size `sum_b C_b` into two, `K, C`. Pads each branch with copies of its last entry."""
         most = self.most_choices
         if min(self.num_choices) < most:
-            starts = itertools.accumulate((0, *self.num_choices[:-1]))
-            indices = [start + min(c, n - 1) for start, n in zip(starts, self.num_choices) for c in range(most)]
-            values = values.index_select(dim, torch.tensor(indices, device=values.device))
+            starts, entry = itertools.accumulate((0, *self.num_choices[:-1])), torch.arange(most, device=values.device)
+            indices = [start + entry.clamp(max=n - 1) for start, n in zip(starts, self.num_choices)]
+            values = values.index_select(dim, torch.cat(indices))
         return values.unflatten(dim, (len(self.num_choices), most))
 
     def valid(self, observation: Nest, batch: torch.Size, device: torch.device) -> torch.Tensor:
@@ -151,8 +151,8 @@ class DiscreteActionSpec:
         A branch without any valid choice counts as having all of its choices valid. The environment allows this only where
         no action matters: at a termination, or for an absent agent.
         """
-        counts = torch.tensor(self.num_choices, device=device)
-        own = torch.arange(self.most_choices, device=device) < counts.unsqueeze(-1)
+        entry = torch.arange(self.most_choices, device=device)
+        own = torch.stack([entry < n for n in self.num_choices])
         if not self.masked:
             return own.expand(*batch, *own.shape)
         mask = self.padded(observation[ACTION_MASK].reshape(*batch, -1)) & own

@@ -177,7 +177,7 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
 
         # Temperature: the exact entropy H(pi(.|s)) against its target  (equation 11)
         entropy = -(probs * log_probs).sum(-1).detach()
-        greatest = torch.tensor([math.log(c) for c in self.discrete.num_choices], device=entropy.device)
+        greatest = torch.stack([entropy.new_full((), math.log(c)) for c in self.discrete.num_choices])
         reachable = valid.sum(-1).to(entropy.dtype).log() / greatest
         temperature_loss = self.temperature.loss(entropy, reachable)
 

@@ -102,7 +102,7 @@ class BaseTDLoss(BoundAsItsBase):
             discount = torch.where(discount == 0, inside, discount)
         if self.gamma.dim() == 0:
             return discount * self.gamma.item()
-        return discount.unsqueeze(-1) * self.gamma.to(discount.device)
+        return torch.stack([discount * gamma for gamma in self.gamma.tolist()], -1)  # without a copy between devices
 
     def returns(
         self, time_step: TimeStep, value: torch.Tensor, switch: torch.Tensor, bonus: torch.Tensor | None = None

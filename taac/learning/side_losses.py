@@ -65,7 +65,7 @@ class SideLosses:
         if weight > 0 and demonstrated is not None:
             cloning = cloning_loss(self.agent, demonstrated, products)
             losses.append(weight * cloning)
-            extra |= {"cloning/loss": cloning.detach(), "cloning/weight": torch.tensor(weight)}
+            extra |= {"cloning/loss": cloning.detach(), "cloning/weight": cloning.new_full((), weight)}
         return losses, extra
 
     def _signal_summaries(self, time_step: TimeStep) -> dict[str, torch.Tensor]:

@@ -126,6 +126,8 @@ class ObservationEncoder(nn.Module):
                 self.output_size += int(encoder.output_size)  # type: ignore[arg-type]
             elif spec.is_categorical:
                 self.output_size += int(spec.num_choices.sum())
+                assert spec.minimum is not None
+                self.register_buffer(f"least_{number}", torch.tensor(spec.minimum.reshape(-1)), persistent=False)
             else:
                 self.output_size += spec.numel
                 if spec.dtype == torch.uint8:
@@ -144,8 +146,7 @@ class ObservationEncoder(nn.Module):
         if str(number) in self.images:
             return self.images[str(number)](leaf.reshape(-1, *spec.shape)).unflatten(0, batch)
         if spec.is_categorical:
-            assert spec.minimum is not None
-            flat = leaf.reshape(*batch, spec.numel) - torch.as_tensor(spec.minimum.reshape(-1), device=leaf.device)
+            flat = leaf.reshape(*batch, spec.numel) - getattr(self, f"least_{number}")
             hot = [F.one_hot(flat[..., i], int(n)) for i, n in enumerate(spec.num_choices.reshape(-1))]
             return torch.cat(hot, dim=-1).to(torch.float32)
         if len(spec.shape) == 1 and leaf.dtype == torch.float32:

@@ -80,10 +80,12 @@ class RewardSignal(nn.Module):
         """
         arrives = ~time_step.is_first()[1:]
         reward = torch.where(arrives, self.reward(time_step), 0.0)
-        if self.normalize and bool(arrives.any()):
-            fresh = (reward.double().square().sum() / arrives.sum()).to(self.mean_square)
-            self.mean_square.lerp_(fresh, 8.0 / (8.0 + float(self.num_batches)))
-            self.num_batches.add_(1)
+        if self.normalize:  # without reading a number, which would wait for a GPU
+            some, count = arrives.any(), arrives.sum().clamp(min=1)
+            fresh = (reward.double().square().sum() / count).to(self.mean_square)
+            rate = 8.0 / (8.0 + self.num_batches.double())
+            self.mean_square.lerp_(torch.where(some, fresh, self.mean_square), rate)
+            self.num_batches.add_(some)
         return F.pad(self._normalized(reward), (0, 0, 1, 0))
 
     @torch.no_grad()
