@@ -9,6 +9,7 @@ between operations.
 from __future__ import annotations
 
 import contextlib
+import functools
 import multiprocessing
 import os
 import shutil
@@ -27,6 +28,7 @@ from taac import nest
 from taac.data_structures import Nest
 from taac.errors import TaacError
 from taac.machine import amx
+from taac.machine.cuda_graphs import captured, on_gpu
 from taac.machine.processes import INTERRUPTIONS, die_with_parent, interruptions_held
 from taac.machine.program_cache import use_program_cache
 
@@ -113,13 +115,16 @@ class CompiledFunction:
         if wait is not None:
             wait()
         try:
-            program = graph if self._compiler == "none" else compile_graph(graph, leaves, self._parts)
+            program = captured(functools.partial(self._compile, graph), graph, leaves)
             with torch.no_grad():
                 results = program(*leaves)
         except Exception as error:
             raise TaacError(f"{_name(self._fn)} could not be compiled: {first_line(error)}. {ADVICE}") from error
         self._programs[key] = program, structure
         return nest.pack_like(structure, results)
+
+    def _compile(self, graph: torch.fx.GraphModule, leaves: list[torch.Tensor]) -> Callable[..., list[Any]]:
+        return graph if self._compiler == "none" else compile_graph(graph, leaves, self._parts)
 
     def _trace(self, args: tuple[Nest, ...]) -> tuple[torch.fx.GraphModule, Nest]:
         return trace(self._fn, args, self._module, decompositions(self._parts))
@@ -133,7 +138,7 @@ class CompiledFunction:
         """
         leaves = nest.flatten(args)
         key = _key(leaves)
-        if self._compiler == "none" or self.failed or key in self._programs:
+        if self._compiler == "none" or self.failed or key in self._programs or on_gpu(leaves):  # CUDA survives no fork
             return None
         try:
             graph, structure = self._trace(args)

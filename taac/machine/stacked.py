@@ -7,6 +7,7 @@ module. Matrix products become batched products.
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -18,6 +19,7 @@ from taac import nest
 from taac.data_structures import Nest
 from taac.errors import TaacError
 from taac.machine.compiled import Attributes, compile_graph, decompositions, first_line, tensors_held, trace
+from taac.machine.cuda_graphs import captured
 
 Key = tuple[tuple[torch.Size, torch.dtype], ...]
 # Draws whose numbers depend on nothing but the generator. Of a tensor among their arguments only the shape counts.
@@ -147,7 +149,8 @@ class StackedFunction:
         try:
             if program.run is None:
                 with torch.random.fork_rng(devices=[]):
-                    program.run = compile_graph(program.graph, inputs, self._parts)
+                    compile = functools.partial(self._compile, program.graph)
+                    program.run = captured(compile, program.graph, inputs, len(program.names))
             with torch.no_grad():
                 results = [stacked.unbind() for stacked in program.run(*inputs)]
         except Exception as error:
@@ -170,7 +173,10 @@ class StackedFunction:
         inputs = [self._held[name] for name in names]
         inputs += [torch.stack([x] * len(self._functions)) for x in (*leaves, *(draw.like() for draw in draws))]
         stacked = _add_dimension(graph, inputs, decompositions(self._parts))
-        return _Program(names, draws, stacked, structure, present, stacked if self._compiler == "none" else None)
+        return _Program(names, draws, stacked, structure, present)
+
+    def _compile(self, graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., list[torch.Tensor]]:
+        return graph if self._compiler == "none" else compile_graph(graph, inputs, self._parts)
 
 
 MOST_PROGRAMS = 8
@@ -204,9 +210,9 @@ class _Program:
         graph: torch.fx.GraphModule,
         structure: Nest,
         present: list[bool],
-        run: Callable[..., list[torch.Tensor]] | None,
     ):
-        self.names, self.draws, self.graph, self.run = names, draws, graph, run
+        self.names, self.draws, self.graph = names, draws, graph
+        self.run: Callable[..., list[torch.Tensor]] | None = None  # made at the first call
         self._structure, self._present = structure, present
 
     def pack(self, results: list[torch.Tensor]) -> Nest:

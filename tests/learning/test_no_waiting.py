@@ -14,7 +14,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from taac import nest
+from taac import nest, specs
 from taac.algorithms import SacAlgorithm
 from taac.algorithms import agent as agent_module
 from taac.algorithms.action_specs import DiscreteActionSpec
@@ -26,6 +26,7 @@ from taac.learning import learner as learner_module
 from taac.learning.guard import CUDA_INTERVAL
 from taac.learning.learner import Learner
 from taac.machine.compiled import CompiledFunction
+from taac.machine.cuda_graphs import places
 from taac.ops.schedules import LinearSchedule
 from taac.specs import TensorSpec, bounded
 from taac.training import experiment
@@ -95,7 +96,15 @@ def test_every_method(method):
 
 @pytest.mark.parametrize("method", ["sac", "taac"])
 def test_a_traced_program(method):
-    updates(built(method, COMPILE), 2)
+    """It computes nothing on another device, which no CUDA graph could hold."""
+    trainer = built(method, COMPILE)
+    updates(trainer, 2)
+    environments = trainer.environment
+    frame = specs.time_step_spec(environments.observation_spec, environments.action_spec, environments.reward_dim)
+    trainer.agent.rollout_step(specs.zeros(frame, 2, device=META), trainer.agent.initial_state(2))
+    for function in (trainer.learner._loss_and_gradients, trainer.agent._rollout_step):
+        (program,) = [program for program, _ in function._programs.values()]
+        assert {device for _, device in places(program)} == {META}
 
 
 @pytest.mark.parametrize(
