@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from torch import Tensor
+
 from taac.data_structures import Nest
 from taac.errors import TaacError
 
@@ -59,7 +61,10 @@ def _leaves_like(structure: Nest, nest: Nest, leaves: list[Any]) -> list[Any]:
         if type(structure) is not type(nest) or len(structure) != len(nest):
             raise _Differ  # also for a tuple and a list of equal length, which `_map_many` then accepts as one structure
         for value, other in zip(structure, nest):
-            _leaves_like(value, other, leaves)
+            if type(value) is type(other) is Tensor:
+                leaves.append(other)
+            else:
+                _leaves_like(value, other, leaves)
     elif isinstance(nest, (dict, tuple, list)):
         raise _Differ
     else:
@@ -131,8 +136,36 @@ def flatten_with_path(nest: Nest, path: str = "") -> Iterator[tuple[str, Any]]:
 def flatten(nest: Nest) -> list[Any]:
     """All leaves, in order."""
     leaves: list[Any] = []
-    _map_one(leaves.append, nest)
+    _add_leaves(nest, leaves)
     return leaves
+
+
+def _add_leaves(nest: Nest, leaves: list[Any]) -> None:
+    if isinstance(nest, dict):
+        nest = nest.values()
+    elif not isinstance(nest, (tuple, list)):
+        leaves.append(nest)
+        return
+    for value in nest:
+        if type(value) is Tensor:  # the usual leaf, which `isinstance` takes long to tell from a container
+            leaves.append(value)
+        else:
+            _add_leaves(value, leaves)
+
+
+def packer(structure: Nest) -> Callable[[Iterator[Any]], Nest]:
+    """Returns a function that takes leaves from an iterator and returns them as a nest with the structure of `structure`.
+
+    For structures that are packed again and again: `pack_like` looks at the structure each time.
+    """
+    if isinstance(structure, dict):
+        named = {key: packer(value) for key, value in structure.items()}
+        return lambda leaves: {key: pack(leaves) for key, pack in named.items()}
+    if isinstance(structure, (tuple, list)):
+        parts = [packer(value) for value in structure]
+        make: Callable[[list[Any]], Nest] = getattr(type(structure), "_make", type(structure))
+        return lambda leaves: make([pack(leaves) for pack in parts])
+    return next
 
 
 def pack_like(structure: Nest, leaves: list[Any]) -> Nest:

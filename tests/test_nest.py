@@ -1,6 +1,8 @@
 """Nests: what is built from a random plan must be mapped, flattened and packed as the plan says."""
 
 import itertools
+import operator
+import re
 from typing import NamedTuple
 
 import pytest
@@ -120,6 +122,30 @@ def test_pack_like_undoes_flatten(plan):
     assert same(nest.pack_like(structure, nest.flatten(structure)), structure)
     leaves = [f"leaf {i}" for i in range(len(paths(plan)))]
     assert same(nest.pack_like(structure, leaves), build(plan, iter(leaves)))
+
+
+@PROPERTY
+@given(PLANS)
+def test_a_packer_packs_again_and_again(plan):
+    pack = nest.packer(build(plan, itertools.count()))
+    for start in (5, 50):
+        assert same(pack(itertools.count(start)), build(plan, itertools.count(start)))
+
+
+@PROPERTY
+@given(PLANS, PLANS)
+def test_tensors_are_leaves_like_others(plan, other):
+    tensors = [torch.zeros(()) for _ in paths(plan)]
+    structure = build(plan, iter(tensors))
+    for found in (nest.flatten(structure), nest.flatten_like(structure, structure)):
+        assert len(found) == len(tensors) and all(map(operator.is_, found, tensors))
+    try:
+        expected = nest.flatten_like(build(plan, itertools.count()), build(other, itertools.count()))
+    except TaacError as error:
+        with pytest.raises(TaacError, match=re.escape(str(error))):
+            nest.flatten_like(structure, build(other, itertools.repeat(torch.ones(()))))
+    else:
+        assert len(nest.flatten_like(structure, build(other, (torch.ones(()) for _ in expected)))) == len(expected)
 
 
 @PROPERTY

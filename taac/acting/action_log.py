@@ -41,7 +41,7 @@ class ActionLog:
         for held, like, leaf in zip(self._held, self._like, nest.flatten(action)):
             held += leaf.detach().to("cpu", like.dtype).numpy().tobytes()
         self._steps += 1
-        if last.any():
+        if np.count_nonzero(last):
             self._begun[last] = self._steps
             self._forget()
 

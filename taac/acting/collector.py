@@ -16,7 +16,7 @@ from taac.acting.metrics import EpisodeRecorder
 from taac.acting.random_numbers import TRAINING, RandomNumbers, derived_seed
 from taac.acting.rollout import Rollout
 from taac.algorithms.agent import Agent
-from taac.data_structures import LAST, AlgStep, Experience, Nest, TimeStep
+from taac.data_structures import AlgStep, Experience, Nest, TimeStep
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import EnvironmentFailed
 from taac.runs.files import Damaged
@@ -61,14 +61,13 @@ class Collector(Collecting):
     # Collecting ------------------------------------------------------------------------------------------------------
 
     def step(self) -> int:
-        last = self.rollout.time_step.step_type.cpu().numpy() == LAST
         step = self.rollout.step(self.agent.random_step if self.env_steps < self._uniform_steps else self.explore)
         self._replay.add(Experience(step.time_step, step.alg_step.info))
         ended = self._recorder.add(*step)
         self.env_steps += self._recorder.steps
         self.decisions += self._recorder.decisions
         self._add_ended(ended)
-        self._actions.append(step.alg_step.output, last)
+        self._actions.append(step.alg_step.output, self._recorder.last)
         return self._recorder.transitions
 
     def explore(self, time_step: TimeStep, state: Nest) -> AlgStep:

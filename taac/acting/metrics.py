@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from taac import nest
-from taac.data_structures import FIRST, LAST, AlgStep, Nest, TimeStep
+from taac.data_structures import FIRST, LAST, AlgStep, TimeStep
 from taac.runs.layout import EpisodeSummary
 
 _AT_ONCE = 64  # frames processed together
@@ -28,17 +28,6 @@ class Episode(NamedTuple):
     same: float  # transitions whose action exactly equals the one before; mean over dimensions
 
 
-class _Frame(NamedTuple):
-    """The arguments of `EpisodeRecorder.add`, copied to arrays."""
-
-    first: np.ndarray  # [B]
-    last: np.ndarray  # [B]
-    reward: np.ndarray  # [B] or [B, D]
-    action: np.ndarray  # [B, A]
-    decided: np.ndarray  # [B, parts]
-    lasts: np.ndarray  # [B], environment steps that the action lasts; 0 at LAST
-
-
 class EpisodeRecorder:
     """Follows the environments of a rollout and returns episodes as they end.
 
@@ -48,14 +37,18 @@ class EpisodeRecorder:
     Attributes:
         steps, transitions, decisions: environment steps, actions sent to environments, and new actions, in the last frame
             added, summed over environments.
+        last: `[B]` bool, where that frame ended an episode.
     """
 
     steps = transitions = decisions = 0
+    last: np.ndarray
 
     def __init__(self, num_envs: int):
-        self._num_envs = num_envs
+        self._num_envs, self._ones = num_envs, np.ones(num_envs, dtype=np.int64)
         self._rows: _Rows | None = None
-        self._waiting: list[_Frame] = []  # not yet processed; only the last of them can end an episode
+        # Frames that are not yet processed, leaves `[_AT_ONCE, B, ...]`. Only the last of them can end an episode.
+        self._waiting: list[np.ndarray] = []
+        self._count = 0
 
     def add(
         self,
@@ -72,42 +65,51 @@ class EpisodeRecorder:
             raw_reward: `[B]` or `[B, D]`, undiscounted reward received on arriving here; None: `time_step.reward`.
             duration: `[B]`, environment steps that the action taken here lasts; None: 1.
         """
-        reward = np.array(time_step.reward.cpu().numpy() if raw_reward is None else raw_reward)
-        decided = np.array(alg_step.decided.cpu().numpy()).reshape(self._num_envs, -1)
-        step_type = time_step.step_type.cpu().numpy()
-        last = step_type == LAST
-        lasts = np.where(last, 0, 1 if duration is None else duration.cpu().numpy())
-        self._waiting.append(_Frame(step_type == FIRST, last, reward, _vector(alg_step.output), decided, lasts))
-        self.transitions = self._num_envs - int(np.count_nonzero(last))
-        self.steps = self.transitions if duration is None else int(lasts.sum())
-        self.decisions = int(np.count_nonzero(decided.any(1) & ~last))
-        return self._work() if len(self._waiting) == _AT_ONCE or last.any() else []
+        step_type, decided = time_step.step_type.cpu().numpy(), alg_step.decided.cpu().numpy()
+        reward = time_step.reward.cpu().numpy() if raw_reward is None else raw_reward
+        lasts = self._ones if duration is None else duration.cpu().numpy()
+        self.last = step_type == LAST
+        ended = int(np.count_nonzero(self.last))
+        if ended:
+            lasts = np.where(self.last, 0, lasts)
+        acts = decided if decided.ndim == 1 else decided.reshape(self._num_envs, -1).any(1)
+        self.transitions, self.steps = self._num_envs - ended, sum(lasts.tolist())
+        self.decisions = int(np.count_nonzero(acts & ~self.last if ended else acts))
+        frame = [step_type, reward, decided, lasts, *(leaf.cpu().numpy() for leaf in nest.flatten(alg_step.output))]
+        if not self._waiting:
+            kinds = [np.uint8, np.float64, bool, np.int64, *(leaf.dtype for leaf in frame[4:])]
+            self._waiting = [np.zeros((_AT_ONCE, *leaf.shape), kind) for leaf, kind in zip(frame, kinds)]
+        for waiting, leaf in zip(self._waiting, frame):  # copied: an environment may write over its arrays
+            waiting[self._count] = leaf
+        self._count += 1
+        return self._work() if ended or self._count == _AT_ONCE else []
 
     def _work(self) -> list[tuple[int, Episode]]:
         """Processes the waiting frames; returns the episodes that end with the last of them."""
-        waiting, self._waiting = self._waiting, []
-        if not waiting:
+        if not self._count:
             return []
+        step_type, reward, decided, lasts, *action = (leaf[: self._count] for leaf in self._waiting)
+        self._count = 0
+        first, decided, vector = step_type == FIRST, decided.reshape(*step_type.shape, -1), _vectors(action)
         if self._rows is None:
-            frame = waiting[0]
-            self._rows = _Rows(self._num_envs, frame.reward.shape[1:], frame.action.shape[1], frame.decided.shape[1])
-        rows, begun = self._rows, 0
-        for end in range(1, len(waiting) + 1):  # a part for each time that episodes begin, usually one
-            if end == len(waiting) or waiting[end].first.any():
-                rows.clear(waiting[begun].first)
-                self._add(rows, waiting[begun:end])
-                begun = end
-        return [(i, rows.episode(i)) for i in np.flatnonzero(waiting[-1].last).tolist()]
+            self._rows = _Rows(self._num_envs, reward.shape[2:], vector.shape[2], decided.shape[2])
+        begins = [0, *(np.flatnonzero(first[1:].any(1)) + 1).tolist()]  # usually none but the first
+        for begin, end in zip(begins, [*begins[1:], len(first)]):
+            self._rows.clear(first[begin])
+            part = slice(begin, end)
+            self._add(self._rows, first[part], reward[part], vector[part], decided[part], lasts[part])
+        return [(i, self._rows.episode(i)) for i in np.flatnonzero(step_type[-1] == LAST).tolist()]
 
     @staticmethod
-    def _add(rows: _Rows, frames: list[_Frame]) -> None:
-        """Adds frames of which none but the first begins an episode."""
-        first, _, reward, action, decided, lasts = (np.stack(parts) for parts in zip(*frames))
+    def _add(
+        rows: _Rows, first: np.ndarray, reward: np.ndarray, action: np.ndarray, decided: np.ndarray, lasts: np.ndarray
+    ) -> None:
+        """Adds frames of which none but the first begins an episode, leaves `[S, B, ...]`."""
         reward[first] = 0
         rows.ret = _add_up(rows.ret, reward)
         most = lasts.max(1)
         if (most > 1).any():  # steps repeated inside the environment count as repeats
-            frame_of = np.repeat(np.arange(len(frames)), most)
+            frame_of = np.repeat(np.arange(len(first)), most)
             step = np.arange(len(frame_of)) - np.repeat(np.cumsum(most) - most, most)  # within its frame
             rows.act((step < lasts[frame_of].T).T, action[frame_of], (decided[frame_of].T & (step == 0)).T)
         else:
@@ -121,8 +123,7 @@ class EpisodeRecorder:
         )
 
     def load_state_dict(self, state: dict[str, torch.Tensor] | None) -> None:
-        self._rows = None
-        self._waiting.clear()
+        self._rows, self._count = None, 0
         if state is not None:
             rewards, actions, parts = (state[name].shape[1:] for name in ("ret", "last", "run"))
             self._rows = _Rows(self._num_envs, tuple(rewards), *actions, *parts)
@@ -130,11 +131,10 @@ class EpisodeRecorder:
                 value[...] = state[name].numpy()
 
 
-def _vector(action: Nest) -> np.ndarray:
-    """Returns the continuous parts of a nested action `[B, ...]` as one vector `[B, A]`; its choices, if it has none."""
-    leaves = nest.flatten(action)
-    continuous = [leaf for leaf in leaves if leaf.is_floating_point()] or leaves
-    return np.concatenate([leaf.reshape(len(leaf), -1).cpu().numpy() for leaf in continuous], axis=1)
+def _vectors(leaves: list[np.ndarray]) -> np.ndarray:
+    """Returns the continuous parts of actions, leaves `[S, B, ...]`, as vectors `[S, B, A]`; their choices, if there are none."""
+    continuous = [leaf for leaf in leaves if leaf.dtype.kind == "f"] or leaves
+    return np.concatenate([leaf.reshape(*leaf.shape[:2], -1) for leaf in continuous], axis=2)
 
 
 def _mean(x: np.ndarray) -> np.ndarray:

@@ -39,6 +39,7 @@ class Rollout:
 
     def __init__(self, environment: VectorEnvironment, agent: Agent):
         self.environment, self.agent = environment, agent
+        self._on_cpu = agent.device.type == "cpu"
         self._initial_state = agent.initial_state(environment.num_envs)
         self.state = self._initial_state
 
@@ -55,7 +56,7 @@ class Rollout:
         """
         time_step, raw_reward = self.time_step, self.environment.raw_reward
         alg_step = self.act(policy)
-        action = nest.map_structure(lambda a: a.cpu(), alg_step.output)
+        action = alg_step.output if self._on_cpu else nest.map_structure(lambda a: a.cpu(), alg_step.output)
         self.time_step = self._to_device(self.environment.step(action))
         self.state = alg_step.state
         return RolloutStep(time_step, alg_step, raw_reward, self.time_step.duration)
@@ -78,6 +79,6 @@ class Rollout:
         return self.time_step._replace(step_type=last)
 
     def _to_device(self, time_step: TimeStep) -> TimeStep:
-        if self.agent.device.type == "cpu":
+        if self._on_cpu:
             return time_step
         return nest.map_structure(lambda x: x.to(self.agent.device), time_step)

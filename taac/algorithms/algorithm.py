@@ -211,7 +211,7 @@ def _possible(spec: specs.TensorSpec) -> torch.Tensor:
 def reset_where_first(state: Nest, initial: Nest, time_step: TimeStep) -> Nest:
     """Returns the state with the initial one in rows that begin an episode. Leaves `[B, ...]`."""
     step_type = time_step.step_type
-    if step_type.device.type == "cpu" and FIRST not in step_type.numpy():  # the usual case; a GPU would have to wait
+    if step_type.is_cpu and FIRST not in step_type.numpy().tobytes():  # the usual case; a GPU would have to wait
         return state
     first = time_step.is_first()
     return nest.map_structure(lambda s, i: torch.where(first.reshape(-1, *(1,) * (s.dim() - 1)), i, s), state, initial)

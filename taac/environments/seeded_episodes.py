@@ -13,6 +13,7 @@ import numpy as np
 from taac.errors import EnvironmentFailed, TaacError
 
 REPLAY = "taac_replay"  # the key in reset's options
+OWN = "taac_"  # begins the names of infos by which taac's wrappers and `VectorEnvironment` speak to each other
 
 
 class Replay(NamedTuple):
@@ -55,7 +56,8 @@ class SeededEpisodes(gymnasium.Wrapper):
     and repeats its actions. The info then holds the results of the last action as `taac_reward`, `taac_terminated` and
     `taac_truncated`. If that action ended the episode, the next step begins another, as in `AutoresetMode.NEXT_STEP`.
 
-    An error of the environment is raised as an `EnvironmentFailed` that says where it happened.
+    An error of the environment is raised as an `EnvironmentFailed` that says where it happened. Of its infos, only what taac's
+    own wrappers report is passed on (names that begin with `OWN`): a vector environment would gather the rest at every step.
 
     Args:
         make: creates the environment.
@@ -118,7 +120,8 @@ class SeededEpisodes(gymnasium.Wrapper):
             return observation, 0.0, False, False, info
         self._step += 1
         try:
-            return self.env.step(action)
+            observation, reward, terminated, truncated, info = self.env.step(action)
+            return observation, reward, terminated, truncated, _own(info)
         except BaseException as error:
             if not is_environment_error(error):
                 raise
@@ -140,7 +143,8 @@ class SeededEpisodes(gymnasium.Wrapper):
                 for name, value in self._attributes.items():
                     self.env.set_wrapper_attr(name, value)
             self._used = True
-            return self.env.reset(seed=seed, options=options)
+            observation, info = self.env.reset(seed=seed, options=options)
+            return observation, _own(info)
         except BaseException as error:
             if not is_environment_error(error):
                 raise
@@ -153,6 +157,10 @@ class SeededEpisodes(gymnasium.Wrapper):
     def set_wrapper_attr(self, name: str, value: Any, **more: Any) -> bool:
         self._attributes[name] = value
         return self.env.set_wrapper_attr(name, value, **more)
+
+
+def _own(info: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in info.items() if str(name).startswith(OWN)}
 
 
 def _action_text(action: Any) -> str:

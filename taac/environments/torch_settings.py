@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -11,13 +9,12 @@ import torch
 from taac.errors import EnvironmentFailed
 
 
-def _settings() -> dict[str, Any]:
-    return {"default dtype": torch.get_default_dtype(), "gradient mode": torch.is_grad_enabled()}
+def _settings() -> tuple[torch.dtype, bool]:
+    return torch.get_default_dtype(), torch.is_grad_enabled()
 
 
-@contextlib.contextmanager
-def preserved(where: str | None) -> Iterator[None]:
-    """Restores torch's default dtype and gradient mode if the code within changes them.
+class preserved:
+    """A context that restores torch's default dtype and gradient mode if the code within changes them.
 
     Args:
         where: which environment and when, for the message. None restores the settings without an error.
@@ -25,17 +22,24 @@ def preserved(where: str | None) -> Iterator[None]:
     Raises:
         EnvironmentFailed: a setting was changed.
     """
-    before = _settings()
-    try:
-        yield
-    finally:
-        after = _settings()
-        if after != before:
-            torch.set_default_dtype(before["default dtype"])
-            torch.set_grad_enabled(before["gradient mode"])
-    if where is not None and after != before:
-        changed = "; ".join(f"{n} from {before[n]} to {after[n]}" for n in before if after[n] != before[n])
-        raise EnvironmentFailed(
-            f"{where}: it changed torch's {changed} for the whole process, and so for training. Make the environment restore "
-            "the setting (for example, `with torch.no_grad():`), or bind create_environment.asynchronous = True"
-        )
+
+    def __init__(self, where: str | None):
+        self._where = where
+
+    def __enter__(self) -> None:
+        self._before = _settings()
+
+    def __exit__(self, raised: Any, *_: Any) -> None:
+        before, after = self._before, _settings()
+        if after == before:
+            return
+        torch.set_default_dtype(before[0])
+        torch.set_grad_enabled(before[1])
+        if self._where is not None and raised is None:
+            names = ("default dtype", "gradient mode")
+            changed = "; ".join(f"{n} from {b} to {a}" for n, b, a in zip(names, before, after) if a != b)
+            raise EnvironmentFailed(
+                f"{self._where}: it changed torch's {changed} for the whole process, and so for training. Make the "
+                "environment restore the setting (for example, `with torch.no_grad():`), or bind "
+                "create_environment.asynchronous = True"
+            )

@@ -88,6 +88,10 @@ class VectorEnvironment:
         self.max_episode_steps = max_episode_steps
         self._broken = False  # whether a call has failed, after which the environments may no longer answer
         self.raw_reward = np.zeros(self._reward_shape)
+        # Step types, discounts and durations of a step at which no episode begins or ends.
+        self._ordinary = (
+            np.full(self.num_envs, _MID), np.ones(self.num_envs, np.float32), np.ones(self.num_envs, np.int16)
+        )  # fmt: skip
 
     @property
     def render_fps(self) -> float:
@@ -185,13 +189,14 @@ class VectorEnvironment:
                 + (f", or {self.reward_dim}, as its reward_space says" if self.reward_dim is not None else "")
             )
         self._checks.reward(reward, action, self._steps)
-        step_type = np.where(self._done, _LAST, _MID)
-        discount = (~terminated).astype(np.float32)
-        duration = np.ones(self.num_envs, dtype=np.int16)
+        step_type, discount, duration = (values.copy() for values in self._ordinary)
+        if np.count_nonzero(self._done):
+            step_type[self._done], discount[terminated] = _LAST, 0.0
         self.raw_reward = info.get("taac_raw_reward", reward)
         if "taac_duration" in info:
-            discount, duration = discount * info["taac_discount"], info["taac_duration"].astype(np.int16)
-        if first.any():
+            discount = (discount * info["taac_discount"]).astype(np.float32)
+            duration = info["taac_duration"].astype(np.int16)
+        if np.count_nonzero(first):
             step_type[first], discount[first], duration[first] = _FIRST, 1.0, 0
             reward, self.raw_reward = reward.copy(), self.raw_reward.copy()
             reward[first], self.raw_reward[first] = 0.0, 0.0
@@ -204,7 +209,7 @@ class VectorEnvironment:
         return TimeStep(
             step_type=torch.from_numpy(step_type),
             reward=torch.from_numpy(reward.astype(np.float32)),
-            discount=torch.from_numpy(discount.astype(np.float32)),
+            discount=torch.from_numpy(discount),
             observation=tensors,
             prev_action=action,
             duration=torch.from_numpy(duration),

@@ -18,7 +18,7 @@ import sys
 import sysconfig
 import types
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -69,7 +69,7 @@ class CompiledFunction:
     ):
         self._fn, self._module, self._compiler, self._optional = fn, module, compiler, optional
         self._parts = parts
-        self._programs: dict[Any, tuple[Callable[..., list[Any]], Nest]] = {}
+        self._programs: dict[Any, tuple[Callable[..., list[Any]], Callable[[Iterator[Any]], Nest]]] = {}
         self._traced: dict[Any, tuple[Any, Nest, Callable[[], object]]] = {}  # see `trace_ahead`
         self._attributes = Attributes(module)
         self.retraced = 0  # how often an attribute had changed
@@ -91,10 +91,9 @@ class CompiledFunction:
             self.failed = True
             warnings.warn(f"not compiled, which is slower: {error}", stacklevel=2)
             return self._fn(*args)
-        program, structure = self._programs[key]
+        program, pack = self._programs[key]
         with torch.no_grad():
-            results = iter(program(*leaves))
-        return nest.map_structure(lambda _: next(results), structure)
+            return pack(iter(program(*leaves)))
 
     def _forget(self, changed: str) -> None:
         """Drops the programs, because an attribute that they may have read has changed."""
@@ -120,7 +119,7 @@ class CompiledFunction:
                 results = program(*leaves)
         except Exception as error:
             raise TaacError(f"{_name(self._fn)} could not be compiled: {first_line(error)}. {ADVICE}") from error
-        self._programs[key] = program, structure
+        self._programs[key] = program, nest.packer(structure)
         return nest.pack_like(structure, results)
 
     def _compile(self, graph: torch.fx.GraphModule, leaves: list[torch.Tensor]) -> Callable[..., list[Any]]:
@@ -228,6 +227,8 @@ class Attributes:
         seen: set[int] = set()
         for part in module.modules():
             self._add(part, seen)
+        self._owners, self._names = [attributes for attributes, *_ in self._held], [key for _, key, *_ in self._held]
+        self._values = [value for _, _, value, _ in self._held]
 
     def _add(self, owner: Any, seen: set[int]) -> None:
         if id(owner) in seen:
@@ -244,6 +245,8 @@ class Attributes:
 
     def changed(self) -> str | None:
         """Returns the name of an attribute that has another value; None if all have the same."""
+        if [*map(dict.get, self._owners, self._names)] == self._values:  # asked at every call, so compared without a loop
+            return None
         for attributes, key, before, name in self._held:
             now = attributes.get(key)
             if now is not before and now != before and (before is not None or isinstance(now, _SCALARS)):

@@ -49,6 +49,7 @@ class ReplayBuffer:
         self._leaves: list[torch.Tensor] = nest.flatten(self._storage)
         # The same memory as numpy arrays, which write a frame in a quarter of the time; empty on a GPU.
         self._rows = [leaf.numpy() for leaf in self._leaves] if self.device.type == "cpu" else []
+        self._shapes = [leaf.shape[1:] for leaf in self._leaves]
         self._strata: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None  # for the last batch size
         self._next = 0  # where the next frame is written
         self._size = 0
@@ -81,15 +82,16 @@ class ReplayBuffer:
 
     def add(self, experience: Experience) -> None:
         """Writes one frame of every environment, leaves `[B, ...]`, over the oldest."""
-        for number, (storage, leaf) in enumerate(zip(self._leaves, nest.flatten_like(self._storage, experience))):
-            if leaf.shape != storage.shape[1:]:
-                raise TaacError(
-                    f"a frame of shape {list(leaf.shape)} does not fit the buffer's {list(storage.shape[1:])}"
-                )
-            if self._rows:
-                self._rows[number][self._next] = leaf.cpu().numpy()
-            else:
-                storage[self._next] = leaf
+        place, leaves = self._next, nest.flatten_like(self._storage, experience)
+        for shape, leaf in zip(self._shapes, leaves):
+            if leaf.shape != shape:
+                raise TaacError(f"a frame of shape {list(leaf.shape)} does not fit the buffer's {list(shape)}")
+        if self._rows:
+            for rows, leaf in zip(self._rows, leaves):
+                rows[place] = leaf.numpy() if leaf.is_cpu else leaf.cpu().numpy()
+        else:
+            for storage, leaf in zip(self._leaves, leaves):
+                storage[place] = leaf
         self._next = (self._next + 1) % self.length
         self._size = min(self._size + 1, self.length)
         self._added += 1

@@ -200,6 +200,7 @@ def test_steps_and_decisions_of_a_frame():
     )
     step = AlgStep(torch.zeros(3, 2), (), (), torch.tensor([[False, False], [True, False], [True, True]]))
     recorder.add(frame, step)
+    assert recorder.last.tolist() == [False, False, True]
     assert (recorder.steps, recorder.decisions) == (2, 1)  # nothing is done at LAST; one dimension is enough
     recorder.add(frame, step, duration=torch.tensor([3, 2, 0], dtype=torch.int16))
     assert (recorder.steps, recorder.decisions) == (5, 1)

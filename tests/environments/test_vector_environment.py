@@ -224,6 +224,25 @@ def test_what_an_environment_says_in_its_info_is_its_own():
     assert rows == [([1, 1], [1, 1], [1, 1]), ([1, 1], [0, 2], [0, 1]), ([1, 1], [11, 3], [1, 1])]
 
 
+def test_infos_that_nobody_reads_are_not_gathered():
+    """Which also lets an environment report now a number and now a text under one name."""
+    calls = []
+
+    class Chatty(Offset):
+        def step(self, action):
+            observation, reward, terminated, truncated, _ = self.env.step(action)
+            calls.append(action)
+            info = {"said": "text" if len(calls) == 3 else 1, 7: object(), "taac_duration": 2, "taac_discount": 0.5}
+            return observation, reward, terminated, truncated, info
+
+    environment = counter(("4n",), ("9n",), wrappers=(Chatty,))
+    environment.reset(0)
+    for step in range(3):
+        assert environment.step(action_at(step, 2)).duration.tolist() == [2, 2]
+    gathered = environment._env.step(np.zeros((2, 2), np.float32))[-1]
+    assert {*gathered} == {"taac_duration", "_taac_duration", "taac_discount", "_taac_discount"}
+
+
 def test_scalar_rewards_have_no_dimension():
     assert counter(("1t",)).reward_dim is None
 
