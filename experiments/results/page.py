@@ -1,4 +1,4 @@
-"""Writes docs/results.md, its figures and its rows on the pages of methods, from the raw files in this folder.
+"""Writes docs/results.md, its figures, and what README.md and the pages of methods show of it, from the raw files in this folder.
 
 Called by `python -m experiments.results.page`.
 
@@ -55,6 +55,11 @@ of returns have simultaneous 95% intervals over all claims of a campaign; fewer 
 """
 
 
+IN_README = "simple_control"  # the campaign that README.md shows
+README_CLAIMS = ("TAAC learns faster than SAC (mean return over all evaluations)", "TAAC ends with a higher return than SAC")
+BEGIN, END = "<!-- results: made by `make results` -->", "<!-- end of results -->"
+
+
 def campaigns() -> list[tuple[Path, dict[str, Any]]]:
     """The folders of campaigns with their descriptions, in the order of their numbers."""
     found = [(path.parent, json.loads(path.read_text(encoding="utf-8"))) for path in HERE.glob("*/campaign.json")]
@@ -72,12 +77,34 @@ def page() -> str:
 
 def of_claims() -> list[str]:
     """The lines on the claims of TAAC's paper."""
+    return [CLAIMS, *table(["claim", "task", "here", "published", "verdict"], [list(row) for row in claim_rows()])]
+
+
+def claim_rows() -> list[claims.Row]:
+    """Every claim on every task, with its verdict."""
     listed = {folder.name: (grouped(run_records.find(folder)), about["planned"]) for folder, about in campaigns()}
     paper = json.loads((HERE / "published.json").read_text(encoding="utf-8"))["taac_paper"]
-    found = claims.rows(
+    return claims.rows(
         {name: groups for name, (groups, _) in listed.items()}, {name: plan["tasks"] for name, (_, plan) in listed.items()}, paper
     )
-    return [CLAIMS, *table(["claim", "task", "here", "published", "verdict"], [list(row) for row in found])]
+
+
+def of_readme(text: str) -> str:
+    """README.md with today's table of TAAC and SAC between the lines that mark it."""
+    groups = grouped(run_records.find(HERE / IN_README))
+    verdicts = {(row.claim, row.task): row.verdict for row in claim_rows()}
+    rows = []
+    for task in json.loads((HERE / IN_README / "campaign.json").read_text(encoding="utf-8"))["planned"]["tasks"]:
+        runs = {method: [r for r in groups.get((task, method), []) if not r.problems] for method in ("sac", "taac")}
+        cells = [
+            f"{with_interval(np.array([r.returns[-LAST:].mean() for r in found]))} ({len(found)})" if found else "not run yet"
+            for found in runs.values()
+        ]
+        rows.append([task, *cells, *(verdicts[claim, task] for claim in README_CLAIMS)])
+    head = ["task", "SAC, final return (seeds)", "TAAC", "TAAC learns faster", "TAAC ends higher"]
+    before, _, rest = text.partition(BEGIN)
+    after = rest.partition(END)[2]
+    return "\n".join([before + BEGIN, "", *table(head, rows)]) + "\n" + END + after
 
 
 def section(folder: Path, about: dict[str, Any], entries: list[published.Entry]) -> list[str]:
@@ -286,6 +313,8 @@ def main() -> None:
     for folder, _ in campaigns():
         draw(folder, DOCS / "images" / f"results_{folder.name}.png")
     of_methods.write()
+    readme = DOCS.parent / "README.md"
+    readme.write_text(of_readme(readme.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -39,6 +39,13 @@ def test_the_page_in_the_repository_is_what_its_raw_files_give():
         assert (page.DOCS / "images" / f"results_{folder.name}.png").exists()
 
 
+def test_the_table_of_the_readme_is_what_the_raw_files_give():
+    text = (page.DOCS.parent / "README.md").read_text(encoding="utf-8")
+    assert page.of_readme(text) == text
+    emptied = text[: text.index(page.BEGIN)] + page.BEGIN + page.END + text[text.index(page.END) + len(page.END) :]
+    assert emptied != text and page.of_readme(emptied) == text
+
+
 def test_committed_runs_are_finished_and_reach_their_budget():
     for folder, about in page.campaigns():
         for record in run_records.find(folder):
