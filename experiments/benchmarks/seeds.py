@@ -3,20 +3,23 @@
     python -m experiments.benchmarks.seeds
 
 An update is sampling, loss and gradients, guard, optimizer, temperature and targets, on HalfCheetah-v5's observations and
-actions with the batch size of its settings. Rates are sums over the seeds. "in the program" is the share of the stacked time
-that the joint computation of loss and gradients takes; the rest is taken by each seed for itself.
+actions with the batch size of its settings. Rates are sums over the seeds. Shares are of the stacked time: the program is the
+joint computation of loss and gradients, and the rest is taken by each seed for itself.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
 FRAMES = 600  # in each buffer
+SHARES = ("program", "sampling", "optimizer and targets", "generators exchanged")
 
 
 def seeds(
@@ -34,7 +37,7 @@ def seeds(
     machine only slows down; for the same reason, seconds on a CPU are those that the process had of it.
 
     Returns:
-        Rows of `seeds`, `width`, `in_turn` and `stacked` (updates/s of all seeds together), their `ratio`, and `in_program`.
+        Rows of `seeds`, `width`, `in_turn` and `stacked` (updates/s of all seeds together), their `ratio`, and `shares` by name.
     """
     return [_measure(count, width, method, seconds, rounds, device, compiled) for width in widths for count in counts]
 
@@ -46,7 +49,7 @@ def _measure(
     clock = time.process_time if device == "cpu" else time.perf_counter
     trainers = [_build(seed, width, method, device, compiled) for seed in range(count)]
     stacked = _Stacked(trainers)
-    share = 0.0
+    shares: dict[str, float] = {}
     try:
         for _ in range(rounds + 1):  # the first compiles
             for kind, run in (("in_turn", functools.partial(_in_turn, trainers)), ("stacked", stacked.run)):
@@ -55,12 +58,12 @@ def _measure(
                 _settle(device)
                 rate = updates / (clock() - begin)
                 if kind == "stacked" and rate > best[kind]:
-                    share = stacked.share
+                    shares = stacked.shares
                 best[kind] = max(best[kind], rate)
     finally:
         for trainer in trainers:
             trainer.close()
-    return {"seeds": count, "width": width, **best, "ratio": best["stacked"] / best["in_turn"], "in_program": share}
+    return {"seeds": count, "width": width, **best, "ratio": best["stacked"] / best["in_turn"], "shares": shares}
 
 
 def _build(seed: int, width: int, method: str, device: str, compiled: bool) -> Any:
@@ -106,7 +109,8 @@ class _Stacked:
 
         self._trainers = trainers
         self._turns: list[Any] = []
-        self.share = 0.0
+        self.shares: dict[str, float] = {}
+        self._seconds: Counter[str] = Counter()
         self._told: set[str] = set()
         self._updates = JointUpdates(
             [trainer.learner for trainer in trainers], lambda n, share: self._turns[n].pause(share),
@@ -121,25 +125,44 @@ class _Stacked:
             while time.perf_counter() < until:
                 _update(trainer)
 
-        before, begin, inside = sum(t.learner.num_updates for t in self._trainers), time.perf_counter(), 0.0
-
-        def compute(shares: Any) -> Any:
-            nonlocal inside
-            start = time.perf_counter()
-            found = self._updates.compute(shares)
-            inside += time.perf_counter() - start
-            return found
-
+        before, begin = sum(t.learner.num_updates for t in self._trainers), time.perf_counter()
+        self._seconds.clear()
+        compute = self._timed("program", self._updates.compute)
         self._turns = [Turn(functools.partial(work, t), t.agent.device) for t in self._trainers]
-        with mock.patch.multiple(joint, MOST_COMPILED=float("inf"), MOST_UNCOMPILED=float("inf")):
+        with mock.patch.multiple(joint, MOST_COMPILED=float("inf"), MOST_UNCOMPILED=float("inf")), self._parts_timed():
             take_turns(self._turns, compute, lambda: False)
         for turn in self._turns:
             if turn.error is not None:
                 raise turn.error
         if in_turn := [text for text in self._told if text.startswith("in turn")]:
             raise RuntimeError(f"not stacked: {in_turn[0]}")
-        self.share = inside / (time.perf_counter() - begin)
+        self.shares = {name: self._seconds[name] / (time.perf_counter() - begin) for name in SHARES}
         return sum(t.learner.num_updates for t in self._trainers) - before
+
+    def _timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any) -> Any:
+            start = time.perf_counter()
+            found = function(*args)
+            self._seconds[name] += time.perf_counter() - start
+            return found
+
+        return timed
+
+    @contextlib.contextmanager
+    def _parts_timed(self) -> Iterator[None]:
+        """Counts the seconds of what each seed does for itself."""
+        from taac.learning import learner
+        from taac.training.turns import Owner
+
+        algorithm, replay = type(self._trainers[0].agent.algorithm), type(self._trainers[0].replay_buffer)
+        parts = [
+            (learner, "take_step", "optimizer and targets"), (algorithm, "after_update", "optimizer and targets"),
+            (replay, "sample_batch", "sampling"), (Owner, "give", "generators exchanged"),
+        ]  # fmt: skip
+        with contextlib.ExitStack() as patched:
+            for owner, method, name in parts:
+                patched.enter_context(mock.patch.object(owner, method, self._timed(name, getattr(owner, method))))
+            yield
 
 
 def _settle(device: str) -> None:
@@ -166,12 +189,13 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     options = parser().parse_args()
     rows = seeds(**vars(options))
-    print("| hidden layers | seeds | in turn, updates/s | stacked, updates/s | ratio | in the program |")
-    print("|---|---|---|---|---|---|")
+    print(f"| hidden layers | seeds | in turn, updates/s | stacked, updates/s | ratio | {' | '.join(SHARES)} |")
+    print("|---" * (5 + len(SHARES)) + "|")
     for row in rows:
+        shares = [f"{row['shares'][name]:.0%}" for name in SHARES]
         print(
             f"| {row['width']}-{row['width']} | {row['seeds']} | {row['in_turn']:.1f} | {row['stacked']:.1f} | "
-            f"{row['ratio']:.2f} | {row['in_program']:.0%} |"
+            f"{row['ratio']:.2f} | {' | '.join(shares)} |"
         )
 
 

@@ -28,14 +28,14 @@ class RandomNumbers:
     """
 
     def __init__(self, device: torch.device):
-        self._cuda = device.type == "cuda"
+        self._gpu = device if device.type == "cuda" else None
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the states of the generators."""
         return {
             "numpy": _numpy_state(),
             "cpu": torch.get_rng_state(),
-            "cuda": torch.cuda.get_rng_state() if self._cuda else None,
+            "cuda": None if self._gpu is None else torch.cuda.get_rng_state(self._gpu),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -46,8 +46,8 @@ class RandomNumbers:
         """
         _set_numpy_state(state["numpy"])
         torch.set_rng_state(state["cpu"])
-        if state["cuda"] is not None and self._cuda:
-            torch.cuda.set_rng_state(state["cuda"])
+        if state["cuda"] is not None and self._gpu is not None:
+            torch.cuda.set_rng_state(state["cuda"], self._gpu)
 
 
 @contextlib.contextmanager

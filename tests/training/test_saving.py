@@ -133,6 +133,19 @@ def test_random_numbers_go_on_and_other_states_are_refused():
         part.load_state_dict({**state, "numpy": {**state["numpy"], "pos": 625}})
 
 
+def test_random_numbers_of_a_gpu_are_those_of_the_agents_own(monkeypatch):
+    states = {torch.device("cuda:0"): torch.tensor([1]), torch.device("cuda:1"): torch.tensor([2])}
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device="cuda:0": states[torch.device(device)])
+    monkeypatch.setattr(
+        torch.cuda, "set_rng_state", lambda state, device="cuda:0": states.update({torch.device(device): state})
+    )
+    part = RandomNumbers(torch.device("cuda:1"))
+    saved = part.state_dict()
+    states[torch.device("cuda:1")] = torch.tensor([7])
+    part.load_state_dict(saved)
+    assert [state.item() for state in states.values()] == [1, 2]
+
+
 @pytest.mark.parametrize("method", ["taac_q", "sac_ez"])
 def test_a_collector_that_is_restored_alone_goes_on_alike(method):
     """Into an environment, an agent, and an explorer that have done nothing yet."""
