@@ -7,6 +7,8 @@ on tensors of two devices. What moves between devices is watched besides.
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -164,6 +166,48 @@ def test_the_guard_looks_once_in_an_interval():
     guard.flush = lambda: (looked.append(len(guard._waiting)), guard._waiting.clear())
     updates(trainer, 11, interval=4)
     assert looked == [4, 4]
+
+
+class Launches(TorchDispatchMode):
+    """Counts operations that compute something, by who called them."""
+
+    def __init__(self):
+        super().__init__()
+        self.count, self.caller = Counter(), "the rest"
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        views = func.is_view or "view" in str(func) or "empty" in str(func)
+        self.count[self.caller] += not views
+        return result
+
+    def watch(self, owner, method, name):
+        function = getattr(owner, method)
+
+        def called(*args):
+            before, self.caller = self.caller, name
+            try:
+                return function(*args)
+            finally:
+                self.caller = before
+
+        return mock.patch.object(owner, method, called)
+
+
+def test_little_is_launched_outside_the_program():
+    """What no CUDA graph holds, each seed of `--num_seeds` launches for itself; see docs/scaling.md."""
+    trainer, launches = built("sac", "Learner.diagnostics = 'off'"), Launches()
+    learner, algorithm = trainer.learner, trainer.agent.algorithm
+    with (
+        launches.watch(learner, "_loss_and_gradients", "program"),
+        launches.watch(learner_module, "take_step", "optimizer and targets"),
+        launches.watch(algorithm, "after_update", "optimizer and targets"),
+    ):
+        updates(trainer)
+        with launches:
+            learner.learn_from(trainer.replay_buffer, 8, trainer.segment_length)
+    assert launches.count["program"] > 150 and launches.count["optimizer and targets"] == 2 * 3 + 1  # for each group, two
+    assert launches.count["the rest"] < 70
 
 
 READS = [
