@@ -21,6 +21,7 @@ from tests.learning.test_compiled_update import (  # noqa: F401, a fixture
 from tests.machine.gpu_stand_in import CUDAGraph, stand_in  # noqa: F401, a fixture
 from tests.machine.test_compiled import Model, assert_same, batch
 from tests.machine.test_stacked import models
+from tests.training.runs import assert_same_parameters, run
 
 pytestmark = pytest.mark.usefixtures("stand_in")
 
@@ -204,3 +205,16 @@ def test_updates_and_acting(method, params, traced_only):  # noqa: F811
     found = updated(method, COMPILE, *params)
     assert CUDAGraph.made == 2 + (SIZES[0] in params) and CUDAGraph.replays > 6
     assert_close(found, updated(method, *params), rtol=1e-4, atol=1e-5)
+
+
+def test_a_killed_run_ends_as_the_run_that_was_never_killed(tmp_path, traced_only):  # noqa: F811
+    """It captures anew in the middle, which moves nothing."""
+    params = (
+        COMPILE, "Trainer.checkpoint_interval = 20", "hidden_layers = (8,)", "initial_collect_steps = 40",
+        "num_env_steps = 70", "evaluation_interval = 1000", "Trainer.evaluation_episodes = 1",
+    )  # fmt: skip
+    whole = run(tmp_path / "whole", *params)
+    run(tmp_path / "killed", *params, until=65)
+    made = CUDAGraph.made
+    assert_same_parameters(whole, run(tmp_path / "killed", *params))
+    assert CUDAGraph.made == made + 2
