@@ -29,17 +29,18 @@ class ActionLog:
     def __init__(self, environment: VectorEnvironment):
         self._blank = specs.zeros(environment.action_spec, environment.num_envs)
         self._like: list[torch.Tensor] = nest.flatten(self._blank)
+        self._dtypes = [like.numpy().dtype for like in self._like]
         self._held = [bytearray() for _ in self._like]  # a tensor per step would take ten times the memory
         self._begun = np.zeros(environment.num_envs, dtype=np.int64)  # index of each episode's first step
         self._steps = 0  # steps stored
 
     def append(self, action: Nest, last: np.ndarray) -> None:
-        """Stores the actions of one step, leaves `[B, ...]`.
+        """Stores the actions of one step, leaves `[B, ...]`, tensors on the CPU or arrays.
 
         Where `last` `[B]` is true, the environment ignored the action and a new episode began.
         """
-        for held, like, leaf in zip(self._held, self._like, nest.flatten(action)):
-            held += leaf.detach().to("cpu", like.dtype).numpy().tobytes()
+        for held, dtype, leaf in zip(self._held, self._dtypes, nest.flatten(action)):
+            held += np.asarray(leaf, dtype).tobytes()
         self._steps += 1
         if np.count_nonzero(last):
             self._begun[last] = self._steps

@@ -67,7 +67,7 @@ class Collector(Collecting):
         self.env_steps += self._recorder.steps
         self.decisions += self._recorder.decisions
         self._add_ended(ended)
-        self._actions.append(step.alg_step.output, self._recorder.last)
+        self._actions.append(self._recorder.action, self._recorder.last)
         return self._recorder.transitions
 
     def explore(self, time_step: TimeStep, state: Nest) -> AlgStep:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from taac import nest
 from taac.data_structures import FIRST, LAST, AlgStep, TimeStep
 from taac.runs.layout import EpisodeSummary
 
-_AT_ONCE = 64  # frames processed together
+_AT_ONCE = 128  # frames processed together
 
 
 class Episode(NamedTuple):
@@ -38,10 +38,12 @@ class EpisodeRecorder:
         steps, transitions, decisions: environment steps, actions sent to environments, and new actions, in the last frame
             added, summed over environments.
         last: `[B]` bool, where that frame ended an episode.
+        action: the actions taken there, leaves `[B, ...]`.
     """
 
     steps = transitions = decisions = 0
     last: np.ndarray
+    action: list[np.ndarray]
 
     def __init__(self, num_envs: int):
         self._num_envs, self._ones = num_envs, np.ones(num_envs, dtype=np.int64)
@@ -75,9 +77,10 @@ class EpisodeRecorder:
         acts = decided if decided.ndim == 1 else decided.reshape(self._num_envs, -1).any(1)
         self.transitions, self.steps = self._num_envs - ended, sum(lasts.tolist())
         self.decisions = int(np.count_nonzero(acts & ~self.last if ended else acts))
-        frame = [step_type, reward, decided, lasts, *(leaf.cpu().numpy() for leaf in nest.flatten(alg_step.output))]
+        self.action = [leaf.cpu().numpy() for leaf in nest.flatten(alg_step.output)]
+        frame = [step_type, reward, decided, lasts, *self.action]
         if not self._waiting:
-            kinds = [np.uint8, np.float64, bool, np.int64, *(leaf.dtype for leaf in frame[4:])]
+            kinds: list[Any] = [np.uint8, np.float64, bool, np.int64, *(leaf.dtype for leaf in self.action)]
             self._waiting = [np.zeros((_AT_ONCE, *leaf.shape), kind) for leaf, kind in zip(frame, kinds)]
         for waiting, leaf in zip(self._waiting, frame):  # copied: an environment may write over its arrays
             waiting[self._count] = leaf

@@ -28,6 +28,7 @@ class StepChecks:
             for path, spec in nest.flatten_with_path(observation_spec)
             if spec.is_categorical
         }
+        self._paths = [path for path, _ in nest.flatten_with_path(observation_spec)]
         self._masked = isinstance(observation_spec, dict) and specs.ACTION_MASK in observation_spec
 
     def reward(self, reward: np.ndarray, action: Nest, step: int) -> None:
@@ -57,7 +58,7 @@ class StepChecks:
         """
         if self._masked:
             self._check_mask(observation, terminated, step)
-        for path, leaf in nest.flatten_with_path(observation):
+        for path, leaf in zip(self._paths, nest.flatten(observation)):
             spec = self._categorical.get(path)
             if spec is not None and not bool(((leaf >= spec[0]) & (leaf <= spec[1])).all()):
                 raise TaacError(

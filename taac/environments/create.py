@@ -10,11 +10,12 @@ from typing import Any
 
 import gin
 import gymnasium
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode
 
 from taac.configuration import reading
 from taac.environments import offscreen, single, torch_settings
 from taac.environments.foreign import refuse_foreign_environment
+from taac.environments.in_process import InProcess
 from taac.environments.vector_environment import VectorEnvironment
 from taac.environments.workers import Workers
 from taac.errors import EnvironmentFailed, TaacError
@@ -131,7 +132,7 @@ def create_environment(
     if elsewhere or not asynchronous:
         makers = copies(single.make_seeded, tuple(wrappers))[: 1 if elsewhere else None]
         with _errors_name(env_name), torch_settings.preserved("failed when it was created"):
-            env = SyncVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
+            env = InProcess(makers, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
         found = VectorEnvironment(
             env, env_name, single.reward_dim(env.envs[0]), recorded, durations, None, 0, longest, repeat_gamma
         )

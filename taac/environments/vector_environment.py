@@ -134,7 +134,7 @@ class VectorEnvironment:
         if counts.any() or episodes.any():
             env_actions = [list(iterate(self._env.action_space, self._to_env_action(sequence))) for sequence in actions]
             options = {REPLAY: [Replay(int(n), sequence) for n, sequence in zip(episodes, env_actions)]}
-        observation, info = self._call("reset", lambda: self._env.reset(seed=seed, options=options))
+        observation, info = self._call("reset", lambda: self._read(*self._env.reset(seed=seed, options=options)))
         first = counts == 0
         last = [
             nest.index(self._zero_action, i) if first[i] else nest.index(sequence, -1)
@@ -161,7 +161,9 @@ class VectorEnvironment:
                 time or changed torch's default dtype or gradient mode, or its process died.
         """
         observation, reward, terminated, truncated, info = self._call(
-            f"step {self._steps + 1} after reset", lambda: self._env.step(self._to_env_action(action)), action
+            f"step {self._steps + 1} after reset",
+            lambda: self._read(*self._env.step(self._to_env_action(action))),
+            action,
         )
         first = self._done
         self._steps += 1
@@ -170,7 +172,7 @@ class VectorEnvironment:
 
     def _time_step(
         self,
-        observation: Any,
+        observation: Nest,
         reward: np.ndarray,
         terminated: np.ndarray,
         truncated: np.ndarray,
@@ -178,7 +180,7 @@ class VectorEnvironment:
         action: Nest,
         first: np.ndarray,
     ) -> TimeStep:
-        """Builds the time step from what the vector environment returned. `first` `[B]` marks episodes that begin."""
+        """Builds the time step from what `_read` returned. `first` `[B]` marks episodes that begin."""
         self._done = terminated | truncated
         if self.reward_dim is not None:  # the key is absent when every environment has just begun an episode
             reward = info.get("taac_vector_reward", np.zeros(self._reward_shape))
@@ -204,13 +206,12 @@ class VectorEnvironment:
             action = nest.map_structure(
                 lambda a, z: torch.where(not_first.reshape(-1, *(1,) * (a.dim() - 1)), a, z), action, self._zero_action
             )
-        tensors = self._tensors(observation)
-        self._checks.observation(tensors, action, terminated, self._steps)
+        self._checks.observation(observation, action, terminated, self._steps)
         return TimeStep(
             step_type=torch.from_numpy(step_type),
             reward=torch.from_numpy(reward.astype(np.float32)),
             discount=torch.from_numpy(discount),
-            observation=tensors,
+            observation=observation,
             prev_action=action,
             duration=torch.from_numpy(duration),
         )
@@ -267,8 +268,9 @@ class VectorEnvironment:
                     message += f"; its last action, in [-1, 1], was {last}"
             raise EnvironmentFailed(message) from error
 
-    def _tensors(self, observation: Any) -> Nest:
-        return self._call("reading an observation", lambda: spaces.to_tensors(self.observation_spec, observation))
+    def _read(self, observation: Any, *others: Any) -> tuple[Any, ...]:
+        """Returns what the vector environment returned, with the observation as tensors."""
+        return spaces.to_tensors(self.observation_spec, observation), *others
 
     def film(self, every: int) -> None:
         """Records a frame at every `every`-th step of the first environment from now on; 0 stops. Needs `recorded`."""

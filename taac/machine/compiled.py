@@ -83,7 +83,7 @@ class CompiledFunction:
                 self._forget(changed)
             leaves = nest.flatten(args)
             key = _key(leaves)
-            if key not in self._programs:
+            if (known := self._programs.get(key)) is None:
                 return self._first_call(key, args, leaves)
         except TaacError as error:
             if not self._optional:
@@ -91,7 +91,7 @@ class CompiledFunction:
             self.failed = True
             warnings.warn(f"not compiled, which is slower: {error}", stacklevel=2)
             return self._fn(*args)
-        program, pack = self._programs[key]
+        program, pack = known
         with torch.no_grad():
             return pack(iter(program(*leaves)))
 
@@ -345,7 +345,7 @@ _UNFUSED = {_aten.addmm.default: _addmm, _aten.baddbmm.default: _baddbmm}
 
 
 def _key(leaves: list[torch.Tensor]) -> Any:
-    return tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+    return tuple([(leaf.shape, leaf.dtype) for leaf in leaves])
 
 
 def decompositions(parts: int | None) -> dict[Any, Callable[..., Any]]:
