@@ -30,6 +30,8 @@ class BuildWithConfigs(build_py):
 # would overwrite those of pygame-ce, which Gymnasium and highway-env need. The Makefile installs it without dependencies.
 MANIPULATION = ["gymnasium-robotics>=1.4.2"]
 DRIVING = ["highway-env>=1.12.1"]
+# `create_environment.engine = "envpool"`; 740 MB, so not among "all". It needs Python 3.11.
+ENVPOOL = ["envpool>=1.2.5; python_version >= '3.11'"]
 RAY = ["ray>=2.49"]  # `taac compare --launcher ray`
 # Demonstrations from Minari datasets.
 MINARI = ["minari[hdf5]>=0.5.3"]
@@ -88,6 +90,7 @@ setup(
     extras_require={
         "manipulation": MANIPULATION,
         "driving": DRIVING,
+        "envpool": ENVPOOL,
         "ray": RAY,
         "minari": MINARI,
         "onnx": ONNX,

@@ -35,7 +35,7 @@ NOT_RUN = {
 
 # What a command needs and not every environment has: a word in it -> the package. It is then left out, and the test says so.
 OPTIONAL = {".onnx": "onnxruntime", "@WandbLogger": "wandb", "@MlflowLogger": "mlflow", "taac sweep": "optuna",
-            "best.gin": "optuna"}  # fmt: skip
+            "best.gin": "optuna", "engine=envpool": "envpool"}  # fmt: skip
 OFFLINE = {"WANDB_MODE": "offline"}
 
 # Words that stand for something of the reader's -> what the test puts there.

@@ -84,11 +84,13 @@ class Comparison:
                 )
         _check_known("task", self.task_params, {*bound.tasks, *self.tasks})
         _check_known("method", self.method_params, {*bound.methods, *self.methods})
-        for env_name in filter(None, map(environment_of, self.tasks)):
-            single.find_spec(env_name)
         for method in self.methods:
             for task in self.tasks:
-                self.asked(task, method, self.seeds[0], every).load().check_macros()
+                loaded = self.asked(task, method, self.seeds[0], every).load()
+                env_name = environment_of(task)
+                if env_name and loaded.bound("create_environment.engine", "gymnasium") == "gymnasium":
+                    single.find_spec(env_name)
+                loaded.check_macros()
 
     def plan(self, root_dir: str | Path, every: Asked = NOTHING, extend: bool = False) -> list[Run]:
         """Returns the runs ordered by seed, so that the finished runs can be compared at any time.

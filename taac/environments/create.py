@@ -6,14 +6,14 @@ import contextlib
 import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import gin
 import gymnasium
 from gymnasium.vector import AutoresetMode
 
 from taac.configuration import reading
-from taac.environments import offscreen, single, torch_settings
+from taac.environments import offscreen, pool, single, torch_settings
 from taac.environments.foreign import refuse_foreign_environment
 from taac.environments.in_process import InProcess
 from taac.environments.vector_environment import VectorEnvironment
@@ -58,6 +58,7 @@ def create_environment(
     step_timeout: float | None = None,
     max_restarts: int = 3,
     remake: bool | None = None,
+    engine: Literal["gymnasium", "envpool"] = "gymnasium",
     recorded: bool = False,
     ranks: Ranks = ALONE,
     elsewhere: bool = False,
@@ -90,6 +91,9 @@ def create_environment(
             After the last restart, the next failure stops the run with a checkpoint.
         remake: whether to recreate environments for every episode. Simulators that keep state across episodes need it,
             or a resumed run would differ. None does so for those known to need it, Box2D's. `taac check --env_name` tests it.
+        engine: what steps the environments. "envpool" steps them in a pool of C++ threads; see `pool.Pool`. `env_name` is then
+            envpool's name of the task, and `env_kwargs` are arguments of `envpool.make`, such as `num_threads`. It has neither
+            wrappers, repeated actions, asynchronous environments nor rendering.
         ranks: the processes among which the environments are divided.
         recorded: whether steps can be read with `VectorEnvironment.pop_steps`, and filmed.
         elsewhere: describes environments that other processes create: all attributes are those of `num_envs` environments, but
@@ -108,24 +112,31 @@ def create_environment(
         action_repeat, action_repeat_gamma, action_repeat_plain_sum, action_repeat_chosen
     )
     kwargs = dict(env_kwargs or {})
-    if render_mode is not None:
-        kwargs["render_mode"] = render_mode
     repeated = repeat if action_repeat > 1 or action_repeat_chosen else None
-    spec, limit = single.find_spec(env_name), max_episode_steps
-    remakes = single.keeps_state(spec) if remake is None else remake
-    if render_mode is not None:
-        offscreen.prepare(spec)
     if step_timeout is not None and not step_timeout > 0:
         raise TaacError(f"create_environment.step_timeout must be above 0 seconds, or None, got {step_timeout}")
     if max_restarts < 0:
         raise TaacError(f"create_environment.max_restarts must be 0 or more, got {max_restarts}")
+    if max_episode_steps is not None and max_episode_steps < 1:
+        raise TaacError(f"create_environment.max_episode_steps must be 1 or more, or None, got {max_episode_steps}")
+    if engine == "envpool":
+        refused = {
+            "asynchronous": asynchronous, "wrappers": tuple(wrappers), "action_repeat": repeated, "remake": remake,
+            "step_timeout": step_timeout, "recorded steps (such as evaluation_video)": recorded, "render_mode": render_mode,
+        }  # fmt: skip
+        envs = pool.create(env_name, num_envs, max_episode_steps, kwargs, refused)
+        return VectorEnvironment(envs, env_name, max_episode_steps=envs.max_episode_steps)
+    if render_mode is not None:
+        kwargs["render_mode"] = render_mode
+    spec, limit = single.find_spec(env_name), max_episode_steps
+    remakes = single.keeps_state(spec) if remake is None else remake
+    if render_mode is not None:
+        offscreen.prepare(spec)
 
     def copies(make: Callable[..., gymnasium.Env], wrapped_in: tuple[Any, ...]) -> list[Callable[[], gymnasium.Env]]:
         args = (remakes, spec, kwargs, wrapped_in, limit, repeated, recorded)
         return [functools.partial(make, (number, num_envs), *args) for number in range(num_envs)]
 
-    if max_episode_steps is not None and max_episode_steps < 1:
-        raise TaacError(f"create_environment.max_episode_steps must be 1 or more, or None, got {max_episode_steps}")
     durations = (1 if action_repeat_chosen else action_repeat, action_repeat)
     repeat_gamma = 1.0 if repeated is None or action_repeat_plain_sum else action_repeat_gamma
     longest = limit or spec.max_episode_steps

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium
+
 from taac.configuration import Binding, Config
 from taac.configuration.reading import TRUST
 from taac.environments import single
@@ -19,7 +21,7 @@ def refuse_foreign_environment(binding: Binding, config: Config, trusted: bool) 
     if trusted or not binding.selector.endswith(".create_environment"):
         return
     if binding.name == "env_name":
-        _refuse_foreign_name(binding, *config.resolve(binding.value))
+        _refuse_foreign_name(binding, *config.resolve(binding.value), config.bound("create_environment.engine"))
     elif binding.name == "env_kwargs":
         known, value = config.resolve(binding.value)
         plain = value is None or (isinstance(value, dict) and all(_is_plain(part) for part in value.values()))
@@ -30,9 +32,11 @@ def refuse_foreign_environment(binding: Binding, config: Config, trusted: bool) 
             )
 
 
-def _refuse_foreign_name(binding: Binding, known: bool, value: Any) -> None:
+def _refuse_foreign_name(binding: Binding, known: bool, value: Any, engine: Any) -> None:
     if not known or not isinstance(value, str) or ":" in value:
         raise NotTrusted(f"{binding} imports the module before the colon, or is only known once it is built. {TRUST}")
+    if engine == "envpool" and value not in gymnasium.registry:
+        return  # nothing that Gymnasium could import; envpool looks names up in a list of its own
     if not single.is_of_allowed_package(value):
         raise NotTrusted(
             f"{binding} is an environment of another package than {', '.join(single.allowed_packages())}. {TRUST}"

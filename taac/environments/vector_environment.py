@@ -26,7 +26,8 @@ _FIRST, _MID, _LAST = (np.uint8(int(kind)) for kind in (StepType.FIRST, StepType
 class VectorEnvironment:
     """Steps a `gymnasium.vector.VectorEnv` with NEXT_STEP autoreset and returns time steps on the CPU.
 
-    A step that terminates and reaches the time limit counts as a termination. Every float is checked to be finite.
+    A step that terminates and reaches the time limit counts as a termination (not with envpool, see `Pool`). Every float is
+    checked to be finite.
 
     Attributes:
         observation_spec, action_spec: nests of specs for one environment. Float actions are in [-1, 1].
@@ -112,7 +113,8 @@ class VectorEnvironment:
     def reset(self, seed: int) -> TimeStep:
         """Begins an episode in every environment. Environment i is seeded with `seed + i`.
 
-        The seed of each later episode follows from that seed and the episode's number, see `SeededEpisodes`.
+        The seed of each later episode follows from that seed and the episode's number, see `SeededEpisodes`; envpool's episodes
+        draw from one stream, see `Pool`.
         """
         blank = [nest.map_structure(lambda a: a[:0], self._zero_action)] * self.num_envs
         return self.replay(seed, np.zeros(self.num_envs, dtype=np.int64), blank)

@@ -26,7 +26,7 @@ MAX_NAME = 200  # the most characters of the name of a method, a task or a versi
 # Settings that the config.gin of earlier versions lacks. They change nothing in what is trained.
 ADDED_SETTINGS = (
     "create_experiment.method", "create_experiment.tuning", "create_experiment.return_bounds", "Trainer.initial_evaluation",
-    "Trainer.loggers", "create_experiment.collectors",
+    "Trainer.loggers", "create_experiment.collectors", "create_environment.engine",
 )  # fmt: skip
 COMPARISON = "compare.json"  # status of every run of `taac compare`, in the folder that holds the runs
 

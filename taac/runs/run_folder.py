@@ -37,6 +37,7 @@ PACKAGES = (
     "box2d",
     "gymnasium-robotics",
     "highway-env",
+    "envpool",
     "tensorboard",
     "gin-config",
 )

@@ -38,10 +38,10 @@ class Pictures:
 
     @property
     def environment_arguments(self) -> dict[str, Any]:
-        """The arguments of `create_environment` that the files need."""
+        """The arguments of `create_environment` that the files need. Only Gymnasium's environments record steps."""
         if not self._files:
             return {}
-        return {"recorded": True, **({"render_mode": "rgb_array"} if self._video or self._strip else {})}
+        return {"recorded": True, "engine": "gymnasium", **({"render_mode": "rgb_array"} if self._video or self._strip else {})}
 
     def begin(self, environment: VectorEnvironment) -> Recorder | None:
         """Returns a recorder to be called at every step of the evaluation, or None if no file was requested."""

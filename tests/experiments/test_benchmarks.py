@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 
 import pytest
 
 from experiments.benchmarks import (
     common,
     contenders,
+    engines,
     event_files,
     floor,
     flops,
@@ -26,6 +28,7 @@ from experiments.benchmarks import (
     updates,
     worker,
 )
+from tests.environments import envpool_stand_in
 from tests.ranks import together
 
 TINY = ["--quick", "--rounds", "2", "--seconds", "0.02", "--gin_param", "hidden_layers = (8,)"]
@@ -255,3 +258,12 @@ def test_many_seeds_in_one_process():
     (row,) = seeds.seeds(counts=(2,), widths=(8,), seconds=0.05, rounds=1)
     assert (row["seeds"], row["width"]) == (2, 8) and row["ratio"] == row["stacked"] / row["in_turn"] > 0
     assert all(row["shares"][name] > 0 for name in seeds.SHARES) and sum(row["shares"].values()) < 1
+
+
+def test_engines_are_measured_alike(monkeypatch):
+    monkeypatch.setitem(sys.modules, "envpool", envpool_stand_in)
+    tiny = {"counts": (2,), "seconds": 0.01, "repeats": 2, "hidden_layers": (8,)}
+    for name, env_name in ("gymnasium", "Pendulum-v1"), ("envpool", "Script-v0"):
+        found = engines.engines(env_name, names=(name,), **tiny)
+        assert set(found) == {("environments", 2, name), ("collecting", 2, name)}
+        assert all(len(rates) == 2 and min(rates) > 0 for rates in found.values())

@@ -10,7 +10,7 @@ from taac.errors import TaacError
 
 # Packages that do not affect results.
 _NO_MATTER = ("tensorboard", "gin-config")
-_ENVIRONMENT = ("env_kwargs", "max_episode_steps", "wrappers")
+_ENVIRONMENT = ("engine", "env_kwargs", "max_episode_steps", "wrappers")
 _EVALUATION = ("evaluation_interval", "evaluation_episodes", "evaluation_epsilon")
 _LONGEST = 200  # the most characters of a value in a message
 _NAMED = 8  # the most runs named in a message

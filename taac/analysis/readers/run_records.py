@@ -32,6 +32,7 @@ _NO_MATTER = (
     "checkpoint_interval", "Trainer.checkpoint_interval", "Trainer.keep_checkpoints", "Trainer.save_best",
     "Trainer.initial_evaluation", "Trainer.loggers",
 )  # fmt: skip
+_BEFORE = {"create_environment.engine": "'gymnasium'"}  # of runs of earlier versions, whose config.gin does not say
 _LOGGERS = ("WandbLogger", "MlflowLogger")
 
 
@@ -137,7 +138,9 @@ def read(folder: Path, root: Path) -> Record:
         update_ratio=_update_ratio(settings),
         versions=_versions(about, problems),
         statements={name: settings[name] for name in (TUNING, RETURN_BOUNDS) if name in settings},
-        settings={name: value for name, value in settings.items() if not _no_matter(name)},
+        settings={
+            **(_BEFORE if settings else {}), **{name: value for name, value in settings.items() if not _no_matter(name)}
+        },
         evaluations=evaluations,
         scalars=summaries.scalars,
         diverged=diverged,
