@@ -17,6 +17,7 @@ from experiments.benchmarks import (
     flops,
     gpu,
     memory,
+    profile_collect,
     profile_update,
     ranks,
     rollout,
@@ -241,6 +242,26 @@ def test_a_profile_names_the_products_by_their_shapes():
     # The actor's second layer, of both frames: 2 x 16 rows of 8 to 4.
     (calls,) = {calls for name, (_, calls) in found.items() if name == "aten::addmm [32, 8] x [8, 4]"} or {None}
     assert calls == 1, [name for name in found if "addmm" in name]
+
+
+def test_parts_of_collecting_do_not_count_each_other(monkeypatch):
+    """The outer part takes 1 + 2 s around two calls of the inner one, which takes 5 s, of which 3 are the innermost's."""
+    now = [0.0]
+    monkeypatch.setattr(profile_collect.time, "perf_counter", lambda: now[0])
+
+    def takes(seconds):
+        now[0] += seconds
+
+    clock = profile_collect.Clock()
+    innermost = clock.timed("innermost", lambda: takes(3))
+    inner = clock.timed("inner", lambda: (takes(2), innermost()))
+    clock.timed("outer", lambda: (takes(1), inner(), inner(), takes(2)))()
+    assert clock.own == {"innermost": 6, "inner": 4, "outer": 3}
+
+
+def test_every_part_of_collecting_is_timed():
+    found = profile_collect.profile("HalfCheetah-v5", ["hidden_layers = (8,)", "replay_length = 100"], steps=3)
+    assert len(found) == 8 and all(spent > 0 for spent in found.values())  # not compiled: there is no program
 
 
 def test_ranks_count_the_bytes_of_their_messages():
