@@ -333,7 +333,10 @@ def check_compiler() -> None:
 
 
 def _addmm(bias: torch.Tensor, x: torch.Tensor, y: torch.Tensor, beta: float = 1, alpha: float = 1) -> Any:
-    return bias + torch.mm(x, y) if beta == alpha == 1 else NotImplemented
+    if not beta == alpha == 1:
+        return NotImplemented
+    # On the CPU as a batch of one product, because the compiler would make an addmm of `bias + mm` again.
+    return (bias + torch.mm(x, y)[None])[0] if x.device.type == "cpu" else bias + torch.mm(x, y)
 
 
 def _baddbmm(bias: torch.Tensor, x: torch.Tensor, y: torch.Tensor, beta: float = 1, alpha: float = 1) -> Any:

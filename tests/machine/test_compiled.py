@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from taac.errors import TaacError
-from taac.machine.compiled import CompiledFunction, check_compiler
+from taac.machine.compiled import CompiledFunction, check_compiler, decompositions, trace
 from taac.machine.processes import INTERRUPTIONS
 
 # "none" runs what was traced as it is; "inductor" is what compiles. Both are tested, the first with more.
@@ -114,6 +114,22 @@ def test_a_product_keeps_factors_of_its_bias():
     x = torch.randn(3, 3)
     found = CompiledFunction(scaled, torch.nn.Module(), compiler="none")(x)
     torch.testing.assert_close(found, (2 * x + 3 * x @ x, (0.5 * x - x @ x)[None]))
+
+
+def test_the_compiler_leaves_the_bias_out_of_the_product():
+    """An `addmm` would first copy the bias into each row of its result. The compiler's own rules make one of `bias + mm`."""
+    from torch._inductor.fx_passes.post_grad import post_grad_passes
+    from torch._inductor.virtualized import V
+
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+    x = torch.randn(5, 3)
+    graph, _ = trace(model, (x,), model, decompositions(None))
+    torch.testing.assert_close(graph(x)[0], model(x))
+    (product, *_) = (node for node in graph.graph.nodes if node.target is torch.ops.aten.mm.default)
+    with V.set_fake_mode(product.meta["val"].fake_mode):
+        post_grad_passes(graph, is_inference=True)
+    called = [node.target for node in graph.graph.nodes]
+    assert called.count(torch.ops.aten.mm.default) == 2 and torch.ops.aten.addmm.default not in called
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="signals cannot be blocked here")
