@@ -127,7 +127,8 @@ def test_a_collecting_agent_acts_on_what_a_learner_hands_over(make):
         assert_same(steps(whole, make.environment, *ways), steps(collecting, make.environment, *ways))
     state = whole.acting_state()
     held = {name.split(".")[1] for name in state if name.startswith("algorithm.") and name.count(".") > 1}
-    assert held == {name for name, module in collecting.algorithm.named_children() if [*module.state_dict()]}
+    children = collecting.algorithm.named_children()
+    assert held == {name for name, module in children if [*module.parameters(), *module.buffers()]}
     before = [tensor.clone() for tensor in state.values()]
     disturb(whole)
     assert all(map(torch.equal, state.values(), before)), "they are copies"
