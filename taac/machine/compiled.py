@@ -16,7 +16,6 @@ import shutil
 import signal
 import sys
 import sysconfig
-import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
@@ -28,6 +27,7 @@ from taac import nest
 from taac.data_structures import Nest
 from taac.errors import TaacError
 from taac.machine import amx
+from taac.machine.attributes import Attributes, Unwatched
 from taac.machine.cuda_graphs import captured, on_gpu
 from taac.machine.processes import INTERRUPTIONS, die_with_parent, interruptions_held
 from taac.machine.program_cache import use_program_cache
@@ -37,7 +37,7 @@ MOST_RETRACES = 8
 ADVICE = "Bind create_agent.compile = False to run without compilation"
 
 
-class CompiledFunction:
+class CompiledFunction(Unwatched):
     """A compiled version of `fn`, traced at the first call and for each new combination of argument shapes and dtypes.
 
     It draws torch's own random numbers in the same order as `fn`. Floating-point results may be rounded differently.
@@ -214,80 +214,6 @@ def trace(
         for buffer, before in buffers:
             buffer.copy_(before)
     return graph, nest.map_structure(lambda _: None, structure)
-
-
-class Attributes:
-    """The numbers, strings and objects that are attributes of a module, its submodules, or objects that they hold.
-
-    Tensors are left out, because a compiled program reads them at every call; so are lists, dictionaries and functions.
-    """
-
-    def __init__(self, module: torch.nn.Module):
-        self._held: list[tuple[dict[str, Any], str, Any, str]] = []
-        seen: set[int] = set()
-        for part in module.modules():
-            self._add(part, seen)
-        self._owners, self._names = [attributes for attributes, *_ in self._held], [key for _, key, *_ in self._held]
-        self._values = [value for _, _, value, _ in self._held]
-
-    def _add(self, owner: Any, seen: set[int]) -> None:
-        if id(owner) in seen:
-            return
-        seen.add(id(owner))
-        for key, value in owner.__dict__.items():
-            if key in _OF_MODULES or isinstance(value, _LEFT_OUT):
-                continue
-            holds = hasattr(value, "__dict__")
-            if holds or value is None or isinstance(value, _SCALARS):
-                self._held.append((owner.__dict__, key, value, f"{type(owner).__name__}.{key}"))
-            if holds:
-                self._add(value, seen)
-
-    def changed(self) -> str | None:
-        """Returns the name of an attribute that has another value; None if all have the same."""
-        if [*map(dict.get, self._owners, self._names)] == self._values:  # asked at every call, so compared without a loop
-            return None
-        for attributes, key, before, name in self._held:
-            now = attributes.get(key)
-            if now is not before and now != before and (before is not None or isinstance(now, _SCALARS)):
-                return name
-        return None
-
-    def differs(self, other: Attributes) -> str | None:
-        """Returns the name of an attribute that another module of this structure has with another value, or None."""
-        if len(self._held) != len(other._held):
-            return "what they hold"
-        for (_, _, own, name), (_, _, value, _) in zip(self._held, other._held):
-            if own is not value and (isinstance(own, _SCALARS) or isinstance(value, _SCALARS)) and own != value:
-                return name
-        return None
-
-
-def tensors_held(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Returns parameters, buffers, and tensors that are attributes of a module or of objects that it holds, by name."""
-    found: dict[str, torch.Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    seen: set[int] = set()
-
-    def add(owner: Any, path: str) -> None:
-        if id(owner) in seen:
-            return
-        seen.add(id(owner))
-        for key, value in owner.__dict__.items():
-            if key in _OF_MODULES:
-                continue
-            if isinstance(value, torch.Tensor):
-                found.setdefault(f"{path}.{key}", value)
-            elif hasattr(value, "__dict__") and not isinstance(value, _LEFT_OUT):
-                add(value, f"{path}.{key}")
-
-    for name, part in module.named_modules():
-        add(part, name)
-    return found
-
-
-_SCALARS = (bool, int, float, str)
-_LEFT_OUT = (torch.Tensor, torch.nn.Module, CompiledFunction, type, types.FunctionType, types.MethodType, types.ModuleType)
-_OF_MODULES = {*torch.nn.Module().__dict__} - {"training"}
 
 
 def compile_graph(graph: Any, leaves: list[torch.Tensor], parts: int | None) -> Callable[..., list[Any]]:

@@ -16,8 +16,9 @@ import torch
 from taac import nest
 from taac.data_structures import Nest
 from taac.errors import TaacError
+from taac.machine.attributes import Attributes, tensors_held
 from taac.machine.batched_graph import CannotStack, Draw, add_dimension, count_multiplications, lift
-from taac.machine.compiled import Attributes, compile_graph, decompositions, first_line, tensors_held, trace
+from taac.machine.compiled import compile_graph, decompositions, first_line, trace
 from taac.machine.cuda_graphs import captured
 
 Key = tuple[tuple[torch.Size, torch.dtype], ...]
