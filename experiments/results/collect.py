@@ -1,18 +1,21 @@
-"""Copies the raw results of a campaign's finished runs into this repository.
+"""Copies the raw results of a campaign's runs that have ended into this repository.
 
     python -m experiments.results.collect --root_dir DIR --name simple_control
 
-Copies `evaluations.csv`, `config.gin` and `run.json` of each finished run below DIR to
+Copies `evaluations.csv`, `config.gin` and `run.json` of each run below DIR that is finished or has diverged to
 `experiments/results/NAME/<task>/<method>/seed_<n>/`, and adds `rollouts.csv`: the return while exploring, from the run's
 TensorBoard summaries. Checkpoints and event files stay where they are. In `run.json`, the folder of the campaign becomes `DIR`
 and the machine's name of its system is left out. `taac report --root_dir experiments/results/NAME` reads the copies as it
 reads any other run.
 
-`--method NAME` keeps them under another name, in the folder and in run.json: for runs of one method that differ in a setting,
-as in `experiments/results/sac_variants`. config.gin has what was set.
+A run that diverged is a result, and a bad one: without it, its method would be judged by its survivors. Other runs that are not
+finished are listed and left out; resume them.
 
-Runs that are not finished are listed and left out. A run that is already here and differs is an error: results are added, not
-replaced (`--replace` replaces them).
+`--method NAME` keeps runs of one method under another name, in the folder and in run.json, if they differ in a setting, as in
+`experiments/results/sac_variants`. config.gin has what was set.
+
+A run that is already here and differs is an error: results are added, not replaced (`--replace` replaces them). Afterwards, write
+`experiments/results/NAME/campaign.json` if there is none (`experiments/results/page.py` describes it), and call `make results`.
 """
 
 from __future__ import annotations
@@ -34,12 +37,13 @@ HERE = Path(__file__).resolve().parent
 ROLLOUTS = "rollouts.csv"
 TAG = "rollout/return"
 PLACEHOLDER = "DIR"
+ENDED = ("finished", "diverged")  # the statuses of runs that are results
 
 
 def collect(
     root: Path, target: Path, replace: bool = False, method: str | None = None
 ) -> tuple[list[Record], list[Record]]:
-    """Copies finished runs below `root` to `target`. Returns the records that were copied and those that were left out.
+    """Copies finished and diverged runs below `root` to `target`. Returns the records that were copied, and those left out.
 
     Args:
         root, target: folder of a comparison, and of a campaign here.
@@ -47,15 +51,20 @@ def collect(
         method: name under which the runs are kept; None: that of their method.
 
     Raises:
-        TaacError: there is no run below `root`; a finished run has a problem, or no task, method or seed; or `target` holds a
-            run with other content and `replace` is false. Nothing is written then.
+        TaacError: there is no run below `root`; a finished run has a problem other than divergence, or no task or seed;
+            `method` is given and there are runs of several methods; or `target` holds a run with other content and `replace`
+            is false. Nothing is written then.
     """
     records = run_records.find(root)
-    finished = [r for r in records if r.status == "finished"]
+    ended = [r for r in records if r.status in ENDED]
+    methods = sorted({r.method for r in ended})
+    if method is not None and len(methods) > 1:
+        raise TaacError(f"--method {method} would mix the methods {', '.join(methods)}; use a --root_dir with one of them")
     texts: dict[Path, str] = {}
-    for record in finished:
-        if record.problems or record.task is None or record.seed is None:
-            raise TaacError(f"{record.folder}: {'; '.join(record.problems) or 'its task or seed is unknown'}")
+    for record in ended:
+        problems = [problem for problem in record.problems if not problem.startswith("diverged: ")]
+        if problems or record.task is None or record.seed is None:
+            raise TaacError(f"{record.folder}: {'; '.join(problems) or 'its task or seed is unknown'}")
         folder = target / record.task / (method or record.method) / f"seed_{record.seed}"
         for name, text in raw_texts(root / record.folder, root, record, method).items():
             if folder / name in texts:
@@ -68,7 +77,9 @@ def collect(
     for path, text in texts.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    return finished, [r for r in records if r.status != "finished"]
+        if path.name == layout.RUN and path.with_name(ROLLOUTS) not in texts:
+            path.with_name(ROLLOUTS).unlink(missing_ok=True)  # of a run that is replaced
+    return ended, [r for r in records if r.status not in ENDED]
 
 
 def raw_texts(folder: Path, root: Path, record: Record, method: str | None = None) -> dict[str, str]:
@@ -117,7 +128,7 @@ def main() -> None:
         copied, left = collect(options.root_dir, HERE / options.name, options.replace, options.method)
     except TaacError as error:
         sys.exit(f"experiments.results.collect: {error}")
-    print(f"copied {len(copied)} finished run(s)")
+    print(f"copied {len(copied)} run(s), {sum(r.diverged is not None for r in copied)} of them diverged")
     for record in left:
         print(f"left out: {record.folder}, {record.status} at step {record.last_step}")
 

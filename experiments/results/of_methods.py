@@ -16,10 +16,10 @@ def section(method: str, results: str) -> str:
         results: the text of docs/results.md.
     """
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in results.splitlines()]
-    found = [(row[0], row[2], row[3]) for row in rows if len(row) > 6 and row[1] == method]
+    found = [(row[0], *row[2:5]) for row in rows if len(row) > 7 and row[1] == method]
     if not found:
         return f"{HEADING}\nNot run to the published budget.\n"
-    table = ["| task | seeds | final return |", "|---|---|---|", *(f"| {' | '.join(row)} |" for row in found)]
+    table = ["| task | seeds | final return | each seed |", "|---|---|---|---|", *(f"| {' | '.join(row)} |" for row in found)]
     return "\n".join([HEADING, "From the [results](../results.md), which say how they were made:", "", *table, ""])
 
 

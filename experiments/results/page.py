@@ -2,15 +2,18 @@
 
 Called by `python -m experiments.results.page`.
 
-Every folder here with a `campaign.json` is a campaign: its title, question, command, commit, plan and notes, written by hand.
-Everything else on the page is computed from the runs below it and from `published.json`. `tests/experiments/test_results.py`
-holds the page equal to what this module returns.
+Every folder here with a `campaign.json` is a campaign, written by hand before its first run: `number` (its place on the page),
+`title`, `question`, `command`, `commit`, `notes`, and `planned`: `tasks`, `methods`, `seeds` (their number) and `env_steps`.
+It may have no run yet. Everything else on the page is computed from the runs below it and from `published.json`.
+`tests/experiments/test_results.py` holds the page equal to what this module returns.
 
-- The **final return** of a run is the mean of its last three evaluations, greedy, never a maximum. Over seeds: mean and
-  Student's t interval (95%).
+- The **final return** of a run is the mean of its last three evaluations, greedy, never a maximum. Over seeds: the mean, from
+  `claims.FEWEST_RUNS` seeds on with Student's t interval (95%), and each seed.
 - A return **at a step** is the run's evaluation that was due at that step. Over seeds: mean and standard deviation (n - 1).
-- **While exploring** is the mean return of training episodes over the last tenth of the budget.
-- **Hours** are the sum of the runs' own running times.
+- **While exploring** is the mean of the training summaries over the last tenth of the run, each the mean return of the episodes
+  that ended since the summary before.
+- **Hours** are the sum of the runs' own running times, by the clock.
+- A run that **diverged** enters no mean, and is named beside it.
 """
 
 from __future__ import annotations
@@ -23,13 +26,13 @@ from typing import Any
 
 import numpy as np
 
-from experiments.results import claims, of_methods
+from experiments.results import claims, figures, of_methods
 from experiments.results.collect import ROLLOUTS
-from taac.analysis import styles
-from taac.analysis.readers import run_records
+from taac.analysis.readers import comparable, run_records
 from taac.analysis.readers.run_records import Record
 from taac.analysis.report import published
 from taac.analysis.statistics.intervals import estimate_interval
+from taac.errors import TaacError
 from taac.runs import layout
 
 HERE = Path(__file__).resolve().parent
@@ -43,18 +46,25 @@ Made by `make results` from the raw files in `experiments/results/` alone: every
 (`evaluations.csv`), its whole configuration (`config.gin`), and its command, versions and machine (`run.json`).
 `taac report --root_dir experiments/results/NAME` makes the full report of a campaign from the same files.
 
-A **final return** is the mean of a run's last three greedy evaluations, never a maximum; over seeds, mean and 95% interval
-(Student's t). A return **at a step** is the evaluation at that step; over seeds, mean +- standard deviation. **Exploring** is
-the mean return of training episodes in the last tenth of the budget. A campaign lists what was planned and not yet run.
+A **final return** is the mean of a run's last three greedy evaluations, never a maximum; over seeds, the mean, with a 95%
+interval (Student's t) from 3 seeds on, and **each seed**. Where seeds end in one of two places, solved or not, such an interval
+of few seeds covers too little and may leave the possible returns ([statistics](statistics.md)): look at each seed. A return
+**at a step** is the evaluation at that step; over seeds, mean +- standard deviation. **Exploring** is the mean of the training
+summaries in the last tenth of the run. A run that diverged enters no mean, and is named. 0.000 is rounded, 0 is exact. A
+campaign lists what was planned and not yet run.
 """
 
 CLAIMS = """## Claims of TAAC's paper
 
-The rules of these verdicts were written when three runs were done; `experiments/results/claims.py` states them. Differences
-of returns have simultaneous 95% intervals over all claims of a campaign; fewer than 3 seeds decide nothing.
+`experiments/results/claims.py` states the rules of these verdicts. They were written when three runs were done; when nine were,
+and none had a verdict, two were made stricter: a verdict waits until both methods have all planned seeds, and differences of
+returns have 95% intervals that are simultaneous over all planned comparisons of a campaign. Intervals of fractions hold each
+by itself. No verdict is made of fewer than 3 seeds.
 """
 
 
+ABOUT = {"number": int, "title": str, "question": str, "command": str, "commit": str, "notes": list, "planned": dict}
+PLAN = {"tasks": list, "methods": list, "seeds": int, "env_steps": int}
 IN_README = "simple_control"  # the campaign that README.md shows
 README_CLAIMS = ("TAAC learns faster than SAC (mean return over all evaluations)", "TAAC ends with a higher return than SAC")
 BEGIN, END = "<!-- results: made by `make results` -->", "<!-- end of results -->"
@@ -62,8 +72,37 @@ BEGIN, END = "<!-- results: made by `make results` -->", "<!-- end of results --
 
 def campaigns() -> list[tuple[Path, dict[str, Any]]]:
     """The folders of campaigns with their descriptions, in the order of their numbers."""
-    found = [(path.parent, json.loads(path.read_text(encoding="utf-8"))) for path in HERE.glob("*/campaign.json")]
-    return sorted(found, key=lambda item: item[1]["number"])
+    return sorted(((path.parent, described(path)) for path in HERE.glob("*/campaign.json")), key=lambda item: item[1]["number"])
+
+
+def described(path: Path) -> dict[str, Any]:
+    """The content of a campaign.json.
+
+    Raises:
+        TaacError: an entry is missing, or is of another type.
+    """
+    about = json.loads(path.read_text(encoding="utf-8"))
+    wrong = [name for name, kind in ABOUT.items() if not isinstance(about.get(name), kind)]
+    plan = about["planned"] if "planned" not in wrong else {}
+    wrong += [f"planned.{name}" for name, kind in PLAN.items() if not isinstance(plan.get(name), kind)]
+    if wrong:
+        expected = ", ".join(f"{name} ({kind.__name__})" for name, kind in {**ABOUT, **PLAN}.items())
+        raise TaacError(f"{path}: {', '.join(wrong)} is missing or wrong; expected {expected}, the last four in planned")
+    return about
+
+
+def runs_of(folder: Path) -> list[Record]:
+    """The runs of a campaign; none before the first is finished.
+
+    Raises:
+        TaacError: runs of one row are not comparable: they differ in more than the seed.
+    """
+    if not any(run_records.is_run(path) for path in folder.glob("*/**/")):
+        return []
+    records = run_records.find(folder)
+    if mixed := comparable.mixtures(records):
+        raise TaacError(f"{folder}: these runs are not comparable:\n  " + "\n  ".join(mixed))
+    return records
 
 
 def page() -> str:
@@ -82,55 +121,51 @@ def of_claims() -> list[str]:
 
 def claim_rows() -> list[claims.Row]:
     """Every claim on every task, with its verdict."""
-    listed = {folder.name: (grouped(run_records.find(folder)), about["planned"]) for folder, about in campaigns()}
+    listed = campaigns()
     paper = json.loads((HERE / "published.json").read_text(encoding="utf-8"))["taac_paper"]
-    return claims.rows(
-        {name: groups for name, (groups, _) in listed.items()}, {name: plan["tasks"] for name, (_, plan) in listed.items()}, paper
-    )
+    groups = {folder.name: grouped(runs_of(folder)) for folder, _ in listed}
+    return claims.rows(groups, {folder.name: about["planned"] for folder, about in listed}, paper)
 
 
 def of_readme(text: str) -> str:
     """README.md with today's table of TAAC and SAC between the lines that mark it."""
-    groups = grouped(run_records.find(HERE / IN_README))
+    groups = grouped(runs_of(HERE / IN_README))
     verdicts = {(row.claim, row.task): row.verdict for row in claim_rows()}
     rows = []
     for task in json.loads((HERE / IN_README / "campaign.json").read_text(encoding="utf-8"))["planned"]["tasks"]:
-        runs = {method: [r for r in groups.get((task, method), []) if not r.problems] for method in ("sac", "taac")}
-        cells = [
-            f"{with_interval(np.array([r.returns[-LAST:].mean() for r in found]))} ({len(found)})" if found else "not run yet"
-            for found in runs.values()
-        ]
+        cells = [in_readme(groups.get((task, method), [])) for method in ("sac", "taac")]
         rows.append([task, *cells, *(verdicts[claim, task] for claim in README_CLAIMS)])
-    head = ["task", "SAC, final return (seeds)", "TAAC", "TAAC learns faster", "TAAC ends higher"]
+    head = ["task", "SAC, final return (each seed)", "TAAC", "TAAC learns faster", "TAAC ends higher"]
     before, _, rest = text.partition(BEGIN)
     after = rest.partition(END)[2]
     return "\n".join([before + BEGIN, "", *table(head, rows)]) + "\n" + END + after
 
 
+def in_readme(runs: list[Record]) -> str:
+    """A cell of the README: the mean with its interval, and each seed."""
+    if len(runs) < claims.FEWEST_RUNS:
+        return each(runs) if runs else "not run yet"
+    return f"{final_return(runs)} ({each(runs)})"
+
+
 def section(folder: Path, about: dict[str, Any], entries: list[published.Entry]) -> list[str]:
     """The lines of one campaign."""
-    records = run_records.find(folder)
+    records = runs_of(folder)
     groups = grouped(records)
     plan = about["planned"]
     lines = [f"## {about['title']}", "", about["question"], "", "```", about["command"], "```", ""]
+    if not records:
+        return [*lines, "No run is finished yet.", "", *(f"- {note}" for note in about["notes"]), ""]
     lines += [f"Code of commit {about['commit']}. {provenance(folder, records)}", ""]
     lines += [f"![Returns of {about['title']}](images/results_{folder.name}.png)", ""]
     steps = [int(fraction * plan["env_steps"]) for fraction in FRACTIONS]
-    head = [
-        "task",
-        "method",
-        "seeds",
-        "final return",
-        *(f"at {step:,}" for step in steps),
-        "exploring",
-        "repeated",
-        "decisions",
-    ]
+    steps = [step for step in steps if any(np.isfinite(value_at(r, step)) for r in records)]
+    head = ["task", "method", "seeds", "final return", "each seed", *(f"at {step:,}" for step in steps)]
     rows = [
         [task, method, ", ".join(str(r.seed) for r in runs), *numbers(folder, runs, steps)]
         for (task, method), runs in groups.items()
     ]
-    lines += table(head, rows)
+    lines += table([*head, "exploring", "repeated", "decisions"], rows)
     if beside := beside_published(groups, entries):
         lines += ["Published numbers, of other protocols and mostly other versions of the environments:", "", *beside]
     lines += ["**Not run yet**: " + (missing(groups, plan) or "nothing; the plan is complete") + ".", ""]
@@ -150,23 +185,29 @@ def grouped(records: list[Record]) -> dict[tuple[str, str], list[Record]]:
 
 
 def numbers(folder: Path, runs: list[Record], steps: list[int]) -> list[str]:
-    """The cells of one method on one task; a run that diverged is named instead of averaged."""
-    if failed := [f"seed {r.seed}: {'; '.join(r.problems)}" for r in runs if r.problems]:
-        return [f"failed: {'; '.join(failed)}", *["-"] * (len(steps) + 3)]
-    final = np.array([r.returns[-LAST:].mean() for r in runs])
-    at = [np.array([value_at(r, step) for r in runs]) for step in steps]
-    last = {
-        name: np.array([r.evaluations[name][-LAST:].mean() for r in runs])
-        for name in ("fraction_repeated", "decisions")
-    }
-    exploring = np.array([exploring_return(folder / r.folder, r) for r in runs])
-    return [
-        with_interval(final),
-        *(with_deviation(values) for values in at),
-        with_deviation(exploring),
-        with_deviation(last["fraction_repeated"]),
-        with_deviation(last["decisions"]),
-    ]
+    """The cells of one method on one task."""
+    whole = [r for r in runs if not r.problems]
+    found = [final_return(runs), each(runs)]
+    if not whole:
+        return [*found, *["-"] * (len(steps) + 3)]
+    last = [np.array([r.evaluations[name][-LAST:].mean() for r in whole]) for name in ("fraction_repeated", "decisions")]
+    exploring = np.array([exploring_return(folder / r.folder, r) for r in whole])
+    at = [np.array([value_at(r, step) for r in whole]) for step in steps]
+    return [*found, *(with_deviation(values) for values in (*at, exploring, *last))]
+
+
+def final_return(runs: list[Record]) -> str:
+    """The mean over the runs that did not diverge, and how many did."""
+    values = np.array([r.returns[-LAST:].mean() for r in runs if not r.problems])
+    diverged = len(runs) - values.size
+    if not values.size:
+        return f"{diverged} diverged"
+    return with_interval(values) + (f"; {diverged} of {len(runs)} diverged" if diverged else "")
+
+
+def each(runs: list[Record]) -> str:
+    """The final return of every run, in the order of their seeds."""
+    return ", ".join("diverged" if r.problems else number(float(r.returns[-LAST:].mean())) for r in runs)
 
 
 def value_at(record: Record, step: int) -> float:
@@ -188,20 +229,21 @@ def exploring_return(folder: Path, record: Record) -> float:
 
 
 def number(value: float) -> str:
-    """Four digits; plain where that is short."""
-    if abs(value) < 5e-4:
+    """Three digits, or all before the point; at most three behind it. 0.000 is rounded, 0 is exact."""
+    if value == 0:
         return "0"
-    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    if abs(value) >= 99.95:
+        return f"{value:.0f}"
+    return f"{value:.3f}".replace("-0.000", "0.000") if abs(value) < 0.1 else f"{value:.3g}"
 
 
 def with_interval(values: np.ndarray) -> str:
+    """The mean, with its interval if there are runs enough for one and they differ."""
     if np.isnan(values).any():
         return "-"
-    if values.size < 2:
-        return number(float(values[0]))
-    found = estimate_interval([values], "mean")
-    if np.isnan(found.low):
-        return number(found.estimate)
+    found = estimate_interval([values], "mean") if values.size >= claims.FEWEST_RUNS else None
+    if found is None or np.isnan(found.low):
+        return number(float(values.mean()))
     return f"{number(found.estimate)} [{number(found.low)}, {number(found.high)}]"
 
 
@@ -229,12 +271,13 @@ def provenance(folder: Path, records: list[Record]) -> str:
     machines = sorted({a.get("platform", {}).get("processor", "unknown processor") for a in abouts})
     products = sorted({a["products"] for a in abouts if a.get("products")})
     hours = sum(float(r.evaluations["seconds"][-1]) for r in records if r.steps.size) / 3600
-    text = f"{len(records)} finished run(s), {hours:.1f} hours of one core in all ({', '.join(machines)}, beside other work); "
+    diverged = sum(bool(r.problems) for r in records) or "none"
+    text = f"{len(records)} run(s), {diverged} diverged; {hours:.1f} hours in all ({', '.join(machines)}, beside other work); "
     return text + ", ".join(versions) + (f"; products of matrices: {', '.join(products)}." if products else ".")
 
 
 def missing(groups: dict[tuple[str, str], list[Record]], plan: dict[str, Any]) -> str:
-    """The planned runs that are not here, as text."""
+    """The planned runs that are not here, as text. A run that diverged is here."""
     found = []
     for task in plan["tasks"]:
         for method in plan["methods"]:
@@ -252,16 +295,18 @@ def beside_published(groups: dict[tuple[str, str], list[Record]], entries: list[
         for entry in entries:
             if not published.concerns(entry, task, method.removeprefix("sb3_")):
                 continue
-            values = np.array([value_at(r, entry.env_steps) for r in runs])
-            if np.isnan(values).any():
+            whole = [r for r in runs if not r.problems]
+            values = np.array([value_at(r, entry.env_steps) for r in whole])
+            if not whole or np.isnan(values).any():
                 continue
+            lost = f"; {len(runs) - values.size} diverged" if values.size < len(runs) else ""
             spread = "" if entry.sd is None else f" +- {entry.sd}"
             rows.append(
                 [
                     task,
                     method,
                     f"{entry.env_steps:,}",
-                    f"{with_deviation(values)} (n = {values.size})",
+                    f"{with_deviation(values)} (n = {values.size}{lost})",
                     f"{entry.mean}{spread} (n = {entry.n})",
                     f"{entry.source}, {entry.environment_version}; {entry.protocol}",
                 ]
@@ -274,44 +319,11 @@ def table(head: list[str], rows: list[list[str]]) -> list[str]:
     return ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells] + [""]
 
 
-# --- Figures --------------------------------------------------------------------------------------
-
-
-def draw(folder: Path, target: Path) -> None:
-    """Draws each run faintly and the mean of each method: returns against steps (above) and against hours (below)."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    groups = grouped([r for r in run_records.find(folder) if not r.problems])
-    tasks, methods = sorted({task for task, _ in groups}), sorted({method for _, method in groups})
-    numbers = {method: number for number, method in enumerate(methods)}
-    figure, axes = pyplot.subplots(2, len(tasks), figsize=(4.6 * len(tasks), 6.4), squeeze=False, layout="constrained")
-    for (task, method), runs in groups.items():
-        above, below = axes[:, tasks.index(task)]
-        color = styles.style(numbers[method]).color
-        for r in runs:
-            above.plot(r.steps, r.returns, color=color, alpha=0.35, linewidth=0.8)
-            below.plot(r.evaluations["seconds"] / 3600, r.returns, color=color, alpha=0.35, linewidth=0.8)
-        together = min(r.steps.size for r in runs)
-        if all(np.array_equal(r.steps[:together], runs[0].steps[:together]) for r in runs):
-            mean = np.mean([r.returns[:together] for r in runs], axis=0)
-            drawn = styles.line(numbers[method], together)
-            above.plot(runs[0].steps[:together], mean, label=f"{method} ({len(runs)})", **drawn)
-        above.set(title=task, xlabel="environment steps", ylabel="greedy return")
-        below.set(xlabel="hours of one core", ylabel="greedy return")
-        above.legend(fontsize="small", title="method (seeds)")
-    for axis in axes.flat:
-        axis.grid(alpha=0.3)
-    figure.savefig(target, dpi=80, metadata={"Software": None})
-    pyplot.close(figure)
-
-
 def main() -> None:
     (DOCS / "results.md").write_text(page(), encoding="utf-8")
     for folder, _ in campaigns():
-        draw(folder, DOCS / "images" / f"results_{folder.name}.png")
+        if runs := runs_of(folder):
+            figures.draw(grouped(runs), DOCS / "images" / f"results_{folder.name}.png")
     of_methods.write()
     readme = DOCS.parent / "README.md"
     readme.write_text(of_readme(readme.read_text(encoding="utf-8")), encoding="utf-8")

@@ -7,17 +7,19 @@ import json
 import numpy as np
 import pytest
 
-from experiments.results import claims, collect, page
+from experiments.results import claims, collect, figures, page
 from taac.analysis.readers import run_records
+from taac.analysis.statistics import permutations
 from taac.errors import TaacError
 from taac.runs import layout
 
 
-def write_run(folder, root, seed=0, status="finished", returns=(1.0, 2.0, 3.0, 6.0), method="sac", task="Toy-v0"):
+def write_run(folder, root, seed=0, status="finished", returns=(1.0, 2.0, 3.0, 6.0), method="sac", task="Toy-v0", repeated=1.0):
     folder.mkdir(parents=True)
     rows = [",".join(layout.COLUMNS)]
     for i, value in enumerate(returns, 1):
         cells = dict.fromkeys(layout.COLUMNS, 1.0) | {"env_steps": 100 * i, "return_mean": value, "seconds": 900.0 * i}
+        cells["fraction_repeated"] = repeated
         rows.append(",".join(str(cells[name]) for name in layout.COLUMNS))
     (folder / "evaluations.csv").write_text("\n".join(rows) + "\n")
     (folder / "config.gin").write_text("Trainer.num_env_steps = 400\n")
@@ -30,6 +32,8 @@ def write_run(folder, root, seed=0, status="finished", returns=(1.0, 2.0, 3.0, 6
         "platform": {"system": "host-7", "processor": "P", "cores": 2},
         "command": f"taac train --root_dir {root.resolve()}/x --y",
     }
+    if status == "diverged":
+        about["diverged"] = {"env_steps": 100 * len(returns) + 50, "error": "a loss is not finite"}
     (folder / "run.json").write_text(json.dumps(about))
 
 
@@ -48,8 +52,9 @@ def test_the_table_of_the_readme_is_what_the_raw_files_give():
 
 def test_committed_runs_are_finished_and_reach_their_budget():
     for folder, about in page.campaigns():
-        for record in run_records.find(folder):
-            assert record.status == "finished" and record.last_step >= about["planned"]["env_steps"], record.folder
+        for record in page.runs_of(folder):
+            reached = record.status == "finished" and record.last_step >= about["planned"]["env_steps"]
+            assert reached or record.diverged is not None, record.folder
             assert record.task in about["planned"]["tasks"] and record.method in about["planned"]["methods"]
 
 
@@ -91,13 +96,27 @@ def test_results_are_not_replaced_unless_asked_to(tmp_path):
 
 
 def test_numbers_of_a_group_by_hand(tmp_path):
-    for seed, last in enumerate((6.0, 12.0)):
+    for seed, last in enumerate((6.0, 12.0, 18.0)):
         write_run(tmp_path / str(seed), tmp_path, seed=seed, returns=(1.0, 2.0, 3.0, last))
     runs = run_records.find(tmp_path)
-    # Final returns (2 + 3 + 6) / 3 and (2 + 3 + 12) / 3: mean 14 / 3, standard error 1, t(1, 95%) = 12.706.
-    final, first, end, exploring, *_ = page.numbers(tmp_path, runs, [100, 400])
-    assert final == "4.67 [-8.04, 17.4]"
-    assert first == "1 +- 0" and end == "9 +- 4.24" and exploring == "-"
+    # Final returns (2 + 3 + last) / 3: mean 17 / 3, standard error 2 / sqrt 3, t(2, 95%) = 4.3027.
+    final, each, first, end, exploring, *_ = page.numbers(tmp_path, runs, [100, 400])
+    assert final == "5.67 [0.698, 10.6]" and each == "3.67, 5.67, 7.67"
+    assert first == "1 +- 0" and end == "12 +- 6" and exploring == "-"
+    assert page.in_readme(runs) == "5.67 [0.698, 10.6] (3.67, 5.67, 7.67)"
+    assert page.numbers(tmp_path, runs[:2], [])[:2] == ["4.67", "3.67, 5.67"]  # two seeds have no interval
+    assert page.in_readme(runs[:2]) == "3.67, 5.67" and page.in_readme([]) == "not run yet"
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [
+        (0, "0"), (1e-4, "0.000"), (-1e-4, "0.000"), (-0.0016, "-0.002"), (0.0156, "0.016"), (0.124, "0.124"),
+        (-12.34, "-12.3"), (99.96, "100"), (999.7, "1000"), (-1234.4, "-1234"),
+    ],
+)  # fmt: skip
+def test_a_number_shows_what_is_not_nothing(value, text):
+    assert page.number(value) == text
 
 
 @pytest.mark.parametrize("step, expected", [(100, 1.0), (99, 1.0), (101, np.nan), (400, 6.0), (401, np.nan)])
@@ -106,9 +125,54 @@ def test_a_value_at_a_step_is_of_the_evaluation_that_was_due_there(tmp_path, ste
     np.testing.assert_equal(page.value_at(run_records.find(tmp_path)[0], step), expected)
 
 
-def test_a_run_that_diverged_is_named(tmp_path):
-    write_run(tmp_path / "a", tmp_path, returns=(1.0, float("nan"), 3.0, 4.0))
-    assert page.numbers(tmp_path, run_records.find(tmp_path), [100])[0].startswith("failed: seed 0: diverged")
+def test_a_run_that_diverged_is_kept_and_named(tmp_path):
+    root, target = tmp_path / "campaign", tmp_path / "kept"
+    for seed in range(3):
+        write_run(root / str(seed), root, seed)
+    write_run(root / "3", root, 3, returns=(1.0, 2.0), status="diverged")
+    write_run(root / "4", root, 4, returns=(1.0, float("nan"), 3.0, 4.0))
+    write_run(root / "5", root, 5, status="failed")
+    copied, left = collect.collect(root, target)
+    assert [r.seed for r in copied] == [0, 1, 2, 3, 4] and [r.seed for r in left] == [5]
+    [(key, runs)] = page.grouped(page.runs_of(target)).items()
+    each = "3.67, 3.67, 3.67, diverged, diverged"
+    assert page.numbers(target, runs, [100])[:3] == ["3.67; 2 of 5 diverged", each, "1 +- 0"]
+    assert page.in_readme(runs) == f"3.67; 2 of 5 diverged ({each})"
+    assert page.numbers(target, runs[3:], [100]) == ["2 diverged", "diverged, diverged", "-", "-", "-", "-"]
+    assert page.missing({key: runs}, {"tasks": ["Toy-v0"], "methods": ["sac"], "seeds": 6}) == "sac on Toy-v0, seed 5"
+    assert "5 run(s), 2 diverged" in page.provenance(target, runs)
+    figures.draw({key: runs, ("Toy-v0", "taac"): runs[3:]}, tmp_path / "drawn.png")
+    assert (tmp_path / "drawn.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_run_that_is_replaced_leaves_no_rollouts(tmp_path):
+    root, target = tmp_path / "campaign", tmp_path / "kept"
+    write_run(root / "a", root)
+    collect.collect(root, target)
+    old = target / "Toy-v0" / "sac" / "seed_0" / collect.ROLLOUTS
+    old.write_text("env_steps,return_mean\n400,1\n")
+    collect.collect(root, target, replace=True)
+    assert not old.exists()
+
+
+def test_runs_that_differ_in_a_setting_are_not_averaged(tmp_path):
+    for seed in range(2):
+        write_run(tmp_path / "x" / str(seed), tmp_path, seed)
+    (tmp_path / "x" / "1" / "config.gin").write_text("Trainer.num_env_steps = 400\nLearner.epsilon = 1e-8\n")
+    with pytest.raises(TaacError, match="not comparable"):
+        page.runs_of(tmp_path)
+
+
+def test_a_campaign_may_have_no_run_yet(tmp_path):
+    about = json.loads((page.HERE / page.IN_README / "campaign.json").read_text(encoding="utf-8"))
+    assert page.runs_of(tmp_path) == []
+    assert "No run is finished yet." in page.section(tmp_path, about, [])
+    (tmp_path / "campaign.json").write_text(json.dumps(about))
+    assert page.described(tmp_path / "campaign.json") == about
+    del about["commit"], about["planned"]["seeds"]
+    (tmp_path / "campaign.json").write_text(json.dumps(about))
+    with pytest.raises(TaacError, match=r"commit, planned\.seeds is missing or wrong; expected number"):
+        page.described(tmp_path / "campaign.json")
 
 
 def test_what_was_planned_and_not_run_is_listed(tmp_path):
@@ -130,6 +194,9 @@ def test_runs_that_differ_in_a_setting_are_kept_under_names_of_their_own(tmp_pat
     for name in ("sac_one", "sac_other"):
         collect.collect(root, target, method=name)
     assert [(r.method, r.seed) for r in run_records.find(target)] == [("sac_one", 0), ("sac_other", 0)]
+    write_run(root / "b", root, seed=1, method="taac")
+    with pytest.raises(TaacError, match="would mix the methods sac, taac"):
+        collect.collect(root, target, method="sac_third")
 
 
 @pytest.mark.parametrize(
@@ -146,26 +213,78 @@ def test_a_published_fraction_is_judged_by_our_interval(low, high, verdict):
     assert claims.judged(low, high, 0.89, 0.03) == verdict
 
 
+LOW, HIGH = [0.0, 1.0, 2.0, 3.0, 4.0], [10.0, 11.0, 12.0, 13.0, 14.0]
+
+
+def rows_on_claims(folder, better, worse, tasks=("Toy-v0",), seeds=5, published=0.5, repeated=1.0):
+    """The rows of the campaign simple_control on Toy-v0; a return of None is of a run that diverged."""
+    for method, values in {"taac": better, "sac": worse}.items():
+        for seed, value in enumerate(values):
+            ends = {"returns": (0.0, 0.0), "status": "diverged"} if value is None else {"returns": (0.0, value, value, value)}
+            write_run(folder / method / str(seed), folder, seed, method=method, repeated=repeated, **ends)
+    plan = {"tasks": list(tasks), "seeds": seeds}
+    paper = {"fraction_repeated": {"by_task": {"Toy": published}}}
+    rows = claims.rows({"simple_control": page.grouped(run_records.find(folder))}, {"simple_control": plan}, paper)
+    assert {row.verdict for row in rows if row.task == "all tasks"} == {claims.NOT_RUN}
+    on_toy = [row for row in rows if row.task == "Toy-v0"]
+    assert len(on_toy) == 3
+    return [row for row in on_toy if "SAC" in row.claim], next(row for row in on_toy if "repeats" in row.claim)
+
+
 @pytest.mark.parametrize(
     "better, worse, verdict",
     [
-        ([10.0, 11.0, 12.0, 13.0, 14.0], [0.0, 1.0, 2.0, 3.0, 4.0], claims.AGREES),
-        ([0.0, 1.0, 2.0, 3.0, 4.0], [10.0, 11.0, 12.0, 13.0, 14.0], claims.DISAGREES),
-        ([10.0, 11.0, 12.0, 13.0, 14.0], [10.0, 11.0, 12.0, 13.0, 14.5], claims.OPEN),
-        ([10.0, 11.0], [0.0, 1.0, 2.0], claims.OPEN),
-        ([10.0, 11.0, 12.0], [], claims.NOT_RUN),
+        (HIGH, LOW, claims.AGREES),
+        (LOW, HIGH, claims.DISAGREES),
+        (HIGH, [*HIGH[:4], 14.5], claims.OPEN),
+        ([94.0, 94.0, 94.0, 94.0, 0.0], [0.0] * 5, claims.OPEN),  # 4 of 5 solved: p = 10 / 210, and 2 claims
+        ([94.0] * 5, [0.0] * 5, claims.AGREES),
+        ([None, *HIGH[1:]], LOW, claims.OPEN),  # the worst of all, not left out
+        ([None] * 5, LOW, claims.DISAGREES),
+        (HIGH, LOW[:4], claims.WAITS),
+        ([*HIGH, 15.0], LOW[:4], claims.WAITS),  # a seed that was not planned does not make up for one that was
+        (HIGH, [], claims.NOT_RUN),
     ],
 )
-def test_a_claim_on_returns_is_judged_by_the_runs_of_both_methods(better, worse, verdict, tmp_path):
-    for method, values in {"taac": better, "sac": worse}.items():
-        for seed, value in enumerate(values):
-            write_run(tmp_path / method / str(seed), tmp_path, seed, returns=(0.0, value, value, value), method=method)
-    groups = page.grouped(run_records.find(tmp_path))
-    paper = {"fraction_repeated": {"by_task": {"Toy": 0.5}}}
-    rows = claims.rows({"simple_control": groups}, {"simple_control": ["Toy-v0"]}, paper)
-    found = {row.claim: row for row in rows if row.task == "Toy-v0"}
-    assert len(found) == 3
-    assert [row.verdict for row in rows if "SAC" in row.claim and row.task == "Toy-v0"] == [verdict] * 2
-    repeated = next(row for row in rows if "repeats" in row.claim)
-    assert repeated.verdict == (claims.DISAGREES if len(better) > 2 else claims.OPEN)  # every run repeats all of its steps
-    assert {row.verdict for row in rows if row.task == "all tasks"} == {claims.NOT_RUN}
+def test_a_claim_on_returns_is_judged_by_the_planned_seeds_of_both_methods(better, worse, verdict, tmp_path):
+    rows, _ = rows_on_claims(tmp_path, better, worse)
+    assert [row.verdict for row in rows] == [verdict] * 2
+    assert not any("nan" in row.here for row in rows)
+
+
+def test_all_planned_comparisons_count_also_where_one_is_complete(tmp_path):
+    # Without overlap p is 2 / 252 at 5 seeds: below 0.05 / 6, of 2 claims on 3 tasks, and above 0.05 / 8.
+    for tasks, verdict in ((3, claims.AGREES), (4, claims.OPEN)):
+        rows, _ = rows_on_claims(tmp_path / str(tasks), HIGH, LOW, ["Toy-v0", *(f"Other-v{i}" for i in range(1, tasks))])
+        assert [row.verdict for row in rows] == [verdict] * 2
+
+
+def test_the_interval_of_a_claim_is_bonferronis(tmp_path):
+    # Variances 2.5 / 5 each: standard error 1, df 8; two claims: t(8, 97.5%) = 2.7515. Area: 3/4 of the values.
+    rows, _ = rows_on_claims(tmp_path, [*HIGH, 99.0], LOW)  # the last seed was not planned
+    assert [row.here for row in rows] == ["+7.5 [5.44, 9.56], 5 and 5 of 5 seeds", "+10 [7.25, 12.8], 5 and 5 of 5 seeds"]
+
+
+@pytest.mark.parametrize(
+    "returns, published, verdict",
+    [
+        (HIGH, 0.5, claims.DISAGREES),
+        (HIGH, 0.28, claims.AGREES),  # every run repeats a quarter, and 0.28 is within the error of reading it
+        (HIGH, None, claims.OPEN),
+        ([None, *HIGH[1:]], 0.5, claims.OPEN),  # of the survivors
+        ([None] * 5, 0.5, claims.OPEN),
+        (HIGH[:4], 0.5, claims.WAITS),
+        ([], 0.5, claims.NOT_RUN),
+    ],
+)
+def test_a_claim_on_a_fraction_is_judged_by_the_planned_seeds(returns, published, verdict, tmp_path):
+    _, row = rows_on_claims(tmp_path, returns, LOW, published=published, repeated=0.25)
+    assert row.verdict == verdict and "nan" not in row.here
+
+
+def test_the_planned_seeds_can_decide_the_claims_of_their_campaign():
+    listed = json.loads((page.HERE / "claims.json").read_text(encoding="utf-8"))["claims"]
+    for folder, about in page.campaigns():
+        plan = about["planned"]
+        family = len(plan["tasks"]) * sum(claim["campaign"] == folder.name and "better" in claim for claim in listed)
+        assert family * permutations.smallest_p_value(plan["seeds"], plan["seeds"]) <= claims.LEVEL, folder.name
