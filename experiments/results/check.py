@@ -6,9 +6,9 @@ Trains SAC on InvertedDoublePendulum-v5 with `gin/tasks/sac_reference.gin` for 2
 greedy return at the end against the published mean and standard deviation over n seeds. Agreement means that the mean of k
 seeds here lies in the 95% prediction interval for the mean of k further seeds of theirs,
 
-    mean +- t(0.975, n - 1) sd sqrt(1 / n + 1 / k),
+    mean +- t(0.975, n - 1) sd sqrt(n / (n - 1)) sqrt(1 / n + 1 / k),
 
-which assumes normal returns. The published number is of another version of the environment, so a disagreement is a reason to
+which assumes normal returns; the published sd divides by n, not by n - 1. The published number is of another version of the environment, so a disagreement is a reason to
 look, not a proof of a fault. Exits with 1 if they disagree. Killed and called again, it goes on.
 """
 
@@ -29,8 +29,8 @@ TASK, METHOD, ENV_STEPS = "InvertedDoublePendulum-v5", "sac", 20_000
 
 
 def interval(mean: float, sd: float, n: int, k: int) -> tuple[float, float]:
-    """The 95% prediction interval for the mean of `k` seeds, after `n` seeds with this mean and standard deviation."""
-    half = student_quantile(0.95, n - 1) * sd * (1 / n + 1 / k) ** 0.5
+    """The 95% prediction interval for the mean of `k` seeds, after `n` seeds with this mean and standard deviation (by n)."""
+    half = student_quantile(0.95, n - 1) * sd * (n / (n - 1)) ** 0.5 * (1 / n + 1 / k) ** 0.5
     return mean - half, mean + half
 
 
