@@ -8,8 +8,10 @@ tell red from green or blue from yellow, and stand out from the paper, in light 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 Marker = tuple[tuple[float, float], ...]  # corners (x, y) in [-1, 1], y upwards
 
@@ -103,6 +105,26 @@ def line(number: int, points: int, width: float = 1.4) -> dict[str, Any]:
 def faint(methods: int) -> tuple[float, float]:
     """Opacities of the bands and of the single runs of so many methods in one picture."""
     return (0.18, 0.35) if methods <= 6 else (0.07, 0.2)
+
+
+def limit(axis: Any, lines: Sequence[np.ndarray], bands: Sequence[np.ndarray]) -> None:
+    """Ends the panel where a band leaves the lines by more than half their range, so that a band of few runs hides no line.
+
+    With 2 runs the band is nine standard deviations wide to either side.
+    """
+    low, high = _range(lines)
+    room = (high - low) / 2
+    bottom, top = _range([*bands, *lines])
+    if room > 0 and (bottom < low - room or top > high + room):
+        ends = max(bottom, low - room), min(top, high + room)
+        margin = 0.05 * (ends[1] - ends[0])
+        axis.set_ylim(ends[0] - margin, ends[1] + margin)
+
+
+def _range(columns: Sequence[np.ndarray]) -> tuple[float, float]:
+    values = np.concatenate([np.asarray(column, dtype=np.float64).ravel() for column in columns]) if columns else np.zeros(0)
+    values = values[np.isfinite(values)]
+    return (float(values.min()), float(values.max())) if values.size else (0.0, 0.0)
 
 
 def add_legend(figure: Any, labels: Mapping[int, str], title: str) -> None:

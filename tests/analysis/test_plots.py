@@ -358,7 +358,7 @@ def test_pictures_state_smoothing_and_interval_and_show_every_panel(found, tmp_p
     text = plots.write_curves(found, tmp_path / "out" / "a.svg").read_text()
     ElementTree.fromstring(text)
     for words in (
-        "mean over runs, band: 95% interval (Student t, at each point by itself); single runs are faint",
+        "mean over runs, band: 95% interval (Student t, at each point by itself), may leave the panel; single runs are faint",
         "smoothing: mean of the run's points in the last 15 environment steps", "Hopper-v5", "Ant-v5", "rollout/return",
         "evaluation/return", "environment steps", "sac (2)", "taac (1)",
     ):  # fmt: skip

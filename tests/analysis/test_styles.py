@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 
 import numpy as np
 import pytest
 
 from taac.analysis import styles
+from taac.pictures.panels import panels
 
 # What dichromats see, in linear RGB. Source: Machado, Oliveira and Fernandes, A physiologically-based model for simulation
 # of color vision deficiency, IEEE TVCG 2009, severity 1.0.
@@ -124,3 +126,27 @@ def test_a_legend_lies_beside_all_panels_and_names_every_method(names):
     assert [text.get_text() for text in legend.get_texts()] == [styles.shortened(name) for name in names[:60]]
     assert legend.get_title().get_text() == "method (seeds)" + (f", 60 of {len(names)}" if len(names) > 60 else "")
     pyplot.close(figure)
+
+
+@pytest.mark.parametrize(
+    "low, high, expected",
+    [
+        (-900.0, 900.0, (-60.0, 160.0)),  # half of 100 beyond the lines, and a margin of a twentieth of 200
+        (-900.0, 60.0, (-57.5, 107.5)),
+        (-40.0, 140.0, None),  # the whole band
+        (math.nan, math.nan, None),
+    ],
+)
+def test_a_band_of_few_runs_does_not_press_the_lines_flat(low, high, expected):
+    _, ((axis,),) = panels(1, 1, (3, 2))
+    before = axis.get_ylim()
+    styles.limit(axis, [[0.0, 47.0, math.nan], [0.0, 100.0]], [[low, math.nan], [high, math.nan]])
+    assert axis.get_ylim() == pytest.approx(before if expected is None else expected)
+
+
+@pytest.mark.parametrize("lines", [[], [[math.nan]], [[5.0, 5.0]]])
+def test_lines_without_a_range_leave_the_panel_as_it_is(lines):
+    _, ((axis,),) = panels(1, 1, (3, 2))
+    before = axis.get_ylim()
+    styles.limit(axis, lines, [[-1.0], [9.0]])
+    assert axis.get_ylim() == before

@@ -15,7 +15,7 @@ from taac.analysis.curves.tag_curves import AXES, TagCurve, TagCurves
 from taac.analysis.readers import run_records
 from taac.analysis.readers.events import Scalar
 from taac.analysis.readers.run_records import Record
-from taac.analysis.styles import add_legend, faint, line, shortened, style
+from taac.analysis.styles import add_legend, faint, limit, line, shortened, style
 from taac.analysis.untrusted_text import csv_cell
 from taac.errors import TaacError
 from taac.pictures.literal_text import literal_text
@@ -173,6 +173,8 @@ def _panel(axis: Any, curves: list[TagCurve], numbers: Mapping[str, int]) -> Non
             axis.plot(*points, color=drawn["color"], linewidth=0.6, alpha=run)
         axis.fill_between(x, low, high, color=drawn["color"], alpha=band, linewidth=0)
         axis.plot(x, mean, **drawn)
+    runs = [points[1] for of in curves for points in of.each]
+    limit(axis, [*runs, *(of.curve.estimate for of in curves)], [end for of in curves for end in (of.curve.low, of.curve.high)])
     axis.grid(alpha=0.3)
 
 
@@ -185,6 +187,7 @@ def _label(method: str, curves: Sequence[TagCurve]) -> str:
 def _caption(found: TagCurves) -> str:
     interval = f"{found.options.confidence:.0%} interval (Student t, at each point by itself)"
     several = any(of.runs > 1 for of in found.curves)
-    what = f"mean over runs, band: {interval}; single runs are faint" if several else "single runs, no interval"
+    means = f"mean over runs, band: {interval}, may leave the panel; single runs are faint"
+    what = means if several else "single runs, no interval"
     return f"{what}\nsmoothing: {found.smoothing}"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from taac.analysis.styles import add_legend, faint, line, shortened, style
+from taac.analysis.styles import add_legend, faint, limit, line, shortened, style
 from taac.pictures.literal_text import literal_text
 from taac.pictures.panels import panels
 
@@ -49,12 +49,15 @@ def _curves(content: dict[str, Any], measure: str, numbers: Mapping[str, int]) -
     for axis, curve in zip(axes.flat, of):
         for m in curve["methods"]:
             _curve(axis, curve["x"], m, numbers[m["method"]], len(curve["methods"]))
+        of_all = curve["methods"]
+        lines = [m["estimate"] for m in of_all] + [run for m in of_all for run in m.get("each", ())]
+        limit(axis, lines, [m[end] for m in of_all for end in ("low", "high")])
         axis.axvline(steps[curve["task"]], color="0.6", linewidth=0.8, linestyle=":")
         axis.set(title=shortened(curve["task"], 60), xlabel=content["axes"]["env_steps"])
         axis.set_ylabel(content["measures"][measure])
         axis.grid(alpha=0.3)
     several = any(m["runs"] > 1 for curve in of for m in curve["methods"])
-    means = f"mean over seeds, band: {content['options']['confidence']:.0%} interval; single runs are faint"
+    means = f"mean over seeds, band: {content['options']['confidence']:.0%} interval, may leave the panel; single runs are faint"
     left = f", {len(of)} of {len(tasks)} tasks" if len(of) < len(tasks) else ""
     figure.suptitle(f"{content['measures'][measure]}: {means if several else 'single runs'}{left}", fontsize="small")
     runs = {m: [of["runs"] for curve in of for of in curve["methods"] if of["method"] == m] for m in numbers}
