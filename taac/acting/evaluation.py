@@ -19,6 +19,9 @@ from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
 from taac.pictures.video import EpisodeVideo
 from taac.runs.layout import EpisodeSummary
+from taac.runs.terminal import warn_user
+
+_LONG = 10_000  # steps without the end of any episode, after which a missing time limit is told
 
 
 def evaluate(
@@ -43,7 +46,7 @@ def evaluate(
         seed: of the environments, of the policy's random choices, and of the global generators that environments may use.
         epsilon: probability with which each random choice of the policy is sampled instead of taking its mode.
         on_step: called with each frame and what the agent did there.
-        max_steps: most steps in each environment.
+        max_steps: most steps in each environment. Long before them a warning tells that the environments have no time limit.
 
     Raises:
         TaacError: the episodes do not end within `max_steps`.
@@ -78,6 +81,12 @@ def evaluate(
                     f"after {max_steps} steps in each of {environment.num_envs} environments '{environment.name}', "
                     f"{sum(shares)} of {num_episodes} episodes have not ended; set create_environment.max_episode_steps, "
                     "or raise Trainer.max_evaluation_steps"
+                )
+            if steps == _LONG and not episodes and environment.max_episode_steps is None:
+                warn_user(
+                    f"warning: after {steps} steps of an evaluation in each of {environment.num_envs} environments "
+                    f"'{environment.name}', which declare no time limit, no episode has ended; it goes on to {max_steps} steps. "
+                    "create_environment.max_episode_steps sets a time limit"
                 )
             step = rollout.step(act)
             if on_step is not None:

@@ -112,7 +112,7 @@ class TrainedAgent:
         """Whether an observation is batched, and its tensors `[B, ...]`."""
         try:
             pairs = list(zip(nest.flatten(self._observation_spec), _leaves(self._observation_spec, observation), strict=True))
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
             raise TaacError(f"the observation does not fit {self.observation_space}: {error!r}") from error
         extra = {leaf.ndim - len(spec.shape) for spec, leaf in pairs}
         batched = extra == {1}

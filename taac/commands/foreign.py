@@ -16,9 +16,6 @@ FLAGS = {
     "seeds": ("num_seeds", "n_seeds"),
     "trials": ("n_trials", "num_trials"),
     "search": ("search_space", "space", "param_space"),
-    "num_env_steps": (
-        "total_timesteps", "timesteps", "n_timesteps", "total_steps", "num_steps", "steps", "max_steps", "num_timesteps",
-    ),
     "root_dir": (
         "logdir", "log_dir", "output", "output_dir", "out", "save_dir", "save_path", "dir", "folder", "run_dir", "log_folder",
         "run", "load", "checkpoint", "model",
@@ -28,20 +25,6 @@ FLAGS = {
     "num_episodes": ("n_episodes", "episodes", "eval_episodes"),
     "record_file": ("video", "record", "record_video", "gif"),
 }  # fmt: skip
-SETTINGS = {
-    "learning_rate": ("lr", "step_size"),
-    "num_envs": ("n_envs", "num_env", "vec_envs"),
-    "hidden_layers": ("hidden_sizes", "hidden_size", "net_arch", "hidden_dim", "hid"),
-    "replay_length": ("buffer_size", "replay_size", "memory_size"),
-    "initial_collect_steps": ("learning_starts", "start_steps", "random_steps", "warmup_steps"),
-    "target_tau": ("tau", "polyak"),
-    "evaluation_interval": ("eval_freq", "eval_interval", "eval_every"),
-    "evaluation_episodes": ("n_eval_episodes", "num_eval_episodes"),
-    "checkpoint_interval": ("save_freq", "save_interval", "checkpoint_freq"),
-    "create_experiment.device": ("device", "cuda", "gpu"),
-    "create_experiment.num_threads": ("num_threads", "n_threads", "threads"),
-    "create_experiment.load_from": ("pretrained", "load_from", "trained_agent"),
-}
 COMMANDS = {
     "play": ("evaluate", "eval", "enjoy", "test", "watch", "render", "view"),
     "train": ("run", "learn", "fit", "main", "resume"),
@@ -65,13 +48,15 @@ def command_meant(name: str, commands: Iterable[str]) -> str:
 
 def flag_meant(name: str, defined: flags.FlagValues) -> str:
     """Returns the message for an unknown flag, with the flag or setting that it stands for if that can be told."""
-    from taac.configuration.macros import TASK_MACROS  # not above: it loads gin, and most calls need no message
+    from taac.configuration.macros import TASK_MACROS, meant_by  # not above: it loads gin, which few calls need
 
     modules = defined.flags_by_module_dict()
     own = sorted(flag.name for module in modules if module.startswith("taac.") for flag in modules[module])
     meant = [f"--{flag}" for flag, names in FLAGS.items() if name in names and flag in own]
-    setting = name if name in TASK_MACROS else _ours(name, SETTINGS)
-    if setting is not None and "set" in own:
+    setting = name if name in TASK_MACROS else meant_by(name)
+    if setting in own:
+        meant.append(f"--{setting}")
+    elif setting is not None and "set" in own:
         meant.append(f"--set {setting}=VALUE")
     if not meant:
         meant = [f"--{near}" for near in difflib.get_close_matches(name, own, n=1)]

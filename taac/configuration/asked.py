@@ -154,7 +154,7 @@ def method_file(method: str) -> str:
     if method not in known and not Path(name).is_file():
         if "," in method:
             raise TaacError(f"--method {method}: a run has one method; compare several with `taac compare --methods {method}`")
-        swapped = f"; is it an environment, for --task {method}?" if re.search(r"-v\d+$", method) else ""
+        swapped = "; to train on that environment, give it as --task." if re.search(r"-v\d+$", method) else ""
         raise TaacError(
             f"--method {method}: there is no method '{method}'{swapped or nearest(method.lower(), known) or '.'} "
             f"Give a .gin file of your own, or one of {', '.join(known)}"

@@ -159,6 +159,7 @@ def _observation(env: gymnasium.Env, observation: Any, where: str) -> Finding | 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Gymnasium warns if it is not an array
         inside = space.contains(observation) and (isinstance(observation, np.ndarray) or not isinstance(space, _ARRAYS))
+        part, space, observation = ("", space, observation) if inside else _outside(space, observation)
     if inside:
         for path, leaf in _numbers(observation):
             if not np.isfinite(leaf).all():
@@ -167,7 +168,11 @@ def _observation(env: gymnasium.Env, observation: Any, where: str) -> Finding | 
                     False, f"the observation{name} {where} is not finite", "fix it, or clip it in a wrapper"
                 )
         return None
-    about = f"the observation {where} is not in its space {space}"
+    named = f"the observation '{part}' {where}" if part else f"the observation {where}"
+    about = f"{named} is not in its space {space}"
+    if isinstance(space, gymnasium.spaces.Box) and isinstance(observation, (list, tuple)):
+        advice = f"return np.array(observation, dtype=np.{space.dtype})"
+        return Finding(False, f"{about}: it is a {type(observation).__name__}, not an array: {observation!r}", advice)
     if isinstance(space, gymnasium.spaces.Box) and isinstance(observation, np.ndarray):
         array = observation
         if array.shape != space.shape:
@@ -178,7 +183,7 @@ def _observation(env: gymnasium.Env, observation: Any, where: str) -> Finding | 
             advice = f"return observation.astype(np.{space.dtype}), or create the space with dtype=np.{array.dtype}"
             return Finding(False, f"{about}: its dtype is {array.dtype}", advice)
         if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
-            return Finding(False, f"the observation {where} is not finite: {array}", "fix it, or clip it in a wrapper")
+            return Finding(False, f"{named} is not finite: {array}", "fix it, or clip it in a wrapper")
         outside = f"{array.min()} to {array.max()}" if array.size else "empty"
         return Finding(
             False,
@@ -186,6 +191,19 @@ def _observation(env: gymnasium.Env, observation: Any, where: str) -> Finding | 
             "widen the space's bounds (np.inf for no bound), or clip the observation",
         )
     return Finding(False, f"{about}: {observation!r}", "return an element of the space, or correct the space")
+
+
+def _outside(space: gymnasium.Space, observation: Any, path: str = "") -> tuple[str, gymnasium.Space, Any]:
+    """The innermost part of an observation that is not in its space: its path, that space, and the part."""
+    parts: list[tuple[Any, gymnasium.Space, Any]] = []
+    if isinstance(space, gymnasium.spaces.Dict) and isinstance(observation, dict) and observation.keys() == space.keys():
+        parts = [(key, inner, observation[key]) for key, inner in space.items()]
+    elif isinstance(space, gymnasium.spaces.Tuple) and isinstance(observation, tuple) and len(observation) == len(space):
+        parts = [(i, inner, part) for i, (inner, part) in enumerate(zip(space, observation))]
+    for key, inner, part in parts:
+        if not inner.contains(part):
+            return _outside(inner, part, f"{path}/{key}" if path else str(key))
+    return path, space, observation
 
 
 def _numbers(observation: Any, path: str = "") -> list[tuple[str, np.ndarray]]:

@@ -80,8 +80,9 @@ def make_single(
         raise TaacError(f"cannot create environment '{name}': {error} {_HINT}") from error
     except (TypeError, ValueError, AssertionError, OSError) as error:
         render = " It may not be able to render." if "render_mode" in env_kwargs else ""
+        more = " create_environment.env_kwargs gives it arguments." if isinstance(error, TypeError) else ""
         raise TaacError(
-            f"cannot create environment '{name}' with arguments {dict(env_kwargs)}: {error}.{render}"
+            f"cannot create environment '{name}' with arguments {dict(env_kwargs)}: {error}.{render}{more}"
         ) from error
     for wrapper in wrappers:
         env = wrapper(env)

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn as nn
 
+from taac.acting import evaluation
 from taac.acting.evaluation import evaluate
 from taac.acting.metrics import Episode
 from taac.algorithms.agent import Agent
@@ -121,6 +122,25 @@ def test_evaluation_is_greedy_unless_told_otherwise():
 def noise(seed: int, epsilon: float = 0.5) -> list[tuple]:
     environment = create_environment(env_id("Noise"), 2)
     return facts(evaluate(agent(1), environment, 6, seed, epsilon))
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_episodes_that_do_not_end_are_told_early_and_then_refused(monkeypatch, capsys, ends):
+    """Before any episode has ended, a missing time limit is told once; after one has ended, nothing is."""
+    monkeypatch.setattr(evaluation, "_LONG", 6)
+    scripts = (("3t", "9n") if ends else ("9n",),)
+    with pytest.raises(TaacError, match=r"after 8 steps in each of 1 .* [12] of 2 episodes have not ended; set create_env"):
+        evaluate(agent(), counters(*scripts), 2, seed=0, max_steps=8)
+    told = capsys.readouterr().err
+    assert told.count("after 6 steps of an evaluation in each of 1 environments") == (0 if ends else 1)
+    assert ("create_environment.max_episode_steps" in told) != ends
+
+
+def test_a_time_limit_keeps_long_episodes_quiet(monkeypatch, capsys):
+    monkeypatch.setattr(evaluation, "_LONG", 6)
+    environment = create_environment(env_id("Counter"), 1, env_kwargs={"scripts": (("9n",),)}, max_episode_steps=10)
+    assert [e.length for e in evaluate(agent(), environment, 1, seed=0)] == [10]
+    assert capsys.readouterr().err == ""
 
 
 def test_the_same_seed_gives_the_same_episodes_whatever_was_drawn_before():

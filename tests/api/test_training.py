@@ -218,6 +218,7 @@ def test_checkpoints_keep_the_state_of_callbacks(tmp_path, monkeypatch):
     [
         ({"on_evaluation": taac.StopWhen}, "on_evaluation must be a function of the trainer"),
         ({"on_iteration": "f"}, "on_iteration must be a function"),
+        ({"total_timesteps": 1}, r"no parameter named 'total_timesteps'; did you mean 'num_env_steps'\?"),
         ({"learning_rat": 1}, r"learning_rat=1: there is no macro and no parameter named 'learning_rat'; did you"),
         ({"method": None}, "method is missing beside environment Pendulum-v1"),
         ({"method": "tac"}, "method tac: there is no method 'tac'; did you mean 'taac'"),

@@ -11,7 +11,7 @@ from absl import flags
 
 from taac.commands import foreign
 from taac.commands.main import COMMANDS, main
-from taac.configuration.macros import TASK_MACROS
+from taac.configuration.macros import OTHER_NAMES, TASK_MACROS
 
 TASK, METHOD = "gin/tasks/simple_control.gin", "gin/methods/taac.gin"
 TRAIN = ["train", "--task", "Pendulum-v1", "--method", "taac"]
@@ -67,7 +67,8 @@ MISTAKES = {
     "a misspelt method": ([*TRAIN[:3], "--method", "sca"], ["did you mean 'sac'?"]),
     "a method in capitals": ([*TRAIN[:3], "--method", "TAAC"], ["did you mean 'taac'?"]),
     "an environment as the method": (
-        ["train", "--task", "taac", "--method", "Pendulum-v1"], ["is it an environment, for --task Pendulum-v1?"],
+        ["train", "--task", "taac", "--method", "Pendulum-v1"],
+        ["no method 'Pendulum-v1'; to train on that environment, give it as --task. Give"],
     ),
     "several methods of one run": ([*TRAIN[:3], "--method", "sac,taac"], ["`taac compare --methods sac,taac`"]),
     "several tasks of one run": (["train", "--task", "A-v1,B-v1", "--method", "sac"], ["`taac compare --tasks A-v1,B-v1`"]),
@@ -84,6 +85,7 @@ MISTAKES = {
     "no folder": (["train", "--gin_file", "experiments/smoke.gin"], ["--root_dir is missing", "folder of the run"]),
     # settings
     "a misspelt setting": ([*TRAIN, "--set", "learning_rte=1"], ["'learning_rte'; did you mean 'learning_rate'?"]),
+    "another tool's setting": ([*TRAIN, "--set", "lr=1e-3"], ["no parameter named 'lr'; did you mean 'learning_rate'?"]),
     "a setting of several": ([*TRAIN, "--set", "epsilon=1"], ["several constructors", "Learner.epsilon"]),
     "a setting without an equals sign": ([*TRAIN, "--set", "gamma", "0.9"], ["--set learning_rate=1e-3"]),
     "a value of another kind": ([*TRAIN, "--set", "learning_rate=fast"],
@@ -166,7 +168,8 @@ def test_other_tools_names_lead_to_what_there_is(call):
         assert code == 0
         defined |= {flag for flag in foreign.FLAGS if f"--{flag}:" in printed}
     assert defined == set(foreign.FLAGS) and set(foreign.COMMANDS) <= set(COMMANDS)
-    for name in foreign.SETTINGS:
+    for name, others in OTHER_NAMES.items():
         assert name in TASK_MACROS or name.startswith("create_experiment.")
-        code, printed = call("train", f"--{foreign.SETTINGS[name][0]}", "1")
-        assert code == 2 and f"did you mean --set {name}=VALUE?" in printed
+        code, printed = call("train", f"--{others[0]}", "1")
+        meant = "--num_env_steps" if name == "num_env_steps" else f"--set {name}=VALUE"
+        assert code == 2 and f"did you mean {meant}?" in printed

@@ -75,6 +75,24 @@ class ADict(Sound):
         self.observation_space = spaces.Dict(a=self.observation_space)
 
 
+class WrongPart(Sound):
+    def __init__(self):
+        super().__init__()
+        self.observation_space = spaces.Dict(a=spaces.Discrete(2), b=spaces.Tuple([self.observation_space] * 2))
+
+    def observe(self):
+        good = super().observe()
+        return {"a": 0, "b": (good, self.second(good))}
+
+    def second(self, good):
+        return good.astype(np.float64)
+
+
+class NanPart(WrongPart):
+    def second(self, good):
+        return good * np.float32(np.nan)
+
+
 class NoPair(Sound):
     def reset(self, *, seed=None, options=None):
         return super().reset(seed=seed)[0]
@@ -192,8 +210,10 @@ def named(cls, **more):
         (WrongType, "its dtype is float64", r"return observation.astype\(np.float32\)"),
         (NotANumber, "the observation at reset is not finite", "fix it"),
         (Infinite, "the observation at reset is not finite", "fix it"),
-        (AList, r"the observation at reset is not in its space Box.*: \[0.5, 0.5\]", "return an element of the space"),
+        (AList, r"the observation at reset is not in its space Box.*: it is a list.*\[0.5, 0.5\]", r"np.array\(.*float32\)"),
         (ADict, r"the observation at reset is not in its space Dict", "correct the space"),
+        (WrongPart, r"the observation 'b/1' at reset is not in its space Box.*: its dtype is float64", r"astype\(np.float32\)"),
+        (NanPart, r"the observation 'b/1' at reset is not finite", "fix it"),
         (NoPair, "reset returned array", r"must return a pair \(observation, info\)"),
         (NoSeed, "reset failed: TypeError", "seed=None"),
         (WrongReward, r"the reward at step 1 of episode 1 has shape \(2,\)", "reward_space"),
