@@ -261,11 +261,12 @@ class Trainer:
                     self.summarize()
                 if evaluated := due.evaluation or self.stopped is not None:
                     self.evaluate(folder)
-                if due.checkpoint or stop() or self.stopped:
+                told_to_stop = stop()  # asked once: a signal after this is for the next iteration, which then saves
+                if due.checkpoint or told_to_stop or self.stopped:
                     self.save(folder, due.checkpoint)
                 else:
                     self.saver.write_full_chunks(folder)
-                if stop() or (self.stopped and evaluated):
+                if told_to_stop or (self.stopped and evaluated):
                     break
             self.interrupted = not (self.intervals.done(self.env_steps) or self.stopped)
             if not self.interrupted:

@@ -174,6 +174,16 @@ def test_a_run_saved_before_its_first_step_or_between_two_goes_on(tmp_path, stop
     assert_same_parameters(whole, resumed)
 
 
+def test_a_signal_after_the_last_look_of_an_iteration_is_seen_in_the_next_which_saves(tmp_path):
+    """While a part of the buffer is written, for example. A run that stopped there would lose what it did since its checkpoint."""
+    trainer, folder, told = build("Trainer.initial_evaluation = False"), RunFolder(tmp_path / "run"), []
+    folder.begin(configuration.operative_config(), {})
+    trainer.saver.write_full_chunks = lambda folder: told.append(trainer.env_steps) if trainer.env_steps == 20 else None
+    trainer.train(folder, stop=lambda: bool(told))
+    trainer.close()
+    assert trainer.interrupted and told == [20] and folder.checkpoints.saved() == [trainer.env_steps] == [21]
+
+
 def test_without_the_replay_buffer_it_is_filled_again_before_updates_go_on(tmp_path):
     params = ("checkpoint_interval = 100", "Trainer.save_replay = False", "num_env_steps = 1000")
     run(tmp_path / "run", *params, until=420)
