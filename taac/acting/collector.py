@@ -172,8 +172,9 @@ class Collector(Collecting):
             raise Damaged(f"it holds no numbers of {self.environment.num_envs} episodes: {state['numbers']}")
         _packed(self.rollout.time_step, state["time_step"], device)  # refuses unfit states before the environments run
         self._actions.load_state_dict(state["actions"])
-        self.rollout.replay_actions(self._actions, self._environment_seed(), numbers, state["time_step"])
+        # Before the environments run: if they fail, the episodes end in this state, which the info of their last frames holds.
         self.rollout.state = _packed(self.rollout.state, state["policy"], device)
+        self.rollout.replay_actions(self._actions, self._environment_seed(), numbers, state["time_step"])
         if state["explorer"] is not None and self.explorer is not None:
             blank = specs.zeros(self.environment.action_spec, self.environment.num_envs, device=device)
             self._explorer_state = _packed(self.explorer.initial_state(blank), state["explorer"], device)

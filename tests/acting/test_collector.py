@@ -236,10 +236,14 @@ def test_episodes_that_cannot_be_restored_are_truncated_where_they_were(capsys):
         first.step()
     state = first.state_dict()
     state["running"]["actions"][1][0][0] += 0.5
+    second.agent.algorithm.random_step = second.agent.algorithm.rollout_step  # whose info is the policy's state
     second.load_state_dict(state)
     assert "at 16 environment steps: 'Pendulum-v1' reached another state" in capsys.readouterr().err
     (last,) = second._replay
     assert last.time_step.step_type.tolist() == [LAST, LAST]
     assert torch.equal(last.time_step.observation, first.rollout.time_step.observation)
+    # TAAC's info holds the trajectory that led there, and its critics learn from it.
+    assert first.rollout.state.tolist() == [3, 3] == last.rollout_info.tolist()
+    assert second.rollout.state.tolist() == [0, 0]
     assert second.num_restarts == 1 and second.env_steps == first.env_steps
     assert second.rollout.time_step.step_type.tolist() == [FIRST, FIRST]
