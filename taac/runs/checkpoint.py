@@ -3,7 +3,7 @@
 For each checkpoint, named by its environment steps, a folder holds
 
     10000.json          the manifest: a line with format and checksum, then JSON: plain values, and each file's size and checksum
-    10000.safetensors   its tensors, except the replay buffer's frames
+    10000.safetensors   its tensors, except the replay buffer's frames; 10000-again.safetensors if a checkpoint is replaced
     frames-3-25000.safetensors   frames of part 3 of the buffer, as of 25000 added frames; see `FrameChunks`
 
 The manifest is written last, when all files that it names are on the disk. So a checkpoint exists as a whole or not at all.
@@ -27,7 +27,7 @@ from taac.runs.frame_chunks import FrameChunks
 from taac.runs.manifest import READABLE, FileEntry, make_manifest, read_entry, read_manifest
 from taac.runs.terminal import warn_user
 
-_OURS = re.compile(r"\d+\.(json|safetensors)|frames-\d+-\d+\.safetensors|\d+\.json\.damaged")
+_OURS = re.compile(r"\d+\.json|\d+(-again)?\.safetensors|frames-\d+-\d+\.safetensors|\d+\.json\.damaged")
 
 
 class Checkpoint(NamedTuple):
@@ -101,14 +101,23 @@ class Checkpoints:
         tree, tensors = tensor_files.encode(state)
         data = tensor_files.pack(tensors)
         needed = len(data) + (frames.stale_bytes() if frames else 0)
-        entry = FileEntry(f"{env_steps}.safetensors", len(data), files.digest(data))
         try:
             self._make_folder()
+            name, (_, taken) = f"{env_steps}.safetensors", self._remember().get(env_steps, (True, set()))
+            if name in taken:  # it must stay as it is until the new manifest replaces the one that names it
+                name = f"{env_steps}-again.safetensors"
+            entry = FileEntry(name, len(data), files.digest(data))
             held = frames.write_stale(self.path) if frames else []
             durable.write(self.path / entry.name, data)
             content = {"env_steps": env_steps, "scheduled": scheduled, "state": tree}
             manifest = make_manifest({**content, "tensors": entry._asdict(), "frames": held})
             needed += len(manifest)
+            if len(manifest) > files.MAX_JSON_BYTES:  # reading it would be refused
+                raise TaacError(
+                    f"the checkpoint {self.path / str(env_steps)} would hold {len(manifest)} bytes of numbers and texts, and at "
+                    f"most {files.MAX_JSON_BYTES} can be read again. Episodes that wait for the next summary are among them: with "
+                    "a smaller Trainer.summary_interval there are fewer"
+                )
             durable.write(self.path / f"{env_steps}.json", manifest)
         except OSError as error:
             raise durable.refusal(error, self.path, needed, self.what_remains()) from error

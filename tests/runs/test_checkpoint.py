@@ -140,6 +140,34 @@ def test_a_full_disk_leaves_those_before_as_they_were(tmp_path, monkeypatch, cal
     assert kept.newest().env_steps == 3
 
 
+@pytest.mark.parametrize("call", ["open", "write", "fsync", "replace"])
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_one_that_is_written_again_at_its_step_is_whole_until_it_is_replaced(tmp_path, monkeypatch, call, number):
+    """As by a run that resumes and then stops before its first step, because its environment fails again."""
+    from tests.runs.test_files import Stumbling, replace_os
+
+    kept = saved(tmp_path, 1, 2)
+    for attempt in (3, 4):
+        replace_os(monkeypatch, Stumbling(call, number))
+        with pytest.raises(TaacError, match="the checkpoint at 2 .* is whole"):
+            kept.save(2, state(attempt), FrameChunks(filled(4, 6)))
+        monkeypatch.undo()
+        assert kept.newest().part("number") == (2 if attempt == 3 else 3)
+        kept = Checkpoints(kept.path)  # as another process that goes on
+        kept.save(2, state(attempt))
+        assert kept.newest().part("number") == attempt
+        tensors = "2-again.safetensors" if attempt == 3 else "2.safetensors"
+        assert {*names(kept)} == {"1.json", "1.safetensors", "2.json", tensors}
+
+
+def test_what_would_be_refused_on_reading_is_refused_on_writing(tmp_path, monkeypatch):
+    kept = saved(tmp_path, 1)
+    monkeypatch.setattr(files, "MAX_JSON_BYTES", 1000)
+    with pytest.raises(TaacError, match=r"would hold \d+ bytes .* at most 1000 can be read again.*summary_interval"):
+        kept.save(2, {"ended": ["an episode"] * 100})
+    assert kept.newest().env_steps == 1
+
+
 def test_the_bytes_that_a_full_disk_names_are_those_that_it_takes(tmp_path, monkeypatch):
     chunks = FrameChunks(filled(2000, 2000))
     kept = Checkpoints(tmp_path / "whole")
