@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +56,9 @@ class SharedFolder(RunFolder):
 
     def trim_best(self, up_to: int) -> None: ...
 
-    def forget(self) -> None:
+    def keep_only(self, held: Sequence[int]) -> None:
         """Removes the checkpoints that the first rank no longer holds."""
-        kept = self.of_first.saved()
-        self.checkpoints.remove([steps for steps in self.checkpoints.saved() if steps not in kept])
+        self.checkpoints.remove([steps for steps in self.checkpoints.saved() if steps not in held])
 
 
 class SilentReporter(Reporter):
@@ -101,8 +100,10 @@ class SharedSaver(Saver):
         with self._ranks.together():
             if self._ranks.first:
                 super().save(folder, env_steps, scheduled)
+        # Told, not read: on another machine, the list of a folder on NFS may lack for a minute what was just written.
+        held = self._ranks.from_first(folder.checkpoints.saved())
         if isinstance(folder, SharedFolder):
-            folder.forget()
+            folder.keep_only(held)
 
     def restore(self, folder: RunFolder) -> None:
         candidates = self._candidates(folder)

@@ -14,12 +14,14 @@ import pytest
 import torch
 
 from taac import configuration
+from taac.acting.random_numbers import RandomNumbers
 from taac.commands.main import main
 from taac.errors import DivergedError, EnvironmentFailed, Interrupted, NotFiniteError, TaacError
 from taac.machine.ranks import Ranks
 from taac.runs.run_folder import RunFolder
 from taac.training import experiment
 from taac.training.conduct import conduct
+from taac.training.data_parallel_files import SharedFolder, SharedSaver
 from tests import toy_tasks  # noqa: F401, registers them
 from tests.ranks import DEADLINE, Died, fork, together
 from tests.training.runs import SMALL, TASK, rows
@@ -124,6 +126,16 @@ def pretended(number, count):
     ranks = Ranks()
     ranks.number, ranks.count = number, count
     return ranks
+
+
+def test_a_rank_keeps_its_checkpoint_though_it_cannot_see_that_of_the_first_yet(tmp_path):
+    """On another machine, the list of a folder may be a minute old. The first rank says what it holds."""
+    ranks, folder = pretended(1, 2), SharedFolder(tmp_path, 1)
+    saver = SharedSaver(ranks, {"random": RandomNumbers(torch.device("cpu"))})
+    for steps, held in ((10, [10]), (20, [20, 10]), (30, [30, 20])):
+        ranks.from_first = lambda value, held=held: held
+        saver.save(folder, steps)
+        assert folder.checkpoints.saved() == held
 
 
 def test_each_rank_has_seeds_of_its_own():
