@@ -14,6 +14,7 @@ from taac.errors import TaacError
 from taac.runs.files import NotPlain, check_file, open_file
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_SYNC = (errno.EINVAL, errno.ENOTSUP)  # of file systems, some of them remote, that cannot flush a folder
 
 
 def write(path: Path, data: bytes) -> None:
@@ -81,6 +82,9 @@ def sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait for a writer
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_SYNC or not path.is_dir():
+            raise
     finally:
         os.close(descriptor)
 

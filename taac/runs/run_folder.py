@@ -43,7 +43,9 @@ PACKAGES = (
 )
 MAX_EVENTS_BYTES = 1 << 30  # bytes of event files that are checked against the last checkpoint
 # Keys of run.json that may change between checkpoints.
-CHANGING = ("status", "end", "resumed", "stopped", "diverged", "error", "imports", "seal", "extended", "callbacks")
+CHANGING = (
+    "status", "end", "resumed", "stopped", "diverged", "error", "imports", "seal", "extended", "callbacks", "updates_together",
+)  # fmt: skip
 COUNTS = ("env_steps", "updates")  # keys that a run adds when it has finished
 # Of a configuration that differs from the one asked for: lines that are compared, changes and characters that are shown.
 _MOST_LINES, _MOST_CHANGES, _LONGEST_LINE = 1000, 100, 500
@@ -157,7 +159,7 @@ class RunFolder:
             timeout: seconds to wait for another process to finish.
 
         Raises:
-            TaacError: another process still trains here after `timeout`.
+            TaacError: another process still trains here after `timeout`, or the file system has no locks.
         """
         deadline = time.monotonic() + timeout
         try:
@@ -176,11 +178,20 @@ class RunFolder:
                             f"another process is training in {self.path}; wait for it, or give another folder"
                         ) from error
                     time.sleep(0.1)
+                except OSError as error:
+                    raise TaacError(
+                        f"{self.path / layout.LOCK} cannot be locked ({error}), so another process could train there too; give a "
+                        "folder on a file system with locks: a local one, NFS with its lock service, or Lustre mounted with flock"
+                    ) from error
             for path in self.path.iterdir():  # left behind by a process killed while writing
                 if durable.is_temporary(path.name):
                     with contextlib.suppress(OSError):
                         path.unlink()
-            yield
+            try:
+                yield
+            finally:
+                if fcntl is not None:  # a process forked meanwhile, such as one that compiles, still has the file open
+                    fcntl.flock(file, fcntl.LOCK_UN)
 
     def begin(self, config: str, about: dict[str, Any]) -> None:
         """Creates the files of a new run."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import sys
 import warnings
 
@@ -70,6 +71,22 @@ def test_a_write_is_on_the_disk_before_it_takes_its_name_and_the_name_too(tmp_pa
     assert calls == [
         ("open", beside), ("write", None), ("fsync", None), ("replace", beside), ("open", tmp_path), ("fsync", None),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("code, of_folder, written", [("EINVAL", True, True), ("EIO", True, False), ("EINVAL", False, False)])
+def test_a_file_system_that_cannot_flush_folders_is_written_to(tmp_path, monkeypatch, code, of_folder, written):
+    """Some that are mounted from elsewhere say EINVAL. A file that cannot be flushed is an error, as is a disk that fails."""
+    fsync = os.fsync
+
+    def fails(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode) == of_folder:
+            raise OSError(getattr(errno, code), "no")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fails)
+    with contextlib.nullcontext() if written else pytest.raises(OSError, match="no"):
+        durable.write(tmp_path / "a.json", b"x")
+        assert (tmp_path / "a.json").read_bytes() == b"x"
 
 
 def test_a_system_that_writes_piece_by_piece(tmp_path, monkeypatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import shutil
 
@@ -10,6 +12,7 @@ import torch
 
 from taac import configuration
 from taac.errors import TaacError
+from taac.runs import files, run_folder
 from taac.runs.checkpoint import Checkpoint
 from taac.runs.files import Damaged
 from taac.runs.manifest import make_manifest, read_manifest
@@ -223,6 +226,42 @@ def test_only_one_process_trains_in_a_folder(tmp_path):
     with second.lock():
         pass
     assert first.open("") == "new"  # the lock alone is no run
+
+
+def test_a_process_that_was_forked_meanwhile_keeps_nobody_out(tmp_path, monkeypatch):
+    """Such as one that still compiles for a run that was told to stop: it has what the run had open."""
+    folder, opened, open_file = RunFolder(tmp_path / "run"), [], files.open_file
+
+    def opens(*args):
+        opened.append(open_file(*args))
+        return opened[-1]
+
+    monkeypatch.setattr(files, "open_file", opens)
+    with folder.lock():
+        forked = os.dup(opened[0])
+    with folder.lock():
+        pass
+    os.close(forked)
+
+
+def test_a_file_system_without_locks_is_told_as_that(tmp_path, monkeypatch):
+    def flock(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(run_folder.fcntl, "flock", flock)
+    with pytest.raises(TaacError, match=r"\.lock cannot be locked \(.*No locks available\).*file system with locks"):
+        with RunFolder(tmp_path / "run").lock():
+            pass
+
+
+def test_what_was_told_since_the_last_checkpoint_is_no_damage(tmp_path):
+    """Seeds that are trained together say so before their first update, which may come after a checkpoint."""
+    folder = RunFolder(tmp_path)
+    folder.begin("a configuration", {})
+    records = folder.records()
+    folder.update_run(updates_together="one program for 2 seeds")
+    assert folder.restore(records) == []
+    assert folder.read_run()["updates_together"] == "one program for 2 seeds"
 
 
 @pytest.mark.parametrize("name, text", [("config.gin", "gamma = 0.9"), ("run.json", '{"mine": 1}')])
