@@ -129,7 +129,7 @@ class ReplayBuffer:
         if not len(firsts):
             return None
         length = int(firsts[0]) + 1
-        return self._segments(torch.tensor([environment]), torch.tensor([self._size - length]), length)
+        return self._segments(firsts.new_tensor([environment]), firsts.new_tensor([self._size - length]), length)
 
     def _starts(self, length: int) -> int:
         """Number of frames of each environment at which a segment can start."""
