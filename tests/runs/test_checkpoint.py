@@ -149,7 +149,7 @@ def test_one_that_is_written_again_at_its_step_is_whole_until_it_is_replaced(tmp
     kept = saved(tmp_path, 1, 2)
     for attempt in (3, 4):
         replace_os(monkeypatch, Stumbling(call, number))
-        with pytest.raises(TaacError, match="the checkpoint at 2 .* is whole"):
+        with pytest.raises(TaacError, match=r"the checkpoint at 2 .* is whole"):
             kept.save(2, state(attempt), FrameChunks(filled(4, 6)))
         monkeypatch.undo()
         assert kept.newest().part("number") == (2 if attempt == 3 else 3)

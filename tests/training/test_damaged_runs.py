@@ -249,9 +249,9 @@ def test_a_file_system_without_locks_is_told_as_that(tmp_path, monkeypatch):
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(run_folder.fcntl, "flock", flock)
-    with pytest.raises(TaacError, match=r"\.lock cannot be locked \(.*No locks available\).*file system with locks"):
-        with RunFolder(tmp_path / "run").lock():
-            pass
+    told = r"\.lock cannot be locked \(.*No locks available\).*file system with locks"
+    with pytest.raises(TaacError, match=told), RunFolder(tmp_path / "run").lock():
+        pass
 
 
 def test_what_was_told_since_the_last_checkpoint_is_no_damage(tmp_path):

@@ -175,7 +175,7 @@ def test_a_run_saved_before_its_first_step_or_between_two_goes_on(tmp_path, stop
 
 
 def test_a_signal_after_the_last_look_of_an_iteration_is_seen_in_the_next_which_saves(tmp_path):
-    """While a part of the buffer is written, for example. A run that stopped there would lose what it did since its checkpoint."""
+    """While a part of the buffer is written, for example. Stopping there would lose what was done since the last checkpoint."""
     trainer, folder, told = build("Trainer.initial_evaluation = False"), RunFolder(tmp_path / "run"), []
     folder.begin(configuration.operative_config(), {})
     trainer.saver.write_full_chunks = lambda folder: told.append(trainer.env_steps) if trainer.env_steps == 20 else None
