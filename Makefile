@@ -78,7 +78,7 @@ $(PEERS)/.installed: experiments/benchmarks/requirements.txt constraints.txt
 # Builds dist/, and tries the wheel in an empty environment with packages from the registry.
 package: $(STAMP)
 	rm -rf dist
-	$(BIN)/python -m experiments.packaging --out dist --try
+	$(BIN)/python -m experiments.distributions --out dist --try
 
 clean:
 	rm -rf docs/_build docs/api $(VENV) $(PEERS) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,6 +1,6 @@
 """Returns of a uniformly random policy: y0 of the anchors in taac/analysis/report/anchors.json.
 
-    python experiments/random_returns.py --episodes 200 Hopper-v5 Ant-v5
+    python -m experiments.random_returns --episodes 200 Hopper-v5 Ant-v5
 
 Episode i is reset with seed i; actions are drawn from the action space, seeded with 0. Prints, for each task, the mean
 undiscounted return, its standard error, and the episodes.

@@ -239,7 +239,7 @@ def test_commands_are_found():
         ("taac play --root_dir D --bset", "bset"),
         ("taac train --task Pendulun-v1 --method taac", "Pendulun"),
         ("make demonstration", "demonstration"),
-        ("python -m experiments.statistics --gone", "--gone"),
+        ("python -m experiments.error_rates --gone", "--gone"),
         ("pip install -e '.[gone]'", "gone"),
         ("unheard of", "no test runs"),
     ],

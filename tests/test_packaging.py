@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import taac
-from experiments import packaging
+from experiments import distributions
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -24,17 +24,17 @@ ROOT = Path(__file__).resolve().parents[1]
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     """The source distribution, and the wheel that was built from it alone."""
-    return packaging.build(tmp_path_factory.mktemp("dist"))
+    return distributions.build(tmp_path_factory.mktemp("dist"))
 
 
 @pytest.fixture(scope="module")
 def metadata(built) -> email.message.EmailMessage:
-    (about,) = (content for name, content in packaging.contents(built[1]).items() if name.endswith(".dist-info/METADATA"))
+    (about,) = (content for name, content in distributions.contents(built[1]).items() if name.endswith(".dist-info/METADATA"))
     return email.message_from_bytes(about, policy=email.policy.default)
 
 
 def test_the_wheel_has_every_file_of_the_package_and_every_gin_file(built):
-    found, expected = packaging.contents(built[1]), packaging.expected()
+    found, expected = distributions.contents(built[1]), distributions.expected()
     assert sorted(name for name in expected if name not in found) == []
     assert [name for name in expected if found[name] != expected[name]] == []
     more = {name for name in found if name not in expected}
@@ -51,8 +51,8 @@ def test_a_file_that_setup_py_does_not_name_is_missed(tmp_path):
         (source / name).write_bytes((ROOT / name).read_bytes())
     (source / "taac" / "room" / "__init__.py").touch(), (source / "taac" / "room" / "table.csv").touch()
     (source / "gin" / "base.gin").touch()
-    _, wheel = packaging.build(tmp_path, source)
-    missing = set(packaging.expected(source)) - set(packaging.contents(wheel))
+    _, wheel = distributions.build(tmp_path, source)
+    missing = set(distributions.expected(source)) - set(distributions.contents(wheel))
     assert missing == {"taac/room/table.csv", "taac/configs/gin/base.gin"}
 
 
@@ -79,14 +79,14 @@ def test_the_metadata_says_what_is_supported(metadata):
 
 
 def test_it_trains_and_plays_away_from_the_repository(built, tmp_path):
-    """The wheel, unpacked, in place of the repository; `python -m experiments.packaging --try` does more, in an environment."""
+    """The wheel, unpacked, in place of the repository; `experiments.distributions --try` does more, in an environment."""
     site, cwd = tmp_path / "site", tmp_path / "cwd"
     with zipfile.ZipFile(built[1]) as archive:
         archive.extractall(site)
     cwd.mkdir()
-    (cwd / "mine.gin").write_text(packaging.OWN)
+    (cwd / "mine.gin").write_text(distributions.OWN)
     calls = [
-        f"train --root_dir run --gin_file mine.gin {packaging.SMALL}",
+        f"train --root_dir run --gin_file mine.gin {distributions.SMALL}",
         "list",
         "play --root_dir run --num_episodes 1",
     ]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments import statistics as experiment
+from experiments import error_rates as experiment
 from taac.analysis.statistics import permutations, power, welch
 from taac.analysis.statistics.differences import compare
 from taac.analysis.statistics.families import DIVERGED, EXTENDED, RANKS, Comparison, midranks, verdicts
@@ -231,7 +231,7 @@ def test_an_unrelated_method_changes_no_estimate():
     assert alone[1:5] == more[1:5] and alone.difference.estimate == more.difference.estimate
 
 
-# --- Error rates: python -m experiments.statistics has more ----------------------------------------
+# --- Error rates: python -m experiments.error_rates has more ----------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["two peaks, half", "success rates", "lognormal", "normal, spreads 1 and 3"])

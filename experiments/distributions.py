@@ -1,8 +1,8 @@
 """Builds the source distribution and the wheel, and tries the wheel in an empty environment, away from the repository.
 
-    python -m experiments.packaging --out dist                    # build both, and compare what is in them
-    python -m experiments.packaging --out dist --try              # then install the wheel in a new environment, and use it
-    python -m experiments.packaging --out dist --try --parent     # the same with the packages of this Python, in seconds
+    python -m experiments.distributions --out dist                    # build both, and compare what is in them
+    python -m experiments.distributions --out dist --try              # then install the wheel in a new environment, and use it
+    python -m experiments.distributions --out dist --try --parent     # the same with the packages of this Python, in seconds
 
 Building needs setuptools 77 or later in the Python that runs this, and no network. The wheel is built from the source
 distribution, as an installer does that gets no wheel.
