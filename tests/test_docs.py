@@ -113,6 +113,16 @@ def test_links_out_of_docs_are_found():
     assert dead_links(DOCS / "README.md", text) == ["../README.md", "../experiments/README.md"]
 
 
+def accidental_lists(text: str) -> list[str]:
+    """Lines of a paragraph that Markdown takes for a list, because they begin with the number 1 and a point."""
+    return re.findall(r"\S\n *(1[.)] .*)", FENCE.sub("", text))
+
+
+def test_no_sentence_becomes_a_list():
+    assert {str(page): found for page in PAGES if (found := accidental_lists(text_of(page)))} == {}
+    assert accidental_lists("- with gain\n  1. Critics\n\n1. first\n2. second\n") == ["1. Critics"]
+
+
 @pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.name)
 def test_every_page_is_in_the_index(page):
     index = DOCS / "README.md"

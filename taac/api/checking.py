@@ -54,6 +54,8 @@ def check(
         if alone:
             if place.name is None:
                 raise TaacError("nothing to check: give an environment, or an environment and a method")
+            if settings or named_settings or num_env_steps is not None or seed is not None:
+                raise TaacError("settings are of an experiment: give a method, too. Without both, the environment is tried alone")
             return _examined(place.name)
         given = {**place.settings, **(settings or {})}
         asked = asked_of(place.name, method, num_env_steps, seed, gin_files, named_settings, given)

@@ -27,10 +27,13 @@ def define_flags() -> None:
 
 
 def run() -> None:
-    names = ("task", "method", "gin_file", "env_name", "batch")
+    names = ("task", "method", "gin_file", "gin_param", "set", "num_env_steps", "seed", "env_name", "batch")
     given = [f"--{name}" for name in names if flags.FLAGS[name].value]
     if len(given) > 1 and {"--env_name", "--batch"} & set(given):
-        raise TaacError(f"use only one of --env_name, --batch and an experiment, got {' and '.join(given)}")
+        raise TaacError(
+            "use only one of --env_name, --batch and an experiment (--task and --method, with settings), got "
+            f"{' and '.join(given)}"
+        )
     if flags.FLAGS.batch:
         _batch(Path(flags.FLAGS.batch))
     elif flags.FLAGS.env_name:

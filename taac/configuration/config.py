@@ -179,4 +179,18 @@ def build(create: Any) -> Any:
             raise TaacError(f"{message}: bind it in a gin file or with --gin_param") from error
         places = re.findall(r"In call to configurable '(\w+)'", str(error))
         inside = f" in {places[0]}" if places else ""
-        raise TaacError(f"cannot build the experiment{inside}: {type(error).__name__}: {message}") from error
+        elsewhere = _bound_elsewhere(places[0], message) if places else ""
+        raise TaacError(f"cannot build the experiment{inside}: {type(error).__name__}: {message}{elsewhere}") from error
+
+
+def _bound_elsewhere(configurable: str, message: str) -> str:
+    """Returns the bindings, in any scope, of the arguments that gin's message calls missing; "" if there are none."""
+    missing = re.search(r"No values supplied by Gin or caller for arguments: \[(.*)\]", message)
+    names = re.findall(r"'(\w+)'", missing[1]) if missing else []
+    found = [
+        Binding(scope, selector, name, given[name], "").line
+        for (scope, selector), given in gin_state.bound().items()
+        for name in names
+        if short(selector) == configurable and name in given
+    ]
+    return f"\n  Another scope has {' and '.join(found)}: is its name misspelt?" if found else ""

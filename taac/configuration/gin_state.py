@@ -181,6 +181,11 @@ def install(values: Iterable[tuple[tuple[str, str, str], Any]]) -> None:
     gin.finalize()
 
 
+def bound() -> Mapping[tuple[str, str], Mapping[str, Any]]:
+    """Returns what is bound: (scope, selector) -> parameter -> value."""
+    return gin_config._CONFIG
+
+
 def used() -> Mapping[tuple[str, str], Mapping[str, Any]]:
     """Returns (scope, full name) -> parameter -> value, of all that was built since `clear`, with defaults."""
     return gin_config._OPERATIVE_CONFIG

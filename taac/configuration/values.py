@@ -14,7 +14,7 @@ import typeguard
 from taac.configuration import gin_state
 from taac.configuration.binding import Binding
 from taac.configuration.macros import TASK_MACROS
-from taac.configuration.names import nearest
+from taac.configuration.names import nearest, short
 from taac.errors import TaacError
 
 MOST_VALUES = 100_000  # that a bound value may hold when its macros are replaced
@@ -125,14 +125,27 @@ def check_type(binding: Binding, bindings: Mapping[tuple[str, str, str], Binding
     expected = type_hints(gin_state.wrapped(binding.selector)).get(binding.name)
     known, value = resolve(binding.value, {b.scope: b.value for b in bindings.values() if b.is_macro})
     wrong = problem(value, expected) if expected is not None and known else None
+    if wrong is None and isinstance(value, type) and _is_protocol(expected):  # it has the methods, too
+        wrong = f"{value.__name__} is a class"
     if wrong:
         named = expected.__name__ if isinstance(expected, type) else str(expected)
         named = re.sub(r"\b(typing|taac)[.](\w+[.])*", "", named)
         origin = source(binding, bindings)
         given = "" if value is origin.value else f" (which is {value!r})"
         bound_to = "" if origin is binding else f" for {binding.parameter}"
-        one = f"; a list of one is written {(value,)!r}" if not problem((value,), expected) else ""
-        raise TaacError(f"{origin}{given} has the wrong type{bound_to}: expected {named}; {wrong}{one}")
+        meant = _meant(origin.value, value, expected)
+        raise TaacError(f"{origin}{given} has the wrong type{bound_to}: expected {named}; {wrong}{meant}")
+
+
+def _meant(given: Any, value: Any, expected: Any) -> str:
+    """Returns how a value of the wrong type is written if the type can be told that was meant, else ""."""
+    if isinstance(given, gin_state.Reference) and isinstance(value, type):
+        return f"; an object of it is written {given!r}()"
+    if not problem((value,), expected):
+        return f"; a list of one is written {(value,)!r}"
+    if isinstance(value, str) and value.isidentifier() and value in map(short, gin_state.configurables()):
+        return f"; a class is written @{value}, and an object of it @{value}()"
+    return ""
 
 
 def problem(value: Any, expected: Any) -> str | None:
@@ -149,6 +162,10 @@ def problem(value: Any, expected: Any) -> str | None:
     except typeguard.TypeCheckError as error:
         return str(error).splitlines()[0].rstrip(":")  # for a union, further lines list its members
     return None
+
+
+def _is_protocol(annotation: Any) -> bool:
+    return any(getattr(part, "_is_protocol", False) for part in (annotation, *typing.get_args(annotation)))
 
 
 def _is_number(annotation: Any) -> bool:

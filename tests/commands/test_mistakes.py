@@ -86,6 +86,18 @@ MISTAKES = {
     # settings
     "a misspelt setting": ([*TRAIN, "--set", "learning_rte=1"], ["'learning_rte'; did you mean 'learning_rate'?"]),
     "another tool's setting": ([*TRAIN, "--set", "lr=1e-3"], ["no parameter named 'lr'; did you mean 'learning_rate'?"]),
+    "an object without its call": (
+        [*TRAIN, "--set", "trajectory=@LinearTrajectory"], ["LinearTrajectory is a class", "written @LinearTrajectory()"],
+    ),
+    "a class as text": ([*TRAIN, "--set", "optimizer_ctor=AdamW"], ["'AdamW' has the wrong type", "is written @AdamW,"]),
+    "a scope that is not used": (
+        [*TRAIN, "--gin_param", "Learner.learning_rate = @rate/LinearSchedule()", "--gin_param", "rate/LinearSchedule.end = 0.0",
+         "--gin_param", "rate/LinearSchedule.updates = 9", "--gin_param", "rat/LinearSchedule.start = 1e-3"],
+        ["missing", "'start'", "Another scope has rat/LinearSchedule.start = 0.001"],
+    ),
+    "settings of an environment alone": (
+        ["check", "--env_name", "Pendulum-v1", "--set", "env_kwargs={'g': 9}"], ["with settings), got --set and --env_name"],
+    ),
     "a setting of several": ([*TRAIN, "--set", "epsilon=1"], ["several constructors", "Learner.epsilon"]),
     "a setting without an equals sign": ([*TRAIN, "--set", "gamma", "0.9"], ["--set learning_rate=1e-3"]),
     "a value of another kind": ([*TRAIN, "--set", "learning_rate=fast"],
