@@ -56,6 +56,8 @@ def test_four_of_four_against_none_by_hand():
     # 2 of (8 choose 4) = 70 arrangements; of six runs 2 of 20.
     assert permutations.two_samples(np.ones(4), np.zeros(4)) == 2 / 70 == permutations.smallest_p_value(4, 4)
     assert permutations.smallest_p_value(3, 3) == 0.1 and permutations.smallest_p_value(1, 1) == 1
+    apart = permutations.two_samples(np.array([10.0, 11.0]), np.arange(5.0))
+    assert apart == 1 / 21 == permutations.smallest_p_value(2, 5)
 
 
 @PROPERTY

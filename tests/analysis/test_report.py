@@ -15,7 +15,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from taac.analysis.report import anchors, figures, matching
+from taac.analysis.report import anchors, figures, matching, statements
 from taac.analysis.report.content import make_report
 from taac.analysis.report.files import write_report
 from taac.analysis.report.scores import Options
@@ -545,8 +545,12 @@ def test_unfinished_and_diverged_runs_are_left_out_on_request_and_reported(tmp_p
     make_run(tmp_path / "short", seed=3, steps=STEPS[:4], status="running")
     make_run(tmp_path / "nan", seed=4, returns=[1, 2, np.nan, 4, 5, 6, 7, 8, 9, 10])
     make_run(tmp_path / "nearly", seed=5, returns=np.array(STEPS) + 3, status="running")
+    make_run(tmp_path / "crashed", seed=6, steps=STEPS[:2], status="failed")
+    make_run(tmp_path / "at_once", seed=7, steps=[], status="failed")
     content = make_report(tmp_path, Options(diverged="leave_out"))
     assert left_out(content) == {
+        "crashed": "it failed: evaluated up to step 200 of 1000, compared at 1000",
+        "at_once": "it has no evaluation yet; it failed",
         "nan": "diverged: the return is not a finite number at step 300",
         "short": "unfinished: evaluated up to step 400 of 1000, compared at 1000",
     }
@@ -556,6 +560,13 @@ def test_unfinished_and_diverged_runs_are_left_out_on_request_and_reported(tmp_p
     assert "run nan (sac) is left out: diverged" in told and "run short (sac) is left out: unfinished" in told
     assert "1 diverged run(s) left out, which flatters it" in told
     assert "run nearly (sac) is included, but not finished: its status is 'running'" in told
+
+
+@pytest.mark.parametrize("n, begins", [(1, "1 comparison of final returns ("), (4, "4 comparisons of final returns (")])
+def test_a_family_of_one_is_told_as_one(n, begins):
+    options = {"baseline": None, "confidence": 0.95, "paired": False}
+    told = statements.family_told({"family": {"final": n, "area": n}, "options": options})
+    assert told.startswith(begins) and f" {'is' if n == 1 else 'are'} one family, {n} of areas" in told
 
 
 def test_a_finished_run_whose_evaluations_end_early_is_reported(tmp_path):

@@ -84,13 +84,13 @@ def missing_warnings(root: Path, records: Sequence[Record]) -> list[str]:
 def left_out(record: Record, steps: Mapping[str, int], policy: str | float = WORST) -> str | None:
     """Why a run is left out, or None if it is included."""
     if record.problems:
-        return "; ".join(record.problems)
+        return "; ".join([*record.problems, *(["it failed"] if record.status == "failed" else [])])
     step = steps.get(record.task or "")
     if step is not None and has_diverged(record, step, policy):
         return None
     if step is None or record.last_due is None or record.last_due < step:
         of = f" of {record.budget}" if record.budget else ""
-        what = "too short" if record.status == "finished" else "unfinished"
+        what = {"finished": "too short", "failed": "it failed"}.get(record.status, "unfinished")
         return f"{what}: evaluated up to step {record.last_step}{of}, compared at {step}"
     trained = record.due[record.steps > 0]  # an evaluation at step 0 is of the untrained agent
     if not trained.size or trained[0] > step:

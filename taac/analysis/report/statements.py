@@ -83,9 +83,11 @@ def family_told(content: dict[str, Any]) -> str:
     family, options = content["family"], content["options"]
     kind = "every two methods" if options["baseline"] is None else f"every method with {options['baseline']}"
     level = 1 - options["confidence"]
+    one = family["final"] == 1
     return (
-        f"{family['final']} comparisons of final returns ({kind}, on each task and over tasks) are one family, and "
-        f"{family['area']} of areas under the curve are another. Within each, the probability of any wrong verdict is at most "
+        f"{family['final']} comparison{'' if one else 's'} of final returns ({kind}, on each task and over tasks) "
+        f"{'is' if one else 'are'} one family, {family['area']} of areas under the curve another. Within each, the probability "
+        f"of any wrong verdict is at most "
         f"{level:.2g} if no method differs; in both together, {2 * level:.2g}. All pairs are compared "
         + ("by seed, by Student's t of differences" if options["paired"] else "unpaired, by Welch's t")
         + " and a permutation test."

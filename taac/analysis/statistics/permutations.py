@@ -38,8 +38,11 @@ class Group(NamedTuple):
 
 
 def smallest_p_value(m: int, n: int) -> float:
-    """The smallest two-sided p-value of a test of m runs against n: 2 of all (m + n choose m) exchanges, 1 of 2 for m = n = 1."""
-    return min(1.0, 2 / math.comb(m + n, m))
+    """The smallest two-sided p-value of a test of m runs against n, of all (m + n choose m) exchanges.
+
+    It is that of 2 for m = n, where both methods may change places as a whole, and of 1 otherwise.
+    """
+    return min(1.0, (2 if m == n else 1) / math.comb(m + n, m))
 
 
 def two_samples(x: np.ndarray, y: np.ndarray, seed: int = 0) -> float:
