@@ -1,16 +1,18 @@
-"""Output that survives a closed pipe."""
+"""Output that survives a closed pipe, and a terminal that was closed."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from typing import Any, TextIO
 
 
 class BrokenPipeTolerant:
-    """A stream that discards its output once its reader has exited, instead of raising `BrokenPipeError`.
+    """A stream that discards its output once its reader has exited, instead of raising an error.
 
-    A run of weeks should not end because `tee` did. Also, Ctrl-C ends `tee` before the run has saved its state.
+    A run of weeks should not end because `tee` did, or the terminal of a job that was disowned. Also, Ctrl-C ends `tee` before the
+    run has saved its state.
     """
 
     def __init__(self, stream: TextIO):
@@ -32,7 +34,9 @@ class BrokenPipeTolerant:
     def _into_nothing(self) -> Any:
         try:
             yield
-        except BrokenPipeError:
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.EIO):
+                raise
             nothing = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nothing, self._stream.fileno())
             os.close(nothing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import unicodedata
 
@@ -15,8 +16,9 @@ _ORDERS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # change the
 
 
 def warn_user(message: str) -> None:
-    """Prints a warning on standard error."""
-    print(f"taac: {printable(message)}", file=sys.stderr, flush=True)
+    """Prints a warning on standard error. Where nobody can read it any more, it is lost: it must not end a run."""
+    with contextlib.suppress(OSError):
+        print(f"taac: {printable(message)}", file=sys.stderr, flush=True)
 
 
 def shortened(text: object, most: int = 20_000) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tqdm import tqdm
@@ -14,6 +15,8 @@ from taac.runs.layout import EpisodeSummary
 
 class ProgressBar:
     """Shows environment steps and updates per second, time left, the last evaluation's return and the fraction repeated.
+
+    Where it can no longer be written, it ends and the run goes on: Ctrl-C also ends a `tee` that reads it.
 
     Args:
         total, initial: environment steps of the whole run, and those taken already.
@@ -33,7 +36,15 @@ class ProgressBar:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bar.close()
+        with self._until_it_fails():
+            self._bar.close()
+
+    @contextlib.contextmanager
+    def _until_it_fails(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            self._bar.disable = True
 
     def __call__(self, env_steps: int, updates: int, evaluation: EpisodeSummary | None, repeated: float) -> None:
         now = time.monotonic()
@@ -46,4 +57,5 @@ class ProgressBar:
                 f"{rate:.0f} updates/s, return {returned}, repeated {repeated:.0%}", refresh=False
             )
             self._last, self._updates = now, updates
-        self._bar.update(env_steps - self._bar.n)
+        with self._until_it_fails():
+            self._bar.update(env_steps - self._bar.n)

@@ -346,6 +346,26 @@ def test_terminals_are_shown_what_they_would_obey(text, shown):
     terminal.printable(text).encode()
 
 
+@pytest.mark.parametrize("channel", [os.pipe, os.openpty])
+def test_a_run_goes_on_when_nobody_can_read_what_it_says(monkeypatch, channel):
+    """Ctrl-C ends `tee` too, and a job that was disowned outlives its terminal."""
+    from taac.commands.broken_pipe import BrokenPipeTolerant
+    from taac.training.progress_bar import ProgressBar
+
+    reader, writer = channel()
+    with os.fdopen(writer, "w") as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        with ProgressBar(10, 0, interval=1e-9) as bar:
+            os.close(reader)
+            for step in range(1, 4):
+                bar(step, 0, None, 0.0)
+        terminal.warn_user("it says")
+        tolerant = BrokenPipeTolerant(stderr)
+        tolerant.write("it says")
+        tolerant.flush()
+        monkeypatch.undo()
+
+
 def test_warnings_that_quote_files_are_printable(monkeypatch):
     from taac.commands import main
 
