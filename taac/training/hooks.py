@@ -65,9 +65,10 @@ class Hooks:
                 )
         self._by_point[point] = (*self._by_point.get(point, ()), *hooks)
 
-    def at(self, point: str) -> bool:
-        """Returns whether a point has hooks."""
-        return bool(self._by_point.get(point))
+    @property
+    def any(self) -> bool:
+        """Whether there are hooks at any point."""
+        return bool(self._by_point)
 
     def __call__(self, point: str, trainer: Any) -> None:
         """Calls the hooks of a point with the trainer."""

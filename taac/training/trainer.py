@@ -419,9 +419,9 @@ class Trainer:
         self.batch_size = round(size)
 
     def _call_hooks(self, point: str) -> None:
-        """Calls the hooks of a point at which all ranks then agree whether the run ends early."""
+        """Calls the hooks of a point at which all ranks then agree whether a hook, of any point so far, ends the run early."""
         self.hooks(point, self)
-        if self.ranks.count > 1 and self.hooks.at(point):
+        if self.ranks.count > 1 and self.hooks.any:
             self.stopped = self.parallel.agreed(self.stopped)
 
     def _follow_schedules(self) -> None:

@@ -332,7 +332,8 @@ def test_ranks_that_drift_apart_are_found(tmp_path):
 
 
 def stops_early(trainer, ranks):
-    trainer.hooks.add("after_iteration", lambda t: t.env_steps >= 100 and ranks.number == 1 and t.stop_early("enough"))
+    """At a point of which the other rank hears nothing, before all agree at the end of the iteration."""
+    trainer.hooks.add("after_update", lambda t: t.env_steps >= 100 and ranks.number == 1 and t.stop_early("enough"))
 
 
 def test_a_hook_of_one_rank_ends_the_run_in_all(tmp_path):
