@@ -11,8 +11,8 @@ from typing import Any, TextIO
 class BrokenPipeTolerant:
     """A stream that discards its output once its reader has exited, instead of raising an error.
 
-    A run of weeks should not end because `tee` did, or the terminal of a job that was disowned. Also, Ctrl-C ends `tee` before the
-    run has saved its state.
+    A run of weeks should not end because `tee` did, or the terminal of a job that was disowned. Also, Ctrl-C ends `tee` before
+    the run has saved its state.
     """
 
     def __init__(self, stream: TextIO):
