@@ -159,7 +159,7 @@ def section(folder: Path, about: dict[str, Any], entries: list[published.Entry])
     lines += [f"Code of commit {about['commit']}. {provenance(folder, records)}", ""]
     lines += [f"![Returns of {about['title']}](images/results_{folder.name}.png)", ""]
     steps = [int(fraction * plan["env_steps"]) for fraction in FRACTIONS]
-    steps = [step for step in steps if any(np.isfinite(value_at(r, step)) for r in records)]
+    steps = [step for step in steps if any(np.isfinite(value_at(r, step)) for r in records if not r.problems)]
     head = ["task", "method", "seeds", "final return", "each seed", *(f"at {step:,}" for step in steps)]
     rows = [
         [task, method, ", ".join(str(r.seed) for r in runs), *numbers(folder, runs, steps)]

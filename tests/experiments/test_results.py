@@ -129,7 +129,8 @@ def test_a_run_that_diverged_is_kept_and_named(tmp_path):
     root, target = tmp_path / "campaign", tmp_path / "kept"
     for seed in range(3):
         write_run(root / str(seed), root, seed)
-    write_run(root / "3", root, 3, returns=(1.0, 2.0), status="diverged")
+    write_run(root / "3", root, 3, returns=(), status="diverged")  # before its first evaluation
+    (root / "3" / "config.gin").write_text("")
     write_run(root / "4", root, 4, returns=(1.0, float("nan"), 3.0, 4.0))
     write_run(root / "5", root, 5, status="failed")
     copied, left = collect.collect(root, target)
@@ -141,6 +142,10 @@ def test_a_run_that_diverged_is_kept_and_named(tmp_path):
     assert page.numbers(target, runs[3:], [100]) == ["2 diverged", "diverged, diverged", "-", "-", "-", "-"]
     assert page.missing({key: runs}, {"tasks": ["Toy-v0"], "methods": ["sac"], "seeds": 6}) == "sac on Toy-v0, seed 5"
     assert "5 run(s), 2 diverged" in page.provenance(target, runs)
+    about = json.loads((page.HERE / page.IN_README / "campaign.json").read_text(encoding="utf-8"))
+    about["planned"]["env_steps"] = 400
+    told = "\n".join(page.section(target, about, []))
+    assert f"| 3.67; 2 of 5 diverged | {each} | 1 +- 0 | 2 +- 0 | 3 +- 0 | 6 +- 0 |" in told
     figures.draw({key: runs, ("Toy-v0", "taac"): runs[3:]}, tmp_path / "drawn.png")
     assert (tmp_path / "drawn.png").read_bytes().startswith(b"\x89PNG")
 
