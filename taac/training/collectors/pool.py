@@ -56,7 +56,7 @@ class Pool:
         start: starts a collector, of a name.
         plan: of a collector that has a seed.
         seed: of the run. Each collector, and each replacement of one, has a seed derived from it.
-        lost_info: leaves of the `info` at the frame that ends a lost collector's episodes.
+        lost_info: returns the leaves of the `info` at a frame that ends a lost collector's episodes, from those of its time step.
         timeout: seconds that a frame may take; None waits for ever.
         max_replacements, window: greatest number of collectors that are replaced within `window` seconds.
     """
@@ -67,7 +67,7 @@ class Pool:
         start: Callable[[str], Channel],
         plan: Callable[[int], worker.Plan],
         seed: int,
-        lost_info: list[np.ndarray],
+        lost_info: Callable[[list[np.ndarray]], list[np.ndarray]],
         timeout: float | None,
         max_replacements: int,
         window: float,
@@ -194,9 +194,10 @@ class Pool:
                 f"collector {remote.number}: {why}; replaced it: its running episodes were truncated, and new ones begin"
             )
             remote.generation += 1
+            info = self._lost_info(remote.pending[-1].reached if remote.pending else remote.held)
             try:
                 self._launch(remote, None)
-                return worker.Frame(self._lost_info, self._begun(remote), True, 0, 0, 0, 0, [], 1)
+                return worker.Frame(info, self._begun(remote), True, 0, 0, 0, 0, [], 1)
             except Lost as again:
                 why = again
 

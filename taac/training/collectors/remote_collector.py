@@ -87,7 +87,7 @@ class RemoteCollector(Collecting):
         self._share, self._explorer, self._learner = environment.num_envs // number, explorer, learner
         self.frames_ahead, self.updates_per_broadcast = frames_ahead, updates_per_broadcast
         self._like = specs.time_step_spec(environment.observation_spec, environment.action_spec, environment.reward_dim)
-        self._blank, self._info_like = self._blank_info()
+        self._info_like = self._info_spec()
         self._parameters: worker.Arrays = {}  # of the last broadcast
         self._version: int | None = None  # updates in them; None before the first
         self._given_up = False
@@ -96,7 +96,7 @@ class RemoteCollector(Collecting):
         self.pool = Pool(
             number, _launcher(launcher, ray_address),
             lambda own: worker.Plan(configuration, build, self._share, own, uniform_steps, explorer),
-            seed, self._blank, timeout, max_replacements, replacement_window,
+            seed, self._lost_info, timeout, max_replacements, replacement_window,
         )  # fmt: skip
 
     # Collecting ------------------------------------------------------------------------------------------------------
@@ -177,12 +177,25 @@ class RemoteCollector(Collecting):
 
     # Failures --------------------------------------------------------------------------------------------------------
 
-    def _blank_info(self) -> tuple[list[np.ndarray], Nest]:
-        """Returns the leaves of an `info` for frames at which nobody acted, and its specs. Actions at LAST are ignored."""
+    def _info_spec(self) -> Nest:
+        """Returns the specs of a collector's `info`."""
         with torch.random.fork_rng(devices=[]):
             time_step = specs.zeros(self._like, self._share, device=self.agent.device)
             info = self.agent.unobserved_random_step(time_step, self.agent.initial_state(self._share)).info
-        return [leaf.cpu().numpy() for leaf in nest.flatten(info)], nest.map_structure(specs.spec_of, info)
+        return nest.map_structure(specs.spec_of, info)
+
+    def _lost_info(self, held: list[np.ndarray]) -> list[np.ndarray]:
+        """Returns the leaves of the `info` at a time step that ends episodes of which nobody knows the policy's state any more.
+
+        The action there is ignored, but TAAC's critics learn the one before it from this `info`. It is what would be stored if
+        that had been the episode's first, which is exact for constant trajectories; zeros for algorithms that cannot tell.
+        """
+        last: TimeStep = nest.pack_like(self._like, [torch.from_numpy(leaf) for leaf in held])
+        two = nest.map_structure(lambda x: torch.stack([torch.zeros_like(x), x]), last)
+        told = [leaf[1].cpu() for leaf in nest.flatten(self.agent.demonstrated_info(two))]
+        zeros = nest.flatten(specs.zeros(self._info_like, self._share))
+        fits = [(x.dtype, x.shape) for x in told] == [(x.dtype, x.shape) for x in zeros]
+        return [leaf.numpy() for leaf in (told if fits else zeros)]
 
     def restart(self, failure: EnvironmentFailed, stopping: Callable[[], bool] = lambda: False) -> None:
         """Raises the failure: what can be replaced has been replaced by then."""
@@ -192,7 +205,7 @@ class RemoteCollector(Collecting):
         if not self._given_up and all(remote.held for remote in self.pool.remotes):
             row = self._row()
             last = row._replace(step_type=torch.full_like(row.step_type, int(LAST)))
-            self._replay.add(Experience(last, self._info([self._blank] * len(self.pool.remotes))))
+            self._replay.add(Experience(last, self._info([self._lost_info(remote.held) for remote in self.pool.remotes])))
         self._given_up = True
         self.num_restarts += 1
 
