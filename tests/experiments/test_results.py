@@ -146,6 +146,8 @@ def test_a_run_that_diverged_is_kept_and_named(tmp_path):
     about["planned"]["env_steps"] = 400
     told = "\n".join(page.section(target, about, []))
     assert f"| 3.67; 2 of 5 diverged | {each} | 1 +- 0 | 2 +- 0 | 3 +- 0 | 6 +- 0 |" in told
+    about["planned"]["env_steps"] = 460  # no run was evaluated at 115, 230, 345 or 460 steps
+    assert " | each seed | exploring | " in "\n".join(page.section(target, about, []))
     figures.draw({key: runs, ("Toy-v0", "taac"): runs[3:]}, tmp_path / "drawn.png")
     assert (tmp_path / "drawn.png").read_bytes().startswith(b"\x89PNG")
 
