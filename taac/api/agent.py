@@ -82,8 +82,10 @@ class TrainedAgent:
             The action in the environment's scale, batched as the observation is, and the next state.
 
         Raises:
-            TaacError: the observation does not fit the space or the state, or is not finite.
+            TaacError: the observation does not fit the space or the state, or is not finite; or the state is none of `State`.
         """
+        if not isinstance(state, State):
+            raise TaacError(f"the state must be agent.initial_state(), or what the act before returned, got {state!r:.200}")
         batched, tensors = self._tensors(observation, len(state.first))
         first = torch.from_numpy(np.array(state.first))
         initial = (zeros(self._action_spec, len(first)), self._agent.initial_state(len(first)))
@@ -131,6 +133,9 @@ class TrainedAgent:
             tensors = nest.map_structure(lambda leaf: leaf.unsqueeze(0), tensors)
         if not all(bool(leaf.isfinite().all()) for leaf in nest.flatten(tensors)):
             raise TaacError(f"the observation holds a number that is not finite: {observation!r:.500}")
+        for (spec, _), leaf in zip(pairs, nest.flatten(tensors)):
+            if spec.is_categorical and not ((leaf.numpy() >= spec.minimum) & (leaf.numpy() <= spec.maximum)).all():
+                raise TaacError(f"the observation does not fit {self.observation_space}: a choice is {leaf.tolist()}")
         return batched, tensors
 
 

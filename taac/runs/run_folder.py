@@ -166,7 +166,8 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             descriptor = files.open_file(self.path / layout.LOCK, os.O_RDWR | os.O_CREAT)
         except OSError as error:
-            raise durable.refusal(error, self.path / layout.LOCK, 0, AGAIN) from error
+            more = AGAIN if error.errno in durable.FULL else "give a folder that you can write to"
+            raise durable.refusal(error, self.path / layout.LOCK, 0, more) from error
         with os.fdopen(descriptor, "r+b") as file:
             while fcntl is not None:
                 try:

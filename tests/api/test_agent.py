@@ -139,6 +139,18 @@ def test_observations_may_be_nests():
     for bare in (observation["numbers"], [1.0, 2.0], None):
         with pytest.raises(TaacError, match="does not fit Dict"):
             agent.act(bare, agent.initial_state())
+    with pytest.raises(TaacError, match=r"the state must be agent.initial_state\(\).*got None"):
+        agent.act(observation, None)
+
+
+def test_a_choice_outside_its_space_is_refused():
+    agent, _, environment = untrained("taac", f"create_environment.env_name = '{env_id('Faulty')}'")
+    environment.close()
+    for choice in (0, 2):
+        agent.act({"fine": [0.0, 0.0], "parts": (choice, np.zeros((2, 2)))}, agent.initial_state())
+    for choice in (-1, 3):
+        with pytest.raises(TaacError, match=rf"does not fit Dict.*: a choice is \[{choice}\]"):
+            agent.act({"fine": [0.0, 0.0], "parts": (choice, np.zeros((2, 2)))}, agent.initial_state())
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,13 @@ def test_the_lock_changes_nothing_elsewhere(tmp_path, mine, kind):
         pass
 
 
+def test_a_folder_that_cannot_be_made_is_no_full_disk(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    told = pytest.raises(TaacError, match=r"Not a directory.*; give a folder that you can write to")
+    with told, RunFolder(tmp_path / "file" / "run").lock():
+        pass
+
+
 def test_a_lock_file_with_something_in_it_keeps_it(tmp_path):
     """It may be another name of a file of the user's (a hard link)."""
     folder = run_of(tmp_path)
