@@ -191,10 +191,8 @@ class ActorCriticAlgorithm(Algorithm):
         Raises:
             TaacError: names the critics' class.
         """
-        own, name = (
-            [part for part in ("value", "loss") if callable(getattr(critics, part, None))],
-            type(critics).__name__,
-        )
+        name = type(critics).__name__
+        own = [part for part in ("value", "loss") if callable(getattr(critics, part, None))]
         if len(own) == 1:
             raise TaacError(
                 f"{name} defines {own[0]}() alone: critics whose prediction is not the value itself need both "

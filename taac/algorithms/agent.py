@@ -67,11 +67,10 @@ class Agent(nn.Module):
         self.role, self.gathers_statistics = role, True
         self._absent: tuple[str, ...] = ()  # prefixes of the names in a learning agent's state that this agent lacks
         if role != "learn":
-            kept = algorithm.acting_modules()
-            others = [name for name, _ in algorithm.named_children() if name not in kept]
+            others = _not_for_acting(algorithm)
+            self._absent = _prefixes(others)
             for name in others:
                 delattr(algorithm, name)
-            self._absent = ("reward_normalizer.", "reward_signals.", *(f"algorithm.{name}." for name in others))
             reward_normalizer, reward_signals = None, ()
         self.algorithm = algorithm
         self.observation_normalizer = observation_normalizer
@@ -220,10 +219,7 @@ class Agent(nn.Module):
             TaacError: the tensors are those of another agent; nothing is changed.
         """
         own = self._read_by_acting()
-        kinds, expected = (
-            {name: f"{tensor.dtype} {list(tensor.shape)}" for name, tensor in tensors.items()}
-            for tensors in (state, own)
-        )
+        kinds, expected = _kinds(state), _kinds(own)
         if kinds != expected:
             wrong = [
                 f"'{name}' is {kinds.get(name, 'missing')}, expected {expected.get(name, 'nothing of that name')}"
@@ -237,10 +233,7 @@ class Agent(nn.Module):
                     tensor.copy_(state[name])
 
     def _read_by_acting(self) -> dict[str, torch.Tensor]:
-        kept = self.algorithm.acting_modules()
-        others = [name for name, _ in self.algorithm.named_children() if name not in kept]
-        absent = ("reward_normalizer.", "reward_signals.", *(f"algorithm.{name}." for name in others))
-        held = {**dict(self.named_parameters()), **dict(self.named_buffers())}
+        absent, held = _prefixes(_not_for_acting(self.algorithm)), {**dict(self.named_parameters()), **dict(self.named_buffers())}
         return {name: tensor for name, tensor in held.items() if not name.startswith(absent)}
 
     def initial_state(self, batch_size: int) -> Nest:
@@ -252,6 +245,21 @@ class Agent(nn.Module):
         self.to(device)
         self.device = device
         return self
+
+
+def _not_for_acting(algorithm: Algorithm) -> list[str]:
+    """Returns the names of the sub-modules that acting does not need."""
+    kept = algorithm.acting_modules()
+    return [name for name, _ in algorithm.named_children() if name not in kept]
+
+
+def _prefixes(others: Sequence[str]) -> tuple[str, ...]:
+    """Returns how the names begin, in an agent's state, of what an agent lacks that only acts without these sub-modules."""
+    return ("reward_normalizer.", "reward_signals.", *(f"algorithm.{name}." for name in others))
+
+
+def _kinds(tensors: dict[str, torch.Tensor]) -> dict[str, str]:
+    return {name: f"{tensor.dtype} {list(tensor.shape)}" for name, tensor in tensors.items()}
 
 
 def _check_masked(algorithm: Algorithm, reward_signals: Sequence[RewardSignal]) -> None:

@@ -35,9 +35,7 @@ class DiscreteSacTrainInfo(NamedTuple):
     temperature_loss: torch.Tensor  # [T, B], mean over branches
     log_pi: torch.Tensor  # [T, B], E log pi(a|s) of the whole action: the sum over branches, detached
     entropy: torch.Tensor  # [T, B, K], of each branch, detached
-    prediction: (
-        torch.Tensor
-    )  # [N, T-1, B(, D)(, ...)], the critics' predictions at the executed choices, mean over branches
+    prediction: torch.Tensor  # [N, T-1, B(, D)(, ...)], critics' predictions at the executed choices, mean over branches
     q: torch.Tensor  # [N, T-1, B(, D)], the values of `prediction`
     value: torch.Tensor  # [T, B(, D)], target values; 0 at frame 0, where they are never read
     bonus: torch.Tensor | None  # [T, B(, D)], the entropy bonus in `value`; None if targets contain no entropy

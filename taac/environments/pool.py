@@ -52,7 +52,6 @@ class Pool(gymnasium.vector.VectorEnv):
         TaacError: envpool is not installed, or does not have the task or an argument.
     """
 
-
     def __init__(self, task: str, num_envs: int, max_episode_steps: int | None, arguments: Mapping[str, Any]):
         limit = {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps}
         self._envpool = _import()

@@ -69,9 +69,7 @@ class Checkpoints:
 
     def __init__(self, path: Path, keep: int = 2, resumed: Checkpoints | None = None):
         self.path, self.keep, self._resumed = path, keep, resumed or self
-        self._kept: dict[int, tuple[bool, set[str]]] | None = (
-            None  # env_steps -> (scheduled, files); None: not read yet
-        )
+        self._kept: dict[int, tuple[bool, set[str]]] | None = None  # env_steps -> (scheduled, files); None: not read yet
 
     def saved(self) -> list[int]:
         """Returns the environment steps of all checkpoints, damaged or not, the newest first.
@@ -259,11 +257,7 @@ class Checkpoints:
         content = read_manifest(path)
         try:
             entry = FileEntry(**content["tensors"])
-            frames, env_steps, scheduled = (
-                list(content["frames"]),
-                int(content["env_steps"]),
-                bool(content["scheduled"]),
-            )
+            frames, env_steps, scheduled = list(content["frames"]), int(content["env_steps"]), bool(content["scheduled"])
             data = read_entry(self.path, entry)
             state = tensor_files.decode(content["state"], tensor_files.unpack(data, path))
         except TaacError:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import io
 import json
-import operator
 import os
 import stat
 from collections.abc import Callable
@@ -85,10 +83,9 @@ def open_file(path: Path, flags: int) -> int:
         OSError: it cannot be opened.
     """
     check_file(path)  # before opening, because opening a device may already act on it
-    more = [
-        getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY")
-    ]  # not on every system
-    descriptor = os.open(path, flags | functools.reduce(operator.or_, more), 0o666)
+    for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"):  # not on every system
+        flags |= getattr(os, name, 0)
+    descriptor = os.open(path, flags, 0o666)
     try:
         mode = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(mode):

@@ -74,11 +74,8 @@ class FrameChunks:
         end, size = 0, self._buffer.size
         for entry in entries:
             try:
-                start, stop, file = (
-                    entry["start"],
-                    entry["stop"],
-                    FileEntry(entry["name"], entry["bytes"], entry["blake2b"]),
-                )
+                start, stop = entry["start"], entry["stop"]
+                file = FileEntry(entry["name"], entry["bytes"], entry["blake2b"])
                 plain = all(type(entry[name]) is int for name in ("start", "stop", "added"))
                 whole = plain and start == end and start < stop <= size and entry["added"] >= 0
             except (KeyError, TypeError) as error:
@@ -97,11 +94,8 @@ class FrameChunks:
         if end != size:
             raise Damaged(f"a manifest in {folder} names files of {end} frames, expected {size}")
         # Another version may have divided the buffer differently; its parts are then written again.
-        self._entries = {
-            e["start"] // self._step: e
-            for e in entries
-            if (e["start"], e["stop"]) == self._slots(e["start"] // self._step)
-        }
+        parts = {entry["start"] // self._step: entry for entry in entries}
+        self._entries = {part: e for part, e in parts.items() if (e["start"], e["stop"]) == self._slots(part)}
         self._current = self._buffer.next // self._step
 
     def _slots(self, part: int) -> tuple[int, int]:

@@ -117,10 +117,7 @@ class Attributes:
             found[f"learning_rate/{name}"] = Attribute(get, put, rate, saved=True)
         for name, temperature in getattr(algorithm, "temperatures", dict)().items():
             found[f"alpha/{name}"] = Attribute(temperature.alpha, temperature.set_alpha, "", saved=True)
-            get, put = (
-                functools.partial(getattr, temperature, "target_entropy"),
-                functools.partial(self._set_target, temperature),
-            )
+            get, put = functools.partial(getattr, temperature, "target_entropy"), functools.partial(self._set_target, temperature)
             found[f"target_entropy/{name}"] = Attribute(get, put, "", (-math.inf, math.inf))
         if hasattr(self._explorer, "epsilon"):
             found["epsilon"] = self._plain(self._explorer, "epsilon", (0.0, 1.0))
