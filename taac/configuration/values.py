@@ -129,7 +129,7 @@ def check_type(binding: Binding, bindings: Mapping[tuple[str, str, str], Binding
         wrong = f"{value.__name__} is a class"
     if wrong:
         named = expected.__name__ if isinstance(expected, type) else str(expected)
-        named = re.sub(r"\b(typing|taac)[.](\w+[.])*", "", named)
+        named = re.sub(r"\b(typing|taac|collections[.]abc|torch)[.](\w+[.])*", "", named)
         origin = source(binding, bindings)
         given = "" if value is origin.value else f" (which is {value!r})"
         bound_to = "" if origin is binding else f" for {binding.parameter}"

@@ -89,7 +89,10 @@ MISTAKES = {
     "an object without its call": (
         [*TRAIN, "--set", "trajectory=@LinearTrajectory"], ["LinearTrajectory is a class", "written @LinearTrajectory()"],
     ),
-    "a class as text": ([*TRAIN, "--set", "optimizer_ctor=AdamW"], ["'AdamW' has the wrong type", "is written @AdamW,"]),
+    "a class as text": (
+        [*TRAIN, "--set", "optimizer_ctor=AdamW"],
+        ["'AdamW' has the wrong type: expected Callable[..., Optimizer]", "is written @AdamW,"],
+    ),
     "a scope that is not used": (
         [*TRAIN, "--gin_param", "Learner.learning_rate = @rate/LinearSchedule()", "--gin_param", "rate/LinearSchedule.end = 0.0",
          "--gin_param", "rate/LinearSchedule.updates = 9", "--gin_param", "rat/LinearSchedule.start = 1e-3"],
@@ -102,7 +105,9 @@ MISTAKES = {
     "a setting without an equals sign": ([*TRAIN, "--set", "gamma", "0.9"], ["--set learning_rate=1e-3"]),
     "a value of another kind": ([*TRAIN, "--set", "learning_rate=fast"],
                                 ["--set: learning_rate = 'fast'", "for Learner.learning_rate: expected float"]),
-    "one number for a list": ([*TRAIN, "--set", "hidden_layers=256"], ["a list of one is written (256,)"]),
+    "one number for a list": (
+        [*TRAIN, "--set", "hidden_layers=256"], ["expected Sequence[int]", "a list of one is written (256,)"],
+    ),
     "steps in words": ([*TRAIN, "--num_env_steps", "many"], ["--num_env_steps: num_env_steps = 'many'", "expected int"]),
     "a short run": ([*TRAIN, "--num_env_steps", "5000"], ["initial_collect_steps 10000", "--set initial_collect_steps=2500"]),
     "a setting of another method": (

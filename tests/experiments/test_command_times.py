@@ -16,7 +16,7 @@ def test_the_commands_are_those_of_the_readme():
 
 def test_comments_prompts_and_other_programs_are_left_out():
     shown = ". .venv/bin/activate\n# taac no\ntaac a \\\n    'b c' # d\ntensorboard\n"
-    text = f"## Three minutes of use\n\n```\n{shown}```\n```\ntaac e\n```\n"
+    text = f"## Ten minutes of use\n\n```\n{shown}```\n```\ntaac e\n```\n"
     assert command_times.commands(text) == [["taac", "a", "b c"]]
     with pytest.raises(ValueError, match="no fence"):
         command_times.commands("## Two minutes of use\n")
