@@ -192,7 +192,8 @@ class RunFolder:
                 yield
             finally:
                 if fcntl is not None:  # a process forked meanwhile, such as one that compiles, still has the file open
-                    fcntl.flock(file, fcntl.LOCK_UN)
+                    with contextlib.suppress(OSError):  # closing the file unlocks it otherwise
+                        fcntl.flock(file, fcntl.LOCK_UN)
 
     def begin(self, config: str, about: dict[str, Any]) -> None:
         """Creates the files of a new run."""
