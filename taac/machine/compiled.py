@@ -34,6 +34,7 @@ from taac.machine.program_cache import use_program_cache
 
 _aten = torch.ops.aten
 MOST_RETRACES = 8
+LONGEST_AHEAD = 1800.0  # seconds that a call waits for the process that compiles ahead; what takes longer hangs
 ADVICE = "Bind create_agent.compile = False to run without compilation"
 
 
@@ -150,8 +151,9 @@ class CompiledFunction(Unwatched):
 def compile_ahead(calls: Sequence[tuple[Callable[..., Nest], tuple[Nest, ...]]]) -> None:
     """Begins to compile functions in another process, into torch's cache on the disk. Their first calls wait for it.
 
-    Nothing else depends on how long that takes. Does nothing where a process cannot be forked safely: outside Linux, or where
-    torch computes with several threads.
+    Nothing else depends on how long that takes. A forked process can hang, on a lock that a thread of this one held; it is ended
+    after `LONGEST_AHEAD`. Does nothing where a process cannot be forked safely: outside Linux, or where torch computes with
+    several threads.
 
     Args:
         calls: functions with arguments like those of their first calls. Those that are not `CompiledFunction`s are left out.
@@ -159,10 +161,18 @@ def compile_ahead(calls: Sequence[tuple[Callable[..., Nest], tuple[Nest, ...]]])
     if sys.platform != "linux" or torch.get_num_threads() > 1:
         return
     process: Any = None
+
+    def wait() -> None:
+        if process is not None:
+            process.join(LONGEST_AHEAD)
+            if process.exitcode is None:
+                process.kill()
+                process.join()
+
     compiling = [
         compile
         for fn, args in calls
-        if isinstance(fn, CompiledFunction) and (compile := fn.trace_ahead(args, lambda: process and process.join()))
+        if isinstance(fn, CompiledFunction) and (compile := fn.trace_ahead(args, wait))
     ]
     if not compiling:
         return

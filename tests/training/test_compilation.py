@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
+import signal
 import sys
+import time
 
 import pytest
 import torch
@@ -204,6 +207,18 @@ def test_what_was_traced_ahead_is_traced_again_where_an_attribute_has_changed(in
     compile_ahead([(compiled, (x,))])
     module.scale = 3.0
     assert compiled(x).item() == 9.5 and compiled.retraced == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely here")
+def test_a_process_that_hangs_while_it_compiles_ahead_is_ended(monkeypatch, in_torchs_cache):
+    here = os.getpid()
+    monkeypatch.setattr(compiled_module, "compile_graph", lambda graph, *_: graph if os.getpid() == here else time.sleep(60))
+    monkeypatch.setattr(compiled_module, "LONGEST_AHEAD", 0.05)
+    module, x = Scaled(), torch.tensor([3.0])
+    compiled = CompiledFunction(module.forward, module)
+    compile_ahead([(compiled, (x,))])
+    (process,) = multiprocessing.active_children()
+    assert compiled(x).item() == 6.5 and process.exitcode == -signal.SIGKILL
 
 
 def test_what_cannot_be_traced_ahead_is_reported_by_the_call(in_torchs_cache):
