@@ -25,17 +25,19 @@ from taac.runs.terminal import is_one_line
 
 _SCRIPT = """\
 #!/bin/bash
-# {count} runs of `taac compare`, each a task of this array. A task whose run is finished does nothing. Any other task
-# resumes its run from the last checkpoint, so this script, or any task of it, can be submitted again at any time.
+# {count} runs of `taac compare`, each a task of this array. A task whose run is finished, and not to be extended, does
+# nothing. Any other task resumes its run from the last checkpoint, so this script, or any task of it, can be submitted
+# again at any time.
 # SLURM writes a task's messages to a folder that must exist before, or else the task may not begin:
 #   mkdir -p {slurm}
 {headers}
 cd {cwd} || exit 1
+extended=
 case "$SLURM_ARRAY_TASK_ID" in
 {cases}
 *) echo "there is no run '$SLURM_ARRAY_TASK_ID'; SLURM_ARRAY_TASK_ID must be 0 to {last}" >&2; exit 2 ;;
 esac
-grep -qs '"status": "finished"' "$folder/{run}" && exit 0
+[ -z "$extended" ] && grep -qs '"status": "finished"' "$folder/{run}" && exit 0
 # A link there, or a file that has another name, would have what the run prints added to it.
 [ -z "$(find "$log" -prune ! '(' -type f -links 1 ')' 2>/dev/null)" ] || {{ echo "$log is a link" >&2; exit 1; }}
 mkdir -p "$(dirname "$log")" {slurm} && exec >>"$log" 2>&1 || exit 1
@@ -121,7 +123,7 @@ class SlurmArray:
         ]  # fmt: skip
         cases = [
             f"{i}) folder={shlex.quote(os.path.abspath(run.folder))} log={shlex.quote(os.path.abspath(run.log))}\n"
-            f"    run=({shlex.join(run.command)}) ;;"
+            f"    {'' if run.steps is None else 'extended=yes '}run=({shlex.join(run.command)}) ;;"
             for i, run in enumerate(runs)
         ]
         return _SCRIPT.format(
@@ -180,7 +182,7 @@ class SlurmQueue:
         self._queue = looked
 
     def begin(self, run: Run) -> None:
-        task = self._submitted().get(str(run.folder), "")
+        task = self._submitted().get(os.path.abspath(run.folder), "")
         if task in self._queue:  # submitted by an earlier call
             self._tasks[run] = task
         else:
@@ -216,20 +218,20 @@ class SlurmQueue:
             raise TaacError(f"{shlex.join(command)} failed: {result.stderr.strip()}")
         job = result.stdout.strip().split(";")[0]  # the name of a cluster may follow
         tasks = {run: f"{job}_{self._index[run]}" for run in self._pending}
-        known = {**self._submitted(), **{str(run.folder): task for run, task in tasks.items()}}
+        known = {**self._submitted(), **{os.path.abspath(run.folder): task for run, task in tasks.items()}}
         durable.write(self._known, (json.dumps(known, indent=1) + "\n").encode())
         self._tasks.update(tasks)
         self._pending = []
 
     def _submitted(self) -> dict[str, str]:
-        """Returns the last task of each run that was ever submitted."""
+        """Returns the last task of each run that was ever submitted, by its whole path: a call may name the root otherwise."""
         try:
             known = files.read_bounded_json(self._known, files.MAX_JSON_BYTES)
         except FileNotFoundError:
             return {}
         if not isinstance(known, dict) or not all(isinstance(task, str) for task in known.values()):
             raise TaacError(f"{self._known} holds no tasks by run; if none of them is in SLURM's queue, remove it")
-        return known
+        return {os.path.abspath(path): task for path, task in known.items()}
 
     def _look(self) -> dict[str, str] | None:
         """Returns the state of each of the user's array tasks in the queue; None if the queue does not answer."""

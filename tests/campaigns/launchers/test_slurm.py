@@ -91,6 +91,14 @@ def test_a_finished_task_does_nothing_and_an_unknown_one_is_refused(tmp_path):
     assert code == 2 and "0 to 0" in err
 
 
+def test_a_task_extends_a_finished_run(tmp_path):
+    runs, script = planned(tmp_path)
+    finish_folder(runs[0])
+    longer = runs[0]._replace(command=("touch", str(tmp_path / "trained")), steps=500)
+    script.write_text(slurm.SlurmArray().script([longer], script.parent))
+    assert finish(start(script, 0))[0] == 0 and (tmp_path / "trained").exists()
+
+
 def test_a_task_that_fails_says_so_and_setup_lines_come_before(tmp_path):
     runs, script = array_of(tmp_path, ["gamma = 7.0"], setup=("echo set up $SLURM_JOB_ID", "export MINE=1"))
     assert finish(start(script, 0))[0] == exit_code(script, 0) == 1
@@ -236,6 +244,19 @@ def test_what_becomes_of_the_tasks_is_read_from_queue_and_files(tmp_path, queue)
     finish_folder(runs[0])
     (queue / "queue").write_text("")
     assert other.ended() == [(runs[0], Outcome(0))]
+
+
+@pytest.mark.parametrize("first, second", [("R", "{}/R"), ("{}/R", "R"), ("R", "./x/../R")])
+def test_a_queued_task_is_found_however_the_folder_is_named(tmp_path, queue, monkeypatch, first, second):
+    monkeypatch.chdir(tmp_path)
+    (queue / "queue").write_text("5_0 RUNNING\n")
+    for name in (first, second):
+        root = Path(name.format(tmp_path))
+        run = Run("T", "a", 0, root / "a", ("true",))
+        launcher = slurm.SlurmQueue([run], root / "compare.sbatch", interval=0.0)
+        launcher.begin(run)
+        launcher.ended()
+    assert (queue / "sbatch.called").read_text().count("\n") == 1
 
 
 def test_a_queue_that_does_not_answer_is_not_an_empty_one(tmp_path, queue):
