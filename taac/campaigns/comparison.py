@@ -163,27 +163,34 @@ def check_folders(runs: Sequence[Run]) -> None:
         for folder in (*run.folder.parents[:2], run.folder):  # those of the task, the method and the run
             files.check_folder(folder)
         files.check_file(run.log)
-        file = run.folder / layout.CONFIG
-        if not file.exists() and not run.finished():  # not begun, or killed while starting; `taac train` handles both
-            continue
-        asked = run.asked.load()
-        try:
-            held = configuration.load([str(file.absolute())], imports=asked.imports)
-            found = asked.differences(held, ignored=("create_experiment.method",))
-            if run.steps is not None:
-                found = [difference for difference in found if not extension.is_longer(difference)]
-        except TaacError as error:
-            found = [str(error)]
-        except (ValueError, RecursionError, MemoryError) as error:  # nested too deeply, or a number too long
-            found = [f"{file} cannot be read: {type(error).__name__}: {error}"]
-        if found:
+        if found := other_settings(run):
             longer = ", or give --extend to train it on" if any(map(extension.is_longer, found)) else ""
-            more = f"\n  and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
             raise TaacError(
                 f"{run.folder} holds a run of other settings than {run.name} has here; nothing was started. Give another "
-                f"--root_dir, or remove that folder to train the run again{longer}. It has:\n  "
-                + "\n  ".join(found[:_SHOWN]) + more
-            )  # fmt: skip
+                f"--root_dir, or remove that folder to train the run again{longer}. It has:\n  {shown(found)}"
+            )
+
+
+def other_settings(run: Run) -> list[str]:
+    """Returns how the run in a folder differs from the one asked for; nothing if it has not begun."""
+    file = run.folder / layout.CONFIG
+    if not file.exists() and not run.finished():  # not begun, or killed while starting; `taac train` handles both
+        return []
+    asked = run.asked.load()
+    try:
+        held = configuration.load([str(file.absolute())], imports=asked.imports)
+        found = asked.differences(held, ignored=("create_experiment.method",))
+    except TaacError as error:
+        return [str(error)]
+    except (ValueError, RecursionError, MemoryError) as error:  # nested too deeply, or a number too long
+        return [f"{file} cannot be read: {type(error).__name__}: {error}"]
+    return found if run.steps is None else [difference for difference in found if not extension.is_longer(difference)]
+
+
+def shown(differences: Sequence[str]) -> str:
+    """Returns the first differences as lines of a message, and how many more there are."""
+    more = f"\n  and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
+    return "\n  ".join(differences[:_SHOWN]) + more
 
 
 def _check_known(what: str, params: Mapping[str, tuple[str, ...]], known: set[str]) -> None:

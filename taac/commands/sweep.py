@@ -72,14 +72,17 @@ def run() -> None:
 
     with RunFolder(root).lock():
         record = Record(root, settings, sweep.dimensions)  # another process may have changed it
+        plan = planner(root, asked)
+        check_unchanged([plan(trial, seed) for trial in record.trials for seed in sweep.seeds])
         suggestions = Suggestions(sweep, record.trials, steps, interval)
         left = sweep.trials - len(record.trials) + record.count("running")
         told = f"{max(0, left)} of {sweep.trials} trials to train, {len(sweep.seeds)} seeds x {steps} steps each"
         print(printable(f"{root}: {told}"), flush=True)
         work = Sweeping(
-            sweep, record, suggestions, planner(root, asked), LocalProcesses(), flags.FLAGS.jobs, steps, *scoring(sweep), tell
+            sweep, record, suggestions, plan, LocalProcesses(), flags.FLAGS.jobs, steps, *scoring(sweep), tell
         )
         work.run()
+        check_unchanged([plan(trial, seed) for trial in record.trials for seed in sweep.seeds])
         finish(root, sweep, record, asked, steps)
 
 
@@ -139,6 +142,22 @@ def planner(root: Path, asked: Asked) -> Callable[[Trial, int], Run]:
         return Run(str(of_run.task_name), f"trial {trial.number}", seed, folder, (*train, *of_run.words()), of_run)
 
     return plan
+
+
+def check_unchanged(runs: Sequence[Run]) -> None:
+    """Refuses runs of trials that were trained with other settings, as after a change of a gin file.
+
+    Raises:
+        TaacError: names the first such run and what differs.
+    """
+    from taac.campaigns.comparison import other_settings, shown
+
+    for run in runs:
+        if found := other_settings(run):
+            raise TaacError(
+                f"{run.folder} was trained with other settings than {run.name} has now, so trials cannot be compared: has a "
+                f"gin file changed? Undo the change, or give another --root_dir. It has:\n  {shown(found)}"
+            )
 
 
 def scoring(sweep: Sweep) -> tuple[Callable[[Path], float], Callable[[Sequence[float]], float]]:

@@ -20,8 +20,9 @@ from taac.campaigns.search_space import Dimension
 from taac.campaigns.sweep import OBJECTIVES, RECORD, Record, Sweep, Trial
 from taac.campaigns.sweeping import Sweeping
 from taac.commands import sweep as command
-from taac.configuration import Asked, load
+from taac.configuration import Asked, build, load, operative_config
 from taac.errors import TaacError
+from taac.training.experiment import create_experiment
 from tests.analysis.campaigns import make_run
 from tests.campaigns.launched import POINT, SMALL, evaluations
 
@@ -368,6 +369,23 @@ def test_a_sweep_of_real_runs_finds_settings_that_train_again(tmp_path):
     assert rows["again"] == rows["s/trials/0000/seed_1000"] and len(rows["again"]) == 3
     (record,) = [r for r in run_records.find(tmp_path) if r.folder == "again"]
     assert run_records.tuning(record).startswith("taac sweep: 1 trials x 1 seeds x 120 steps, 120 steps in all, mean of final")
+
+
+def test_a_sweep_whose_gin_file_has_changed_is_refused(tmp_path):
+    mine = tmp_path / "mine.gin"
+    mine.write_text("gamma = 0.9\n")
+    asked = Asked(POINT, "sac", (str(mine),), tuple(p for p in SMALL if "steps" not in p or "collect" in p), (), "200")
+    trial = Trial(3, {"learning_rate": "0.003"}, "complete", 5.0)
+    done, begins = (command.planner(tmp_path, asked)(trial, seed) for seed in (1000, 1001))
+    done.asked.load()
+    build(create_experiment).close()
+    done.folder.mkdir(parents=True)
+    (done.folder / "config.gin").write_text(operative_config())
+    command.check_unchanged([done, begins])
+    mine.write_text("gamma = 0.5\n")
+    with pytest.raises(TaacError, match=r"0003/seed_1000 was trained with other settings than .*/trial 3/") as told:
+        command.check_unchanged([begins, done])
+    assert str(told.value).splitlines()[1:] == ["  gamma = 0.9, not 0.5"]
 
 
 # The best trial ----------------------------------------------------------------------------------------------------------
