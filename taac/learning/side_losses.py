@@ -37,7 +37,7 @@ class SideLosses:
         return self.cloning is not None or any(s.needs_demonstrations for s in self.agent.signals)
 
     def demonstrated(self, batch_size: int, length: int) -> Experience:
-        """Samples demonstrations, with observations as the algorithm receives them."""
+        """Samples `batch_size` segments of demonstrations, as the algorithm receives them: one row for each of their agents."""
         assert self.demonstrations is not None
         return self.agent.prepare_observations(self.demonstrations.sample(batch_size, length))
 
@@ -53,11 +53,12 @@ class SideLosses:
             replay: where signals with their own `batch_size` sample.
         """
         losses: list[torch.Tensor] = []
-        length, batch_size = time_step.step_type.shape
+        length, rows = time_step.step_type.shape
+        segments = rows if self.agent.agents is None else rows // self.agent.agents.count
         weight = self.cloning.weight if self.cloning is not None else 0.0
         due = [signal for signal in self.agent.signals if num_updates % signal.update_period == 0]
         needed = weight > 0 or any(signal.needs_demonstrations and signal.batch_size is None for signal in due)
-        demonstrated = self.demonstrated(batch_size, length) if needed else None
+        demonstrated = self.demonstrated(segments, length) if needed else None
         for signal in due:
             losses.append(signal.loss(*self._frames_for(signal, time_step, demonstrated, replay)))
             signal.last_loss.copy_(losses[-1].detach())

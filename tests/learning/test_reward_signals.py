@@ -20,6 +20,7 @@ from taac.runs import checkpoint
 from taac.runs.run_folder import RunFolder
 from taac.training import experiment
 from tests.demonstrations.test_imitation import POINT, SMALL, binding, build, drive
+from tests.environments.team import TEAM
 from tests.methods import METHODS, fitting
 from tests.training.runs import assert_same_parameters, rows, run
 
@@ -277,6 +278,24 @@ def test_a_batch_of_its_own_brings_as_many_demonstrations(demonstrations):
     seen = looked_at(trainer.agent.signals[0])
     trained(trainer, 2)
     assert [(own.step_type.shape[1], shown.step_type.shape[1]) for own, shown in seen] == [(3, 3), (3, 3)]
+
+
+@pytest.mark.parametrize("file", ["gail", "cloning"])
+def test_agents_that_share_a_policy_have_as_many_demonstrations_as_frames(file, tmp_path, monkeypatch):
+    """Each batch has 8 segments of 3 agents, and so has its batch of demonstrations."""
+    team, share = [f"create_environment.env_name = '{TEAM}'"], "create_agent.shared_policy = True"
+    path = tmp_path / "team.npz"
+    drive(path, create_environment(TEAM), lambda t: t.observation["x"].clamp(-1, 1), 3)
+    trainer = build(*team, share, binding(path), method="sac", files=[f"gin/{file}.gin"])
+    seen, prepare = [], trainer.agent.prepare_observations
+
+    def count(experience):
+        seen.append(prepare(experience))
+        return seen[-1]
+
+    monkeypatch.setattr(trainer.agent, "prepare_observations", count)
+    trained(trainer, 2)
+    assert [shown.time_step.step_type.shape[1] for shown in seen] == [8 * 3, 8 * 3]
 
 
 def test_a_batch_of_its_own_has_a_segment_or_more():
