@@ -108,12 +108,12 @@ class Config:
             compared.update(keys)
             key = next((k for k in keys if k in self.bindings), None)
             if key is not None:
-                asked = repr(self.bindings[key].value)
+                asked = values.text_of(self.bindings[key].value)
             elif held.is_macro:
                 asked = "nothing"
             else:
-                asked = repr(values.default(gin_state.wrapped(selector), name))
-            if repr(held.value) != asked:
+                asked = values.text_of(values.default(gin_state.wrapped(selector), name))
+            if values.text_of(held.value) != asked:
                 found.append(f"{held.line}, not {asked}")
         for key, b in self.bindings.items():
             if key in compared or b.is_macro or b.may_be_unused or b.selector.startswith(OF_COMPARE):

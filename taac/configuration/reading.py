@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -112,6 +113,8 @@ def _check_writable(binding: Binding) -> None:
     """Refuses a value that cannot be written as text, because configurations are compared and saved as text."""
     try:
         repr(binding.value)
+        if not all(math.isfinite(part) for part in values.parts_of(binding.value) if isinstance(part, float)):
+            raise ValueError("it is infinite")  # 1e999
     except ValueError as error:  # an int of thousands of hexadecimal digits can be read but not written
         name = binding.scope if binding.is_macro else binding.name
         raise TaacError(f"{binding.where}: the value of {name} cannot be written as text: {error}") from error

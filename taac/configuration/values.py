@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
+import pprint
 import re
+import sys
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import typeguard
@@ -40,6 +43,9 @@ def resolve(value: Any, macros: Mapping[str, Any]) -> tuple[bool, Any]:
     if isinstance(value, (list, tuple)):
         parts = [resolve(v, macros) for v in value]
         return all(known for known, _ in parts), type(value)(v for _, v in parts)
+    if isinstance(value, dict):
+        found = {key: resolve(v, macros) for key, v in value.items()}
+        return all(known for known, _ in found.values()), {key: v for key, (_, v) in found.items()}
     return True, value
 
 
@@ -59,7 +65,7 @@ def check_macros(
     Raises:
         TaacError: names the binding's place and the nearest macro.
     """
-    size = _size(binding.value)
+    size = sum(1 for _ in parts_of(binding.value))
     for reference in gin_state.references(binding.value):
         name = gin_state.macro_of(reference)
         if name is None:
@@ -77,10 +83,17 @@ def check_macros(
     return size
 
 
-def _size(value: Any) -> int:
-    if isinstance(value, dict):
-        return 1 + sum(_size(part) for item in value.items() for part in item)
-    return 1 + sum(map(_size, value)) if isinstance(value, (list, tuple)) else 1
+def parts_of(value: Any) -> Iterator[Any]:
+    """Returns a value, and all that its lists and dicts hold, at any depth."""
+    yield value
+    items = itertools.chain(*value.items()) if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    for item in items:
+        yield from parts_of(item)
+
+
+def text_of(value: Any) -> str:
+    """Returns a value in one line, with the keys of dicts in the order in which operative configurations have them."""
+    return pprint.pformat(value, width=sys.maxsize)
 
 
 def source(binding: Binding, bindings: Mapping[tuple[str, str, str], Binding]) -> Binding:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -253,6 +254,18 @@ def test_folders_of_other_settings_are_refused(tmp_path, operative, params, told
     lines = str(caught.value).splitlines()
     assert str(run.folder) in lines[0] and "another --root_dir" in lines[0] and "remove" in lines[0]
     assert lines[1:] == [f"  {told}"]
+
+
+def test_the_order_of_a_dict_is_no_difference(tmp_path, operative):
+    """Operative configurations have the keys in alphabetical order."""
+    held = "create_environment.env_kwargs = {'a': {'c': 1, 'd': 2}, 'b': 3}"
+    text, count = re.subn(r"^create_environment.env_kwargs = .*$", held, operative, flags=re.MULTILINE)
+    assert count == 1
+    leave(planned(tmp_path, [])[0], text, "finished")
+    ask = "create_environment.env_kwargs = {'b': 3, 'a': {'d': %s, 'c': 1}}"
+    comparison.check_folders(planned(tmp_path, ["gamma = 0.9", ask % 2]))
+    with pytest.raises(TaacError, match=r"\{'a': \{'c': 1, 'd': 2\}, 'b': 3\}, not \{'a': \{'c': 1, 'd': 5\}, 'b': 3\}$"):
+        comparison.check_folders(planned(tmp_path, ["gamma = 0.9", ask % 5]))
 
 
 def test_runs_of_fewer_steps_are_extended_when_asked(tmp_path, operative):

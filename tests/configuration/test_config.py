@@ -312,6 +312,20 @@ def test_a_long_row_of_strings_is_refused(tmp_path):
     configuration.load([TASK, METHOD, str(tmp_path / "long.gin")], SMALL)
 
 
+def test_macros_inside_of_dicts_are_replaced():
+    params = ["shared = 'gamma = 0.9'", "Comparison.task_params = {'T': (%shared,)}"]
+    loaded = configuration.load([TASK, METHOD], [*params, "create_environment.env_kwargs = {'g': [%gamma]}"])
+    assert loaded.bound("Comparison.task_params") == {"T": ("gamma = 0.9",)}
+    assert loaded.bound("create_environment.env_kwargs") == {"g": [loaded.macros["gamma"]]}
+    refused(["shared = 5", "Comparison.task_params = {'T': (%shared,)}"], "'T': (%shared,)", "has the wrong type")
+
+
+@pytest.mark.parametrize("value", ["1e999", "(1, -1e999)", "{'a': [1e999]}"])
+def test_infinite_values_are_refused_as_no_file_can_hold_them(value):
+    refused([f"create_environment.env_kwargs = {value}"], "env_kwargs cannot be written as text: it is infinite")
+    refused([f"reward_clip = {value}"], "reward_clip cannot be written as text: it is infinite")
+
+
 def test_a_macro_that_is_defined_by_itself():
     refused(["gamma = %lam", "lam = %gamma"], "is defined by itself", "gamma", "lam")
 
