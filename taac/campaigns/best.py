@@ -47,7 +47,8 @@ def write(path: Path, asked: Asked, trial: Trial, told: str, about: str) -> None
     loaded = asked.load()
     again = f"#   taac train --root_dir R --gin_file {path.name}"
     lines = [f"# The best trial of a sweep: {trial.number}, {about}", f"# {told}", "#", again]
-    lines += ["", *(f"include {_name(file)!r}" for file in asked.files()), ""]
+    lines += ["", *(f"import {module}" for module in sorted(loaded.imports))]
+    lines += [*(f"include {_name(file)!r}" for file in asked.files()), ""]
     lines += [b.line for b in loaded.bindings.values() if b.where in _FLAGS and b.parameter != _TUNING]
     lines += [f"{_TUNING} = {told!r}", ""]
     durable.write(path, "\n".join(lines).encode())
