@@ -95,14 +95,26 @@ class BaseTDLoss(BoundAsItsBase):
         return loss
 
     def discount(self, time_step: TimeStep) -> torch.Tensor:
-        """Returns gamma times the discount received on arrival, `[T, B]`, or `[T, B, D]` if gamma is a vector."""
+        """Returns gamma times the discount received on arrival, `[T, B]`, or `[T, B, D]` if gamma is a vector.
+
+        After an action repeated k times the environment's discount is `repeat_gamma^(k-1)`. In a vector each part's is replaced
+        by its own, so that it returns `gamma^k`; or gamma, if the environment sums the rewards of a repeat plainly.
+        """
         discount = time_step.discount
         if self.ignore_done:  # changes terminations only; restores the gamma^(k-1) of an action repeated k times
             inside = self.repeat_gamma ** (time_step.duration.to(discount.dtype) - 1)
             discount = torch.where(discount == 0, inside, discount)
         if self.gamma.dim() == 0:
             return discount * self.gamma.item()
-        return torch.stack([discount * gamma for gamma in self.gamma.tolist()], -1)  # without a copy between devices
+        parts = [discount * gamma for gamma in self.gamma.tolist()]  # as numbers: without a copy between devices
+        if 0.0 < self.repeat_gamma < 1.0:
+            inside = (time_step.duration.to(discount.dtype) - 1.0).clamp(min=0.0)  # 0 at FIRST
+            ratios = [gamma / self.repeat_gamma for gamma in self.gamma.tolist()]
+            parts = [
+                part if math.isclose(ratio, 1.0, rel_tol=1e-6) else part * ratio**inside
+                for part, ratio in zip(parts, ratios)
+            ]
+        return torch.stack(parts, -1)
 
     def returns(
         self, time_step: TimeStep, value: torch.Tensor, switch: torch.Tensor, bonus: torch.Tensor | None = None

@@ -87,6 +87,21 @@ def test_ignoring_terminations_leaves_the_discount_of_repeated_actions(at_the_en
     assert td_loss.returns(time_step, VALUE, SWITCH).flatten()[:3].tolist() == [2.25, 4.5, expected]
 
 
+@pytest.mark.parametrize("ignore_done", [False, True])
+def test_after_a_repeated_action_each_part_is_discounted_by_its_own_gamma(ignore_done):
+    """Gammas of 1/2 (the environment's), 1/4, 0 and 1 after 2 steps, 3 steps, and 2 that terminate; then FIRST, and 1 step."""
+    duration = torch.tensor([[0], [2], [3], [2], [0], [1]], dtype=torch.int16)
+    discount = torch.tensor([[1.0], [0.5], [0.25], [0.0], [1.0], [1.0]])
+    time_step = time_steps(STEP_TYPE, REWARD, discount)._replace(duration=duration)
+    loss = OneStepTDLoss((0.5, 0.25, 0.0, 1.0), ignore_done)
+    once, twice, thrice, done = [1 / 2, 1 / 4, 0, 1], [1 / 4, 1 / 16, 0, 1], [1 / 8, 1 / 64, 0, 1], [0, 0, 0, 0]
+    expected = [twice, thrice, twice if ignore_done else done, once, once]
+    assert loss.fitted(4, repeat_gamma=0.5).discount(time_step)[1:, 0].tolist() == expected
+    # a plain sum: one gamma a decision
+    plain = loss.fitted(4).discount(time_step._replace(discount=(discount > 0).float()))[1:, 0].tolist()
+    assert plain == [once, once, once if ignore_done else done, once, once]
+
+
 @pytest.mark.parametrize("reward_dim, gamma", [(None, 0.9), (3, 0.9), (3, (0.9, 0.0, 1.0))])
 @pytest.mark.parametrize("ignore_done", [False, True])
 def test_identities(reward_dim, gamma, ignore_done):
