@@ -85,7 +85,7 @@ class Sweeping:
                 while len(self._active) < self._jobs and len(self._record.trials) < self._sweep.trials:
                     trial = self._record.put(self._suggestions.propose(len(self._record.trials)))
                     self._active[trial.number] = _Active(trial, self._plan(trial, self._sweep.seeds[0]))
-                for active in list(self._active.values()):
+                for active in list(self._active.values())[: self._jobs]:  # a call before may have had more at a time
                     self._advance(active)
                 if not self._active and len(self._record.trials) >= self._sweep.trials:
                     return

@@ -166,7 +166,7 @@ class Stub:
     interval, attempts = 0.0, 4
 
     def __init__(self, returns, kill_after=None):
-        self.returns, self.kill_after = returns, kill_after
+        self.returns, self.kill_after, self.most = returns, kill_after, 0
         self.begun, self.asked, self._running, self._seen, self._saving = [], [], [], [], []
 
     def begin(self, run):
@@ -174,6 +174,7 @@ class Stub:
             raise Kill
         self.begun.append(run)
         self._running.append((run, self.returns(run)))
+        self.most = max(self.most, len(self._running))
         found = self._running[-1][1]
         if not isinstance(found, Outcome):
             make_run(run.folder, returns=found, steps=(50, 100), budget=STEPS, seed=run.seed, status="running")
@@ -340,6 +341,12 @@ def test_trials_run_side_by_side(tmp_path):
     record, launcher = swept(tmp_path, rising, jobs=3, trials=6, pruner="none")
     assert [run.method for run in launcher.begun[:3]] == ["trial 0", "trial 1", "trial 2"]
     assert [trial.state for trial in record.trials] == ["complete"] * 6
+
+
+def test_a_sweep_that_goes_on_has_no_more_trials_at_a_time_than_asked_for(tmp_path):
+    swept(tmp_path, rising, jobs=3, trials=5, kill_after=0)
+    record, launcher = swept(tmp_path, rising, jobs=2, trials=5)
+    assert launcher.most == 2 and [trial.state for trial in record.trials] == ["complete"] * 5
 
 
 def test_a_missing_package_is_named_with_its_command(monkeypatch):
