@@ -1,15 +1,17 @@
 """What each method can do and how it is set, found by asking the code: tables of docs/choosing.md and of docs/methods/.
 
 Each method file is tried on environments with all kinds of actions, observations and rewards: an agent is built and learns from
-one blank batch. A cell of the table says whether that was refused.
+one blank batch, and its explorer is asked. A cell of the table says whether that was refused.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import gin
 import gymnasium
 import numpy as np
 import torch
@@ -23,6 +25,7 @@ from taac.algorithms.memories import Memories
 from taac.configuration import shipped
 from taac.environments.create import create_environment
 from taac.errors import TaacError
+from taac.training.checks import check_explorer
 from taac.training.experiment import create_agent, experience_spec
 from taac.training.first_update import tags_of_first_update
 from taac.training.summaries import TAGS
@@ -91,6 +94,9 @@ def build_from(loaded: configuration.Config) -> tuple[Agent, Any]:
     try:
         agent = configuration.build(lambda: create_agent(environment, CPU))
         spec = experience_spec(environment, agent)
+        if any(binding.line.startswith("Trainer.explorer = ") for binding in loaded.bindings.values()):
+            explorer = configuration.build(lambda: copy.deepcopy(gin.query_parameter("Trainer.explorer")))  # makes what it names
+            check_explorer(explorer, agent.algorithm, spec.rollout_info, environment.action_spec)
     finally:
         environment.close()
     if tags_of_first_update(agent, spec, loaded.bound("Trainer.segment_length")) is None:
