@@ -42,6 +42,12 @@ class Asked(NamedTuple):
         of_method = reading.places(named) if named and self.gin_files else None
         config = naming.load(files, self.gin_params, self._settings(), named)
         bound = {b.parameter: b for b in config.bindings.values()}
+        for b in bound.values():
+            if b.selector.startswith(OF_COMPARE) and b.where.startswith("--"):
+                raise TaacError(
+                    f"{b}: no run reads this. It is for `taac compare` or `taac sweep`: use the command's own flag, such as "
+                    "--seeds, or bind it in a --gin_file"
+                )
         if ENV_NAME not in bound or ALGORITHM not in bound:
             what, flag, folder = ("task", "--task Pendulum-v1", "tasks") if ENV_NAME not in bound else (
                 "method", "--method taac", "methods")  # fmt: skip

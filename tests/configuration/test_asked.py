@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import gin
 import pytest
 
@@ -209,3 +211,13 @@ def test_settings_of_macros_that_a_method_does_not_use_are_told():
     configuration.build(experiment.create_experiment).close()
     loaded.check_used()
     assert loaded.without_effect() == ["--set: beta_min_prob = 0.1 has no effect: this method does not use beta_min_prob"]
+
+
+@pytest.mark.parametrize("binding", ["Comparison.seeds = 3", "SlurmArray.partition = 'gpu'", "Sweep.trials = 9"])
+def test_settings_of_a_comparison_are_refused_where_nothing_would_read_them(tmp_path, binding):
+    name, _, value = binding.partition(" = ")
+    for given in ({"gin_params": (binding,)}, {"settings": (f"{name}={value}",)}):
+        with pytest.raises(TaacError, match=rf"--\w+: {re.escape(binding)}: no run reads this.*--gin_file"):
+            Asked("Pendulum-v1", "sac", **given).load()
+    (tmp_path / "mine.gin").write_text(f"{binding}\n")
+    Asked("Pendulum-v1", "sac", (str(tmp_path / "mine.gin"),)).load()
