@@ -171,7 +171,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
 
     @torch.no_grad()
     def demonstrated_info(self, time_step: TimeStep) -> TaacInfo:
-        tau_prev, switch = trajectories.follow(self.trajectory, time_step.prev_action[1:])
+        tau_prev, switch = trajectories.follow(self.trajectory, time_step.prev_action[1:], first=time_step.is_first())
         # At the last frame no action is known. Its switch is never read, like the action taken at LAST.
         return TaacInfo(tau_prev, torch.cat([switch, torch.ones_like(switch[:1])]))
 

@@ -161,7 +161,9 @@ def select(switch: torch.Tensor, new: Any, old: Any) -> Any:
     return nest.map_structure(lambda n, o: torch.where(switch.unsqueeze(-1), n, o), new, old)
 
 
-def follow(trajectory: Trajectory, action: torch.Tensor, tolerance: float = 1e-5) -> tuple[Any, torch.Tensor]:
+def follow(
+    trajectory: Trajectory, action: torch.Tensor, tolerance: float = 1e-5, first: torch.Tensor | None = None
+) -> tuple[Any, torch.Tensor]:
     """Returns the trajectories and switches that explain the recorded actions of an episode, starting at rest.
 
     If advancing the previous trajectory yields the recorded action, to within `tolerance` in every dimension, the trajectory
@@ -171,17 +173,20 @@ def follow(trajectory: Trajectory, action: torch.Tensor, tolerance: float = 1e-5
     Args:
         action: `[T, ..., A]` in [-1, 1], taken at frames 0..T-1.
         tolerance: allows for rounding of rescaled actions.
+        first: `[T+1, ...]` bool, the frames at which a new trajectory begins at rest, such as those at which an agent that was
+            absent is back; None: frame 0 alone.
 
     Returns:
         The trajectories before acting at frames 0..T, parts `[T+1, ..., A]`; the switches b, `[T, ...]` bool.
     """
-    tau = trajectory.zeros(action[0])
+    rest = tau = trajectory.zeros(action[0])
     taus, switches = [tau], []
-    for taken in action:
+    for t, taken in enumerate(action, start=1):
         old = trajectory.advance(tau)
         switch = ((old.a - taken).abs() > tolerance).any(-1)
         new = trajectory.start(trajectory.output_for(taken, tau), tau)
         tau = select(switch, new, old)._replace(a=taken)  # the recorded action, without rounding errors
+        tau = tau if first is None else select(first[t], rest, tau)
         taus.append(tau)
         switches.append(switch)
     return nest.map_structure(lambda *parts: torch.stack(parts), *taus), torch.stack(switches)

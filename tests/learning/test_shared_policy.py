@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from taac import configuration
+from taac import configuration, nest
 from taac.acting.evaluation import evaluate
 from taac.acting.metrics import summarize
 from taac.algorithms import agent as agent_module
-from taac.data_structures import StepType
+from taac.data_structures import Experience, StepType
+from taac.demonstrations.episode_files import EpisodeWriter
+from taac.demonstrations.frames import demonstrated_frames
 from taac.errors import TaacError
 from taac.learning import learner as learner_module
 from taac.machine.compiled import CompiledFunction
@@ -74,6 +76,27 @@ def test_absent_agents_are_sent_nothing(name, tmp_path):
     present, acted = frames.observation[AGENT_MASK][:-1], frames.step_type[:-1] != int(StepType.LAST)
     action = frames.prev_action[1:].flatten(3) if frames.prev_action.dim() > 3 else frames.prev_action[1:].unsqueeze(-1)
     assert not action[~present & acted.unsqueeze(-1)].any() and action[present & acted.unsqueeze(-1)].any()
+
+
+@pytest.mark.parametrize("method", ["taac", "taac_l", "taac_q"])
+def test_recorded_agents_that_come_and_go_are_found_again_as_they_were_stored(method, tmp_path):
+    """An agent that is back begins at rest, also where its last trajectory would have gone on through its absence."""
+    trainer = build(method, SHARED, "num_envs = 1", comes_and_goes=True)
+    writer, stored = EpisodeWriter(tmp_path / "e.npz", trainer.environment), []
+    while writer.num_episodes < 3:
+        time_step, alg_step, *_ = trainer.collector.rollout.step(trainer.agent.random_step)
+        writer(time_step, alg_step)
+        stored.append(Experience(time_step, alg_step.info))
+    trainer.close()
+    writer.save()
+    spec = experiment.experience_spec(trainer.environment, trainer.agent)
+    found = demonstrated_frames(str(tmp_path / "e.npz"), trainer.environment, trainer.agent, spec)
+    time_step, expected = nest.map_structure(lambda *leaves: torch.cat(leaves), *stored)
+    present = time_step.observation[AGENT_MASK]
+    back = present & ~torch.cat([present[:1], present[:-1]]) & (time_step.step_type == int(StepType.MID)).unsqueeze(-1)
+    assert back.sum() > 10
+    for (path, x), (_, y) in zip(nest.flatten_with_path(found.rollout_info), nest.flatten_with_path(expected)):
+        assert torch.equal(x[back], y[back]), path
 
 
 LEARNING = ["learning_rate = 3e-3", "hidden_layers = (64,)", "batch_size = 64", "gamma = 0.0", "target_tau = 1.0",
