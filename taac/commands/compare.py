@@ -111,7 +111,7 @@ def read(every: Asked) -> tuple[Comparison, SlurmArray]:
 
     given = flags.FLAGS
     registry.register()
-    configuration.load(given.gin_file)
+    configuration.load(given.gin_file, of_compare=True)
     bound = configuration.build(Comparison)
     chosen = {"methods": split(given.methods), "tasks": split(given.tasks), "seeds": parse_seeds(given.seeds)}
     comparison = configuration.build(lambda: Comparison(**specified({**chosen, "first_seed": given.first_seed})))

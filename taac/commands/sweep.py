@@ -94,7 +94,7 @@ def read() -> Sweep:
 
     given = flags.FLAGS
     registry.register()
-    configuration.load(given.gin_file)
+    configuration.load(given.gin_file, of_compare=True)
     names = ("trials", "first_seed", "objective", "last_evaluations", "pruner", "sampler", "sampler_seed")
     chosen = {**{name: given[name].value for name in names}, "seeds": parse_seeds(given.seeds), "search": given.search or None}
     return configuration.build(lambda: Sweep(**specified(chosen)))

@@ -15,7 +15,7 @@ import taac
 from taac.configuration import gin_state, plain_words, syntax, values
 from taac.configuration.binding import Binding
 from taac.configuration.config import Config
-from taac.configuration.macros import TASK_MACROS
+from taac.configuration.macros import OF_COMPARE, TASK_MACROS
 from taac.configuration.names import nearest
 from taac.configuration.plain_words import Setting
 from taac.errors import NotTrusted, TaacError
@@ -40,6 +40,7 @@ def load(
     trusted: bool = True,
     imports: Collection[str] | None = None,
     settings: Sequence[Setting] = (),
+    of_compare: bool = False,
 ) -> Config:
     """Reads gin files in order, then parameters, then settings. Later bindings replace earlier ones.
 
@@ -54,6 +55,8 @@ def load(
         imports: the modules besides this package's own that the files may import. Included files are then refused. None: any
             module, if the files are trusted.
         settings: in plain words. No two may set the same.
+        of_compare: keeps only bindings of `taac compare` and `taac sweep`, and the macros in them. Others may name macros that
+            the files of each run's task define.
 
     Raises:
         TaacError: a file is missing, the syntax is bad, a name is unknown, a value has the wrong type, or two settings set the
@@ -72,7 +75,7 @@ def load(
     for param in gin_params:
         bindings += _parse(param, "--gin_param", None, ())
     bindings += _read_settings(settings, {b.scope for b in bindings if b.is_macro})
-    config = Config(bindings, gin_state.imports())
+    config = Config(_of_compare(bindings) if of_compare else bindings, gin_state.imports())
     macros = config.macros
     for binding in config.bindings.values():
         _bounded(_check_writable, binding)
@@ -87,6 +90,19 @@ def load(
             _bounded(check, binding, config, trusted)
     _guarded("", lambda: gin_state.install((b.key, b.value) for b in config.bindings.values()))
     return config
+
+
+def _of_compare(bindings: Sequence[Binding]) -> list[Binding]:
+    kept = [b for b in bindings if b.selector.startswith(OF_COMPARE)]
+    macros = {b.scope: b for b in bindings if b.is_macro}
+    found: dict[str, Binding] = {}
+    left = list(kept)
+    while left:
+        names = {gin_state.macro_of(reference) for reference in gin_state.references(left.pop().value)}
+        new = {name: macros[name] for name in names if name in macros and name not in found}
+        found.update(new)
+        left += new.values()
+    return [*kept, *found.values()]
 
 
 def _read_settings(settings: Sequence[Setting], macros: Collection[str]) -> list[Binding]:

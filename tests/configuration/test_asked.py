@@ -8,6 +8,7 @@ import gin
 import pytest
 
 from taac import configuration
+from taac.campaigns.comparison import Comparison
 from taac.configuration import Asked, gin_state, plain_words, shipped
 from taac.configuration.plain_words import Setting
 from taac.errors import TaacError
@@ -221,3 +222,21 @@ def test_settings_of_a_comparison_are_refused_where_nothing_would_read_them(tmp_
             Asked("Pendulum-v1", "sac", **given).load()
     (tmp_path / "mine.gin").write_text(f"{binding}\n")
     Asked("Pendulum-v1", "sac", (str(tmp_path / "mine.gin"),)).load()
+
+
+def test_a_comparison_is_read_without_what_its_runs_bind(tmp_path):
+    """The runs' bindings may name macros of task files, which a comparison has none of."""
+    mine = tmp_path / "mine.gin"
+    mine.write_text(
+        "own = (%hidden_layers,)\nActorNetwork.hidden_layers = %hidden_layers\nfew = 1\nfew = 2\nmany = (%few, 5)\n"
+        "Comparison.seeds = %many\nComparison.tasks = ('Pendulum-v1',)\nComparison.methods = ('sac',)\n"
+    )
+    configuration.load([str(mine)], of_compare=True)
+    comparison = configuration.build(Comparison)
+    assert comparison.seeds == (2, 5) and comparison.tasks == ("Pendulum-v1",)
+    mine.write_text("Comparison.seeds = %many\n")
+    with pytest.raises(TaacError, match="the macro 'many' has no value"):
+        configuration.load([str(mine)], of_compare=True)
+    mine.write_text("Comparison.seeds = 'many'\n")
+    with pytest.raises(TaacError, match="wrong type"):
+        configuration.load([str(mine)], of_compare=True)
