@@ -7,11 +7,14 @@ import pickle
 import signal
 import socket
 import tempfile
+import threading
 import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from tqdm import tqdm
 
 from taac.machine import ranks
 
@@ -42,7 +45,10 @@ def fork() -> int:
     """Like `os.fork`, without the warning of Python 3.12 about threads that the process may have."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return os.fork()
+        child = os.fork()
+    if child == 0:
+        tqdm.set_lock(threading.RLock())  # the thread that watches progress bars may have held the other just then
+    return child
 
 
 def _child(number: int, count: int, port: int, file: Path, function: Callable[..., Any], args: tuple[Any, ...]) -> None:

@@ -25,7 +25,13 @@ class Node:
         env = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONWARNINGS": "ignore"}
         with open(self.log, "w") as file:
             self.process = subprocess.Popen(command, stdout=file, stderr=file, env=env, start_new_session=True)
-        wait_for(lambda: "Ray runtime started" in self.log.read_text(), self.process)
+        # Ray says that it has started, then how to join: a look between the two finds half of the text.
+        told = "--address=" if "--head" in command else "Ray runtime started"
+        try:
+            wait_for(lambda: told in self.log.read_text().rpartition("\n")[0], self.process)
+        except BaseException:
+            self.kill()
+            raise
 
     def family(self):
         with_me = psutil.Process(self.process.pid)
