@@ -7,9 +7,9 @@ from taac.learning.learner import Learner
 from taac.machine.compiled import find_compiler
 from taac.ops.schedules import Schedule
 
-# Compiling takes about 30 seconds once for each machine, method and size of networks. It saves 2 ms of an update of SAC and
-# 8 ms of TAAC's, with two layers of 256 units and batches of 256.
-FEWEST_UPDATES = 20_000
+# Compiling takes up to 20 seconds of another process, once for each machine, method and size of networks, and 1 from then on. It
+# saves 3 ms of an update of SAC and 7 ms of TAAC's, with two layers of 256 units and batches of 256 (docs/performance.md).
+FEWEST_UPDATES = 10_000
 NO_COMPILER = "not compiled: no C++ compiler was found. With one, an update takes about three quarters of the time"
 
 

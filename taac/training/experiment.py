@@ -73,7 +73,7 @@ def create_agent(
         task_strength: weight of the task's reward beside the signals, or the weights of its parts if it is a vector. Each is a
             number, or a schedule of it. A part with weight 0 is not learnt.
         compile: compiles updates and the acting of rollouts, which needs a C++ compiler; see `Agent`. "auto" does so in runs of
-            20,000 updates or more, if there is a compiler; see `training.compilation`.
+            10,000 updates or more, if there is a compiler; see `training.compilation`.
         shared_policy: True: the first dimension of action and observation counts agents that share the policy; see
             `AgentBatch`. False: there is one agent, and the entries of a MultiDiscrete action are its branches; see
             `DiscreteSacAlgorithm`. None: like False, but MultiDiscrete actions are refused because they can mean either.

@@ -26,13 +26,13 @@ from tests.algorithms.test_own_encoders import LinearEncoder  # noqa: F401, gin'
 from tests.learning.test_compiled_update import traced_only  # noqa: F401
 from tests.training.runs import SMALL, TASK, assert_same_parameters, build, rows, run
 
-LONG = "num_env_steps = 20300"  # 20,000 updates, as the first 300 steps earn none
+LONG = "num_env_steps = 10300"  # 10,000 updates, as the first 300 steps earn none
 
 
 @pytest.fixture
 def compiler(monkeypatch, traced_only):  # noqa: F811
     """A machine with a compiler, whatever this one has."""
-    monkeypatch.setattr(compilation, "FEWEST_UPDATES", 20_000)  # tests/conftest.py sets more
+    monkeypatch.setattr(compilation, "FEWEST_UPDATES", 10_000)  # tests/conftest.py sets more
     for module in (compilation, learner_module):
         monkeypatch.setattr(module, "find_compiler", lambda: "/usr/bin/g++")
 
@@ -48,8 +48,8 @@ def decided(*params):
 @pytest.mark.parametrize(
     "params, compiled, why",
     [
-        ([LONG], True, "pays with 20000 updates"),
-        (["num_env_steps = 20299"], False, "19999 updates are too few"),
+        ([LONG], True, "pays with 10000 updates"),
+        (["num_env_steps = 10299"], False, "9999 updates are too few"),
         ([LONG, "create_agent.compile = False"], False, "create_agent.compile = False"),
         ([LONG, "Trainer.batch_size = @PiecewiseSchedule()", "PiecewiseSchedule.values = (32, 16)",
           "PiecewiseSchedule.updates = (0, 4)"], False, "each batch size"),
@@ -64,7 +64,7 @@ def test_the_configuration_decides(params, compiled, why, compiler):
 
 def test_without_a_compiler_a_long_run_is_not_compiled_and_says_what_it_would_gain(monkeypatch):
     monkeypatch.setattr(compilation, "find_compiler", lambda: None)
-    monkeypatch.setattr(compilation, "FEWEST_UPDATES", 20_000)
+    monkeypatch.setattr(compilation, "FEWEST_UPDATES", 10_000)
     found, sentence = decided(LONG)
     assert not found and "no C++ compiler" in sentence and "three quarters" in sentence
 
