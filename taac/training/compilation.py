@@ -8,7 +8,8 @@ from taac.machine.compiled import find_compiler
 from taac.ops.schedules import Schedule
 
 # Compiling takes up to 20 seconds of another process, once for each machine, method and size of networks, and 1 from then on. It
-# saves 3 ms of an update of SAC and 7 ms of TAAC's, with two layers of 256 units and batches of 256 (docs/performance.md).
+# saves 3 ms of an update of SAC and 7 ms of TAAC's, with two layers of 256 units and batches of 256, without AMX
+# (experiments/benchmarks/README.md).
 FEWEST_UPDATES = 10_000
 NO_COMPILER = "not compiled: no C++ compiler was found. With one, an update takes about three quarters of the time"
 
