@@ -9,13 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taac.analysis.curves.learning_curves import (
-    area_under_curve,
-    common_steps,
-    final_score,
-    interpolate,
-    learning_curve,
-)
+from taac.analysis.curves.learning_curves import area_under_curve, common_steps, interpolate, learning_curve
 from taac.analysis.statistics.intervals import estimate_interval
 from taac.errors import TaacError
 
@@ -61,12 +55,6 @@ def test_area_of_a_line_is_its_value_in_the_middle_and_areas_add(gaps, slope, st
     assert whole == pytest.approx(
         (area_under_curve(steps, values, None, cut) + area_under_curve(steps, values, cut)) / 2
     )
-
-
-def test_final_score_is_of_the_last_evaluations():
-    assert final_score([9, 1, 2, 6]) == 6
-    assert final_score([9, 1, 2, 6], last=3) == 3
-    assert final_score([9, 1, 2, 6], last=4) == 4.5
 
 
 @pytest.mark.parametrize("statistic", ["mean", "iqm"])
@@ -117,11 +105,6 @@ def test_a_value_that_is_nan_leaves_a_gap_where_gaps_are_allowed():
         (lambda: area_under_curve(*RUNS[0], -1, 20), "no area from step -1"),
         (lambda: area_under_curve(*RUNS[0], 1, 41), "no area from step 1"),
         (lambda: area_under_curve(*RUNS[0], 20, 20), "no area from step 20"),
-        (lambda: final_score([1, 2], last=3), "last 3 of 2 evaluations"),
-        (lambda: final_score([1, 2], last=0), "last 0 of"),
-        (lambda: final_score([]), "run 0 has steps"),
-        (lambda: final_score(3.0), "run 0 has steps"),
-        (lambda: final_score([1, NAN]), "NaN or infinite"),
         (lambda: learning_curve([1, 2], np.zeros((3, 3))), r"values have shape \(3, 3\)"),
         (lambda: learning_curve([1, 2], np.zeros(2)), r"values have shape \(2,\)"),
         (lambda: learning_curve([1, 2], np.zeros((1, 2))), r"over 1 run\(s\) has no interval"),

@@ -80,21 +80,6 @@ def area_under_curve(steps: ArrayLike, values: ArrayLike, low: float | None = No
     return float((np.diff(x) * (y[1:] + y[:-1]) / 2).sum() / (end - start))
 
 
-def final_score(values: ArrayLike, last: int = 1) -> float:
-    """The mean of the last evaluations of one run.
-
-    It does not use the best evaluations, because the maximum of a noisy curve is not a score that the method reaches.
-
-    Raises:
-        TaacError: there are fewer evaluations than `last`, or values are not finite.
-    """
-    v = np.asarray(values, dtype=np.float64)
-    ((_, v),) = _checked([(np.arange(v.shape[0] if v.ndim else 0), v)])
-    if not 1 <= last <= v.size:
-        raise TaacError(f"the mean of the last {last} of {v.size} evaluations was requested; expected 1 to {v.size}")
-    return float(v[-last:].mean())
-
-
 def learning_curve(
     steps: ArrayLike,
     values: ArrayLike,

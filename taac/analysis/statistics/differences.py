@@ -134,18 +134,12 @@ def holm(p_values: ArrayLike) -> np.ndarray:
     return adjusted
 
 
-def probability_of_improvement(x: ArrayLike | Sequence[ArrayLike], y: ArrayLike | Sequence[ArrayLike]) -> np.ndarray:
-    """The fraction of pairs of runs in which X scores more than Y, `[tasks]`. Ties count half. Mann-Whitney's U / (m n).
-
-    Source: Agarwal et al. 2021, section 4.3.
-    """
-    return np.array([_improvement(a, b) for a, b in zip(*_both(x, y, at_least=1))])
-
-
 def improvement_interval(
     x: ArrayLike | Sequence[ArrayLike], y: ArrayLike | Sequence[ArrayLike], confidence: float = 0.95
 ) -> Interval:
     """The probability of improvement, as the mean over tasks, with a score interval.
+
+    It is the fraction of pairs of runs in which X scores more than Y. Ties count half. On a task it is Mann-Whitney's U / (m n).
 
     The interval contains all P with `(estimate - P)^2 <= z^2 V(P)`. V is the variance of the mean over tasks if the
     probability is P on each, for exponential scores (Hanley and McNeil, symmetrised by Newcombe):
@@ -155,13 +149,12 @@ def improvement_interval(
     Coverage at 95% for normal scores and P from 0.5 to 0.95 is 0.94 to 0.98 at 3, 5 and 10 runs, on one task or five. The
     exception is 0.90 at P = 0.5 with three runs on one task, where all of X above all of Y (1 case in 20) yields [0.501, 1].
     If the spread of X is ten times that of Y, coverage is 0.80 to 0.97 with three runs on one task, and 0.87 to 0.97
-    otherwise. It is therefore not a test; `compare` is. The percentile bootstrap at 3, 5, 10 runs on one task covers 0.80,
-    0.91, 0.93 at P = 0.5; 0.53, 0.81, 0.89 at P = 0.86; and 0.11, 0.24, 0.50 at P = 0.98.
+    otherwise. It is therefore not a test; `compare` is.
 
     Raises:
         TaacError: a task has fewer than two runs, or the numbers of tasks differ; also as in `as_tasks`.
 
-    Source: Newcombe, Statistics in Medicine 2006, part 2, method 5.
+    Source: Agarwal et al. 2021, section 4.3; Newcombe, Statistics in Medicine 2006, part 2, method 5.
     """
     check_confidence(confidence)
     xs, ys = _both(x, y, at_least=2)
@@ -178,34 +171,6 @@ def improvement_interval(
     return Interval(estimate, low, high, confidence, "Newcombe score")
 
 
-def improvement_percentile_interval(
-    x: ArrayLike | Sequence[ArrayLike],
-    y: ArrayLike | Sequence[ArrayLike],
-    confidence: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
-) -> Interval:
-    """The probability of improvement with rliable's interval, the percentiles of the stratified bootstrap.
-
-    It is too narrow for few runs (see the numbers in `improvement_interval`), and undefined if its width is 0.
-
-    Raises:
-        TaacError: there are fewer than 100 resamples; also as in `improvement_interval`.
-    """
-    check_confidence(confidence)
-    xs, ys = _both(x, y, at_least=2)
-    intervals.check_resamples(resamples)
-    rng = np.random.default_rng(seed)
-    drawn = np.zeros(resamples)
-    for a, b in zip(xs, ys):
-        drawn += _improvement(*(t[rng.integers(t.size, size=(resamples, t.size))] for t in (a, b))) / len(xs)
-    estimate = float(np.mean([_improvement(a, b) for a, b in zip(xs, ys)]))
-    if np.ptp(drawn) < 1e-12:
-        return Interval(estimate, math.nan, math.nan, confidence, "undefined: all resamples are equal")
-    low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return Interval(estimate, float(low), float(high), confidence, "percentile bootstrap")
-
-
 def _both(x: ArrayLike | Sequence[ArrayLike], y: ArrayLike | Sequence[ArrayLike], at_least: int) -> tuple[Tasks, Tasks]:
     xs, ys = as_tasks(x, at_least, "X"), as_tasks(y, at_least, "Y")
     if len(xs) != len(ys):
@@ -215,9 +180,9 @@ def _both(x: ArrayLike | Sequence[ArrayLike], y: ArrayLike | Sequence[ArrayLike]
     return xs, ys
 
 
-def _improvement(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The probability of improvement `[...]` of scores `a` `[..., m]` over `b` `[..., n]`."""
-    return (np.sign(a[..., :, None] - b[..., None, :]).mean((-1, -2)) + 1) / 2
+def _improvement(a: np.ndarray, b: np.ndarray) -> float:
+    """The probability of improvement of scores `a` `[m]` over `b` `[n]`."""
+    return float((np.sign(a[:, None] - b).mean() + 1) / 2)
 
 
 def _half(a: np.ndarray, b: np.ndarray) -> float:

@@ -76,7 +76,8 @@ def bootstrap_spread(evaluate: Statistic, runs: Sequence[int], resamples: int, s
     Raises:
         TaacError: there are fewer than 100 resamples.
     """
-    check_resamples(resamples)
+    if resamples < 100:
+        raise TaacError(f"resamples is {resamples}, expected 100 or more; 2000 is usual")
     rng = np.random.default_rng(seed)
     joint = evaluate([rng.integers(n, size=(resamples, n)) for n in runs]).var()
     alone = np.zeros(len(runs))
@@ -101,12 +102,6 @@ def student_interval(estimate: float, spread: Spread, scale: float, confidence: 
         return Interval(estimate, math.nan, math.nan, confidence, NO_SPREAD)
     half = student_quantile(confidence, spread.df) * spread.error
     return Interval(estimate, estimate - half, estimate + half, confidence, method)
-
-
-def check_resamples(resamples: int) -> None:
-    """Raises TaacError if there are fewer than 100 resamples."""
-    if resamples < 100:
-        raise TaacError(f"resamples is {resamples}, expected 100 or more; 2000 is usual")
 
 
 def magnitude(tasks: Tasks) -> float:
@@ -167,33 +162,6 @@ def estimate_interval(
         evaluate = _evaluation(function, tasks)
         spread, method = bootstrap_spread(evaluate, [t.size for t in tasks], resamples, seed), "bootstrap t"
     return student_interval(float(function(tasks)), spread, magnitude(tasks), confidence, method)
-
-
-def percentile_interval(
-    scores: ArrayLike | Sequence[ArrayLike],
-    statistic: str = "iqm",
-    confidence: float = 0.95,
-    gamma: float = 1.0,
-    resamples: int = 2000,
-    seed: int = 0,
-) -> Interval:
-    """A statistic with the percentile interval of the stratified bootstrap: rliable's, to compare with others' figures.
-
-    Runs are drawn with replacement within each task. It is too narrow for few runs: see the head of this file, and
-    `estimate_interval`.
-
-    Args, errors: as `estimate_interval`.
-    """
-    check_confidence(confidence)
-    tasks = prepare(as_tasks(scores, at_least=2), statistic, gamma)
-    check_resamples(resamples)
-    rng = np.random.default_rng(seed)
-    drawn = _evaluation(STATISTICS[statistic], tasks)([rng.integers(t.size, size=(resamples, t.size)) for t in tasks])
-    low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
-    estimate = float(STATISTICS[statistic](tasks))
-    if all(np.ptp(task) == 0 for task in tasks):
-        return Interval(estimate, math.nan, math.nan, confidence, NO_SPREAD)
-    return Interval(estimate, float(low), float(high), confidence, "percentile bootstrap")
 
 
 def _evaluation(function: Statistic, tasks: Tasks) -> Statistic:
