@@ -1,7 +1,8 @@
 """What the runs say about the claims of TAAC's paper (arXiv:2104.06521), by rules that were written beforehand.
 
 They were written when three runs of `simple_control` were done. That a verdict waits for the planned seeds and that all planned
-comparisons count was added when nine were; both only make verdicts rarer, and no claim had the seeds for one.
+comparisons count was added when nine were; both only make verdicts rarer, and no claim had the seeds for one. Which claims are
+pooled was decided before the first run of `simple_control_methods`.
 
 `claims.json` lists the claims and the campaigns that test them; `planned` in a campaign's `campaign.json` says which tasks and
 seeds it has. **A verdict waits until both methods have all planned seeds** on the task, so that nobody can stop where it looks
@@ -12,17 +13,23 @@ best, and rests on these seeds only. Change a plan before its campaign starts, n
   of 5% / m, with an interval of confidence 1 - 5% / m (`taac.analysis.statistics.families`; Bonferroni). A run that diverged
   counts as the worst. "agrees" if X is better, "disagrees" if Y is, else "not decidable at this n". The permutation test needs
   `2 / (2n choose n) <= 0.05 / m`: 5 seeds of each can decide up to 6 comparisons, 6 seeds 23, 7 seeds 85. Plan as many.
+  A **pooled** claim is one comparison over all planned tasks, as in the figures of the paper: returns are normalised by the
+  anchors of `taac report` (0: a random policy, 1: solved), and the mean over tasks is compared. Its runs change places within
+  tasks only, so 3 seeds on 3 tasks can decide it. "campaign/method" takes a method's runs from another campaign.
 - **X repeats a fraction of its steps** on a task. The published fraction is read off a figure, with an error of
   `reading_error`; its own spread over seeds is not known and counts as none. Our 95% interval is Student's t over seeds, each by
   itself, not corrected for the number of tasks, and the point itself if all seeds are equal. Widened by the reading error:
   "disagrees" if it excludes the published fraction; "agrees" if it includes it and ours is narrower than 0.3; else, or if a run
   diverged, "not decidable at this n".
 
+A campaign's own comparisons (`differences` in its campaign.json) are judged by the same rules, in a family of their own.
+
 Fewer than 3 seeds decide nothing.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -32,12 +39,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from taac.analysis.readers.run_records import Record
+from taac.analysis.report import anchors
+from taac.analysis.report.matching import match
 from taac.analysis.statistics import families
 from taac.analysis.statistics.intervals import estimate_interval
+from taac.errors import TaacError
 
 HERE = Path(__file__).resolve().parent
 AGREES, DISAGREES, OPEN, NOT_RUN = "agrees", "disagrees", "not decidable at this n", "not run"
 WAITS = "waits for the planned seeds"
+EVERYWHERE = "all tasks"
 LEVEL, FEWEST_RUNS, WIDEST, LAST = 0.05, 3, 0.3, 3
 Groups = Mapping[tuple[str, str], list[Record]]  # runs by task and method
 Plan = Mapping[str, Any]  # `planned` in campaign.json: "tasks" and the number of "seeds"
@@ -53,6 +64,18 @@ class Row(NamedTuple):
     verdict: str
 
 
+class Runs(NamedTuple):
+    """The planned runs of one method."""
+
+    method: str
+    by_task: list[list[Record]]
+    seeds: int  # that are planned on each task
+
+    @property
+    def fewest(self) -> int:
+        return min(map(len, self.by_task))
+
+
 def rows(groups_of: Mapping[str, Groups], plans: Mapping[str, Plan], published: Mapping[str, Any]) -> list[Row]:
     """Returns every claim on every planned task of its campaign.
 
@@ -62,19 +85,15 @@ def rows(groups_of: Mapping[str, Groups], plans: Mapping[str, Plan], published: 
         published: `taac_paper` in `published.json`.
     """
     listed = json.loads((HERE / "claims.json").read_text(encoding="utf-8"))
-    returns = [claim for claim in listed["claims"] if "better" in claim]
     found = []
-    for claim in listed["claims"]:
-        plan = plans.get(claim["campaign"])
-        groups = groups_of.get(claim["campaign"], {})
-        for task in plan["tasks"] if plan else ["all tasks"]:
-            seeds = plan["seeds"] if plan else 0
-            if "better" in claim:
-                family = len(plan["tasks"]) * sum(c["campaign"] == claim["campaign"] for c in returns) if plan else 1
-                found.append(row_of_returns(claim, task, groups, seeds, family))
-            else:
+    for name in dict.fromkeys(claim["campaign"] for claim in listed["claims"]):
+        of_campaign = [claim for claim in listed["claims"] if claim["campaign"] == name]
+        found += rows_of_returns([claim for claim in of_campaign if "better" in claim], name, groups_of, plans)
+        for claim in (claim for claim in of_campaign if "repeats" in claim):
+            for task in plans[name]["tasks"] if name in plans else [EVERYWHERE]:
                 fraction = published["fraction_repeated"]["by_task"].get(re.sub(r"-v\d+$", "", task))
-                found.append(row_of_fractions(claim, task, groups, seeds, fraction, listed["reading_error"]))
+                seeds = plans[name]["seeds"] if name in plans else 0
+                found.append(row_of_fractions(claim, task, groups_of.get(name, {}), seeds, fraction, listed["reading_error"]))
     return found
 
 
@@ -86,33 +105,85 @@ def planned_runs(groups: Groups, task: str, method: str, seeds: int) -> list[Rec
 # Returns -------------------------------------------------------------------------------------------------------------
 
 
-def row_of_returns(claim: Mapping[str, Any], task: str, groups: Groups, seeds: int, family: int) -> Row:
-    """A claim that X is better than Y on a task, one of `family` comparisons."""
-    text, (x, y) = claim["claim"], claim["better"]
-    said = f"{x} above {y}"
-    runs = [planned_runs(groups, task, method, seeds) for method in (x, y)]
-    if not all(runs):
-        return Row(text, task, "-", said, NOT_RUN)
-    count = f"{len(runs[0])} and {len(runs[1])} of {seeds} seeds"
-    if min(map(len, runs)) < seeds:
-        return Row(text, task, count, said, WAITS)
-    if seeds < FEWEST_RUNS:
-        return Row(text, task, count, said, OPEN)
-    of_x, of_y = (scores(of, claim["measure"]) for of in runs)
-    [found] = families.verdicts([families.Comparison([of_x], [of_y])], confidence=1 - LEVEL / family)
+def family_of(claims: Sequence[Mapping[str, Any]], plan: Plan) -> int:
+    """The number of comparisons that claims on returns make on the planned tasks."""
+    return sum(1 if claim.get("pooled") else len(plan["tasks"]) for claim in claims)
+
+
+def rows_of_returns(
+    claims: Sequence[Mapping[str, Any]], campaign: str, groups_of: Mapping[str, Groups], plans: Mapping[str, Plan]
+) -> list[Row]:
+    """All claims of one campaign that X is better than Y: one family of comparisons."""
+    if campaign not in plans:
+        return [Row(claim["claim"], EVERYWHERE, "-", said(claim), NOT_RUN) for claim in claims]
+    tasks, found = plans[campaign]["tasks"], []
+    for claim in claims:
+        for chosen in [tasks] if claim.get("pooled") else [[task] for task in tasks]:
+            x, y = (of_method(name, campaign, chosen, groups_of, plans) for name in claim["better"])
+            found.append(row_of_returns(claim, chosen, x, y, family_of(claims, plans[campaign])))
+    return found
+
+
+def of_method(
+    name: str, campaign: str, tasks: Sequence[str], groups_of: Mapping[str, Groups], plans: Mapping[str, Plan]
+) -> Runs:
+    """The planned runs of a method of this campaign, or of "other_campaign/method"."""
+    other, _, method = name.rpartition("/")
+    groups, seeds = groups_of.get(other or campaign, {}), plans[other or campaign]["seeds"]
+    return Runs(method, [planned_runs(groups, task, method, seeds) for task in tasks], seeds)
+
+
+def said(claim: Mapping[str, Any]) -> str:
+    x, y = (name.rpartition("/")[2] for name in claim["better"])
+    return f"{x} above {y}"
+
+
+def row_of_returns(claim: Mapping[str, Any], tasks: Sequence[str], x: Runs, y: Runs, family: int) -> Row:
+    """A claim that X is better than Y on a task, or over tasks, one of `family` comparisons."""
+    text, where = claim["claim"], EVERYWHERE if claim.get("pooled") else tasks[0]
+    if not (x.fewest and y.fewest):
+        return Row(text, where, "-", said(claim), NOT_RUN)
+    of = f" of {x.seeds}" if x.seeds != y.seeds else ""
+    count = f"{x.fewest}{of} and {y.fewest} of {y.seeds} seeds"
+    if x.fewest < x.seeds or y.fewest < y.seeds:
+        return Row(text, where, count, said(claim), WAITS)
+    if min(x.seeds, y.seeds) < FEWEST_RUNS:
+        return Row(text, where, count, said(claim), OPEN)
+    of_x, of_y = map(list, zip(*(scores(a, b, claim["measure"]) for a, b in zip(x.by_task, y.by_task))))
+    if claim.get("pooled"):
+        of_x, of_y = normalised(of_x, tasks), normalised(of_y, tasks)
+    [found] = families.verdicts([families.Comparison(of_x, of_y)], confidence=1 - LEVEL / family)
     d = found.difference
     if np.isnan(d.low):
         here = f"{d.estimate:+.3g}, no run differs from another of its method"
     else:
-        unit = "" if found.compares == families.MEANS else f" (P({x} > {y}) - 1/2, as runs diverged)"
+        unit = "" if found.compares == families.MEANS else f" (P({x.method} > {y.method}) - 1/2, as runs diverged)"
         here = f"{d.estimate:+.3g} [{d.low:.3g}, {d.high:.3g}]{unit}"
-    return Row(text, task, f"{here}, {count}", said, {"better": AGREES, "worse": DISAGREES}.get(d.verdict, OPEN))
+    return Row(text, where, f"{here}, {count}", said(claim), {"better": AGREES, "worse": DISAGREES}.get(d.verdict, OPEN))
 
 
-def scores(runs: Sequence[Record], measure: str) -> np.ndarray:
-    """One number a run: its last three evaluations' mean, or that of all; the lowest for a run that diverged."""
-    values = [families.DIVERGED if r.problems else (r.returns[-LAST:] if measure == "final" else r.returns).mean() for r in runs]
-    return np.array(values)
+def normalised(returns: Sequence[np.ndarray], tasks: Sequence[str]) -> list[np.ndarray]:
+    """Scores of runs by task on the scale of `taac report`. A diverged run stays the lowest."""
+    _, scales = anchors.load()
+    if unknown := [task for task in tasks if task not in scales]:
+        raise TaacError(f"a pooled claim needs anchors of all planned tasks; taac/analysis/report/anchors.json lacks {unknown}")
+    of = [scales[task] for task in tasks]
+    return [(scores - anchor.y0) / (anchor.y1 - anchor.y0) for scores, anchor in zip(returns, of)]
+
+
+def scores(x: Sequence[Record], y: Sequence[Record], measure: str) -> tuple[np.ndarray, np.ndarray]:
+    """One number for each run of two methods on a task, from the evaluations that were due at the same steps in all of them.
+
+    It is the mean of the last three ("final"), or of all ("area"); the lowest number for a run that diverged.
+    """
+    matched, _ = match([r._replace(folder=str(i)) for i, r in enumerate([*x, *y])])  # two campaigns may have folders of one name
+    whole = [r for r in matched if not r.problems]
+    common = functools.reduce(np.intersect1d, (r.due for r in whole)) if whole else np.zeros(0)
+    if any(common.size < 0.75 * r.due.size for r in whole):
+        raise TaacError(f"the evaluations of {x[0].method} and {y[0].method} on {x[0].task} were due at other steps")
+    kept = common[-LAST:] if measure == "final" else common
+    found = np.array([families.DIVERGED if r.problems else r.returns[np.isin(r.due, kept)].mean() for r in matched])
+    return found[: len(x)], found[len(x) :]
 
 
 # Fractions repeated --------------------------------------------------------------------------------------------------

@@ -4,7 +4,8 @@ Called by `python -m experiments.results.page`.
 
 Every folder here with a `campaign.json` is a campaign, written by hand before its first run: `number` (its place on the page),
 `title`, `question`, `command`, `commit`, `notes`, and `planned`: `tasks`, `methods`, `seeds` (their number) and `env_steps`.
-It may have no run yet. Everything else on the page is computed from the runs below it and from `published.json`.
+It may have `differences`: comparisons of its own, written as in `claims.json`. It may have no run yet. Everything else on the
+page is computed from the runs below it and from `published.json`.
 `tests/experiments/test_results.py` holds the page equal to what this module returns.
 
 - The **final return** of a run is the mean of its last three evaluations, greedy, never a maximum. Over seeds: the mean, from
@@ -59,7 +60,8 @@ CLAIMS = """## Claims of TAAC's paper
 `experiments/results/claims.py` states the rules of these verdicts. They were written when three runs were done; when nine were,
 and none had a verdict, two were made stricter: a verdict waits until both methods have all planned seeds, and differences of
 returns have 95% intervals that are simultaneous over all planned comparisons of a campaign. Intervals of fractions hold each
-by itself. No verdict is made of fewer than 3 seeds.
+by itself. No verdict is made of fewer than 3 seeds. Claims on all tasks compare means over tasks of normalised returns (0: a
+random policy, 1: solved); that they do was decided before the first run of their campaign.
 """
 
 
@@ -121,10 +123,26 @@ def of_claims() -> list[str]:
 
 def claim_rows() -> list[claims.Row]:
     """Every claim on every task, with its verdict."""
-    listed = campaigns()
     paper = json.loads((HERE / "published.json").read_text(encoding="utf-8"))["taac_paper"]
-    groups = {folder.name: grouped(runs_of(folder)) for folder, _ in listed}
-    return claims.rows(groups, {folder.name: about["planned"] for folder, about in listed}, paper)
+    return claims.rows(all_groups(), plans(), paper)
+
+
+def all_groups() -> dict[str, claims.Groups]:
+    """The runs of each campaign, by task and method."""
+    return {folder.name: grouped(runs_of(folder)) for folder, _ in campaigns()}
+
+
+def plans() -> dict[str, claims.Plan]:
+    """The plan of each campaign."""
+    return {folder.name: about["planned"] for folder, about in campaigns()}
+
+
+def of_differences(name: str, differences: list[dict[str, Any]]) -> list[str]:
+    """The lines on a campaign's own comparisons."""
+    words = {claims.AGREES: "yes", claims.DISAGREES: "no, the other"}
+    found = claims.rows_of_returns(differences, name, all_groups(), plans())
+    rows = [[r.claim, r.task, r.here, words.get(r.verdict, r.verdict)] for r in found]
+    return table(["comparison", "task", "here", "decided"], rows)
 
 
 def of_readme(text: str) -> str:
@@ -166,6 +184,8 @@ def section(folder: Path, about: dict[str, Any], entries: list[published.Entry])
         for (task, method), runs in groups.items()
     ]
     lines += table([*head, "exploring", "repeated", "decisions"], rows)
+    if about.get("differences"):
+        lines += of_differences(folder.name, about["differences"])
     if beside := beside_published(groups, entries):
         lines += ["Published numbers, of other protocols and mostly other versions of the environments:", "", *beside]
     lines += ["**Not run yet**: " + (missing(groups, plan) or "nothing; the plan is complete") + ".", ""]

@@ -40,7 +40,7 @@ def write_run(folder, root, seed=0, status="finished", returns=(1.0, 2.0, 3.0, 6
 def test_the_page_in_the_repository_is_what_its_raw_files_give():
     assert (page.DOCS / "results.md").read_text(encoding="utf-8") == page.page()
     for folder, _ in page.campaigns():
-        assert (page.DOCS / "images" / f"results_{folder.name}.png").exists()
+        assert (page.DOCS / "images" / f"results_{folder.name}.png").exists() == bool(page.runs_of(folder))
 
 
 def test_the_table_of_the_readme_is_what_the_raw_files_give():
@@ -291,7 +291,89 @@ def test_a_claim_on_a_fraction_is_judged_by_the_planned_seeds(returns, published
 
 def test_the_planned_seeds_can_decide_the_claims_of_their_campaign():
     listed = json.loads((page.HERE / "claims.json").read_text(encoding="utf-8"))["claims"]
+    plans = page.plans()
     for folder, about in page.campaigns():
-        plan = about["planned"]
-        family = len(plan["tasks"]) * sum(claim["campaign"] == folder.name and "better" in claim for claim in listed)
-        assert family * permutations.smallest_p_value(plan["seeds"], plan["seeds"]) <= claims.LEVEL, folder.name
+        of_page = [claim for claim in listed if claim["campaign"] == folder.name and "better" in claim]
+        for compared in (of_page, about.get("differences", [])):
+            family = claims.family_of(compared, about["planned"])
+            for claim in compared:
+                x, y = (claims.of_method(name, folder.name, about["planned"]["tasks"], {}, plans) for name in claim["better"])
+                exchanges = permutations.smallest_p_value(x.seeds, y.seeds)
+                least = exchanges ** len(about["planned"]["tasks"]) if claim.get("pooled") else exchanges
+                assert family * least <= claims.LEVEL, (folder.name, claim["claim"])
+
+
+TASKS = ("MountainCarContinuous-v0", "LunarLanderContinuous-v3")  # anchors: -33.21, 90 and -212.5, 200
+
+
+def pooled_row(folder, taac, other, seeds=3):
+    """The row of a pooled claim whose first method is of another campaign, with 4 runs a task. Runs' returns, by task."""
+    for campaign, method, returns in (("first", "taac", taac), ("second", "sac_ez", other)):
+        (folder / campaign).mkdir(parents=True)
+        for task, values in zip(TASKS, returns):
+            for seed, value in enumerate(values):
+                ends = {"returns": (0.0, 0.0), "status": "diverged"} if value is None else {"returns": (value,) * 4}
+                write_run(folder / campaign / task / str(seed), folder, seed, method=method, task=task, **ends)
+    plans = {"first": {"tasks": [*TASKS], "seeds": 4}, "second": {"tasks": [*TASKS], "seeds": seeds}}
+    groups = {name: page.grouped(run_records.find(folder / name)) for name in plans}
+    claim = {"claim": "it helps", "better": ["first/taac", "sac_ez"], "measure": "area", "pooled": True}
+    [row] = claims.rows_of_returns([claim], "second", groups, plans)
+    return row
+
+
+SOLVED, FAILED = ([90.0, 89.0, 88.0, 89.0], [200.0, 190.0, 180.0, 190.0]), ([-33.21, -32.0, -34.0], [-212.5, -200.0, -225.0])
+
+
+def test_a_pooled_claim_compares_normalised_means_over_tasks_with_another_campaigns_runs(tmp_path):
+    row = pooled_row(tmp_path, SOLVED, FAILED)
+    assert (row.task, row.published, row.verdict) == (claims.EVERYWHERE, "taac above sac_ez", claims.AGREES)
+    # Means over runs: 89 + 33.07 of 123.21, and 190 + 212.5 of 412.5; half the sum of 0.9907 and 0.9758
+    assert row.here.startswith("+0.983 [") and row.here.endswith("], 4 of 4 and 3 of 3 seeds")
+
+
+@pytest.mark.parametrize(
+    "taac, other, verdict",
+    [
+        (SOLVED, (FAILED[0], FAILED[1][:2]), claims.WAITS),  # a seed is missing on one task
+        (SOLVED, (FAILED[0], []), claims.NOT_RUN),
+        (SOLVED, ([None] * 3, [None] * 3), claims.AGREES),
+        ((SOLVED[0], [-212.5, -200.0, -225.0, -210.0]), (FAILED[0], [200.0, 190.0, 180.0]), claims.OPEN),
+    ],
+)
+def test_a_pooled_claim_waits_for_all_tasks_and_weighs_them_equally(taac, other, verdict, tmp_path):
+    assert pooled_row(tmp_path, taac, other).verdict == verdict
+
+
+def test_evaluations_that_are_not_of_the_same_step_are_not_compared(tmp_path):
+    """One method is also evaluated at step 0: its returns there are left out. Other steps are refused."""
+    write_run(tmp_path / "a" / "0", tmp_path, returns=(1.0, 2.0, 3.0, 6.0))
+    write_run(tmp_path / "b" / "0", tmp_path, returns=(1.0, 2.0, 3.0, 6.0), method="other")
+    file = tmp_path / "b" / "0" / "evaluations.csv"
+    head, *rows = file.read_text().splitlines()
+    first = rows[0].split(",")
+    first[head.split(",").index("env_steps")], first[head.split(",").index("return_mean")] = "0", "-1000"
+    file.write_text("\n".join([head, ",".join(first), *rows]) + "\n")
+    a, b = ([r for r in run_records.find(tmp_path) if r.method == m] for m in ("sac", "other"))
+    assert [float(v[0]) for v in claims.scores(a, b, "area")] == [3.0, 3.0]
+    file.write_text("\n".join([head, rows[0], rows[1]]) + "\n")
+    a, b = ([r for r in run_records.find(tmp_path) if r.method == m] for m in ("sac", "other"))
+    with pytest.raises(TaacError, match="due at other steps"):
+        claims.scores(a, b, "area")
+
+
+def test_a_campaign_has_comparisons_of_its_own_also_with_runs_of_other_packages(tmp_path, monkeypatch):
+    monkeypatch.setattr(page, "HERE", tmp_path)
+    about = json.loads((claims.HERE / "sac_reference" / "campaign.json").read_text(encoding="utf-8"))
+    about["planned"] |= {"tasks": ["Toy-v0"], "seeds": 3}
+    for seed, value in enumerate((10.0, 11.0, 12.0)):
+        write_run(tmp_path / "own" / "a" / str(seed), tmp_path, seed, returns=(value,) * 4)
+        other = tmp_path / "own" / "b" / str(seed)
+        write_run(other, tmp_path, seed, returns=(value + 1,) * 4, method="sb3_sac")
+        kept = [",".join(line.split(",")[:8]) for line in (other / "evaluations.csv").read_text().splitlines()]
+        (other / "evaluations.csv").write_text("\n".join(kept) + "\n")  # it repeats nothing, and does not say so
+    (tmp_path / "own" / "campaign.json").write_text(json.dumps(about))
+    lines = page.section(tmp_path / "own", about, [])
+    assert any("sb3_sac" in line and "12" in line for line in lines)
+    [row] = [line for line in lines if "Stable-Baselines3 (mean" in line]
+    assert "-1 [-3.27, 1.27], 3 and 3 of 3 seeds | not decidable at this n |" in row
+    # Standard error sqrt(1/3 + 1/3), df 4, t(97.5%) = 2.776: 2.267
