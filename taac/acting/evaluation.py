@@ -119,6 +119,7 @@ class Evaluator:
         summary: of the last evaluation; None before the first.
         best_return: highest mean return so far after step 0; None before the first.
         unfinished: an evaluation has begun but not ended, because an environment failed.
+        evaluated_at: environment steps at the last evaluation; None before the first.
 
     Raises:
         TaacError: a number is out of range.
@@ -143,6 +144,7 @@ class Evaluator:
         self.summary: EpisodeSummary | None = None
         self.best_return: float | None = None
         self.unfinished = False
+        self.evaluated_at: int | None = None
 
     def run(self, env_steps: int) -> Evaluation:
         """Evaluates the agent after `env_steps` environment steps of training. At step 0 it cannot be the best.
@@ -163,7 +165,7 @@ class Evaluator:
             self.max_steps,
         )
         self.summary = summarize(episodes)
-        self.unfinished = False
+        self.unfinished, self.evaluated_at = False, env_steps
         is_best = env_steps > 0 and (self.best_return is None or self.summary.return_mean > self.best_return)
         if is_best:
             self.best_return = self.summary.return_mean
@@ -175,6 +177,7 @@ class Evaluator:
             "summary": None if self.summary is None else self.summary._asdict(),
             "best_return": self.best_return,
             "unfinished": self.unfinished,
+            "evaluated_at": self.evaluated_at,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -182,3 +185,4 @@ class Evaluator:
         self.summary = None if state["summary"] is None else EpisodeSummary(**state["summary"])
         self.best_return = None if state["best_return"] is None else float(state["best_return"])
         self.unfinished = bool(state["unfinished"])
+        self.evaluated_at = None if state.get("evaluated_at") is None else int(state["evaluated_at"])

@@ -9,6 +9,7 @@ from absl import flags as absl_flags
 
 from taac.commands import flags
 from taac.errors import NotTrusted, TaacError
+from taac.runs.terminal import printable
 
 
 def define_flags() -> None:
@@ -82,7 +83,7 @@ def run() -> None:
     if not joined.first:
         return
     if trainer.stopped is not None:
-        print(f"stopped early: {trainer.stopped}")
+        print(printable(f"stopped early: {trainer.stopped}"))
     final = trainer.evaluation
     assert final is not None
     print(

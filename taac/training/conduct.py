@@ -175,6 +175,7 @@ def _extend(trainer: Trainer, folder: RunFolder, operative: str, tell: Callable[
     trainer.resume(folder)
     if decided != trainer.agent.compiled:
         tell("note: the shorter run was not compiled, so this one goes on uncompiled and is rounded differently from a new one")
+    trainer.hooks.stopped = None  # a hook ended the shorter run
     folder.extend(operative, trainer.env_steps)
     for name in extension.following_length(operative):
         tell(

@@ -22,6 +22,7 @@ POINTS = {
     "before_checkpoint": "before a checkpoint is written, in which what the hook changes is saved",
     "after_checkpoint": "after it, when it is whole on the disk",
 }
+STOPPED = "stopped"  # in a checkpoint, beside the states of hooks, whose names have a slash
 
 
 class Hooks:
@@ -35,12 +36,16 @@ class Hooks:
     Args:
         given: for each point (see `POINTS`), a hook or a sequence of hooks.
 
+    Attributes:
+        stopped: why a hook ends the run early; None if none does.
+
     Raises:
         TaacError: a point does not exist, or a hook is not callable.
     """
 
     def __init__(self, given: Mapping[str, Hook | Sequence[Hook]]):
         self._by_point: dict[str, tuple[Hook, ...]] = {}
+        self.stopped: str | None = None
         for point, value in given.items():
             self.add(point, value)
 
@@ -76,7 +81,7 @@ class Hooks:
             hook(trainer)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the states of the hooks that have one.
+        """Returns the states of the hooks that have one, and why the run ends early, if it does.
 
         Raises:
             TaacError: a state holds something that checkpoints cannot save.
@@ -88,10 +93,11 @@ class Hooks:
             raise TaacError(
                 f"the state of a hook cannot be saved: {error}. It may hold tensors, numbers, strings, lists and dicts"
             ) from error
-        return states
+        return states if self.stopped is None else {**states, STOPPED: self.stopped}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores `state_dict()`. A hook without a saved state is left unchanged."""
+        self.stopped = None if state.get(STOPPED) is None else str(state[STOPPED])
         for name, hook in self._with_state():
             if name in state:
                 hook.load_state_dict(state[name])

@@ -90,7 +90,6 @@ class Trainer:
         load_from: parts of other runs that a new run starts from; see `warm_start`.
         batch_size, own_batch_size: segments of the current batches, and those of them that this rank samples.
         loaded: the parts that `begin` loaded; None before.
-        stopped: why the run stops early; None if it does not.
         interrupted: whether `train` ended because it was told to, before the end of the run.
         compilation: whether updates are compiled and why, as a sentence.
         attributes: numbers that can be read and set during training; see `Attributes`.
@@ -174,7 +173,6 @@ class Trainer:
         self.load_from: Sequence[str] = ()
         self.method: str | None = None
         self.loaded: list[dict[str, Any]] | None = None
-        self.stopped: str | None = None
         self.interrupted = False
         self._stop: Callable[[], bool] = lambda: False
         frames = FrameChunks(replay_buffer.ring) if save_replay else None
@@ -205,6 +203,11 @@ class Trainer:
     def env_steps(self) -> int:
         """Environment steps so far, over all environments."""
         return self.collector.env_steps
+
+    @property
+    def stopped(self) -> str | None:
+        """Why the run ends early; None if it does not."""
+        return self.hooks.stopped
 
     @property
     def evaluation(self) -> EpisodeSummary | None:
@@ -250,7 +253,7 @@ class Trainer:
             initial = self.initial_evaluation and self.env_steps == 0 and self.evaluation is None
             if initial or self.evaluator.unfinished:
                 self.evaluate(folder)
-            while not self.intervals.done(self.env_steps):
+            while not (self.intervals.done(self.env_steps) or self._stopped_here()):
                 before = self.env_steps
                 self.collect()
                 self.learn()
@@ -259,14 +262,14 @@ class Trainer:
                 due = self.intervals.due(before, self.env_steps)
                 if due.summary:
                     self.summarize()
-                if evaluated := due.evaluation or self.stopped is not None:
+                if due.evaluation or (self.stopped is not None and not self._stopped_here()):
                     self.evaluate(folder)
                 told_to_stop = stop()  # asked once: a signal after this is for the next iteration, which then saves
                 if due.checkpoint or told_to_stop or self.stopped:
                     self.save(folder, due.checkpoint)
                 else:
                     self.saver.write_full_chunks(folder)
-                if told_to_stop or (self.stopped and evaluated):
+                if told_to_stop:
                     break
             self.interrupted = not (self.intervals.done(self.env_steps) or self.stopped)
             if not self.interrupted:
@@ -280,7 +283,14 @@ class Trainer:
         Args:
             why: the reason, a line of text. Of several, the first counts.
         """
-        self.stopped = self.stopped or why
+        self.hooks.stopped = self.hooks.stopped or why
+
+    def _stopped_here(self) -> bool:
+        """Returns whether a hook ends the run early and the agent has been evaluated at this step of training.
+
+        An iteration of resets takes no step, so an evaluation after it would be the same as the one before.
+        """
+        return self.stopped is not None and 0 < self.env_steps == self.evaluator.evaluated_at
 
     def begin(self) -> list[dict[str, Any]]:
         """Loads the parts of other runs in `load_from`; returns where each came from.
@@ -346,7 +356,7 @@ class Trainer:
         self.learner.guard.check_parameters()
         self.parallel.check_identical()
         self.saver.save(folder, self.env_steps, scheduled)
-        self.hooks("after_checkpoint", self)
+        self._call_hooks("after_checkpoint")
 
     def resume(self, folder: RunFolder) -> None:
         """Resumes from the folder's newest undamaged checkpoint. Warns of damaged ones.
@@ -422,7 +432,7 @@ class Trainer:
         """Calls the hooks of a point at which all ranks then agree whether a hook, of any point so far, ends the run early."""
         self.hooks(point, self)
         if self.ranks.count > 1 and self.hooks.any:
-            self.stopped = self.parallel.agreed(self.stopped)
+            self.hooks.stopped = self.parallel.agreed(self.stopped)
 
     def _follow_schedules(self) -> None:
         self.schedules.move(self.env_steps, self.learner.num_updates)

@@ -162,6 +162,39 @@ def test_a_callback_that_returns_true_ends_the_run_early(tmp_path, trained):
     assert longer.stopped is None and longer.agent.env_steps == 340
 
 
+def test_a_run_that_ends_after_an_iteration_of_resets_is_not_evaluated_twice(tmp_path):
+    """Episodes of 20 steps end at the evaluation at 320. The iteration after it takes no step."""
+    at = []
+
+    def in_the_second_iteration(trainer):
+        at.append(trainer.env_steps)
+        return at.count(320) == 2
+
+    run = train(tmp_path / "run", on_iteration=in_the_second_iteration)
+    assert run.status == "finished" and run.curve["env_steps"].tolist() == [0, 320]
+    assert run.agent.env_steps == 320 and not run_records.read(run.root_dir, run.root_dir).problems
+
+
+def test_a_run_that_was_killed_when_it_had_ended_early_goes_no_further(tmp_path, monkeypatch):
+    class Killed(BaseException):
+        pass
+
+    def killed_before_it_is_marked(folder, **changes):
+        if changes.get("status") == "finished":
+            raise Killed
+        update_run(folder, **changes)
+
+    update_run = RunFolder.update_run
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(RunFolder, "update_run", killed_before_it_is_marked)
+        train(tmp_path / "run", on_iteration=lambda trainer: trainer.env_steps >= 305)
+    run = train(tmp_path / "run", on_iteration=lambda trainer: False)
+    assert run.status == "finished" and run.stopped.endswith("returned True (at 305 environment steps)")
+    assert run.curve["env_steps"].tolist() == [0, 305]
+    longer = train(tmp_path / "run", num_env_steps=335, extend=True)
+    assert longer.stopped is None and longer.agent.env_steps == 335
+
+
 def test_a_run_that_an_evaluation_ends_is_not_evaluated_twice_and_reports_say_so(tmp_path):
     """The rule as a callback, and as the gin file binds it: the latter is kept in config.gin."""
     rule = {"Trainer.hooks": {"after_evaluation": "@StopWhen()"}, "StopWhen.return_at_least": -1e9}

@@ -331,13 +331,14 @@ def test_ranks_that_drift_apart_are_found(tmp_path):
     assert about(tmp_path)["status"] == "failed"
 
 
-def stops_early(trainer, ranks):
-    """At a point of which the other rank hears nothing, before all agree at the end of the iteration."""
-    trainer.hooks.add("after_update", lambda t: t.env_steps >= 100 and ranks.number == 1 and t.stop_early("enough"))
+@pytest.mark.parametrize("point", ["after_update", "after_checkpoint"])
+def test_a_hook_of_one_rank_ends_the_run_in_all(tmp_path, point):
+    """At points of which the other rank hears nothing until all agree: in an iteration, and at a checkpoint that follows it."""
 
+    def stops_early(trainer, ranks):
+        trainer.hooks.add(point, lambda t: t.env_steps >= 80 and ranks.number == 1 and t.stop_early("enough"))
 
-def test_a_hook_of_one_rank_ends_the_run_in_all(tmp_path):
-    first, second = together(train, tmp_path, (), stops_early)
+    first, second = together(train, tmp_path, ("evaluation_interval = 80",), stops_early)
     assert first["failure"] is None and first["env_steps"] == second["env_steps"] < 130
     assert about(tmp_path)["status"] == "finished" and about(tmp_path)["stopped"]["why"] == "enough"
 
