@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 
 from taac.analysis.statistics import families
-from taac.analysis.statistics.differences import holm
 from taac.analysis.statistics.families import DIVERGED, Comparison
 from taac.analysis.statistics.power import seeds_needed
 from taac.analysis.statistics.quantiles import student_p_value
@@ -157,7 +156,7 @@ def simulate(
 def _verdicts(scores: np.ndarray, family: Family, bounds) -> tuple[np.ndarray, np.ndarray]:
     """Which pairs `[tasks * pairs]` of one family `[tasks, methods, runs]` get a verdict by Welch and Holm, and by the report."""
     welch = _welch_p_values(scores, family)
-    by_holm = holm(welch) < LEVEL
+    by_holm = _holm(welch) < LEVEL
     count = welch.size
     candidates = welch * count < LEVEL
     diverged = bool(np.isneginf(scores).any())
@@ -171,6 +170,17 @@ def _verdicts(scores: np.ndarray, family: Family, bounds) -> tuple[np.ndarray, n
             names.append((str(x), str(y)))
     found = families.verdicts(comparisons, tasks, names)
     return by_holm, np.array([v.difference.verdict != "inconclusive" for v in found])
+
+
+def _holm(p: np.ndarray) -> np.ndarray:
+    """Adjusted p-values `[m]`: in ascending order, `max over j <= i of min(1, (m - j) p_j)`, j from 0.
+
+    Source: Holm, Scandinavian Journal of Statistics 1979.
+    """
+    order = np.argsort(p, kind="stable")
+    adjusted = np.empty_like(p)
+    adjusted[order] = np.maximum.accumulate(np.minimum(1, (p.size - np.arange(p.size)) * p[order]))
+    return adjusted
 
 
 def _welch_p_values(scores: np.ndarray, family: Family) -> np.ndarray:

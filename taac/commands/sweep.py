@@ -179,7 +179,7 @@ def scoring(sweep: Sweep) -> tuple[Callable[[Path], float], Callable[[Sequence[f
         return float(returns[steps > 0][-sweep.last_evaluations :].mean())
 
     def combine(found: Sequence[float]) -> float:
-        return float(scores.iqm([np.asarray(found)]) if sweep.objective == "iqm" else np.mean(found))
+        return float(scores.aggregate([np.asarray(found)], "iqm") if sweep.objective == "iqm" else np.mean(found))
 
     return score, combine
 

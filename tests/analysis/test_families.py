@@ -318,3 +318,10 @@ def test_bad_input_is_refused(call, message):
 
 def test_no_comparisons_have_no_verdicts():
     assert verdicts([]) == []
+
+
+def test_holm_by_hand():
+    # Sorted 0.01 0.02 0.03 0.04 times 4 3 2 1: 0.04 0.06 0.06 0.04, of which the running maximum.
+    np.testing.assert_allclose(experiment._holm(np.array([0.03, 0.01, 0.04, 0.02])), [0.06, 0.04, 0.06, 0.06])
+    assert experiment._holm(np.array([0.9, 0.8])).tolist() == [1, 1]
+

@@ -57,18 +57,17 @@ def test_area_of_a_line_is_its_value_in_the_middle_and_areas_add(gaps, slope, st
     )
 
 
-@pytest.mark.parametrize("statistic", ["mean", "iqm"])
-def test_a_curve_has_the_interval_of_each_step(statistic):
+def test_a_curve_has_the_interval_of_each_step():
     values = np.array([[0, 1, 5.0, 1], [2, 2, 5, NAN], [4, 9, 5, 1], [1, 1, 5, 2], [1, 7, 5, 9]])
-    curve = learning_curve([10, 20, 30, 40], values, statistic)
+    curve = learning_curve([10, 20, 30, 40], values)
     assert curve.steps.tolist() == [10, 20, 30, 40]
     for i in (0, 1):
-        expected = estimate_interval(values[:, i : i + 1], statistic)
+        expected = estimate_interval(values[:, i : i + 1], "mean")
         assert (curve.estimate[i], curve.low[i], curve.high[i]) == pytest.approx(expected[:3], rel=1e-12)
         assert curve.low[i] < curve.estimate[i] < curve.high[i]
     assert curve.estimate[2] == 5 and np.isnan([curve.low[2], curve.high[2]]).all()  # all equal: undefined
     assert np.isnan([curve.estimate[3], curve.low[3], curve.high[3]]).all()  # a run is missing
-    narrow = learning_curve([10, 20, 30, 40], values, statistic, confidence=0.5)
+    narrow = learning_curve([10, 20, 30, 40], values, confidence=0.5)
     assert narrow.low[0] > curve.low[0]
 
 
@@ -89,6 +88,11 @@ def test_a_value_that_is_nan_leaves_a_gap_where_gaps_are_allowed():
         interpolate([([1, 2], [1, math.inf])], [1], gaps=True)
 
 
+def test_a_single_run_is_a_curve_without_an_interval():
+    curve = learning_curve([1, 2], np.array([[3.0, NAN]]))
+    np.testing.assert_array_equal(curve, [[1, 2], [3, NAN], [NAN, NAN], [NAN, NAN]])
+
+
 @pytest.mark.parametrize(
     "call, message",
     [
@@ -107,8 +111,8 @@ def test_a_value_that_is_nan_leaves_a_gap_where_gaps_are_allowed():
         (lambda: area_under_curve(*RUNS[0], 20, 20), "no area from step 20"),
         (lambda: learning_curve([1, 2], np.zeros((3, 3))), r"values have shape \(3, 3\)"),
         (lambda: learning_curve([1, 2], np.zeros(2)), r"values have shape \(2,\)"),
-        (lambda: learning_curve([1, 2], np.zeros((1, 2))), r"over 1 run\(s\) has no interval"),
-        (lambda: learning_curve([1, 2], np.full((2, 2), math.inf)), "NaN or infinite"),
+        (lambda: learning_curve([1, 2], np.zeros((0, 2))), r"values have shape \(0, 2\)"),
+        (lambda: learning_curve([1, 2], np.full((2, 2), math.inf)), "values are infinite"),
     ],
 )
 def test_bad_input_is_refused(call, message):

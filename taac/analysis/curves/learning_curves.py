@@ -1,4 +1,4 @@
-"""Learning curves over several runs with intervals, and scores of one run."""
+"""Learning curves over several runs with intervals, and the area under that of one run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from taac.analysis.statistics.intervals import estimate_interval
 from taac.analysis.statistics.quantiles import check_confidence, student_quantile
 from taac.errors import TaacError
 
@@ -80,48 +79,32 @@ def area_under_curve(steps: ArrayLike, values: ArrayLike, low: float | None = No
     return float((np.diff(x) * (y[1:] + y[:-1]) / 2).sum() / (end - start))
 
 
-def learning_curve(
-    steps: ArrayLike,
-    values: ArrayLike,
-    statistic: str = "mean",
-    confidence: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
-) -> Curve:
-    """A statistic over the runs of one task at each step, with a pointwise interval by `intervals.estimate_interval`.
+def learning_curve(steps: ArrayLike, values: ArrayLike, confidence: float = 0.95) -> Curve:
+    """The mean over the runs of one task at each step, with Student's interval at each step by itself.
 
     If a run is NaN at a step, so is the curve. The mean of the remaining runs would be another quantity, and its curve would
-    jump where a run ends. If all runs are equal at a step, the interval there is NaN.
+    jump where a run ends. If all runs are equal at a step, or there is only one, the interval there is NaN.
 
     Args:
         steps: `[n]`.
         values: `[runs, n]`, as from `interpolate`.
-        statistic: as in `estimate_interval`.
 
     Raises:
-        TaacError: the shapes do not fit, values are infinite, or there are fewer than two runs.
+        TaacError: the shapes do not fit, there is no run, or values are infinite.
     """
-    at, table = np.asarray(steps, dtype=np.float64), np.asarray(values, dtype=np.float64)
-    if at.ndim != 1 or table.ndim != 2 or table.shape[1] != at.size:
-        raise TaacError(f"values have shape {table.shape} and steps {at.shape}, expected [runs, n] and [n]")
-    if table.shape[0] < 2:
-        raise TaacError(f"a curve over {table.shape[0]} run(s) has no interval; add runs, or draw the run itself")
-    if statistic == "mean" and not np.isinf(table).any():
-        return Curve(at, *_means(table, confidence))
-    points = np.full((3, at.size), math.nan)
-    for i in np.flatnonzero(~np.isnan(table).any(0)):
-        points[:, i] = estimate_interval([table[:, i]], statistic, confidence, resamples=resamples, seed=seed)[:3]
-    return Curve(at, *points)
-
-
-def _means(table: np.ndarray, confidence: float) -> np.ndarray:
-    """The results of `estimate_interval` for the mean of every column at once, `[3, n]`."""
     check_confidence(confidence)
-    runs = table.shape[0]
-    mean, error = table.mean(0), table.std(0, ddof=1) / math.sqrt(runs)
-    half = student_quantile(confidence, runs - 1) * error
-    half[error <= 1e-12 * np.abs(table).max(0)] = math.nan  # the runs do not differ, so the interval is undefined
-    return np.stack([mean, mean - half, mean + half])
+    at, table = np.asarray(steps, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    if at.ndim != 1 or table.ndim != 2 or not len(table) or table.shape[1] != at.size:
+        raise TaacError(f"values have shape {table.shape} and steps {at.shape}, expected [runs, n] and [n]")
+    if np.isinf(table).any():
+        raise TaacError("values are infinite; leave out these runs, or fix them")
+    runs, mean = len(table), table.mean(0)
+    half = np.full(at.shape, math.nan)
+    if runs > 1:
+        error = table.std(0, ddof=1) / math.sqrt(runs)
+        differ = ~(error <= 1e-12 * np.abs(table).max(0))  # else the interval is undefined
+        half[differ] = student_quantile(confidence, runs - 1) * error[differ]
+    return Curve(at, mean, mean - half, mean + half)
 
 
 def _checked(runs: Sequence[tuple[ArrayLike, ArrayLike]], gaps: bool = False) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -232,9 +232,6 @@ def _mean(lines: list[tuple[np.ndarray, np.ndarray]], what: str, options: Option
         notes.add(f"{what}: the {AXES[options.x]} of its {len(lines)} runs do not overlap; not drawn")
         return None
     values = interpolate(lines, steps, gaps=True)
-    if len(lines) == 1:
-        nothing = np.full(steps.shape, math.nan)
-        return Curve(steps, values[0], nothing, nothing)
     longest = max(x[-1] for x, _ in lines)
     if longest - steps[-1] > 0.05 * longest:
         notes.add(f"{what}: drawn up to {steps[-1]:g} {AXES[options.x]}, which all {len(lines)} runs have reached")

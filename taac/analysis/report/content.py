@@ -94,7 +94,7 @@ def make_report(root: Path, options: Options) -> dict[str, Any]:
         "methods": sorted({r.method for r in used}),
         "runs": [_run(r, scores, steps, options) for r in records],
         "tasks": [
-            _task(task, scores[task], steps[task], kept[task], made, limits.of(task), options) for task in sorted(scores)
+            _task(task, scores[task], steps[task], kept[task], made, limits.get(task), options) for task in sorted(scores)
         ],
         "family": {measure: sum(map(len, rows)) for measure, rows in made.items()},
         "pairs": made["final"][0],
@@ -103,7 +103,7 @@ def make_report(root: Path, options: Options) -> dict[str, Any]:
         "published": published.beside(entries, scores),
         "axes": curves.AXES,
         "measures": curves.MEASURES,
-        "curves": curves.curves(scores, options.confidence, {task: limits.of(task) for task in scores}),
+        "curves": curves.curves(scores, options.confidence, limits),
         "warnings": warnings,
     }
     content["published_told"] = published.NOTE

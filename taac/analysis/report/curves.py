@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from taac.analysis import bounds
-from taac.analysis.curves.learning_curves import Curve, interpolate, learning_curve
+from taac.analysis.curves.learning_curves import interpolate, learning_curve
 from taac.analysis.readers.run_records import Record
 from taac.analysis.report.scores import Scores
 
@@ -25,7 +24,7 @@ Run = tuple[np.ndarray, np.ndarray]  # x and values, [n] each, x rising
 
 
 def curves(
-    scores: Mapping[str, Mapping[str, Scores]], confidence: float, limits: Mapping[str, bounds.Range | None]
+    scores: Mapping[str, Mapping[str, Scores]], confidence: float, limits: Mapping[str, bounds.Range]
 ) -> list[dict[str, Any]]:
     """Returns a row for each task, measure and axis: `x` `[n]`, and for each method `estimate`, `low`, `high` `[n]` and `each`.
 
@@ -48,15 +47,17 @@ def _row(
     task: str, measure: str, axis: str, methods: Mapping[str, Scores], confidence: float, limits: bounds.Range | None
 ) -> dict[str, Any]:
     limits = limits if measure == "return_mean" else None
-    runs = {m: [run for r in of.whole if (run := points(r, axis, measure)) is not None] for m, of in methods.items()}
+    every = {m: [run for r in of.whole if (run := points(r, axis, measure)) is not None] for m, of in methods.items()}
+    runs = {m: of for m, of in every.items() if of}
     x = shared_points(list(runs.values()))
     found = []
     for method, of in runs.items():
-        drawn = _curve(of, x, confidence)
+        values = interpolate(of, x)
+        drawn = learning_curve(x, values, confidence)
         if np.isfinite(drawn.estimate).any():
             low, high = bounds.cut(measure, drawn.estimate, drawn.low, drawn.high, limits)
             numbers = {"estimate": _short(drawn.estimate), "low": _short(low), "high": _short(high)}
-            each = [_short(values, digits=4) for values in interpolate(of, x)]
+            each = [_short(run, digits=4) for run in values]
             found.append({"method": method, "runs": len(of), **numbers, "each": each})
     return {"task": task, "measure": measure, "axis": axis, "x": _short(x), "methods": found}
 
@@ -94,17 +95,6 @@ def shared_points(methods: Sequence[Sequence[Run]]) -> np.ndarray:
     if (union == np.rint(union)).all():
         even = np.rint(even)  # counts stay whole
     return np.union1d(even, [*lows, *highs])
-
-
-def _curve(runs: Sequence[Run], x: np.ndarray, confidence: float) -> Curve:
-    """The mean curve with its interval. NaN outside the range that all runs cover; a single run has no interval."""
-    nothing = np.full(x.size, math.nan)
-    if not runs or not x.size:
-        return Curve(x, nothing, nothing, nothing)
-    values = interpolate(runs, x)
-    if len(runs) == 1:
-        return Curve(x, values[0], nothing, nothing)
-    return learning_curve(x, values, confidence=confidence)
 
 
 def _short(values: np.ndarray, digits: int = 7) -> list[float | int]:

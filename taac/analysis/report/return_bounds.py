@@ -5,28 +5,17 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
+from taac.analysis.bounds import Range
 from taac.analysis.readers.run_records import RETURN_BOUNDS
 from taac.analysis.report.anchors import Anchor
 from taac.analysis.report.scores import Scores
 from taac.errors import TaacError
 
-Range = tuple[float, float]
-
-
-class Bounds(NamedTuple):
-    """Ranges of returns by task."""
-
-    by_task: Mapping[str, Range]
-
-    def of(self, task: str) -> Range | None:
-        return self.by_task.get(task)
-
 
 def read(
     given: Sequence[str], scales: Mapping[str, Anchor], scores: Mapping[str, Mapping[str, Scores]], warnings: list[str]
-) -> Bounds:
+) -> dict[str, Range]:
     """The bounds of every task that has some. Appends to `warnings` which declared bounds are not used.
 
     Args:
@@ -47,13 +36,14 @@ def read(
             by_task[task] = _range(limits, text)
         else:
             raise TaacError(f"--bounds {text}: there are no runs on {task}; there are on {', '.join(scores)}")
-    found = {}
+    found: dict[str, Range] = {}
     for task, methods in scores.items():
         asked = by_task.get(task, everywhere)
-        declared = None if ignored or asked else _declared(task, methods, scales, warnings)
-        if asked or declared:
-            found[task] = asked or declared
-    return Bounds({task: limits for task, limits in found.items() if limits})
+        if asked is None and not ignored:
+            asked = _declared(task, methods, scales, warnings)
+        if asked is not None:
+            found[task] = asked
+    return found
 
 
 def _range(text: str, flag: str) -> Range:

@@ -24,8 +24,8 @@ import numpy as np
 from taac.analysis import bounds
 from taac.analysis.curves.learning_curves import area_under_curve
 from taac.analysis.readers.run_records import Record
-from taac.analysis.statistics import scores as statistics
 from taac.analysis.statistics.intervals import Interval, estimate_interval
+from taac.analysis.statistics.scores import aggregate
 
 REPETITION = (
     "fraction_repeated", "mean_run", "max_run", "decisions", "length", "jerk", "fraction_same", "actor_calls_saved",
@@ -175,12 +175,7 @@ def _calls_saved(decisions: np.ndarray, length: np.ndarray) -> float:
 def interval_of(tasks: Sequence[np.ndarray], statistic: str, options: Options) -> dict[str, Any]:
     """An estimate with its interval. Without an interval if a task has a single run."""
     if any(task.size < 2 for task in tasks):
-        alone = {
-            "mean": statistics.mean,
-            "median": statistics.median,
-            "iqm": statistics.iqm,
-            "optimality_gap": statistics.optimality_gap,
-        }[statistic](list(tasks))
+        alone = aggregate(list(tasks), statistic)
         return Interval(alone, math.nan, math.nan, options.confidence, "undefined: one run")._asdict()
     return estimate_interval(
         list(tasks), statistic, options.confidence, resamples=options.resamples, seed=options.seed

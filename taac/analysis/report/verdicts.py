@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from taac.analysis.report.return_bounds import Bounds
+from taac.analysis.bounds import Range
 from taac.analysis.report.scores import Options, Scores
 from taac.analysis.statistics import families
 from taac.analysis.statistics.differences import improvement_interval
@@ -35,13 +35,13 @@ def compared(methods: Iterable[str], baseline: str | None) -> list[tuple[str, st
     return [(method, baseline) for method in names if method != baseline] if baseline in names else []
 
 
-def check(scores: _All, options: Options, bounds: Bounds) -> None:
+def check(scores: _All, options: Options, bounds: Mapping[str, Range]) -> None:
     """Raises TaacError for a baseline that is no method, for pairs by seed without partners, or for scores outside of bounds."""
     methods = sorted({m for of in scores.values() for m in of})
     if options.baseline is not None and options.baseline not in methods:
         raise TaacError(f"--baseline {options.baseline} is no method of these runs; they are {', '.join(methods)}")
     for task, of in scores.items():
-        limits = bounds.of(task)
+        limits = bounds.get(task)
         for method, given in of.items():
             outside = [v for v in given.final if limits and math.isfinite(v) and not limits[0] <= v <= limits[1]]
             if outside:
@@ -65,7 +65,7 @@ def _check_partners(task: str, methods: Mapping[str, Scores]) -> None:
 
 
 def families_of(
-    scores: _All, normal: Normal, bounds: Bounds, options: Options
+    scores: _All, normal: Normal, bounds: Mapping[str, Range], options: Options
 ) -> dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
     """For each measure, the rows of pairs on tasks and the rows of pairs over tasks, which are one family.
 
@@ -76,7 +76,7 @@ def families_of(
 
 
 def _family(
-    measure: str, scores: _All, normal: Normal, bounds: Bounds, options: Options
+    measure: str, scores: _All, normal: Normal, bounds: Mapping[str, Range], options: Options
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     methods = {task: _known(of, measure) for task, of in scores.items()}
     rows: list[dict[str, Any]] = []
@@ -84,7 +84,7 @@ def _family(
     for task, of in methods.items():
         for x, y in compared(of, options.baseline):
             rows.append({"task": task, "x": x, "y": y})
-            comparisons.append(Comparison([of[x]], [of[y]], "mean", bounds.of(task), task))
+            comparisons.append(Comparison([of[x]], [of[y]], "mean", bounds.get(task), task))
     on_tasks = len(rows)
     whole = [m for m, measures in normal.items() if measure in measures]
     for x, y in compared(whole, options.baseline):

@@ -40,8 +40,6 @@ def compare(
     statistic: str = "mean",
     paired: bool = False,
     confidence: float = 0.95,
-    gamma: float = 1.0,
-    bounds: tuple[float, float] | None = None,
     resamples: int = 2000,
     seed: int = 0,
 ) -> Difference:
@@ -62,31 +60,21 @@ def compare(
         solved or not, half        0.00 0.02 0.04   0.06 0.05 0.05    0.05 0.05 0.03
 
     A difference of 3 standard deviations on one task is found at a rate of 0.67, 0.99, 1.00. With "solved or not" on one
-    task, three runs each are never enough (all against none is undefined, or inconclusive with `bounds`). Five runs are
-    enough for 5 solved against 0.
+    task, all against none is undefined; `bounded_difference` is for these.
 
     Args:
-        statistic: "mean", "median", "iqm" or "optimality_gap" (with `gamma`), for both.
+        statistic: "mean", "median", "iqm" or "optimality_gap", for both.
         paired: whether run i of X and run i of Y share what makes runs differ (the same data, the same opponents). Their
             differences are then the sample. A shared random seed is not enough, because two methods use it differently.
-        bounds: the lowest and highest possible score. The interval of the difference of means is then computed from the
-            `intervals.bounded_interval` of each method, which is valid for "solved or not" at three runs, by Newcombe's
-            square and add: `low = d - sqrt((x - low_x)^2 + (high_y - y)^2)`, `high` likewise.
 
     Raises:
-        TaacError: the numbers of tasks differ, or the numbers of runs if paired; a task has fewer than two runs (without
-            `bounds`); `bounds` are combined with another statistic than the mean, or with paired runs; also as in
+        TaacError: the numbers of tasks differ, or the numbers of runs if paired; a task has fewer than two runs; also as in
             `intervals.estimate_interval`.
 
-    Source: Welch, Biometrika 1947; bounds: Newcombe, Statistics in Medicine 1998, method 10's construction.
+    Source: Welch, Biometrika 1947.
     """
     check_confidence(confidence)
-    xs, ys = _both(x, y, at_least=1 if bounds is not None else 2)
-    if bounds is not None:
-        if statistic != "mean" or paired:
-            raise TaacError("bounds can only be used for the mean of unpaired runs; leave out the bounds, or use that")
-        return _bounded(xs, ys, bounds, confidence)
-    xs, ys = (prepare(tasks, statistic, gamma) for tasks in (xs, ys))
+    xs, ys = (prepare(tasks, statistic) for tasks in _both(x, y, at_least=2))
     if paired and [t.size for t in xs] != [t.size for t in ys]:
         raise TaacError(
             f"paired comparison needs as many runs of X as of Y on every task, got {[t.size for t in xs]} and "
@@ -112,26 +100,6 @@ def compare(
         return Difference(*interval, 1.0, "inconclusive")
     p_value = student_p_value(estimate / spread.error, spread.df)
     return Difference(*interval, p_value, _verdict(interval, less_is_better=statistic == "optimality_gap"), spread)
-
-
-def holm(p_values: ArrayLike) -> np.ndarray:
-    """Adjusted p-values `[m]` of m comparisons: in ascending order, `max over j <= i of min(1, (m - j) p_j)`, j from 0.
-
-    If hypotheses are rejected where the adjusted value is at most a, the probability of any false rejection among the m is
-    at most a, whatever the dependence between them.
-
-    Raises:
-        TaacError: the input is not a list of p-values in [0, 1].
-
-    Source: Holm, Scandinavian Journal of Statistics 1979.
-    """
-    p = np.asarray(p_values, dtype=np.float64)
-    if p.ndim != 1 or not ((p >= 0) & (p <= 1)).all():
-        raise TaacError(f"expected a list of p-values in [0, 1], got {p.tolist()}")
-    order = np.argsort(p, kind="stable")
-    adjusted = np.empty_like(p)
-    adjusted[order] = np.maximum.accumulate(np.minimum(1, (p.size - np.arange(p.size)) * p[order]))
-    return adjusted
 
 
 def improvement_interval(
@@ -205,10 +173,19 @@ def bounded_difference(
     bounds: tuple[float, float],
     confidence: float = 0.95,
 ) -> Interval:
-    """The mean of X minus the mean of Y, of scores with known bounds, with the interval that `compare` uses for these.
+    """The mean of X minus the mean of Y, of scores with known bounds.
+
+    The interval is computed from the `intervals.bounded_interval` of each method, which is valid for "solved or not" at three
+    runs, by Newcombe's square and add: `low = d - sqrt((x - low_x)^2 + (high_y - y)^2)`, `high` likewise. Three runs each are
+    never enough to exclude 0; five are, if all of one are solved and none of the other.
+
+    Args:
+        bounds: the lowest and highest possible score.
 
     Raises:
-        TaacError: as in `compare`.
+        TaacError: the numbers of tasks differ; also as in `intervals.bounded_interval`.
+
+    Source: Newcombe, Statistics in Medicine 1998, method 10's construction.
     """
     xs, ys = _both(x, y, at_least=1)
     a, b = (intervals.bounded_interval(tasks, bounds, confidence) for tasks in (xs, ys))
@@ -216,17 +193,6 @@ def bounded_difference(
     low = d - math.hypot(a.estimate - a.low, b.high - b.estimate)
     high = d + math.hypot(a.high - a.estimate, b.estimate - b.low)
     return Interval(d, low, high, confidence, "Clopper-Pearson, square and add")
-
-
-def _bounded(xs: Tasks, ys: Tasks, bounds: tuple[float, float], confidence: float) -> Difference:
-    # The p-value is 1 minus the confidence at which the interval just touches 0.
-    inside, outside = 1.0, 0.0
-    for _ in range(40):
-        middle = (inside + outside) / 2
-        touches = _verdict(bounded_difference(xs, ys, bounds, middle)) == "inconclusive"
-        inside, outside = (middle, outside) if touches else (inside, middle)
-    result = bounded_difference(xs, ys, bounds, confidence)
-    return Difference(*result, 1 - outside, _verdict(result))
 
 
 def _verdict(interval: Interval, less_is_better: bool = False) -> str:

@@ -17,7 +17,7 @@ Two kinds of comparison leave Welch's t:
   tied at the lowest, and the estimate is P(X > Y) - 1/2, from -1/2 to 1/2. `N (P(X > Y) - 1/2)` is the difference of mean
   ranks of N runs.
 - If all scores are at one of two bounds (solved or not), the permutation test is Fisher's exact test, and the interval is that
-  of `differences.compare` with bounds.
+  of `differences.bounded_difference`.
 
 Source: Lachin, Controlled Clinical Trials 1999 (worst rank).
 """

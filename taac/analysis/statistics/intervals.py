@@ -116,7 +116,6 @@ def estimate_interval(
     scores: ArrayLike | Sequence[ArrayLike],
     statistic: str = "iqm",
     confidence: float = 0.95,
-    gamma: float = 1.0,
     resamples: int = 2000,
     seed: int = 0,
 ) -> Interval:
@@ -146,7 +145,7 @@ def estimate_interval(
     If all runs of every task are equal, the interval is undefined (NaN) instead of having width 0.
 
     Args:
-        statistic: "mean", "median", "iqm" or "optimality_gap" (with `gamma`).
+        statistic: "mean", "median", "iqm" or "optimality_gap".
         resamples, seed: for the bootstrap.
 
     Raises:
@@ -154,7 +153,7 @@ def estimate_interval(
             `as_tasks`.
     """
     check_confidence(confidence)
-    tasks = prepare(as_tasks(scores, at_least=2), statistic, gamma)
+    tasks = prepare(as_tasks(scores, at_least=2), statistic)
     function = STATISTICS[statistic]
     if statistic in LINEAR:
         spread, method = linear_spread(tasks, 1 / len(tasks)), "Student t"

@@ -67,30 +67,6 @@ def as_tasks(scores: ArrayLike | Sequence[ArrayLike], at_least: int = 1, name: s
     return tasks
 
 
-def normalize(scores: ArrayLike | Sequence[ArrayLike], anchors: ArrayLike) -> Tasks:
-    """Normalises scores by two anchors for each task, `(y - y0) / (y1 - y0)`.
-
-    Args:
-        anchors: `[tasks, 2]`, the scores that are mapped to 0 and 1, such as those of a random and of an expert policy.
-
-    Returns:
-        One array `[runs]` for each task.
-
-    Raises:
-        TaacError: anchors are equal, not finite, or not one pair for each task; also as in `as_tasks`.
-    """
-    tasks = as_tasks(scores)
-    pairs = np.asarray(anchors, dtype=np.float64)
-    if pairs.shape != (len(tasks), 2):
-        raise TaacError(
-            f"anchors have shape {pairs.shape}, expected one pair (y0, y1) for each task: {(len(tasks), 2)}"
-        )
-    for i, (zero, one) in enumerate(pairs):
-        if not np.isfinite([zero, one]).all() or zero == one:
-            raise TaacError(f"anchors ({zero}, {one}) of task {i} define no scale; use two different finite scores")
-    return [(task - zero) / (one - zero) for task, (zero, one) in zip(tasks, pairs)]
-
-
 # --- Aggregates -----------------------------------------------------------------------------------
 
 
@@ -103,6 +79,12 @@ def _median(tasks: Tasks) -> np.ndarray:
 
 
 def _iqm(tasks: Tasks) -> np.ndarray:
+    """As `scipy.stats.trim_mean(scores, 0.25)` and rliable: drops the floor(N / 4) lowest and as many highest of N runs.
+
+    3 runs are not trimmed at all; of 5, the middle 3 stay. With unequal numbers of runs, each run has weight
+    1 / (runs of its task), and at each end as many runs are dropped as fit entirely into a quarter of the total weight. With
+    equal numbers this is the same.
+    """
     leading = np.broadcast_shapes(*(task.shape[:-1] for task in tasks))
     values = np.concatenate([np.broadcast_to(task, (*leading, task.shape[-1])) for task in tasks], -1)
     runs = [task.shape[-1] for task in tasks]
@@ -124,38 +106,6 @@ def _lowest_quarter(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return found
 
 
-def mean(scores: ArrayLike | Sequence[ArrayLike]) -> float:
-    """The mean over tasks of the mean over runs."""
-    return float(mean_of_means(as_tasks(scores)))
-
-
-def median(scores: ArrayLike | Sequence[ArrayLike]) -> float:
-    """The median over tasks of the mean over runs. With an even number of tasks, the mean of the middle two."""
-    return float(_median(as_tasks(scores)))
-
-
-def iqm(scores: ArrayLike | Sequence[ArrayLike]) -> float:
-    """The interquartile mean: the mean of the middle half of all runs of all tasks together.
-
-    It drops the floor(N / 4) lowest and as many highest of N runs, as `scipy.stats.trim_mean(scores, 0.25)` and rliable do.
-    3 runs are not trimmed at all; of 5, the middle 3 stay. With unequal numbers of runs, each run has weight
-    1 / (runs of its task), and at each end as many runs are dropped as fit entirely into a quarter of the total weight. With
-    equal numbers this is the same.
-    """
-    return float(_iqm(as_tasks(scores)))
-
-
-def optimality_gap(scores: ArrayLike | Sequence[ArrayLike], gamma: float = 1.0) -> float:
-    """The mean over tasks and runs of `max(gamma - score, 0)`, the shortfall from `gamma`. Lower is better."""
-    return mean(_shortfall(as_tasks(scores), gamma))
-
-
-def _shortfall(tasks: Tasks, gamma: float) -> Tasks:
-    if not math.isfinite(gamma):
-        raise TaacError(f"gamma is {gamma}, expected a finite score")
-    return [np.maximum(gamma - task, 0) for task in tasks]
-
-
 STATISTICS: dict[str, Statistic] = {
     "mean": mean_of_means,
     "median": _median,
@@ -165,8 +115,22 @@ STATISTICS: dict[str, Statistic] = {
 LINEAR = ("mean", "optimality_gap")  # means, whose spread has a closed form
 
 
-def prepare(tasks: Tasks, statistic: str, gamma: float = 1.0) -> Tasks:
+def aggregate(scores: ArrayLike | Sequence[ArrayLike], statistic: str) -> float:
+    """A statistic of scores.
+
+    Args:
+        statistic: "mean" over tasks of the mean over runs; "median" over tasks of the mean over runs; "iqm", the mean of the
+            middle half of all runs of all tasks together; or "optimality_gap", the mean over tasks and runs of
+            `max(1 - score, 0)`, of which less is better.
+
+    Raises:
+        TaacError: the statistic is unknown; also as in `as_tasks`.
+    """
+    return float(STATISTICS[statistic](prepare(as_tasks(scores), statistic)))
+
+
+def prepare(tasks: Tasks, statistic: str) -> Tasks:
     """Returns the input of `STATISTICS[statistic]`. Raises TaacError for an unknown statistic."""
     if statistic not in STATISTICS:
         raise TaacError(f"no statistic is called {statistic!r}; expected one of {', '.join(STATISTICS)}")
-    return _shortfall(tasks, gamma) if statistic == "optimality_gap" else tasks
+    return [np.maximum(1 - task, 0) for task in tasks] if statistic == "optimality_gap" else tasks
