@@ -148,9 +148,9 @@ class JoinedRanks(Ranks):
         return ALONE  # what one rank tries on a copy of a part, it tries alone
 
     def average(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        # One message instead of one for each tensor. Divided before they are added up, they cannot overflow.
+        flat = torch.cat([tensor.reshape(-1).to(tensors[0].dtype) for tensor in tensors]).div_(self.count)
         with self._reaching():
-            # One message instead of one for each tensor. Divided before they are added up, they cannot overflow.
-            flat = torch.cat([tensor.reshape(-1).to(tensors[0].dtype) for tensor in tensors]).div_(self.count)
             torch.distributed.all_reduce(flat)
         parts = flat.split([tensor.numel() for tensor in tensors])
         return [part.view(tensor.shape) for part, tensor in zip(parts, tensors)]

@@ -138,8 +138,8 @@ class StackedFunction:
         # What is computed for those that handed in nothing is not looked at.
         shares = [handed.get(number, some) for number in range(len(self._functions))]
         columns = zip(*([*share.leaves, *share.draws] for share in shares))
-        inputs = [*(self._held[name] for name in program.names), *map(torch.stack, columns)]
         try:
+            inputs = [*(self._held[name] for name in program.names), *map(torch.stack, columns)]
             if program.run is None:
                 with torch.random.fork_rng(devices=[]):
                     compile = functools.partial(self._compile, program.graph)

@@ -122,6 +122,16 @@ def test_a_rank_that_has_died_is_noticed():
     assert "rank 0 of 2 cannot reach the others: one has ended" in str(lost)
 
 
+def cannot_join(ranks):
+    ranks.average([torch.zeros(1), torch.zeros(1, device="meta")])
+
+
+def test_an_error_of_ones_own_is_no_lost_rank():
+    """Else a run that is short of memory would be called resumable, and resumed again and again."""
+    for error in together(cannot_join):
+        assert isinstance(error, RuntimeError) and "device" in str(error)
+
+
 def test_what_cannot_be_divided_is_refused():
     first, second = together(lambda ranks: ranks.share("Trainer.batch_size", 33))
     assert "Trainer.batch_size 33 is the number over all ranks" in str(first) and "bind a multiple of 2" in str(second)

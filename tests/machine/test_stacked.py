@@ -81,6 +81,20 @@ def test_parameters_stay_what_they_are_to_others():
     torch.testing.assert_close(weights[2], states[2]["actor.weight"] - 0.1, rtol=0, atol=1e-5)
 
 
+def test_too_little_memory_for_the_stacked_batches_is_told_to_each(monkeypatch):
+    modules = models()
+    function = stacked(modules)
+    handed = {number: function.hand_in(number, batch()) for number in range(N)}
+
+    def full(*_):
+        raise torch.OutOfMemoryError("out of memory")
+
+    with monkeypatch.context() as patch, pytest.raises(CannotStack, match="out of memory"):
+        patch.setattr(torch, "stack", full)
+        function(handed)
+    assert function(handed).keys() == {0, 1, 2}
+
+
 class Reads(Model):
     """Reads a tensor of an object that is no module."""
 

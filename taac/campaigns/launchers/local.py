@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -75,12 +76,13 @@ def start(
 
 
 def stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Asks the processes to stop, and kills those that do not within `PATIENCE`."""
+    """Asks the processes to stop, and kills those that do not within `PATIENCE`, which they share."""
     for process in processes:
         process.terminate()
+    deadline = time.monotonic() + PATIENCE
     for process in processes:
         try:
-            process.wait(timeout=PATIENCE)
+            process.wait(timeout=max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -115,9 +115,10 @@ class SlurmArray:
         for path in (str(folder(root_dir)), os.getcwd()):
             _check_line(f"the folder {path!r}", path)
         slurm = shlex.quote(str(folder(root_dir)))
+        output = shlex.quote(str(folder(root_dir)).replace("%", "%%"))  # in names of output files, SLURM replaces %A, %j...
         options = [
             "--job-name=taac", f"--array=0-{len(runs) - 1}" + (f"%{jobs}" if jobs else ""),
-            f"--output={slurm}/%A_%a.out", "--open-mode=append",
+            f"--output={output}/%A_%a.out", "--open-mode=append",
             # Signals this script with USR1 before the time limit, so that the run can save.
             "--requeue", f"--signal=B:USR1@{NOTICE}", *self.options,
         ]  # fmt: skip
@@ -200,7 +201,10 @@ class SlurmQueue:
         self._queue = looked
         over = []
         for run, task in list(self._tasks.items()):
-            outcome = self._outcome(run, task) if task not in self._queue else None
+            if task in self._queue:
+                self._left.pop(run, None)  # it was missing for a moment, as while SLURM requeues it
+                continue
+            outcome = self._outcome(run, task)
             if outcome is not None:
                 over.append((run, outcome))
                 del self._tasks[run]

@@ -10,10 +10,21 @@ from typing import Any
 import torch
 
 from taac.campaigns.launchers.ray_cluster import connected
+from taac.runs.terminal import warn_user
 from taac.training.collectors.channels import Lost
 from taac.training.collectors.worker import Answers
 
-__all__ = ["ActorChannel", "connected"]
+__all__ = ["ActorChannel", "connected", "tell_if_they_wait"]
+
+
+def tell_if_they_wait(ray: Any, number: int) -> None:
+    """Warns if the cluster has no room for so many actors now: Ray has them wait, and the run with them, without a word."""
+    free = ray.available_resources().get("CPU", 0.0)
+    if free < number:
+        warn_user(
+            f"the Ray cluster has {free:g} free CPUs, and each of {number} collectors takes one: the run waits until there are "
+            "enough"
+        )
 
 
 class Actor(Answers):

@@ -94,7 +94,7 @@ class RemoteCollector(Collecting):
         self._staleness: list[int] = []
         configuration = carried.carried()  # now: gin has one configuration for the whole process
         self.pool = Pool(
-            number, _launcher(launcher, ray_address),
+            number, _launcher(launcher, ray_address, number),
             lambda own: worker.Plan(configuration, build, self._share, own, uniform_steps, explorer),
             seed, self._lost_info, timeout, max_replacements, replacement_window,
         )  # fmt: skip
@@ -252,14 +252,16 @@ def _joined(of_each: list[list[np.ndarray]]) -> list[torch.Tensor]:
     return [torch.from_numpy(np.concatenate(leaves)) for leaves in zip(*of_each, strict=True)]
 
 
-def _launcher(launcher: str, address: str) -> Callable[[str], Channel]:
+def _launcher(launcher: str, address: str, number: int) -> Callable[[str], Channel]:
     if launcher == "processes":
         return ProcessChannel
     if launcher != "ray":
         raise TaacError(f"RemoteCollector.launcher must be 'processes' or 'ray', got '{launcher}'")
-    from taac.training.collectors.ray_actors import ActorChannel, connected
+    from taac.training.collectors import ray_actors
 
-    return functools.partial(ActorChannel, connected(address))
+    ray = ray_actors.connected(address)
+    ray_actors.tell_if_they_wait(ray, number)
+    return functools.partial(ray_actors.ActorChannel, ray)
 
 
 def _check(

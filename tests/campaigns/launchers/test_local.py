@@ -78,6 +78,32 @@ def test_what_does_not_stop_is_killed(tmp_path, monkeypatch):
     assert process.returncode == -signal.SIGKILL
 
 
+class Stuck:
+    """A process that ends only when it is killed. Waiting for it moves the clock."""
+
+    def __init__(self, clock):
+        self.clock, self.killed = clock, False
+
+    def terminate(self):
+        pass
+
+    def wait(self, timeout=None):
+        if not self.killed:
+            self.clock[0] += timeout
+            raise subprocess.TimeoutExpired("it", timeout)
+
+    def kill(self):
+        self.killed = True
+
+
+def test_those_that_do_not_stop_share_the_patience(monkeypatch):
+    clock = [7.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    stuck = [Stuck(clock) for _ in range(30)]
+    local.stop(stuck)
+    assert all(process.killed for process in stuck) and clock == [7.0 + local.PATIENCE]
+
+
 @pytest.mark.parametrize(
     "files, groups, expected",
     [

@@ -183,6 +183,13 @@ def test_the_script_asks_for_what_was_asked_for(tmp_path):
     assert f"mkdir -p {tmp_path}/R/slurm\n" in out.split("#SBATCH")[0], "said, as nothing was made"
 
 
+def test_a_folder_with_a_percent_sign_is_no_pattern_of_slurm(tmp_path):
+    """SLURM replaces %j and the like in the name of the output, and reads %% as one of them."""
+    script = slurm.SlurmArray().script([], tmp_path / "at 50%job")
+    assert f"\n#SBATCH --output='{tmp_path}/at 50%%job/slurm'/%A_%a.out\n" in script
+    assert f"mkdir -p '{tmp_path}/at 50%job/slurm'\n" in script
+
+
 @pytest.mark.parametrize(
     "limit, seconds",
     [("5", 300), ("4:59", 299), ("0:05:00", 300), ("1-0", 86400), ("1-1:30", 91800), ("2-1:0:1", 176401)],
@@ -313,6 +320,20 @@ def test_the_files_of_a_task_may_be_seen_late(tmp_path, queue):
     assert launcher.ended() == [] == launcher.ended()
     finish_folder(runs[0])
     assert launcher.ended() == [(runs[0], Outcome(0))]
+
+
+def test_a_task_that_was_missing_for_a_moment_has_its_whole_grace_when_it_leaves(tmp_path, queue, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(slurm.time, "monotonic", lambda: now[0])
+    runs, script = planned(tmp_path)
+    launcher = slurm.SlurmQueue(runs, script, interval=0.0, grace=60.0)
+    launcher.begin(runs[0])
+    for seconds, content in ((0, ""), (10, "5_0 RUNNING\n"), (5000, ""), (5059, "")):
+        now[0] = float(seconds)
+        (queue / "queue").write_text(content)
+        assert launcher.ended() == []
+    now[0] = 5060.0
+    assert [str(outcome)[:22] for _, outcome in launcher.ended()] == ["SLURM task 5_0 is gone"]
 
 
 def test_a_campaign_does_not_submit_what_the_user_has_cancelled_again(tmp_path, queue):

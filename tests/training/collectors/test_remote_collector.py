@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from taac import configuration
 from taac.acting.collector import Collector
 from taac.errors import NotFiniteError, TaacError
 from taac.training import experiment
+from taac.training.collectors import ray_actors
 from tests.training.collectors.collecting import (
     POINT,
     SHORT,
@@ -53,6 +55,17 @@ def trained(trainer, iterations):
         trainer.collect()
         trainer.learn()
     return trainer
+
+
+@pytest.mark.parametrize("free, told", [({"CPU": 1.5, "GPU": 8.0}, True), ({"CPU": 2.0}, False), ({}, True)])
+def test_actors_that_ray_would_have_wait_are_told(free, told, monkeypatch, capfd):
+    """A run whose collectors wait for a CPU looks like one that hangs."""
+    ray = SimpleNamespace(available_resources=lambda: free)
+    monkeypatch.setattr(ray_actors, "connected", lambda address: ray)
+    with_collectors(2, launcher="ray").close()
+    err = capfd.readouterr().err
+    assert ("the run waits until there are enough" in err) == told
+    assert (f"has {free.get('CPU', 0):g} free CPUs, and each of 2 collectors" in err) == told
 
 
 LEARNING = ("num_env_steps = 400", "initial_collect_steps = 30", "Trainer.updates_per_env_step = 0.5")
