@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from absl import flags
@@ -109,3 +111,14 @@ def output_folder(flag: str, name: str) -> str:
     if os.path.lexists(checked_path(flag, name)) and not os.path.isdir(name):
         raise TaacError(f"{flag} {name} exists and is no folder; give a folder")
     return name
+
+
+@contextlib.contextmanager
+def writing(flag: str) -> Iterator[None]:
+    """Says which flag names another place, if what is written in the context cannot be."""
+    try:
+        yield
+    except TaacError:
+        raise
+    except OSError as error:
+        raise TaacError(f"{error}; {flag} names another place to write to") from error

@@ -42,7 +42,8 @@ def run() -> None:
     from taac.analysis.readers import run_records
 
     if len(roots) == 1 and run_records.is_run(roots[0]) and not options_given:
-        picture, table, notes = plots.plot_run(roots[0])
+        with flags.writing("--output"):
+            picture, table, notes = plots.plot_run(roots[0])
         written = [table, picture]
     else:
         outputs = [roots[0] / "plot.csv", roots[0] / "plot.png"]
@@ -59,7 +60,8 @@ def run() -> None:
             group_by=tuple(given.group_by),
         )
         found = tag_curves.make_curves(roots, options)
-        notes, written = found.notes, [plots.write_curves(found, output) for output in outputs]
+        with flags.writing("--output"):
+            notes, written = found.notes, [plots.write_curves(found, output) for output in outputs]
     for note in notes:
         print(f"note: {terminal.printable(note)}")
     for path in written:

@@ -77,7 +77,8 @@ def run() -> None:
     )
     output = Path(flags.output_folder("--output_dir", given.output_dir)) if given.output_dir else root
     comparison = make_report(root, options)
-    written = write_report(comparison, output)
+    with flags.writing("--output_dir"):
+        written = write_report(comparison, output)
     for warning in comparison["warnings"]:
         print(f"warning: {printable(warning)}")
     print(printable(comparison["family_told"]))

@@ -136,10 +136,9 @@ class Checkpoints:
             self.path.mkdir(parents=True, exist_ok=True)
 
     def what_remains(self) -> str:
-        """Returns a sentence for messages on what is still whole after a failed write."""
+        """Returns a clause for messages on what is still whole after a failed write."""
         saved = self._resumed.saved()
-        before = f"the checkpoint at {saved[0]} environment steps is whole" if saved else "there is no checkpoint yet"
-        return f"{before}. Make room and run the same command again"
+        return f"the checkpoint at {saved[0]} environment steps is whole" if saved else "there is no checkpoint yet"
 
     def _remember(self) -> dict[int, tuple[bool, set[str]]]:
         """Returns the checkpoints on the disk, read from their manifests on the first call."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from taac.errors import TaacError
 from taac.runs.files import NotPlain, check_file, open_file
 
+AGAIN = "run the same command again"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_SYNC = (errno.EINVAL, errno.ENOTSUP)  # of file systems, some of them remote, that cannot flush a folder
 
@@ -89,22 +90,32 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def refusal(error: OSError, path: Path, needed: int, more: str) -> TaacError:
-    """Returns the error for a failed write of `needed` bytes at `path`; reports a full disk and missing inodes as such."""
+def refusal(
+    error: OSError, path: Path, needed: int, whole: str = "", otherwise: str = f"{AGAIN} once it can be written"
+) -> TaacError:
+    """Returns the error for a failed write of `needed` bytes at `path`; reports a full disk and missing inodes as such.
+
+    Args:
+        whole: says what is still whole.
+        otherwise: what to do if the disk is not full.
+    """
     if isinstance(error, NotPlain):
         return error
+    kept = f"; {whole}" if whole else ""
     if error.errno not in FULL:
-        return TaacError(f"cannot write {path}: {error}; {more}")
+        return TaacError(f"cannot write {path}: {error}{kept}; {otherwise}")
     if error.errno == errno.ENOSPC and _has_no_inodes(path):
         return TaacError(
             f"the file system of {path} has no inodes left: it holds as many files and folders as it can, however many bytes "
-            f"are free; remove files there ({error.strerror}); {more}"
+            f"are free ({error.strerror}){kept}; remove files there and {AGAIN}"
         )
     try:
         free = f"{shutil.disk_usage(path if path.exists() else path.parent).free} bytes are free"
     except OSError:
         free = "how many are free is unknown"
-    return TaacError(f"the disk is full at {path}: {needed} bytes are needed, {free} ({error.strerror}); {more}")
+    return TaacError(
+        f"the disk is full at {path}: {needed} bytes are needed, {free} ({error.strerror}){kept}; make room and {AGAIN}"
+    )
 
 
 def _has_no_inodes(path: Path) -> bool:

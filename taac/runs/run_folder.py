@@ -49,7 +49,6 @@ CHANGING = (
 COUNTS = ("env_steps", "updates")  # keys that a run adds when it has finished
 # Of a configuration that differs from the one asked for: lines that are compared, changes and characters that are shown.
 _MOST_LINES, _MOST_CHANGES, _LONGEST_LINE = 1000, 100, 500
-AGAIN = "make room and run the same command again"
 
 
 class RunFolder:
@@ -166,8 +165,9 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             descriptor = files.open_file(self.path / layout.LOCK, os.O_RDWR | os.O_CREAT)
         except OSError as error:
-            more = AGAIN if error.errno in durable.FULL else "give a folder that you can write to"
-            raise durable.refusal(error, self.path / layout.LOCK, 0, more) from error
+            raise durable.refusal(
+                error, self.path / layout.LOCK, 0, otherwise="give a folder that you can write to"
+            ) from error
         with os.fdopen(descriptor, "r+b") as file:
             while fcntl is not None:
                 try:
@@ -240,7 +240,7 @@ class RunFolder:
         try:
             durable.append(self.evaluations, data)
         except OSError as error:
-            raise durable.refusal(error, self.evaluations, len(data), AGAIN) from error
+            raise durable.refusal(error, self.evaluations, len(data)) from error
 
     def save_best(self, env_steps: int, state: dict[str, Any]) -> None:
         """Saves the agent of the best evaluation so far.
@@ -340,7 +340,7 @@ class RunFolder:
         try:
             durable.write(path, text.encode())
         except OSError as error:
-            raise durable.refusal(error, path, len(text.encode()), AGAIN) from error
+            raise durable.refusal(error, path, len(text.encode())) from error
 
 
 def command() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
@@ -12,6 +13,8 @@ from absl import flags
 from taac.commands import foreign
 from taac.commands.main import COMMANDS, main
 from taac.configuration.macros import OTHER_NAMES, TASK_MACROS
+from taac.runs import durable
+from tests.analysis.campaigns import make_run
 
 TASK, METHOD = "gin/tasks/simple_control.gin", "gin/methods/taac.gin"
 TRAIN = ["train", "--task", "Pendulum-v1", "--method", "taac"]
@@ -190,3 +193,14 @@ def test_other_tools_names_lead_to_what_there_is(call):
         code, printed = call("train", f"--{others[0]}", "1")
         meant = "--num_env_steps" if name == "num_env_steps" else f"--set {name}=VALUE"
         assert code == 2 and f"did you mean {meant}?" in printed
+
+
+@pytest.mark.parametrize("command, flag", [("report", "--output_dir"), ("plot", "--output")])
+def test_runs_in_a_folder_that_nobody_can_write_to(call, tmp_path, monkeypatch, command, flag):
+    def read_only(path, data):
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr(durable, "write", read_only)
+    make_run(tmp_path / "run")
+    code, told = call(command, "--root_dir", "run")
+    assert code == 1 and "Read-only file system" in told and f"{flag} names another place to write to" in told

@@ -105,6 +105,8 @@ def test_a_full_disk_is_told_with_the_bytes_needed(tmp_path):
     assert all(word in str(full) for word in ("disk is full", "12345 bytes are needed", "bytes are free", "is whole"))
     other = durable.refusal(OSError(errno.EIO, "Input/output error"), tmp_path, 12345, "what was there is whole")
     assert "disk is full" not in str(other) and "Input/output error" in str(other)
+    assert str(full).endswith("is whole; make room and run the same command again")
+    assert str(other).endswith("is whole; run the same command again once it can be written")  # no room is missing
 
 
 class Statvfs:
