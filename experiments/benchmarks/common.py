@@ -220,15 +220,41 @@ def missing_figure(what: str, reason: str) -> dict[str, Any]:
     return {"what": what, "missing": reason}
 
 
+def rate_figures(
+    contenders: Sequence[Contender],
+    rates: dict[str, list[float]],
+    problems: dict[str, str],
+    unit: str,
+    note: Callable[[str], str] | None = None,
+) -> list[dict[str, Any]]:
+    """A row for each contender that was asked for: its rates, with a note on it, or why there are none."""
+    found = []
+    for name in (c.name for c in contenders):
+        if name in rates:
+            found.append(figure(name, rates[name], unit, **({} if note is None else {"note": note(name)})))
+        elif problems[name] != "not asked for":
+            found.append(missing_figure(name, problems[name]))
+    return found
+
+
 def ratio_goal(
     what: str, rates: dict[str, list[float]], ours: str, theirs: str, at_least: float, problems: dict[str, str]
 ) -> dict[str, Any]:
     """A goal on the ratio of two contenders: the median over rounds of what was measured side by side."""
-    for name in (ours, theirs):
+    return rates_goal(
+        what, at_least, rates, (ours, theirs), lambda: [a / b for a, b in zip(rates[ours], rates[theirs])], problems
+    )
+
+
+def rates_goal(
+    what: str, at_least: float, rates: dict[str, list[float]], needed: Sequence[str], values: Callable[[], list[float]],
+    problems: dict[str, str],
+) -> dict[str, Any]:  # fmt: skip
+    """A goal on values of each round, computed from the rates of the contenders that are needed."""
+    for name in needed:
         if name not in rates:
             return goal(what, f">= {at_least:g}", None, problem=f"{name}: {problems.get(name, 'not measured')}")
-    ratios = [a / b for a, b in zip(rates[ours], rates[theirs])]
-    return goal(what, f">= {at_least:g}", ratios, lambda x: x >= at_least)
+    return goal(what, f">= {at_least:g}", values(), lambda x: x >= at_least)
 
 
 def goal(

@@ -62,11 +62,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     contenders = [common.Contender(name, common.OURS, {**sent, **row}) for name, row in ROWS.items()]
     contenders.append(peer(SBX, f"{SBX}, one update a step, steps/s", **sent, task="training"))
     rates, _, problems = common.interleaved(contenders, options)
-    figures = [
-        common.figure(c.name, rates[c.name], "") if c.name in rates else common.missing_figure(c.name, problems[c.name])
-        for c in contenders
-        if c.name in rates or problems[c.name] != "not asked for"
-    ]
+    figures = common.rate_figures(contenders, rates, problems, "")
     return {"title": title, "figures": [*figures, PUBLISHED], "goals": []}
 
 

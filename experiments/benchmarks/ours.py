@@ -19,7 +19,6 @@ FOREVER = 1_000_000_000
 def build(options: dict[str, Any], params: list[str]) -> Any:
     """A trainer of a method on HalfCheetah-v5 (or what `env` says), as `taac train` would build it."""
     from taac import configuration, registry
-    from taac.errors import TaacError
     from taac.training import experiment
 
     env = options.get("env", "HalfCheetah-v5")
@@ -35,15 +34,10 @@ def build(options: dict[str, Any], params: list[str]) -> Any:
         f"checkpoint_interval = {FOREVER}",
     ]
     registry.register()
-    try:
-        loaded = configuration.load(files, [*fixed, *params, *options.get("gin_params", [])])
-    except TaacError as error:
-        if "has no parameter" in str(error):
-            raise worker.Missing(f"{str(error).split(';')[0]} in this version") from error
-        raise
+    loaded = configuration.load(files, [*fixed, *params, *options.get("gin_params", [])])
     trainer = configuration.build(experiment.create_experiment)
     loaded.check_used()
-    trainer.initial_evaluation = False  # earlier versions have none
+    trainer.initial_evaluation = False
     return trainer
 
 
@@ -86,11 +80,10 @@ def updates(options: dict[str, Any], answer: Answer) -> None:
     trainer = build(options, params)
     fill(trainer, frames)
     meter = worker.Meter(answer, options["warmup"], {}, finisher(trainer))
-    counts = trainer.collector if hasattr(trainer, "collector") else trainer  # of an earlier version
-    counts.env_steps = first
+    trainer.collector.env_steps = first
     with settled_heap():  # as in training
         while True:
-            counts.env_steps += per_call  # as many updates are due as environment steps
+            trainer.collector.env_steps += per_call  # as many updates are due as environment steps
             trainer.learn()
             meter.tick(per_call)
 
@@ -130,7 +123,7 @@ def rollout(options: dict[str, Any], answer: Answer) -> None:
         ],
     )
     meter = worker.Meter(answer, options["warmup"], {})
-    rollout = trainer.collector.rollout if hasattr(trainer, "collector") else trainer.rollout  # of an earlier version
+    rollout = trainer.collector.rollout
     with settled_heap():  # as in training
         if options["part"] == "policy":
             for _ in range(3):

@@ -39,13 +39,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         peer(SB3, f"SB3, collecting, {CHEETAH}", **sent, part="collect", env=CHEETAH),
     ]
     rates, _, problems = common.interleaved(contenders, options)
-    figures = [
-        common.figure(c.name, rates[c.name], "steps/s")
-        if c.name in rates
-        else common.missing_figure(c.name, problems[c.name])
-        for c in contenders
-        if problems.get(c.name) != "not asked for"
-    ]
+    figures = common.rate_figures(contenders, rates, problems, "steps/s")
     what = f"{aimed_at}: rollout steps/s"
     reached = goal(what, ">= 3,000", rates.get(aimed_at), lambda x: x >= 3000, "steps/s", problems.get(aimed_at))
     return {"title": "Rollout, one environment", "figures": figures, "goals": [reached]}

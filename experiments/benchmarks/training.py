@@ -46,13 +46,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     contenders += [peer(SB3, **sent), peer(SBX, **sent)]
     contenders += variants(options.variant, **sent)
     rates, about, problems = common.interleaved(contenders, options)
-    figures = []
-    for name in (c.name for c in contenders):
-        if name in rates:
-            note = f"version {about[name]['version']}" if "version" in about[name] else ""
-            figures.append(common.figure(name, rates[name], "steps/s", note=note))
-        elif problems[name] != "not asked for":
-            figures.append(common.missing_figure(name, problems[name]))
+    note = lambda name: f"version {about[name]['version']}" if "version" in about[name] else ""  # noqa: E731
+    figures = common.rate_figures(contenders, rates, problems, "steps/s", note)
     goals = [
         ratio_goal(f"{name}: whole training over {theirs}, {options.env}", rates, name, theirs, at_least, problems)
         for name in (SAC_S, SAC_S + COMPILED, SAC_S + THREE, SAC_S + BFLOAT16, SAC)

@@ -10,11 +10,12 @@ one core and one thread; they are measured in turn.
 from __future__ import annotations
 
 import argparse
+import functools
 import statistics
 from typing import Any
 
 from experiments.benchmarks import common, floor
-from experiments.benchmarks.common import OURS, Contender, goal, ratio_goal
+from experiments.benchmarks.common import OURS, Contender, goal, rates_goal, ratio_goal
 from experiments.benchmarks.contenders import (
     BFLOAT16,
     COMPILED,
@@ -66,11 +67,8 @@ def run(options: argparse.Namespace, best: dict[str, Any] | None = None) -> dict
         *variants(options.variant, **one),
     ]  # fmt: skip
     rates, about, problems = common.interleaved(contenders, options)
-    figures = [
-        _figure(c.name, rates, about, problems, options)
-        for c in contenders
-        if problems.get(c.name) != "not asked for" and c.name != PEAK
-    ]
+    note = functools.partial(_note, rates, about, options)
+    figures = common.rate_figures(contenders[1:], rates, problems, "updates/s", note)
     if PEAK in rates:
         figures.insert(0, common.figure(f"{PEAK}: {best['path']}, {best['shape']}", rates[PEAK], "GFLOP/s"))
     goals = _goals(rates, problems, options)
@@ -80,15 +78,9 @@ def run(options: argparse.Namespace, best: dict[str, Any] | None = None) -> dict
     return {"title": "Updates", "figures": figures, "goals": goals}
 
 
-def _figure(
-    name: str,
-    rates: dict[str, list[float]],
-    about: dict[str, dict[str, Any]],
-    problems: dict[str, str],
-    options: argparse.Namespace,
-) -> dict[str, Any]:
-    if name in problems:
-        return common.missing_figure(name, problems[name])
+def _note(
+    rates: dict[str, list[float]], about: dict[str, dict[str, Any]], options: argparse.Namespace, name: str
+) -> str:
     notes = [f"version {about[name]['version']}"] if "version" in about[name] else []
     known = name.removesuffix(MANY_A_CALL) in (*OURS_OPTIONS, SB3, SBX)
     if PEAK in rates and known:
@@ -96,7 +88,7 @@ def _figure(
         notes.append(
             f"{update_flops(name, batch_size=options.batch_size) / 1e9:.2f} GFLOP, {share:.0%} of the peak rate"
         )
-    return common.figure(name, rates[name], "updates/s", note="; ".join(notes))
+    return "; ".join(notes)
 
 
 def _shares(name: str, rates: dict[str, list[float]], options: argparse.Namespace, strict: bool = False) -> list[float]:
@@ -107,11 +99,8 @@ def _shares(name: str, rates: dict[str, list[float]], options: argparse.Namespac
 
 def _share_goal(name: str, rates: dict[str, list[float]], problems: dict[str, str], options: Any) -> dict[str, Any]:
     what = f"{name}: share of the peak rate"
-    for needed in (name, PEAK):
-        if needed not in rates:
-            return goal(what, ">= 0.7", None, problem=f"{needed}: {problems.get(needed, 'not measured')}")
-    row = goal(what, ">= 0.7", _shares(name, rates, options), lambda x: x >= 0.7)
-    return {**row, "strict": statistics.median(_shares(name, rates, options, strict=True))}
+    row = rates_goal(what, 0.7, rates, (name, PEAK), lambda: _shares(name, rates, options), problems)
+    return row if "problem" in row else {**row, "strict": statistics.median(_shares(name, rates, options, strict=True))}
 
 
 def _goals(rates: dict[str, list[float]], problems: dict[str, str], options: Any) -> list[dict[str, Any]]:
@@ -139,11 +128,11 @@ def _goals(rates: dict[str, list[float]], problems: dict[str, str], options: Any
 
 def _original_goal(name: str, rates: dict[str, list[float]], problems: dict[str, str]) -> dict[str, Any]:
     what = f"{name}: updates/s over its original framework's, scaled by SB3"
-    for needed in (name, SB3):
-        if needed not in rates:
-            return goal(what, ">= 3.3", None, problem=f"{needed}: {problems.get(needed, 'not measured')}")
-    ratios = [ours / (ORIGINAL_TAAC * sb3 / SB3_BESIDE_IT) for ours, sb3 in zip(rates[name], rates[SB3])]
-    return goal(what, ">= 3.3", ratios, lambda x: x >= 3.3)
+
+    def ratios() -> list[float]:
+        return [ours / (ORIGINAL_TAAC * sb3 / SB3_BESIDE_IT) for ours, sb3 in zip(rates[name], rates[SB3])]
+
+    return rates_goal(what, 3.3, rates, (name, SB3), ratios, problems)
 
 
 # Growth --------------------------------------------------------------------------------------------------------------
@@ -160,7 +149,7 @@ def growth(options: argparse.Namespace) -> dict[str, Any]:
         common.say(f"{method}: buffers of {buffers} frames")
         made = [ours(method, f"{method}, buffer of {n:,}", **{**base, "frames": n}) for n in buffers]
         rates, _, problems = common.interleaved(made, options)
-        figures += [_plain(c.name, rates, problems) for c in made]
+        figures += common.rate_figures(made, rates, problems, "updates/s")
         what = f"{method}: updates/s with a buffer of {buffers[-1]:,} over one of {buffers[0]:,}"
         goals.append(ratio_goal(what, rates, made[-1].name, made[0].name, 0.95, problems))
 
@@ -168,7 +157,7 @@ def growth(options: argparse.Namespace) -> dict[str, Any]:
     common.say(f"TAAC: segments of {lengths} frames")
     made = [ours(TAAC, f"TAAC, T = {n}", **base, segment_length=n) for n in lengths]
     rates, _, problems = common.interleaved(made, options)
-    figures += [_plain(c.name, rates, problems) for c in made]
+    figures += common.rate_figures(made, rates, problems, "updates/s")
     for a, b in ((0, 1), (1, 2)):
         products = [update_flops(TAAC, segment_length=lengths[i], batch_size=options.batch_size) for i in (a, b)]
         goals.append(_linear("TAAC", "T", lengths[a], lengths[b], made[a], made[b], products, rates, problems))
@@ -178,7 +167,7 @@ def growth(options: argparse.Namespace) -> dict[str, Any]:
         common.say(f"{method}: batches of {batches}")
         made = [ours(method, f"{method}, batch {n}", **{**base, "batch_size": n}) for n in batches]
         rates, _, problems = common.interleaved(made, options)
-        figures += [_plain(c.name, rates, problems) for c in made]
+        figures += common.rate_figures(made, rates, problems, "updates/s")
         for a, b in ((0, 1), (1, 2)):
             goals.append(
                 _linear(method, "batch", batches[a], batches[b], made[a], made[b], batches[a : b + 1], rates, problems)
@@ -195,12 +184,6 @@ def growth(options: argparse.Namespace) -> dict[str, Any]:
     else:
         goals.append(goal(what, ">= 0.95", None, problem=problems["long"]))
     return {"figures": figures, "goals": goals}
-
-
-def _plain(name: str, rates: dict[str, list[float]], problems: dict[str, str]) -> dict[str, Any]:
-    if name not in rates:
-        return common.missing_figure(name, problems[name])
-    return common.figure(name, rates[name], "updates/s")
 
 
 def _linear(

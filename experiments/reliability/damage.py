@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import shutil
 from collections.abc import Callable, Sequence
@@ -140,8 +139,4 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
     return [*lines, "", *(f"- {name}: {meaning}" for name, meaning in VERDICTS.items())]
 
 
-def failures(rows: list[dict[str, Any]]) -> int:
-    failed = [row for row in rows if row["verdict"].isupper()]
-    for row in failed:
-        print(json.dumps(row))
-    return len(failed)
+failures = runs.failures

@@ -101,8 +101,4 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def failures(rows: list[dict[str, Any]]) -> int:
-    failed = [row for row in rows if row["verdict"].isupper()]
-    for row in failed:
-        print(row)
-    return len(failed)
+failures = runs.failures

@@ -365,7 +365,7 @@ def manifests(folder: Path) -> Kind:
         Checkpoints(kept.path)._remember()
         with contextlib.suppress(TaacError):
             inspection.read(path)
-        kept._read(path)
+        kept.read(100)
 
     def with_checksum(held: Any) -> bytes:
         with _long_numbers():

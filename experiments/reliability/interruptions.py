@@ -85,7 +85,6 @@ class DiskCalls:
     def __init__(self, folder: Path, name: str = "", at: int = 0, late: bool = False):
         self.count: Counter[str] = Counter()
         self._folder, self._name, self._at, self._late = os.path.abspath(folder), name, at, late
-        self._dies = False
 
     def install(self) -> None:
         """Takes the place of the calls in `os`, and of what writes TensorBoard's records."""

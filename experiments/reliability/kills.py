@@ -104,7 +104,7 @@ class Campaign:
         for number in itertools.count():
             enough = number >= MOST or sum(self.row["by kind"].values()) >= kills
             kind = None if enough else self.draw()
-            saved, printed = Checkpoints(run / "checkpoints").saved(), self._printed()
+            saved, printed = Checkpoints(run / "checkpoints").saved(), self.log.stat().st_size
             code, sent, handling = self._attempt(run, kind, saved)
             said = self.log.read_bytes()[printed:].decode(errors="replace")
             if kind is not None and sent and (code != 0 or kind.when == "worker"):
@@ -115,9 +115,6 @@ class Campaign:
             if code == 0:
                 return True
         return False
-
-    def _printed(self) -> int:
-        return self.log.stat().st_size
 
     def _failed(self, why: str) -> None:
         self.row["failed"].append(f"run {self.row['runs'] - 1}: {why}")

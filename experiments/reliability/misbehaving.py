@@ -179,8 +179,4 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
     return [*lines, "", f"{len(rows)} cases.", "", *found]
 
 
-def failures(rows: list[dict[str, Any]]) -> int:
-    failed = [row for row in rows if row["verdict"].split(":")[0].isupper()]
-    for row in failed:
-        print(json.dumps(row))
-    return len(failed)
+failures = runs.failures

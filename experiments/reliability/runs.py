@@ -261,3 +261,11 @@ def die(name: str, *args: Any) -> None:
 
 def seeded(*words: Any) -> random.Random:
     return random.Random("/".join(map(str, words)))
+
+
+def failures(rows: list[dict[str, Any]]) -> int:
+    """Prints the rows whose verdict is in capitals, which must not be; returns their number."""
+    failed = [row for row in rows if row["verdict"].split(":")[0].isupper()]
+    for row in failed:
+        print(json.dumps(row))
+    return len(failed)

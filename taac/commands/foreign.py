@@ -42,7 +42,7 @@ OF_LOGGING = ("log_dir",)  # flags that absl defines and nothing here reads
 
 def command_meant(name: str, commands: Iterable[str]) -> str:
     """Returns "; did you mean 'x'?" for an unknown command, or ""."""
-    near = [_ours(name, COMMANDS)] if _ours(name, COMMANDS) else difflib.get_close_matches(name, commands, n=1)
+    near = [ours for ours, names in COMMANDS.items() if name in names] or difflib.get_close_matches(name, commands, n=1)
     return f"; did you mean '{near[0]}'?" if near else ""
 
 
@@ -74,7 +74,3 @@ def refuse_flags_of_logging(given: flags.FlagValues) -> None:
     for name in OF_LOGGING:
         if name in given and given[name].present:
             raise flags.UnrecognizedFlagError(name)
-
-
-def _ours(name: str, table: dict[str, tuple[str, ...]]) -> str | None:
-    return next((ours for ours, names in table.items() if name in names), None)

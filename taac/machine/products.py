@@ -23,24 +23,23 @@ from taac.machine import amx
 Products = Literal["auto", "plain", "onednn", "bfloat16x6", "bfloat16x3", "bfloat16"]
 
 
-def using(kind: str) -> contextlib.AbstractContextManager[None]:
-    """A context in which float32 products on the CPU use oneDNN in full float32 ("onednn") or torch's default ("plain")."""
-    return _using_onednn() if kind == "onednn" else contextlib.nullcontext()
-
-
-def mixed_precision(kind: str, device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """A context in which hidden layers compute in bfloat16, if that is the kind of products; see `Learner.products`."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=kind == "bfloat16")
-
-
 @contextlib.contextmanager
-def _using_onednn() -> Iterator[None]:
+def using(kind: str) -> Iterator[None]:
+    """A context in which float32 products on the CPU use oneDNN in full float32 ("onednn") or torch's default ("plain")."""
+    if kind != "onednn":
+        yield
+        return
     setting: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before, setting.fp32_precision = setting.fp32_precision, "bf16"
     try:
         yield
     finally:
         setting.fp32_precision = before
+
+
+def mixed_precision(kind: str, device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """A context in which hidden layers compute in bfloat16, if that is the kind of products; see `Learner.products`."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=kind == "bfloat16")
 
 
 def resolve(kind: Products, device: torch.device, compiled: bool = False) -> str:

@@ -197,11 +197,10 @@ class Checkpoints:
                 else f"there is no checkpoint in {self.path}; train first, or give the folder of a run"
             )
         for steps in saved:
-            path = self.path / f"{steps}.json"
             try:
-                found = self._read(path)
+                found = self.read(steps)
             except Damaged as error:
-                warn_user(f"the checkpoint {path} is damaged: {error}; looking for the one before it")
+                warn_user(f"the checkpoint {self.path / f'{steps}.json'} is damaged: {error}; looking for the one before it")
             else:
                 yield found
 
@@ -250,21 +249,19 @@ class Checkpoints:
             Damaged: it is missing or damaged.
             TaacError: it has another format.
         """
-        return self._read(self.path / f"{env_steps}.json")
-
-    def _read(self, path: Path) -> Checkpoint:
+        path = self.path / f"{env_steps}.json"
         content = read_manifest(path)
         try:
             entry = FileEntry(**content["tensors"])
-            frames, env_steps, scheduled = list(content["frames"]), int(content["env_steps"]), bool(content["scheduled"])
+            frames, held_steps, scheduled = list(content["frames"]), int(content["env_steps"]), bool(content["scheduled"])
             data = read_entry(self.path, entry)
             state = tensor_files.decode(content["state"], tensor_files.unpack(data, path))
         except TaacError:
             raise
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise Damaged(f"{path} is not a manifest: {error!r}") from error
-        if not isinstance(state, dict) or env_steps != int(path.stem):
-            raise Damaged(f"{path} is not the manifest of a checkpoint at {path.stem} environment steps")
+        if not isinstance(state, dict) or held_steps != env_steps:
+            raise Damaged(f"{path} is not the manifest of a checkpoint at {env_steps} environment steps")
         return Checkpoint(path, env_steps, scheduled, state, frames)
 
 

@@ -266,7 +266,7 @@ class RunFolder:
             TaacError: one of them can no longer be read.
         """
         events, left = {}, MAX_EVENTS_BYTES
-        for path in self._event_files():
+        for path in sorted(self.path.glob(layout.EVENTS)):
             size, digest = files.digest_of_file(path, left)
             events[path.name] = [size, digest]
             left -= size
@@ -287,9 +287,6 @@ class RunFolder:
                 f"{path} has changed since this run wrote it, so no checkpoint can be written: {error}. The checkpoint "
                 "before it is whole: put the file back and run the same command again"
             ) from error
-
-    def _event_files(self) -> list[Path]:
-        return sorted(self.path.glob(layout.EVENTS))
 
     def restore(self, records: dict[str, Any]) -> list[str]:
         """Restores evaluations.csv and run.json from a checkpoint. Later evaluations are repeated by the resumed run.

@@ -194,16 +194,13 @@ def create_experiment(
         raise TaacError(f"create_experiment.num_threads must be 1 or more, got {num_threads}")
     if not 0 <= seed < 2**32:
         raise TaacError(f"create_experiment.seed must be in [0, 2^32), got {seed}")
-    if tuning is not None and not layout.is_name(tuning):
-        raise TaacError(
-            f"create_experiment.tuning must be printable text of 1 to {layout.MAX_NAME} characters, got {tuning[:1000]!r}"
-        )
+    for name, text in (("tuning", tuning), ("method", method)):
+        if text is not None and not layout.is_name(text):
+            raise TaacError(
+                f"create_experiment.{name} must be printable text of 1 to {layout.MAX_NAME} characters, got {text[:1000]!r}"
+            )
     if return_bounds is not None and not return_bounds[0] < return_bounds[1]:
         raise TaacError(f"create_experiment.return_bounds must be (lowest, highest), got {return_bounds}")
-    if method is not None and not layout.is_name(method):
-        raise TaacError(
-            f"create_experiment.method must be printable text of 1 to {layout.MAX_NAME} characters, got {method[:1000]!r}"
-        )
     torch.set_num_threads(num_threads)
     torch.manual_seed(seed)
     np.random.seed(seed)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from taac import configuration
+from taac.acting.random_numbers import Generators
 from taac.configuration import Asked, Config
 from taac.errors import Interrupted, TaacError
 from taac.learning.joint import Joint, JointUpdates
@@ -23,7 +24,7 @@ from taac.training.experiment import create_experiment
 from taac.training.interruption import Interruption
 from taac.training.reporting import Progress
 from taac.training.trainer import Trainer
-from taac.training.turns import Generators, Turn, take_turns
+from taac.training.turns import Turn, take_turns
 
 
 class Member(NamedTuple):

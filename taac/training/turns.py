@@ -2,40 +2,13 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 
-
-class Generators(NamedTuple):
-    """The global random generators, from which runs and environments draw."""
-
-    of_python: Any
-    of_numpy: Any
-    of_torch: torch.Tensor
-    of_cuda: torch.Tensor | None
-
-    @staticmethod
-    def now(device: torch.device) -> Generators:
-        """Returns the current state.
-
-        Args:
-            device: of the run; its generator counts if it is a GPU.
-        """
-        cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-        return Generators(random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda)
-
-    def restore(self, device: torch.device) -> None:
-        """Makes this the current state."""
-        random.setstate(self.of_python)
-        np.random.set_state(self.of_numpy)
-        torch.set_rng_state(self.of_torch)
-        if self.of_cuda is not None:
-            torch.cuda.set_rng_state(self.of_cuda, device)
+from taac.acting.random_numbers import Generators
 
 
 class Owner:

@@ -121,13 +121,6 @@ def test_updates_with_missing_peers(tmp_path):
     assert held["results"][0]["goals"] == result["goals"]
 
 
-def test_an_unknown_parameter_is_missing_not_an_error():
-    sent = {"task": "startup", "method": "sac", "gin_params": ["SacAlgorithm.no_such_thing = 1"]}
-    given = options(updates)
-    _, _, problems = common.interleaved([common.Contender("variant", common.OURS, sent)], given)
-    assert problems["variant"].startswith("missing: ") and "no_such_thing" in problems["variant"]
-
-
 def test_training():
     given = options(
         training, "--env", toy.FREE, "--collect", "30", "--warmup", "2", "--contenders", contenders.TAAC,

@@ -19,7 +19,6 @@ from taac.analysis.statistics import families
 from taac.analysis.statistics.differences import improvement_interval
 from taac.analysis.statistics.families import Comparison, Verdict, midranks
 from taac.analysis.statistics.intervals import Interval
-from taac.analysis.statistics.scores import STATISTICS
 from taac.errors import TaacError
 
 MEASURES = ("final", "area")
@@ -116,11 +115,8 @@ def _row(c: Comparison, v: Verdict, options: Options) -> dict[str, Any]:
     improvement: dict[str, Any] | None = improvement_of(c.x, c.y, options)
     if v.compares == families.RANKS:
         improvement = Interval(d.estimate + 0.5, d.low + 0.5, d.high + 0.5, options.confidence, f"{d.method} of ranks")._asdict()
-        known = [[task[np.isfinite(task)] for task in tasks] for tasks in (c.x, c.y)]
-        estimate = math.nan
-        if all(task.size for tasks in known for task in tasks):
-            estimate = float(STATISTICS[c.statistic](known[0]) - STATISTICS[c.statistic](known[1]))
-        interval = Interval(estimate, math.nan, math.nan, options.confidence, "of the runs that did not diverge; see P(X > Y)")
+        left = families.finite_difference(c)
+        interval = Interval(left, math.nan, math.nan, options.confidence, "of the runs that did not diverge; see P(X > Y)")
     return {
         "difference": interval._asdict(),
         "improvement": improvement,

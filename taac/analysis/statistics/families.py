@@ -214,10 +214,7 @@ def at_bounds(c: Comparison) -> bool:
 def _base(c: Comparison, paired: bool, confidence: float, resamples: int, seed: int) -> tuple[Difference, str]:
     """The comparison by Welch's t or by bounds, and what it compares. Its spread is None where Welch's t has none."""
     if not _enough(c):
-        finite = [[task[np.isfinite(task)] for task in tasks] for tasks in (c.x, c.y)]
-        known = all(task.size for tasks in finite for task in tasks)
-        estimate = float(STATISTICS[c.statistic](finite[0]) - STATISTICS[c.statistic](finite[1])) if known else math.nan
-        return Difference(estimate, math.nan, math.nan, confidence, "undefined: one run", 1.0, "inconclusive"), MEANS
+        return Difference(finite_difference(c), math.nan, math.nan, confidence, "undefined: one run", 1.0, "inconclusive"), MEANS
     if has_diverged(c):
         of = _ranked(c)
         found = compare(of.x, of.y, "mean", paired, confidence)
@@ -229,6 +226,14 @@ def _base(c: Comparison, paired: bool, confidence: float, resamples: int, seed: 
     if c.bounds is not None:
         found = _within(found, c.bounds[0] - c.bounds[1], c.bounds[1] - c.bounds[0])
     return found, MEANS
+
+
+def finite_difference(c: Comparison) -> float:
+    """The difference over the runs that did not diverge; NaN if there are none on some task."""
+    xs, ys = ([task[np.isfinite(task)] for task in tasks] for tasks in (c.x, c.y))
+    if not all(task.size for task in (*xs, *ys)):
+        return math.nan
+    return float(STATISTICS[c.statistic](xs) - STATISTICS[c.statistic](ys))
 
 
 def _within(found: Difference, least: float, most: float) -> Difference:

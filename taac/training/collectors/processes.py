@@ -39,10 +39,6 @@ class ProcessChannel:
         theirs.close()
         atexit.register(self.close)  # before multiprocessing's own, which would wait for the process
 
-    @property
-    def process_id(self) -> int:
-        return self._process.pid
-
     def send(self, message: bytes) -> None:
         try:
             self._connection.send_bytes(message)

@@ -165,7 +165,8 @@ class RemoteCollector(Collecting):
     def _message(self, with_parameters: bool) -> bytes:
         normalizer = self.agent.observation_normalizer
         statistics = None if normalizer is None else {k: v.cpu().numpy() for k, v in normalizer.state_dict().items()}
-        numbers = {name: v for name, v in vars(self._explorer or _Nothing()).items() if type(v) in (int, float)}
+        held = {} if self._explorer is None else vars(self._explorer)
+        numbers = {name: v for name, v in held.items() if type(v) in (int, float)}
         assert self._version is not None
         return worker.message(
             worker.STEP,
@@ -241,10 +242,6 @@ class RemoteCollector(Collecting):
             remote.held, pending = saved.frames(state, self._like, self._info_like, self._share)
             remote.pending.extend(pending)
         self.pool.begin([state["worker"] for state in running["collectors"]])
-
-
-class _Nothing:
-    """Has no attributes."""
 
 
 def _joined(of_each: list[list[np.ndarray]]) -> list[torch.Tensor]:

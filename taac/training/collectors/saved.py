@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,17 +11,8 @@ from taac import nest
 from taac.acting import collecting
 from taac.data_structures import Nest
 from taac.runs.files import Damaged
+from taac.training.collectors.pool import Remote
 from taac.training.collectors.worker import Frame
-
-
-class Remote(Protocol):
-    """What is saved of a collector on the learner's side."""
-
-    generation: int
-    held: list[np.ndarray]
-
-    @property
-    def pending(self) -> Any: ...
 
 
 def remote(state: dict[str, Any], of: Remote) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def tells_variable(num_envs):
 
 def processes(trainer):
     """The processes of the collectors, in their order."""
-    return [psutil.Process(remote.channel.process_id) for remote in trainer.collector.pool.remotes]
+    return [psutil.Process(remote.channel._process.pid) for remote in trainer.collector.pool.remotes]
 
 
 def kill(process):
