@@ -47,6 +47,7 @@ class EpisodeSummary(NamedTuple):
 
 
 COLUMNS = ("env_steps", "updates", "training_decisions", "seconds", *EpisodeSummary._fields)  # of evaluations.csv
+_MOST_TOLD = 20  # the most versions that a run was resumed with
 _NEEDED = ("env_steps", "return_mean")  # never empty
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|nan|[+-]?inf", re.ASCII)
 
@@ -97,6 +98,25 @@ def told_stopped(run: Mapping[str, Any]) -> list[str]:
         return []
     why = held.get("why")
     return [f"it ended early, at {at} environment steps{f': {why}' if is_name(why) else ''}"]
+
+
+def told_versions(run: Mapping[str, Any]) -> list[str]:
+    """Returns a sentence for each version of a package with which a run was resumed, if it was begun with another.
+
+    Leaves out what no run writes.
+    """
+    begun, resumed = run.get("versions"), run.get("resumed")
+    if not isinstance(begun, dict) or not isinstance(resumed, list):
+        return []
+    found: dict[str, int] = {}  # the steps at which it first was
+    for entry in resumed:
+        at, versions = (entry.get("env_steps"), entry.get("versions")) if isinstance(entry, dict) else (None, None)
+        if type(at) is int and 0 <= at < 10**15 and isinstance(versions, dict):
+            for name, version in versions.items():
+                before, after = ("none" if v is None else v for v in (begun.get(name), version))
+                if all(map(is_name, (name, before, after))):
+                    found.setdefault(f"with {name} {after}; it was begun with {before}", at)
+    return [f"it was resumed at {at} environment steps {what}" for what, at in list(found.items())[:_MOST_TOLD]]
 
 
 def is_finished(folder: Path) -> bool:

@@ -14,7 +14,7 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ MAX_EVENTS_BYTES = 1 << 30  # bytes of event files that are checked against the 
 # Keys of run.json that may change between checkpoints.
 CHANGING = (
     "status", "end", "resumed", "stopped", "diverged", "error", "imports", "seal", "extended", "callbacks", "updates_together",
+    "compiled",
 )  # fmt: skip
 COUNTS = ("env_steps", "updates")  # keys that a run adds when it has finished
 # Of a configuration that differs from the one asked for: lines that are compared, changes and characters that are shown.
@@ -356,6 +357,14 @@ def processor() -> str:
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor()
+
+
+def changed_versions(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns this process's versions of packages that differ from those of a run.json, as `versions` of an entry; {} if none."""
+    held = run.get("versions")
+    known = held if isinstance(held, dict) else {}
+    found = {name: version for name, version in versions().items() if name in known and known[name] != version}
+    return {"versions": found} if found else {}
 
 
 def versions() -> dict[str, str | None]:

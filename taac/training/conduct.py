@@ -13,7 +13,7 @@ from taac.configuration import Asked, Config
 from taac.configuration.reading import needs_trust
 from taac.errors import DivergedError, Interrupted, RankLost, TaacError
 from taac.runs import durable, extension, files, layout, own
-from taac.runs.run_folder import RunFolder, now
+from taac.runs.run_folder import RunFolder, changed_versions, now
 from taac.training.compilation import NO_COMPILER
 from taac.training.data_parallel import RESUME, TRAIN
 from taac.training.data_parallel_files import SharedFolder, check_count
@@ -185,8 +185,10 @@ def _extend(trainer: Trainer, folder: RunFolder, operative: str, tell: Callable[
 
 
 def _resume(trainer: Trainer, loaded: Config, folder: RunFolder, more: Mapping[str, Any]) -> None:
-    held = folder.read_run().get("resumed")
-    resumed = [*(held if isinstance(held, list) else []), {"time": now(), "env_steps": trainer.env_steps}]
+    run = folder.read_run()
+    held = run.get("resumed")
+    entry = {"time": now(), "env_steps": trainer.env_steps, **changed_versions(run)}
+    resumed = [*(held if isinstance(held, list) else []), entry]
     folder.update_run(
         status="running", resumed=resumed, stopped=None, diverged=None, error=None, callbacks=more.get("callbacks"),
         **_seal(folder, loaded, files.read_text(folder.config)),

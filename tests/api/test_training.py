@@ -18,7 +18,7 @@ from taac.analysis.readers import run_records
 from taac.api import training
 from taac.configuration import Asked, gin_state
 from taac.errors import Interrupted, TaacError
-from taac.runs import layout
+from taac.runs import layout, run_folder
 from taac.runs.run_folder import RunFolder
 from taac.training import conduct, experiment
 from taac.training.interruption import Interruption
@@ -193,6 +193,19 @@ def test_a_run_that_was_killed_when_it_had_ended_early_goes_no_further(tmp_path,
     assert run.curve["env_steps"].tolist() == [0, 305]
     longer = train(tmp_path / "run", num_env_steps=335, extend=True)
     assert longer.stopped is None and longer.agent.env_steps == 335
+
+
+def test_a_run_that_is_resumed_with_another_version_of_a_package_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    for torch_version, at in (("1.0", 305), ("2.0", 310), ("2.0", 315), ("1.0", None)):
+        found = {"python": "3", "torch": torch_version}
+        monkeypatch.setattr(run_folder, "versions", lambda found=found: found)
+        run = train(tmp_path / "run", on_iteration=None if at is None else interrupt_at(at))
+    told = [entry.get("versions") for entry in run.about["resumed"]]
+    assert told == [{"torch": "2.0"}, {"torch": "2.0"}, None] and run.about["versions"]["torch"] == "1.0"
+    notes = run_records.read(run.root_dir, run.root_dir).notes
+    assert notes[0] == "it was resumed at 305 environment steps with torch 2.0; it was begun with 1.0"
+    assert not any("torch" in note for note in notes[1:])
 
 
 def test_a_run_that_an_evaluation_ends_is_not_evaluated_twice_and_reports_say_so(tmp_path):

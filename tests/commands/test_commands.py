@@ -747,6 +747,7 @@ def test_a_list_of_resumptions_that_is_none_is_begun_again(trained, tmp_path, re
     assert result.returncode == 0 and "Traceback" not in result.stderr, result.stderr
     held = json.loads((tmp_path / "run" / "run.json").read_text())["resumed"]
     assert [entry["env_steps"] for entry in held] == [about["env_steps"]]
+    assert "versions" not in held[0]  # which are those that it was begun with
 
 
 @pytest.mark.parametrize("versions", [None, "taac", 3])

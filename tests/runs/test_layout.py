@@ -61,6 +61,21 @@ def test_a_run_json_that_is_none_is_refused_and_not_finished(tmp_path, text):
     assert not layout.is_finished(tmp_path)
 
 
+def test_versions_that_a_run_was_resumed_with_and_nothing_else_are_told():
+    begun = {"torch": "1", "mujoco": None}
+    entries = [
+        None, 3, {}, {"env_steps": 5}, {"env_steps": "5", "versions": {"torch": "2"}}, {"env_steps": 5, "versions": ["torch"]},
+        {"env_steps": 5, "versions": {"torch": [], "mujoco": "\x1b", "\n": "2"}},
+        {"env_steps": 6, "versions": {"torch": "2", "mujoco": "3"}}, {"env_steps": 7, "versions": {"torch": "2"}},
+    ]  # fmt: skip
+    assert layout.told_versions({"versions": begun, "resumed": entries}) == [
+        "it was resumed at 6 environment steps with torch 2; it was begun with 1",
+        "it was resumed at 6 environment steps with mujoco 3; it was begun with none",
+    ]
+    for run in ({}, {"versions": 3, "resumed": entries}, {"versions": begun, "resumed": "x"}):
+        assert layout.told_versions(run) == []
+
+
 def test_the_names_of_files_are_written_once():
     """In code, that is: messages and docstrings may name them."""
     names = {layout.CONFIG, layout.RUN, layout.EVALUATIONS, layout.COMPARISON, layout.EVENTS}

@@ -146,7 +146,10 @@ def test_event_files_that_a_strangers_checkpoint_names(tmp_path, events):
 def test_what_a_run_itself_changes_in_its_records_is_not_taken_for_damage(tmp_path, capsys):
     run(tmp_path / "run", "checkpoint_interval = 100", "evaluation_interval = 100", until=350)
     folder = RunFolder(tmp_path / "run")
-    changes = {"status": "interrupted", "end": "then", "resumed": [{"env_steps": 7}], "diverged": {"env_steps": 340}}
+    changes = {
+        "status": "interrupted", "end": "then", "resumed": [{"env_steps": 7}], "diverged": {"env_steps": 340},
+        "compiled": False,  # as where compiling has failed
+    }  # fmt: skip
     folder.update_run(**changes)
     capsys.readouterr()
     trainer = build("checkpoint_interval = 100", "evaluation_interval = 100")
