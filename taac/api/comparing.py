@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from taac import configuration
 from taac.analysis.report import diverged as diverged_runs
 from taac.analysis.report import tables
 from taac.analysis.report.content import make_report
@@ -88,7 +89,7 @@ def compare(
     environments: Sequence[Environment] | Environment,
     *,
     root_dir: str | Path,
-    seeds: int | Sequence[int] = 5,
+    seeds: int | Sequence[int] | None = None,
     num_env_steps: float | None = None,
     jobs: int = 0,
     settings: Mapping[str, Any] | None = None,
@@ -108,8 +109,9 @@ def compare(
     Args:
         methods, environments: one or several, as in `train`.
         root_dir: the folder of all runs.
-        seeds: their number, or the seeds themselves.
-        num_env_steps, settings, named_settings, gin_files: of every run, as in `train`.
+        seeds: their number, or the seeds themselves; 5 by default.
+        num_env_steps, settings, named_settings, gin_files: of every run, as in `train`. A gin file may also be that of a
+            comparison: what it binds of `Comparison` besides methods and tasks holds, and `seeds` wins over it.
         jobs: how many runs at a time, each on one thread; 0 for as many as there are cores.
         extend: trains runs that were begun with fewer environment steps on to `num_env_steps`.
         progress: shows how many runs are finished.
@@ -129,12 +131,18 @@ def compare(
         raise TaacError(f"jobs must be 0 or more, got {jobs}")
     with session():
         every = asked_of(None, None, num_env_steps, None, gin_files, named_settings, settings or {})
+        configuration.load(every.gin_files, of_compare=True)
+        bound = configuration.build(Comparison)
         own = {str(place.name): _params(place.settings) for place in places if place.settings}
-        comparison = Comparison(
+        given: dict[str, Any] = {} if seeds is None else {"seeds": seeds if isinstance(seeds, int) else tuple(map(int, seeds))}
+        comparison = configuration.build(lambda: Comparison(
             (methods,) if isinstance(methods, str) else tuple(methods), tuple(str(place.name) for place in places),
-            seeds if isinstance(seeds, int) else tuple(map(int, seeds)), task_params=own,
-        )  # fmt: skip
-        comparison.check(comparison, every)
+            task_params={
+                name: (*bound.task_params.get(name, ()), *own.get(name, ())) for name in {**bound.task_params, **own}
+            },
+            **given,
+        ))  # fmt: skip
+        comparison.check(bound, every)
         runs = comparison.plan(root_dir, every, extend)
         check_folders(runs)
         check_new(runs, here=True)

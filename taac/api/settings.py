@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -53,6 +54,8 @@ def asked(
 
 def _text(name: str, value: Any, modules: dict[str, None]) -> str:
     if isinstance(value, str):
+        if value.startswith("@"):
+            _note_module(name, value, _module_named_in(value), modules)
         return value if value[:1] in ("@", "%") else repr(value)
     if isinstance(value, np.ndarray):
         return _text(name, value.tolist(), modules)
@@ -81,11 +84,31 @@ def _reference(name: str, value: Any, modules: dict[str, None]) -> str:
             f"{name} = {value!r:.200} cannot be kept in config.gin: decorate it with @gin.configurable in a module of your own"
         )
     selector, module = found
-    if module.split(".")[0] not in _OWN:
-        if module == "__main__" or module not in sys.modules:
-            raise TaacError(
-                f"{name} = {value!r:.200} is defined in a notebook or in the program itself, from where no other process could "
-                "import it to repeat the run: put it in a module of its own"
-            )
-        modules[module] = None
+    _note_module(name, value, module, modules)
     return selector
+
+
+def _module_named_in(text: str) -> str | None:
+    """The module of the class or function that `@scope/its_name` refers to; None if gin knows no such name, or several."""
+    found = re.match(r"@(?:[\w.]+/)*([\w.]+)", text)
+    try:
+        configurable = found and gin_state.match(found[1])
+    except KeyError:
+        return None
+    return configurable and getattr(configurable.wrapped, "__module__", "")
+
+
+def _note_module(name: str, value: Any, module: str | None, modules: dict[str, None]) -> None:
+    """Notes the module to import, unless it is this package's.
+
+    Raises:
+        TaacError: no other process could import it.
+    """
+    if module is None or module.split(".")[0] in _OWN:
+        return
+    if module == "__main__" or module not in sys.modules:
+        raise TaacError(
+            f"{name} = {value!r:.200} is defined in a notebook or in the program itself, from where no other process could "
+            "import it to repeat the run: put it in a module of its own"
+        )
+    modules[module] = None

@@ -77,6 +77,30 @@ def test_comparisons_that_cannot_be_are_refused(tmp_path, arguments, message):
     assert not (tmp_path / "x").exists()
 
 
+def test_the_gin_file_of_a_comparison_sets_its_seeds_and_settings_as_for_the_command(tmp_path, monkeypatch):
+    """What the arguments say wins: methods, tasks, seeds, and what an environment was made with."""
+    file = tmp_path / "compare.gin"
+    file.write_text(
+        "Comparison.methods = ('sac', 'taac')\nComparison.tasks = ('Pendulum-v1', 'Acrobot-v1')\nComparison.seeds = (4, 7)\n"
+        "Comparison.task_params = {'Pendulum-v1': ('gamma = 0.5',)}\nComparison.method_params = {'sac': ('reward_clip = 3.0',)}\n"
+    )
+    planned = []
+    monkeypatch.setattr(comparing, "check_new", lambda runs, here: planned.extend(runs))
+    monkeypatch.setattr(comparing, "Campaign", lambda *_: (_ for _ in ()).throw(TaacError("planned")))
+
+    def plan(**more):
+        planned.clear()
+        with pytest.raises(TaacError, match=r"^planned$"):
+            taac.compare("sac", gymnasium.make("Pendulum-v1", g=20.0), root_dir=tmp_path, gin_files=str(file), **more)
+        return [(run.seed, run.task, run.method) for run in planned]
+
+    assert plan() == [(4, "Pendulum-v1", "sac"), (7, "Pendulum-v1", "sac")]
+    loaded = planned[0].asked.load()
+    assert loaded.macros["gamma"] == 0.5 and loaded.macros["reward_clip"] == 3.0
+    assert loaded.bound("create_environment.env_kwargs") == {"g": 20.0}
+    assert plan(seeds=[1]) == [(1, "Pendulum-v1", "sac")]
+
+
 def test_failed_runs_are_named(tmp_path, monkeypatch):
     class Failing(InThisProcess):
         def begin(self, run):

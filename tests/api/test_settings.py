@@ -38,6 +38,15 @@ def test_what_a_module_defines_is_imported():
     assert written({"x": of_a_module}) == (("x=@tests.api.of_a_module",), (f"import {__name__}",))
 
 
+@pytest.mark.parametrize("text", ["@of_a_module", "@tests.api.of_a_module()", "@some/scope/of_a_module()"])
+def test_what_text_refers_to_is_imported_too(text):
+    assert written({"x": {"a": (text,)}}) == ((f"x={{'a': ({text},)}}",), (f"import {__name__}",))
+
+
+def test_text_that_refers_to_nothing_known_is_left_to_the_reader_of_gin_files():
+    assert written({"x": ("@NoSuchClass()", "@", "@/")}) == (("x=(@NoSuchClass(), @, @/)",), ())
+
+
 def test_a_value_means_in_a_run_what_it_is():
     """Through gin and back: numbers, text that looks like numbers, references."""
     found = asked(
@@ -68,8 +77,9 @@ def test_what_a_notebook_defines_is_refused():
     gin_state.clear()  # which unlocks gin
     namespace = {"__name__": "__main__"}
     exec("import gin\n@gin.configurable(module='notebook')\ndef of_a_notebook(): pass", namespace)
-    with pytest.raises(TaacError, match="put it in a module of its own"):
-        written({"x": namespace["of_a_notebook"]})
+    for value in (namespace["of_a_notebook"], "@of_a_notebook", "@notebook.of_a_notebook()"):
+        with pytest.raises(TaacError, match="put it in a module of its own"):
+            written({"x": value})
 
 
 @pytest.mark.parametrize(
