@@ -238,6 +238,7 @@ class Trainer:
         if self.ranks.first:  # the others keep what the first does
             folder.checkpoints.keep = self.keep_checkpoints
         self.parallel.begin(stop)
+        self.hooks.stopped = self.ranks.from_first(self.stopped)  # which `--extend` forgets in the first rank
         stop = self.parallel.stopping
         self.hooks.state_dict()  # fails early if a hook's state cannot be saved
         folder.trim_best(self.env_steps)

@@ -65,7 +65,7 @@ class Told:
         pass
 
 
-def train(ranks, path, params=(), change=lambda trainer, ranks: None, stop=None, method="taac"):
+def train(ranks, path, params=(), change=lambda trainer, ranks: None, stop=None, method="taac", extend=False):
     """Trains in the folder from wherever it stands, as `taac train` does; returns what the rank then holds."""
     trainer, loaded = build(ranks, *params, method=method)
     change(trainer, ranks)
@@ -73,7 +73,7 @@ def train(ranks, path, params=(), change=lambda trainer, ranks: None, stop=None,
     failure = None
     try:
         bar = lambda *_: contextlib.nullcontext(lambda *_: None)  # noqa: E731
-        conduct(trainer, loaded, RunFolder(path), bar, interruption=lambda: told, tell=lambda text: None)
+        conduct(trainer, loaded, RunFolder(path), bar, extend, interruption=lambda: told, tell=lambda text: None)
     except (TaacError, Interrupted) as error:
         failure = error
     finally:
@@ -341,6 +341,18 @@ def test_a_hook_of_one_rank_ends_the_run_in_all(tmp_path, point):
     first, second = together(train, tmp_path, ("evaluation_interval = 80",), stops_early)
     assert first["failure"] is None and first["env_steps"] == second["env_steps"] < 130
     assert about(tmp_path)["status"] == "finished" and about(tmp_path)["stopped"]["why"] == "enough"
+
+
+def test_all_ranks_train_a_run_on_that_a_hook_ended_early(tmp_path):
+    def stops_early(trainer, ranks):
+        trainer.hooks.add("after_iteration", lambda t: t.env_steps == 84 and t.stop_early("enough"))
+
+    together(train, tmp_path, (), stops_early)
+    assert about(tmp_path)["stopped"]["env_steps"] == 84
+    first, second = together(train, tmp_path, ("num_env_steps = 280",), stops_early, None, "taac", True)
+    assert first["failure"] is None and second["failure"] is None
+    same(first, second)
+    assert first["env_steps"] >= 280 and about(tmp_path)["stopped"] is None
 
 
 def test_overlap_is_refused_where_it_can_do_nothing():
