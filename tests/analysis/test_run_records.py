@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,6 +27,27 @@ def test_runs_are_found_at_any_depth_in_order(tmp_path):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "evaluation.csv").write_text("no run")
     assert [r.folder for r in run_records.find(tmp_path)] == ["a/b/c", "a/b/d/e", "z"]
+
+
+def test_a_folder_that_cannot_be_listed_is_told(tmp_path, monkeypatch):
+    """As one of somebody else's. One that is removed meanwhile is none, and inside of a run there are no runs."""
+    make_run(tmp_path / "mine")
+    for name in ("gone", "theirs", "mine/checkpoints"):
+        (tmp_path / name).mkdir()
+    scandir = os.scandir
+    denied = PermissionError(errno.EACCES, "Permission denied")
+    errors = {"gone": FileNotFoundError(errno.ENOENT, "No such file"), "theirs": denied, "checkpoints": denied}
+
+    def closed(path):
+        if (error := errors.get(Path(path).name)) is not None:
+            error.filename = path
+            raise error
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", closed)
+    mine, theirs = run_records.find(tmp_path)
+    assert not mine.problems and theirs.folder == "theirs"
+    assert theirs.problems[0] == "the folder cannot be listed, so runs in it are unknown: Permission denied"
 
 
 def test_a_run_itself_can_be_the_root(tmp_path):

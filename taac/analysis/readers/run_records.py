@@ -83,17 +83,25 @@ def find(root: Path) -> list[Record]:
 
     A folder with a run.json or an evaluations.csv is a run folder. Its method is `method` in run.json. Without that, it is
     `create_experiment.method` in config.gin, or else the algorithm bound to `create_agent.algorithm_ctor` there. Without
-    any of these, it is the parent folder's name.
+    any of these, it is the parent folder's name. A folder that cannot be listed, as of somebody else, is a record that says so.
 
     Raises:
         TaacError: there is no such folder, or no run in it.
     """
     if not root.is_dir():
         raise TaacError(f"--root_dir {root} is no folder; use one that holds runs of `taac train`")
-    folders = sorted(Path(at) for at, _, _ in os.walk(root) if is_run(Path(at)))
+    closed: dict[Path, str] = {}
+
+    def note(error: OSError) -> None:
+        folder = Path(error.filename)
+        if not isinstance(error, FileNotFoundError) and not is_run(folder.parent):  # removed meanwhile; checkpoints of a run
+            closed[folder] = f"the folder cannot be listed, so runs in it are unknown: {error.strerror}"
+
+    folders = sorted({*(Path(at) for at, _, _ in os.walk(root, onerror=note) if is_run(Path(at))), *closed})
     if not folders:
         raise TaacError(f"--root_dir {root} holds no run: no {' or '.join(_MARKS)} at any depth")
-    return [read(folder, root) for folder in folders]
+    found = {folder: read(folder, root) for folder in folders}
+    return [r._replace(problems=(closed[folder], *r.problems)) if folder in closed else r for folder, r in found.items()]
 
 
 def is_run(folder: Path) -> bool:
