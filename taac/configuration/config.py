@@ -76,11 +76,21 @@ class Config:
                 selector == b.selector and b.name in found and (not b.scope or f"{scope}/".startswith(f"{b.scope}/"))
                 for (scope, selector), found in used.items()
             ):
+                if self._is_only_named(b):
+                    raise TaacError(
+                        f"{b}: building does not call the function {short(b.selector)}, so config.gin would not hold this. Make "
+                        f"it a class whose constructor takes {b.name}, and bind an object of it: @ItsName()"
+                    )
                 built = sorted({short(s) for _, s in used if s != gin_state.MACRO})
                 raise TaacError(
                     f"{b}: nothing in this experiment uses this binding"
                     f"{nearest(short(b.selector), built)}; in use are: {', '.join(built)}"
                 )
+
+    def _is_only_named(self, b: Binding) -> bool:
+        """Whether it is for a function that another binding hands over, such as a hook."""
+        named = (r.configurable.selector for other in self.bindings.values() for r in gin_state.references(other.value))
+        return not isinstance(gin_state.wrapped(b.selector), type) and b.selector in named
 
     def without_effect(self) -> list[str]:
         """Returns the settings of flags for task macros that this method does not use. Call it after everything has been built.

@@ -9,6 +9,7 @@ from taac.configuration import Asked, Config
 from taac.machine.memory import readable_bytes
 from taac.training import experiment
 from taac.training.advice import advice
+from taac.training.first_update import failure_of_first_update
 from taac.training.footprint import Share, shares
 from taac.training.trainer import Trainer
 
@@ -75,7 +76,10 @@ def _numbers(trainer: Trainer, loaded: Config, memory: list[Share]) -> Iterator[
     yield f"memory: {readable_bytes(sum(share.bytes for share in memory))}, and temporary memory of a gradient step"
     for share in memory:
         yield f"  {readable_bytes(share.bytes):>9}  {share.what}"
-    found = [*loaded.without_effect(), *advice(trainer, loaded.settings("create_environment"), memory)]
+    spec = experiment.experience_spec(trainer.environment, trainer.agent)
+    failure = failure_of_first_update(trainer.agent, spec, trainer.segment_length)
+    found = [failure] if failure else []
+    found += [*loaded.without_effect(), *advice(trainer, loaded.settings("create_environment"), memory)]
     yield "what looks wrong:" if found else "what looks wrong: nothing"
     for line in found:
         yield f"  {line}"

@@ -10,6 +10,7 @@ import torch
 from taac import nest, specs
 from taac.algorithms import Algorithm
 from taac.algorithms.agent import Agent
+from taac.algorithms.algorithm import describe_failure
 from taac.data_structures import Experience, Nest, StepType
 from taac.errors import TaacError
 from taac.training import summaries
@@ -20,7 +21,7 @@ _SEGMENTS = 2
 def check_first_update(agent: Agent, spec: Nest, segment_length: int) -> None:
     """Refuses an algorithm that does not define a step of training, or that summarises a tag without a meaning.
 
-    An error of the algorithm on blank frames proves nothing and is left to the first update.
+    An error of the algorithm on blank frames proves nothing and is left to the first update; `taac check` tells it.
 
     Args:
         agent: stays as it is, as do random numbers.
@@ -45,15 +46,32 @@ def check_first_update(agent: Agent, spec: Nest, segment_length: int) -> None:
 
 def tags_of_first_update(agent: Agent, spec: Nest, segment_length: int) -> list[str] | None:
     """Returns the tags of the loss of blank segments; None if the algorithm fails on them."""
-    devices = [agent.device] if agent.device.type == "cuda" else []
     try:
-        with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            trial = copy.deepcopy(agent)
-            experience = trial.prepare(_blank_segments(spec, segment_length, agent.device))
-            return list(trial.algorithm.calc_loss(experience, trial.algorithm.train_step(experience)).extra)
+        return _first_update(copy.deepcopy(agent), spec, segment_length)
     except Exception:
         return None
+
+
+def failure_of_first_update(agent: Agent, spec: Nest, segment_length: int) -> str | None:
+    """Returns how the steps of training fail on blank segments, with the line; None if they do not."""
+    try:
+        trial = copy.deepcopy(agent)
+        _first_update(trial, spec, segment_length)
+        trial.algorithm.after_update(1)
+    except Exception as error:
+        return (
+            f"{type(agent.algorithm).__name__} fails to learn from blank frames, so its first update may fail: "
+            f"{describe_failure(error)}"
+        )
+    return None
+
+
+def _first_update(agent: Agent, spec: Nest, segment_length: int) -> list[str]:
+    devices = [agent.device] if agent.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        experience = agent.prepare(_blank_segments(spec, segment_length, agent.device))
+        return list(agent.algorithm.calc_loss(experience, agent.algorithm.train_step(experience)).extra)
 
 
 def _blank_segments(spec: Nest, length: int, device: torch.device) -> Experience:

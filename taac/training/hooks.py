@@ -8,6 +8,7 @@ from typing import Any
 
 from taac.errors import TaacError
 from taac.runs import tensor_files
+from taac.runs.terminal import warn_user
 
 Hook = Callable[[Any], object]  # called with the trainer
 
@@ -23,6 +24,7 @@ POINTS = {
     "after_checkpoint": "after it, when it is whole on the disk",
 }
 STOPPED = "stopped"  # in a checkpoint, beside the states of hooks, whose names have a slash
+_ORDER = "Hooks are known by point and number, from 0 on: to resume, give the same in the same order; others begin anew"
 
 
 class Hooks:
@@ -31,7 +33,8 @@ class Hooks:
     A hook receives the trainer and may read its attributes (`env_steps`, `agent`, `learner`, `evaluation`...). Its return value
     is ignored; `trainer.stop_early(why)` ends the run. A hook that draws random numbers or changes the agent changes the run.
     If a hook has `state_dict` and `load_state_dict`, checkpoints save its state (tensors, numbers, strings, and lists and dicts
-    of them), and a resumed run restores it. Changes made at "after_checkpoint" are not in that checkpoint.
+    of them), and a resumed run restores it, by the hook's place among those of its point. Changes made at "after_checkpoint" are
+    not in that checkpoint.
 
     Args:
         given: for each point (see `POINTS`), a hook or a sequence of hooks.
@@ -96,11 +99,23 @@ class Hooks:
         return states if self.stopped is None else {**states, STOPPED: self.stopped}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores `state_dict()`. A hook without a saved state is left unchanged."""
+        """Restores `state_dict()`. A hook without a saved state is left unchanged. Warns of states that no hook takes.
+
+        Raises:
+            TaacError: a hook cannot take the state, which may be another one's.
+        """
+        left = {name: held for name, held in state.items() if name != STOPPED}
         self.stopped = None if state.get(STOPPED) is None else str(state[STOPPED])
         for name, hook in self._with_state():
-            if name in state:
-                hook.load_state_dict(state[name])
+            if name in left:
+                try:
+                    hook.load_state_dict(left.pop(name))
+                except (KeyError, TypeError, ValueError, AttributeError) as error:
+                    raise TaacError(
+                        f"the hook {name}, {hook!r:.100}, cannot take the state that is saved: {error!r}. {_ORDER}"
+                    ) from error
+        if left:
+            warn_user(f"warning: no hook takes the state that is saved of {', '.join(left)}. {_ORDER}")
 
     def _with_state(self) -> Iterator[tuple[str, Any]]:
         seen: list[Hook] = []  # the same object may be called at several points

@@ -16,7 +16,8 @@ from taac.errors import TaacError
 class Monitor(Protocol):
     """Computes further scalars by tag when a summary is due. It must not change anything in the run.
 
-    It may also have `check(replay)`, which raises `TaacError` if it does not support batches of this replay.
+    It may also have `check(replay)`, which raises `TaacError` if it does not support batches of this replay. Tags of its own,
+    which are not in docs/summaries.md, need a meaning: `summary_tags()` returns it by tag.
     """
 
     def __call__(self, agent: Agent, replay: Any, batch_size: int, length: int) -> dict[str, torch.Tensor]: ...

@@ -33,15 +33,23 @@ class Reporter:
     Args:
         collector, learner: the parts to report on.
         loggers: receive the same scalars.
+        tags: of a monitor's own, and their meaning.
 
     Attributes:
         seconds: duration of training as of the last report, earlier processes of the run included.
         logs_to: names of the loggers.
     """
 
-    def __init__(self, collector: Collecting, learner: Learner, loggers: Loggers | None = None):
+    def __init__(
+        self,
+        collector: Collecting,
+        learner: Learner,
+        loggers: Loggers | None = None,
+        tags: Mapping[str, str] | None = None,
+    ):
         self._collector, self._learner, self._loggers = collector, learner, loggers or Loggers()
         self.logs_to = self._loggers.names
+        self._tags = tags or {}
         self.seconds = 0.0
         self._clock = time.perf_counter()
         self._marks = (0, 0, 0.0)  # environment steps, updates and seconds at the last summary
@@ -55,7 +63,7 @@ class Reporter:
         self._open = SummaryWriter(
             folder.path,
             purge_step=env_steps + 1 if env_steps else 0,  # hides what an earlier process wrote and this one repeats
-            tags=self._learner.agent.algorithm.summary_tags(),
+            tags={**self._learner.agent.algorithm.summary_tags(), **self._tags},
             also=self._loggers.scalars,
         )
         self._clock = time.perf_counter()

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from taac.errors import TaacError
 from taac.runs import durable, layout
 from taac.runs.layout import EpisodeSummary
 from taac.training import hparams
@@ -130,7 +131,7 @@ class SummaryWriter:
     Args:
         folder: where the event file goes.
         purge_step: hides what an earlier process of the run wrote at this step or later, because it will be repeated.
-        tags: the algorithm's own tags and their meaning.
+        tags: own tags of the algorithm and the monitor, and their meaning.
         also: called with the same scalars by tag, and their step.
     """
 
@@ -160,11 +161,12 @@ class SummaryWriter:
         """Writes each value at `env_steps`.
 
         Raises:
-            KeyError: a tag is not in the table.
+            TaacError: a tag is not in the table.
         """
         if unknown := unknown_tags([tag for tag in values if tag not in self._known], self._tags):
-            raise KeyError(
-                f"summary tag '{unknown[0]}' is neither in taac.training.summaries.TAGS nor in the algorithm's summary_tags()"
+            raise TaacError(
+                f"the summary tag '{unknown[0]}' has no meaning, neither in docs/summaries.md nor in summary_tags() of the "
+                "algorithm or the monitor: return one there"
             )
         self._known.update(values)
         numbers = {tag: float(value) for tag, value in values.items()}

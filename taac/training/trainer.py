@@ -180,7 +180,8 @@ class Trainer:
             environment, self.agent, replay_buffer, own_seed(seed, ranks), explorer,
             initial_collect_steps if uniform_initial_collect else 0, signal_returns=learner.diagnostics.on,
         )  # fmt: skip
-        self.reporter = (Reporter if ranks.first else SilentReporter)(self.collector, learner, Loggers(loggers))
+        tags: dict[str, str] = getattr(monitor, "summary_tags", dict)()
+        self.reporter = (Reporter if ranks.first else SilentReporter)(self.collector, learner, Loggers(loggers), tags)
         self.saver = saver_of(ranks, self._parts(replay_buffer if save_replay else None), frames)
         self.parallel = DataParallel(ranks, learner, self.collector, self.update_ratio, self.evaluator)
 

@@ -253,6 +253,18 @@ def test_unused_binding_of_another_method():
     refused(["SacAlgorithm.action_min_prob = 0.2"], "--gin_param", "SacAlgorithm.action_min_prob", "TaacAlgorithm")
 
 
+def test_an_argument_of_a_function_that_building_does_not_call(tmp_path):
+    """A hook may be a function, but `config.gin` would not hold what is bound to it."""
+    hook = "Trainer.hooks = {'after_update': @tests.config.noted}"
+    refused([hook, "tests.config.noted.name = 'x'"], "noted.name", "does not call the function noted", "a class")
+    refused(["tests.config.noted.name = 'x'"], "nothing in this experiment uses this binding")
+
+
+@gin.configurable(module="tests.config")
+def noted(trainer, name="nobody"):
+    """A hook with an argument."""
+
+
 def test_unused_binding_in_a_file_names_file_and_line(tmp_path):
     path = tmp_path / "mine.gin"
     path.write_text("# a comment\nSacAlgorithm.entropy_in_target = False\n")

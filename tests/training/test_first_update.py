@@ -12,7 +12,8 @@ from taac.algorithms import Algorithm, SacAlgorithm
 from taac.configuration import Asked
 from taac.errors import TaacError
 from taac.training import experiment
-from taac.training.first_update import check_first_update, tags_of_first_update
+from taac.training.description import describe
+from taac.training.first_update import check_first_update, failure_of_first_update, tags_of_first_update
 from tests.methods import DISCRETE_METHODS, METHODS
 
 SMALL = ("hidden_layers=8,", "replay_length=500", "evaluation_envs=2")
@@ -105,6 +106,28 @@ def test_a_loss_that_fails_on_blank_frames_proves_nothing():
     build(variant(calc_loss=calc_loss))
 
 
+@gin.configurable(module="tests.first_update")
+class FlatBatches(SacAlgorithm):
+    """Takes the critics' predictions for `[N, B]`."""
+
+    def calc_loss(self, experience, info):
+        _number, _batch = info.prediction.shape
+        return super().calc_loss(experience, info)
+
+
+def test_taac_check_tells_how_the_first_update_fails():
+    settings = (*SMALL, "create_agent.algorithm_ctor=@tests.first_update.FlatBatches")
+    lines = describe(Asked("Pendulum-v1", "sac", settings=settings))
+    told = [line for line in lines if "FlatBatches fails to learn from blank frames, so its first update may fail" in line]
+    assert len(told) == 1 and "too many values to unpack" in told[0] and f"in calc_loss, {__file__}:" in told[0]
+    assert lines.index("what looks wrong:") + 1 == lines.index(told[0])
+
+
+def failure(trainer):
+    spec = experiment.experience_spec(trainer.environment, trainer.agent)
+    return failure_of_first_update(trainer.agent, spec, trainer.segment_length)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_computes_its_first_loss_on_blank_frames(method):
     task = "CartPole-v1" if method in DISCRETE_METHODS else "Pendulum-v1"
@@ -114,6 +137,7 @@ def test_every_method_computes_its_first_loss_on_blank_frames(method):
     state = torch.get_rng_state()
     found = tags_of_first_update(trainer.agent, spec, trainer.segment_length)
     assert found is not None and "loss/critic" in found and "loss/actor" in found
+    assert failure(trainer) is None
     check_first_update(trainer.agent, spec, trainer.segment_length)
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.agent.state_dict().items())

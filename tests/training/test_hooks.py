@@ -15,6 +15,7 @@ from taac.errors import TaacError
 from taac.runs import durable
 from taac.runs.run_folder import RunFolder
 from taac.training.hooks import POINTS, Hooks
+from taac.training.stop_when import StopWhen
 from taac.training.warm_start import load_parts
 from tests.training.runs import assert_same_parameters, build, run
 
@@ -105,6 +106,19 @@ def test_one_object_at_two_points_has_one_state():
     assert hooks.state_dict() == {"before_update/0": {"count": 0}}
     hooks.load_state_dict({"before_update/0": {"count": 4}, "gone/0": {}})
     assert note.count == 4
+
+
+def test_states_find_their_hooks_by_place_and_none_is_dropped_without_a_word(capsys):
+    first, second = Note(), Note()
+    first.count, second.count = 1, 2
+    saved = Hooks({"after_iteration": [first, second]}).state_dict()
+    Hooks({"after_iteration": [Note(), Note()]}).load_state_dict(saved)
+    assert capsys.readouterr().err == ""
+    alone = Note()
+    Hooks({"after_iteration": alone, "before_update": Note()}).load_state_dict(saved)
+    assert alone.count == 1 and "no hook takes the state that is saved of after_iteration/1" in capsys.readouterr().err
+    with pytest.raises(TaacError, match=r"the hook after_iteration/0, StopWhen\(.*KeyError.*in the same order"):
+        Hooks({"after_iteration": [StopWhen(1.0)]}).load_state_dict(saved)
 
 
 def test_a_state_that_cannot_be_saved_is_refused_before_training(tmp_path):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gin
 import pytest
+import torch
 
 from taac.analysis.readers import events
+from taac.errors import TaacError
 from taac.runs.layout import EpisodeSummary
 from taac.runs.run_folder import RunFolder
 from taac.training.summaries import PHASES, SummaryWriter, known_tags
@@ -13,9 +16,31 @@ from tests.training.test_trainer import build
 
 def test_an_unknown_tag_is_refused(tmp_path):
     writer = SummaryWriter(tmp_path)
-    with pytest.raises(KeyError, match="loss/unheard_of"):
+    with pytest.raises(TaacError, match="loss/unheard_of"):
         writer.scalars({"loss/unheard_of": 1.0}, 0)
     writer.close()
+
+
+@gin.configurable(module="tests.summaries")
+class Answer:
+    """A monitor with a tag of its own."""
+
+    def __call__(self, agent, replay, batch_size, length):
+        return {"mine/answer": torch.tensor(42.0)}
+
+    def summary_tags(self):
+        return {"mine/answer": "the answer"}
+
+
+def test_a_monitor_may_have_tags_of_its_own(tmp_path):
+    short = ("hidden_layers = (8,)", "batch_size = 4", "initial_collect_steps = 20", "num_env_steps = 40", "replay_length = 100",
+             "evaluation_episodes = 1", "Trainer.summary_interval = 40", "Trainer.initial_evaluation = False",
+             "create_environment.max_episode_steps = 20")  # fmt: skip
+    trainer, folder = build(*short, "Trainer.monitor = @tests.summaries.Answer()"), RunFolder(tmp_path)
+    folder.begin("x", {})
+    trainer.train(folder)
+    trainer.close()
+    assert events.read(tmp_path).scalars["mine/answer"].value.tolist() == [42.0]
 
 
 def test_every_episode_average_has_a_tag():
