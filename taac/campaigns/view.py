@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 
@@ -13,7 +14,8 @@ from taac.runs import terminal
 class View:
     """Shows progress: one line that is updated in place on a terminal, or elsewhere a line whenever a run begins or ends.
 
-    A failed run is reported at once, on a line that stays.
+    A failed run is reported at once, on a line that stays. Where nobody can read it any more, as when `tee` or the terminal has
+    gone, the runs go on.
     """
 
     def __init__(self) -> None:
@@ -25,10 +27,15 @@ class View:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._live and self._counts:
-            self._file.write("\n")
+        with contextlib.suppress(OSError):
+            if self._live and self._counts:
+                self._file.write("\n")
 
     def show(self, state: State) -> None:
+        with contextlib.suppress(OSError):
+            self._show(state)
+
+    def _show(self, state: State) -> None:
         for run, why in state.failed.items():
             if run not in self._failed:
                 self._failed.add(run)

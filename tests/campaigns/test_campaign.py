@@ -234,6 +234,27 @@ def test_without_a_terminal_there_is_a_line_whenever_something_has_changed(capfd
     assert out == "failed: T/a/seed 0: exit code 1: no\n", "once"
 
 
+class Gone:
+    """A stream whose reader has ended."""
+
+    def isatty(self):
+        return True
+
+    def write(self, text):
+        raise BrokenPipeError
+
+    flush = write
+
+
+def test_a_view_that_nobody_can_read_any_more_ends_no_campaign(monkeypatch):
+    """In a Python program; the command's streams bear it themselves."""
+    monkeypatch.setattr(sys, "stderr", Gone())
+    monkeypatch.setattr(sys, "stdout", Gone())
+    with View() as view:
+        for state in states():
+            view.show(state)
+
+
 def test_a_terminal_has_one_line_that_is_kept_up_to_date(tmp_path):
     code = (
         "from tests.campaigns.test_campaign import states; from taac.campaigns.view import View\n"
