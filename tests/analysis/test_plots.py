@@ -224,6 +224,18 @@ def test_a_clock_that_was_set_back_stands_still(tmp_path):
     assert curve.steps.tolist() == [10, 20] and curve.estimate.tolist() == [2, 3]
 
 
+@pytest.mark.parametrize("jump", [30_000.0, -3_000.0])
+def test_time_that_a_machine_slept_or_a_clock_was_set_is_no_training(tmp_path, jump):
+    """Evaluations at 100, 200, 300 after 10, 20, 30 s. After 120 steps the clock is off by `jump`; it began 5 s late."""
+    walls = {s: 100.0 - 5 + s / 10 + jump * (s > 120) for s in (50, 100, 110, 150, 200, 250, 300, 320)}
+    messages = [point(s, float(s), "rollout/return", wall) for s, wall in walls.items() if s not in (100, 200, 300)]
+    told = [point(s, float(s), "evaluation/return", wall) for s, wall in walls.items() if s in (100, 200, 300)]
+    write(make_run(tmp_path / "run", steps=(100, 200, 300)), "1", [start(0, 100.0), *messages, *told])
+    curve, _ = only(tmp_path, x="wall_time")
+    assert curve.steps == pytest.approx([5, 11, 15, 25, 32])
+    assert curve.estimate.tolist() == [50, 110, 150, 250, 320]
+
+
 def test_a_run_without_counts_cannot_be_drawn_against_them(tmp_path):
     make_group(tmp_path, [{1: 1.0, 2: 2.0}], columns=OLDER)
     with pytest.raises(TaacError, match=r"2 point\(s\) whose decisions are not known"):

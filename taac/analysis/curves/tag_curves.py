@@ -26,6 +26,7 @@ AXES = {
     "wall_time": "seconds of training",
 }
 DEFAULT_TAGS = ("evaluation/return", "evaluation/fraction_repeated")
+_JUMP = 1.0  # seconds by which a clock may run away from another between two evaluations
 _NO_TASK = "unknown task"
 _COUNTS = {"updates": "updates", "decisions": "training_decisions"}  # axis -> column of evaluations.csv
 
@@ -178,6 +179,7 @@ def _series(record: Record) -> dict[str, Scalar]:
     table, found = record.evaluations, dict(record.scalars)
     if any(problem.startswith(run_records.DAMAGED) for problem in record.problems):
         return {tag: scalar for tag, scalar in found.items() if not tag.startswith("evaluation/")}
+    found = _timed(found, table["env_steps"], table["seconds"])
     for name in layout.COLUMNS:
         counts = name in ("env_steps", "seconds", "episodes", *_COUNTS.values())
         if not counts and np.isfinite(table[name]).any():
@@ -185,6 +187,32 @@ def _series(record: Record) -> dict[str, Scalar]:
             tag = f"evaluation/{'return' if name == 'return_mean' else name}"
             found[tag] = Scalar(table["env_steps"].astype(np.int64), unknown, table["seconds"], table[name])
     return found
+
+
+def _timed(found: dict[str, Scalar], steps: np.ndarray, seconds: np.ndarray) -> dict[str, Scalar]:
+    """Corrects the seconds of summaries by those of evaluations.csv, which neither a suspended machine nor a set clock changes.
+
+    Between two evaluations across which the two differ by a pause or a jump, seconds are interpolated.
+
+    Args:
+        found: summaries by tag.
+        steps, seconds: of evaluations.csv, `[n]`.
+    """
+    if (told := found.get("evaluation/return")) is None:
+        return found
+    steps, of_events, of_table = np.intersect1d(told.env_steps, steps[np.isfinite(seconds)], return_indices=True)
+    if not steps.size:
+        return found
+    seconds = seconds[np.isfinite(seconds)][of_table]
+    lag = seconds - told.seconds[of_events]
+    jump = np.concatenate([[False], np.abs(np.diff(lag)) > _JUMP, [False]])  # before, between and after these steps
+
+    def corrected(of: Scalar) -> np.ndarray:
+        between = jump[np.searchsorted(steps, of.env_steps)]
+        shifted = of.seconds + np.interp(of.env_steps, steps, lag)
+        return np.where(between, np.interp(of.env_steps, steps, seconds), shifted)
+
+    return {tag: of._replace(seconds=corrected(of)) for tag, of in found.items()}
 
 
 def _line(record: Record, tag: str, scalar: Scalar, options: Options, notes: _Notes) -> tuple[np.ndarray, np.ndarray]:
