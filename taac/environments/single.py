@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import gin
 import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
@@ -67,7 +68,7 @@ def make_single(
     """
     name = env_name if isinstance(env_name, str) else env_name.id
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), gin.unlock_config():  # it may import a module with configurables
             warnings.filterwarnings("error", message=".*not in the possible render_modes")
             env = gymnasium.make(env_name, max_episode_steps=max_episode_steps, disable_env_checker=True, **env_kwargs)
     except UserWarning as error:
@@ -135,7 +136,8 @@ def find_spec(env_name: str) -> EnvSpec:
         module = package.module
     try:
         if module:
-            imported = importlib.import_module(module)
+            with gin.unlock_config():
+                imported = importlib.import_module(module)
             if name not in gymnasium.registry and callable(getattr(imported, name, None)):
                 return _spec_of_class(env_name, getattr(imported, name))
         return gymnasium.spec(name)

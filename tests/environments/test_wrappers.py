@@ -6,6 +6,7 @@ import importlib
 import subprocess
 import sys
 
+import gin
 import gymnasium
 import numpy as np
 import pytest
@@ -189,6 +190,31 @@ def test_optional_packages_in_worker_processes(env_name, wrappers, shape):
 def test_worker_processes_with_these_wrappers_stay_light():
     code = "import sys, taac.environments.wrappers; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+OWN_MODULE = """
+import gin
+import gymnasium
+from tests.toy_tasks import PointMass
+
+gymnasium.register(id="{name}-v0", entry_point="{name}_later:Later")
+
+@gin.configurable
+class {name}(PointMass): ...
+"""
+
+
+@pytest.mark.parametrize("env_name", ["{name}:{name}", "{name}:{name}-v0"])
+def test_a_module_of_environments_may_also_define_what_gin_configures(tmp_path, monkeypatch, env_name):
+    """It is imported when the environment is created, while gin is locked; and so is that of a registered entry point."""
+    name = f"of_ones_own_{len(env_name)}"
+    (tmp_path / f"{name}.py").write_text(OWN_MODULE.format(name=name))
+    later = f"import gin\nfrom {name} import {name}\n@gin.configurable\nclass Later({name}): ...\n"
+    (tmp_path / f"{name}_later.py").write_text(later)
+    monkeypatch.syspath_prepend(tmp_path)
+    configuration.load([], [f"create_environment.env_name = '{env_name.format(name=name)}'"])
+    configuration.build(create_environment).close()
+    assert gin.config_is_locked()
 
 
 def test_a_class_needs_no_registration():
