@@ -14,6 +14,7 @@ from taac.configuration.reading import needs_trust
 from taac.errors import DivergedError, Interrupted, RankLost, TaacError
 from taac.runs import durable, extension, files, layout, own
 from taac.runs.run_folder import RunFolder, changed_versions, now
+from taac.runs.terminal import shortened
 from taac.training.compilation import NO_COMPILER
 from taac.training.data_parallel import RESUME, TRAIN
 from taac.training.data_parallel_files import SharedFolder, check_count
@@ -224,7 +225,7 @@ def _train(trainer: Trainer, folder: RunFolder, interruption: Interruption, abou
             trainer.train(folder, progress, about, interruption)
     except OSError as error:
         if error.errno not in durable.FULL:
-            _mark(folder, status="failed", error=str(error))
+            _mark(folder, status="failed", error=shortened(error))
             raise
         raise durable.refusal(
             error, folder.path, trainer.checkpoint_bytes(), folder.checkpoints.what_remains()
@@ -233,16 +234,16 @@ def _train(trainer: Trainer, folder: RunFolder, interruption: Interruption, abou
         _mark(folder, status="interrupted")
         raise Interrupted(_lost(error)) from error
     except DivergedError as error:
-        _mark(folder, status="diverged", diverged={"env_steps": trainer.env_steps, "error": str(error)})
+        _mark(folder, status="diverged", diverged={"env_steps": trainer.env_steps, "error": shortened(error)})
         raise
     except TaacError as error:
         if interruption.signal is None:
-            _mark(folder, status="failed", error=str(error))
+            _mark(folder, status="failed", error=shortened(error))
             raise
         # The signal may also have ended the processes of the environments, which would cause this error.
         why = f"{interruption.signal.name}, and then: {error}"
     except Exception as error:  # of an algorithm or a hook of the user's own; the traceback shows where
-        _mark(folder, status="failed", error=f"{type(error).__name__}: {error}")
+        _mark(folder, status="failed", error=shortened(f"{type(error).__name__}: {error}"))
         raise
     else:
         if not trainer.interrupted:

@@ -45,7 +45,7 @@ class Logger(Protocol):
     name: str  # of the service
 
     def begin(self, run: LoggedRun) -> str:
-        """Begins to log a run, or goes on with it. Returns the id of the run at the service."""
+        """Begins to log a run, or goes on with it. Returns the id of the run at the service, of letters, digits, _ and -."""
 
     def scalars(self, values: Mapping[str, float], env_steps: int) -> None:
         """Logs values by tag."""
@@ -81,7 +81,14 @@ class Loggers:
             about, ids = layout.read_run(folder), _read_ids(folder)
             name = f"{about.get('method')}/{about.get('environment')}/seed_{about.get('seed')}"
             settings = {name: _literal(text) for name, text in layout.read_bindings(folder).items()}
-            ids[logger.name] = logger.begin(LoggedRun(folder, name, about, settings, env_steps, ids.get(logger.name)))
+            ids[logger.name] = found = logger.begin(
+                LoggedRun(folder, name, about, settings, env_steps, ids.get(logger.name))
+            )
+            if not _is_id(found):
+                warn_user(
+                    f"warning: {logger.name} gave the run the id {found!r:.200}, which is not kept for when it is resumed: "
+                    "expected 1 to 64 letters, digits, _ and -"
+                )
             durable.write(folder / IDS, (json.dumps(ids) + "\n").encode())
 
         self._each(begin)
@@ -233,7 +240,12 @@ def _read_ids(folder: Path) -> dict[str, str]:
     except (OSError, files.Damaged):
         return {}
     ids = found.items() if isinstance(found, dict) else ()
-    return {name: text for name, text in ids if isinstance(text, str) and re.fullmatch(r"[0-9A-Za-z_-]{1,64}", text)}
+    return {name: text for name, text in ids if _is_id(text)}
+
+
+def _is_id(value: Any) -> bool:
+    """Whether a value can be an id. Services make file names of it, and it may be read from a stranger's folder."""
+    return isinstance(value, str) and re.fullmatch(r"[0-9A-Za-z_-]{1,64}", value) is not None
 
 
 def _literal(text: str) -> Any:

@@ -208,6 +208,19 @@ def test_a_run_that_is_resumed_with_another_version_of_a_package_says_so(tmp_pat
     assert not any("torch" in note for note in notes[1:])
 
 
+def test_an_error_that_quotes_megabytes_leaves_a_run_that_can_be_read_and_begun_again(tmp_path):
+    def fail(trainer):
+        raise ValueError("0" * (layout.files.MAX_RUN_BYTES + 1))
+
+    with pytest.raises(ValueError, match="000"):
+        train(tmp_path / "run", on_iteration=fail)
+    record = run_records.read(tmp_path / "run", tmp_path)
+    assert record.status == "failed" and not record.problems
+    assert RunFolder(tmp_path / "run").read_run()["error"].startswith("ValueError: 000")
+    config = (tmp_path / "run" / layout.CONFIG).read_text()
+    assert RunFolder(tmp_path / "run").open(config) == "unfinished"
+
+
 def test_a_run_that_an_evaluation_ends_is_not_evaluated_twice_and_reports_say_so(tmp_path):
     """The rule as a callback, and as the gin file binds it: the latter is kept in config.gin."""
     rule = {"Trainer.hooks": {"after_evaluation": "@StopWhen()"}, "StopWhen.return_at_least": -1e9}

@@ -12,6 +12,7 @@ from taac.analysis.readers import events, run_records
 from taac.errors import TaacError
 from taac.runs.layout import ADDED_SETTINGS
 from taac.training import loggers
+from tests.analysis.campaigns import make_run
 from tests.training.runs import assert_same_parameters, run
 
 SHORT = ("num_env_steps = 60", "initial_collect_steps = 20", "evaluation_interval = 30", "evaluation_episodes = 1",
@@ -114,6 +115,13 @@ def test_a_missing_package_is_named_with_its_command(monkeypatch, name, package)
     monkeypatch.setattr(loggers.importlib.util, "find_spec", lambda module: None)
     with pytest.raises(TaacError, match=rf"{name} needs the package {package}: pip install 'taac\[{package}\]'"):
         getattr(loggers, name)()
+
+
+def test_an_id_that_would_not_be_read_again_is_said(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(Notes, "begin", lambda self, about: "project/run.1")
+    loggers.Loggers(Notes()).begin(make_run(tmp_path / "run"), 0)
+    told = capsys.readouterr().err
+    assert "notes gave the run the id 'project/run.1', which is not kept for when it is resumed: expected 1 to 64" in told
 
 
 def test_ids_of_a_strangers_folder_are_ids_or_nothing(tmp_path):
