@@ -65,6 +65,7 @@ fi
 exit "$code"
 """
 REQUEUES = 100  # most requeues of one task, which bounds a run that makes no progress within its time limit
+_KEPT = ("task", "words")  # of each run that was submitted
 NOTICE = 120  # seconds before the time limit at which a run is asked to stop; SLURM may signal up to a minute early
 
 
@@ -183,11 +184,16 @@ class SlurmQueue:
         self._queue = looked
 
     def begin(self, run: Run) -> None:
-        task = self._submitted().get(os.path.abspath(run.folder), "")
-        if task in self._queue:  # submitted by an earlier call
-            self._tasks[run] = task
-        else:
+        task, words = self._submitted().get(os.path.abspath(run.folder), ("", None))
+        if task not in self._queue:
             self._pending.append(run)
+            return
+        if words not in (None, _words(run)):  # it would train what was asked for then
+            raise TaacError(
+                f"{run.name} is in SLURM's queue as task {task}, asked for by other words; nothing was submitted. Give the same "
+                f"words again, cancel it (scancel {task}), or give another --root_dir. It was: {words}; it is: {_words(run)}"
+            )
+        self._tasks[run] = task  # submitted by an earlier call
 
     def begun(self, run: Run) -> bool:
         return self._queue.get(self._tasks.get(run, ""), "PENDING") != "PENDING"
@@ -202,7 +208,7 @@ class SlurmQueue:
         over = []
         for run, task in list(self._tasks.items()):
             if task in self._queue:
-                self._left.pop(run, None)  # it was missing for a moment, as while SLURM requeues it
+                self._left.pop(run, None)  # one answer of squeue lacked it
                 continue
             outcome = self._outcome(run, task)
             if outcome is not None:
@@ -222,20 +228,27 @@ class SlurmQueue:
             raise TaacError(f"{shlex.join(command)} failed: {result.stderr.strip()}")
         job = result.stdout.strip().split(";")[0]  # the name of a cluster may follow
         tasks = {run: f"{job}_{self._index[run]}" for run in self._pending}
-        known = {**self._submitted(), **{os.path.abspath(run.folder): task for run, task in tasks.items()}}
+        now = {os.path.abspath(run.folder): (task, _words(run)) for run, task in tasks.items()}
+        known = {path: dict(zip(_KEPT, entry)) for path, entry in {**self._submitted(), **now}.items()}
         durable.write(self._known, (json.dumps(known, indent=1) + "\n").encode())
         self._tasks.update(tasks)
         self._pending = []
 
-    def _submitted(self) -> dict[str, str]:
-        """Returns the last task of each run that was ever submitted, by its whole path: a call may name the root otherwise."""
+    def _submitted(self) -> dict[str, tuple[str, str | None]]:
+        """Returns the last task of each run that was ever submitted, and the words that asked for it (None: not known).
+
+        The keys are whole paths, because a call may name the root otherwise.
+        """
         try:
             known = files.read_bounded_json(self._known, files.MAX_JSON_BYTES)
         except FileNotFoundError:
             return {}
-        if not isinstance(known, dict) or not all(isinstance(task, str) for task in known.values()):
+        entries = known.values() if isinstance(known, dict) else [None]
+        if not all(isinstance(e, str) or (isinstance(e, dict) and isinstance(e.get("task"), str)) for e in entries):
             raise TaacError(f"{self._known} holds no tasks by run; if none of them is in SLURM's queue, remove it")
-        return {os.path.abspath(path): task for path, task in known.items()}
+        # Earlier versions kept the task alone.
+        found = {path: {"task": entry} if isinstance(entry, str) else entry for path, entry in known.items()}
+        return {os.path.abspath(path): (entry["task"], entry.get("words")) for path, entry in found.items()}
 
     def _look(self) -> dict[str, str] | None:
         """Returns the state of each of the user's array tasks in the queue; None if the queue does not answer."""
@@ -260,6 +273,11 @@ class SlurmQueue:
         if now - self._left.setdefault(run, now) < self._grace:
             return None
         return Outcome(None, f"SLURM task {task} is gone: cancelled, out of memory or time, or its machine failed")
+
+
+def _words(run: Run) -> str:
+    """Returns what a run was asked for by, wherever it is."""
+    return shlex.join(run.asked.words())
 
 
 def _check_line(what: str, text: str) -> None:

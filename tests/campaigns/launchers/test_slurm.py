@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -264,6 +265,38 @@ def test_a_queued_task_is_found_however_the_folder_is_named(tmp_path, queue, mon
         launcher.begin(run)
         launcher.ended()
     assert (queue / "sbatch.called").read_text().count("\n") == 1
+
+
+def test_a_queued_task_of_other_settings_is_no_task_of_this_run(tmp_path, queue):
+    """It would train what was asked for when it was submitted, and be taken for what is asked for now."""
+    runs, script = planned(tmp_path)
+    asked = Asked("T", "a", gin_params=("learning_rate = 0.1",))
+    (queue / "queue").write_text("5_0 PENDING\n")
+    first = runs[0]._replace(asked=asked)
+    for _ in range(2):
+        launcher = slurm.SlurmQueue([first], script, interval=0.0)
+        launcher.begin(first)
+        launcher.ended()
+    assert (queue / "sbatch.called").read_text().count("\n") == 1
+    other = runs[0]._replace(asked=asked._replace(gin_params=("learning_rate = 0.2",)))
+    with pytest.raises(TaacError, match=r"SLURM's queue as task 5_0.*scancel 5_0.*rate = 0.1'; it is: .*rate = 0.2'"):
+        slurm.SlurmQueue([other], script).begin(other)
+    (queue / "queue").write_text("")  # cancelled
+    slurm.SlurmQueue([other], script).begin(other)
+
+
+def test_tasks_that_an_earlier_version_submitted_are_followed(tmp_path, queue):
+    runs, script = planned(tmp_path)
+    slurm.make_folder(script.parent)
+    (script.parent / "slurm" / "tasks.json").write_text(json.dumps({str(runs[0].folder): "5_0"}))
+    (queue / "queue").write_text("5_0 PENDING\n")
+    launcher = slurm.SlurmQueue(runs, script, interval=0.0)
+    for run in runs[:2]:
+        launcher.begin(run)
+    launcher.ended()
+    assert (queue / "sbatch.called").read_text() == f"--parsable --array=1 {script}\n"
+    kept = json.loads((script.parent / "slurm" / "tasks.json").read_text())
+    assert {entry["task"] for entry in kept.values()} == {"5_0", "5_1"}
 
 
 def test_a_queue_that_does_not_answer_is_not_an_empty_one(tmp_path, queue):
