@@ -28,6 +28,7 @@ ADDED_SETTINGS = (
     "create_experiment.method", "create_experiment.tuning", "create_experiment.return_bounds", "Trainer.initial_evaluation",
     "Trainer.loggers", "create_experiment.collectors", "create_environment.engine",
 )  # fmt: skip
+_IMPORTS = re.compile(r"\A(?:(?:import|from) .*\n)+\n*")
 COMPARISON = "compare.json"  # status of every run of `taac compare`, in the folder that holds the runs
 
 
@@ -138,12 +139,18 @@ def read_bindings(folder: Path) -> dict[str, str]:
 
 
 def same_run(held: str, asked: str) -> bool:
-    """Returns whether two operative configurations are of the same run. `held` may lack `ADDED_SETTINGS`."""
+    """Returns whether two operative configurations are of the same run. `held` may lack `ADDED_SETTINGS`, and imports."""
     for name in ADDED_SETTINGS:
         binding = re.compile(rf"^{re.escape(name)} = .*\n(?:[ \t]+\S.*\n)*", re.MULTILINE)
         if not binding.search(held):
             asked = binding.sub("", asked)
-    return held == asked
+    return held == asked or (_imports(held) < _imports(asked) and _IMPORTS.sub("", held) == _IMPORTS.sub("", asked))
+
+
+def _imports(config: str) -> set[str]:
+    """The import statements of an operative configuration, without the names that gin gives to modules of one package."""
+    found = _IMPORTS.match(config)
+    return {line.partition(" as ")[0] for line in found[0].splitlines() if line} if found else set()
 
 
 def parse_bindings(text: str) -> dict[str, str]:

@@ -93,6 +93,14 @@ def test_a_folder_without_later_settings_holds_the_same_run():
     assert len(earlier) < len(now) and layout.same_run(earlier, now) and not layout.same_run(now, earlier)
 
 
+def test_a_folder_may_lack_imports_that_earlier_versions_did_not_note():
+    held, asked = "import a.b\n\n\n# Macros:\nx = 1\n", "import a.b\nimport a.c as a2\n\n# Macros:\nx = 1\n"
+    assert layout.same_run(held, asked) and layout.same_run("# Macros:\nx = 1\n", asked)
+    assert not layout.same_run(asked, held) and not layout.same_run(held.replace("a.b", "a.d"), asked)
+    assert not layout.same_run(held, asked.replace("x = 1", "x = 2"))
+    assert not layout.same_run(f"{held}y = 'from 1'\n", f"{asked}y = 'from 2'\n")
+
+
 def test_a_folder_of_an_earlier_version_holds_the_same_run(tmp_path):
     """Its config.gin has no name of the method, short or on lines of its own."""
     for params in ((), (f"create_experiment.method = '{'x' * 150}'",)):
