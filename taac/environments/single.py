@@ -8,11 +8,11 @@ import functools
 import importlib
 import os
 import signal
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import gin
 import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
@@ -68,7 +68,7 @@ def make_single(
     """
     name = env_name if isinstance(env_name, str) else env_name.id
     try:
-        with warnings.catch_warnings(), gin.unlock_config():  # it may import a module with configurables
+        with warnings.catch_warnings(), _gin_unlocked():
             warnings.filterwarnings("error", message=".*not in the possible render_modes")
             env = gymnasium.make(env_name, max_episode_steps=max_episode_steps, disable_env_checker=True, **env_kwargs)
     except UserWarning as error:
@@ -92,6 +92,12 @@ def make_single(
     if action_repeat is not None:
         env = (ChosenRepeat if action_repeat.chosen else ActionRepeat)(env, *action_repeat[:3])
     return env if reward_dim(env) is None else VectorReward(env)
+
+
+def _gin_unlocked() -> contextlib.AbstractContextManager[None]:
+    """A context in which a module that is imported may register configurables. A worker process has not loaded gin."""
+    gin = sys.modules.get("gin")
+    return contextlib.nullcontext() if gin is None else gin.unlock_config()
 
 
 _HINT = "(an environment is a registered id, 'module:id' to import the module first, or 'module:Class')"
@@ -136,7 +142,7 @@ def find_spec(env_name: str) -> EnvSpec:
         module = package.module
     try:
         if module:
-            with gin.unlock_config():
+            with _gin_unlocked():
                 imported = importlib.import_module(module)
             if name not in gymnasium.registry and callable(getattr(imported, name, None)):
                 return _spec_of_class(env_name, getattr(imported, name))
