@@ -266,6 +266,10 @@ def test_the_frames_of_an_agent_that_comes_and_goes():
     letters = {F: "F", M: "M", L: "L"}
     found = [["".join(letters[x] for x in seen.step_type[:, b * N + n].tolist()) for n in range(N)] for b in range(B)]
     assert found == expected
+    late = PRESENT.clone()
+    late[0, 0, 0] = False  # comes at the frame after the environment's FIRST
+    seen_late = agents.fold_experience(Experience(frames(BOX, present=late), ())).time_step
+    assert "".join(letters[x] for x in seen_late.step_type[:, 0].tolist()) == "LFLFLL"
     assert torch.equal(seen.discount == 0, ~PRESENT.flatten(1)) and AGENT_MASK not in seen.observation
     assert torch.equal(seen.reward, time_step.reward.flatten(1))
 

@@ -244,7 +244,7 @@ def test_of_sdar():
     algorithm, time_step = test_sdar.sdar(test_sdar.SDAR), test_sdar.replayed_all()
     kept = torch.rand(STEPS, BATCH, NUM_ACTIONS) < 0.5
     for t in range(1, STEPS):  # the action of frame t-1, seen at t, repeats that of t-2, seen at t-1
-        repeats = kept[t] & ~torch.as_tensor(IS_FIRST[t] | IS_FIRST[t - 1]).unsqueeze(-1)
+        repeats = kept[t] & ~torch.as_tensor(IS_FIRST[t]).unsqueeze(-1)  # at FIRST a dimension acts, whatever its action
         time_step.prev_action[t] = torch.where(repeats, time_step.prev_action[t - 1], time_step.prev_action[t])
 
     def of_frame(w, t, b):

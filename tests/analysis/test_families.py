@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 from experiments import error_rates as experiment
 from taac.analysis.statistics import permutations, power, welch
 from taac.analysis.statistics.differences import compare
-from taac.analysis.statistics.families import DIVERGED, EXTENDED, RANKS, Comparison, midranks, verdicts
+from taac.analysis.statistics.families import (
+    DIVERGED,
+    EXTENDED,
+    RANKS,
+    Comparison,
+    midranks,
+    permutation_p_value,
+    permutation_p_values,
+    verdicts,
+)
 from taac.analysis.statistics.quantiles import student_p_value
 from taac.analysis.statistics.scores import STATISTICS
 from taac.errors import TaacError
@@ -77,13 +86,14 @@ def test_the_test_of_two_samples_counts_all_exchanges(x, y):
 
 def test_evidence_is_welchs_t():
     rng = np.random.default_rng(0)
-    x, y = rng.normal(size=6) + 2, 3 * rng.normal(size=4)
-    d = compare([x], [y])
-    evidence = float(welch.welch_evidence(welch.moments(x), welch.moments(y)))
-    assert evidence == pytest.approx(float(welch.evidence(abs(d.estimate) / d.spread.error, d.spread.df)))
-    # A normal deviate with that p-value: Wallace's approximation is good to some percent.
-    t = abs(d.estimate) / d.spread.error
-    assert math.erfc(evidence / math.sqrt(2)) == pytest.approx(student_p_value(t, d.spread.df), rel=0.05)
+    a, b = rng.normal(size=6) + 2, 3 * rng.normal(size=4)
+    for x, y in ((a, b), (b, a)):
+        d = compare([x], [y])
+        evidence = float(welch.welch_evidence(welch.moments(x), welch.moments(y)))
+        assert evidence == pytest.approx(float(welch.evidence(abs(d.estimate) / d.spread.error, d.spread.df)))
+        # A normal deviate with that p-value: Wallace's approximation is good to some percent.
+        t = abs(d.estimate) / d.spread.error
+        assert math.erfc(evidence / math.sqrt(2)) == pytest.approx(student_p_value(t, d.spread.df), rel=0.05)
 
 
 def test_pairs_change_signs():
@@ -121,6 +131,69 @@ def test_the_joint_test_goes_on_with_what_is_left():
     assert (p[:9] < 0.05).all() and p[9] > 0.1
 
 
+def arrangements(runs):
+    """All ways of dealing the runs of a group to its methods."""
+    pool = list(np.concatenate(runs))
+
+    def deal(left, sizes):
+        for picked in itertools.combinations(left, sizes[0]):
+            rest = [i for i in left if i not in picked]
+            yield from ([picked, *more] for more in (deal(rest, sizes[1:]) if sizes[1:] else [[]]))
+
+    return [[np.array([pool[i] for i in part]) for part in dealt] for dealt in deal(range(len(pool)), [len(r) for r in runs])]
+
+
+def step_down(groups):
+    """The joint test by enumeration: Westfall and Young, algorithm 2.8, one pair after another; and before its last step."""
+
+    def evidence(runs, pairs):
+        return [float(welch.welch_evidence(*(welch.moments(runs[i]) for i in pair))) for pair in pairs]
+
+    given = [value for group in groups for value in evidence(group.runs, group.pairs)]
+    drawn = [[evidence(runs, group.pairs) for runs in arrangements(group.runs)] for group in groups]
+    drawn = np.array([np.concatenate(parts) for parts in itertools.product(*drawn)])
+    order = np.argsort(given)[::-1]
+    raw = np.empty(len(given))
+    for number, pair in enumerate(order):  # against the largest of the pairs that are left
+        raw[pair] = (drawn[:, order[number:]].max(1) >= given[pair] - 1e-9).mean()
+    p = np.empty_like(raw)
+    p[order] = np.maximum.accumulate(raw[order])
+    return p, raw
+
+
+@pytest.mark.parametrize("seed", [1, 28, 36])
+def test_the_joint_test_against_all_exchanges(seed):
+    """Groups of unlike numbers of runs, whose pairs are not in the order of their evidence."""
+    rng = np.random.default_rng(seed)
+    two = [rng.normal(size=4) + 1.5, rng.normal(size=4)]
+    three = [rng.normal(size=2) + 4, rng.normal(size=2), rng.normal(size=2)]
+    groups = [permutations.Group(two, [(0, 1)]), permutations.Group(three, [(0, 1), (0, 2), (1, 2)])]
+    expected, raw = step_down(groups)
+    assert (expected - raw).max() > 0.02  # what has less evidence would have a smaller p-value
+    np.testing.assert_allclose(np.concatenate(permutations.joint(groups)), expected, atol=0.015)
+
+
+def test_no_p_value_of_drawn_exchanges_is_0():
+    """The given runs are one of the exchanges."""
+    apart = [permutations.Group([np.arange(20.0), 100 + np.arange(20.0)], [(0, 1)]) for _ in range(2)]  # none of 1.4e11 is drawn
+    p = np.concatenate(permutations.joint(apart))
+    assert p.tolist() == [1 / (1 + permutations.DRAWS)] * 2
+
+
+def test_the_joint_test_leaves_their_share_to_comparisons_that_it_does_not_cover():
+    """Three pairs of a task and one comparison over tasks: three quarters of the level are the pairs'."""
+    rng = np.random.default_rng(5)
+    runs = {name: rng.normal(size=6) + shift for name, shift in (("a", 0), ("b", 1.2), ("c", 2))}
+    pairs = list(itertools.combinations(runs, 2))
+    three = [Comparison([runs[x]], [runs[y]], among="T") for x, y in pairs]
+    over = Comparison([runs["a"]] * 2, [runs["b"]] * 2)
+    alone, joint = permutation_p_values(three, {"T": runs}, pairs)
+    assert all(a < j < 0.75 for a, j in zip(alone, joint))  # by the joint test, and not cut at 1
+    _, corrected = permutation_p_values([*three, over], {"T": runs}, [*pairs, ("a", "b")])
+    assert corrected[:3] == pytest.approx([4 / 3 * p for p in joint])
+    assert corrected[3] == min(1.0, 4 * permutation_p_value(over))
+
+
 # --- Verdicts and intervals -----------------------------------------------------------------------
 
 
@@ -144,6 +217,13 @@ def test_five_solved_against_one_is_found_and_against_two_is_not():
     assert one(solved(5), solved(1), (0, 1)).difference.verdict == "better"
     assert one(solved(5), solved(1), (0, 1)).difference.p_value == pytest.approx(12 / 252)
     assert one(solved(5), solved(2), (0, 1)).difference.verdict == "inconclusive"
+
+
+def test_a_p_value_agrees_with_an_interval_that_holds_0():
+    # All of seven against two of five: Fisher's 36 of 792, but the interval of the bounds is the wider one.
+    v = one(np.ones(7), np.arange(5) < 2, (0, 1))
+    assert v.p_value == pytest.approx(36 / 792) and v.difference.low < 0
+    assert v.difference.verdict == "inconclusive" and v.difference.p_value > 0.05
 
 
 def test_rates_of_95_against_5_percent_are_found_as_fishers_test_finds_them():
@@ -292,6 +372,9 @@ def test_an_inconclusive_verdict_tells_what_it_could_have_found():
     assert power.power(v.detectable / d.spread.error, d.spread.df, 0.05) == pytest.approx(0.8, abs=0.01)
     assert 1.2 < v.detectable / math.sqrt((x.var(ddof=1) + y.var(ddof=1)) / 2) < 2.4
     assert one(x[:3], y[:3]).detectable is None
+    of_two = family({"T": {"x": x, "y": y}, "U": {"x": x, "y": y}}, [("x", "y")])["T", "x", "y"]  # at half the level
+    assert of_two.detectable == pytest.approx(power.detectable_shift(d.spread.df, 0.025) * d.spread.error)
+    assert of_two.detectable > 1.05 * v.detectable
 
 
 def test_hedges_g_by_hand():

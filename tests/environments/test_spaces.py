@@ -209,6 +209,8 @@ def test_rounding_does_not_step_over_the_bounds(low, high):
     assert low + (high - low) > high
     action = action_adapter(spaces.Box(low, high, (1,), np.float64))[1](torch.ones(1, 1))
     assert action == high
+    beside = spaces.Box(np.array([low, -9.0]), np.array([high, 9.0]), dtype=np.float64)  # each number has bounds of its own
+    assert (action_adapter(beside)[1](torch.ones(1, 2)) == beside.high).all()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -51,11 +51,12 @@ def test_the_table_of_the_readme_is_what_the_raw_files_give():
 
 
 def test_committed_runs_are_finished_and_reach_their_budget():
-    for folder, about in page.campaigns():
-        for record in page.runs_of(folder):
-            reached = record.status == "finished" and record.last_step >= about["planned"]["env_steps"]
-            assert reached or record.diverged is not None, record.folder
-            assert record.task in about["planned"]["tasks"] and record.method in about["planned"]["methods"]
+    runs = [(about["planned"], record) for folder, about in page.campaigns() for record in page.runs_of(folder)]
+    assert runs
+    for planned, record in runs:
+        reached = record.status == "finished" and record.last_step >= planned["env_steps"]
+        assert reached or record.diverged is not None, record.folder
+        assert record.task in planned["tasks"] and record.method in planned["methods"]
 
 
 def test_finished_runs_are_copied_without_names_of_the_machine(tmp_path):

@@ -12,6 +12,7 @@ from taac.analysis.readers import events
 from taac.errors import TaacError
 from taac.learning.diagnostics import Diagnostics, RunningMeans, explained_variances
 from tests.learning.test_compiled_update import traced_only  # noqa: F401
+from tests.learning.test_guard import make_batch, make_learner
 from tests.training.runs import assert_same_parameters
 from tests.training.test_tensorboard import train
 
@@ -184,6 +185,18 @@ def test_gradient_norms_by_hand():
     norms = Diagnostics("scalars", agent_of()).gradient_norms(["actor", "icm", "temperature"], groups)
     assert {tag: value.item() for tag, value in norms.items()} == {"gradient/actor": 5.0, "gradient/temperature": 0.0}
     assert Diagnostics("off", agent_of()).gradient_norms(["actor", "icm", "temperature"], groups) == {}
+
+
+def test_gradient_norms_are_those_before_clipping():
+    plain, clipped = make_learner(diagnostics="scalars"), make_learner(diagnostics="scalars", max_grad_norm=1e-3)
+    clipped.agent.load_state_dict(plain.agent.state_dict())
+    norms = []
+    for learner in (plain, clipped):
+        torch.manual_seed(1)
+        learner.update(make_batch())
+        norms.append({tag: value for tag, value in learner.summary().items() if tag.startswith("gradient/")})
+    assert norms[0] == norms[1] and norms[0]["gradient/critic"] > 1e-2
+    assert torch.stack([p.grad.norm() for p in clipped.agent.parameters() if p.grad is not None]).norm() < 1.001e-3
 
 
 COMMON = {

@@ -158,11 +158,13 @@ def test_priorities_are_of_segments_and_weights_of_all_their_agents():
     weights, torch_state = torch.rand(32), torch.get_rng_state()
     prepared = agent.prepare(batch)
     torch.set_rng_state(torch_state)
-    frames = agent.algorithm.calc_loss(prepared, agent.algorithm.train_step(prepared)).loss
-    expected = (frames.unflatten(1, (32, 3)) * weights.reshape(1, 32, 1)).mean()
+    alone = agent.algorithm.calc_loss(prepared, agent.algorithm.train_step(prepared))
+    expected = (alone.loss.unflatten(1, (32, 3)) * weights.reshape(1, 32, 1)).mean()
     torch.set_rng_state(torch_state)
-    loss = trainer.learner.update(batch, weights).extra["loss/total"]
-    torch.testing.assert_close(loss, expected)
+    found = trainer.learner.update(batch, weights)
+    torch.testing.assert_close(found.extra["loss/total"], expected)
+    of_segments = [alone.segment_error[3 * i : 3 * i + 3].mean() for i in range(32)]  # a segment's agents are neighbours
+    torch.testing.assert_close(found.segment_error, torch.stack(of_segments))
 
 
 @pytest.mark.parametrize(
