@@ -187,8 +187,7 @@ class Checkpoints:
         Raises:
             TaacError: there is no checkpoint, or one of another format.
         """
-        saved = self.saved()
-        if not saved:
+        if not self.saved():
             old, formats = self.path.parent / "checkpoint.pt", " and ".join(map(str, READABLE))
             raise TaacError(
                 f"{old} is a checkpoint of format 1; this version of taac reads formats {formats}: train again in another "
@@ -196,11 +195,15 @@ class Checkpoints:
                 if old.exists()
                 else f"there is no checkpoint in {self.path}; train first, or give the folder of a run"
             )
-        for steps in saved:
+        tried: set[int] = set()
+        while left := [steps for steps in self.saved() if steps not in tried]:  # the run may write and remove some meanwhile
+            tried.add(left[0])
+            path = self.path / f"{left[0]}.json"
             try:
-                found = self.read(steps)
+                found = self.read(left[0])
             except Damaged as error:
-                warn_user(f"the checkpoint {self.path / f'{steps}.json'} is damaged: {error}; looking for the one before it")
+                if path.exists():
+                    warn_user(f"the checkpoint {path} is damaged: {error}; looking for the one before it")
             else:
                 yield found
 

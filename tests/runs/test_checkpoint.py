@@ -238,6 +238,22 @@ def test_of_two_files_changed_for_each_other_neither_is_taken(tmp_path, capsys):
     assert capsys.readouterr().err.count("damaged") == 3
 
 
+def test_one_that_the_run_replaces_while_it_is_read_is_no_damage(tmp_path, monkeypatch, capsys):
+    """As `taac play` may read one while the run trains on."""
+    running = Checkpoints(tmp_path / "c", keep=1)
+    running.save(1, {"x": 1})
+    read = checkpoint.read_manifest
+
+    def after_the_next_was_written(path):
+        if path.stem == "1":
+            running.save(2, {"x": 2})
+        return read(path)
+
+    monkeypatch.setattr(checkpoint, "read_manifest", after_the_next_was_written)
+    assert Checkpoints(tmp_path / "c").newest().part("x") == 2
+    assert not capsys.readouterr().err
+
+
 def test_what_was_found_damaged_is_set_aside(tmp_path):
     kept = saved(tmp_path, 1, 2)
     kept.set_aside(newer_than=1)
