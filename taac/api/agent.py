@@ -11,13 +11,13 @@ import torch
 from taac import nest
 from taac.acting.bare import bare_time_step
 from taac.algorithms.agent import Agent
-from taac.api.environments import Environment, named
+from taac.api.environments import Environment, Named, named
 from taac.api.session import session
 from taac.environments import spaces
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
 from taac.specs import TensorSpec, zeros
-from taac.training.saved_agent import SavedAgent, load_saved
+from taac.training.saved_agent import load_saved
 
 
 class State(NamedTuple):
@@ -174,16 +174,15 @@ def load(
     Raises:
         TaacError: the folder holds no run or no checkpoint, or its configuration cannot be built.
     """
-    place = named(environment)
+    return load_in(named(environment), root_dir, best, trust)
+
+
+def load_in(place: Named | None, root_dir: str | Path, best: bool, trust: bool) -> TrainedAgent:
+    """Loads as `load` does, with the environment's name in place of the environment."""
     with session(place):
         saved = load_saved(root_dir, best, trust)
         saved.environment.close()
-        return agent_of(saved)
-
-
-def agent_of(saved: SavedAgent) -> TrainedAgent:
-    """Returns an agent that was loaded. Its environment may be closed."""
-    return TrainedAgent(saved.agent, saved.environment, saved.method, saved.env_steps)
+        return TrainedAgent(saved.agent, saved.environment, saved.method, saved.env_steps)
 
 
 def _array(leaf: torch.Tensor) -> np.ndarray:

@@ -14,7 +14,7 @@ from taac.acting.metrics import Episode, summarize
 from taac.analysis.curves import plots
 from taac.analysis.readers import events, run_records
 from taac.analysis.readers.events import Scalar
-from taac.api.agent import TrainedAgent, agent_of
+from taac.api.agent import TrainedAgent, load_in
 from taac.api.environments import Environment, named
 from taac.api.session import session
 from taac.errors import TaacError
@@ -23,7 +23,6 @@ from taac.runs.layout import EpisodeSummary
 from taac.runs.run_folder import RunFolder
 from taac.training.pictures import Pictures
 from taac.training.playing import play
-from taac.training.saved_agent import load_saved
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,18 +127,12 @@ class Run:
     @functools.cached_property
     def agent(self) -> TrainedAgent:
         """The agent of the newest checkpoint."""
-        return self._load(best=False)
+        return load_in(self._environment, self.root_dir, False, self._trust)
 
     @functools.cached_property
     def best_agent(self) -> TrainedAgent:
         """The agent with the best evaluation."""
-        return self._load(best=True)
-
-    def _load(self, best: bool) -> TrainedAgent:
-        with session(self._environment):
-            saved = load_saved(self.root_dir, best, self._trust)
-            saved.environment.close()
-            return agent_of(saved)
+        return load_in(self._environment, self.root_dir, True, self._trust)
 
     def evaluate(self, num_episodes: int = 10, *, seed: int = 0, best: bool = False) -> Evaluation:
         """Plays greedy episodes and returns what came of them; see `play`."""

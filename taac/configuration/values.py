@@ -193,12 +193,7 @@ def parameters(wrapped: Any) -> list[str]:
     levels = _levels(wrapped)
     if levels and _takes_any_keyword(levels[-1]):
         return []
-    return [
-        p.name
-        for level in levels
-        for p in _signature(level).values()
-        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name != "self"
-    ]
+    return [name for level in levels for name in _bindable(level)]
 
 
 def own_parameters(wrapped: Any) -> list[str]:
@@ -207,11 +202,12 @@ def own_parameters(wrapped: Any) -> list[str]:
         inherited = {inspect.unwrap(base.__init__) for base in wrapped.__mro__[1:]}  # type: ignore[misc]
         if inspect.unwrap(wrapped.__init__) in inherited:  # type: ignore[misc]
             return []
-    return [
-        p.name
-        for p in _signature(wrapped).values()
-        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name != "self"
-    ]
+    return _bindable(wrapped)
+
+
+def _bindable(level: Any) -> list[str]:
+    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    return [p.name for p in _signature(level).values() if p.kind in kinds and p.name != "self"]
 
 
 def default(wrapped: Any, name: str) -> Any:

@@ -193,14 +193,7 @@ def _read_file(source: str, environment: VectorEnvironment) -> list[TimeStep]:
 
 def _frame_specs(environment: VectorEnvironment) -> TimeStep:
     """Dtypes and shapes of a frame. `_check` compares the reward's shape, with a better message."""
-    return TimeStep(
-        step_type=specs.TensorSpec((), torch.uint8),  # type: ignore[arg-type]
-        reward=specs.TensorSpec((), torch.float32),  # type: ignore[arg-type]
-        discount=specs.TensorSpec((), torch.float32),  # type: ignore[arg-type]
-        observation=environment.observation_spec,
-        prev_action=environment.action_spec,
-        duration=specs.TensorSpec((), torch.int16),  # type: ignore[arg-type]
-    )
+    return specs.time_step_spec(environment.observation_spec, environment.action_spec, None)
 
 
 def _packed(source: str, arrays: dict[str, np.ndarray], environment: VectorEnvironment) -> TimeStep:

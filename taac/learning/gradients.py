@@ -57,16 +57,17 @@ def differentiate(
         info = algorithm.train_step(experience)
     frames, extra, segment_error, detail = algorithm.calc_loss(experience, info)
     if isinstance(weights, tuple):
-        loss = frames.mean()
-        gradients: Sequence[torch.Tensor | None] = torch.autograd.grad(loss, parameters, allow_unused=True)
+        loss, gradients = _of_mean(frames, parameters)
     elif segment_error is None:
         raise TaacError(
             f"prioritised replay needs errors of the critics, which {type(algorithm).__name__} does not report "
             "(LossInfo.segment_error); bind create_experiment.replay_buffer_ctor = @ReplayBuffer"
         )
     else:
-        weighted = _weighted_critics if importance_weights == "critics" else _weighted
-        loss, gradients = weighted(frames, weights, parameters, algorithm)
+        if importance_weights == "critics":
+            loss, gradients = _weighted_critics(frames, weights, parameters, algorithm)
+        else:
+            loss, gradients = _of_mean(frames * weights, parameters)
         extra = {**extra, "replay/weight": weights.mean(), "replay/segment_error": segment_error.mean()}
     loss = loss.detach()
     statistics, observed = diagnostics.compute(detail)
@@ -75,11 +76,11 @@ def differentiate(
     )
 
 
-def _weighted(
-    frames: torch.Tensor, weights: torch.Tensor, parameters: Sequence[nn.Parameter], algorithm: Algorithm
+def _of_mean(
+    frames: torch.Tensor, parameters: Sequence[nn.Parameter]
 ) -> tuple[torch.Tensor, Sequence[torch.Tensor | None]]:
-    """Returns the mean loss of frames `[T, B]` with weights `[B]`, and its gradients."""
-    loss = (frames * weights).mean()
+    """Returns the mean loss of frames `[T, B]`, and its gradients."""
+    loss = frames.mean()
     return loss, torch.autograd.grad(loss, parameters, allow_unused=True)
 
 
