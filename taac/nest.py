@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from taac.data_structures import Nest
@@ -178,6 +179,16 @@ def pack_like(structure: Nest, leaves: list[Any]) -> Nest:
     if len(leaves) != len(flatten(structure)):
         raise TaacError(f"got {len(leaves)} leaves for a structure with {len(flatten(structure))}")
     return map_structure(lambda _: next(iterator), structure)
+
+
+def broadcast(mask: Tensor, leaf: Tensor) -> Tensor:
+    """A tensor `[...]` as `[..., 1, 1]`, so that it broadcasts with a leaf that has further dimensions."""
+    return mask[(...,) + (None,) * (leaf.dim() - mask.dim())]
+
+
+def where(mask: Tensor, nest: Nest, other: Nest) -> Nest:
+    """The nest of the leaves of `nest` where the mask of their first dimensions is true, else of those of `other`."""
+    return map_structure(lambda x, y: torch.where(broadcast(mask, x), x, y), nest, other)
 
 
 def index(nest: Nest, key: Any) -> Nest:

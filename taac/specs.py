@@ -113,8 +113,7 @@ def forbids_acting(observation: dict[str, Nest], action_spec: Nest) -> torch.Ten
     """Whether a present agent, or a branch of its action, has no valid choice: bools `[B]`, of an observation `[B, ...]`."""
     possible = can_act(observation[ACTION_MASK], action_spec)
     if AGENT_MASK in observation:
-        absent = ~observation[AGENT_MASK]
-        possible = possible | absent.reshape(*absent.shape, *(1,) * (possible.dim() - absent.dim()))
+        possible = possible | nest.broadcast(~observation[AGENT_MASK], possible)
     return ~possible.reshape(len(possible), -1).all(1)
 
 

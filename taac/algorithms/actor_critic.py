@@ -12,6 +12,7 @@ import gin
 import torch
 import torch.nn as nn
 
+from taac import nest
 from taac.algorithms.algorithm import Algorithm
 from taac.algorithms.reward_weights import check_reward_weights
 from taac.algorithms.target_entropies import TargetEntropy
@@ -171,6 +172,17 @@ class ActorCriticAlgorithm(Algorithm):
     def q_values(self, critics: nn.Module, features: torch.Tensor, *action: torch.Tensor) -> torch.Tensor:
         """Returns values `[N, ...(, C)(, D)]` at features `[..., F]` and action parts `[..., A]`."""
         return self.value_of(critics, critics(features, *action))
+
+    @staticmethod
+    def expected(probs: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+        """Returns the mean `[...(, D)]` of values `[..., C(, D)]` over choices of probabilities `[..., C]`."""
+        return (nest.broadcast(probs, q) * q).sum(probs.dim() - 1)
+
+    @staticmethod
+    def at_choice(q: torch.Tensor, choice: torch.Tensor) -> torch.Tensor:
+        """Selects the critics' predictions `[N, ..., C(, D)(, ...)]` at choices `[...]`."""
+        index = nest.broadcast(choice.unsqueeze(-1), q[0]).unsqueeze(0)
+        return q.take_along_dim(index, dim=choice.dim() + 1).squeeze(choice.dim() + 1)
 
     def value_error(self, critics: nn.Module, prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Returns the error `[T, B]` of predictions `[N, T, B(, D)(, ...)]` against targets `[T, B(, D)]`.

@@ -214,4 +214,4 @@ def reset_where_first(state: Nest, initial: Nest, time_step: TimeStep) -> Nest:
     if step_type.is_cpu and FIRST not in step_type.numpy().tobytes():  # the usual case; a GPU would have to wait
         return state
     first = time_step.is_first()
-    return nest.map_structure(lambda s, i: torch.where(first.reshape(-1, *(1,) * (s.dim() - 1)), i, s), state, initial)
+    return nest.where(first, initial, state)

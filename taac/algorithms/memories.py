@@ -26,9 +26,10 @@ class RecurrentState(NamedTuple):
 
 
 class Memories:
-    """Mixin that adds recurrent memories to an actor-critic, whose `learn_from` then receives features of histories.
+    """Mixin that adds recurrent memories to an actor-critic.
 
-    List it before the actor-critic among the bases of a class.
+    Its `greedy_step`, `sampled_step`, `learn_from` and `distance` then receive features of histories. List the mixin before it
+    among the bases of a class.
 
     Both memories run along in the rollout, and each frame stores their values before acting. A replayed segment starts with
     the memories stored at its first frame. The first `burn_in` frames update them with the current parameters and are not
@@ -42,7 +43,10 @@ class Memories:
     encoder: Any  # this and the next two are `RecurrentEncoder`s
     actor_encoder: Any
     target_encoder: Any
+    greedy_step: Callable[..., AlgStep]
+    sampled_step: Callable[..., AlgStep]
     learn_from: Callable[..., Any]
+    distance: Callable[..., torch.Tensor]
 
     def remember_from(self, actor_encoder: RecurrentEncoder, burn_in: int) -> None:
         """Adds the actor's memory. Call it at the end of the constructor.
@@ -67,6 +71,16 @@ class Memories:
 
     def initial_state(self, batch_size: int) -> RecurrentState:
         return RecurrentState(self.actor_encoder.initial_state(batch_size), self.encoder.initial_state(batch_size))
+
+    @torch.inference_mode()
+    def predict_step(self, time_step: TimeStep, state: RecurrentState, epsilon: float = 0.0) -> AlgStep:
+        features, next_state = self.remember(time_step, state)
+        return self.greedy_step(time_step, features, epsilon)._replace(state=next_state, info=state)
+
+    @torch.inference_mode()
+    def rollout_step(self, time_step: TimeStep, state: RecurrentState) -> AlgStep:
+        features, next_state = self.remember(time_step, state)
+        return self.sampled_step(time_step, features)._replace(state=next_state, info=state)
 
     @torch.inference_mode()
     def random_step(self, time_step: TimeStep, state: RecurrentState) -> AlgStep:
@@ -103,10 +117,11 @@ class Memories:
     def calc_loss(self, experience: Experience, info: Any) -> LossInfo:
         return super().calc_loss(self.learnt(experience), info)  # type: ignore[misc]
 
-    def acted_on(self, experience: Experience) -> torch.Tensor:
-        """Returns the actor's features after the burn-in, without the last frame, `[T - burn_in - 1, B, F]`."""
+    def cloning_loss(self, experience: Experience) -> torch.Tensor:
+        """Returns the algorithm's cloning loss at the frames after the burn-in. It also trains the actor's memory."""
         start: RecurrentState = nest.index(experience.rollout_info, 0)
-        return self.actor_encoder.unroll(self.memorable(experience.time_step), start.actor, self.burn_in)[:-1]
+        features = self.actor_encoder.unroll(self.memorable(experience.time_step), start.actor, self.burn_in)
+        return self.distance(self.learnt(experience), features[:-1])
 
     def learnt(self, experience: Experience) -> Experience:
         """Returns the frames after the burn-in."""

@@ -104,12 +104,20 @@ class SacAlgorithm(ActorCriticAlgorithm):
 
     @torch.inference_mode()
     def predict_step(self, time_step: TimeStep, state: Nest, epsilon: float = 0.0) -> AlgStep:
-        mean, log_std = self.actor(self.actor_features(time_step.observation))
-        return self.execute(time_step, distributions.squashed_normal_mode(mean, log_std, epsilon))
+        return self.greedy_step(time_step, self.actor_features(time_step.observation), epsilon)
 
     @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
-        mean, log_std = self.actor(self.actor_features(time_step.observation))
+        return self.sampled_step(time_step, self.actor_features(time_step.observation))
+
+    def greedy_step(self, time_step: TimeStep, features: torch.Tensor, epsilon: float) -> AlgStep:
+        """Returns the step of `predict_step`, given the actor's features `[B, F]`."""
+        mean, log_std = self.actor(features)
+        return self.execute(time_step, distributions.squashed_normal_mode(mean, log_std, epsilon))
+
+    def sampled_step(self, time_step: TimeStep, features: torch.Tensor) -> AlgStep:
+        """Returns the step of `rollout_step`, given the actor's features `[B, F]`."""
+        mean, log_std = self.actor(features)
         action = distributions.squashed_normal_action(mean, log_std)
         return self.execute(time_step, action)._replace(policy=(mean, log_std))
 
@@ -200,9 +208,12 @@ class SacAlgorithm(ActorCriticAlgorithm):
 
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
         """Returns `|tanh(mean(s)) - a|^2`, the squared distance of the greedy action from the demonstrated action a."""
-        time_step = experience.time_step
-        mean, _ = self.actor(self.actor_features(nest.index(time_step.observation, slice(None, -1))))
-        return self.cloned(experience, (torch.tanh(mean) - time_step.prev_action[1:]).square().sum(-1))
+        return self.distance(experience, self.actor_features(nest.index(experience.time_step.observation, slice(None, -1))))
+
+    def distance(self, experience: Experience, features: torch.Tensor) -> torch.Tensor:
+        """Returns the cloning loss of a policy that sees `features` `[T-1, B, F]`."""
+        mean, _ = self.actor(features)
+        return self.cloned(experience, (torch.tanh(mean) - experience.time_step.prev_action[1:]).square().sum(-1))
 
     def targets(self, experience: Experience, info: SacTrainInfo) -> torch.Tensor:
         """Returns the critics' targets `[T-1, B(, D)]`, detached."""

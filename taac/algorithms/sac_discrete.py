@@ -115,12 +115,11 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
 
     @torch.inference_mode()
     def predict_step(self, time_step: TimeStep, state: Nest, epsilon: float = 0.0) -> AlgStep:
-        return self.execute(time_step, self.greedy(self._seen(time_step), self.valid(time_step), epsilon))
+        return self.greedy_step(time_step, self._seen(time_step), epsilon)
 
     @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
-        probs, _ = self.policy(self._seen(time_step), self.valid(time_step))
-        return self.execute(time_step, distributions.categorical_sample(probs))._replace(policy=probs)
+        return self.sampled_step(time_step, self._seen(time_step))
 
     @torch.inference_mode()
     def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
@@ -131,14 +130,19 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
         decided = torch.ones_like(time_step.step_type, dtype=torch.bool)
         return AlgStep(self.discrete.from_branches(choice), (), (), decided)
 
-    def greedy(self, features: torch.Tensor, valid: torch.Tensor, epsilon: float) -> torch.Tensor:
-        """Returns the most probable choice of each branch `[B, K]`; with probability `epsilon` a sample instead."""
-        probs, _ = self.policy(features, valid)
+    def greedy_step(self, time_step: TimeStep, features: torch.Tensor, epsilon: float) -> AlgStep:
+        """Returns the step of `predict_step`, given the actor's features `[B, F]`; each branch takes its likeliest choice."""
+        probs, _ = self.policy(features, self.valid(time_step))
         choice = probs.argmax(-1)
-        if epsilon == 0:
-            return choice
-        sampled = distributions.categorical_sample(probs)
-        return torch.where(torch.rand(choice.shape, device=choice.device) < epsilon, sampled, choice)
+        if epsilon > 0:
+            sampled = distributions.categorical_sample(probs)
+            choice = torch.where(torch.rand(choice.shape, device=choice.device) < epsilon, sampled, choice)
+        return self.execute(time_step, choice)
+
+    def sampled_step(self, time_step: TimeStep, features: torch.Tensor) -> AlgStep:
+        """Returns the step of `rollout_step`, given the actor's features `[B, F]`."""
+        probs, _ = self.policy(features, self.valid(time_step))
+        return self.execute(time_step, distributions.categorical_sample(probs))._replace(policy=probs)
 
     def valid(self, time_step: TimeStep) -> torch.Tensor:
         return self.discrete.valid(time_step.observation, time_step.step_type.shape, time_step.step_type.device)
@@ -183,11 +187,11 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
         with torch.no_grad():
             target_q = self.discrete.padded(self.target_critics(target_features), dim=features.dim())
             target_q = self.min_over_critics(self.value_of(self.target_critics, target_q))  # [T-1, B, K, C(, D)]
-            value = (_like(probs[1:], target_q) * target_q).sum(3).mean(2)
+            value = self.expected(probs[1:], target_q).mean(2)
             bonus = self.share_out((alpha * entropy[1:]).mean(-1)) if self.entropy_in_target else None
             if bonus is not None:
                 value = value + bonus
-        prediction = _at(predicted[:, :-1], self.discrete.to_branches(time_step.prev_action[1:])).mean(3)
+        prediction = self.at_choice(predicted[:, :-1], self.discrete.to_branches(time_step.prev_action[1:])).mean(3)
         return DiscreteSacTrainInfo(
             actor_loss=actor_loss.mean(-1),
             temperature_loss=temperature_loss.mean(-1),
@@ -242,17 +246,6 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
     def temperatures(self) -> dict[str, Temperature]:
         tuned = self.temperature
         return dict(zip(self._names(), tuned.each() if isinstance(tuned, BranchTemperatures) else [tuned], strict=True))
-
-
-def _like(probs: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """Reshapes probabilities `[..., K, C]` to broadcast with values `[..., K, C(, D)]`."""
-    return probs.reshape(*probs.shape, *(1,) * (q.dim() - probs.dim()))
-
-
-def _at(q: torch.Tensor, choice: torch.Tensor) -> torch.Tensor:
-    """Selects values `[N, ..., K, C(, D)]` at choices `[..., K]`."""
-    index = choice.reshape(1, *choice.shape, *(1,) * (q.dim() - choice.dim() - 1))
-    return q.take_along_dim(index, dim=choice.dim() + 1).squeeze(choice.dim() + 1)
 
 
 def _targets(

@@ -11,15 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 import gin
-import torch
 
 from taac.algorithms.action_specs import DiscreteActionSpec
-from taac.algorithms.memories import Memories, RecurrentState
+from taac.algorithms.memories import Memories
 from taac.algorithms.sac_discrete import DiscreteSacAlgorithm
-from taac.data_structures import AlgStep, Experience, Nest, TimeStep
+from taac.data_structures import Nest, TimeStep
 from taac.networks import ObservationEncoder
 from taac.networks.recurrent import RecurrentEncoder
-from taac.ops import distributions
 
 
 @gin.configurable
@@ -58,23 +56,6 @@ class RecurrentDiscreteSacAlgorithm(Memories, DiscreteSacAlgorithm):
         return time_step._replace(
             observation=self.discrete.observed(time_step.observation), prev_action=self.one_hot(time_step.prev_action)
         )
-
-    @torch.inference_mode()
-    def predict_step(self, time_step: TimeStep, state: RecurrentState, epsilon: float = 0.0) -> AlgStep:
-        features, next_state = self.remember(time_step, state)
-        choice = self.greedy(features, self.valid(time_step), epsilon)
-        return self.execute(time_step, choice)._replace(state=next_state, info=state)
-
-    @torch.inference_mode()
-    def rollout_step(self, time_step: TimeStep, state: RecurrentState) -> AlgStep:
-        features, next_state = self.remember(time_step, state)
-        probs, _ = self.policy(features, self.valid(time_step))
-        choice = distributions.categorical_sample(probs)
-        return self.execute(time_step, choice)._replace(state=next_state, info=state, policy=probs)
-
-    def cloning_loss(self, experience: Experience) -> torch.Tensor:
-        """Returns discrete SAC's cloning loss at the frames after the burn-in. It also trains the actor's memory."""
-        return self.distance(self.learnt(experience), self.acted_on(experience))
 
     def acting_modules(self) -> list[str]:
         return [*super().acting_modules(), "one_hot"]

@@ -97,7 +97,8 @@ class MixedSacAlgorithm(SacAlgorithm):
         q = self._values(self.q_values(self.critics, features, action))
         choice = q.argmax(-1)
         if epsilon > 0:
-            choice = torch.where(torch.rand_like(q[..., 0]) < epsilon, self._draw(self._choice_probs(q)), choice)
+            explores = torch.rand_like(q[..., 0]) < epsilon
+            choice = torch.where(explores, distributions.categorical_sample(self._choice_probs(q)), choice)
         return self.execute(time_step, self.mixed.join(choice, action))
 
     @torch.inference_mode()
@@ -106,7 +107,7 @@ class MixedSacAlgorithm(SacAlgorithm):
         mean, log_std = self.actor(seen)
         action = distributions.squashed_normal_action(mean, log_std)
         probs = self._choice_probs(self._values(self.q_values(self.critics, features, action)))
-        step = self.execute(time_step, self.mixed.join(self._draw(probs), action))
+        step = self.execute(time_step, self.mixed.join(distributions.categorical_sample(probs), action))
         return step._replace(policy=(probs, (mean, log_std)))
 
     @torch.inference_mode()
@@ -139,14 +140,13 @@ class MixedSacAlgorithm(SacAlgorithm):
         with torch.no_grad():
             target_features = self.target_encoder(nest.index(time_step.observation, slice(1, None)))
             target_q = self.min_over_critics(self.q_values(self.target_critics, target_features, action[1:]))
-            weights = probs[1:].reshape(*probs[1:].shape, *(1,) * (target_q.dim() - probs.dim()))
-            value = (weights * target_q).sum(probs.dim() - 1)
+            value = self.expected(probs[1:], target_q)
             bonus = None
             if self.entropy_in_target:
                 choice_bonus = self.choice_temperature.alpha() * distributions.categorical_entropy(probs[1:])
                 bonus = self.share_out(choice_bonus - self.temperature.alpha() * log_pi[1:])
                 value = value + bonus
-        prediction = self._at(self.critics(features[:-1], executed), choice)
+        prediction = self.at_choice(self.critics(features[:-1], executed), choice)
         return MixedSacTrainInfo(
             actor_loss=actor_loss,
             log_pi=log_pi.detach(),
@@ -172,9 +172,8 @@ class MixedSacAlgorithm(SacAlgorithm):
 
         After pre-training alone the choice is therefore that of untrained critics.
         """
-        _, executed = self.mixed.split(nest.index(experience.time_step.prev_action, slice(1, None)))
-        mean, _ = self.actor(self.actor_features(nest.index(experience.time_step.observation, slice(None, -1))))
-        return self.cloned(experience, (torch.tanh(mean) - executed).square().sum(-1))
+        _, continuous = self.mixed.split(experience.time_step.prev_action)
+        return super().cloning_loss(experience._replace(time_step=experience.time_step._replace(prev_action=continuous)))
 
     def _values(self, q: torch.Tensor) -> torch.Tensor:
         """Returns min_i Q_i of every choice, `[N, ..., C(, D)]` to `[..., C]`."""
@@ -182,17 +181,6 @@ class MixedSacAlgorithm(SacAlgorithm):
 
     def _choice_probs(self, q: torch.Tensor) -> torch.Tensor:
         return distributions.boltzmann_distribution(q, self.choice_temperature.alpha())
-
-    @staticmethod
-    def _draw(probs: torch.Tensor) -> torch.Tensor:
-        """Samples choices `[B]` from probabilities `[B, C]`."""
-        return torch.multinomial(probs, 1).squeeze(-1)
-
-    @staticmethod
-    def _at(q: torch.Tensor, choice: torch.Tensor) -> torch.Tensor:
-        """Selects the critics' predictions `[N, T-1, B, C(, D)(, ...)]` at choices `[T-1, B]`."""
-        index = choice.reshape(1, *choice.shape, *(1,) * (q.dim() - choice.dim() - 1))
-        return q.take_along_dim(index, dim=choice.dim() + 1).squeeze(choice.dim() + 1)
 
     def acting_modules(self) -> list[str]:
         return [*super().acting_modules(), "encoder", "critics", "choice_temperature"]  # the choice is sampled from Q

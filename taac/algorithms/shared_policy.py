@@ -148,10 +148,8 @@ class AgentBatch:
         folded = folded._replace(step_type=torch.where(came & (folded.step_type == _MID), FIRST, folded.step_type))
         acted = step(folded, self._fold(state.inner, 0))
         absent = self._fold(~present, 0)
-        output = nest.map_structure(lambda a: torch.where(_like(absent, a), 0, a), acted.output)
-        after = nest.map_structure(
-            lambda s, i: torch.where(_like(absent, s), i, s), acted.state, initial(batch * self.count)
-        )
+        output = nest.map_structure(lambda a: torch.where(nest.broadcast(absent, a), 0, a), acted.output)
+        after = nest.where(absent, initial(batch * self.count), acted.state)
         unfolded = AlgStep(*self._unfold(acted._replace(output=output, state=after), 0))
         return unfolded._replace(state=PresentAgents(unfolded.state, present))
 
@@ -241,8 +239,3 @@ class AgentBatch:
 
     def _repeat(self, x: torch.Tensor, dim: int) -> torch.Tensor:
         return x.repeat_interleave(self.count, dim)
-
-
-def _like(mask: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """Reshapes a mask `[B]` to broadcast with `[B, ...]`."""
-    return mask.reshape(-1, *(1,) * (x.dim() - 1))

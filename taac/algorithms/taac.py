@@ -180,7 +180,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         if self.max_repeat_steps is not None:
             switch = switch | (state.repeats >= self.max_repeat_steps)
         old, new = self.trajectory.advance(state.tau), self.trajectory.start(a_hat, state.tau)
-        tau = trajectories.select(switch, new, old)
+        tau = nest.where(switch, new, old)
         repeats = torch.where(switch, 1, state.repeats + 1)
         switch_state = self.next_switch_state(state.switch_state, time_step, tau, switch)
         info = TaacInfo(state.tau, switch, state.switch_state)
@@ -190,7 +190,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         if not self.randomize_first_state_tau:
             return state
         drawn = trajectories.uniform_like(state.tau)
-        return state._replace(tau=trajectories.select(time_step.is_first(), drawn, state.tau))
+        return state._replace(tau=nest.where(time_step.is_first(), drawn, state.tau))
 
     # The switch: beta follows from the critics. A subclass with its own switching head overrides these methods ------------
 
@@ -325,8 +325,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         """Returns V(s) of the target critics, which evaluate both candidates in one call; `[...]`, or `[..., D]`."""
         features = self.target_encoder(observation)
         q = self._min_q(self.target_critics, features.expand(2, *features.shape), _stack(tau_0, tau_1))
-        weights = beta.movedim(-1, 0)
-        return (weights.reshape(*weights.shape, *(1,) * (q.dim() - weights.dim())) * q).sum(0)
+        return (nest.broadcast(beta.movedim(-1, 0), q) * q).sum(0)
 
     def acting_modules(self) -> list[str]:
         return [*super().acting_modules(), "tau_embedding", "encoder", "critics", "beta_temperature"]  # beta needs Q

@@ -156,11 +156,6 @@ def uniform_like(tau: Any) -> Any:
     return nest.map_structure(lambda x: torch.empty_like(x).uniform_(-1.0, 1.0), tau)
 
 
-def select(switch: torch.Tensor, new: Any, old: Any) -> Any:
-    """Returns the record `new` where `switch` `[...]`, else `old`."""
-    return nest.map_structure(lambda n, o: torch.where(switch.unsqueeze(-1), n, o), new, old)
-
-
 def follow(
     trajectory: Trajectory, action: torch.Tensor, tolerance: float = 1e-5, first: torch.Tensor | None = None
 ) -> tuple[Any, torch.Tensor]:
@@ -185,8 +180,8 @@ def follow(
         old = trajectory.advance(tau)
         switch = ((old.a - taken).abs() > tolerance).any(-1)
         new = trajectory.start(trajectory.output_for(taken, tau), tau)
-        tau = select(switch, new, old)._replace(a=taken)  # the recorded action, without rounding errors
-        tau = tau if first is None else select(first[t], rest, tau)
+        tau = nest.where(switch, new, old)._replace(a=taken)  # the recorded action, without rounding errors
+        tau = tau if first is None else nest.where(first[t], rest, tau)
         taus.append(tau)
         switches.append(switch)
     return nest.map_structure(lambda *parts: torch.stack(parts), *taus), torch.stack(switches)

@@ -90,11 +90,8 @@ class TrainedAgent:
         first = torch.from_numpy(np.array(state.first))
         initial = (zeros(self._action_spec, len(first)), self._agent.initial_state(len(first)))
         with torch.inference_mode():
-            action, memory = nest.map_structure(
-                lambda i, s: torch.where(first.reshape(-1, *(1,) * (i.dim() - 1)), i, torch.as_tensor(s)),
-                initial,
-                (state.action, state.memory),
-            )
+            before = nest.map_structure(torch.as_tensor, (state.action, state.memory))
+            action, memory = nest.where(first, initial, before)
             seen = bare_time_step(first, tensors, action, self._reward_dim)
             step = self._agent.predict_step(seen, memory, 0.0 if greedy else 1.0)
         executed = self._to_environment(step.output)

@@ -60,11 +60,7 @@ class ExportedPolicy(nn.Module):
         """Returns the tensors of `names.outputs` for those of `names.inputs`. `first`: `[B]` bool."""
         count = len(nest.flatten(self.observation_spec))
         observation = nest.pack_like(self.observation_spec, list(leaves[:count]))
-        prev_action, state = nest.map_structure(
-            lambda s, i: torch.where(first.reshape(-1, *(1,) * (s.dim() - 1)), i, s),
-            nest.pack_like(self.initial, list(leaves[count:])),
-            self.initial,
-        )
+        prev_action, state = nest.where(first, self.initial, nest.pack_like(self.initial, list(leaves[count:])))
         step = self.agent.predict_step(bare_time_step(first, observation, prev_action, self._reward_dim), state)
         action = _to_environment(self._space, step.output)
         return (*nest.flatten(action), step.decided, *nest.flatten(step.output), *nest.flatten(step.state))

@@ -204,10 +204,7 @@ class VectorEnvironment:
             step_type[first], discount[first], duration[first] = _FIRST, 1.0, 0
             reward, self.raw_reward = reward.copy(), self.raw_reward.copy()
             reward[first], self.raw_reward[first] = 0.0, 0.0
-            not_first = torch.from_numpy(~first)
-            action = nest.map_structure(
-                lambda a, z: torch.where(not_first.reshape(-1, *(1,) * (a.dim() - 1)), a, z), action, self._zero_action
-            )
+            action = nest.where(torch.from_numpy(~first), action, self._zero_action)
         self._checks.observation(observation, action, terminated, self._steps)
         return TimeStep(
             step_type=torch.from_numpy(step_type),

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import torch
 
+from taac import nest
 from taac.algorithms.agent import Agent
 from taac.data_structures import LAST
 from taac.errors import TaacError
@@ -159,7 +160,7 @@ class Diagnostics:
 
 def _moments(x: torch.Tensor, acted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns mean and standard deviation of `x` `[T or T-1, B, ...]` over the frames where `acted` `[T, B]` is true."""
-    weight = acted[: len(x)].reshape(*x.shape[:2], *(1,) * (x.dim() - 2)).to(x.dtype).expand_as(x)
+    weight = nest.broadcast(acted[: len(x)], x).to(x.dtype).expand_as(x)
     weight = weight / weight.sum().clamp(min=1.0)
     mean = (x * weight).sum()
     return mean, ((x - mean).square() * weight).sum().sqrt()

@@ -12,7 +12,6 @@ from taac import nest
 from taac.data_structures import Nest
 from taac.errors import TaacError
 from taac.machine.ranks import ALONE, Ranks
-from taac.specs import TensorSpec
 
 
 @gin.configurable
@@ -91,7 +90,7 @@ class RewardNormalizer(nn.Module):
         """Reshapes durations to broadcast with rewards; 1 at FIRST, which follows no action."""
         if duration is None:
             return 1.0
-        return duration.clamp(min=1).reshape(*duration.shape, *(1,) * (reward.dim() - duration.dim()))
+        return nest.broadcast(duration.clamp(min=1), reward)
 
 
 @gin.configurable
@@ -118,15 +117,11 @@ class ObservationNormalizer(nn.Module):
         self.count: torch.Tensor
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
         for number, (_, spec) in enumerate(nest.flatten_with_path(observation_spec)):
-            if self._normalises(spec):
+            if spec.dtype.is_floating_point:
                 self.register_buffer(f"mean_{number}", torch.zeros(spec.shape, dtype=torch.float64))
                 self.register_buffer(f"squares_{number}", torch.zeros(spec.shape, dtype=torch.float64))
         self._spec = observation_spec
         self._waiting: list[ObservationNormalizer] = []  # holds the observations since the last `merge`, if there are ranks
-
-    @staticmethod
-    def _normalises(spec: TensorSpec) -> bool:
-        return spec.dtype.is_floating_point
 
     @torch.no_grad()
     def update(self, observation: Nest) -> None:

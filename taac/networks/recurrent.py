@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 
 import gin
@@ -111,9 +110,9 @@ class RecurrentEncoder(nn.Module):
         """
         initial = self.initial_state(time_step.step_type.shape[1])
         features = []
-        for t, (x, first) in enumerate(zip(self._input(time_step), time_step.is_first().unsqueeze(-1))):
+        for t, (x, first) in enumerate(zip(self._input(time_step), time_step.is_first())):
             if t > 0:
-                state = nest.map_structure(functools.partial(torch.where, first), initial, state)
+                state = nest.where(first, initial, state)
             with torch.set_grad_enabled(torch.is_grad_enabled() and t >= burn_in):
                 output, state = self.memory(x, state)
             features.append(output)

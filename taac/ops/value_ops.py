@@ -105,11 +105,7 @@ def compare_through_return(
     Source: Yu, Xu and Zhang, TAAC (NeurIPS 2021, arXiv:2104.06521), section 4.3 and algorithm 2.
     """
     discount = _check(reward, value, step_type, discount, bonus)
-    if switch.shape != step_type.shape or switch.dtype != torch.bool:
-        raise TaacError(
-            f"switch must be bool of step_type's shape {list(step_type.shape)}, "
-            f"got {switch.dtype} of shape {list(switch.shape)}"
-        )
+    _check_bool("switch", switch, step_type)
     return _backward(reward, value, (step_type == StepType.LAST) | switch, discount, bonus)
 
 
@@ -201,11 +197,7 @@ def skip_returns(
     the connectedness graph of a skip's states. The bonus is our addition, as the paper's values have no entropy.
     """
     discount = _check(reward, value, step_type, discount, bonus)
-    if decided.shape != step_type.shape or decided.dtype != torch.bool:
-        raise TaacError(
-            f"decided must be bool of step_type's shape {list(step_type.shape)}, "
-            f"got {decided.dtype} of shape {list(decided.shape)}"
-        )
+    _check_bool("decided", decided, step_type)
     if max_skip < 1:
         raise TaacError(f"max_skip must be 1 or more, got {max_skip}")
     with torch.no_grad():
@@ -221,6 +213,13 @@ def skip_returns(
             valid = acts[: steps - j] & held
             returns[j - 1, : steps - j], happened[j - 1, : steps - j] = target, valid
         return returns, happened
+
+
+def _check_bool(name: str, given: torch.Tensor, step_type: torch.Tensor) -> None:
+    if given.shape != step_type.shape or given.dtype != torch.bool:
+        raise TaacError(
+            f"{name} must be bool of step_type's shape {list(step_type.shape)}, got {given.dtype} of shape {list(given.shape)}"
+        )
 
 
 @torch.no_grad()

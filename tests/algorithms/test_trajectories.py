@@ -3,13 +3,13 @@
 import pytest
 import torch
 
+from taac import nest
 from taac.algorithms.trajectories import (
     ConstantTrajectory,
     LinearTrajectory,
     QuadraticTrajectory,
     Tau,
     follow,
-    select,
     uniform_like,
 )
 
@@ -292,30 +292,30 @@ def test_gradients_of_quadratic_advance():
     assert derivatives(tau.v, a, v, u) == [None, 1, 2]
 
 
-# --- select, uniform_like -------------------------------------------------------------------------
-def test_select_takes_the_new_one_where_it_switches():
+# --- which trajectory is followed, uniform_like ---------------------------------------------------
+def test_a_new_one_where_it_switches():
     new = Tau(t(1, 2, 3, 4).reshape(2, 2), t(5, 6, 7, 8).reshape(2, 2), ())
     old = Tau(-new.a, -new.v, ())
-    tau = select(torch.tensor([True, False]), new, old)
+    tau = nest.where(torch.tensor([True, False]), new, old)
     assert parts(tau) == ([[1, 2], [-3, -4]], [[5, 6], [-7, -8]], ())
-    tau = select(torch.tensor([False, True]), new, old)
+    tau = nest.where(torch.tensor([False, True]), new, old)
     assert parts(tau) == ([[-1, -2], [3, 4]], [[-5, -6], [7, 8]], ())
 
 
-def test_select_with_time_and_batch():
+def test_switches_with_time_and_batch():
     """[T, B] switches of [T, B, A] trajectories with T = B = A: no dimension may be taken for another."""
     switch = torch.tensor([[True, False, False], [True, True, False], [False, False, True]])
     ones, zeros = torch.ones(3, 3, 3), torch.zeros(3, 3, 3)
-    tau = select(switch, Tau(ones, ones, ones), Tau(zeros, zeros, zeros))
+    tau = nest.where(switch, Tau(ones, ones, ones), Tau(zeros, zeros, zeros))
     for part in tau:
         for time in range(3):
             for batch in range(3):
                 assert part[time, batch].tolist() == [float(switch[time, batch])] * 3
 
 
-def test_select_lets_gradients_through_to_what_was_taken():
+def test_gradients_go_through_to_what_was_taken():
     new, old = torch.zeros(2, 1, requires_grad=True), torch.zeros(2, 1, requires_grad=True)
-    tau = select(torch.tensor([True, False]), Tau(new, (), ()), Tau(old, (), ()))
+    tau = nest.where(torch.tensor([True, False]), Tau(new, (), ()), Tau(old, (), ()))
     tau.a.sum().backward()
     assert new.grad.flatten().tolist() == [1, 0]
     assert old.grad.flatten().tolist() == [0, 1]
@@ -403,7 +403,7 @@ def test_a_rollout_is_found_again_in_its_actions(trajectory):
     for _ in range(40):
         switch = torch.rand(8) < 0.3
         a_hat = torch.rand(8, 2) * 2 - 1
-        tau = select(switch, trajectory.start(a_hat, tau), trajectory.advance(tau))
+        tau = nest.where(switch, trajectory.start(a_hat, tau), trajectory.advance(tau))
         before.append(tau)
         switches.append(switch)
     actions = torch.stack([tau.a for tau in before[1:]])
