@@ -122,6 +122,8 @@ class Learner:
         self._differentiated = [p for group in of_algorithm for p in group.parameters]  # by the algorithm's loss
         self._of_signals = [p for group in of_signals for p in group.parameters]
         self._parameters = [*self._differentiated, *self._of_signals]
+        for parameter in self._parameters:
+            parameter.data = parameter.data.contiguous()  # see `take_step`
         self.optimizer = (optimizer_ctor or functools.partial(TensorFlowAdam, eps=epsilon))(
             [group.for_optimizer() for group in groups], lr=at_start(learning_rate)
         )

@@ -20,10 +20,18 @@ def skips_on_device(optimizer: torch.optim.Optimizer) -> bool:
 def take_step(optimizer: torch.optim.Optimizer, found_inf: torch.Tensor | None) -> None:
     """Takes a step with the parameters' gradients.
 
+    A fused optimizer pairs the numbers of parameter, gradient and moments by their place in memory. `torch.autograd.grad` may
+    return a gradient in another layout than its parameter, as for convolutions of images whose channels come last. So all are
+    made contiguous.
+
     Args:
-        optimizer: any optimizer.
+        optimizer: any optimizer, of contiguous parameters.
         found_inf: a scalar on the device; if it is 1, the step is skipped. None unless `skips_on_device(optimizer)`.
     """
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is not None and not parameter.grad.is_contiguous():
+                parameter.grad = parameter.grad.contiguous()
     if isinstance(optimizer, TensorFlowAdam):
         with torch.no_grad():
             optimizer.step_fused(found_inf)

@@ -12,12 +12,12 @@ import torch
 from taac.errors import DivergedError, TaacError
 from taac.learning.adam import TensorFlowAdam
 from taac.learning.learner import Learner
-from taac.learning.optimizers import state_after_a_step
+from taac.learning.optimizers import state_after_a_step, take_step
 from taac.runs import manifest
 from taac.runs.checkpoint import Checkpoints
 from taac.runs.run_folder import RunFolder
 from tests.learning.test_guard import make_batch, parameters
-from tests.learning.test_learner import make_agent
+from tests.learning.test_learner import first_batch, make_agent
 from tests.training.runs import assert_same_parameters, build, run
 
 
@@ -54,6 +54,51 @@ def test_adam_goes_on_after_its_state_was_saved():
     second.load_state_dict(state)
     steps(part, second, range(3, 6))
     assert torch.equal(whole, part)
+
+
+CAMERA = (
+    "create_environment.env_name = 'tests.toy_tasks:taac-test/Camera-v0'", "ImageEncoder.channels = (4, 8)",
+    "ImageEncoder.kernels = (3, 3)", "ImageEncoder.strides = (2, 1)", "ImageEncoder.output_size = 8",
+    "create_agent.compile = False", "Learner.learning_rate = 0.01",
+)  # fmt: skip
+
+
+def first_steps(learner, update):
+    """How far Adam's first step moved each parameter, and how far it does by the equation: `-lr g / (|g| + eps / sqrt(1-b2))`."""
+    before = {name: p.detach().clone() for name, p in learner.agent.named_parameters()}
+    update()
+    for name, p in learner.agent.named_parameters():
+        if p.grad is not None:
+            yield name, p.detach() - before[name], -0.01 * p.grad / (p.grad.abs() + 1e-7 / 0.001**0.5)
+
+
+@pytest.mark.parametrize("method", ["sac", "taac"])
+def test_each_weight_of_a_convolution_moves_by_its_own_gradient(method):
+    """torch returns the gradients of convolutions of such images with the channels last in memory."""
+    trainer, experience = first_batch(method, *CAMERA)
+    found = list(first_steps(trainer.learner, lambda: trainer.learner.update(experience)))
+    assert sum(moved.dim() == 4 and bool(moved.any()) for _, moved, _ in found) == 2
+    for name, moved, expected in found:
+        torch.testing.assert_close(moved, expected, rtol=0, atol=1e-5, msg=name)
+
+
+def test_parameters_and_gradients_may_have_any_layout():
+    """An orthogonal matrix of `torch.linalg.qr` has its columns one after another in memory."""
+    agent = make_agent()
+    weight = agent.algorithm.critics.last.weight
+    values = torch.rand_like(weight).transpose(1, 2).contiguous().transpose(1, 2)
+    weight.data = values
+    learner = Learner(agent, 0.01)
+    assert torch.equal(weight, values)
+
+    def update():
+        for p in learner.agent.parameters():
+            p.grad = torch.randn(p.shape[::-1]).permute(tuple(reversed(range(p.dim()))))
+        take_step(learner.optimizer, None)
+
+    for name, moved, expected in first_steps(learner, update):
+        if dict(agent.named_parameters())[name] in learner.optimizer.state:
+            torch.testing.assert_close(moved, expected, rtol=0, atol=1e-5, msg=name)
 
 
 def test_adam_leaves_alone_what_has_no_gradient():
