@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taac import nest
-from taac.algorithms.action_specs import MixedActionSpec
+from taac.algorithms.action_specs import DiscreteActionSpec, MixedActionSpec
 from taac.errors import TaacError
-from taac.specs import TensorSpec, bounded, check_unit_box
+from taac.specs import ACTION_MASK, TensorSpec, bounded, check_unit_box
 
 GEAR = bounded((), 0, 4, torch.int64)
 NESTED = {"legs": (bounded((2,), -1, 1), {"tail": bounded((), -1, 1), "gear": GEAR}), "arm": bounded((2, 1), -1, 1)}
@@ -100,3 +100,12 @@ def test_choices_count_from_0():
     shifted = TensorSpec((), torch.int64, np.asarray(1), np.asarray(3))
     with pytest.raises(TaacError, match="counts choices from 0"):
         MixedActionSpec((shifted, bounded((2,), -1, 1)), "Mine")
+
+
+def test_valid_choices_by_hand():
+    """Branches of two and three choices: what is padded is never valid, even where a branch may choose nothing."""
+    action = TensorSpec((2,), torch.int64, np.zeros(2, dtype=np.int64), np.array([1, 2]))
+    discrete = DiscreteActionSpec(action, {"x": bounded((1,), -1, 1), ACTION_MASK: bounded((5,), 0, 1, torch.bool)}, "Mine")
+    mask = torch.tensor([[0, 1, 1, 0, 1], [0, 0, 0, 0, 0]], dtype=torch.bool)
+    valid = discrete.valid({ACTION_MASK: mask}, torch.Size([2]), torch.device("cpu"))
+    assert valid.int().tolist() == [[[0, 1, 0], [1, 0, 1]], [[1, 1, 0], [1, 1, 1]]]

@@ -17,6 +17,7 @@ def test_ends_by_hand():
     low, high = bounds.cut("rollout/fraction_repeated", [0.5, 0.9, NAN, 1.5], [-0.2, 0.6, NAN, 1.2], [0.7, 1.4, NAN, 1.8])
     np.testing.assert_array_equal(low, [0, 0.6, NAN, 1.2])  # where the estimate is out of range, nothing is cut
     np.testing.assert_array_equal(high, [0.7, 1, NAN, 1.8])
+    assert [float(end) for end in bounds.cut("jerk", -0.5, -0.9, -0.1)] == [-0.9, -0.1]
     assert [float(end) for end in bounds.cut("max_run", 33.8, -35.6, 103.1)] == [1, 103.1]
     assert [float(end) for end in bounds.cut("return", 33.8, -35.6, 103.1)] == [-35.6, 103.1]
 

@@ -36,6 +36,15 @@ def test_a_learning_rate_of_zero_is_refused(name):
         Learner(make_agent(), **{name: 0.0})
 
 
+def test_targets_move_after_every_update_that_completes_a_period():
+    algorithm = SacAlgorithm(bounded((3,), -1, 1), bounded((2,), -1, 1), target_update_tau=1.0, target_update_period=3)
+    learner, moved = Learner(Agent(algorithm), 0.01), []
+    for _ in range(6):
+        learner.update(make_batch())
+        moved.append(all(map(torch.equal, algorithm.target_critics.parameters(), algorithm.critics.parameters())))
+    assert moved == [False, False, True, False, False, True]
+
+
 def test_a_restored_learner_learns_on_as_one_that_was_never_stopped(tmp_path):
     """Through a file, with means and losses that a summary has not shown yet."""
     whole, stopped, resumed = Learner(make_agent(), 0.01), Learner(make_agent(), 0.01), Learner(make_agent(), 0.5)
