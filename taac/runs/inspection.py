@@ -30,6 +30,8 @@ def write(folder: Path, env_steps: int, error: NotFiniteError) -> Path:
     tree, tensors = tensor_files.encode({"message": str(error), "env_steps": env_steps, "evidence": error.evidence})
     data = tensor_files.pack(tensors)
     entry = FileEntry(f"diverged-{env_steps}.safetensors", len(data), files.digest(data))
+    if not files.check_folder(folder):  # a rank after the first has none before its first checkpoint
+        folder.mkdir(parents=True)
     durable.write(folder / entry.name, data)
     path = folder / f"diverged-{env_steps}.json"
     durable.write(path, make_manifest({"inspection": tree, "tensors": entry._asdict()}))

@@ -253,7 +253,8 @@ def action_is_not_finite(trainer, ranks):
 
 @pytest.mark.parametrize("change", [reward_is_not_finite, action_is_not_finite])
 def test_what_is_not_finite_in_one_rank_ends_the_run_in_all(tmp_path, change):
-    first, second = together(train, tmp_path, ["normalize_rewards = False"], change)
+    before_any_checkpoint = ["normalize_rewards = False", "Trainer.checkpoint_interval = 200"]
+    first, second = together(train, tmp_path, before_any_checkpoint, change)
     for rank in (first, second):
         assert isinstance(rank["failure"], NotFiniteError) and rank["updates"] == 20
     same(first, second)
