@@ -18,6 +18,13 @@ def test_transitions_earn_after_the_initial_collection():
     assert ratio.constant is None
 
 
+def test_a_decimal_ratio_is_the_number_that_was_written():
+    """The floats 0.3 and 0.6 are below 3/10 and 6/10: the update that completes a sum would come one step late."""
+    for ratio, earned in ((0.3, [0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 3]), (0.6, [0, 0, 1, 1, 2, 3, 3, 4, 4, 5, 6])):
+        due = UpdateRatio(1, 1000, 10, updates_per_env_step=ratio)
+        assert [due.updates_earned(10 + steps) for steps in range(11)] == earned
+
+
 @pytest.mark.parametrize("clock", ["env_steps", "transitions"])
 def test_a_ratio_that_is_restored_alone_earns_as_before(clock):
     first, second = (UpdateRatio(1, 1000, 10, updates_per_iteration=2, clock=clock) for _ in range(2))
