@@ -231,6 +231,25 @@ def forward_return(time_step, values, stop, t, b, gamma, ignore_done=False):
             return target + factor * values[t][b]
 
 
+def with_critics(loss, time_step, value, gamma, predicted, ignore_done=False, stop=None):
+    """The loss `[T][B]` plus that of the critics, which predict `predicted(t, b)`; 0 at LAST. Returns stop at the next frame, or
+    where `stop` `[T][B]` says so.
+    """
+    for t in range(STEPS - 1):
+        for b in range(BATCH):
+            target = forward_return(time_step, value, stop or [[True] * BATCH] * STEPS, t, b, gamma, ignore_done)
+            for q_i in predicted(t, b):
+                loss[t][b] = loss[t][b] + ((q_i - target) ** 2).mean()
+    return [[0.0 if IS_LAST[t, b] else loss[t][b] for b in range(BATCH)] for t in range(STEPS)]
+
+
+def at_executed(w, time_step, *actions):
+    """What the critics predict of the actions with these parts `[T, B, A]`, of which frame t's are the ones at t + 1."""
+    return lambda t, b: critics(
+        w, "critics", encode(w, "encoder", time_step.observation, t, b), *(part[t + 1, b] for part in actions)
+    )
+
+
 def temperature(w, name, tuning):
     """alpha, and the number whose gradient the temperature's loss takes (None if it is fixed)."""
     value = w[name]
@@ -305,14 +324,7 @@ def sac_reference(w, config, time_step, noise):
             value[t][b] = worst(critics(w, "target_critics", target_obs, a), c.reward_weights).detach()
             if c.entropy_in_target:
                 value[t][b] = value[t][b] - alpha * log_pi.item()
-    everywhere = [[True] * BATCH] * STEPS
-    for t in range(STEPS - 1):
-        for b in range(BATCH):
-            target = forward_return(time_step, value, everywhere, t, b, gamma, c.ignore_done)
-            obs = encode(w, "encoder", time_step.observation, t, b)
-            for q_i in critics(w, "critics", obs, time_step.prev_action[t + 1, b]):
-                loss[t][b] = loss[t][b] + ((q_i - target) ** 2).mean()
-    return [[0.0 if IS_LAST[t, b] else loss[t][b] for b in range(BATCH)] for t in range(STEPS)]
+    return with_critics(loss, time_step, value, gamma, at_executed(w, time_step, time_step.prev_action), c.ignore_done)
 
 
 def check_actor_alone(algorithm, actor_loss, names):

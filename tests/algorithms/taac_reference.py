@@ -18,21 +18,21 @@ from tests.algorithms.reference import (
     ACTION_SPEC,
     BATCH,
     IS_FIRST,
-    IS_LAST,
     NAN,
     NUM_ACTIONS,
     STEPS,
     VECTOR_SPEC,
     act,
+    at_executed,
     critics,
     encode,
-    forward_return,
     networks,
     numeric_gradient,
     replayed,
     scrambled,
     temperature,
     total,
+    with_critics,
     worst,
 )
 
@@ -172,14 +172,7 @@ def taac_reference(w, config, experience, noise, uniform):
 
     never, always = [[False] * BATCH] * STEPS, [[True] * BATCH] * STEPS
     stop = {"compare-through": switch, "one-step": always, "n-step": never}[c.td]
-    for t in range(STEPS - 1):
-        for b in range(BATCH):
-            target = forward_return(time_step, value, stop, t, b, gamma, c.ignore_done)
-            obs = encode(w, "encoder", time_step.observation, t, b)
-            executed = [part[t + 1, b] for part in replayed_parts]
-            for q_i in critics(w, "critics", obs, *executed):
-                loss[t][b] = loss[t][b] + ((q_i - target) ** 2).mean()
-    loss = [[0.0 if IS_LAST[t, b] else loss[t][b] for b in range(BATCH)] for t in range(STEPS)]
+    loss = with_critics(loss, time_step, value, gamma, at_executed(w, time_step, *replayed_parts), c.ignore_done, stop)
     return loss, torch.tensor(betas, dtype=torch.float64), torch.tensor(switch)
 
 

@@ -29,13 +29,13 @@ from tests.algorithms.reference import (
     check_update,
     critics,
     encode,
-    forward_return,
     random_mask,
     replayed,
     scrambled,
     temperature,
     total,
     weights_of,
+    with_critics,
     worst,
 )
 
@@ -145,13 +145,11 @@ def discrete_reference(w, config, time_step, observation, choice, valid):
             value[t][b] = sum(p * worst(of_choices[a], c.reward_weights) for a, p in pi.items()).detach()
             if c.entropy_in_target:
                 value[t][b] = value[t][b] + alpha * entropy
-    everywhere = [[True] * BATCH] * STEPS
-    for t in range(STEPS - 1):
-        for b in range(BATCH):
-            target = forward_return(time_step, value, everywhere, t, b, gamma, c.ignore_done)
-            for q_i in heads(w, "critics", encode(w, "encoder", observation, t, b))[choice[t + 1, b]]:
-                loss[t][b] = loss[t][b] + ((q_i - target) ** 2).mean()
-    return [[0.0 if IS_LAST[t, b] else loss[t][b] for b in range(BATCH)] for t in range(STEPS)]
+
+    def predicted(t, b):
+        return heads(w, "critics", encode(w, "encoder", observation, t, b))[choice[t + 1, b]]
+
+    return with_critics(loss, time_step, value, gamma, predicted, c.ignore_done)
 
 
 

@@ -31,7 +31,6 @@ from tests.algorithms.reference import (
     check_update,
     critics,
     encode,
-    forward_return,
     frame,
     networks,
     numeric_gradient,
@@ -41,6 +40,7 @@ from tests.algorithms.reference import (
     temperature,
     total,
     weights_of,
+    with_critics,
     worst,
 )
 
@@ -131,14 +131,11 @@ def mixed_reference(w, config, time_step, choice, vector, noise):
             value[t][b] = sum(p * v for p, v in zip(probs, of_choices))
             if c.entropy_in_target:
                 value[t][b] = value[t][b] + alpha_d * entropy_of(probs) - alpha * log_pi.item()
-    everywhere = [[True] * BATCH] * STEPS
-    for t in range(STEPS - 1):
-        for b in range(BATCH):
-            target = forward_return(time_step, value, everywhere, t, b, gamma, c.ignore_done)
-            obs = encode(w, "encoder", time_step.observation, t, b)
-            for q_i in heads(w, "critics", obs, vector[t + 1, b])[choice[t + 1, b]]:
-                loss[t][b] = loss[t][b] + ((q_i - target) ** 2).mean()
-    return [[0.0 if IS_LAST[t, b] else loss[t][b] for b in range(BATCH)] for t in range(STEPS)]
+
+    def predicted(t, b):
+        return heads(w, "critics", encode(w, "encoder", time_step.observation, t, b), vector[t + 1, b])[choice[t + 1, b]]
+
+    return with_critics(loss, time_step, value, gamma, predicted, c.ignore_done)
 
 
 

@@ -17,18 +17,17 @@ from tests.algorithms.reference import (
     ACTION_SPEC,
     BATCH,
     IMAGE_SPEC,
-    IS_LAST,
     NUM_ACTIONS,
     STEPS,
     VECTOR_SPEC,
     F,
     L,
     act,
+    at_executed,
     check_actor_alone,
     check_update,
     critics,
     encode,
-    forward_return,
     networks,
     numeric_gradient,
     record_draws,
@@ -37,6 +36,7 @@ from tests.algorithms.reference import (
     temperature,
     total,
     weights_of,
+    with_critics,
     worst,
 )
 
@@ -89,15 +89,8 @@ def reference(w, config, time_step, noise):
             if c.entropy_in_target:
                 v_target = v_target - alpha * log_pi.item() * weights / (weights**2).sum()
             loss[t][b] = loss[t][b] + ((critics(w, "value", obs)[0] - v_target) ** 2).mean()
-    everywhere = [[True] * BATCH] * STEPS
     scaled = time_step._replace(reward=c.reward_scale * time_step.reward)
-    for t in range(STEPS - 1):
-        for b in range(BATCH):
-            target = forward_return(scaled, v_next, everywhere, t, b, gamma, c.ignore_done)
-            obs = encode(w, "encoder", time_step.observation, t, b)
-            for q_i in critics(w, "critics", obs, time_step.prev_action[t + 1, b]):
-                loss[t][b] = loss[t][b] + ((q_i - target) ** 2).mean()
-    return [[0.0 if IS_LAST[t, b] else loss[t][b] for b in range(BATCH)] for t in range(STEPS)]
+    return with_critics(loss, scaled, v_next, gamma, at_executed(w, time_step, time_step.prev_action), c.ignore_done)
 
 
 @pytest.mark.parametrize(

@@ -28,13 +28,13 @@ from tests.algorithms.reference import (
     VECTOR_SPEC,
     F,
     M,
+    at_executed,
     check_actor_alone,
     check_groups,
     check_uniform,
     check_update,
     critics,
     encode,
-    forward_return,
     frame,
     networks,
     numeric_gradient,
@@ -44,6 +44,7 @@ from tests.algorithms.reference import (
     temperature,
     total,
     weights_of,
+    with_critics,
     worst,
 )
 
@@ -162,14 +163,7 @@ def sdar_reference(w, config, time_step, noise, uniform):
             value[t][b] = worst(critics(w, "target_critics", target_obs, a), c.reward_weights).detach()
             if c.entropy_in_target:
                 value[t][b] = value[t][b] + alpha_b * entropy.item() - alpha * log_pi.item()
-    everywhere = [[True] * BATCH] * STEPS
-    for t in range(STEPS - 1):
-        for b in range(BATCH):
-            target = forward_return(time_step, value, everywhere, t, b, gamma)
-            obs = encode(w, "encoder", time_step.observation, t, b)
-            for q_i in critics(w, "critics", obs, time_step.prev_action[t + 1, b]):
-                loss[t][b] = loss[t][b] + ((q_i - target) ** 2).mean()
-    return [[0.0 if IS_LAST[t, b] else loss[t][b] for b in range(BATCH)] for t in range(STEPS)]
+    return with_critics(loss, time_step, value, gamma, at_executed(w, time_step, time_step.prev_action))
 
 
 
