@@ -42,7 +42,6 @@ from tests.algorithms.reference import (
 CHOICES = 4
 SPEC = bounded((), 0, CHOICES - 1, torch.int64)
 MASK_SPEC = bounded((CHOICES,), 0, 1, torch.bool)
-MASKED_SPEC = {"observation": VECTOR_SPEC, ACTION_MASK: MASK_SPEC}
 DISCRETE = {
     "num_critics": 2, "spec": VECTOR_SPEC, "masked": False, "reward_weights": None, "gamma": 0.875, "ignore_done": False,
     "entropy_in_target": True, "tuning": "log", "min_prob": 0.1, "target_entropy": None,

@@ -32,7 +32,7 @@ def frame():
     )  # fmt: skip
 
 
-def roll_out(tested, step):
+def roll_out(step):
     frames, infos, action = [], [], torch.zeros(BATCH, A)
     for _ in range(STEPS):
         frames.append(frame()._replace(prev_action=action))
@@ -80,7 +80,7 @@ def targets(tested, experience):
 @pytest.mark.parametrize("lambda_", [1.0, 0.5, 0.0])
 def test_targets_use_the_ratio_of_present_to_rollout_policy(lambda_):
     tested = algorithm(td_loss=RetraceTDLoss(gamma=0.9, lambda_=lambda_))
-    experience = roll_out(tested, tested.rollout_step)
+    experience = roll_out(tested.rollout_step)
     with torch.no_grad():
         for parameter in tested.actor.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))  # the policy has moved on since
@@ -100,7 +100,7 @@ def test_targets_use_the_ratio_of_present_to_rollout_policy(lambda_):
 
 def test_on_policy_every_trace_is_lambda():
     tested = algorithm()
-    experience = roll_out(tested, tested.rollout_step)
+    experience = roll_out(tested.rollout_step)
     info = tested.train_step(experience)
     from taac.ops.distributions import squashed_normal_log_prob
 

@@ -175,10 +175,6 @@ class Page:
         self.send("Input.dispatchKeyEvent", type="keyDown" if text else "rawKeyDown", **given)
         self.send("Input.dispatchKeyEvent", type="keyUp", **given)
 
-    def screenshot(self, path: Path, whole: bool = True) -> None:
-        data = self.send("Page.captureScreenshot", captureBeyondViewport=whole)["data"]
-        path.write_bytes(base64.b64decode(data))
-
     def pdf(self) -> bytes:
         return base64.b64decode(self.send("Page.printToPDF", printBackground=True)["data"])
 
