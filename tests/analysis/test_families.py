@@ -389,7 +389,7 @@ def test_hedges_g_by_hand():
     [
         (lambda: power.seeds_needed(0.0, 0.05), "above 0"),
         (lambda: power.seeds_needed(1e-4, 0.05), "more than 10000 seeds"),
-        (lambda: power.detectable_shift(5, 0.05, 1.0), "power must be"),
+        (lambda: power.detectable_shift(5, 0.9), "below the power"),
         (lambda: verdicts([], confidence=2), "outside"),
         (lambda: verdicts([Comparison([np.ones(2)], [np.ones(3)])], paired=True), "as many runs"),
     ],

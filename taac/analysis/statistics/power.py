@@ -14,7 +14,7 @@ from taac.analysis.statistics.permutations import smallest_p_value
 from taac.analysis.statistics.quantiles import student_quantile
 from taac.errors import TaacError
 
-POWER = 0.8  # the usual aim: a difference of that size is found in 4 of 5 studies
+POWER = 0.8  # what is aimed at, as usual: a difference of that size is found in 4 of 5 studies
 MOST_SEEDS = 10_000
 _POINTS = 100  # of a quadrature; power is then good to 0.001
 _erf = np.vectorize(math.erf, otypes=[float])
@@ -31,25 +31,25 @@ def power(shift: float, df: float, level: float) -> float:
     return float((weight * (_normal(shift - critical * s) + _normal(-shift - critical * s))).sum())
 
 
-def detectable_shift(df: float, level: float, aim: float = POWER) -> float:
-    """The true difference, in standard errors, that is found with the power `aim`. Good to a percent."""
-    if not level < aim < 1:
-        raise TaacError(f"the power must be above the level {level} and below 1, got {aim}")
-    return _shift(round(df, 1) if df < 30 else round(df), level, aim)
+def detectable_shift(df: float, level: float) -> float:
+    """The true difference, in standard errors, that is found with the power `POWER`. Good to a percent."""
+    if level >= POWER:
+        raise TaacError(f"the level must be below the power {POWER}, got {level}")
+    return _shift(round(df, 1) if df < 30 else round(df), level)
 
 
 @lru_cache(maxsize=4096)
-def _shift(df: float, level: float, aim: float) -> float:
+def _shift(df: float, level: float) -> float:
     low, high = 0.0, 1.0
-    while power(high, df, level) < aim:
+    while power(high, df, level) < POWER:
         high *= 2
     while high - low > 1e-4 * high:
         middle = (low + high) / 2
-        low, high = (low, middle) if power(middle, df, level) >= aim else (middle, high)
+        low, high = (low, middle) if power(middle, df, level) >= POWER else (middle, high)
     return high
 
 
-def seeds_needed(effect: float, level: float = 0.05, comparisons: int = 1, aim: float = POWER) -> int:
+def seeds_needed(effect: float, level: float = 0.05, comparisons: int = 1) -> int:
     """The number of runs of each of two methods with which a difference of `effect` standard deviations is found.
 
     Args:
@@ -62,20 +62,20 @@ def seeds_needed(effect: float, level: float = 0.05, comparisons: int = 1, aim: 
     if not effect > 0:
         raise TaacError(f"the effect must be above 0 standard deviations, got {effect}")
     low, high = 1, 2
-    while not _enough(high, effect, level, comparisons, aim):
+    while not _enough(high, effect, level, comparisons):
         low, high = high, 2 * high
         if high > MOST_SEEDS:
             raise TaacError(f"an effect of {effect} standard deviations needs more than {MOST_SEEDS} seeds")
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if _enough(middle, effect, level, comparisons, aim) else (middle, high)
+        low, high = (low, middle) if _enough(middle, effect, level, comparisons) else (middle, high)
     return high
 
 
-def _enough(runs: int, effect: float, level: float, comparisons: int, aim: float) -> bool:
+def _enough(runs: int, effect: float, level: float, comparisons: int) -> bool:
     if smallest_p_value(runs, runs) > level:
         return False
-    return power(effect * math.sqrt(runs / 2), 2 * runs - 2, level / comparisons) >= aim
+    return power(effect * math.sqrt(runs / 2), 2 * runs - 2, level / comparisons) >= POWER
 
 
 def hedges_g(x: np.ndarray, y: np.ndarray) -> float:
