@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 from taac.campaigns.launchers import Launcher, Outcome
 from taac.campaigns.run import Run
@@ -72,8 +73,10 @@ class PackedRuns:
         self._of = {run: number for number, one in enumerate(packs) for run in one}
         self._begun: dict[int, list[Run]] = {}  # runs of the packs that wait or run
         self._running: dict[int, Run] = {}  # the run that stands for the process
+        self._before: dict[Run, Any] = {}  # what run.json said when the run was begun
 
     def begin(self, run: Run) -> None:
+        self._before[run] = _status(run)
         self._begun.setdefault(self._of[run], []).append(run)
         self._start()
 
@@ -93,21 +96,26 @@ class PackedRuns:
         for process, outcome in self._launcher.ended():
             number = self._of[process]
             del self._running[number]
-            found += [(run, _outcome(run, outcome)) for run in self._begun.pop(number)]
+            found += [(run, self._outcome(run, outcome)) for run in self._begun.pop(number)]
         self._start()
         return found
+
+    def _outcome(self, run: Run, of_process: Outcome) -> Outcome:
+        """Returns how one run of a pack ended. That it failed earlier does not count, if its process died before its turn."""
+        if run.finished():
+            return Outcome(0)
+        now = _status(run)
+        return Outcome(1) if now[0] in ("diverged", "failed") and now != self._before[run] else of_process
 
     def stop(self) -> None:
         self._launcher.stop()
         self._begun, self._running = {}, {}
 
 
-def _outcome(run: Run, of_process: Outcome) -> Outcome:
-    """Returns how one run of a pack ended."""
-    if run.finished():
-        return Outcome(0)
+def _status(run: Run) -> tuple[Any, Any]:
+    """Returns the status of a run, and what changes whenever it goes on."""
     try:
-        failed = layout.read_run(run.folder).get("status") in ("diverged", "failed")
+        about = layout.read_run(run.folder)
     except (OSError, files.Damaged):
-        failed = False
-    return Outcome(1) if failed else of_process
+        return None, None
+    return about.get("status"), (about.get("start"), about.get("resumed"))

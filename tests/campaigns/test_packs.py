@@ -103,6 +103,23 @@ def test_each_run_of_a_pack_ends_as_its_own_folder_says(tmp_path):
     assert [found["attempts"] for found in record(tmp_path).values()] == [1, 1, 2]
 
 
+def test_a_run_that_failed_earlier_has_not_failed_again_when_its_process_is_killed_before_its_turn(tmp_path):
+    def killed(one):
+        write(one, 0, "interrupted")
+        return -9
+
+    def goes_on(one):
+        write(one, 0, "finished")
+        write(one, 1, "finished")
+        return 0
+
+    packs = pack([run(tmp_path, seed) for seed in range(2)], 2)
+    write(packs[0][0], 1, "failed")
+    launcher = Script(killed, goes_on)
+    end = Campaign(list(packs[0]), PackedRuns(launcher, packs, 1), None).run(lambda state: None)
+    assert [one.seed for one in end.finished] == [0, 1] and not end.failed and len(launcher.commands) == 2
+
+
 def test_jobs_bound_the_processes(tmp_path):
     def finishes(one):
         for seed in range(one.seed, one.seed + 2):
