@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -263,15 +264,17 @@ class SlurmQueue:
         """Returns how a task that has left the queue ended; None while that is not yet known."""
         if run.finished():
             return Outcome(0)
-        try:
+        code = None
+        with contextlib.suppress(OSError, ValueError):
             code = int(files.read_bounded(self._known.parent / f"{task}.exit", 64))
+        if code:
             killed_by = code - 128  # shells report a signal n as 128 + n; 255 is no signal
             return Outcome(-killed_by if killed_by in signal.valid_signals() else code)
-        except (OSError, ValueError):
-            pass
         now = time.monotonic()
         if now - self._left.setdefault(run, now) < self._grace:
-            return None
+            return None  # after 0 too: its run has finished, which may not be visible here yet
+        if code == 0:
+            return Outcome(0)
         return Outcome(None, f"SLURM task {task} is gone: cancelled, out of memory or time, or its machine failed")
 
 

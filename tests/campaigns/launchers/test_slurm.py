@@ -351,7 +351,20 @@ def test_the_files_of_a_task_may_be_seen_late(tmp_path, queue):
     launcher = slurm.SlurmQueue(runs, script, interval=0.0, grace=1000.0)
     launcher.begin(runs[0])
     assert launcher.ended() == [] == launcher.ended()
+    (tmp_path / "R" / "slurm" / "5_0.exit").write_text("0\n")  # before the run's own files
+    assert launcher.ended() == []
     finish_folder(runs[0])
+    assert launcher.ended() == [(runs[0], Outcome(0))]
+
+
+def test_a_task_that_ends_well_without_its_run_is_told_in_the_end(tmp_path, queue):
+    runs, script = planned(tmp_path)
+    launcher = slurm.SlurmQueue(runs, script, interval=0.0, grace=0.0)
+    launcher.begin(runs[0])
+    (queue / "queue").write_text("5_0 RUNNING\n")
+    launcher.ended()
+    (tmp_path / "R" / "slurm" / "5_0.exit").write_text("0\n")
+    (queue / "queue").write_text("")
     assert launcher.ended() == [(runs[0], Outcome(0))]
 
 
