@@ -53,6 +53,13 @@ class TensorSpec:
         """Zeros of shape `[*batch, *self.shape]`."""
         return torch.zeros(*batch, *self.shape, dtype=self.dtype, device=device)
 
+    def blank(self, *batch: int, device: torch.device | str = "cpu") -> torch.Tensor:
+        """Values `[*batch, *self.shape]` that networks accept: the least of choices, which need not be 0, and otherwise 0."""
+        zeros = self.zeros(*batch, device=device)
+        if not self.is_categorical or self.minimum is None:
+            return zeros
+        return zeros + torch.as_tensor(self.minimum, dtype=self.dtype, device=device)
+
     def __str__(self) -> str:
         bounds = ""
         if self.minimum is not None and self.maximum is not None:
@@ -73,6 +80,11 @@ def spec_of(tensor: torch.Tensor, batch_dims: int = 1) -> TensorSpec:
 def zeros(spec: Nest, *batch: int, device: torch.device | str = "cpu") -> Nest:
     """A nest of zeros for a nest of specs, each leaf `[*batch, *shape]`."""
     return nest.map_structure(lambda s: s.zeros(*batch, device=device), spec)
+
+
+def blank(spec: Nest, *batch: int, device: torch.device | str = "cpu") -> Nest:
+    """A nest of `TensorSpec.blank` for a nest of specs, each leaf `[*batch, *shape]`."""
+    return nest.map_structure(lambda s: s.blank(*batch, device=device), spec)
 
 
 def time_step_spec(observation_spec: Nest, action_spec: Nest, reward_dim: int | None) -> TimeStep:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from taac.errors import TaacError
-from taac.specs import TensorSpec, bounded, check_unit_box, spec_of, zeros
+from taac.specs import TensorSpec, blank, bounded, check_unit_box, spec_of, zeros
 
 
 def test_zeros_of_a_spec():
@@ -29,6 +29,14 @@ def test_zeros_of_a_nest_of_specs():
     assert zeros(spec, 2, 5, device="meta")["rest"][0].device.type == "meta"
     assert zeros(spec, 2, 5)["rest"][2].shape == (2, 5)
     assert zeros((), 5) == ()
+
+
+def test_blank_values_are_the_least_choices_and_otherwise_0():
+    start = TensorSpec((2,), torch.int64, np.array([5, -1]), np.array([7, 1]))
+    found = blank({"choice": start, "image": bounded((1,), 3, 9, torch.uint8), "unknown": TensorSpec((), torch.int64)}, 2)
+    assert [leaf.tolist() for leaf in found.values()] == [[[5, -1], [5, -1]], [[0], [0]], [0, 0]]
+    assert [leaf.dtype for leaf in found.values()] == [torch.int64, torch.uint8, torch.int64]
+    assert start.blank(device="meta").device.type == "meta"
 
 
 def test_spec_of_a_tensor():

@@ -167,8 +167,7 @@ def check_acting(algorithm: Algorithm, observation_spec: Nest, action_spec: Nest
         raise TaacError(f"{kind}.acting_modules names {', '.join(unknown)}, but there are {', '.join(modules)}")
     actor = copy.copy(algorithm)
     actor._modules = {name: part for name, part in algorithm._modules.items() if part is None or name in names}
-    frame = specs.zeros(specs.time_step_spec(observation_spec, action_spec, reward_dim), _FRAMES)
-    frame = frame._replace(observation=nest.map_structure(_possible, observation_spec))
+    frame = specs.blank(specs.time_step_spec(observation_spec, action_spec, reward_dim), _FRAMES)
     with torch.random.fork_rng(devices=[]):
         for name in ("predict_step", "rollout_step", "random_step"):
             try:
@@ -200,12 +199,6 @@ def describe_failure(error: BaseException) -> str:
     """Returns the type and text of an error, and the line that raised it."""
     place = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} (in {place.name}, {place.filename}:{place.lineno})"
-
-
-def _possible(spec: specs.TensorSpec) -> torch.Tensor:
-    """Returns observations `[_FRAMES, ...]` that can occur: the least of choices, which need not begin at 0, and otherwise 0."""
-    zeros = spec.zeros(_FRAMES)
-    return zeros + torch.as_tensor(spec.minimum, dtype=zeros.dtype) if spec.is_categorical else zeros
 
 
 def reset_where_first(state: Nest, initial: Nest, time_step: TimeStep) -> Nest:

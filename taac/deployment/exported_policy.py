@@ -68,7 +68,7 @@ class ExportedPolicy(nn.Module):
     def example(self, batch_size: int) -> tuple[torch.Tensor, ...]:
         """Returns inputs that can occur, at the beginning of episodes."""
         first = torch.ones(batch_size, dtype=torch.bool)
-        observation = [spec.zeros(batch_size) for spec in nest.flatten(self.observation_spec)]
+        observation = [spec.blank(batch_size) for spec in nest.flatten(self.observation_spec)]
         state = [leaf.expand(batch_size, *leaf.shape[1:]).clone() for leaf in nest.flatten(self.initial)]
         return (first, *observation, *state)
 

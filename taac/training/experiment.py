@@ -301,6 +301,6 @@ def experience_spec(environment: VectorEnvironment, agent: Agent) -> Nest:
     """Returns the specs of one frame in the replay buffer: the environment's time step, and the `info` of a rollout."""
     time_step = specs.time_step_spec(environment.observation_spec, environment.action_spec, environment.reward_dim)
     with torch.random.fork_rng(devices=[]):
-        blank = specs.zeros(time_step, 1, device=agent.device)
+        blank = specs.blank(time_step, 1, device=agent.device)
         info = agent.unobserved_random_step(blank, agent.initial_state(1)).info
     return Experience(time_step, nest.map_structure(specs.spec_of, info))

@@ -7,7 +7,7 @@ import warnings
 
 import torch
 
-from taac import nest, specs
+from taac import specs
 from taac.algorithms import Algorithm
 from taac.algorithms.agent import Agent
 from taac.algorithms.algorithm import describe_failure
@@ -75,15 +75,8 @@ def _first_update(agent: Agent, spec: Nest, segment_length: int) -> list[str]:
 
 
 def _blank_segments(spec: Nest, length: int, device: torch.device) -> Experience:
-    """Returns segments `[T, B, ...]` from the middle of an episode, with the least of each choice and otherwise 0."""
-
-    def blank(leaf: specs.TensorSpec) -> torch.Tensor:
-        zeros = leaf.zeros(length, _SEGMENTS, device=device)
-        if not leaf.is_categorical:
-            return zeros
-        return zeros + torch.as_tensor(leaf.minimum, dtype=zeros.dtype, device=device)
-
-    found: Experience = nest.map_structure(blank, spec)
+    """Returns blank segments `[T, B, ...]` from the middle of an episode."""
+    found: Experience = specs.blank(spec, length, _SEGMENTS, device=device)
     time_step = found.time_step
     return found._replace(
         time_step=time_step._replace(

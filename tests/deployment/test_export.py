@@ -19,6 +19,7 @@ from taac.environments.spaces import action_adapter
 from taac.errors import TaacError
 from taac.training import experiment
 from tests import forked
+from tests.learning.test_optimizers import CAMERA
 
 # Greedy policies with every kind of state, action and observation.
 AGENTS = {
@@ -28,6 +29,7 @@ AGENTS = {
     "temporl": ("temporl", "simple_control", "Pendulum-v1"),
     "sdar": ("sdar", "simple_control", "Pendulum-v1"),  # decides for each dimension, on the action before
     "krep": ("sac_krep", "simple_control", "Pendulum-v1"),  # a Tuple of actions
+    "images": ("taac", "simple_control", "tests.toy_tasks:taac-test/Camera-v0", *CAMERA[1:]),  # and choices that begin at 5
 }
 
 

@@ -72,12 +72,12 @@ def first_steps(learner, update):
             yield name, p.detach() - before[name], -0.01 * p.grad / (p.grad.abs() + 1e-7 / 0.001**0.5)
 
 
-@pytest.mark.parametrize("method", ["sac", "taac"])
-def test_each_weight_of_a_convolution_moves_by_its_own_gradient(method):
+@pytest.mark.parametrize("method, convolutions", [("sac", 2), ("taac", 2), ("sac_recurrent", 4)])
+def test_each_weight_of_a_convolution_moves_by_its_own_gradient(method, convolutions):
     """torch returns the gradients of convolutions of such images with the channels last in memory."""
     trainer, experience = first_batch(method, *CAMERA)
     found = list(first_steps(trainer.learner, lambda: trainer.learner.update(experience)))
-    assert sum(moved.dim() == 4 and bool(moved.any()) for _, moved, _ in found) == 2
+    assert sum(moved.dim() == 4 and bool(moved.any()) for _, moved, _ in found) == convolutions
     for name, moved, expected in found:
         torch.testing.assert_close(moved, expected, rtol=0, atol=1e-5, msg=name)
 
