@@ -181,7 +181,7 @@ class RemoteCollector(Collecting):
     def _info_spec(self) -> Nest:
         """Returns the specs of a collector's `info`."""
         with torch.random.fork_rng(devices=[]):
-            time_step = specs.zeros(self._like, self._share, device=self.agent.device)
+            time_step = specs.blank(self._like, self._share, device=self.agent.device)
             info = self.agent.unobserved_random_step(time_step, self.agent.initial_state(self._share)).info
         return nest.map_structure(specs.spec_of, info)
 

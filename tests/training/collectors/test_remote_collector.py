@@ -213,6 +213,15 @@ def test_what_cannot_be_is_refused_before_any_work():
         with_collectors(2, timeout=0.0)
 
 
+def test_memories_of_choices_that_do_not_count_from_0():
+    """What collectors send is found out on blank frames."""
+    camera = "create_environment.env_name = 'tests.toy_tasks:taac-test/Camera-v0'"
+    small = ("ImageEncoder.channels = (4,)", "ImageEncoder.kernels = (3,)", "ImageEncoder.strides = (2,)")
+    trainer = build(camera, *small, "create_experiment.collectors = 1", method="sac_recurrent")
+    assert trainer.collector._info_like.actor.shape == (128,)
+    trainer.close()
+
+
 def test_errors_of_a_collector_are_the_learners():
     """A reward that is no number ends the run, as it does in one process, with the tensors that show it."""
     trainer = with_collectors(2, BREAKS, "num_env_steps = 400", "initial_collect_steps = 300", num_envs=2)
