@@ -80,7 +80,8 @@ class RewardNormalizer(nn.Module):
         """Normalises rewards `[T, B]` or `[T, B, D]` with durations `[T, B]` (None: 1) by the current statistics."""
         variance = (self.second_moment - self.mean.square()).clamp(min=0.0)
         steps = self._steps(reward, duration)
-        normalized = (reward / steps - self.mean) / (variance + 1e-10).sqrt()
+        # The mean is rounded like r / k, or a constant reward would not become 0 where that division is not exact.
+        normalized = (reward / steps - self.mean.to(reward.dtype)) / (variance + 1e-10).sqrt()
         if self.clip is not None:
             normalized = normalized.clamp(-self.clip, self.clip)
         return (normalized * steps).to(reward.dtype)

@@ -80,13 +80,17 @@ def test_the_state_of_rewards_can_be_saved_and_loaded():
     assert torch.equal(first(batch), second(batch))
 
 
-@pytest.mark.parametrize("value", [0.0, 0.1, -3.0, 1000.0])
-def test_a_constant_reward_becomes_0(value):
-    normalizer = RewardNormalizer(clip=5.0)
-    reward = torch.full((4, 8), value)
+@pytest.mark.parametrize("value", [0.0, 0.1, -3.0, 1000.0, 1e6])
+@pytest.mark.parametrize("reward_dim", [None, 2])
+@pytest.mark.parametrize("steps", [None, 3, 7])
+def test_a_constant_reward_becomes_0(value, reward_dim, steps):
+    """Also a part of a vector that is constant while actions are repeated: `1000 / 3` is no float."""
+    normalizer = RewardNormalizer(reward_dim, clip=5.0)
+    reward = torch.full((4, 8, reward_dim) if reward_dim else (4, 8), value)
+    duration = None if steps is None else torch.full((4, 8), steps, dtype=torch.int16)
     for _ in range(10):
-        normalizer.update(reward)
-        assert normalizer(reward).abs().max() < 0.01
+        normalizer.update(reward, duration)
+        assert normalizer(reward, duration).abs().max() < 0.01
 
 
 @pytest.mark.parametrize("clip", [0.0, -1.0])
