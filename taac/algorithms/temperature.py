@@ -68,9 +68,9 @@ class Temperature(nn.Module):
         self.target_entropy.fill_(nats)
 
     def alpha(self) -> torch.Tensor:
-        """Returns the temperature, a detached scalar."""
+        """Returns the temperature as it is now, a detached scalar of its own."""
         value = self.value.detach()
-        return value.exp() if self.tuning == "log" else value
+        return value.exp() if self.tuning == "log" else value.clone()  # a view would follow the next step
 
     @torch.no_grad()
     def set_alpha(self, alpha: float) -> None:

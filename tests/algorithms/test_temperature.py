@@ -28,6 +28,15 @@ def test_alpha_begins_at_its_initial_value_and_is_a_constant(tuning, initial):
     assert alpha.shape == () and not alpha.requires_grad
 
 
+@pytest.mark.parametrize("tuning", ["log", "direct", "fixed"])
+def test_what_was_told_of_alpha_does_not_follow_it(tuning):
+    """An update reports the alpha that it computed with, and takes its step before anybody reads that."""
+    temperature = Temperature(-1.0, 2.0, tuning)
+    told = temperature.alpha()
+    temperature.set_alpha(5.0)
+    assert told.item() == pytest.approx(2.0) and temperature.alpha().item() == pytest.approx(5.0)
+
+
 @pytest.mark.parametrize("tuning, scale", [("log", math.log(2.0)), ("direct", 2.0)])
 def test_the_loss_and_its_gradient(tuning, scale):
     """scale * (H - H_target), scale log alpha or alpha; the gradient is H - H_target, H a constant."""
