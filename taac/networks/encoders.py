@@ -21,7 +21,7 @@ from taac.specs import GLOBAL_STATE, TensorSpec
 class ImageEncoder(nn.Module):
     """Convolutions and one linear layer, each followed by an activation, over an image of shape `[H, W, C]`.
 
-    uint8 images are scaled to [0, 1]; float images are not scaled.
+    uint8 images are scaled to [0, 1] by the greatest upper bound of their space; float images are not scaled.
 
     Args:
         spec: the image's spec.
@@ -69,7 +69,8 @@ class ImageEncoder(nn.Module):
             if isinstance(layer, nn.Conv2d):
                 nn.init.xavier_uniform_(layer.weight)
                 nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
-        self.scale = 1.0 / 255.0 if spec.dtype == torch.uint8 else 1.0
+        greatest = 255.0 if spec.maximum is None else float(spec.maximum.max())
+        self.scale = 1.0 / max(greatest, 1.0) if spec.dtype == torch.uint8 else 1.0
         self.convolutions = nn.Sequential(*layers)
         self.projection = nn.Linear(height * width * depth, output_size)
         nn.init.xavier_uniform_(self.projection.weight)

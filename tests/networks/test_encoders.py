@@ -216,10 +216,20 @@ def naive_image_encoder(encoder, image):
     return np.maximum(0.0, weight @ x.reshape(-1) + bias)
 
 
-@pytest.mark.parametrize("dtype, scale", [(torch.uint8, 1 / 255), (torch.float32, 1.0)])
-def test_an_image_against_loops(dtype, scale):
+@pytest.mark.parametrize(
+    "spec, scale",
+    [
+        (bounded((9, 6, 2), 0, 255, torch.uint8), 1 / 255),
+        (TensorSpec((9, 6, 2), torch.uint8), 1 / 255),  # bounds unknown: those of a byte
+        (TensorSpec((9, 6, 2), torch.uint8, np.array(0), np.array([4, 10])), 1 / 10),  # such as the kinds of things on a board
+        (bounded((9, 6, 2), 0, 0, torch.uint8), 1.0),
+        (bounded((9, 6, 2), 0, 255), 1.0),
+    ],
+)
+def test_an_image_against_loops(spec, scale):
     """uint8 is scaled to [0, 1], floats are taken as they are; height and width differ."""
-    encoder = ImageEncoder(bounded((9, 6, 2), 0, 255, dtype), **SMALL)
+    dtype = spec.dtype
+    encoder = ImageEncoder(spec, **SMALL)
     for parameter in encoder.parameters():
         parameter.data.normal_(0.0, 0.4)
     image = torch.randint(0, 256, (4, 9, 6, 2)).to(dtype) if dtype == torch.uint8 else torch.randn(4, 9, 6, 2)
@@ -227,7 +237,7 @@ def test_an_image_against_loops(dtype, scale):
     assert out.shape == (4, 5) and out.dtype == torch.float32
     expected = np.stack([naive_image_encoder(encoder, x.numpy() * scale) for x in image])
     assert (expected > 0).any()
-    np.testing.assert_allclose(out.detach().numpy(), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(out.detach().numpy(), expected, rtol=1e-4, atol=1e-5 * max(1.0, 255 * scale))
 
 
 @pytest.mark.parametrize(
