@@ -52,8 +52,8 @@ class ImageEncoder(nn.Module):
             raise TaacError(
                 f"an image of shape {list(spec.shape)} seems to have its channels first, or to be a stack of frames: the first "
                 "dimension is the least. ImageEncoder reads [height, width, channels]: move the first dimension to the end with "
-                "gymnasium.wrappers.TransformObservation(env, lambda image: numpy.moveaxis(image, 0, -1), space), where space "
-                f"is a Box of shape {[width, depth, height]}; if it is no picture, flatten it with FlattenObservation(env)"
+                + _transformed(spec, "numpy.moveaxis(image, 0, -1)", (width, depth, height))
+                + "; if it is no picture, flatten it with gymnasium.wrappers.FlattenObservation(env)"
             )
         layers: list[nn.Module] = []
         for number, (channel, kernel, stride) in enumerate(zip(channels, kernels, strides)):
@@ -156,6 +156,13 @@ class ObservationEncoder(nn.Module):
         return flat * getattr(self, f"scale_{number}") if spec.dtype == torch.uint8 else flat
 
 
+def _transformed(spec: TensorSpec, image: str, shape: tuple[int, ...]) -> str:
+    """Returns the Python expression of a wrapper that turns `image` into one of another shape, of the same type and bounds."""
+    low, high = (0, 255) if spec.minimum is None or spec.maximum is None else (spec.minimum.min(), spec.maximum.max())
+    box = f"{low:g}, {high:g}, {shape}, numpy.{str(spec.dtype).removeprefix('torch.')}"
+    return f"gymnasium.wrappers.TransformObservation(env, lambda image: {image}, gymnasium.spaces.Box({box}))"
+
+
 def _check_bytes(path: str, spec: TensorSpec) -> None:
     """Refuses uint8 leaves that are neither images `[H, W, C]`, nor vectors, nor scalars."""
     if spec.dtype != torch.uint8 or len(spec.shape) in (0, 1, 3):
@@ -164,9 +171,13 @@ def _check_bytes(path: str, spec: TensorSpec) -> None:
     mend = (
         f"for a grey picture add a dimension with gymnasium.wrappers.ReshapeObservation(env, {(*spec.shape, 1)}), or make it "
         "with GrayscaleObservation(env, keep_dim=True)"
-        if len(shape) == 2
-        else "for a stack of frames put them into the channels with gymnasium.wrappers.TransformObservation"
     )
+    if len(shape) == 4:  # as FrameStackObservation makes it of pictures
+        stack, height, width, channels = shape
+        wrapper = _transformed(spec, "numpy.concatenate(image, axis=-1)", (height, width, stack * channels))
+        mend = f"for a stack of frames put them into the channels with {wrapper}"
+    elif len(shape) > 4:
+        mend = "for a stack of frames put them into the channels with gymnasium.wrappers.TransformObservation"
     raise TaacError(
         f"{name} is uint8 of shape {shape}; expected a picture [height, width, channels] or a vector: {mend}; if it is no "
         "picture, make a vector of it with gymnasium.wrappers.FlattenObservation(env), which is scaled to [0, 1]"

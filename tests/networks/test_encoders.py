@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 
 import gymnasium
 import numpy as np
@@ -78,6 +79,7 @@ def test_bytes_are_scaled_by_their_upper_bounds(spec, expected):
     [
         ((84, 84), r"ReshapeObservation\(env, \(84, 84, 1\)\).*FlattenObservation"),
         ((4, 84, 84, 3), "TransformObservation.*FlattenObservation"),
+        ((2, 4, 84, 84, 3), "TransformObservation; .*FlattenObservation"),
     ],
 )
 def test_bytes_that_may_be_pictures_are_refused(shape, told):
@@ -87,12 +89,37 @@ def test_bytes_that_may_be_pictures_are_refused(shape, told):
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
-@pytest.mark.parametrize("shape, last", [((3, 84, 96), r"\[84, 96, 3\]"), ((4, 84, 84), r"\[84, 84, 4\]")])
-def test_channels_first_are_refused(shape, last, dtype):
-    with pytest.raises(
-        TaacError, match=rf"channels first.*TransformObservation.*Box of shape {last}.*FlattenObservation"
-    ):
+@pytest.mark.parametrize("shape", [(3, 84, 96), (4, 84, 84)])
+def test_channels_first_are_refused(shape, dtype):
+    with pytest.raises(TaacError, match=r"channels first.*TransformObservation.*FlattenObservation"):
         ObservationEncoder(bounded(shape, 0, 255, dtype))
+
+
+@pytest.mark.parametrize(
+    "space, stack, expected",
+    [
+        (gymnasium.spaces.Box(0, 255, (3, 8, 6), np.uint8), None, (8, 6, 3)),
+        (gymnasium.spaces.Box(-0.5, 1.5, (3, 8, 6)), None, (8, 6, 3)),
+        (gymnasium.spaces.Box(0, 255, (8, 6), np.uint8), 4, (8, 6, 4)),
+        (gymnasium.spaces.Box(0, 9, (8, 6, 3), np.uint8), 4, (8, 6, 12)),
+    ],
+)
+def test_the_wrapper_of_the_message_makes_an_image_of_the_same_kind(space, stack, expected):
+    """A box of floats around bytes would quadruple the replay buffer, and bytes as floats are not scaled."""
+    env = Probe(space) if stack is None else wrappers.FrameStackObservation(Probe(space), stack)
+    given = env.observation_space
+    with pytest.raises(TaacError) as refused:
+        small_images(spaces.observation_spec(given))
+    expression = re.search(r"gymnasium\.wrappers\.TransformObservation\(.*\)\)(?=;)", str(refused.value)).group()
+    wrapped = eval(expression, {"env": env, "numpy": np, "gymnasium": gymnasium})
+    made = wrapped.observation_space
+    assert (made.shape, made.dtype) == (expected, given.dtype)
+    assert (made.low.min(), made.high.max()) == (given.low.min(), given.high.max())
+    assert small_images(spaces.observation_spec(made)).images
+    before, after = env.reset(seed=0)[0], wrapped.reset(seed=0)[0]
+    assert after.shape == expected and after.dtype == given.dtype
+    for y, x in np.ndindex(8, 6):  # frame after frame, each with its channels
+        assert after[y, x].tolist() == (before[:, y, x].ravel() if before.shape[1:3] == (8, 6) else before[..., y, x]).tolist()
 
 
 WRAPPED = {
