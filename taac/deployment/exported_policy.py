@@ -101,8 +101,10 @@ def _to_environment(space: spaces.Space, action: Nest) -> Nest:
     if isinstance(space, spaces.Dict):
         return {key: _to_environment(child, action[key]) for key, child in space.spaces.items()}
     if isinstance(space, spaces.Box):
+        if bool(np.all(space.low == -1) and np.all(space.high == 1)):
+            return action.to(_DTYPES[np.dtype(space.dtype).name])
         low, high = (_double(bound) for bound in (space.low, space.high))
-        scaled = low + (action.double() + 1.0) * 0.5 * (high - low)
+        scaled = low + ((action + 1.0) * 0.5).double() * (high - low)  # rounded where the agent's own actions are
         return torch.minimum(torch.maximum(scaled, low), high).to(_DTYPES[np.dtype(space.dtype).name])
     assert isinstance(space, (spaces.Discrete, spaces.MultiDiscrete))  # `action_adapter` has refused everything else
     return action + torch.as_tensor(np.asarray(space.start))

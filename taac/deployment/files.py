@@ -22,7 +22,7 @@ import torch
 from taac import __version__, nest
 from taac.acting.rollout import Rollout
 from taac.algorithms.algorithm import reset_where_first
-from taac.data_structures import AlgStep
+from taac.data_structures import AlgStep, Nest
 from taac.deployment.exported_policy import ExportedPolicy
 from taac.environments.spaces import action_adapter, describe
 from taac.environments.vector_environment import VectorEnvironment
@@ -32,7 +32,7 @@ from taac.runs import durable
 FORMATS = (".onnx", ".pt2")
 PACKAGES = {".onnx": ("onnx", "onnxscript", "onnxruntime")}
 METADATA = "taac"  # the key of the metadata in the file
-TOLERANCE = 1e-5  # of actions and states, between a file and the live agent
+TOLERANCE = 1e-5  # of actions and states, between a file and the live agent, relative to their size if that is above 1
 TIE = 1e-3  # distance of a switching probability from 1/2: errors of Q are divided by a small temperature there
 ROUNDING = 1e-6  # relative changes that a choice must withstand to be compared
 MAX_BATCH = 65536
@@ -167,10 +167,13 @@ def check(step: Step, policy: ExportedPolicy, environment: VectorEnvironment, st
         steps: frames to compare.
 
     Raises:
-        TaacError: a switch or another choice differs, or a number by more than `TOLERANCE` (relative to its size, if that is
-            above 1).
+        TaacError: a switch or another choice differs, or a number by more than `TOLERANCE`. The size of an action is that of
+            the greatest bound of its space: an action near 0 is rounded as one at the bound is.
     """
-    _, to_environment = action_adapter(environment.action_space)
+    action_spec, to_environment = action_adapter(environment.action_space)
+    ends = [nest.flatten(to_environment(_filled(action_spec, end))) for end in (-1, 1)]
+    sizes = [float(max(np.abs(low).max(), np.abs(high).max())) for low, high in zip(*ends)]
+    sizes += [1.0] * (len(policy.names.outputs) - len(sizes))
     rollout = Rollout(environment, policy.agent)
     rollout.reset(seed)
     state = [leaf.numpy() for leaf in nest.flatten(policy.initial)]
@@ -186,7 +189,7 @@ def check(step: Step, policy: ExportedPolicy, environment: VectorEnvironment, st
         tensors = [live.decided, *nest.flatten(live.output), *nest.flatten(live.state)]
         expected = [*nest.flatten(to_environment(live.output)), *(tensor.numpy() for tensor in tensors)]
         try:
-            differences = [_difference(*entry) for entry in zip(policy.names.outputs, found, expected, strict=True)]
+            differences = [_difference(*e) for e in zip(policy.names.outputs, found, expected, sizes, strict=True)]
         except TaacError as error:
             if not _is_tie(rollout, live):
                 raise TaacError(f"{error}, at step {i} of the check") from None
@@ -228,14 +231,20 @@ def _is_tie(rollout: Rollout, live: AlgStep) -> bool:
     return False
 
 
-def _difference(name: str, found: np.ndarray, expected: np.ndarray) -> float:
+def _filled(specs: Nest, value: int) -> Nest:
+    return nest.map_structure(lambda spec: torch.full((1, *spec.shape), value, dtype=spec.dtype), specs)
+
+
+def _difference(name: str, found: np.ndarray, expected: np.ndarray, size: float) -> float:
+    """Returns the greatest difference, relative to the size of what is expected: at least 1, and at least `size`."""
     if found.shape != expected.shape or found.dtype != expected.dtype:
         raise TaacError(f"'{name}' of the file is {found.dtype} {found.shape}, expected {expected.dtype} {expected.shape}")
     if not np.issubdtype(expected.dtype, np.floating):
         if not np.array_equal(found, expected):
             raise TaacError(f"'{name}' of the file is {found.tolist()} where the live agent's is {expected.tolist()}")
         return 0.0
-    difference = float(np.abs(found - expected).max(initial=0.0)) / max(1.0, float(np.abs(expected).max(initial=0.0)))
+    size = max(1.0, size, float(np.abs(expected).max(initial=0.0)))
+    difference = float(np.abs(found - expected).max(initial=0.0)) / size
     if not difference <= TOLERANCE:
         raise TaacError(f"'{name}' of the file differs from the live agent's by {difference:.3g}")
     return difference

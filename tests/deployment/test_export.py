@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
 from taac import configuration, nest, registry
+from taac.acting.bare import bare_time_step
+from taac.data_structures import AlgStep
 from taac.deployment import files
-from taac.deployment.exported_policy import ExportedPolicy
+from taac.deployment.exported_policy import ExportedPolicy, _to_environment
 from taac.environments.create import create_environment
 from taac.environments.spaces import action_adapter
 from taac.errors import TaacError
@@ -75,6 +81,14 @@ def test_the_function_acts_as_the_agent_does(pair):
     policy = ExportedPolicy(agent, environment)
     parity = files.check(plain(policy), policy, environment, steps=150, seed=3)
     assert parity.largest_difference < 1e-6 and parity.steps == 150
+
+
+def test_ends_of_episodes_are_counted():
+    """Episodes of 5 steps: the LAST of the first is the sixth time step, that of the second the twelfth."""
+    agent, environment = built(*AGENTS["recurrent"], "create_environment.max_episode_steps = 5")
+    policy = ExportedPolicy(agent, environment)
+    assert [files.check(plain(policy), policy, environment, steps, seed=0).episodes for steps in (5, 6, 11, 12)] == [0, 1, 1, 2]
+    environment.close()
 
 
 def test_any_state_may_be_passed_in_where_an_episode_begins(pair):
@@ -139,6 +153,26 @@ def test_a_file_that_ignores_its_state_is_found():
     environment.close()
 
 
+def test_the_file_goes_on_from_the_live_agents_state():
+    """So that what it rounds at each step does not add up."""
+    agent, environment = built(*AGENTS["recurrent"])
+    policy = ExportedPolicy(agent, environment)
+
+    def states(error):
+        given = []
+
+        def step(arrays):
+            given.append(arrays[-1])
+            *outputs, last = plain(policy)(arrays)
+            return [*outputs, last + np.float32(error)]
+
+        files.check(step, policy, environment, 5, seed=0)
+        return np.stack(given)
+
+    assert np.array_equal(states(0.0), states(4e-6))
+    environment.close()
+
+
 @pytest.mark.parametrize("distance, tie", [(0.0, True), (0.1, False)])
 def test_a_choice_that_rounding_decides_is_counted_and_others_are_refused(monkeypatch, distance, tie):
     agent, environment = built(*AGENTS["taac_q"])
@@ -172,6 +206,74 @@ def test_actions_are_in_the_environments_scale():
     np.testing.assert_array_equal(action.numpy(), action_adapter(environment.action_space)[1](unit))
     torch.testing.assert_close(action, 2 * unit)
     environment.close()
+
+
+SPACES = {
+    "uneven box": spaces.Box(np.float32([-1000.0, 2.0]), np.float32([1000.0, 2.5])),
+    "box that rounding leaves": spaces.Box(-3.0, 1.2, (1,), np.float64),
+    "unit box": spaces.Box(-1.0, 1.0, (2,), np.float64),
+    "choice": spaces.Discrete(4, start=3),
+    "choices": spaces.MultiDiscrete([4, 3], start=[-2, 5]),
+    "parts": spaces.Dict(a=spaces.Tuple((spaces.Discrete(3, start=1), spaces.Box(-400.0, 400.0, (2,)))), b=spaces.Discrete(2)),
+}
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_actions_of_every_space_are_those_of_the_environment_bit_for_bit(name):
+    def unit(spec):
+        if spec.is_categorical:
+            return torch.stack([torch.zeros(spec.shape, dtype=torch.int64), torch.as_tensor(spec.maximum)])
+        some = torch.randn(50, *spec.shape).tanh()
+        return torch.cat([torch.ones(1, *spec.shape), some, torch.full((1, *spec.shape), 1e-30)])
+
+    spec, to_environment = action_adapter(SPACES[name])
+    action = nest.map_structure(unit, spec)
+    found, expected = nest.flatten(_to_environment(SPACES[name], action)), nest.flatten(to_environment(action))
+    for one, other in zip(found, expected, strict=True):
+        assert one.numpy().dtype == other.dtype and np.array_equal(one.numpy(), other)
+
+
+class Strong(gymnasium.Env):
+    """Forces of up to 1000 N."""
+
+    observation_space, action_space = spaces.Box(-1.0, 1.0, (2,)), spaces.Box(-1000.0, 1000.0, (1,))
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(2, np.float32), 0.0, False, False, {}
+
+
+def test_a_small_action_is_rounded_as_a_large_one_is():
+    """1e-7 of the policy's own scale are 1e-4 of the environment's, where the action is 0.3."""
+    agent, environment = built("sac", "simple_control", "tests.deployment.test_export:Strong")
+    with torch.no_grad():
+        for parameter in agent.algorithm.parameters():
+            parameter.zero_()
+    policy = ExportedPolicy(agent, environment)
+    for error, allowed in ((1e-6, True), (2e-5, False)):
+
+        def step(arrays, error=error):
+            action, *others = plain(policy)(arrays)
+            return [action + np.float32(1000 * error), *others]
+
+        with contextlib.nullcontext() if allowed else pytest.raises(TaacError, match="'action' of the file differs"):
+            files.check(step, policy, environment, 3, seed=0)
+    environment.close()
+
+
+def test_where_an_episode_begins_the_state_before_is_no_reason_for_a_tie():
+    class Chooses(torch.nn.Module):
+        def predict_step(self, time_step, state):
+            return AlgStep(torch.as_tensor(state > 0).long(), state, None, decided=torch.ones(1, dtype=torch.bool))
+
+        def initial_state(self, batch_size):
+            return torch.full((batch_size,), -1.0)
+
+    agent, first = Chooses(), bare_time_step(torch.ones(1, dtype=torch.bool), torch.zeros(1, 2), torch.zeros(1, 1), None)
+    live = agent.predict_step(first, agent.initial_state(1))
+    assert not files._is_tie(SimpleNamespace(agent=agent, time_step=first, state=torch.ones(1)), live)
 
 
 def test_a_policy_that_draws_random_numbers_is_refused():
