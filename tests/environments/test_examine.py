@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from taac.environments import examine as examine_module
 from taac.environments.examine import examine
 from taac.errors import TaacError
 from tests.environments.toys import env_id
@@ -257,6 +258,12 @@ def test_a_possible_fault_is_a_hint():
     (hint,) = [finding for finding in examine(named(Remembers)) if finding.advice]
     assert hint.ok and "not in one that was used before" in hint.about
     assert "create_environment.remake = True" in hint.advice
+
+
+@pytest.mark.parametrize("steps, told", [(14, False), (21, True)])
+def test_two_episodes_of_one_length_tell_nothing(monkeypatch, steps, told):
+    monkeypatch.setattr(examine_module, "STEPS", steps)  # episodes have 7
+    assert any("All episodes have the same length" in finding.about for finding in examine(named(FixedEnd))) == told
 
 
 @pytest.mark.parametrize("name", ["Goal", "Noise", "Masked", "TwoOfThree", "Ledger"])

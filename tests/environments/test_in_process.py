@@ -68,6 +68,16 @@ def test_steps_are_those_of_gymnasium(observation, action):
     assert any(any(step[2][1]) for step in found[0][1:]) and any(any(step[3][1]) for step in found[0][1:])
 
 
+def test_what_a_step_returned_stays_at_the_next():
+    """Except observations, which are not copied."""
+    vector = InProcess([functools.partial(Scripted, number, "array", "array") for number in range(3)], copy=False)
+    vector.reset(seed=1)
+    steps = [vector.step(np.zeros((3, 2), np.float32))[1:4] for _ in range(7)]
+    again = InProcess([functools.partial(Scripted, number, "array", "array") for number in range(3)], copy=False)
+    again.reset(seed=1)
+    assert copied(tuple(steps)) == [copied(again.step(np.zeros((3, 2), np.float32))[1:4]) for _ in range(7)]
+
+
 def test_an_observation_of_another_shape_is_refused():
     class Wrong(Scripted):
         def step(self, action):

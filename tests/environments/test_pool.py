@@ -139,7 +139,10 @@ def test_a_replay_ends_where_the_episode_ends_too_early(stand_in):
     assert frame.step_type.tolist() == [END, MID] and frame.observation[:, 1].tolist() == [2, 3]
     env = create(1)
     frame = env.replay(0, np.zeros(1, dtype=np.int64), [torch.zeros(9, 2)])
-    assert frame.step_type.tolist() == [END] and env.step(action_at(1)).step_type.tolist() == [FIRST]
+    assert frame.step_type.tolist() == [END] and frame.discount == 0 and env.step(action_at(1)).step_type.tolist() == [FIRST]
+    env = create(1, max_episode_steps=2)  # which truncates
+    frame = env.replay(0, np.zeros(1, dtype=np.int64), [torch.zeros(9, 2)])
+    assert frame.step_type.tolist() == [END] and frame.discount == 1 and frame.observation[:, 1].tolist() == [2]
 
 
 SCRIPT = (

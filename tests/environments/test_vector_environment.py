@@ -17,6 +17,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from taac import nest
 from taac.data_structures import StepType, TimeStep
 from taac.environments.create import create_environment
+from taac.environments.step_recorder import StepRecorder
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import DivergedError, EnvironmentFailed, TaacError
 from taac.machine.processes import INTERRUPTIONS
@@ -131,9 +132,11 @@ def test_a_time_limit_truncates_and_at_a_termination_it_does_not_count():
 
 def test_the_reward_at_first_is_zero_whatever_the_vector_environment_says():
     class Restless(SyncVectorEnv):
+        sevens = np.full(1, 7.0)  # its own, which it gives again
+
         def step(self, actions):
             observation, _, *rest = super().step(actions)
-            return observation, np.full(self.num_envs, 7.0), *rest
+            return observation, self.sevens, *rest
 
     env = Restless([lambda: Counter((("1t",),))], autoreset_mode=AutoresetMode.NEXT_STEP)
     assert [float(f.reward) for f in play(VectorEnvironment(env, "restless"), 3)] == [0, 7, 0, 7]
@@ -658,6 +661,22 @@ def test_steps_of_the_first_environment_are_recorded_and_filmed():
         [],
     ]
     assert create_environment(env_id("Noise")).render_fps == 30
+
+
+def test_a_frame_stays_when_the_environment_renders_into_it_again():
+    class Canvas(Counter):
+        canvas = np.zeros((2, 3, 3), np.uint8)
+
+        def render(self):
+            self.canvas.fill(self._step)
+            return self.canvas
+
+    recorder = StepRecorder(Canvas((("9t",),)))
+    recorder.film_every = 1
+    recorder.reset(seed=0)
+    for _ in range(2):
+        recorder.step(np.zeros(2, np.float32))
+    assert [step.frame[0, 0, 0] for step in recorder.pop_steps()] == [1, 2]
 
 
 def test_a_recorder_stands_inside_the_action_repeat():

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from taac.errors import TaacError
+from taac.machine import compiled
 from taac.machine.compiled import CompiledFunction, check_compiler, decompositions, trace
 from taac.machine.processes import INTERRUPTIONS
 
@@ -86,6 +87,25 @@ def test_another_shape_is_another_program():
     assert len(program._programs) == 2
 
 
+def test_another_kind_of_number_is_another_program():
+    program = CompiledFunction(lambda x: x + 1, torch.nn.Module(), compiler="none")
+    for x in (torch.ones(2), torch.ones(2, dtype=torch.int64), torch.ones(2)):
+        assert program(x).dtype == x.dtype
+
+
+def test_after_an_attribute_has_changed_it_is_traced_once_more_and_not_for_ever(monkeypatch):
+    monkeypatch.setattr(compiled, "MOST_RETRACES", 2)
+    model = torch.nn.Module()
+    model.factor = 1.0
+    program = CompiledFunction(lambda x: x * model.factor, model, compiler="none")
+    for factor, retraced in ((1.0, 0), (2.0, 1), (2.0, 1), (3.0, 2), (3.0, 2)):
+        model.factor = factor
+        assert program(torch.ones(1)) == factor and program.retraced == retraced
+    model.factor = 4.0
+    with pytest.raises(TaacError, match="factor has changed 3 times"):
+        program(torch.ones(1))
+
+
 def test_a_buffer_that_it_moves_moves_once_a_call():
     model = torch.nn.BatchNorm1d(3)
     program = CompiledFunction(model, model, compiler="none")
@@ -109,11 +129,14 @@ def test_a_product_keeps_factors_of_its_bias():
     """`addmm` and `baddbmm` are taken apart only where they are plain."""
 
     def scaled(x):
-        return torch.addmm(x, x, x, beta=2, alpha=3), torch.baddbmm(x[None], x[None], x[None], beta=0.5, alpha=-1)
+        return (
+            torch.addmm(x, x, x, beta=2, alpha=3), torch.addmm(x, x, x, alpha=3),
+            torch.baddbmm(x[None], x[None], x[None], beta=0.5, alpha=-1), torch.baddbmm(x[None], x[None], x[None], alpha=-1),
+        )  # fmt: skip
 
     x = torch.randn(3, 3)
     found = CompiledFunction(scaled, torch.nn.Module(), compiler="none")(x)
-    torch.testing.assert_close(found, (2 * x + 3 * x @ x, (0.5 * x - x @ x)[None]))
+    torch.testing.assert_close(found, (2 * x + 3 * x @ x, x + 3 * x @ x, (0.5 * x - x @ x)[None], (x - x @ x)[None]))
 
 
 def test_the_compiler_leaves_the_bias_out_of_the_product():

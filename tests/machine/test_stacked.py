@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from taac.machine import stacked as stacked_module
 from taac.machine.stacked import CannotStack, StackedFunction, StackedTensors
 from tests.machine.test_compiled import Model, assert_same, batch, needs_compiler
 
@@ -129,12 +130,44 @@ class Branches(Model):
 @pytest.mark.parametrize(
     "kind, why", [(Chooses, "depend on what it computes"), (Changes, "in place"), (Branches, "traced as a whole")]
 )
-def test_what_cannot_be_stacked_is_refused_and_draws_and_changes_nothing(kind, why):
+def test_what_cannot_be_stacked_is_refused_and_draws_and_changes_nothing(kind, why, monkeypatch):
     modules = models(kind)
     function, before = stacked(modules), torch.get_rng_state()
     with pytest.raises(ValueError, match=why):
         function.hand_in(0, torch.randn(4, 3, generator=torch.Generator().manual_seed(0)))
     assert torch.equal(before, torch.get_rng_state()) and [float(m.scale) for m in modules] == [1.0, 2.0, 3.0]
+    monkeypatch.setattr(stacked_module, "trace", None)  # what no module can do is not tried again
+    with pytest.raises(ValueError, match=why):
+        function.hand_in(1, torch.randn(4, 3, generator=torch.Generator().manual_seed(0)))
+
+
+class DrawsFirst(Model):
+    """Begins with draws, one of them like a tensor whose memory has another order, and returns such a tensor."""
+
+    def differentiate(self, x):
+        return (torch.rand(3, 5) * torch.randn_like(x.t()) + torch.rand(3, 5) * self.scale).t()
+
+
+def test_draws_are_those_of_each_alone_in_any_order_of_memory():
+    modules, x = models(DrawsFirst), torch.randn(5, 3)
+    function, handed, own = stacked(modules), {}, {}
+    for number in range(N):
+        torch.manual_seed(number)
+        handed[number] = function.hand_in(number, x)
+        torch.manual_seed(number)
+        own[number] = modules[number].differentiate(x)
+    for number, found in function(handed).items():
+        torch.testing.assert_close(found, own[number])
+        assert found.is_contiguous()  # as those who use a gradient beside its weight expect
+
+
+def test_so_many_shapes_are_stacked_and_no_more(monkeypatch):
+    monkeypatch.setattr(stacked_module, "MOST_PROGRAMS", 2)
+    function = stacked(models(Reads))
+    for size in (1, 2, 1):
+        function.hand_in(0, torch.randn(size, 3))
+    with pytest.raises(CannotStack, match="2 combinations of shapes"):
+        function.hand_in(0, torch.randn(3, 3))
 
 
 class Scales(Model):
@@ -170,5 +203,6 @@ def test_multiplications_are_counted_and_limited():
     function = stacked(modules)
     function.hand_in(0, torch.randn(5, 3))
     assert function.multiplications == 5 * 3 * 2
+    stacked(modules, most_products=30).hand_in(0, torch.randn(5, 3))
     with pytest.raises(CannotStack, match="not faster"):
         stacked(modules, most_products=29).hand_in(0, torch.randn(5, 3))

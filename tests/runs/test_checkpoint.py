@@ -22,6 +22,7 @@ from taac.runs import checkpoint, files, frame_chunks, manifest
 from taac.runs.checkpoint import Checkpoints
 from taac.runs.files import Damaged
 from taac.runs.frame_chunks import FrameChunks
+from taac.runs.run_folder import RunFolder
 from taac.specs import TensorSpec
 
 SCALAR = TensorSpec(())
@@ -97,6 +98,23 @@ def test_before_the_first_scheduled_one_the_last_two_are_kept(tmp_path):
     kept.save(10, state(10))
     kept.save(13, state(13), scheduled=False)
     assert kept.saved() == [13, 10]
+
+
+def test_the_best_agent_as_of_the_last_checkpoint_is_kept_for_a_kill(tmp_path):
+    """An evaluation comes before the checkpoint at its step."""
+    folder, agent = RunFolder(tmp_path), {"agent": 1}
+    for steps in (5, 8, 10):
+        folder.save_best(steps, agent)
+        assert folder.best.saved() == [steps]  # there is no checkpoint to go back to
+    folder.checkpoints.save(10, {})
+    folder.trim_best(10)
+    assert folder.best.saved() == [10]
+    for steps in (20, 30):
+        folder.save_best(steps, agent)
+        assert folder.best.saved() == [steps, 10]  # killed now, the run goes on from 10
+    folder.checkpoints.save(40, {})
+    folder.trim_best(40)
+    assert folder.best.saved() == [30]
 
 
 def test_what_is_not_ours_is_left_alone(tmp_path):

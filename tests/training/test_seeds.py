@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,11 +17,12 @@ from taac.configuration import Asked
 from taac.errors import Interrupted, TaacError
 from taac.learning import joint
 from taac.runs import layout
+from taac.runs.layout import EpisodeSummary
 from taac.runs.run_folder import RunFolder
 from taac.training import experiment
 from taac.training.conduct import conduct
 from taac.training.loggers import Loggers
-from taac.training.seeds import conduct_seeds, members
+from taac.training.seeds import _OneBar, conduct_seeds, members
 from tests.training.runs import TASK, rows
 
 SMALL = (
@@ -213,6 +215,28 @@ def test_finished_seeds_are_left_and_others_join_them(tmp_path):
     assert outcome.finished == [0, 2] and len(trainers) == 2
     assert (tmp_path / "seed_1" / layout.RUN).read_text() == before
     assert members(asked(), SEEDS, tmp_path) == []
+
+
+def test_one_bar_shows_the_sums_and_the_mean_of_those_that_were_evaluated():
+    opened, shown = [], []
+
+    @contextlib.contextmanager
+    def bar(total, initial):
+        opened.append((total, initial))
+        yield lambda *progress: shown.append(progress)
+
+    def evaluation(value):
+        return EpisodeSummary(*[value] * len(EpisodeSummary._fields))
+
+    with _OneBar(bar, [SimpleNamespace(num_env_steps=100)] * 3) as one, contextlib.ExitStack() as parts:
+        first, second, _ = [parts.enter_context(one.of(number)(100, 40)) for number in range(3)]
+        first(50, 5, None, 0.6)
+        second(60, 7, evaluation(4.0), 0.3)
+        first(70, 6, evaluation(2.0), 0.0)
+    assert opened == [(300, 130)]
+    steps, updates, means, repeated = zip(*shown)
+    assert (steps, updates) == ((130, 150, 170), (5, 12, 13)) and repeated == pytest.approx((0.2, 0.3, 0.1))
+    assert [mean and mean.return_mean for mean in means] == [None, 4.0, 3.0]
 
 
 def test_a_logger_of_one_run_a_process_is_refused(tmp_path, monkeypatch):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -15,6 +17,10 @@ import torch
 from taac.acting.random_numbers import TRAINING, derived_seed
 from taac.errors import RESUMABLE, EnvironmentFailed
 from taac.runs.run_folder import RunFolder
+from taac.training.collectors import worker
+from taac.training.collectors.channels import Lost
+from taac.training.collectors.pool import Pool, Remote
+from taac.training.collectors.remote_collector import RemoteCollector
 from tests.campaigns.launched import wait_for
 from tests.environments.toys import env_id
 from tests.training.collectors.collecting import (
@@ -74,6 +80,68 @@ def test_a_killed_collector_ends_its_own_episodes_where_they_were_last_seen(capf
     assert collector.env_steps == (step_type != LAST).sum() == 4 * 30 - 4
     err = capfd.readouterr().err
     assert err.count("collector 1: its process died (SIGKILL); replaced it") == 2
+
+
+class Answering:
+    """A channel whose collector answers as many messages as it is told, and is lost then. Frames arrive at 0, 1, ..."""
+
+    def __init__(self, answers):
+        self.answers, self.sent = answers, []
+
+    def send(self, message):
+        self.sent.append(pickle.loads(message))
+
+    def receive(self, timeout):
+        if not self.answers:
+            raise Lost("it is gone")
+        self.answers -= 1
+        (name, arguments), *self.sent = self.sent
+        if name == worker.STEP:
+            return pickle.dumps((worker.DONE, worker.Frame([], list(arguments), False, 1, 1, 1, 1, [], 0)))
+        return pickle.dumps((worker.DONE, ["begins"] if name == worker.BEGIN else {"state": 1}))
+
+    def hang_up(self):
+        pass
+
+    def close(self):
+        pass
+
+
+def test_a_replacement_is_told_everything_and_ends_the_episodes_after_the_frames_that_are_known():
+    """It is lost when it has answered one of two orders: the frame that ends its episodes follows on that answer."""
+    channels, told, seeds = [Answering(2), Answering(9)], [], []
+
+    def order(with_parameters):
+        told.append(with_parameters)
+        return worker.message(worker.STEP, f"reached {len(told)}")
+
+    waiting = iter(channels)
+    pool = Pool(
+        1, lambda name: next(waiting), lambda seed: seeds.append(seed), 0, lambda held: [f"lost at {held[0]}"], None, 1, 3600.0
+    )  # fmt: skip
+    pool.begin()
+    (remote,) = pool.remotes
+    for _ in range(2):
+        pool.order([remote], order)
+    assert remote.held == ["begins"] and remote.ahead == 2
+    assert pool.state(remote) == {"state": 1} and remote.generation == 1 and remote.ahead == 2
+    first, second = pool.take(remote), pool.take(remote)
+    assert (first.reached, first.cut, first.restarts) == (["reached 1"], False, 0)
+    assert (second.info, second.reached, second.cut, second.restarts) == (["lost at reached 1"], ["begins"], True, 1)
+    pool.order([remote], order)
+    assert told == [True, False, True] and len(set(seeds)) == 2
+    channels[1].answers = 0
+    with pytest.raises(EnvironmentFailed, match="replaced 1 times within 3600 s"):
+        pool.take(remote)
+
+
+def test_collectors_that_begin_anew_after_a_run_gave_up_have_other_seeds():
+    collector = RemoteCollector.__new__(RemoteCollector)
+    collector._given_up, collector.num_restarts = True, 3  # gave up before its last frame was known
+    collector.pool = SimpleNamespace(close=lambda: None, remotes=[Remote(0, generation=2), Remote(1)])
+    collector.give_up()
+    collector._restore(None)
+    assert collector.num_restarts == 4 and [remote.generation for remote in collector.pool.remotes] == [4, 4]
 
 
 def test_statistics_are_those_of_the_frames_that_the_learner_has(tmp_path):

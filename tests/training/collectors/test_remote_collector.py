@@ -14,7 +14,13 @@ from taac.acting.collector import Collector
 from taac.errors import NotFiniteError, TaacError
 from taac.training import experiment
 from taac.training.collectors import ray_actors
+from taac.training.collectors.pool import Remote
+from taac.training.collectors.remote_collector import RemoteCollector
+from taac.training.collectors.worker import Frame, Order, Worker
 from tests.training.collectors.collecting import (
+    FIRST,
+    LAST,
+    MID,
     POINT,
     SHORT,
     assert_whole_episodes,
@@ -129,6 +135,26 @@ def test_every_collector_fills_its_own_columns():
         alone.close()
     assert there.collector.env_steps == 4 * 28 and there.collector.episodes == 8  # rows 13 and 26 are resets
     assert [episode.length for episode in there.collector.ended] == [12] * 8
+
+
+def test_episodes_that_end_are_those_of_the_columns_that_end():
+    """Two collectors of three environments each. The second was cut off at its frame, which says nothing of staleness."""
+    learners_own = RemoteCollector.__new__(RemoteCollector)
+    added, pool = [], SimpleNamespace(remotes=[Remote(0), Remote(1)])
+    for name, value in {"env_steps": 0, "decisions": 1, "num_restarts": 0, "_share": 3, "pool": pool, "_staleness": [],
+                        "_learner": SimpleNamespace(num_updates=9), "_add_ended": added.append}.items():  # fmt: skip
+        setattr(learners_own, name, value)
+    row = SimpleNamespace(step_type=torch.tensor([MID, LAST, MID, FIRST, LAST, LAST]))
+    learners_own._count(row, [Frame([], [], False, 7, 3, 3, 2, ["a"], 0), Frame([], [], True, 0, 2, 0, 1, ["b", "c"], 1)])
+    assert added == [[(1, "a")], [(4, "b"), (5, "c")]] and learners_own._staleness == [2]
+    assert (learners_own.env_steps, learners_own.decisions, learners_own.num_restarts) == (5, 4, 1)
+
+
+def test_an_order_moves_schedules_and_the_explorers_numbers():
+    moved, there = [], Worker.__new__(Worker)
+    there._schedules, there._explorer = SimpleNamespace(move=lambda *counts: moved.append(counts)), SimpleNamespace(epsilon=0.5)
+    there._take_over(Order(env_steps=30, updates=4, version=4, parameters=None, statistics=None, explorer={"epsilon": 0.25}))
+    assert moved == [(30, 4)] and there._explorer.epsilon == 0.25
 
 
 def test_what_acts_is_as_old_as_it_may_be():

@@ -1,0 +1,44 @@
+"""Which changes of attributes make a traced program another one."""
+
+from __future__ import annotations
+
+import torch
+
+from taac.machine.attributes import Attributes
+
+
+class Part(torch.nn.Module):
+    def __init__(self, number=None):
+        super().__init__()
+        self.number, self.scheme = number, "a"
+
+
+def test_numbers_and_texts_that_change_are_named():
+    part = Part(2.0)
+    attributes = Attributes(torch.nn.Sequential(part))
+    assert attributes.changed() is None
+    for name, value in (("number", 3.0), ("number", None), ("scheme", "b")):
+        before = getattr(part, name)
+        setattr(part, name, value)
+        assert attributes.changed() == f"Part.{name}"
+        setattr(part, name, before)
+    part.training = False
+    assert attributes.changed() == "Part.training"
+
+
+def test_of_what_was_nothing_a_number_is_a_change_and_what_is_made_when_needed_is_none():
+    part = Part()
+    attributes = Attributes(part)
+    part.number = torch.Generator()
+    assert attributes.changed() is None
+    part.number = 2.0
+    assert attributes.changed() == "Part.number"
+
+
+def test_modules_that_hold_more_or_less_differ():
+    few, many = Part(), Part()
+    many.more = 1.0
+    assert Attributes(few).differs(Attributes(Part())) is None
+    for one, other in ((few, many), (many, few)):
+        assert Attributes(one).differs(Attributes(other)) == "what they hold"
+    assert Attributes(Part(1.0)).differs(Attributes(Part(2.0))) == "Part.number"
