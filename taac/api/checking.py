@@ -10,6 +10,7 @@ from taac.api.session import in_python, session
 from taac.api.settings import asked as asked_of
 from taac.environments.examine import examine
 from taac.errors import TaacError
+from taac.networks import ObservationEncoder
 from taac.training.description import describe
 
 
@@ -65,7 +66,7 @@ def check(
 
 def _examined(name: str) -> Checked:
     lines, faults = [], []
-    for finding in examine(name):
+    for finding in examine(name, ObservationEncoder):
         text = in_python(f"{finding.about}{f': {finding.advice}' if finding.advice else ''}")
         lines.append(f"{'ok ' if finding.ok else 'FIX'} {text}")
         faults += [] if finding.ok else [text]

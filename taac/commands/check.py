@@ -51,8 +51,9 @@ def _batch(path: Path) -> None:
 
 def _environment(env_name: str) -> None:
     from taac.environments.examine import examine
+    from taac.networks import ObservationEncoder
 
-    findings = examine(env_name)
+    findings = examine(env_name, ObservationEncoder)
     for finding in findings:
         print(f"{'  ok  ' if finding.ok else 'FIX   '}{finding.about}")
         if finding.advice:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from taac import nest, specs
+from taac.data_structures import Nest
 from taac.environments import single, spaces
 from taac.environments.create import create_environment
 from taac.errors import TaacError
@@ -38,8 +39,12 @@ class _Play(NamedTuple):
     seconds: float
 
 
-def examine(env_name: str) -> list[Finding]:
+def examine(env_name: str, encoder_ctor: Callable[[Nest], object]) -> list[Finding]:
     """Creates an environment, plays random actions in it and reports the findings.
+
+    Args:
+        env_name: as in `create_environment`.
+        encoder_ctor: called with the observation spec; raises TaacError for observations that training would refuse.
 
     Raises:
         TaacError: there is no such environment, or it cannot be created.
@@ -56,7 +61,7 @@ def examine(env_name: str) -> list[Finding]:
     except (Exception, SystemExit) as error:
         raise TaacError(f"'{env_name}' cannot be created: {type(error).__name__}: {error}") from error
     try:
-        findings, usable = _spaces(env)
+        findings, usable = _spaces(env, encoder_ctor)
         if not usable:
             return findings
         play = _play(env)
@@ -76,7 +81,7 @@ def examine(env_name: str) -> list[Finding]:
     return findings
 
 
-def _spaces(env: gymnasium.Env) -> tuple[list[Finding], bool]:
+def _spaces(env: gymnasium.Env, encoder_ctor: Callable[[Nest], object]) -> tuple[list[Finding], bool]:
     """Findings about the spaces and wrappers, and whether training can use them."""
     findings, usable = [], True
     kinds: list[tuple[str, Any, Any]] = [
@@ -85,8 +90,11 @@ def _spaces(env: gymnasium.Env) -> tuple[list[Finding], bool]:
     ]
     for name, read, space in kinds:
         try:
-            leaves = list(nest.flatten_with_path(read(space)))
+            spec = read(space)
+            leaves = list(nest.flatten_with_path(spec))
             findings.append(Finding(True, f"{name} space {space}: {len(leaves)} tensor(s), {_sizes(leaves)}"))
+            if name == "observation":
+                findings += _encoding(spec, encoder_ctor)
         except TaacError as error:
             usable = False
             findings.append(Finding(False, f"{name} space {space}", str(error)))
@@ -98,6 +106,15 @@ def _spaces(env: gymnasium.Env) -> tuple[list[Finding], bool]:
             findings.append(Finding(False, "it resets itself at the end of an episode", advice))
         layer = layer.env
     return findings, usable
+
+
+def _encoding(observation_spec: Nest, encoder_ctor: Callable[[Nest], object]) -> list[Finding]:
+    """A finding if training, as it is by default, would refuse observations that have a tensor form."""
+    try:
+        encoder_ctor(observation_spec)
+    except TaacError as error:
+        return [Finding(False, "the networks, with their default settings, cannot read its observations", str(error))]
+    return []
 
 
 def _sizes(leaves: list[tuple[str, specs.TensorSpec]]) -> str:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
 
 from taac.environments import examine as examine_module
-from taac.environments.examine import examine
 from taac.errors import TaacError
+from taac.networks import ObservationEncoder
 from tests.environments.toys import env_id
+
+examine = functools.partial(examine_module.examine, encoder_ctor=ObservationEncoder)
 
 
 class Sound(gymnasium.Env):
@@ -39,6 +43,21 @@ class Sound(gymnasium.Env):
 class Wide(Sound):
     def observe(self):
         return 3 * super().observe()
+
+
+class Stacked(Sound):
+    shape = (4, 8, 8, 1)
+
+    def __init__(self):
+        super().__init__()
+        self.observation_space = spaces.Box(0, 255, self.shape, np.uint8)
+
+    def observe(self):
+        return self.np_random.integers(0, 256, self.shape, np.uint8)
+
+
+class Tiny(Stacked):
+    shape = (16, 16, 3)
 
 
 class WrongShape(Sound):
@@ -226,6 +245,8 @@ def named(cls, **more):
         (Endless, "no time limit, and no episode ended", "max_episode_steps"),
         (Unbounded, "action space", "unbounded"),
         (Words, "observation space", "add a wrapper"),
+        (Stacked, "cannot read its observations", "stack of frames"),
+        (Tiny, "cannot read its observations", "too small for ImageEncoder.*bind fewer or smaller ImageEncoder.kernels"),
         (ResetsItself, "it resets itself", "leave out the wrapper Autoreset"),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
