@@ -137,8 +137,17 @@ def add_dimension(
 
 
 def count_multiplications(graph: torch.fx.GraphModule) -> int:
-    """Counts the multiplications of a graph's matrix products."""
-    products = (_aten.mm.default, _aten.bmm.default)
-    return sum(
-        node.meta["val"].numel() * node.args[0].meta["val"].shape[-1] for node in graph.graph.nodes if node.target in products
-    )
+    """Counts the multiplications of a graph's matrix products and convolutions."""
+    return sum(_multiplications(node) for node in graph.graph.nodes)
+
+
+def _multiplications(node: torch.fx.Node) -> int:
+    args: Any = node.args
+    if node.target in (_aten.mm.default, _aten.bmm.default):
+        return node.meta["val"].numel() * args[0].meta["val"].shape[-1]
+    if node.target is _aten.convolution.default:  # each number of the result is a sum over a kernel
+        return node.meta["val"].numel() * args[1].meta["val"][0].numel()
+    if node.target is _aten.convolution_backward.default:  # of the result's gradient, for input and weight as the mask says
+        wanted = sum(args[-1][:2])
+        return wanted * args[0].meta["val"].numel() * args[2].meta["val"][0].numel()
+    return 0

@@ -206,3 +206,25 @@ def test_multiplications_are_counted_and_limited():
     stacked(modules, most_products=30).hand_in(0, torch.randn(5, 3))
     with pytest.raises(CannotStack, match="not faster"):
         stacked(modules, most_products=29).hand_in(0, torch.randn(5, 3))
+
+
+class Convolves(torch.nn.Module):
+    """Two convolutions of one image `[1, 2, 5, 5]`, to `[1, 3, 4, 4]` and `[1, 4, 2, 2]`."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Conv2d(2, 3, 2), torch.nn.Conv2d(3, 4, 2, 2)
+
+    def differentiate(self, x):
+        return list(torch.autograd.grad(self.second(self.first(x)).square().sum(), list(self.parameters())))
+
+
+def test_multiplications_of_convolutions_are_counted():
+    """First: 48 results of kernels of 8 numbers; second: 16 of 12. Backwards again, for both weights and the second's input."""
+    modules = [Convolves() for _ in range(N)]
+    function, x = stacked(modules), torch.randn(1, 2, 5, 5)
+    function.hand_in(0, x)
+    assert function.multiplications == 2 * 48 * 8 + 3 * 16 * 12
+    found = function({number: function.hand_in(number, x) for number in range(N)})
+    for number, module in enumerate(modules):
+        torch.testing.assert_close(found[number], module.differentiate(x), rtol=1e-4, atol=1e-5)
