@@ -10,10 +10,11 @@ import torch
 import torch.nn as nn
 
 from taac.errors import TaacError
+from taac.machine.attributes import Unwatched
 from taac.ops.schedules import Schedule, Scheduled, at_start, bounds
 
 
-class TargetUpdate:
+class TargetUpdate(Unwatched):
     """Moves target networks towards the networks that they follow, once per period: `target <- target + tau (network - target)`.
 
     Args:

@@ -105,6 +105,8 @@ SCHEDULED = [
     "target/LinearSchedule.start = 0.5", "target/LinearSchedule.end = -50.0", "target/LinearSchedule.updates = 5",
     "create_agent.reward_signals = (@RND,)", "RND.strength = @novelty/LinearSchedule()", "novelty/LinearSchedule.start = 3.0",
     "novelty/LinearSchedule.end = -1.0", "novelty/LinearSchedule.updates = 5",
+    "ActorCriticAlgorithm.target_update_tau = @tau/LinearSchedule()", "tau/LinearSchedule.start = 0.9",
+    "tau/LinearSchedule.end = 0.1", "tau/LinearSchedule.updates = 5",
 ]  # fmt: skip
 OF_TAAC = [p.replace("SacAlgorithm.target_entropy", "TaacAlgorithm.action_target_entropy") for p in SCHEDULED]
 SIZES = ["batch_size = @size/PiecewiseSchedule()", "size/PiecewiseSchedule.values = (32, 16)",
@@ -115,7 +117,9 @@ SIZES = ["batch_size = @size/PiecewiseSchedule()", "size/PiecewiseSchedule.value
 def test_what_follows_a_schedule(method, params, traced_only):
     compiled = updated(method, COMPILE, *params)
     assert compiled[0].agent.algorithm.weights.tolist() == [1.0, -1.0]
-    assert len(compiled[0].learner._loss_and_gradients._programs) == 1 + (method == "taac")  # one for each batch size
+    function = compiled[0].learner._loss_and_gradients
+    assert len(function._programs) == 1 + (method == "taac")  # one for each batch size
+    assert function.retraced == compiled[0].agent._rollout_step.retraced == 0
     assert_close(compiled, updated(method, *params), rtol=1e-4, atol=1e-5)
 
 
