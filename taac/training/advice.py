@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from taac import nest
 from taac.algorithms.actor_critic import ActorCriticAlgorithm
 from taac.machine.memory import available_bytes, readable_bytes
 from taac.ops import distributions
@@ -23,7 +24,7 @@ def advice(trainer: Trainer, settings: Mapping[str, Any], memory: list[Share]) -
     """
     return [
         *_intervals(trainer, settings), *_replay(trainer, memory), *_evaluation(trainer), *_entropy(trainer),
-        *_discount(trainer, settings),
+        *_discount(trainer, settings), *_features(trainer),
     ]  # fmt: skip
 
 
@@ -114,4 +115,22 @@ def _discount(trainer: Trainer, settings: Mapping[str, Any]) -> Iterator[str]:
         yield (
             f"create_environment.action_repeat_gamma {inside} is not the learner's gamma {gamma:g}: rewards inside a repeat of "
             f"{repeat} steps are not discounted like those after it"
+        )
+
+
+def _features(trainer: Trainer) -> Iterator[str]:
+    algorithm, normalizer = trainer.agent.algorithm, trainer.agent.observation_normalizer
+    shared = isinstance(algorithm, ActorCriticAlgorithm) and algorithm.actor_encoder is None
+    if trainer.learner.cloning is not None and shared and any(
+        name.startswith("encoder.") and p.requires_grad for name, p in algorithm.named_parameters()
+    ):
+        yield (
+            "cloning trains the actor alone, on features of the critics' encoder, which are random during pre-training: give the "
+            "actor an encoder of its own, actor_encoder_ctor = @ObservationEncoder (of SacAlgorithm, TaacAlgorithm or "
+            "DiscreteSacAlgorithm)"
+        )
+    leaves = nest.flatten(trainer.environment.observation_spec)
+    if normalizer is not None and not any(spec.dtype.is_floating_point for spec in leaves):
+        yield (
+            "create_agent.normalize_observations has no effect: it normalises floats, and the observations are bytes and choices"
         )

@@ -5,10 +5,15 @@ from __future__ import annotations
 import pytest
 
 from taac import configuration
+from taac.demonstrations.episode_files import EpisodeWriter
+from taac.environments.create import create_environment
 from taac.training import experiment
 from taac.training.advice import advice
 from taac.training.footprint import shares
+from tests.demonstrations.test_episodes import played
+from tests.learning.test_optimizers import CAMERA
 
+LIMITED, NORMALIZED = "create_environment.max_episode_steps = 9", "create_agent.normalize_observations = True"
 ENVIRONMENT = "taac.environments.create.create_environment"
 FILES = ["gin/tasks/simple_control.gin", "gin/methods/sac.gin"]
 PENDULUM = ["create_environment.env_name = 'Pendulum-v1'", "hidden_layers = (8,)"]
@@ -45,6 +50,10 @@ def test_nothing_looks_wrong_with_what_is_shipped():
             "action_repeat_gamma 0.99 is not the learner's gamma 0.9",
         ),
         (["create_environment.step_timeout = 2.0"], "step_timeout has no effect"),
+        (
+            ["create_environment.env_name = 'tests.toy_tasks:taac-test/Countdown-v0'", LIMITED, NORMALIZED],
+            "normalize_observations has no effect",
+        ),
     ],
 )
 def test_what_looks_wrong(params, message):
@@ -66,6 +75,19 @@ def test_what_looks_wrong(params, message):
 )
 def test_what_is_just_right(params):
     assert advised(*params)[0] == []
+
+
+def test_an_actor_that_clones_from_images_needs_an_encoder_of_its_own(tmp_path):
+    environment = create_environment(CAMERA[0].split("'")[1])
+    writer = EpisodeWriter(tmp_path / "camera.npz", environment)
+    played(environment, 31, writer)
+    writer.save()
+    environment.close()
+    files, given = [*FILES, "gin/cloning.gin"], f"create_experiment.demonstrations = '{writer.path}'"
+    (found,) = advised(*CAMERA, LIMITED, NORMALIZED, given, files=files)[0]
+    assert "cloning trains the actor alone" in found and "actor_encoder_ctor = @ObservationEncoder" in found
+    assert advised(*CAMERA, LIMITED, given, "SacAlgorithm.actor_encoder_ctor = @ObservationEncoder", files=files)[0] == []
+    assert advised(*CAMERA, LIMITED)[0] == []
 
 
 def test_too_little_memory(monkeypatch):

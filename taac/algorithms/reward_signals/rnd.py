@@ -21,7 +21,8 @@ from taac.ops.schedules import Schedule
 class RND(RewardSignal):
     """Novelty: the error of predicting a fixed random network's output at the next state, `r = |p(s') - f(s')|^2`.
 
-    The paper normalises observations: `create_agent.normalize_observations = True`.
+    The paper normalises observations: `create_agent.normalize_observations = True`. That does not change images of uint8, which
+    are scaled to [0, 1]; make them floats to normalise pixels.
 
     Args:
         observation_spec, action_spec: of the environment.
