@@ -70,6 +70,18 @@ def test_a_plan_goes_seed_by_seed_and_every_command_is_a_configuration():
     ]  # fmt: skip
 
 
+def test_ten_differences_are_shown_and_more_are_counted():
+    ten = [f"setting {number}" for number in range(10)]
+    assert comparison.shown(ten) == "\n  ".join(ten)
+    assert comparison.shown([*ten, "another", "a third"]).splitlines()[9:] == ["  setting 9", "  and 2 more"]
+
+
+@pytest.mark.parametrize("seeds", [(), (3, -1), (-1,)])
+def test_seeds_that_are_none_are_refused(seeds):
+    with pytest.raises(TaacError, match="seeds must be 0 or more, and at least one"):
+        Comparison(seeds=seeds)
+
+
 def test_the_nearer_setting_wins(tmp_path):
     """Published < the file's, of every run < of the task < of the method < --gin_param."""
     file = tmp_path / "mine.gin"

@@ -20,6 +20,7 @@ from taac.demonstrations import bounds, episode_files, plain_arrays
 from taac.demonstrations.episode_files import EpisodeWriter, read
 from taac.environments.create import create_environment
 from taac.errors import TaacError
+from tests.environments.toys import env_id
 
 POINT, CAMERA, BOTH = "taac-test/PointMass-v0", "taac-test/Camera-v0", "taac-test/TwoRewards-v0"
 
@@ -367,6 +368,14 @@ def test_actions_that_take_other_times_are_refused(recorded_with, read_with, fit
         return
     with pytest.raises(TaacError, match=rf"actions that take {recorded_with} environment steps, .* take {read_with}"):
         read(str(tmp_path / "e.npz"), other)
+
+
+def test_an_episode_of_one_action_may_cut_it_short(tmp_path):
+    environment = create_environment(env_id("Counter"), env_kwargs={"scripts": (("2t",),)}, action_repeat=4)
+    writer = EpisodeWriter(tmp_path / "e.npz", environment)
+    played(environment, 4, writer)
+    writer.save()
+    assert [episode.duration.tolist() for episode in read(str(tmp_path / "e.npz"), environment)] == [[0, 2]] * 2
 
 
 @pytest.mark.parametrize("choice", [0, 3])

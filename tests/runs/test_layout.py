@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from taac import __version__
 from taac.errors import TaacError
-from taac.runs import layout
+from taac.runs import layout, run_folder
 from taac.runs.files import Damaged
 from taac.runs.layout import EpisodeSummary
-from taac.runs.run_folder import RunFolder
+from taac.runs.run_folder import RunFolder, changed_versions, versions
 
 ROOT = Path(__file__).resolve().parents[2]
 SUMMARY = EpisodeSummary(2, -1.5, 0.5, 20.0, 0.25, 2.0, 4, 10.0, 0.125, 0.75)
@@ -39,6 +40,7 @@ def test_what_is_written_is_what_is_read(tmp_path):
         ("return_mean,more,env_steps\r\n1.5,x,100\r\n2.5,,200\r\n", [[100.0, 1.5], [200.0, 2.5]], False, None),
         ("return_mean,more,env_steps\r\n1.5,x,100\r\n,,200\r\n3,,300\r\n", [[100.0, 1.5]], False, "line 3"),
         ("env_steps,return_mean\n100\nmany,2\n", [], False, "line 2"),
+        ("env_steps,return_mean\n100,1\n100,2\n", [[100.0, 1.0]], False, "line 3 has step 100 after step 100"),
     ],
 )
 def test_evaluations_by_the_names_of_their_columns(tmp_path, text, rows, torn, damage):
@@ -49,6 +51,22 @@ def test_evaluations_by_the_names_of_their_columns(tmp_path, text, rows, torn, d
     assert table.damage is None if damage is None else damage in table.damage
     assert all(len(row) == len(layout.COLUMNS) for row in table.rows)
     assert set(layout.COLUMNS) - set(table.missing) == ({"env_steps", "return_mean"} if text else set())
+
+
+def test_packages_that_a_run_did_not_note_have_not_changed():
+    assert changed_versions({"versions": {"taac": __version__}}) == changed_versions({}) == {}
+    assert changed_versions({"versions": {"taac": "0.0.1", "python": None}}) == {
+        "versions": {"taac": __version__, "python": versions()["python"]}
+    }
+
+
+def test_all_event_files_together_are_checked_up_to_a_bound(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_folder, "MAX_EVENTS_BYTES", 10)
+    folder = RunFolder(tmp_path)
+    folder.begin("a configuration", {})
+    for name in "abc":
+        (tmp_path / f"events.out.tfevents.{name}").write_bytes(b"12345678")
+    assert [size for size, _ in folder.records()["events"].values()] == [8, 2, 0]
 
 
 @pytest.mark.parametrize("text", ["[1]", "{", "", '"finished"', "[" * 100_000])

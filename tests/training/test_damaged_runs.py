@@ -263,6 +263,7 @@ def test_what_was_told_since_the_last_checkpoint_is_no_damage(tmp_path):
     folder.begin("a configuration", {})
     records = folder.records()
     folder.update_run(updates_together="one program for 2 seeds")
+    folder.update_run(status="finished", env_steps=90, updates=40)  # and is trained on with --extend
     assert folder.restore(records) == []
     assert folder.read_run()["updates_together"] == "one program for 2 seeds"
 

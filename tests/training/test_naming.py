@@ -53,6 +53,14 @@ def test_of_several_method_files_the_last_counts(tmp_path, monkeypatch):
     assert bound(naming.load([TASK, "methods/mine.gin"])) == "mine"
 
 
+def test_of_two_method_files_without_a_name_the_last_gives_its_own(tmp_path):
+    files = [tmp_path / "methods" / name for name in ("first.gin", "second.gin")]
+    files[0].parent.mkdir()
+    for file in files:
+        file.write_text("include 'gin/taac_base.gin'")
+    assert bound(naming.load([TASK, *map(str, files)], SMALL)) == "second"
+
+
 def operative(*files, params=()):
     naming.load([*files], [*SMALL, *params] if TASK in files else params)
     configuration.build(experiment.create_experiment).close()

@@ -151,6 +151,17 @@ def test_progress_is_passed_on(parts):
     assert seen == [(12, 3, None, 0.25), (12, 3, SUMMARY, 0.25)]
 
 
+def test_loggers_are_told_whether_the_run_finished_this_time(parts, monkeypatch):
+    reporter, _, _, folder = parts
+    ended = []
+    monkeypatch.setattr(reporter._loggers, "end", ended.append)
+    for finished in (True, False):
+        with reporter.reporting_to(folder, None):
+            if finished:
+                reporter.finished()
+    assert ended == [True, False]
+
+
 def test_the_event_file_is_closed_whatever_happens(parts):
     reporter, _, _, folder = parts
     with pytest.raises(ZeroDivisionError), reporter.reporting_to(folder, None):

@@ -22,7 +22,7 @@ from taac.runs.run_folder import RunFolder
 from taac.training import experiment
 from taac.training.conduct import conduct
 from taac.training.loggers import Loggers
-from taac.training.seeds import _OneBar, conduct_seeds, members
+from taac.training.seeds import _Company, _OneBar, conduct_seeds, members
 from tests.training.runs import TASK, rows
 
 SMALL = (
@@ -217,6 +217,14 @@ def test_finished_seeds_are_left_and_others_join_them(tmp_path):
     assert members(asked(), SEEDS, tmp_path) == []
 
 
+def test_those_that_never_began_are_closed_and_the_others_have_closed_themselves():
+    closed, company = [], _Company.__new__(_Company)
+    company._runs = [SimpleNamespace(trainer=SimpleNamespace(close=lambda n=n: closed.append(n))) for n in range(3)]
+    company.turns = [SimpleNamespace(began=began) for began in (True, False, False)]
+    company.close()
+    assert closed == [1, 2]
+
+
 def test_one_bar_shows_the_sums_and_the_mean_of_those_that_were_evaluated():
     opened, shown = [], []
 
@@ -244,6 +252,8 @@ def test_a_logger_of_one_run_a_process_is_refused(tmp_path, monkeypatch):
     with pytest.raises(TaacError, match="WandbLogger logs one run of a process"):
         members(asked(), SEEDS, tmp_path)
     assert not list(tmp_path.iterdir())
+    (alone,) = members(asked(), SEEDS[:1], tmp_path)
+    alone.trainer.close()
 
 
 def named_wandb(self, given=()):

@@ -66,6 +66,8 @@ def test_what_it_refuses():
         ({"unroll_length": 0}, "unroll_length must be 1 or more"),
         ({"updates_per_iteration": 0}, "updates_per_iteration must be 1 or more"),
         ({"num_env_steps": 5}, "must be above Trainer.initial_collect_steps"),
+        ({"num_env_steps": 10}, "must be above Trainer.initial_collect_steps"),
+        ({"unroll_length": 101}, "the first iteration would be longer than the run"),
         ({"clock": "seconds"}, "must be 'env_steps' or 'transitions', got 'seconds'"),
         ({"clock": "transitions", "updates_per_env_step": 0.5}, "is a ratio to environment steps"),
         ({"updates_per_env_step": 0.001}, "gives no update in the 90"),
@@ -74,6 +76,13 @@ def test_what_it_refuses():
     ):
         with pytest.raises(TaacError, match=message):
             UpdateRatio(**{"num_envs": 1, "num_env_steps": 100, "initial_collect_steps": 10, **arguments})
+    UpdateRatio(1, 100, 10, unroll_length=100)  # an iteration that is the whole run
+
+
+def test_a_ratio_that_follows_a_schedule_earns_the_floor_of_its_integral():
+    """0.5 + t / 100, whose integral is t/2 + t^2/200: 5.5 at 10, where earning begins, then 6.105, 6.72 and 9.28 at 16."""
+    ratio = UpdateRatio(1, 100, 10, updates_per_env_step=LinearSchedule(0.5, 1.5, env_steps=100))
+    assert [ratio.updates_due(steps) for steps in (9, 10, 11, 12, 16)] == [0, 0, 0, 1, 3]
 
 
 def test_what_is_due_when_a_multiple_is_reached_or_passed():

@@ -301,13 +301,26 @@ def test_tasks_that_an_earlier_version_submitted_are_followed(tmp_path, queue):
 
 def test_a_queue_that_does_not_answer_is_not_an_empty_one(tmp_path, queue):
     runs, script = planned(tmp_path)
-    launcher = slurm.SlurmQueue(runs, script, interval=0.0)
+    launcher = slurm.SlurmQueue(runs, script, interval=0.0, grace=0.0)
     launcher.begin(runs[0])
+    (queue / "queue").write_text("5_0 RUNNING\n")
     launcher.ended()
     (queue / "queue").rename(queue / "hidden")
+    assert launcher.ended() == [] and launcher.begun(runs[0])
     with pytest.raises(TaacError, match="squeue does not answer"):
         slurm.SlurmQueue(runs, script)
     assert (queue / "sbatch.called").read_text().count("\n") == 1
+
+
+def test_a_run_that_was_submitted_again_is_known_by_its_last_task(tmp_path, queue):
+    runs, script = planned(tmp_path)
+    for answer in ("echo 5", "echo 6", "exit 1"):
+        command(queue, "sbatch", answer)
+        launcher = slurm.SlurmQueue(runs, script, interval=0.0)
+        launcher.begin(runs[0])
+        launcher.ended()
+        (queue / "queue").write_text("6_0 RUNNING\n" if answer == "echo 6" else "")
+    assert not launcher._pending
 
 
 def test_each_way_to_end(tmp_path, queue):
