@@ -49,7 +49,7 @@ class ReplayBuffer:
         self._leaves: list[torch.Tensor] = nest.flatten(self._storage)
         # The same memory as numpy arrays, which write a frame in a quarter of the time; empty on a GPU.
         self._rows = [leaf.numpy() for leaf in self._leaves] if self.device.type == "cpu" else []
-        self._shapes = [leaf.shape[1:] for leaf in self._leaves]
+        self._kinds = [(leaf.shape[1:], leaf.dtype) for leaf in self._leaves]
         self._strata: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None  # for the last batch size
         self._next = 0  # where the next frame is written
         self._size = 0
@@ -81,11 +81,20 @@ class ReplayBuffer:
         return self._next
 
     def add(self, experience: Experience) -> None:
-        """Writes one frame of every environment, leaves `[B, ...]`, over the oldest."""
+        """Writes one frame of every environment, leaves `[B, ...]`, over the oldest.
+
+        Raises:
+            TaacError: a leaf has another shape than the buffer's, or numbers that it would cut, such as floats for integers.
+        """
         place, leaves = self._next, nest.flatten_like(self._storage, experience)
-        for shape, leaf in zip(self._shapes, leaves):
+        for (shape, dtype), leaf in zip(self._kinds, leaves):
             if leaf.shape != shape:
                 raise TaacError(f"a frame of shape {list(leaf.shape)} does not fit the buffer's {list(shape)}")
+            if leaf.dtype != dtype and not torch.can_cast(leaf.dtype, dtype):
+                raise TaacError(
+                    f"a frame has {leaf.dtype} where the buffer holds {dtype}, which would cut its numbers: random_step and "
+                    "rollout_step must return an info of the same dtypes"
+                )
         if self._rows:
             for rows, leaf in zip(self._rows, leaves):
                 rows[place] = leaf.numpy() if leaf.is_cpu else leaf.cpu().numpy()

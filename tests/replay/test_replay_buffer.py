@@ -16,7 +16,7 @@ from taac.data_structures import Experience, StepType, TimeStep
 from taac.errors import TaacError
 from taac.machine import memory
 from taac.replay import ReplayBuffer, replay_buffer
-from taac.specs import TensorSpec
+from taac.specs import TensorSpec, time_step_spec, zeros
 
 SETTINGS = settings(max_examples=60, deadline=None, database=None)
 # 99.99th percentiles of chi-square by degrees of freedom: with the seeds below the tests are deterministic.
@@ -329,6 +329,17 @@ def test_what_was_saved_is_what_was_held_then_and_no_more():
     add(buffer, 3, 900, [5])
     assert state["frames/time_step/reward"][:, 0].tolist() == [0, 1, 2]
     assert state["frames/time_step/reward"].untyped_storage().nbytes() == 3 * 4
+
+
+def test_numbers_that_would_be_cut_are_refused():
+    """An own algorithm's `random_step`, from which the buffer is made, may return -1 where its `rollout_step` returns -0.7."""
+    kinds = (TensorSpec((), torch.int64), TensorSpec((), torch.float32))
+    spec = Experience(time_step_spec(TensorSpec((2,)), TensorSpec((1,)), None), kinds)
+    buffer, frame = ReplayBuffer(spec, 2, length=5), zeros(spec, 2)
+    buffer.add(frame._replace(rollout_info=(torch.tensor([1, 2]), torch.tensor([0.5, 1.5], dtype=torch.float64))))
+    with pytest.raises(TaacError, match=r"torch.float32 where the buffer holds torch.int64, which would cut .*random_step"):
+        buffer.add(frame._replace(rollout_info=(torch.tensor([-0.7, 1.5]), torch.zeros(2))))
+    assert buffer.size == 1 and buffer.sample(1, 1).rollout_info[1].item() in (0.5, 1.5)
 
 
 def test_a_frame_that_does_not_fit_is_refused():
