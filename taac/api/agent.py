@@ -126,6 +126,13 @@ class TrainedAgent:
             tensors = spaces.to_tensors(self._observation_spec, observation)
         except (TypeError, ValueError) as error:
             raise TaacError(f"the observation does not fit {self.observation_space}: {error}") from error
+        for (spec, given), leaf in zip(pairs, nest.flatten(tensors)):
+            if not spec.dtype.is_floating_point and given.dtype != leaf.numpy().dtype and (leaf.numpy() != given).any():
+                first, kind = given[leaf.numpy() != given].flat[0], leaf.numpy().dtype
+                raise TaacError(
+                    f"the observation does not fit {self.observation_space}: {first!s} is no {kind}; "
+                    "pass observations as the environment returns them, images of bytes from 0 to 255"
+                )
         if not batched:
             tensors = nest.map_structure(lambda leaf: leaf.unsqueeze(0), tensors)
         if not all(bool(leaf.isfinite().all()) for leaf in nest.flatten(tensors)):

@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 import torch
 
-from taac import nest, specs
+from taac import configuration, nest, specs
 from taac.data_structures import Nest
 from taac.environments import single, spaces
 from taac.environments.create import create_environment
@@ -111,7 +111,7 @@ def _spaces(env: gymnasium.Env, encoder_ctor: Callable[[Nest], object]) -> tuple
 def _encoding(observation_spec: Nest, encoder_ctor: Callable[[Nest], object]) -> list[Finding]:
     """A finding if training, as it is by default, would refuse observations that have a tensor form."""
     try:
-        encoder_ctor(observation_spec)
+        configuration.build(lambda: encoder_ctor(observation_spec))
     except TaacError as error:
         return [Finding(False, "the networks, with their default settings, cannot read its observations", str(error))]
     return []

@@ -15,6 +15,7 @@ from taac.environments.create import create_environment
 from taac.errors import TaacError
 from taac.training import experiment
 from tests.environments.toys import Masked, env_id
+from tests.learning.test_optimizers import CAMERA
 from tests.methods import METHODS, fitting
 from tests.training.test_tensorboard import TINY
 
@@ -151,6 +152,23 @@ def test_a_choice_outside_its_space_is_refused():
     for choice in (-1, 3):
         with pytest.raises(TaacError, match=rf"does not fit Dict.*: a choice is \[{choice}\]"):
             agent.act({"fine": [0.0, 0.0], "parts": (choice, np.zeros((2, 2)))}, agent.initial_state())
+
+
+def test_numbers_that_are_no_bytes_are_refused():
+    """As bytes, an image scaled to [0, 1] would be black, and -1 would be white."""
+    agent, _, environment = untrained("taac", *CAMERA)
+    environment.close()
+    image, rest = np.full((12, 10, 3), 255, np.uint8), (np.zeros(2), 5)
+    expected, _ = agent.act({"camera": image, "rest": rest}, agent.initial_state())
+    for same in (image.astype(float), image.astype(int), image.tolist()):
+        assert agent.act({"camera": same, "rest": rest}, agent.initial_state())[0].tolist() == expected.tolist()
+    for wrong, message in ((image / 300, r"0\.85 is no uint8; pass"), (image.astype(int) - 256, "-1 is no uint8")):
+        with pytest.raises(TaacError, match=message):
+            agent.act({"camera": wrong, "rest": rest}, agent.initial_state())
+        with pytest.raises(TaacError, match=message):
+            agent.act({"camera": wrong[None], "rest": (rest[0][None], [5])}, agent.initial_state())
+    with pytest.raises(TaacError, match=r"5\.5 is no int64"):
+        agent.act({"camera": image, "rest": (rest[0], 5.5)}, agent.initial_state())
 
 
 @pytest.mark.parametrize(

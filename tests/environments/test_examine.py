@@ -246,7 +246,7 @@ def named(cls, **more):
         (Unbounded, "action space", "unbounded"),
         (Words, "observation space", "add a wrapper"),
         (Stacked, "cannot read its observations", "stack of frames"),
-        (Tiny, "cannot read its observations", "too small for ImageEncoder.*bind fewer or smaller ImageEncoder.kernels"),
+        (Tiny, "cannot read its observations", "too small for ImageEncoder.*bind fewer or .* ImageEncoder.channels$"),
         (ResetsItself, "it resets itself", "leave out the wrapper Autoreset"),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
