@@ -97,6 +97,14 @@ def record(lengths: Lengths, env_steps: int, time: str, command: str, config: st
     }  # fmt: skip
 
 
+def extended_at(run: Mapping[str, Any]) -> int:
+    """Returns the environment steps at which a run was last extended, according to its run.json; -1 if it never was."""
+    entries = run.get("extended")
+    last = entries[-1] if isinstance(entries, list) and entries else None
+    steps = last.get("env_steps") if isinstance(last, dict) else None
+    return steps if isinstance(steps, int) else -1
+
+
 def told(run: Mapping[str, Any]) -> list[str]:
     """Returns a sentence for each extension that run.json lists, newest last. Leaves out what no run writes."""
     entries = run.get("extended")

@@ -176,7 +176,6 @@ def _extend(trainer: Trainer, folder: RunFolder, operative: str, tell: Callable[
     trainer.resume(folder)
     if decided != trainer.agent.compiled:
         tell("note: the shorter run was not compiled, so this one goes on uncompiled and is rounded differently from a new one")
-    trainer.hooks.stopped = None  # a hook ended the shorter run
     folder.extend(operative, trainer.env_steps)
     for name in extension.following_length(operative):
         tell(
@@ -187,6 +186,8 @@ def _extend(trainer: Trainer, folder: RunFolder, operative: str, tell: Callable[
 
 def _resume(trainer: Trainer, loaded: Config, folder: RunFolder, more: Mapping[str, Any]) -> None:
     run = folder.read_run()
+    if trainer.env_steps <= extension.extended_at(run):  # the checkpoint is of the shorter run, which a hook may have ended
+        trainer.hooks.stopped = None
     held = run.get("resumed")
     entry = {"time": now(), "env_steps": trainer.env_steps, **changed_versions(run)}
     resumed = [*(held if isinstance(held, list) else []), entry]

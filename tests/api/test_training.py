@@ -221,6 +221,17 @@ def test_an_error_that_quotes_megabytes_leaves_a_run_that_can_be_read_and_begun_
     assert RunFolder(tmp_path / "run").open(config) == "unfinished"
 
 
+def test_an_extended_run_that_fails_before_its_first_checkpoint_still_forgets_why_the_shorter_one_ended(tmp_path):
+    def fails(trainer):
+        raise RuntimeError("out of memory")
+
+    train(tmp_path / "run", on_iteration=lambda trainer: trainer.env_steps >= 305)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        train(tmp_path / "run", num_env_steps=335, extend=True, on_iteration=fails)
+    longer = train(tmp_path / "run", num_env_steps=335)
+    assert longer.stopped is None and longer.agent.env_steps == 335
+
+
 def test_a_run_that_an_evaluation_ends_is_not_evaluated_twice_and_reports_say_so(tmp_path):
     """The rule as a callback, and as the gin file binds it: the latter is kept in config.gin."""
     rule = {"Trainer.hooks": {"after_evaluation": "@StopWhen()"}, "StopWhen.return_at_least": -1e9}
