@@ -134,7 +134,9 @@ def compare(
         configuration.load(every.gin_files, of_compare=True)
         bound = configuration.build(Comparison)
         own = {str(place.name): _params(place.settings) for place in places if place.settings}
-        given: dict[str, Any] = {} if seeds is None else {"seeds": seeds if isinstance(seeds, int) else tuple(map(int, seeds))}
+        given: dict[str, Any] = {}
+        if seeds is not None:  # a list leaves nothing to a first_seed of the file
+            given = {"seeds": seeds} if isinstance(seeds, int) else {"seeds": tuple(map(int, seeds)), "first_seed": 0}
         comparison = configuration.build(lambda: Comparison(
             (methods,) if isinstance(methods, str) else tuple(methods), tuple(str(place.name) for place in places),
             task_params={

@@ -99,6 +99,9 @@ def test_the_gin_file_of_a_comparison_sets_its_seeds_and_settings_as_for_the_com
     assert loaded.macros["gamma"] == 0.5 and loaded.macros["reward_clip"] == 3.0
     assert loaded.bound("create_environment.env_kwargs") == {"g": 20.0}
     assert plan(seeds=[1]) == [(1, "Pendulum-v1", "sac")]
+    file.write_text("Comparison.seeds = 2\nComparison.first_seed = 3\n")
+    assert [seed for seed, *_ in plan()] == [3, 4] and [seed for seed, *_ in plan(seeds=1)] == [3]
+    assert [seed for seed, *_ in plan(seeds=(0, 7))] == [0, 7]
 
 
 def test_failed_runs_are_named(tmp_path, monkeypatch):
