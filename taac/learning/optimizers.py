@@ -101,6 +101,8 @@ def load_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
         if given != right:
             raise TaacError(f"it holds the state of another optimizer: {given}, expected {right}")
     optimizer.load_state_dict(state)
+    for values in optimizer.state.values():  # older checkpoints may hold another layout; see `take_step`
+        values.update({name: v.contiguous() for name, v in values.items() if isinstance(v, torch.Tensor)})
 
 
 def _kind(value: Any) -> Any:

@@ -12,7 +12,7 @@ import torch
 from taac.errors import DivergedError, TaacError
 from taac.learning.adam import TensorFlowAdam
 from taac.learning.learner import Learner
-from taac.learning.optimizers import state_after_a_step, take_step
+from taac.learning.optimizers import load_state, state_after_a_step, take_step
 from taac.runs import manifest
 from taac.runs.checkpoint import Checkpoints
 from taac.runs.run_folder import RunFolder
@@ -99,6 +99,30 @@ def test_parameters_and_gradients_may_have_any_layout():
     for name, moved, expected in first_steps(learner, update):
         if dict(agent.named_parameters())[name] in learner.optimizer.state:
             torch.testing.assert_close(moved, expected, rtol=0, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize(
+    "make", [functools.partial(TensorFlowAdam, lr=0.1), functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9, fused=True)]
+)
+def test_moments_of_a_checkpoint_may_have_any_layout(make):
+    """SGD's momentum of a convolution of images had its channels last until gradients were made contiguous."""
+
+    def step(parameter, optimizer):
+        parameter.grad = gradient.clone()
+        take_step(optimizer, None)
+
+    gradient, of_one, of_other = torch.randn(4, 3, 2, 2), *(torch.nn.Parameter(torch.zeros(4, 3, 2, 2)) for _ in range(2))
+    one, other = make([of_one]), make([of_other])
+    step(of_one, one)
+    saved = copy.deepcopy(one.state_dict())
+    for name, moment in saved["state"][0].items():
+        if moment.dim() == 4:
+            saved["state"][0][name] = moment.to(memory_format=torch.channels_last)
+    load_state(other, saved)
+    of_other.data.copy_(of_one.data)
+    step(of_one, one)
+    step(of_other, other)
+    assert torch.equal(of_one, of_other)
 
 
 def test_adam_leaves_alone_what_has_no_gradient():
