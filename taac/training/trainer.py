@@ -273,7 +273,7 @@ class Trainer:
                     self.saver.write_full_chunks(folder)
                 if told_to_stop:
                     break
-            self.interrupted = not (self.intervals.done(self.env_steps) or self.stopped)
+            self.interrupted = not (self.intervals.done(self.env_steps) or self._stopped_here())
             if not self.interrupted:
                 self.reporter.finished()
 

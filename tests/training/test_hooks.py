@@ -252,3 +252,14 @@ def test_a_run_in_a_folder_that_is_called_best_can_be_loaded_from(tmp_path):
 def test_the_best_is_not_kept_where_nobody_wants_it(tmp_path):
     run(tmp_path, *SHORT, "Trainer.save_best = False")
     assert not (tmp_path / "best").exists()
+
+
+def test_a_run_that_is_told_to_stop_when_a_hook_has_ended_it_is_not_finished_before_its_evaluation(tmp_path):
+    trainer, folder = build(*SHORT), RunFolder(tmp_path / "run")
+    trainer.hooks.add("after_checkpoint", lambda t: t.stop_early("enough"))
+    folder.begin("x", {})
+    trainer.train(folder, stop=lambda: trainer.env_steps >= 10)
+    assert trainer.env_steps == 10 and trainer.interrupted
+    trainer.train(folder)
+    trainer.close()
+    assert trainer.env_steps == trainer.evaluator.evaluated_at == 11 and not trainer.interrupted
