@@ -113,8 +113,10 @@ def read(every: Asked) -> tuple[Comparison, SlurmArray]:
     registry.register()
     configuration.load(given.gin_file, of_compare=True)
     bound = configuration.build(Comparison)
-    chosen = {"methods": split(given.methods), "tasks": split(given.tasks), "seeds": parse_seeds(given.seeds)}
-    comparison = configuration.build(lambda: Comparison(**specified({**chosen, "first_seed": given.first_seed})))
+    chosen: dict[str, Any] = {"methods": split(given.methods), "tasks": split(given.tasks), "seeds": parse_seeds(given.seeds)}
+    listed = isinstance(chosen["seeds"], tuple)  # which leaves nothing to a first_seed of the file
+    chosen["first_seed"] = 0 if listed and given.first_seed is None else given.first_seed
+    comparison = configuration.build(lambda: Comparison(**specified(chosen)))
     resources = {name: getattr(given, f"slurm_{name}") for name in (*SLURM, "setup", "options")}
     array = configuration.build(lambda: SlurmArray(**specified(resources)))
     comparison.check(bound, every)

@@ -176,6 +176,12 @@ def test_flags_win_over_the_file(tmp_path):
     lines = out.splitlines()
     assert len(lines) == 3 and all(f"/Pendulum-v1/taac/seed_{s} " in line for s, line in zip((4, 5, 6), lines))
     assert all(f"--gin_file {file}" in line and "gamma" not in line for line in lines)
+    (tmp_path / "mine.gin").write_text("Comparison.first_seed = 3\n")
+    code, out, err = compared(
+        tmp_path, "--gin_file", str(tmp_path / "mine.gin"), "--dry_run", methods="taac", tasks="Pendulum-v1", seeds="0,7"
+    )
+    assert code == 0, err
+    assert [line.split("/seed_")[1].split()[0] for line in out.splitlines()] == ["0", "7"]
 
 
 def test_an_experiment_for_compare_says_what_is_missing_to_train():
