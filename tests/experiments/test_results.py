@@ -332,10 +332,15 @@ def test_a_pooled_claim_compares_normalised_means_over_tasks_with_another_campai
     assert row.here.startswith("+0.983 [") and row.here.endswith("], 4 of 4 and 3 of 3 seeds")
 
 
+def test_a_claim_of_two_planned_seeds_is_open(tmp_path):
+    assert pooled_row(tmp_path, SOLVED, [values[:2] for values in FAILED], seeds=2).verdict == claims.OPEN
+
+
 @pytest.mark.parametrize(
     "taac, other, verdict",
     [
         (SOLVED, (FAILED[0], FAILED[1][:2]), claims.WAITS),  # a seed is missing on one task
+        ((SOLVED[0], SOLVED[1][:3]), FAILED, claims.WAITS),  # of the other method, whose campaign plans four
         (SOLVED, (FAILED[0], []), claims.NOT_RUN),
         (SOLVED, ([None] * 3, [None] * 3), claims.AGREES),
         ((SOLVED[0], [-212.5, -200.0, -225.0, -210.0]), (FAILED[0], [200.0, 190.0, 180.0]), claims.OPEN),
