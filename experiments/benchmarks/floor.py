@@ -24,6 +24,7 @@ from experiments.benchmarks import common
 # layers; and two that leave no overhead to see.
 SHAPES = [(256, 256, 256), (1024, 256, 256), (2048, 256, 256), (256, 23, 256), (1024, 1024, 1024), (2048, 2048, 2048)]
 FLOAT32_ERROR = 1e-5  # above this a product is not one of float32
+SLOW = 0.02  # of the default's rate; larger shapes leave out such paths, as bfloat16 without its instructions: minutes each
 
 
 class Product(NamedTuple):
@@ -135,9 +136,12 @@ def measure(
         megabytes: of the arrays for the bandwidth; should be well above the last cache.
     """
     products = []
+    slow: dict[str, str] = {}
     for shape in shapes or SHAPES:
-        ready, missing = {}, {}
+        ready, missing = {}, dict(slow)
         for path, make in PATHS.items():
+            if path in slow:
+                continue
             try:
                 ready[path] = make(*shape)
             except (AttributeError, RuntimeError, ValueError) as error:  # a torch without this path
@@ -150,6 +154,8 @@ def measure(
         for path, product in ready.items():
             error = relative_error(product, shape)
             products.append({"path": path, "shape": list(shape), "gflops": rates[path], "relative_error": error})
+            if statistics.median(rates[path]) < SLOW * statistics.median(rates[DEFAULT]):
+                slow[path] = f"below {SLOW} of the default's rate at {' x '.join(map(str, shape))}"
         products += [{"path": path, "shape": list(shape), "missing": why} for path, why in missing.items()]
     return {"products": products, "bandwidth": bandwidth(seconds, megabytes)}
 

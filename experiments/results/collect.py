@@ -14,6 +14,10 @@ finished are listed and left out; resume them.
 `--method NAME` keeps runs of one method under another name, in the folder and in run.json, if they differ in a setting, as in
 `experiments/results/sac_variants`. config.gin has what was set.
 
+To go on with a campaign in another folder or on another machine, copy `experiments/results/NAME/*/` to DIR and call the
+campaign's command again with the code of its commit: it trains what is missing. Runs kept under another name by `--method` first
+need the folder's name that the command gives them.
+
 A run that is already here and differs is an error: results are added, not replaced (`--replace` replaces them). Afterwards, write
 `experiments/results/NAME/campaign.json` if there is none (`experiments/results/page.py` describes it), and call `make results`.
 """
@@ -98,6 +102,8 @@ def raw_texts(folder: Path, root: Path, record: Record, method: str | None = Non
         rows.writerow(("env_steps", "return_mean"))
         rows.writerows((int(step), f"{value:.6g}") for step, value in zip(returns.env_steps, returns.value))
         kept[ROLLOUTS] = text.getvalue()
+    elif (folder / ROLLOUTS).exists():  # a run that was copied back from here
+        kept[ROLLOUTS] = (folder / ROLLOUTS).read_text(encoding="utf-8")
     for name, text in kept.items():
         if str(root.resolve()) in text or str(Path.home()) + "/" in text:
             raise TaacError(f"{record.folder}/{name} names a folder of this machine; it would be published")

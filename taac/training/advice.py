@@ -8,6 +8,7 @@ from typing import Any
 from taac import nest
 from taac.algorithms.actor_critic import ActorCriticAlgorithm
 from taac.machine.memory import available_bytes, readable_bytes
+from taac.machine.products import slowness
 from taac.ops import distributions
 from taac.specs import TensorSpec
 from taac.training.footprint import Share
@@ -24,7 +25,7 @@ def advice(trainer: Trainer, settings: Mapping[str, Any], memory: list[Share]) -
     """
     return [
         *_intervals(trainer, settings), *_replay(trainer, memory), *_evaluation(trainer), *_entropy(trainer),
-        *_discount(trainer, settings), *_features(trainer),
+        *_discount(trainer, settings), *_features(trainer), *_products(trainer),
     ]  # fmt: skip
 
 
@@ -134,3 +135,8 @@ def _features(trainer: Trainer) -> Iterator[str]:
         yield (
             "create_agent.normalize_observations has no effect: it normalises floats, and the observations are bytes and choices"
         )
+
+
+def _products(trainer: Trainer) -> Iterator[str]:
+    if slow := slowness(trainer.learner.products, trainer.agent.device):
+        yield slow

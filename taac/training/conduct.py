@@ -12,6 +12,7 @@ from taac import configuration
 from taac.configuration import Asked, Config
 from taac.configuration.reading import needs_trust
 from taac.errors import DivergedError, Interrupted, RankLost, TaacError
+from taac.machine.products import slowness
 from taac.runs import durable, extension, files, layout, own
 from taac.runs.run_folder import RunFolder, changed_versions, now
 from taac.runs.terminal import shortened
@@ -114,6 +115,8 @@ def _lead(
                 tell(line)
             if trainer.compilation == NO_COMPILER:
                 tell(f"note: {NO_COMPILER}")
+            if slow := slowness(trainer.learner.products, trainer.agent.device):
+                tell(f"note: {slow}")
         with interruption() as stop:
             _train(trainer, folder, stop, hyper_parameters(trainer, folder, loaded), bar)
         updates, stopped = trainer.learner.num_updates, None

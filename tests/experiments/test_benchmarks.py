@@ -104,6 +104,17 @@ def test_peak_rates():
     assert set(found["bandwidth"]) == {"read", "copy"}
 
 
+def test_a_slow_path_is_left_out_of_larger_products(monkeypatch):
+    slow = []
+    make = floor.PATHS[floor.BFLOAT16]
+    monkeypatch.setitem(floor.PATHS, floor.BFLOAT16, lambda *shape: slow.append(make(*shape)) or slow[-1])
+    monkeypatch.setattr(floor, "rate", lambda product, seconds: 1.0 if product in slow else 1000.0)
+    found = floor.measure(0.001, megabytes=1, shapes=[(8, 4, 8), (16, 8, 4)], rounds=2)["products"]
+    (first, second) = [p for p in found if p["path"] == floor.BFLOAT16]
+    assert "gflops" in first and "8 x 4 x 8" in second["missing"] and len(slow) == 1
+    assert all("gflops" in p for p in found if p["path"] in (floor.DEFAULT, floor.NUMPY))
+
+
 def test_updates_with_missing_peers(tmp_path):
     wanted = f"{contenders.SAC};{contenders.PRIORITIZED};{updates.PEAK};{contenders.SB3}"
     given = options(

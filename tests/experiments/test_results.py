@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -71,6 +72,19 @@ def test_finished_runs_are_copied_without_names_of_the_machine(tmp_path):
     assert (folder / "evaluations.csv").read_text() == (root / "a" / "evaluations.csv").read_text()
     [again] = run_records.find(target)
     assert not again.problems and again.returns.tolist() == [1, 2, 3, 6]
+
+
+def test_a_campaign_goes_on_elsewhere_from_what_is_kept_here(tmp_path):
+    kept, root = tmp_path / "kept", tmp_path / "elsewhere"
+    write_run(tmp_path / "first" / "x", tmp_path / "first")
+    collect.collect(tmp_path / "first", kept)
+    (kept / "Toy-v0" / "sac" / "seed_0" / collect.ROLLOUTS).write_text("env_steps,return_mean\n100,1\n")
+    shutil.copytree(kept, root)
+    assert [layout.is_finished(root / "Toy-v0" / "sac" / f"seed_{seed}") for seed in (0, 1)] == [True, False]
+    write_run(root / "Toy-v0" / "sac" / "seed_1", root, seed=1)
+    before = {path: path.read_text() for path in kept.rglob("*.*")}
+    assert [r.seed for r in collect.collect(root, kept)[0]] == [0, 1]
+    assert {path: path.read_text() for path in before} == before
 
 
 def test_a_file_that_names_the_campaigns_folder_is_not_published(tmp_path):

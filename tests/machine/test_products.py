@@ -110,6 +110,39 @@ def test_speeds_are_measured():
     assert 0.01 < products.speed("bfloat16x3") < 100
 
 
+def test_slow_bfloat16_is_told(monkeypatch):
+    speeds = {"bfloat16": 0.0123}
+    monkeypatch.setattr(products, "speed", speeds.__getitem__)
+    monkeypatch.setattr(products, "parts", lambda kind, device: None)
+    assert "'bfloat16' computes 0.012 times as fast" in products.slowness("bfloat16", CPU)
+    assert products.slowness("plain", CPU) is None
+    assert products.slowness("bfloat16", torch.device("cuda")) is None
+    speeds["bfloat16"] = 1.0
+    assert products.slowness("bfloat16", CPU) is None
+    speeds["bfloat16"] = 0.5
+    monkeypatch.setattr(products, "parts", lambda kind, device: 1)  # the program uses AMX
+    assert products.slowness("bfloat16", CPU) is None
+
+
+def test_speed_of_bfloat16_multiplies_bfloat16(monkeypatch):
+    """A slow product is called for two layers: a run does not wait for seconds where there are no bfloat16 units."""
+    seen = []
+
+    def product(left, right):
+        seen.append(left.dtype)
+        return left
+
+    monkeypatch.setattr(products.torch, "bmm", product)
+    for slow, calls in ((False, 16), (True, 4)):
+        seen.clear()
+        clock = iter(range(100))
+        monkeypatch.setattr(products.time, "perf_counter", lambda slow=slow, clock=clock: next(clock) * (1 if slow else 1e-3))
+        products.speed.cache_clear()
+        products.speed("bfloat16")
+        assert seen.count(torch.bfloat16) == seen.count(torch.float32) == calls
+    products.speed.cache_clear()
+
+
 def test_products_that_round_do_not_count_as_exact(monkeypatch):
     """On a processor that would really compute in bfloat16, the check must see it."""
     real = torch.bmm

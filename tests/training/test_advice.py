@@ -7,6 +7,7 @@ import pytest
 from taac import configuration
 from taac.demonstrations.episode_files import EpisodeWriter
 from taac.environments.create import create_environment
+from taac.machine import products
 from taac.training import experiment
 from taac.training.advice import advice
 from taac.training.footprint import shares
@@ -131,3 +132,10 @@ def test_where_each_value_came_from(tmp_path):
     configuration.load([], list(origins))
     configuration.build(experiment.create_experiment).close()
     assert dict(loaded.origins()).keys() == origins.keys()
+
+
+def test_a_slow_product_looks_wrong(monkeypatch):
+    monkeypatch.setattr(products, "speed", lambda kind: 0.01)
+    monkeypatch.setattr(products, "parts", lambda kind, device: None)
+    (line,) = advised("Learner.products = 'bfloat16'")[0]
+    assert "0.01 times as fast as float32" in line

@@ -262,12 +262,19 @@ def unable(*_):
     raise TaacError("cannot be traced")
 
 
-def conducted(path, *params):
+def test_a_run_says_that_its_products_are_slow(monkeypatch, tmp_path):
+    monkeypatch.setattr("taac.training.conduct.slowness", lambda products, device: f"{products} on {device} is slow")
+    told = []
+    conducted(tmp_path / "run", "create_agent.compile = False", tell=told.append)
+    assert any(line.startswith("note: ") and line.endswith(" on cpu is slow") for line in told)
+
+
+def conducted(path, *params, tell=lambda _: None):
     loaded = configuration.load([TASK, "gin/methods/taac.gin"], [*SMALL, *params])
     trainer = configuration.build(experiment.create_experiment)
     folder = RunFolder(path)
     try:
-        conduct(trainer, loaded, folder, ProgressBar, tell=lambda _: None)
+        conduct(trainer, loaded, folder, ProgressBar, tell=tell)
     finally:
         trainer.close()
     return folder
