@@ -98,6 +98,25 @@ def test_what_a_diverged_run_counts_as_does_not_depend_on_unrelated_runs(tmp_pat
     assert told() == before
 
 
+@pytest.mark.parametrize("policy, final", [("worst", None), (-7.0, -7.0)])
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_divergence_that_was_due_at_the_compared_step_counts(tmp_path, policy, final, ended):
+    """At 1002 of 1000 steps, in an evaluation or before it: the run was left out as too short, which flatters its method."""
+    gin, late = "Trainer.evaluation_interval = 100\n", [step + 2 for step in STEPS]
+    for seed in range(2):
+        make_run(tmp_path / f"a{seed}", "a", "Mine-v0", seed, extra_gin=gin)
+        make_run(tmp_path / f"b{seed}", "b", "Mine-v0", seed, steps=late, extra_gin=gin)
+    returns = [*late[:9], NAN] if ended else late[:9]
+    folder = make_run(tmp_path / "b2", "b", "Mine-v0", 2, returns, late[: len(returns)], extra_gin=gin)
+    if not ended:
+        told(folder, 1001, "diverged")
+    content = make_report(tmp_path, Options(last=1, diverged=policy, resamples=100))
+    (run,) = [r for r in content["runs"] if r["folder"] == "b2"]
+    assert (run["left_out"], run["diverged"], run["final"]) == (None, 1000, final)
+    assert [(m["runs"], m["diverged"]) for m in content["tasks"][0]["methods"]] == [(2, 0), (3, 0 if final else 1)]
+    assert content["tasks"][0]["step"] == 1000
+
+
 def test_a_task_on_which_all_diverged_stays(tmp_path):
     for method in "ab":
         for seed in range(4):

@@ -19,16 +19,22 @@ TOLERANCE = 0.05  # without a known interval: the part of the distance between e
 
 
 def match(records: Sequence[Record]) -> tuple[list[Record], list[str]]:
-    """Returns the records with a column `due`, and a sentence for each method with evaluations later than they were due."""
+    """Returns the records with a column `due`, and a sentence for each method with evaluations later than they were due.
+
+    The step at which a run diverged becomes the one that was due there, too: a divergence at 1002 is one at 1000.
+    """
     matched: dict[str, Record] = {}
     for _, group in grouped(records, lambda r: r.task).items():
-        known = {r.folder: due_steps(r.steps, _number(r, "evaluation_interval"), _number(r, "num_env_steps")) for r in group}
-        others = [due for due in known.values() if due is not None]
+        known = [due_steps(r.steps, *_plan(r)) for r in group]
+        others = [due for due in known if due is not None] or [r.steps for r in group]
         for r in group:
-            due = known[r.folder]
+            steps = r.steps if r.diverged is None else np.union1d(r.steps, r.diverged)
+            due = due_steps(steps, *_plan(r))
             if due is None:
-                due = nearest(r.steps, others or [o.steps for o in group])
-            matched[r.folder] = r._replace(evaluations={**r.evaluations, "due": due})
+                due = nearest(steps, others)
+            at = None if r.diverged is None else int(due[steps == r.diverged][0])
+            of_evaluations = due[np.isin(steps, r.steps)]
+            matched[r.folder] = r._replace(evaluations={**r.evaluations, "due": of_evaluations}, diverged=at)
     found = [matched[r.folder] for r in records]
     late: dict[tuple[str, str], int] = {}
     for r in found:
@@ -75,6 +81,11 @@ def _distinct(steps: np.ndarray, due: np.ndarray) -> np.ndarray:
     repeated = np.zeros(due.size, dtype=bool)
     repeated[1:] = due[1:] <= due[:-1]
     return np.where(repeated, steps, due)
+
+
+def _plan(record: Record) -> tuple[int | None, int | None]:
+    """The distance between a run's evaluations, and its budget; None if unknown."""
+    return _number(record, "evaluation_interval"), _number(record, "num_env_steps")
 
 
 def _number(record: Record, name: str) -> int | None:
