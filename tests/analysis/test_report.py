@@ -227,6 +227,9 @@ def test_ranks_by_hand():
     found = ranks(pairs, {"a": 2.0, "b": 1.0, "c": 2.0})
     assert found["a"] == {"estimate": 1.5, "low": 1, "high": 2} and found["b"] == {"estimate": 3, "low": 3, "high": 3}
     assert ranks([], {"a": None, "b": 0.0})["a"] == {"estimate": 2, "low": 1, "high": 2}
+    # The mean of a's few survivors is the highest; by ranks among all runs it is worse than b.
+    found = ranks([{"x": "a", "y": "b", "verdict": "worse"}], {"a": 2.0, "b": 1.0})
+    assert {m: r["estimate"] for m, r in found.items()} == {"a": 2, "b": 1}
 
 
 def test_verdicts_are_those_of_the_corrected_family(tmp_path):

@@ -40,7 +40,8 @@ def statements(content: dict[str, Any]) -> list[dict[str, str]]:
         "few runs. For a pair that is compared by ranks, 2 P(X > Y) - 1.",
         "Ranks": "The place of a method by its mean, or over tasks by its IQM. Its interval reaches from 1 + (methods with a "
         "verdict of being better) to the number of methods - (those with one of being worse). It agrees with the verdicts, and "
-        "all of these intervals hold together. There are none with --baseline.",
+        "all of these intervals hold together. A place that verdicts by ranks exclude is moved to the nearest end. There are "
+        "none with --baseline.",
         "Tasks": "Tasks are treated as fixed. A result over tasks is about these tasks and says nothing about others.",
         "Tuning": _tuning(content),
         "Probability of improvement": "The probability that a run of X scores more than a run of Y, with ties counted half "

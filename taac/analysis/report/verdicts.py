@@ -149,7 +149,8 @@ def ranks(pairs: Sequence[Mapping[str, Any]], scores: Mapping[str, float | None]
     """The rank of each method of a task, 1 for the best, with an interval that agrees with the verdicts of all pairs.
 
     It reaches from 1 + (methods with a verdict of being better) to K - (methods with one of being worse), of K methods. All
-    intervals hold together with the family's confidence.
+    intervals hold together with the family's confidence. A rank that the verdicts exclude, because of diverged runs that are
+    in no mean, is moved to the nearest end.
 
     Args:
         pairs: the verdicts of all pairs.
@@ -164,12 +165,9 @@ def ranks(pairs: Sequence[Mapping[str, Any]], scores: Mapping[str, float | None]
             below[x] += 1
             above[y] += 1
     value = {m: -math.inf if s is None else s for m, s in scores.items()}
-    return {
-        m: {
-            "estimate": 1 + sum(v > value[m] for v in value.values()) + (list(value.values()).count(value[m]) - 1) / 2,
-            "low": 1 + above[m],
-            "high": len(scores) - below[m],
-        }
-        for m in scores
-    }
-
+    found = {}
+    for m in scores:
+        place = 1 + sum(v > value[m] for v in value.values()) + (list(value.values()).count(value[m]) - 1) / 2
+        low, high = 1 + above[m], len(scores) - below[m]
+        found[m] = {"estimate": min(max(place, low), high), "low": low, "high": high}
+    return found
