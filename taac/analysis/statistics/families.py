@@ -267,11 +267,12 @@ def _verdict(c: Comparison, of: _Tested, family: int, level: float, paired: bool
 
 
 def _detectable(c: Comparison, of: _Tested, level: float, family: int, paired: bool) -> float | None:
-    """The least difference that is found with a power of 0.8 by as many runs with this spread, or None if there is none."""
+    """The least difference that is found with a power of 0.8 by as many runs with this spread, or None if none is possible."""
     spread = of.base.spread
     runs = [(a.size, b.size) for a, b in zip(c.x, c.y)]
     least = 2.0 ** (1 - runs[0][0]) if paired else permutations.smallest_p_value(*runs[0])
     if spread is None or not spread.error or (len(runs) == 1 and least > level):
         return None
     difference = power.detectable_shift(spread.df, level / family) * spread.error
-    return difference if of.compares == MEANS or difference < 0.5 else None
+    most = 0.5 if of.compares == RANKS else math.inf if c.bounds is None else c.bounds[1] - c.bounds[0]
+    return difference if difference < most else None
