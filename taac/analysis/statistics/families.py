@@ -32,7 +32,7 @@ import numpy as np
 
 from taac.analysis.statistics import permutations, power
 from taac.analysis.statistics.differences import Difference, bounded_difference, compare
-from taac.analysis.statistics.intervals import NO_SPREAD
+from taac.analysis.statistics.intervals import NO_SPREAD, Spread
 from taac.analysis.statistics.quantiles import check_confidence
 from taac.analysis.statistics.scores import STATISTICS, Tasks
 from taac.errors import TaacError
@@ -93,10 +93,18 @@ def verdicts(
             raise TaacError(f"pairs need as many runs of X as of Y, got {[t.size for t in c.x]} and {[t.size for t in c.y]}")
     found = []
     for c, p, p_family in zip(comparisons, *permutation_p_values(comparisons, methods, names, paired, seed)):
-        base, compares = _base(c, paired, 1 - level / family, resamples, seed)
+        base = _base(c, paired, 1 - level / family, resamples, seed)
+        compares = RANKS if _enough(c) and has_diverged(c) else MEANS
         exact = base.spread is None and _enough(c)  # Fisher's test, or no spread: no Welch's t
-        p_value, p_welch = (p, 0.0) if exact else (base.p_value, base.p_value)
-        found.append(_verdict(c, _Tested(base, compares, p_value, p_welch, p, p_family), family, level, paired))
+        difference = _decided(base, max(0.0 if exact else min(1.0, family * base.p_value), p_family), level)
+        effect = math.nan
+        if compares == RANKS:
+            effect = 2 * base.estimate
+        elif len(c.x) == 1:
+            effect = power.hedges_g(c.x[0], c.y[0])
+        undecided = difference.verdict == "inconclusive"
+        detectable = _detectable(c, base.spread, compares, level, family, paired) if undecided else None
+        found.append(Verdict(difference, compares, p if exact else base.p_value, p, effect, detectable))
     return found
 
 
@@ -114,17 +122,6 @@ def permutation_p_values(
         for at, p in _joint(comparisons, methods, names, seed).items():
             corrected[at] = max(alone[at], p)
     return alone, corrected
-
-
-class _Tested(NamedTuple):
-    """A comparison with the results of both tests."""
-
-    base: Difference  # with an interval that is corrected for the family
-    compares: str
-    p_value: float  # alone
-    p_welch: float  # alone; 0 where Welch's t is not used
-    p_permutation: float  # alone
-    p_family: float  # of the permutation test, corrected for the family
 
 
 def _joint(
@@ -211,21 +208,18 @@ def at_bounds(c: Comparison) -> bool:
     return c.bounds is not None and all(np.isin(task, c.bounds).all() for task in (*c.x, *c.y))
 
 
-def _base(c: Comparison, paired: bool, confidence: float, resamples: int, seed: int) -> tuple[Difference, str]:
-    """The comparison by Welch's t or by bounds, and what it compares. Its spread is None where Welch's t has none."""
+def _base(c: Comparison, paired: bool, confidence: float, resamples: int, seed: int) -> Difference:
+    """The comparison by Welch's t or by bounds. Its spread is None where Welch's t has none."""
     if not _enough(c):
-        return Difference(finite_difference(c), math.nan, math.nan, confidence, "undefined: one run", 1.0, "inconclusive"), MEANS
+        return Difference(finite_difference(c), math.nan, math.nan, confidence, "undefined: one run", 1.0, "inconclusive")
     if has_diverged(c):
         of = _ranked(c)
-        found = compare(of.x, of.y, "mean", paired, confidence)
-        return _within(found, -0.5, 0.5), RANKS
+        return _within(compare(of.x, of.y, "mean", paired, confidence), -0.5, 0.5)
     if c.statistic == "mean" and len(c.x) == 1 and not paired and c.bounds is not None and at_bounds(c):
         interval = bounded_difference(c.x, c.y, c.bounds, confidence)
-        return Difference(*interval, 1.0, "inconclusive"), MEANS  # the p-value is that of the permutation test
+        return Difference(*interval, 1.0, "inconclusive")  # the p-value is that of the permutation test
     found = compare(c.x, c.y, c.statistic, paired, confidence, resamples=resamples, seed=seed)
-    if c.bounds is not None:
-        found = _within(found, c.bounds[0] - c.bounds[1], c.bounds[1] - c.bounds[0])
-    return found, MEANS
+    return found if c.bounds is None else _within(found, c.bounds[0] - c.bounds[1], c.bounds[1] - c.bounds[0])
 
 
 def finite_difference(c: Comparison) -> float:
@@ -244,35 +238,29 @@ def _within(found: Difference, least: float, most: float) -> Difference:
     return found._replace(estimate=estimate, low=max(found.low, least), high=min(found.high, most))
 
 
-def _verdict(c: Comparison, of: _Tested, family: int, level: float, paired: bool) -> Verdict:
-    """Puts both tests together: p-values corrected, the interval extended to 0 where the permutation test found nothing."""
-    base = of.base
-    p = max(min(1.0, family * of.p_welch), of.p_family)
+def _decided(base: Difference, p: float, level: float) -> Difference:
+    """A difference with its verdict, given the larger p-value of both tests, each corrected for the family.
+
+    The interval is extended to 0 where the permutation test found nothing.
+    """
     undefined = math.isnan(base.low)
     if not undefined and p > level and (base.low > 0 or base.high < 0):
         base = base._replace(low=min(base.low, 0.0), high=max(base.high, 0.0), method=f"{base.method}, {EXTENDED}")
     found = p <= level if undefined else base.low > 0 or base.high < 0
-    if not found:
-        p = max(p, math.nextafter(level, 1))  # Fisher's test with an interval that holds 0
-    word = ("better" if base.estimate > 0 else "worse") if found else "inconclusive"
-    if undefined and found:
-        base = base._replace(method=f"{NO_SPREAD}; the verdict is the permutation test's")
-    effect = math.nan
-    if of.compares == RANKS:
-        effect = 2 * base.estimate
-    elif len(c.x) == 1:
-        effect = power.hedges_g(c.x[0], c.y[0])
-    detectable = None if found else _detectable(c, of, level, family, paired)
-    return Verdict(base._replace(p_value=p, verdict=word), of.compares, of.p_value, of.p_permutation, effect, detectable)
+    if not found:  # Fisher's test may find a difference that its interval does not
+        return base._replace(p_value=max(p, math.nextafter(level, 1)), verdict="inconclusive")
+    method = f"{NO_SPREAD}; the verdict is the permutation test's" if undefined else base.method
+    return base._replace(p_value=p, verdict="better" if base.estimate > 0 else "worse", method=method)
 
 
-def _detectable(c: Comparison, of: _Tested, level: float, family: int, paired: bool) -> float | None:
+def _detectable(
+    c: Comparison, spread: Spread | None, compares: str, level: float, family: int, paired: bool
+) -> float | None:
     """The least difference that is found with a power of 0.8 by as many runs with this spread, or None if none is possible."""
-    spread = of.base.spread
     runs = [(a.size, b.size) for a, b in zip(c.x, c.y)]
     least = 2.0 ** (1 - runs[0][0]) if paired else permutations.smallest_p_value(*runs[0])
     if spread is None or not spread.error or (len(runs) == 1 and least > level):
         return None
     difference = power.detectable_shift(spread.df, level / family) * spread.error
-    most = 0.5 if of.compares == RANKS else math.inf if c.bounds is None else c.bounds[1] - c.bounds[0]
+    most = 0.5 if compares == RANKS else math.inf if c.bounds is None else c.bounds[1] - c.bounds[0]
     return difference if difference < most else None
