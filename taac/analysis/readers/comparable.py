@@ -26,12 +26,12 @@ def mixtures(records: Sequence[Record]) -> list[str]:
     found = []
     packages = sorted({p for r in records for p in r.versions} - set(_NO_MATTER))
     for package in packages:
-        found += _differing(records, f"version of {package}", lambda r, p=package: _known(r.versions.get(p)))  # type: ignore[misc]
+        found += _differing(records, f"version of {package}", lambda r, p=package: r.versions.get(p))  # type: ignore[misc]
     for task, group in grouped(records, lambda r: r.task).items():
-        found += _differing(group, f"budget on {task}, environment steps", lambda r: _known(r.budget))
-        found += _differing(group, f"updates per environment step on {task}", lambda r: _known(r.update_ratio))
+        found += _differing(group, f"budget on {task}, environment steps", lambda r: r.budget)
+        found += _differing(group, f"updates per environment step on {task}", lambda r: r.update_ratio)
         for name in (*(f"create_environment.{n}" for n in _ENVIRONMENT), *(f"Trainer.{n}" for n in _EVALUATION)):
-            found += _differing(group, f"{name} on {task}", lambda r, n=name: r.settings.get(n, _UNKNOWN))  # type: ignore[misc]
+            found += _differing(group, f"{name} on {task}", lambda r, n=name: r.settings.get(n))  # type: ignore[misc]
     for (task, method), group in grouped(records, lambda r: (r.task, r.method)).items():
         found += _differing(group, f"configuration of {method} on {task}", _configuration, show=False)
         for seed, twice in grouped(group, lambda r: r.seed).items():
@@ -55,15 +55,8 @@ def refuse_mixtures(records: Sequence[Record], allow_mixed: bool) -> list[str]:
     return [f"not comparable: {mixture}" for mixture in found]
 
 
-_UNKNOWN = object()  # an unknown value, which counts as no difference
-
-
-def _known(value: Hashable) -> Hashable:
-    return _UNKNOWN if value is None else value
-
-
 def _configuration(record: Record) -> Hashable:
-    return tuple(sorted(record.settings.items())) if record.settings else _UNKNOWN
+    return tuple(sorted(record.settings.items())) or None
 
 
 def grouped(records: Sequence[Record], key: Callable[[Record], Hashable]) -> dict:
@@ -74,8 +67,11 @@ def grouped(records: Sequence[Record], key: Callable[[Record], Hashable]) -> dic
 
 
 def _differing(records: Sequence[Record], what: str, key: Callable[[Record], Hashable], show: bool = True) -> list[str]:
-    """A sentence if records differ in `key`: the most frequent value (the first, if tied) and the runs with other values."""
-    groups = grouped([r for r in records if key(r) is not _UNKNOWN], key)
+    """A sentence if records differ in `key`: the most frequent value (the first, if tied) and the runs with other values.
+
+    None is unknown, and no difference.
+    """
+    groups = grouped([r for r in records if key(r) is not None], key)
     if len(groups) < 2:
         return []
     (usual, most), *others = sorted(groups.items(), key=lambda item: -len(item[1]))
