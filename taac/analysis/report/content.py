@@ -71,7 +71,7 @@ def make_report(root: Path, options: Options) -> dict[str, Any]:
     warnings += checks.seed_warnings(records, used)
     scores, kept = scores_of(used, steps, options.last, policy)
     limits = return_bounds.read(options.bounds, scales, scores, warnings)
-    verdicts.check(scores, options, limits)
+    verdicts.check(scores, options)
     normal = over_tasks.normalized(scores, scales)
     made = verdicts.families_of(scores, normal, limits, options)
     for task in sorted(kept):

@@ -16,33 +16,44 @@ from taac.errors import TaacError
 def read(
     given: Sequence[str], scales: Mapping[str, Anchor], scores: Mapping[str, Mapping[str, Scores]], warnings: list[str]
 ) -> dict[str, Range]:
-    """The bounds of every task that has some. Appends to `warnings` which declared bounds are not used.
+    """The bounds of every task that has some. Appends to `warnings` which declared bounds are not used, and why.
 
     Args:
         given: "LOW,HIGH" for all tasks, "TASK=LOW,HIGH" for one, or "none". They win over what task files declare
             (`create_experiment.return_bounds`), and that over the anchors.
 
     Raises:
-        TaacError: a text is none of these, or names a task without runs.
+        TaacError: a text is none of these, names a task without runs, or has a return outside of it.
     """
     everywhere, by_task, ignored = None, {}, False
     for text in given:
-        task, _, limits = text.rpartition("=")
+        task, _, ends = text.rpartition("=")
         if text == "none":
             ignored = True
         elif not task:
-            everywhere = _range(limits, text)
+            everywhere = _range(ends, text)
         elif task in scores:
-            by_task[task] = _range(limits, text)
+            by_task[task] = _range(ends, text)
         else:
             raise TaacError(f"--bounds {text}: there are no runs on {task}; there are on {', '.join(scores)}")
     found: dict[str, Range] = {}
     for task, methods in scores.items():
         asked = by_task.get(task, everywhere)
-        if asked is None and not ignored:
-            asked = _declared(task, methods, scales, warnings)
-        if asked is not None:
-            found[task] = asked
+        limits = asked or (None if ignored else _declared(task, methods, scales, warnings))
+        if limits is None:
+            continue
+        low, high = limits
+        outside = [(m, v) for m, of in methods.items() for v in of.final if math.isfinite(v) and not low <= v <= high]
+        if not outside:
+            found[task] = limits
+            continue
+        method, score = outside[0]
+        if asked:
+            raise TaacError(
+                f"{method} on {task} has a return of {score:g}, outside of the bounds {limits}; "
+                "pass the lowest and highest possible return with --bounds, or --bounds none"
+            )
+        warnings.append(f"a return of {score:g} on {task} is outside of the declared bounds {limits}, so they are not used")
     return found
 
 
@@ -66,15 +77,7 @@ def _declared(
     limits = _parsed(next(iter(texts))) if len(texts) == 1 else None
     if len(texts) > 1:
         warnings.append(f"runs on {task} declare different {RETURN_BOUNDS}, so none are used")
-    if limits is None and task in scales:
-        limits = scales[task].bounds
-    outside = limits and [
-        v for of in methods.values() for v in of.final if math.isfinite(v) and not limits[0] <= v <= limits[1]
-    ]
-    if outside:
-        warnings.append(f"a return of {outside[0]:g} on {task} is outside of the declared bounds {limits}, so they are not used")
-        return None
-    return limits
+    return scales[task].bounds if limits is None and task in scales else limits
 
 
 def _parsed(text: str) -> Range | None:

@@ -34,22 +34,13 @@ def compared(methods: Iterable[str], baseline: str | None) -> list[tuple[str, st
     return [(method, baseline) for method in names if method != baseline] if baseline in names else []
 
 
-def check(scores: _All, options: Options, bounds: Mapping[str, Range]) -> None:
-    """Raises TaacError for a baseline that is no method, for pairs by seed without partners, or for scores outside of bounds."""
+def check(scores: _All, options: Options) -> None:
+    """Raises TaacError for a baseline that is no method, or for pairs by seed without partners."""
     methods = sorted({m for of in scores.values() for m in of})
     if options.baseline is not None and options.baseline not in methods:
         raise TaacError(f"--baseline {options.baseline} is no method of these runs; they are {', '.join(methods)}")
-    for task, of in scores.items():
-        limits = bounds.get(task)
-        for method, given in of.items():
-            outside = [v for v in given.final if limits and math.isfinite(v) and not limits[0] <= v <= limits[1]]
-            if outside:
-                raise TaacError(
-                    f"{method} on {task} has a return of {outside[0]:g}, outside of the bounds {limits}; "
-                    "pass the lowest and highest possible return with --bounds, or --bounds none"
-                )
-        if options.paired:
-            _check_partners(task, of)
+    for task, of in scores.items() if options.paired else ():
+        _check_partners(task, of)
 
 
 def _check_partners(task: str, methods: Mapping[str, Scores]) -> None:
