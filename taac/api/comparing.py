@@ -14,7 +14,6 @@ from taac.analysis.report import tables
 from taac.analysis.report.content import make_report
 from taac.analysis.report.files import write_report
 from taac.analysis.report.scores import Options
-from taac.analysis.report.verdict_lines import verdict_line
 from taac.api.environments import Environment, named
 from taac.api.run import Run
 from taac.api.session import session
@@ -46,7 +45,7 @@ class Report:
     @property
     def verdicts(self) -> list[str]:
         """A line for each pair of methods on each task: the difference with its interval, and the verdict."""
-        return [printable(verdict_line(pair)) for pair in self.content["pairs"]]
+        return [printable(tables.verdict_line(pair)) for pair in self.content["pairs"]]
 
     @property
     def warnings(self) -> list[str]:

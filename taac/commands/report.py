@@ -61,7 +61,7 @@ def run() -> None:
     from taac.analysis.report.content import make_report
     from taac.analysis.report.files import write_report
     from taac.analysis.report.scores import Options
-    from taac.analysis.report.verdict_lines import verdict_line
+    from taac.analysis.report.tables import verdict_line
 
     options = Options(
         last=given.last_evaluations,

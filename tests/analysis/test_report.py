@@ -19,8 +19,7 @@ from taac.analysis.report import anchors, figures, matching, statements
 from taac.analysis.report.content import make_report
 from taac.analysis.report.files import write_report
 from taac.analysis.report.scores import Options
-from taac.analysis.report.tables import markdown, table, with_interval
-from taac.analysis.report.verdict_lines import verdict_line
+from taac.analysis.report.tables import markdown, table, verdict_line, with_interval
 from taac.analysis.report.verdicts import ranks
 from taac.analysis.statistics.differences import compare
 from taac.analysis.statistics.power import hedges_g

@@ -1,4 +1,4 @@
-"""A report's content as Markdown and as CSV, with rounded numbers in Markdown and full precision in CSV."""
+"""A report's content as Markdown, as lines and as CSV, with rounded numbers except in CSV, which has full precision."""
 
 from __future__ import annotations
 
@@ -176,6 +176,21 @@ def _over_tasks(block: dict[str, Any]) -> list[str]:
         rows = [[i["x"], i["y"], len(i["tasks"]), with_interval(i["improvement"])] for i in block["improvement"]]
         lines += _table(["X", "Y", "tasks", "P(X > Y)"], rows)
     return lines
+
+
+def verdict_line(pair: dict[str, Any]) -> str:
+    """Returns a verdict in one line, with what it rests on."""
+    by_ranks = pair["compares"] == "ranks"
+    found = pair["improvement"] if by_ranks else pair["difference"]
+    what = f"P({pair['x']} > {pair['y']})" if by_ranks else f"{pair['x']} - {pair['y']}"
+    estimate = "unknown" if found["estimate"] is None else number(found["estimate"])
+    interval = "no interval" if found["low"] is None else f"[{number(found['low'])}, {number(found['high'])}]"
+    verdict = f"{pair['x']} is {pair['verdict']}"
+    if pair["verdict"] == "inconclusive":
+        size = pair["detectable"]
+        verdict = "inconclusive" + ("" if size is None else f"; so many runs would find {size:.3g} or more with a power of 0.8")
+    gone = f" ({sum(pair['diverged'])} diverged)" if any(pair["diverged"]) else ""
+    return f"{pair['task']}: {what} = {estimate} {interval}{gone}: {verdict}"
 
 
 # --- CSV ------------------------------------------------------------------------------------------
