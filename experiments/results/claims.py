@@ -163,12 +163,11 @@ def row_of_returns(claim: Mapping[str, Any], tasks: Sequence[str], x: Runs, y: R
 
 
 def normalised(returns: Sequence[np.ndarray], tasks: Sequence[str]) -> list[np.ndarray]:
-    """Scores of runs by task on the scale of `taac report`. A diverged run stays the lowest."""
+    """Scores of runs by task on the scale of `taac report`. A diverged run keeps -inf."""
     _, scales = anchors.load()
     if unknown := [task for task in tasks if task not in scales]:
         raise TaacError(f"a pooled claim needs anchors of all planned tasks; taac/analysis/report/anchors.json lacks {unknown}")
-    of = [scales[task] for task in tasks]
-    return [(scores - anchor.y0) / (anchor.y1 - anchor.y0) for scores, anchor in zip(returns, of)]
+    return [scales[task].scores(of) for task, of in zip(tasks, returns)]
 
 
 def scores(x: Sequence[Record], y: Sequence[Record], measure: str) -> tuple[np.ndarray, np.ndarray]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from taac.analysis.readers.events import LARGEST
 from taac.errors import TaacError
@@ -21,6 +24,10 @@ class Anchor(NamedTuple):
     y1: float
     source: str
     bounds: tuple[float, float] | None = None  # the lowest and highest possible return, where a file declares them
+
+    def scores(self, returns: np.ndarray) -> np.ndarray:
+        """Normalised scores, `(y - y0) / (y1 - y0)`, of returns `[...]`. A diverged run keeps -inf."""
+        return np.where(np.isneginf(returns), -math.inf, (returns - self.y0) / (self.y1 - self.y0))
 
 
 def load(extra: Path | None = None) -> tuple[str, dict[str, Anchor]]:

@@ -53,7 +53,7 @@ def iqm_curves(
 def _normal(of: Scores, scale: Anchor, step: int) -> list[Run]:
     """The runs of a method on a task: shares of the compared step, and normalised returns."""
     found = [points(record, "due", "return_mean") for record in of.whole]
-    return [(x / step, (y - scale.y0) / (scale.y1 - scale.y0)) for x, y in filter(None, found)]
+    return [(x / step, scale.scores(y)) for x, y in filter(None, found)]
 
 
 def _shared(runs: Mapping[str, Mapping[str, Sequence[Run]]]) -> np.ndarray:

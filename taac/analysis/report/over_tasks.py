@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -87,17 +86,11 @@ def over_tasks(
 def _normalized(
     scores: _All, method: str, tasks: list[str], scales: Mapping[str, Anchor]
 ) -> dict[str, list[np.ndarray]]:
-    of = [scores[task][method] for task in tasks]
-    measures = {"final": [s.final for s in of]}
-    if not any(np.isnan(s.area).any() for s in of):
-        measures["area"] = [s.area for s in of]
-    return {
-        name: [
-            np.where(np.isneginf(v), -math.inf, (v - scales[t].y0) / (scales[t].y1 - scales[t].y0))
-            for v, t in zip(values, tasks)
-        ]
-        for name, values in measures.items()
-    }
+    of = {task: scores[task][method] for task in tasks}
+    measures = {"final": [scales[task].scores(s.final) for task, s in of.items()]}
+    if not any(np.isnan(s.area).any() for s in of.values()):
+        measures["area"] = [scales[task].scores(s.area) for task, s in of.items()]
+    return measures
 
 
 def _aggregates(measures: Mapping[str, list[np.ndarray]], options: Options) -> dict[str, Any]:
