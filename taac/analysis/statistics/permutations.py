@@ -53,7 +53,8 @@ def two_samples(x: np.ndarray, y: np.ndarray, seed: int = 0) -> float:
     chosen = _exchanges(x.size, y.size, seed)
     pool = np.concatenate([x, y])
     of_x, of_y = (moments(pool[picked]) for picked in chosen)
-    return _fraction(welch_evidence(of_x, of_y), float(welch_evidence(moments(x), moments(y))), x.size, y.size)
+    every = math.comb(pool.size, x.size) <= MOST
+    return _fraction(welch_evidence(of_x, of_y), welch_evidence(moments(x), moments(y)), every)
 
 
 def paired_samples(differences: np.ndarray, seed: int = 0) -> float:
@@ -62,12 +63,12 @@ def paired_samples(differences: np.ndarray, seed: int = 0) -> float:
     Exact for up to 14 pairs. Its smallest value is 2 / 2^n: 0.0625 with 5 pairs, 0.031 with 6.
     """
     n = differences.size
-    if 2**n <= MOST:
+    every = 2**n <= MOST
+    if every:
         signs = 1 - 2 * ((np.arange(2**n)[:, None] >> np.arange(n)) & 1)
-        found = _one_sample(signs * differences)
-        return float((found >= _SAME * _one_sample(differences)).mean())
-    signs = np.random.default_rng(seed).choice([-1, 1], size=(DRAWS, n))
-    return float((1 + (_one_sample(signs * differences) >= _SAME * _one_sample(differences)).sum()) / (1 + DRAWS))
+    else:
+        signs = np.random.default_rng(seed).choice([-1, 1], size=(DRAWS, n))
+    return _fraction(_one_sample(signs * differences), _one_sample(differences), every)
 
 
 def over_tasks(
@@ -151,9 +152,10 @@ def _exchanges(m: int, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return order[:, :m], order[:, m:]
 
 
-def _fraction(drawn: np.ndarray, given: float, m: int, n: int) -> float:
-    k = int((drawn >= _SAME * given).sum())
-    return k / drawn.size if math.comb(m + n, m) <= MOST else (1 + k) / (1 + drawn.size)
+def _fraction(evidence: np.ndarray, given: np.ndarray, every: bool) -> float:
+    """The p-value: the fraction of exchanges with as much evidence. If not every one was made, the given runs count as one."""
+    k = int((evidence >= _SAME * given).sum())
+    return k / evidence.size if every else (1 + k) / (1 + evidence.size)
 
 
 def _one_sample(differences: np.ndarray) -> np.ndarray:
