@@ -82,19 +82,17 @@ def make_curves(roots: Sequence[Path], options: Options) -> TagCurves:
     _check(options)
     records, told_apart = groups.labelled(_records(roots), options.group_by)
     notes = _Notes()
-    for note in told_apart:
+    for note in (*told_apart, *comparable.refuse_mixtures(records, options.allow_mixed)):
         notes.add(note)
-    for mixture in comparable.refuse_mixtures(records, options.allow_mixed):
-        notes.add(mixture)
     series = {r.folder: _series(r) for r in records}
     tags = choose(options.tags, sorted({tag for of in series.values() for tag in of}))
     for r in records:
         for problem in (*r.problems, *r.notes, *([] if r.status == "finished" else [f"not finished: {r.status}"])):
             notes.add(problem, r)
     found = []
+    by_method = comparable.grouped(records, lambda r: (r.task or _NO_TASK, r.method))
     for tag in tags:
-        for task, method in sorted({(r.task or _NO_TASK, r.method) for r in records}):
-            group = [r for r in records if (r.task or _NO_TASK, r.method) == (task, method)]
+        for (task, method), group in sorted(by_method.items()):
             for r in group:
                 if tag not in series[r.folder]:
                     notes.add(f"no {tag}", r)

@@ -102,25 +102,20 @@ def seed_warnings(records: Sequence[Record], used: Sequence[Record]) -> list[str
     """Warns about too few seeds, unequal seeds, and methods without runs on a task."""
     warnings = []
     methods = sorted({r.method for r in records})
-    by_task = grouped(used, lambda r: r.task)
+    groups = grouped(used, lambda r: (r.task, r.method))
     for task in sorted({r.task for r in records if r.task}):
-        seeds = {
-            m: sorted(r.seed for r in by_task.get(task, []) if r.method == m and r.seed is not None) for m in methods
-        }
-        counts = {m: sum(r.method == m for r in by_task.get(task, [])) for m in methods}
-        union = sorted({s for of in seeds.values() for s in of})
-        for method in methods:
-            n = counts[method]
-            if not n:
+        seeds = {m: [r.seed for r in groups.get((task, m), [])] for m in methods}
+        every = {seed for of in seeds.values() for seed in of if seed is not None}
+        for method, of in seeds.items():
+            if not of:
                 warnings.append(f"{method} on {task}: no usable run")
                 continue
-            if n < FEWEST_SEEDS:
+            if len(of) < FEWEST_SEEDS:
                 warnings.append(
-                    f"{method} on {task}: {n} seed(s), fewer than {FEWEST_SEEDS}; "
+                    f"{method} on {task}: {len(of)} seed(s), fewer than {FEWEST_SEEDS}; "
                     f"{ADVISED_SEEDS} are advised before a claim is made"
                 )
-            missing = [s for s in union if s not in seeds[method]]
-            if missing:
+            if missing := sorted(every.difference(of)):
                 warnings.append(
                     f"unequal seeds on {task}: {method} lacks {', '.join(map(str, missing))}, which others have"
                 )
@@ -129,15 +124,12 @@ def seed_warnings(records: Sequence[Record], used: Sequence[Record]) -> list[str
 
 def exploring_warnings(scores: Mapping[str, Mapping[str, Scores]]) -> list[str]:
     """Warns about runs whose repetition while exploring is unknown."""
-    methods = [of for methods in scores.values() for of in methods.values()]
     without = [
         r
-        for of in methods
+        for methods in scores.values()
+        for of in methods.values()
         for i, r in enumerate(of.records)
         if not np.isneginf(of.final[i]) and all(np.isnan(v[i]) for v in of.exploring.values())
     ]
-    if not without:
-        return []
-    return [
-        f"repetition while exploring is not known for {named(without)}: no rollout/ summaries at the end of training"
-    ]
+    told = f"repetition while exploring is not known for {named(without)}: no rollout/ summaries at the end of training"
+    return [told] if without else []
