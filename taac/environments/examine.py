@@ -253,7 +253,7 @@ def _ended(terminated: Any, truncated: Any, where: str) -> Finding | None:
 
 def _episodes(env: gymnasium.Env, play: _Play) -> list[Finding]:
     limit = getattr(env.spec, "max_episode_steps", None)
-    limit_text = f"time limit {limit} steps" if limit else "no time limit"
+    limit_text = f"time limit {limit} steps" if limit else "declares no time limit"
     if not play.lengths:
         if limit:
             return [Finding(True, f"{limit_text}; no episode ended within {play.steps} random steps")]

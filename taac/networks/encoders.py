@@ -16,6 +16,9 @@ from taac.errors import TaacError
 from taac.networks.layers import activation_module
 from taac.specs import GLOBAL_STATE, TensorSpec
 
+# The wrappers that errors name would get the whole observation.
+_OF_A_PART = "in a Dict or Tuple, do the same to this part alone"
+
 
 @gin.configurable
 class ImageEncoder(nn.Module):
@@ -53,7 +56,7 @@ class ImageEncoder(nn.Module):
                 f"an image of shape {list(spec.shape)} seems to have its channels first, or to be a stack of frames: the first "
                 "dimension is the least. ImageEncoder reads [height, width, channels]: move the first dimension to the end with "
                 + _transformed(spec, "numpy.moveaxis(image, 0, -1)", (width, depth, height))
-                + "; if it is no picture, flatten it with gymnasium.wrappers.FlattenObservation(env)"
+                + f"; if it is no picture, flatten it with gymnasium.wrappers.FlattenObservation(env); {_OF_A_PART}"
             )
         layers: list[nn.Module] = []
         for number, (channel, kernel, stride) in enumerate(zip(channels, kernels, strides)):
@@ -180,7 +183,8 @@ def _check_bytes(path: str, spec: TensorSpec) -> None:
         mend = "for a stack of frames put them into the channels with gymnasium.wrappers.TransformObservation"
     raise TaacError(
         f"{name} is uint8 of shape {shape}; expected a picture [height, width, channels] or a vector: {mend}; if it is no "
-        "picture, make a vector of it with gymnasium.wrappers.FlattenObservation(env), which is scaled to [0, 1]"
+        "picture, make a vector of it with gymnasium.wrappers.FlattenObservation(env), which is scaled to [0, 1]; "
+        f"{_OF_A_PART}"
     )
 
 

@@ -52,7 +52,7 @@ def _intervals(trainer: Trainer, settings: Mapping[str, Any]) -> Iterator[str]:
             )
     if trainer.environment.max_episode_steps is None:
         yield (
-            "the environment has no time limit: unless all its episodes terminate, an evaluation does not end. "
+            "the environment declares no time limit: unless its episodes all end by themselves, an evaluation does not end. "
             "create_environment.max_episode_steps sets one"
         )
     if settings.get("step_timeout") is not None and not settings.get("asynchronous"):

@@ -242,7 +242,7 @@ def named(cls, **more):
         (NoBool, "'terminated' at step 1 of episode 1 is 0", "return a bool"),
         (FourValues, "step 1 of episode 1 failed: ValueError", r"\(observation, reward, terminated, truncated, info\)"),
         (OldRandom, "the same seed and actions lead to different results at step 0", r"super\(\).reset\(seed=seed\)"),
-        (Endless, "no time limit, and no episode ended", "max_episode_steps"),
+        (Endless, "declares no time limit, and no episode ended", "max_episode_steps"),
         (Unbounded, "action space", "unbounded"),
         (Words, "observation space", "add a wrapper"),
         (Stacked, "cannot read its observations", "stack of frames"),

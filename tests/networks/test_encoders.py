@@ -95,6 +95,13 @@ def test_channels_first_are_refused(shape, dtype):
         ObservationEncoder(bounded(shape, 0, 255, dtype))
 
 
+@pytest.mark.parametrize("shape", [(3, 84, 96), (84, 84)])
+def test_the_wrappers_of_the_message_are_for_the_part_alone(shape):
+    """`TransformObservation(env, lambda image: ...)` of a Dict would get the whole Dict, and leave its other parts out."""
+    with pytest.raises(TaacError, match=r"\(env\).*; in a Dict or Tuple, do the same to this part alone"):
+        ObservationEncoder({"eye": bounded(shape, 0, 255, torch.uint8), "arm": TensorSpec((2,))})
+
+
 @pytest.mark.parametrize(
     "space, stack, expected",
     [
