@@ -42,7 +42,7 @@ class SplitReward(gymnasium.Wrapper):
         keys: keys of the parts, such as `("reward_forward", "reward_ctrl")`; MuJoCo's keys begin with `reward_`.
 
     Raises:
-        TaacError: there are no keys, a part is missing in the info, or the parts do not add up to the reward.
+        TaacError: there are no keys, a part is missing in the info or is no number, or the parts do not add up to the reward.
     """
 
     def __init__(self, env: gymnasium.Env, keys: Sequence[str] = gin.REQUIRED):
@@ -57,6 +57,12 @@ class SplitReward(gymnasium.Wrapper):
         missing = [key for key in self.keys if key not in info]
         if missing:
             raise TaacError(f"SplitReward.keys: the info has no {', '.join(missing)}; it has {_keys(info)}")
+        for key in self.keys:
+            if np.ndim(info[key]):
+                raise TaacError(
+                    f"SplitReward.keys: info[{key!r}] has shape {list(np.shape(info[key]))}, expected a number; a wrapper "
+                    "of your own makes a vector the reward, with a reward_space, a Box of rank 1"
+                )
         parts = np.array([info[key] for key in self.keys], dtype=np.float64)
         # The tolerance is for float32 parts. `StepChecks` reports values that are not finite, with environment and step.
         scale = np.abs(parts).sum()

@@ -85,19 +85,26 @@ def test_a_reward_is_split_as_gin_says_in_workers_too(asynchronous):
     assert rows == [(FIRST, [0, 0], 1), (MID, [-0.5, 1], 1), (LAST, [-0.5, 2], 1), (FIRST, [0, 0], 1)]
 
 
+class WithAVector(gymnasium.Wrapper):
+    def step(self, action):
+        *rest, info = self.env.step(action)
+        return *rest, {**info, "costs": np.zeros(2)}
+
+
 @pytest.mark.parametrize(
     "keys, message",
     [
-        (("near",), r"'near': 1.0.* add up to 1, but the reward is 0.5.*all parts.*cost, is_success, near"),
+        (("near",), r"'near': 1.0.* add up to 1, but the reward is 0.5.*all parts.*cost, costs, is_success, near"),
         (("near", "cost", "cost"), "add up to 0, but the reward is 0.5"),
-        (("near", "const"), "the info has no const; it has cost, is_success, near"),
+        (("near", "const"), "the info has no const; it has cost, costs, is_success, near"),
         ((), "one or more keys"),
         ("near", "sequence of one or more keys"),
+        (("near", "costs"), r"SplitReward.keys: info\['costs'\] has shape \[2\], expected a number.*reward_space"),
     ],
 )
 def test_parts_that_do_not_make_the_reward_are_refused(keys, message):
     with pytest.raises(TaacError, match=message):
-        env = SplitReward(gymnasium.make(env_id("Goal"), disable_env_checker=True), keys)
+        env = SplitReward(WithAVector(gymnasium.make(env_id("Goal"), disable_env_checker=True)), keys)
         env.reset(seed=0)
         env.step(np.zeros(2, np.float32))
 
