@@ -81,11 +81,11 @@ class Config:
                         f"{b}: building does not call the function {short(b.selector)}, so config.gin would not hold this. Make "
                         f"it a class whose constructor takes {b.name}, and bind an object of it: @ItsName()"
                     )
-                built = sorted({short(s) for _, s in used if s != gin_state.MACRO})
-                raise TaacError(
-                    f"{b}: nothing in this experiment uses this binding"
-                    f"{nearest(short(b.selector), built)}; in use are: {', '.join(built)}"
-                )
+                name, built = short(b.selector), sorted({short(s) for _, s in used if s != gin_state.MACRO})
+                why = f": what builds {name} gives it {b.name} itself" if name in built else nearest(name, built)
+                if name in built and b.scope:
+                    why = f": no {name} is built in this scope, or what builds it gives it {b.name} itself"
+                raise TaacError(f"{b}: nothing in this experiment uses this binding{why}; in use are: {', '.join(built)}")
 
     def _is_only_named(self, b: Binding) -> bool:
         """Whether it is for a function that another binding hands over, such as a hook."""

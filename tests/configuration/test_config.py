@@ -253,6 +253,11 @@ def test_unused_binding_of_another_method():
     refused(["SacAlgorithm.action_min_prob = 0.2"], "--gin_param", "SacAlgorithm.action_min_prob", "TaacAlgorithm")
 
 
+def test_unused_binding_of_an_argument_that_something_else_gives():
+    """It asked whether the constructor was meant that the binding names."""
+    refused(["ActorNetwork.input_size = 3"], "this binding: what builds ActorNetwork gives it input_size itself; in use")
+
+
 def test_an_argument_of_a_function_that_building_does_not_call(tmp_path):
     """A hook may be a function, but `config.gin` would not hold what is bound to it."""
     hook = "Trainer.hooks = {'after_update': @tests.config.noted}"
