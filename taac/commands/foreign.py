@@ -50,6 +50,7 @@ def flag_meant(name: str, defined: flags.FlagValues) -> str:
     """Returns the message for an unknown flag, with the flag or setting that it stands for if that can be told."""
     from taac.configuration.macros import TASK_MACROS, meant_by  # not above: it loads gin, which few calls need
 
+    typed, name = name, name.replace("-", "_")
     modules = defined.flags_by_module_dict()
     own = sorted(flag.name for module in modules if module.startswith("taac.") for flag in modules[module])
     meant = [f"--{flag}" for flag, names in FLAGS.items() if name in names and flag in own]
@@ -61,8 +62,8 @@ def flag_meant(name: str, defined: flags.FlagValues) -> str:
     if not meant:
         meant = [f"--{near}" for near in difflib.get_close_matches(name, own, n=1)]
     if not meant and "set" in own:
-        return f"there is no flag --{name}; other settings are --set NAME=VALUE"
-    return f"there is no flag --{name}" + (f"; did you mean {meant[0]}?" if meant else "")
+        return f"there is no flag --{typed}; other settings are --set NAME=VALUE"
+    return f"there is no flag --{typed}" + (f"; did you mean {meant[0]}?" if meant else "")
 
 
 def refuse_flags_of_logging(given: flags.FlagValues) -> None:

@@ -12,6 +12,7 @@ from absl import flags
 
 from taac.commands import foreign
 from taac.commands.main import COMMANDS, main
+from taac.configuration import plain_words
 from taac.configuration.macros import OTHER_NAMES, TASK_MACROS
 from taac.runs import durable
 from tests.analysis.campaigns import make_run
@@ -141,6 +142,11 @@ MISTAKES = {
     "another tool's steps": (["train", "--total_timesteps", "9"], ["did you mean --num_env_steps?"]),
     "another tool's rate": (["train", "--lr", "1e-3"], ["did you mean --set learning_rate=VALUE?"]),
     "another tool's folder": (["train", "--log_dir", "x"], ["did you mean --root_dir?"]),
+    "another tool's hyphens": (["train", "--total-timesteps", "9"], ["--total-timesteps; did you mean --num_env_steps?"]),
+    "another tool's hyphens in a setting": (["train", "--buffer-size", "9"], ["did you mean --set replay_length=VALUE?"]),
+    "a macro with hyphens": (["train", "--batch-size", "9"], ["did you mean --set batch_size=VALUE?"]),
+    "another tool's period": ([*TRAIN, "--set", "target_update_interval=2"], ["did you mean 'target_period'?"]),
+    "another tool's temperature": ([*TRAIN, "--set", "ent_coef=0.1"], ["did you mean 'Temperature.initial_value'?"]),
     "a macro as a flag": (["train", "--batch_size", "8"], ["did you mean --set batch_size=VALUE?"]),
     "a misspelt flag": (["train", "--rootdir", "x"], ["did you mean --root_dir?"]),
     "an unheard-of flag": (["train", "--zzzz", "x"], ["no flag --zzzz; other settings are --set NAME=VALUE"]),
@@ -189,7 +195,7 @@ def test_other_tools_names_lead_to_what_there_is(call):
         defined |= {flag for flag in foreign.FLAGS if f"--{flag}:" in printed}
     assert defined == set(foreign.FLAGS) and set(foreign.COMMANDS) <= set(COMMANDS)
     for name, others in OTHER_NAMES.items():
-        assert name in TASK_MACROS or name.startswith("create_experiment.")
+        assert name in TASK_MACROS or name in plain_words.owners()[name.rpartition(".")[2]]
         code, printed = call("train", f"--{others[0]}", "1")
         meant = "--num_env_steps" if name == "num_env_steps" else f"--set {name}=VALUE"
         assert code == 2 and f"did you mean {meant}?" in printed
