@@ -81,7 +81,8 @@ def _reference(name: str, value: Any, modules: dict[str, None]) -> str:
     found = gin_state.name_of(value)
     if found is None:
         raise TaacError(
-            f"{name} = {value!r:.200} cannot be kept in config.gin: decorate it with @gin.configurable in a module of your own"
+            f"{name} = {value!r:.200} cannot be kept in config.gin: decorate it with @gin.configurable in a module of your own; "
+            "a callback is on_iteration=, on_evaluation= or on_checkpoint="
         )
     selector, module = found
     _note_module(name, value, module, modules)

@@ -64,7 +64,7 @@ def test_a_value_means_in_a_run_what_it_is():
     [
         (object(), r"x = <object.*cannot be kept in config.gin.*'@ItsClass\(\)'"),
         (float("inf"), "x = inf cannot be kept"),
-        (lambda trainer: None, "decorate it with @gin.configurable in a module of your own"),
+        (lambda trainer: None, "@gin.configurable in a module of your own; a callback is on_iteration=, on_evaluation= or on"),
         ({"a": object()}, "x = <object"),
     ],
 )
