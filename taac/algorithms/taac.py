@@ -222,7 +222,8 @@ class TaacAlgorithm(ActorCriticAlgorithm):
 
         Args:
             embedded: the actor's inputs at replayed frames, `[T, B, F]`.
-            q_0, q_1: values of continuing and of switching, `[T, B]`.
+            q_0, q_1: values of continuing and of switching, `[T, B]`. q_1 has a graph, through critics and actor: a loss of
+                the switch alone detaches it.
             switch_state: state of the switching head as stored by the rollout, leaves `[T, B, ...]`.
         """
         return self._beta(q_0, q_1), torch.zeros_like(q_0)
