@@ -82,21 +82,6 @@ def refuse_ratio(config: str) -> None:
             )
 
 
-def record(lengths: Lengths, env_steps: int, time: str, command: str, config: str) -> dict[str, Any]:
-    """Returns the entry in run.json's `extended`.
-
-    Args:
-        lengths: before and after.
-        env_steps: where the run stood.
-        time, command: when and how it was asked for.
-        config: the new operative configuration.
-    """
-    return {
-        "time": time, "env_steps": env_steps, "from": lengths.held, "to": lengths.asked, "command": command,
-        "follow_length": following_length(config),
-    }  # fmt: skip
-
-
 def extended_at(run: Mapping[str, Any]) -> int:
     """Returns the environment steps at which a run was last extended, according to its run.json; -1 if it never was."""
     entries = run.get("extended")

@@ -141,7 +141,10 @@ class RunFolder:
         found = extension.lengths(files.read_text(self.config), config)
         assert found is not None
         run = {name: value for name, value in self.read_run().items() if name not in COUNTS}
-        entry = extension.record(found, env_steps, now(), command(), config)
+        entry = {
+            "time": now(), "env_steps": env_steps, "from": found.held, "to": found.asked, "command": command(),
+            "follow_length": extension.following_length(config),
+        }  # fmt: skip
         held = [e for e in run.get("extended") or () if isinstance(e, dict) and e.get("to") != found.asked]  # killed here
         # run.json first: killed before config.gin is written, the run is unfinished and the same command does this again.
         self.write_run({**run, "status": "running", "end": None, "extended": [*held, entry]})

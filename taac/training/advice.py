@@ -31,20 +31,14 @@ def advice(trainer: Trainer, settings: Mapping[str, Any], memory: list[Share]) -
 
 def _intervals(trainer: Trainer, settings: Mapping[str, Any]) -> Iterator[str]:
     steps, envs, often = trainer.num_env_steps, trainer.environment.num_envs, trainer.intervals
-    intervals = {
-        "evaluation_interval": often.evaluation,
-        "checkpoint_interval": often.checkpoint,
-        "summary_interval": often.summary,
-    }
-    for name, follows in (
-        ("evaluation_interval", "the only evaluation is at the end"),
-        ("checkpoint_interval", "the only checkpoint is at the end, and a killed run starts over"),
-        ("summary_interval", "there are no summaries"),
-    ):
-        if (interval := intervals[name]) > steps:
-            yield f"Trainer.{name} {interval} is above Trainer.num_env_steps {steps}: {follows}"
     iteration = trainer.unroll_length * envs
-    for name, interval in intervals.items():
+    for name, interval, follows in (
+        ("evaluation_interval", often.evaluation, "the only evaluation is at the end"),
+        ("checkpoint_interval", often.checkpoint, "the only checkpoint is at the end, and a killed run starts over"),
+        ("summary_interval", often.summary, "there are no summaries"),
+    ):
+        if interval > steps:
+            yield f"Trainer.{name} {interval} is above Trainer.num_env_steps {steps}: {follows}"
         if interval < iteration:
             yield (
                 f"Trainer.{name} {interval} is below the {iteration} environment steps of an iteration (unroll_length x "

@@ -68,64 +68,48 @@ def conduct(
     if not trainer.ranks.first:
         return _follow(trainer, folder, interruption)
     with trainer.parallel.leading():
-        return _lead(trainer, loaded, folder, bar, extend, lock_timeout, tell, interruption, about or {}, operative)
-
-
-def _lead(
-    trainer: Trainer,
-    loaded: Config,
-    folder: RunFolder,
-    bar: Bar,
-    extend: bool,
-    lock_timeout: float,
-    tell: Callable[[str], None],
-    interruption: Callable[[], AbstractContextManager[Interruption]],
-    about: Mapping[str, Any],
-    operative: str | None,
-) -> bool:
-    """Trains in the process that writes the run folder; see `conduct`."""
-    operative = operative or configuration.operative_config()
-    status = folder.open(operative, extend)
-    if status == "finished":
-        return False
-    if extend and not (status != "new" and folder.has_checkpoints()):
-        raise TaacError(f"--extend: {folder.path} holds no run with a checkpoint to train on from; nothing was changed")
-    if status == "new":
-        trainer.begin()  # what it cannot load is refused before the folder exists
-        tell(f"training in {folder.path}{'' if trainer.parallel.alone else f', by {trainer.ranks.count} ranks'}")
-    with folder.lock(lock_timeout):
-        status = folder.open(operative, extend)  # it may have changed while another process had the lock
+        operative = operative or configuration.operative_config()
+        status = folder.open(operative, extend)
         if status == "finished":
             return False
-        if status != "new":
-            check_count(folder, trainer.ranks)
-        if status in ("unfinished", "shorter") and folder.has_checkpoints():
-            if status == "shorter":
-                _extend(trainer, folder, operative, tell)
+        if extend and not (status != "new" and folder.has_checkpoints()):
+            raise TaacError(f"--extend: {folder.path} holds no run with a checkpoint to train on from; nothing was changed")
+        if status == "new":
+            trainer.begin()  # what it cannot load is refused before the folder exists
+            tell(f"training in {folder.path}{'' if trainer.parallel.alone else f', by {trainer.ranks.count} ranks'}")
+        with folder.lock(lock_timeout):
+            status = folder.open(operative, extend)  # it may have changed while another process had the lock
+            if status == "finished":
+                return False
+            if status != "new":
+                check_count(folder, trainer.ranks)
+            if status in ("unfinished", "shorter") and folder.has_checkpoints():
+                if status == "shorter":
+                    _extend(trainer, folder, operative, tell)
+                else:
+                    trainer.resume(folder)
+                _resume(trainer, loaded, folder, about or {})
+                tell(f"resuming {folder.path} at {trainer.env_steps} environment steps")
             else:
-                trainer.resume(folder)
-            _resume(trainer, loaded, folder, about)
-            tell(f"resuming {folder.path} at {trainer.env_steps} environment steps")
-        else:
-            if status == "unfinished":  # killed before its first checkpoint; "auto" might choose differently now
-                begun = folder.read_run()
-                trainer.learner.keep(begun.get("compiled"), begun.get("products"))
-            _begin(trainer, loaded, folder, operative, about)
-            for line in trainer.agent.algorithm.describe():
-                tell(line)
-            if trainer.compilation == NO_COMPILER:
-                tell(f"note: {NO_COMPILER}")
-            if slow := slowness(trainer.learner.products, trainer.agent.device):
-                tell(f"note: {slow}")
-        with interruption() as stop:
-            _train(trainer, folder, stop, hyper_parameters(trainer, folder, loaded), bar)
-        updates, stopped = trainer.learner.num_updates, None
-        if trainer.stopped is not None and trainer.env_steps < trainer.num_env_steps:
-            stopped = {"env_steps": trainer.env_steps, "why": trainer.stopped}
-        folder.update_run(
-            status="finished", end=now(), stopped=stopped, env_steps=trainer.env_steps, updates=updates,
-            compiled=trainer.learner.runs_compiled,
-        )  # fmt: skip
+                if status == "unfinished":  # killed before its first checkpoint; "auto" might choose differently now
+                    begun = folder.read_run()
+                    trainer.learner.keep(begun.get("compiled"), begun.get("products"))
+                _begin(trainer, loaded, folder, operative, about or {})
+                for line in trainer.agent.algorithm.describe():
+                    tell(line)
+                if trainer.compilation == NO_COMPILER:
+                    tell(f"note: {NO_COMPILER}")
+                if slow := slowness(trainer.learner.products, trainer.agent.device):
+                    tell(f"note: {slow}")
+            with interruption() as stop:
+                _train(trainer, folder, stop, hyper_parameters(trainer, folder, loaded), bar)
+            updates, stopped = trainer.learner.num_updates, None
+            if trainer.stopped is not None and trainer.env_steps < trainer.num_env_steps:
+                stopped = {"env_steps": trainer.env_steps, "why": trainer.stopped}
+            folder.update_run(
+                status="finished", end=now(), stopped=stopped, env_steps=trainer.env_steps, updates=updates,
+                compiled=trainer.learner.runs_compiled,
+            )  # fmt: skip
     return True
 
 

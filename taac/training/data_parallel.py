@@ -21,7 +21,6 @@ from taac.learning.learner import Learner
 from taac.machine.ranks import Ranks
 from taac.training.update_ratio import UpdateRatio
 
-_NOTHING = contextlib.nullcontext()
 RESUME, TRAIN, END = "resume", "train", "end"  # what the first rank tells the others
 
 
@@ -116,16 +115,16 @@ class DataParallel:
         """Returns whether a rank has been told to stop: the same in all, because they agree once an iteration."""
         return self._stop() if self.alone else self._agreed
 
-    def collecting(self) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def collecting(self) -> Iterator[None]:
         """Adds up what all ranks collect in the context, when all have left it. A rank that fails there fails all.
 
         Raises:
             RankLost: a rank has ended.
         """
-        return _NOTHING if self.alone else self._collecting()
-
-    @contextlib.contextmanager
-    def _collecting(self) -> Iterator[None]:
+        if self.alone:
+            yield
+            return
         before, failure = self._counts(), None
         try:
             yield

@@ -18,7 +18,6 @@ import torch
 from taac.acting.evaluation import Evaluation
 from taac.errors import TaacError
 from taac.machine.ranks import Ranks
-from taac.runs import files
 from taac.runs.checkpoint import Checkpoint, Checkpoints
 from taac.runs.files import Damaged
 from taac.runs.frame_chunks import FrameChunks
@@ -106,7 +105,7 @@ class SharedSaver(Saver):
             folder.keep_only(held)
 
     def restore(self, folder: RunFolder) -> None:
-        candidates = self._candidates(folder)
+        candidates = self.candidates(folder)
         while (env_steps := self._next(candidates)) is not None:
             damage: Damaged | None = None
             with self._ranks.together():
@@ -125,20 +124,12 @@ class SharedSaver(Saver):
             return
         raise folder.checkpoints.nothing_left()
 
-    def _candidates(self, folder: RunFolder) -> Iterator[int]:
-        """Yields the environment steps of the first rank's undamaged checkpoints, the newest first."""
-        folder.checkpoints.refuse_earlier_version()
-        config = files.read_text(folder.config)
-        for found in folder.checkpoints.readable():
-            self.check_config(found, folder, config)
-            yield found.env_steps
-
-    def _next(self, candidates: Iterator[int]) -> int | None:
-        """Returns the next of the first rank's candidates, in all ranks."""
+    def _next(self, candidates: Iterator[Checkpoint]) -> int | None:
+        """Returns the environment steps of the next of the first rank's candidates, in all ranks."""
         env_steps: int | None = None
         with self._ranks.together():
             if self._ranks.first:
-                env_steps = next(candidates, None)
+                env_steps = next((found.env_steps for found in candidates), None)
         found: int | None = self._ranks.from_first(env_steps)
         return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 from taac import configuration, nest
@@ -22,10 +23,8 @@ def describe(asked: Asked) -> list[str]:
     """
     loaded = asked.load()
     trainer = configuration.build(experiment.create_experiment)
-    try:
+    with contextlib.closing(trainer):
         memory = shares(trainer)
-    finally:
-        trainer.close()
     loaded.check_used()
     taken = trainer.begin()
     origins = loaded.origins()

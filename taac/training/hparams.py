@@ -16,19 +16,21 @@ def start(values: Mapping[str, Any], metric: str) -> list[Any]:
     """
     from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 
-    infos = [api_pb2.HParamInfo(name=name, type=_type(value)) for name, value in values.items()]
-    metrics = [api_pb2.MetricInfo(name=api_pb2.MetricName(tag=metric))]
     session = plugin_data_pb2.SessionStartInfo(start_time_secs=time.time())
+    infos = []
     for name, value in values.items():
-        if isinstance(value, bool):
-            session.hparams[name].bool_value = value
+        if value is None:
+            kind = api_pb2.DATA_TYPE_UNSET
+        elif isinstance(value, bool):
+            kind, session.hparams[name].bool_value = api_pb2.DATA_TYPE_BOOL, value
         elif isinstance(value, (int, float)):
-            session.hparams[name].number_value = value
-        elif value is not None:
-            session.hparams[name].string_value = str(value)
-    experiment = api_pb2.Experiment(hparam_infos=infos, metric_infos=metrics)
+            kind, session.hparams[name].number_value = api_pb2.DATA_TYPE_FLOAT64, value
+        else:
+            kind, session.hparams[name].string_value = api_pb2.DATA_TYPE_STRING, str(value)
+        infos.append(api_pb2.HParamInfo(name=name, type=kind))
+    metrics = [api_pb2.MetricInfo(name=api_pb2.MetricName(tag=metric))]
     return [
-        _summary(metadata.EXPERIMENT_TAG, experiment=experiment),
+        _summary(metadata.EXPERIMENT_TAG, experiment=api_pb2.Experiment(hparam_infos=infos, metric_infos=metrics)),
         _summary(metadata.SESSION_START_INFO_TAG, session_start_info=session),
     ]
 
@@ -39,16 +41,6 @@ def end() -> Any:
 
     session = plugin_data_pb2.SessionEndInfo(status=api_pb2.STATUS_SUCCESS, end_time_secs=time.time())
     return _summary(metadata.SESSION_END_INFO_TAG, session_end_info=session)
-
-
-def _type(value: Any) -> Any:
-    from tensorboard.plugins.hparams import api_pb2
-
-    if value is None:
-        return api_pb2.DATA_TYPE_UNSET
-    if isinstance(value, bool):
-        return api_pb2.DATA_TYPE_BOOL
-    return api_pb2.DATA_TYPE_FLOAT64 if isinstance(value, (int, float)) else api_pb2.DATA_TYPE_STRING
 
 
 def _summary(tag: str, **record: Any) -> Any:

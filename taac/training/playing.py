@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,8 +48,7 @@ def play(
     if demonstrations:
         check_new_file(demonstrations)
     saved = load_saved(path, best, trusted, **pictures.environment_arguments)
-    environment = saved.environment
-    try:
+    with contextlib.closing(saved.environment) as environment:
         recorder = pictures.begin(environment)
         writer = EpisodeWriter(demonstrations, environment) if demonstrations else None
 
@@ -57,13 +57,9 @@ def play(
                 if watcher is not None:
                     watcher(time_step, alg_step)
 
-        try:
+        with contextlib.closing(pictures):
             episodes = evaluate(saved.agent, environment, num_episodes, seed, epsilon, on_step)
-        finally:
-            pictures.close()
         drawn = pictures.finish(environment, saved.method)
-    finally:
-        environment.close()
     if writer is not None:
         writer.save()
     return Played(environment.name, episodes, drawn, writer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import torch.nn as nn
@@ -40,16 +40,7 @@ class Saver:
         self.parts, self.frames = dict(parts), frames
 
     def save(self, folder: RunFolder, env_steps: int, scheduled: bool = True) -> None:
-        """Writes a checkpoint. Changes nothing in the run.
-
-        Args:
-            folder: the run folder.
-            env_steps: environment steps of the run.
-            scheduled: False: it does not count towards the scheduled checkpoints that are kept.
-
-        Raises:
-            TaacError: it could not be written.
-        """
+        """Writes a checkpoint into the run folder; see `Checkpoints.save`. Changes nothing in the run."""
         state = {**folder.records(), **{name: part.state_dict() for name, part in self.parts.items()}}
         folder.checkpoints.save(env_steps, state, self.frames, scheduled)
         folder.trim_best(env_steps)
@@ -65,10 +56,7 @@ class Saver:
         Raises:
             TaacError: no checkpoint is undamaged, or it belongs to a run of another configuration.
         """
-        folder.checkpoints.refuse_earlier_version()
-        config = files.read_text(folder.config)
-        for found in folder.checkpoints.readable():
-            self.check_config(found, folder, config)
+        for found in self.candidates(folder):
             try:
                 self.load(found)
             except Damaged as error:
@@ -81,12 +69,16 @@ class Saver:
         raise folder.checkpoints.nothing_left()
 
     @staticmethod
-    def check_config(found: Checkpoint, folder: RunFolder, config: str) -> None:
-        """Refuses a checkpoint of another run than the folder's, whose configuration is given."""
-        if not extension.continues(str(found.state.get("config")), config):
-            raise TaacError(
-                f"{found.path} belongs to a run with another configuration than {folder.config}; nothing was changed"
-            )
+    def candidates(folder: RunFolder) -> Iterator[Checkpoint]:
+        """Yields the folder's undamaged checkpoints, the newest first. Refuses those of another run."""
+        folder.checkpoints.refuse_earlier_version()
+        config = files.read_text(folder.config)
+        for found in folder.checkpoints.readable():
+            if not extension.continues(str(found.state.get("config")), config):
+                raise TaacError(
+                    f"{found.path} belongs to a run with another configuration than {folder.config}; nothing was changed"
+                )
+            yield found
 
     def load(self, found: Checkpoint) -> None:
         """Restores all parts from a checkpoint.

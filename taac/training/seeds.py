@@ -84,7 +84,6 @@ def conduct_seeds(
     bar: Bar,
     lock_timeout: float = 0.0,
     tell: Callable[[str], None] = print,
-    interruption: Callable[[], Interruption] = Interruption,
 ) -> Outcome:
     """Trains runs that differ only in their seeds, from wherever each stands to its end, and closes them.
 
@@ -94,14 +93,14 @@ def conduct_seeds(
     Args:
         runs: at least one.
         bar: makes the progress bar of them all.
-        lock_timeout, tell, interruption: as in `conduct`.
+        lock_timeout, tell: as in `conduct`.
 
     Raises:
         Interrupted: a signal stopped them; each can be resumed.
     """
     with contextlib.ExitStack() as opened:
         shown = opened.enter_context(_OneBar(bar, [member.trainer for member in runs]))
-        stop = opened.enter_context(interruption())
+        stop = opened.enter_context(Interruption())
         company = _Company(runs, shown, lock_timeout, tell, stop)
         opened.callback(company.close)
         take_turns(company.turns, company.updates.compute, stop)
@@ -116,7 +115,8 @@ def conduct_seeds(
     stopped = [m.seed for m in runs if m.seed not in ended and m.seed not in failed]
     if stopped:
         raise Interrupted(
-            f"{_listed(stopped)} can go on: the same command continues to the same end"
+            f"seed{'s' if len(stopped) > 1 else ''} {', '.join(map(str, stopped))} can go on: the same command continues to the "
+            "same end"
             + "".join(f"; seed {seed} failed: {error}" for seed, error in failed.items())
         )
     return Outcome(ended, failed)
@@ -172,30 +172,21 @@ class _Company:
         self._tell(number, f"updates: {text}")
 
 
-class _OneBar:
+class _OneBar(contextlib.ExitStack):
     """A progress bar of several runs: the sums of their steps and updates, and the means of their evaluations."""
 
     def __init__(self, bar: Bar, trainers: Sequence[Trainer]):
-        self._bar, self._trainers = bar, trainers
-        self._steps = [0] * len(trainers)
-        self._updates = [0] * len(trainers)
-        self._evaluations: list[EpisodeSummary | None] = [None] * len(trainers)
-        self._repeated = [0.0] * len(trainers)
-        self._opened = contextlib.ExitStack()
+        super().__init__()
+        self._bar, self._whole = bar, sum(trainer.num_env_steps for trainer in trainers)
+        self._told: list[tuple[int, int, EpisodeSummary | None, float]] = [(0, 0, None, 0.0)] * len(trainers)
         self._progress: Progress | None = None
-
-    def __enter__(self) -> _OneBar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._opened.close()
 
     def of(self, number: int) -> Bar:
         """Returns the constructor of one run's part of the bar."""
 
         @contextlib.contextmanager
         def part(total: int, initial: int) -> Any:
-            self._steps[number] = initial
+            self._told[number] = (initial, 0, None, 0.0)
             yield functools.partial(self._follow, number)
 
         return part
@@ -203,19 +194,11 @@ class _OneBar:
     def _follow(
         self, number: int, env_steps: int, updates: int, evaluation: EpisodeSummary | None, repeated: float
     ) -> None:
-        self._steps[number], self._updates[number], self._repeated[number] = env_steps, updates, repeated
-        self._evaluations[number] = evaluation
+        self._told[number] = (env_steps, updates, evaluation, repeated)
+        all_steps, all_updates, evaluations, shares = zip(*self._told)
         if self._progress is None:
-            total = sum(trainer.num_env_steps for trainer in self._trainers)
-            self._progress = self._opened.enter_context(self._bar(total, sum(self._steps)))
-        known = [e for e in self._evaluations if e is not None]
-        mean = None
-        if known:
-            mean = known[0]._replace(return_mean=sum(e.return_mean for e in known) / len(known))
-        share = sum(self._repeated) / len(self._repeated)
-        self._progress(sum(self._steps), sum(self._updates), mean, share)
-
-
-def _listed(seeds: Sequence[int]) -> str:
-    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+            self._progress = self.enter_context(self._bar(self._whole, sum(all_steps)))
+        known = [e for e in evaluations if e is not None]
+        mean = known[0]._replace(return_mean=sum(e.return_mean for e in known) / len(known)) if known else None
+        self._progress(sum(all_steps), sum(all_updates), mean, sum(shares) / len(shares))
 

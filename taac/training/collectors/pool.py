@@ -96,7 +96,7 @@ class Pool:
             for remote, state in zip(self.remotes, given, strict=True):
                 self._launch(remote, state)
             for remote in self.remotes:
-                reached = self._begun(remote)
+                reached = self._receive(remote, START)  # the leaves of its first time step
                 remote.held = remote.held or reached
         except Lost as why:
             raise EnvironmentFailed(
@@ -167,11 +167,6 @@ class Pool:
         remote.channel, remote.asked, remote.informed = self._start(f"taac collector {remote.number}"), 0, False
         remote.send(worker.message(worker.BEGIN, plan, state))
 
-    def _begun(self, remote: Remote) -> list[np.ndarray]:
-        """Returns what a new collector first answers: the leaves of its first time step."""
-        reached: list[np.ndarray] = self._receive(remote, START)
-        return reached
-
     def _receive(self, remote: Remote, more: float = 0.0) -> Any:
         """Returns the result of the next reply, which may take `more` seconds than a frame."""
         assert remote.channel is not None
@@ -197,7 +192,7 @@ class Pool:
             info = self._lost_info(remote.pending[-1].reached if remote.pending else remote.held)
             try:
                 self._launch(remote, None)
-                return worker.Frame(info, self._begun(remote), True, 0, 0, 0, 0, [], 1)
+                return worker.Frame(info, self._receive(remote, START), True, 0, 0, 0, 0, [], 1)
             except Lost as again:
                 why = again
 
