@@ -19,7 +19,7 @@ from taac.api.run import Run
 from taac.api.session import session
 from taac.api.settings import asked as asked_of
 from taac.api.settings import written
-from taac.campaigns.campaign import Campaign, State
+from taac.campaigns.campaign import Campaign
 from taac.campaigns.comparison import Comparison, check_folders
 from taac.campaigns.launchers import local
 from taac.campaigns.view import View
@@ -149,11 +149,8 @@ def compare(
         check_new(runs, here=True)
         record = Path(root_dir, layout.COMPARISON)
         work = Campaign(runs, local.LocalProcesses(_search_path()), jobs or local.cores(), record)
-        if progress:
-            with View() as view:
-                end = work.run(view.show)
-        else:
-            end = work.run(_nothing)
+        with View() as view:
+            end = work.run(view.show if progress else lambda state: None)
     if end.failed:
         run, why = next(iter(end.failed.items()))
         raise TaacError(f"{len(end.failed)} of {len(runs)} runs failed, see {record}; the first is {run.name}: {why}")
@@ -167,10 +164,6 @@ def _params(settings: Mapping[str, Any]) -> tuple[str, ...]:
 def _search_path() -> dict[str, str]:
     """Lets the processes of runs import what this one can import."""
     return {"PYTHONPATH": os.pathsep.join(os.path.abspath(place) for place in sys.path)}
-
-
-def _nothing(_: State) -> None:
-    """For a program that wants to see no progress."""
 
 
 def report(

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from taac.acting.metrics import Episode, summarize
+from taac.acting.metrics import summarize
 from taac.analysis.curves import plots
 from taac.analysis.readers import events, run_records
 from taac.analysis.readers.events import Scalar
@@ -57,12 +57,6 @@ class Evaluation:
             f"{found.episodes} episodes: return {found.return_mean:.2f} +- {found.return_std:.2f}, length {found.length:.1f}, "
             f"{found.fraction_repeated:.0%} of steps repeated"
         )
-
-
-def evaluation_of(episodes: list[Episode], files: tuple[Path, ...] = ()) -> Evaluation:
-    """Returns the evaluation that consists of these episodes."""
-    returns, lengths = np.array([e.ret for e in episodes]), np.array([e.length for e in episodes])
-    return Evaluation(returns, lengths, summarize(episodes), files)
 
 
 class Run:
@@ -178,7 +172,8 @@ class Run:
                 self.root_dir, num_episodes, seed, pictures, epsilon_greedy, best, self._trust, _path(record_demonstrations)
             )
         written = (*played.pictures, *([Path(played.demonstrations.path)] if played.demonstrations else []))
-        return evaluation_of(played.episodes, written)
+        returns, lengths = np.array([e.ret for e in played.episodes]), np.array([e.length for e in played.episodes])
+        return Evaluation(returns, lengths, summarize(played.episodes), written)
 
     def plot(self) -> Any:
         """Returns a matplotlib figure: return and fraction of repeated steps against environment steps. A notebook shows it.

@@ -94,7 +94,7 @@ def train(
                 warn_user(in_python(note))
             folder = RunFolder(default_folder(asked, loaded) if root_dir is None else root_dir)
             callbacks = {"on_iteration": on_iteration, "on_evaluation": on_evaluation, "on_checkpoint": on_checkpoint}
-            about = {"command": _call(asked.words()), "callbacks": _add(trainer, callbacks)}
+            about = {"command": f"taac.train: {' '.join(asked.words())}", "callbacks": _add(trainer, callbacks)}
             interruption = Interruption(at_once=_interrupt)
             try:
                 done = conduct(
@@ -114,11 +114,6 @@ def _tell(text: str) -> None:
     """Passes on notes, and nothing else that the command prints."""
     if text.startswith("note: "):
         warn_user(in_python(text))
-
-
-def _call(words: Sequence[str]) -> str:
-    """How the run was begun, for run.json."""
-    return f"taac.train: {' '.join(words)}"
 
 
 # Callbacks -----------------------------------------------------------------------------------------------------------

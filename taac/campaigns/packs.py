@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,22 +27,15 @@ def pack(runs: Sequence[Run], most: int) -> list[Pack]:
         raise TaacError(f"--pack_seeds must be 1 or more, got {most}")
     if any(run.steps is not None for run in runs):
         raise TaacError("--extend trains each run on in a process of its own: leave out --pack_seeds")
-    found: list[Pack] = []
-    for _, several in itertools.groupby(sorted(runs, key=_kind), key=_kind):
-        of_kind = sorted(several, key=lambda run: run.seed)
-        group: list[Run] = []
-        for run in of_kind:
-            if group and (len(group) == most or run.seed != group[-1].seed + 1):
-                found.append(_joined(group))
-                group = []
-            group.append(run)
-        found.append(_joined(group))
+    found: list[list[Run]] = []
+    for run in sorted(runs, key=lambda run: (str(run.folder.parent), run.seed)):
+        last = found[-1][-1] if found else None
+        if last and len(found[-1]) < most and (run.folder.parent, run.seed) == (last.folder.parent, last.seed + 1):
+            found[-1].append(run)
+        else:
+            found.append([run])
     place = {run.folder: number for number, run in enumerate(runs)}
-    return sorted(found, key=lambda one: place[one[0].folder])
-
-
-def _kind(run: Run) -> str:
-    return str(run.folder.parent)
+    return sorted(map(_joined, found), key=lambda one: place[one[0].folder])
 
 
 def _joined(group: Sequence[Run]) -> Pack:
@@ -66,8 +58,6 @@ class PackedRuns:
     """
 
     def __init__(self, launcher: Launcher, packs: Sequence[Pack], jobs: int):
-        if jobs < 1:
-            raise TaacError(f"--jobs must be 1 or more, got {jobs}")
         self.interval, self.attempts = launcher.interval, launcher.attempts
         self._launcher, self._jobs = launcher, jobs
         self._of = {run: number for number, one in enumerate(packs) for run in one}

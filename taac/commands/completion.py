@@ -5,6 +5,7 @@ The script is made from the commands' own flags and from the shipped gin files. 
 
 from __future__ import annotations
 
+import collections
 import importlib
 import re
 from pathlib import Path
@@ -57,10 +58,7 @@ def _choices() -> dict[str, list[str]]:
     environments = [name for task in tasks for name in shipped.environments(task)]
     named = _plain(dict.fromkeys([*environments, *tasks]))
     settings = SETTINGS.read_text(encoding="utf-8").split()
-    owners: dict[str, int] = {}
-    for setting in settings:
-        name = setting.rpartition(".")[2]
-        owners[name] = owners.get(name, 0) + 1
+    owners = collections.Counter(setting.rpartition(".")[2] for setting in settings)
     plain = [name for name, count in owners.items() if count == 1 and name not in TASK_MACROS]
     names_of_settings = [*TASK_MACROS, *sorted(plain), *settings]
     return {

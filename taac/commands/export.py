@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from absl import flags as absl_flags
@@ -36,18 +37,15 @@ def run() -> None:
     files.check_packages(path)
     registry.register()
     saved = load_saved(flags.root_dir(), best=given.best, trusted=given.trust)
-    try:
-        policy = ExportedPolicy(saved.agent, saved.environment)
+    with contextlib.closing(saved.environment) as environment:
+        policy = ExportedPolicy(saved.agent, environment)
         about = {"method": saved.method, "env_steps": saved.env_steps}
-        about = files.metadata(policy, saved.environment, about)
-        files.write(policy, path, about)
+        files.write(policy, path, files.metadata(policy, environment, about))
         try:
-            parity = files.check(files.load(path), policy, saved.environment, given.check_steps, given.seed)
+            parity = files.check(files.load(path), policy, environment, given.check_steps, given.seed)
         except BaseException:
             os.unlink(path)  # a file that acts differently must not be used
             raise
-    finally:
-        saved.environment.close()
     print(f"{path}: {', '.join(policy.names.inputs)} -> {', '.join(policy.names.outputs)}")
     ties = f" (but for {parity.ties} steps at which rounding decides)" if parity.ties else ""
     print(

@@ -56,12 +56,8 @@ def asked_of_every_run() -> Asked:
 
 def asked() -> Asked:
     """Returns the experiment that the flags describe."""
-    from taac.configuration import Asked
-
-    return Asked(
-        FLAGS.task, FLAGS.method, tuple(FLAGS.gin_file), tuple(FLAGS.gin_param), tuple(FLAGS.set), FLAGS.num_env_steps,
-        FLAGS.seed if "seed" in FLAGS else None,
-    )  # fmt: skip
+    seed = FLAGS.seed if "seed" in FLAGS else None
+    return asked_of_every_run()._replace(task=FLAGS.task, method=FLAGS.method, seed=seed)
 
 
 def define_root_dir(about: str) -> None:

@@ -125,10 +125,7 @@ def _import_matplotlib() -> None:
 def _attempt(name: str, run: Callable[[], None]) -> int:
     try:
         run()
-    except TaacError as error:
-        print(f"taac {name}: {printable(shortened(error))}", file=sys.stderr)
-        return 1
-    except OSError as error:
+    except (TaacError, OSError) as error:
         print(f"taac {name}: {printable(shortened(error))}", file=sys.stderr)
         return 1
     except Interrupted as stopped:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -82,18 +83,6 @@ if [[ ${funcstack[1]} == _taac ]]; then _taac "$@"; else compdef _taac taac; fi
 """
 
 
-def bash(words: Words) -> str:
-    choices = _cases(_flags_by_values(words), lambda names: f'choices="{names}"')
-    flags = _cases(_dashed(words), lambda names: f'choices="{names}"')
-    return _filled(BASH, words, choices, flags)
-
-
-def zsh(words: Words) -> str:
-    choices = _cases(_flags_by_values(words), lambda names: f"choices=({names})")
-    flags = _cases(_dashed(words), lambda names: f"choices=({names})")
-    return _filled(ZSH, words, choices, flags)
-
-
 def fish(words: Words) -> str:
     lines = ["# Completes taac in fish. Made by `taac completion fish`.", "complete -c taac -f"]
     for command, about in words.commands.items():
@@ -114,16 +103,14 @@ def fish(words: Words) -> str:
     return "\n".join(lines) + "\n"
 
 
-SCRIPTS: dict[str, Callable[[Words], str]] = {"bash": bash, "zsh": zsh, "fish": fish}
-
-
-def _filled(script: str, words: Words, choices: str, flags: str) -> str:
+def _filled(script: str, assignment: str, words: Words) -> str:
+    """Fills in a script of bash or zsh, where a list of words is assigned in another way."""
     every = {name for names in words.flags.values() for name in names}
     valued = every - words.switches - set(words.choices) - {*FILES, *FOLDERS}
     return (
         script.replace("@COMMANDS@", " ".join(words.commands))
-        .replace("@CHOICES@", choices)
-        .replace("@FLAGS@", flags)
+        .replace("@CHOICES@", _cases(_flags_by_values(words), assignment))
+        .replace("@FLAGS@", _cases(_dashed(words), assignment))
         .replace("@LISTS@", _any(words.lists))
         .replace("@FOLDERS@", _any(FOLDERS))
         .replace("@FILES@", _any(FILES))
@@ -131,8 +118,15 @@ def _filled(script: str, words: Words, choices: str, flags: str) -> str:
     )
 
 
-def _cases(named: dict[str, Iterable[str]], assignment: Callable[[str], str]) -> str:
-    return "\n".join(f"        {pattern}) {assignment(' '.join(names))} ;;" for pattern, names in named.items() if names)
+SCRIPTS: dict[str, Callable[[Words], str]] = {
+    "bash": functools.partial(_filled, BASH, 'choices="{}"'),
+    "zsh": functools.partial(_filled, ZSH, "choices=({})"),
+    "fish": fish,
+}
+
+
+def _cases(named: dict[str, Iterable[str]], assignment: str) -> str:
+    return "\n".join(f"        {pattern}) {assignment.format(' '.join(names))} ;;" for pattern, names in named.items() if names)
 
 
 def _flags_by_values(words: Words) -> dict[str, Iterable[str]]:

@@ -56,7 +56,8 @@ def run() -> None:
     asked = flags.asked()
     asked.files()
     sweep = read()
-    settings = {**asked_settings(asked), **sweep.settings()}
+    settings = {**asked._asdict(), **sweep.settings()}  # what must stay when it goes on
+    del settings["seed"]  # the sweep has its own
     steps, interval = check(sweep, asked, new=not Record(root, settings, sweep.dimensions).trials)
     Suggestions(sweep, [], steps, interval)  # refuses before the folder exists
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops the runs in order, as Ctrl-C does
@@ -124,11 +125,6 @@ def check(sweep: Sweep, asked: Asked, new: bool) -> tuple[int, int]:
     if any(d.name in ("num_env_steps", "Trainer.num_env_steps") for d in sweep.dimensions) or not isinstance(steps, int):
         raise TaacError("all trials must have the same number of environment steps: do not search num_env_steps")
     return steps, interval
-
-
-def asked_settings(asked: Asked) -> dict[str, object]:
-    """What must stay the same when a sweep goes on, besides the sweep's own settings."""
-    return {name: value for name, value in asked._asdict().items() if name != "seed"}
 
 
 def planner(root: Path, asked: Asked) -> Callable[[Trial, int], Run]:

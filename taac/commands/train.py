@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 from absl import flags as absl_flags
 
 from taac.commands import flags
 from taac.errors import NotTrusted, TaacError
+from taac.runs import files, layout
 from taac.runs.terminal import printable
 
 
@@ -104,8 +106,6 @@ def _run_seeds(num_seeds: int) -> None:
     asked.files()  # refuses what is missing or unknown before anything is imported
     flags.check_run_dir(asked)
 
-    from pathlib import Path
-
     from taac import registry
     from taac.training.progress_bar import ProgressBar
     from taac.training.seeds import conduct_seeds, members
@@ -146,10 +146,6 @@ def _of_collectors() -> list[str]:
 
 def _own_config(root_dir: str) -> str:
     """Returns the path of the configuration that a run was begun with."""
-    from pathlib import Path
-
-    from taac.runs import files, layout
-
     config = Path(root_dir, layout.CONFIG)
     if not files.check_file(config):
         raise TaacError(f"--extend: {root_dir} holds no run: there is no {config.name}; give the --root_dir of a run")
@@ -162,8 +158,6 @@ def _check_trusted(config: str) -> None:
     Raises:
         TaacError: says why the run is not known to be one's own.
     """
-    from pathlib import Path
-
     from taac import configuration
     from taac.runs import own
 
