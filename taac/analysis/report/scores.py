@@ -15,7 +15,7 @@ those at which evaluations were due (`taac.analysis.report.matching`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +30,7 @@ from taac.analysis.statistics.scores import aggregate
 REPETITION = (
     "fraction_repeated", "mean_run", "max_run", "decisions", "length", "jerk", "fraction_same", "actor_calls_saved",
 )  # fmt: skip
-_COLUMNS = tuple(name for name in REPETITION if name != "actor_calls_saved")
+_COLUMNS = REPETITION[:-1]  # the last one is made of others
 WORST, LEAVE_OUT = "worst", "leave_out"  # what counts for diverged runs
 
 
@@ -126,8 +126,8 @@ def _scores(
     return (
         float(_window(r, "return_mean", step, k).mean()),
         area_under_curve(r.due, r.returns, start, step) if start < step else math.nan,
-        {name: _repetition(r, name, step, k) for name in REPETITION},
-        {name: _exploring(r, name, step, k) for name in REPETITION},
+        _repetition(lambda name: _window(r, name, step, k)),
+        _repetition(lambda name: _rollouts(r, name, step, k)),
     )
 
 
@@ -141,17 +141,12 @@ def _window(record: Record, name: str, step: int, k: int) -> np.ndarray:
     return record.evaluations[name][_trained(record, step)][-k:]
 
 
-def _repetition(record: Record, name: str, step: int, k: int) -> float:
-    if name in _COLUMNS:
-        return float(_window(record, name, step, k).mean())
-    return _calls_saved(_window(record, "decisions", step, k), _window(record, "length", step, k))
-
-
-def _exploring(record: Record, name: str, step: int, k: int) -> float:
-    if name in _COLUMNS:
-        values = _rollouts(record, name, step, k)
-        return float(values.mean()) if values.size else math.nan
-    return _calls_saved(_rollouts(record, "decisions", step, k), _rollouts(record, "length", step, k))
+def _repetition(values: Callable[[str], np.ndarray]) -> dict[str, float]:
+    """Each of `REPETITION` from the values `[n]` of a column or summary by name; NaN where there are none."""
+    found = {name: float(of.mean()) if (of := values(name)).size else math.nan for name in _COLUMNS}
+    decisions, length = values("decisions"), values("length")
+    known = length.sum() > 0 and decisions.size
+    return {**found, "actor_calls_saved": float(1 - decisions.sum() / length.sum()) if known else math.nan}
 
 
 def _rollouts(record: Record, name: str, step: int, k: int) -> np.ndarray:
@@ -163,10 +158,6 @@ def _rollouts(record: Record, name: str, step: int, k: int) -> np.ndarray:
     after = evaluated[-k - 1] if evaluated.size > k else -math.inf
     end = max([step, *evaluated[-1:]])
     return found.value[(found.env_steps > after) & (found.env_steps <= end) & np.isfinite(found.value)]
-
-
-def _calls_saved(decisions: np.ndarray, length: np.ndarray) -> float:
-    return float(1 - decisions.sum() / length.sum()) if length.sum() > 0 and decisions.size else math.nan
 
 
 # --- Intervals --------------------------------------------------------------------------------
