@@ -107,6 +107,27 @@ def faint(methods: int) -> tuple[float, float]:
     return (0.18, 0.35) if methods <= 6 else (0.07, 0.2)
 
 
+def draw_method(axis: Any, number: int, methods: int, curve: Sequence[Any], each: Sequence[Sequence[Any]] = ()) -> None:
+    """Draws one of so many methods in a panel: its line with a band, and its single runs, faint.
+
+    Args:
+        curve: x, the line and the ends of the band, `[n]` each.
+        each: x and values of every run, `[n_i]` each.
+    """
+    x, mean, low, high = (np.asarray(column, dtype=np.float64) for column in curve)
+    drawn, (band, run) = line(number, x.size), faint(methods)
+    for points in each:
+        axis.plot(*(np.asarray(column, dtype=np.float64) for column in points), color=drawn["color"], linewidth=0.6, alpha=run)
+    axis.fill_between(x, low, high, color=drawn["color"], alpha=band, linewidth=0)
+    axis.plot(x, mean, **drawn)
+
+
+def span(counts: Sequence[int]) -> str:
+    """The range of some numbers, such as `3 to 5`, or the number if they are equal."""
+    low, high = min(counts), max(counts)
+    return f"{low}" if low == high else f"{low} to {high}"
+
+
 def limit(axis: Any, lines: Sequence[np.ndarray], bands: Sequence[np.ndarray]) -> None:
     """Ends the panel where a band leaves the lines by more than half their range, so that a band of few runs hides no line.
 

@@ -15,7 +15,7 @@ from taac.analysis.curves.tag_curves import AXES, TagCurve, TagCurves
 from taac.analysis.readers import run_records
 from taac.analysis.readers.events import Scalar
 from taac.analysis.readers.run_records import Record
-from taac.analysis.styles import add_legend, faint, limit, line, shortened, style
+from taac.analysis.styles import add_legend, draw_method, limit, shortened, span, style
 from taac.analysis.untrusted_text import csv_cell
 from taac.errors import TaacError
 from taac.pictures.literal_text import literal_text
@@ -165,14 +165,8 @@ def picture(found: TagCurves, form: str) -> bytes:
 
 
 def _panel(axis: Any, curves: list[TagCurve], numbers: Mapping[str, int]) -> None:
-    band, run = faint(len(curves))
     for of in curves:
-        x, mean, low, high = of.curve
-        drawn = line(numbers[of.method], x.size)
-        for points in of.each if of.runs > 1 else ():
-            axis.plot(*points, color=drawn["color"], linewidth=0.6, alpha=run)
-        axis.fill_between(x, low, high, color=drawn["color"], alpha=band, linewidth=0)
-        axis.plot(x, mean, **drawn)
+        draw_method(axis, numbers[of.method], len(curves), of.curve, of.each if of.runs > 1 else ())
     runs = [points[1] for of in curves for points in of.each]
     limit(axis, [*runs, *(of.curve.estimate for of in curves)], [end for of in curves for end in (of.curve.low, of.curve.high)])
     axis.grid(alpha=0.3)
@@ -180,8 +174,7 @@ def _panel(axis: Any, curves: list[TagCurve], numbers: Mapping[str, int]) -> Non
 
 def _label(method: str, curves: Sequence[TagCurve]) -> str:
     """A method with the number of its runs, or their range over the panels."""
-    runs = sorted({of.runs for of in curves if of.method == method})
-    return f"{method} ({runs[0]})" if len(runs) == 1 else f"{method} ({runs[0]} to {runs[-1]})"
+    return f"{method} ({span([of.runs for of in curves if of.method == method])})"
 
 
 def _caption(found: TagCurves) -> str:

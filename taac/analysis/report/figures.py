@@ -6,9 +6,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from taac.analysis.styles import add_legend, faint, limit, line, shortened, style
+from taac.analysis.styles import add_legend, draw_method, faint, limit, line, shortened, span, style
 from taac.pictures.literal_text import literal_text
 from taac.pictures.panels import panels
 
@@ -47,9 +45,10 @@ def _curves(content: dict[str, Any], measure: str, numbers: Mapping[str, int]) -
     for axis in axes.flat[len(of) :]:
         axis.remove()
     for axis, curve in zip(axes.flat, of):
-        for m in curve["methods"]:
-            _curve(axis, curve["x"], m, numbers[m["method"]], len(curve["methods"]))
-        of_all = curve["methods"]
+        x, of_all = curve["x"], curve["methods"]
+        for m in of_all:
+            each = [(x, run) for run in m.get("each", ())] if m["runs"] > 1 else ()
+            draw_method(axis, numbers[m["method"]], len(of_all), (x, m["estimate"], m["low"], m["high"]), each)
         lines = [m["estimate"] for m in of_all] + [run for m in of_all for run in m.get("each", ())]
         limit(axis, lines, [m[end] for m in of_all for end in ("low", "high")])
         axis.axvline(steps[curve["task"]], color="0.6", linewidth=0.8, linestyle=":")
@@ -61,30 +60,15 @@ def _curves(content: dict[str, Any], measure: str, numbers: Mapping[str, int]) -
     left = f", {len(of)} of {len(tasks)} tasks" if len(of) < len(tasks) else ""
     figure.suptitle(f"{content['measures'][measure]}: {means if several else 'single runs'}{left}", fontsize="small")
     runs = {m: [of["runs"] for curve in of for of in curve["methods"] if of["method"] == m] for m in numbers}
-    add_legend(figure, {numbers[m]: f"{m} ({_range(n)})" for m, n in runs.items() if n}, "method (seeds)")
+    add_legend(figure, {numbers[m]: f"{m} ({span(n)})" for m, n in runs.items() if n}, "method (seeds)")
     return _png(figure)
-
-
-def _curve(axis: Any, x: Sequence[float], of: dict[str, Any], number: int, methods: int) -> None:
-    """One method in one panel."""
-    drawn = line(number, len(x))
-    band, run = faint(methods)
-    estimate, low, high = (np.array(of[name], dtype=np.float64) for name in ("estimate", "low", "high"))
-    for values in of.get("each", ()) if of["runs"] > 1 else ():
-        axis.plot(x, np.array(values, dtype=np.float64), color=drawn["color"], linewidth=0.6, alpha=run)
-    axis.fill_between(x, low, high, color=drawn["color"], alpha=band, linewidth=0)
-    axis.plot(x, estimate, **drawn)
-
-
-def _range(counts: Sequence[int]) -> str:
-    low, high = min(counts), max(counts)
-    return f"{low}" if low == high else f"{low} to {high}"
 
 
 def _iqm(curves: dict[str, Any], numbers: Mapping[str, int], confidence: float) -> bytes:
     figure, ((axis,),) = panels(1, 1, (6, 4.2))
     for of in curves["methods"]:
-        _curve(axis, curves["x"], {**of, "runs": 0}, numbers[of["method"]], len(curves["methods"]))
+        columns = (curves["x"], of["estimate"], of["low"], of["high"])
+        draw_method(axis, numbers[of["method"]], len(curves["methods"]), columns)
     axis.set(xlabel=curves["x_label"], ylabel="IQM of normalised returns")
     axis.grid(alpha=0.3)
     figure.suptitle(f"IQM over tasks, band: {confidence:.0%} interval", fontsize="small")
