@@ -8,7 +8,8 @@ methods can differ beyond doubt while their own intervals overlap.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from taac.analysis.statistics import intervals
 from taac.analysis.statistics.intervals import Interval, Spread
-from taac.analysis.statistics.quantiles import check_confidence, student_p_value, student_quantile
+from taac.analysis.statistics.quantiles import bisect, check_confidence, student_p_value
 from taac.analysis.statistics.scores import LINEAR, STATISTICS, Tasks, as_tasks, prepare
 from taac.errors import TaacError
 
@@ -126,16 +127,15 @@ def improvement_interval(
     """
     check_confidence(confidence)
     xs, ys = _both(x, y, at_least=2)
-    estimate = float(np.mean([_improvement(a, b) for a, b in zip(xs, ys)]))
-    z = student_quantile(confidence, 1e9)
+    estimate = float(np.mean([(np.sign(a[:, None] - b).mean() + 1) / 2 for a, b in zip(xs, ys)]))
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
 
-    def far(p: float) -> float:
-        variance = sum(
-            (1 + (_half(a, b) - 1) * ((1 - p) / (2 - p) + p / (1 + p))) / a.size / b.size for a, b in zip(xs, ys)
-        )
-        return (estimate - p) ** 2 - z**2 * p * (1 - p) * variance / len(xs) ** 2
+    def outside(p: float) -> bool:
+        shape = (1 - p) / (2 - p) + p / (1 + p)
+        variance = sum((1 + ((a.size + b.size) / 2 - 1) * shape) / a.size / b.size for a, b in zip(xs, ys)) / len(xs) ** 2
+        return (estimate - p) ** 2 > z**2 * p * (1 - p) * variance
 
-    low, high = _crossing(far, estimate, 0.0), _crossing(far, estimate, 1.0)
+    low, high = (bisect(outside, estimate, end) if outside(end) else end for end in (0.0, 1.0))
     return Interval(estimate, low, high, confidence, "Newcombe score")
 
 
@@ -146,25 +146,6 @@ def _both(x: ArrayLike | Sequence[ArrayLike], y: ArrayLike | Sequence[ArrayLike]
             f"X has {len(xs)} tasks and Y has {len(ys)}; pass the scores of both on the same tasks, in the same order"
         )
     return xs, ys
-
-
-def _improvement(a: np.ndarray, b: np.ndarray) -> float:
-    """The probability of improvement of scores `a` `[m]` over `b` `[n]`."""
-    return float((np.sign(a[:, None] - b).mean() + 1) / 2)
-
-
-def _half(a: np.ndarray, b: np.ndarray) -> float:
-    return (a.size + b.size) / 2
-
-
-def _crossing(far: Callable[[float], float], inside: float, end: float) -> float:
-    """The point between the estimate and an end of [0, 1] at which `far` turns positive, or the end if there is none."""
-    if far(end) <= 0:
-        return end
-    for _ in range(60):
-        middle = (inside + end) / 2
-        inside, end = (inside, middle) if far(middle) > 0 else (middle, end)
-    return end
 
 
 def bounded_difference(

@@ -55,7 +55,7 @@ def student_quantile(confidence: float, df: float) -> float:
     high = 1.0
     while student_p_value(high, df) > 1 - confidence:
         high *= 2
-    return _bisect(lambda t: student_p_value(t, df) < 1 - confidence, 0.0, high)
+    return bisect(lambda t: student_p_value(t, df) < 1 - confidence, 0.0, high)
 
 
 @lru_cache(maxsize=4096)
@@ -76,8 +76,8 @@ def proportion_interval(fraction: float, n: float, confidence: float = 0.95) -> 
         raise TaacError(f"expected a fraction in [0, 1] of n > 0 trials, got {fraction} of {n}")
     k, tail = fraction * n, (1 - confidence) / 2
     # An end is exactly 0 without any success, or exactly 1 without any failure.
-    low = 0.0 if fraction == 0 else _bisect(lambda p: incomplete_beta(k, n - k + 1, p) > tail, 0.0, 1.0)
-    high = 1.0 if fraction == 1 else _bisect(lambda p: 1 - incomplete_beta(k + 1, n - k, p) < tail, 0.0, 1.0)
+    low = 0.0 if fraction == 0 else bisect(lambda p: incomplete_beta(k, n - k + 1, p) > tail, 0.0, 1.0)
+    high = 1.0 if fraction == 1 else bisect(lambda p: 1 - incomplete_beta(k + 1, n - k, p) < tail, 0.0, 1.0)
     return low, high
 
 
@@ -87,11 +87,11 @@ def check_confidence(confidence: float) -> None:
         raise TaacError(f"confidence {confidence} is outside (0, 1); 0.95 is usual")
 
 
-def _bisect(above: Callable[[float], bool], low: float, high: float) -> float:
-    """The point between low and high at which `above` turns true."""
+def bisect(holds: Callable[[float], bool], no: float, yes: float) -> float:
+    """The point between `no` and `yes`, in either order, at which `holds` turns true."""
     for _ in range(100):
-        middle = (low + high) / 2
-        if not low < middle < high:
+        middle = (no + yes) / 2
+        if middle in (no, yes):
             break
-        low, high = (low, middle) if above(middle) else (middle, high)
-    return (low + high) / 2
+        no, yes = (no, middle) if holds(middle) else (middle, yes)
+    return (no + yes) / 2
