@@ -216,7 +216,7 @@ class RemoteCollector(Collecting):
     # State -----------------------------------------------------------------------------------------------------------
 
     def _running(self) -> dict[str, Any] | None:
-        """Returns the state of every collector, and the frames that it is ahead."""
+        """Returns the state of every collector, the frames that it is ahead, and what the next summary averages."""
         if self._given_up:
             return None
         self._begin()
@@ -224,6 +224,7 @@ class RemoteCollector(Collecting):
             "collectors": [saved.remote(self.pool.state(remote), remote) for remote in self.pool.remotes],
             "parameters": {name: torch.from_numpy(array) for name, array in self._parameters.items()},
             "version": self._version,
+            "staleness": list(self._staleness),
         }
 
     def _restore(self, running: dict[str, Any] | None) -> None:
@@ -237,6 +238,7 @@ class RemoteCollector(Collecting):
             raise Damaged(f"it holds {len(running['collectors'])} collectors, expected {len(remotes)}")
         self._parameters = {name: tensor.numpy() for name, tensor in running["parameters"].items()}
         self._version = None if running["version"] is None else int(running["version"])
+        self._staleness = list(map(int, running.get("staleness", ())))  # earlier checkpoints lack it
         for remote, state in zip(remotes, running["collectors"]):
             remote.generation = int(state["generation"])
             remote.held, pending = saved.frames(state, self._like, self._info_like, self._share)
