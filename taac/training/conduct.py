@@ -97,6 +97,8 @@ def conduct(
                 _begin(trainer, loaded, folder, operative, about or {})
                 for line in trainer.agent.algorithm.describe():
                     tell(line)
+                if trainer.learner.runs_compiled:
+                    tell("updates are compiled: the first waits until that is done, half a minute or more the first time")
                 if trainer.compilation == NO_COMPILER:
                     tell(f"note: {NO_COMPILER}")
                 if slow := slowness(trainer.learner.products, trainer.agent.device):

@@ -253,9 +253,11 @@ def test_run_json_says_what_was_taken(fails, compiler, monkeypatch, tmp_path):
     params = ["num_env_steps = 310"]
     if fails:
         monkeypatch.setattr(CompiledFunction, "_trace", unable)
+    told = []
     with pytest.warns(UserWarning, match="not compiled") if fails else contextlib.nullcontext():
-        folder = conducted(tmp_path / "run", *params)
+        folder = conducted(tmp_path / "run", *params, tell=told.append)
     assert folder.read_run()["compiled"] is not fails
+    assert any("the first waits until that is done" in line for line in told)  # meanwhile the bar stands still
 
 
 def unable(*_):
@@ -267,6 +269,7 @@ def test_a_run_says_that_its_products_are_slow(monkeypatch, tmp_path):
     told = []
     conducted(tmp_path / "run", "create_agent.compile = False", tell=told.append)
     assert any(line.startswith("note: ") and line.endswith(" on cpu is slow") for line in told)
+    assert not any("are compiled" in line for line in told)
 
 
 def conducted(path, *params, tell=lambda _: None):
