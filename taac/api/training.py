@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -123,17 +123,12 @@ def _add(trainer: Trainer, callbacks: Mapping[str, Callbacks]) -> list[str] | No
     """Adds callbacks to the hooks of a trainer. Returns their names, for run.json; None if there are none."""
     names = []
     for keyword, given in callbacks.items():
-        for function in _several(given):
+        for function in given if isinstance(given, (list, tuple)) else () if given is None else (given,):
             if not callable(function) or isinstance(function, type):
                 raise TaacError(f"{keyword} must be a function of the trainer, or several of them, got {function!r:.200}")
             trainer.hooks.add(POINTS[keyword], _Ending(keyword, function))
             names.append(f"{keyword}: {_name(function)}")
     return names or None
-
-
-def _several(given: Callbacks) -> Iterator[Callback]:
-    if given is not None:
-        yield from given if isinstance(given, (list, tuple)) else (given,)
 
 
 def _name(function: Callback) -> str:

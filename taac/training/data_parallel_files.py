@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +55,6 @@ class SharedFolder(RunFolder):
 
     def trim_best(self, up_to: int) -> None: ...
 
-    def keep_only(self, held: Sequence[int]) -> None:
-        """Removes the checkpoints that the first rank no longer holds."""
-        self.checkpoints.remove([steps for steps in self.checkpoints.saved() if steps not in held])
-
 
 class SilentReporter(Reporter):
     """Reports nothing, for ranks after the first. What is reported once, such as means since the last summary, is cleared."""
@@ -101,8 +97,8 @@ class SharedSaver(Saver):
                 super().save(folder, env_steps, scheduled)
         # Told, not read: on another machine, the list of a folder on NFS may lack for a minute what was just written.
         held = self._ranks.from_first(folder.checkpoints.saved())
-        if isinstance(folder, SharedFolder):
-            folder.keep_only(held)
+        if not self._ranks.first:  # what the first no longer holds is not needed here either
+            folder.checkpoints.remove([steps for steps in folder.checkpoints.saved() if steps not in held])
 
     def restore(self, folder: RunFolder) -> None:
         candidates = self.candidates(folder)

@@ -118,13 +118,9 @@ class Hooks:
             warn_user(f"warning: no hook takes the state that is saved of {', '.join(left)}. {_ORDER}")
 
     def _with_state(self) -> Iterator[tuple[str, Any]]:
-        seen: list[Hook] = []  # the same object may be called at several points
+        seen: set[int] = set()  # the same object may be called at several points
         for point, hooks in self._by_point.items():
             for number, hook in enumerate(hooks):
-                if (
-                    hasattr(hook, "state_dict")
-                    and hasattr(hook, "load_state_dict")
-                    and not any(hook is other for other in seen)
-                ):
-                    seen.append(hook)
+                if hasattr(hook, "state_dict") and hasattr(hook, "load_state_dict") and id(hook) not in seen:
+                    seen.add(id(hook))
                     yield f"{point}/{number}", hook

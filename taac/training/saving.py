@@ -89,10 +89,12 @@ class Saver:
         """
         state = found.state if "learner" in found.state else _from_format_2(found)
         for name, part in self.parts.items():
+            if name not in state:
+                raise TaacError(f"the checkpoint {found.path} is incomplete: it has no part '{name}'")
             if isinstance(part, nn.Module):
-                checkpoint.load_into(part, _part(state, name, found), found.path)
+                checkpoint.load_into(part, state[name], found.path)
             else:
-                _load(part, name, _part(state, name, found), found)
+                _load(part, name, state[name], found)
             if name == "replay" and self.frames is not None:
                 self.frames.load(found.path.parent, found.frames)
 
@@ -116,12 +118,6 @@ def save_evidence(folder: RunFolder, env_steps: int, error: NotFiniteError) -> s
         return f"To inspect it: taac check --batch {inspection.write(folder.evidence, env_steps, error)}"
     except OSError as failure:
         return f"The evidence could not be saved: {failure}"
-
-
-def _part(state: Mapping[str, Any], name: str, found: Checkpoint) -> Any:
-    if name not in state:
-        raise TaacError(f"the checkpoint {found.path} is incomplete: it has no part '{name}'")
-    return state[name]
 
 
 def _load(part: Part, name: str, state: Any, found: Checkpoint) -> None:

@@ -181,8 +181,7 @@ class SummaryWriter:
 
     def episodes(self, phase: str, summary: EpisodeSummary, env_steps: int) -> None:
         """Writes the averages over episodes under `rollout/` or `evaluation/`."""
-        names = {"return_mean": "return"}
-        values = {f"{phase}/{names.get(k, k)}": v for k, v in summary._asdict().items() if k != "episodes"}
+        values = {f"{phase}/{k.removesuffix('_mean')}": v for k, v in summary._asdict().items() if k != "episodes"}
         self.scalars(values, env_steps)
 
     def text(self, tag: str, text: str, env_steps: int = 0) -> None:
