@@ -92,10 +92,20 @@ def test_settings_win_over_files_and_parameters(tmp_path):
     file = tmp_path / "mine.gin"
     file.write_text("gamma = 0.1\nbatch_size = 1\nTrainer.explorer = @ZetaExplorer()\nwidth = 5\nhidden_layers = (%width,)\n")
     params = ("batch_size = 2", "learning_rate = 0.2", "create_environment.env_name = 'CartPole-v1'")
-    asked = Asked("Pendulum-v1", "taac", (str(file),), params, ("learning_rate=0.3", "width=6"))
+    params = (*params, "create_experiment.seed = 5")
+    asked = Asked("Pendulum-v1", "taac", (str(file),), params, ("learning_rate=0.3", "width=6"), seed=0)
     found = values(asked.load())
     assert [found[name] for name in ("gamma", "batch_size", "learning_rate", "width")] == [0.1, 2, 0.3, 6]
-    assert found["create_environment.env_name"] == "Pendulum-v1"
+    assert found["create_environment.env_name"] == "Pendulum-v1" and found["create_experiment.seed"] == 0
+
+
+def test_the_words_of_a_command_line_are_all_that_was_asked_for():
+    asked = Asked("Pendulum-v1", "taac", ("a.gin", "b.gin"), ("x = 1",), ("y=2",), "2e4", seed=0)
+    assert asked.words() == [
+        "--task", "Pendulum-v1", "--method", "taac", "--gin_file", "a.gin", "--gin_file", "b.gin", "--gin_param", "x = 1",
+        "--set", "y=2", "--num_env_steps", "2e4", "--seed", "0",
+    ]  # fmt: skip
+    assert Asked().words() == []
 
 
 @pytest.mark.parametrize(
@@ -212,6 +222,7 @@ def test_settings_of_macros_that_a_method_does_not_use_are_told():
     configuration.build(experiment.create_experiment).close()
     loaded.check_used()
     assert loaded.without_effect() == ["--set: beta_min_prob = 0.1 has no effect: this method does not use beta_min_prob"]
+    assert [loaded.task_macros()[name] for name in ("beta_min_prob", "gamma", "hidden_layers")] == [None, 0.9, (8,)]
 
 
 @pytest.mark.parametrize("binding", ["Comparison.seeds = 3", "SlurmArray.partition = 'gpu'", "Sweep.trials = 9"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from pathlib import Path
 
 import gin
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 
 from taac import configuration
+from taac.configuration import values
+from taac.configuration.reading import needs_trust
 from taac.demonstrations.episode_files import EpisodeWriter
 from taac.errors import TaacError
 from taac.runs.run_folder import RunFolder
@@ -201,6 +204,8 @@ def test_files_are_found_from_any_working_directory(tmp_path, monkeypatch):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "part.gin").write_text("gamma = 0.5\n")
     (tmp_path / "mine" / "all.gin").write_text(f"include '{TASK}'\ninclude '{METHOD}'\ninclude 'part.gin'\n")
+    (tmp_path / "mine" / "gin" / "tasks").mkdir(parents=True)
+    (tmp_path / "mine" / TASK).write_text("what is shipped is included before what is beside")
     trainer = build(["mine/all.gin"], SMALL)
     trainer.close()
     assert trainer.agent.algorithm.td_loss.gamma == 0.5
@@ -368,6 +373,7 @@ def test_whole_floats_are_ints_where_ints_are_wanted(param):
     for name, value in (("steps", 100_000), ("hidden", (100, 64)), ("gamma", 1.0)):
         asked = {"steps": steps.value, "hidden": loaded.macros["hidden_layers"], "gamma": loaded.macros["gamma"]}[name]
         assert repr(loaded.resolve(asked)[1]) == repr(value)  # repr tells 1 from 1.0
+    assert repr(configuration.load([TASK, METHOD], ["hidden_layers = [1e2, 64]"]).macros["hidden_layers"]) == "[100, 64]"
 
 
 def test_floats_that_are_not_whole_stay_refused():
@@ -484,3 +490,52 @@ def test_settings_of_a_schedule_that_a_number_took_the_place_of_are_no_mistake()
         ["ZetaExplorer.epsilon = 0.3", "explore/LinearSchedule.end = 0.1"], "explore/LinearSchedule.end", files=files
     )
     refused(["exploration/LinearSchedule.ending = 0.1"], "ending", files=files)
+    refused(["explor/LinearSchedule.end = 0.1"], "explor/LinearSchedule.end", files=files)
+    refused(["Trainer.explorer = None"], "ZetaExplorer.epsilon", "nothing in this experiment uses", files=files)
+
+
+def test_only_ties_to_macros_of_tasks_and_settings_of_algorithms_may_be_unused_in_a_shipped_file():
+    expected = {
+        "BaseTDLoss.gamma = %gamma": True, "SacAlgorithm.entropy_in_target = False": True, "Learner.epsilon = %mine": False,
+        "Trainer.explorer = @ZetaExplorer()": False, "Learner.max_grad_norm = 1.0": False,
+    }  # fmt: skip
+    loaded = configuration.load([], ["gamma = 0.9", "mine = 1e-3", *expected])
+    bindings = [b for b in loaded.bindings.values() if not b.is_macro]
+    assert [b._replace(shipped=True).may_be_unused for b in bindings] == list(expected.values())
+    assert not any(b.may_be_unused for b in bindings)
+
+
+@pytest.mark.parametrize(
+    "held, asked, told",
+    [
+        ("a/LinearSchedule.end = 0.5", ["LinearSchedule.end = 0.5"], []),
+        ("a/LinearSchedule.end = 0.5", ["LinearSchedule.end = 0.3", "a/LinearSchedule.end = 0.5"], []),
+        ("a/LinearSchedule.end = 0.5", ["LinearSchedule.end = 0.5", "a/LinearSchedule.end = 0.3"], ["a/.*end = 0.5, not 0.3"]),
+        ("a/LinearSchedule.end = 0.5", ["b/LinearSchedule.end = 0.5"], ["a/.*end = 0.5, not .*", "no b/.*end = 0.5"]),
+        ("SacNtdAlgorithm.entropy_in_target = False", ["SacAlgorithm.entropy_in_target = False"], []),
+    ],
+)
+def test_what_is_bound_in_an_outer_scope_or_for_a_base_class_is_no_difference(held, asked, told):
+    operative = configuration.load([], [held])
+    found = configuration.load([], asked).differences(operative)
+    assert len(found) == len(told) and all(map(re.fullmatch, told, found)), found
+
+
+@pytest.mark.parametrize(
+    "module, expected", [("taac.algorithms.sac", False), ("taac", False), ("taac_mine", True), ("mine.taac", True)]
+)
+def test_modules_of_others_need_trust(module, expected):
+    assert needs_trust(configuration.Config([], [module])) == expected
+
+
+def test_of_an_argument_that_is_passed_on_the_nearest_annotation_and_default_count():
+    class Base:
+        def __init__(self, width: int = 1, depth: int = 2):
+            pass
+
+    class Derived(Base):
+        def __init__(self, width: str = "x", **more):
+            pass
+
+    assert values.type_hints(Derived) == {"width": str, "depth": int}
+    assert [values.default(Derived, name) for name in ("width", "depth")] == ["x", 2]

@@ -12,7 +12,7 @@ import pytest
 from gin import config as gin_config
 from gin import config_parser
 
-from taac.configuration import gin_state
+from taac.configuration import carried, gin_state
 from taac.errors import TaacError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -112,3 +112,35 @@ def test_what_they_do():
     assert gin_state.used_macros() == {"rate"}
     assert gin_state.used()["reward", found.selector]["updates"] == 5
     assert "import json" in gin.operative_config_str()
+
+
+def everything():
+    return gin.config_str(), gin.operative_config_str(), gin_state.imports(), gin.config_is_locked()
+
+
+def test_what_is_done_in_isolation_leaves_nothing_behind():
+    gin_state.clear()
+    gin.parse_config("import json\nx = 2.0\nLinearSchedule.start = %x\nLinearSchedule.end = 1.0\nLinearSchedule.updates = 5")
+    gin.get_configurable("LinearSchedule")()
+    gin.finalize()
+    before = everything()
+    with gin_state.isolated():
+        assert gin.config_str() == gin.operative_config_str() == "" and not gin_state.imports()
+        with gin.unlock_config():
+            gin.parse_config("import csv\nLinearSchedule.start = 3.0\nLinearSchedule.end = 2.0\nLinearSchedule.env_steps = 9")
+        gin.get_configurable("LinearSchedule")()
+    assert everything() == before and "LinearSchedule.updates = 5" in before[1] and before[3]
+
+
+def test_what_is_carried_takes_the_place_of_what_another_process_had(tmp_path, monkeypatch):
+    gin_state.clear()
+    gin.parse_config("import json\nmine = 1.0\nLearner.epsilon = %mine")
+    held, expected, folder = carried.carried(), gin.config_str(), Path.cwd()
+    gin_state.clear()
+    gin.parse_config("Learner.max_grad_norm = 2.0")
+    gin.finalize()
+    monkeypatch.chdir(tmp_path)
+    held.install()
+    assert gin.config_str() == expected and Path.cwd() == folder
+    with pytest.raises(TaacError, match="cannot install the configuration"):
+        held._replace(bindings="NoSuchThing.x = 1").install()

@@ -120,11 +120,13 @@ def test_processes_of_environments_count():
 
 def test_where_each_value_came_from(tmp_path):
     path = tmp_path / "mine.gin"
-    path.write_text("\nbatch_size = 7\nLearner.epsilon = 1e-5\n")
-    loaded = advised("gamma = 0.5", files=[*FILES, str(path)])[3]
+    path.write_text("\nbatch_size = 7\nLearner.epsilon = 1e-5\nLinearSchedule.start = 3e-4\nLinearSchedule.end = 0.2\n")
+    rate = ["Learner.learning_rate = @rate/LinearSchedule()", "rate/LinearSchedule.end = 1e-4", "LinearSchedule.updates = 9"]
+    loaded = advised("gamma = 0.5", *rate, files=[*FILES, str(path)])[3]
     origins = dict(loaded.origins())
     assert origins["batch_size = 7"] == f"{path}:2" and origins["Learner.epsilon = 1e-05"] == f"{path}:3"
-    assert origins["gamma = 0.5"] == "--gin_param"
+    assert origins["gamma = 0.5"] == origins["rate/LinearSchedule.end = 0.0001"] == "--gin_param"
+    assert origins["rate/LinearSchedule.start = 0.0003"] == f"{path}:4"
     assert origins["Trainer.batch_size = %batch_size"].startswith("gin/common.gin:")
     assert origins["Learner.max_grad_norm = None"] == "default"
     assert origins["create_agent.algorithm_ctor = @SacAlgorithm"].startswith("gin/methods/sac.gin:")
