@@ -140,7 +140,7 @@ class RunFolder:
         """
         found = extension.lengths(files.read_text(self.config), config)
         assert found is not None
-        run = {name: value for name, value in self.read_run().items() if name not in COUNTS}
+        run = self.read_run()
         entry = {
             "time": now(), "env_steps": env_steps, "from": found.held, "to": found.asked, "command": command(),
             "follow_length": extension.following_length(config),

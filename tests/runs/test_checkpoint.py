@@ -326,7 +326,8 @@ def forged(kept, number, change):
 
 
 @pytest.mark.parametrize(
-    "name", ["/etc/passwd", "../1.safetensors", "..", "", "a/b.safetensors", "1.json", "\0", 3, None]
+    "name",
+    ["/etc/passwd", "../1.safetensors", "..", "", "a/b.safetensors", "1.safetensors/../x", "1.json", "\0", 3, None],
 )
 def test_a_manifest_reaches_no_other_files(tmp_path, name, capsys):
     kept = saved(tmp_path, 1)

@@ -71,6 +71,9 @@ def test_a_write_is_on_the_disk_before_it_takes_its_name_and_the_name_too(tmp_pa
     assert calls == [
         ("open", beside), ("write", None), ("fsync", None), ("replace", beside), ("open", tmp_path), ("fsync", None),
     ]  # fmt: skip
+    order.clear()
+    durable.append(tmp_path / "f", b"more")
+    assert [name for name, _ in order if name in changing] == ["open", "write", "fsync"]
 
 
 @pytest.mark.parametrize("code, of_folder, written", [("EINVAL", True, True), ("EIO", True, False), ("EINVAL", False, False)])

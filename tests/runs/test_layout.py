@@ -40,6 +40,8 @@ def test_what_is_written_is_what_is_read(tmp_path):
         ("return_mean,more,env_steps\r\n1.5,x,100\r\n2.5,,200\r\n", [[100.0, 1.5], [200.0, 2.5]], False, None),
         ("return_mean,more,env_steps\r\n1.5,x,100\r\n,,200\r\n3,,300\r\n", [[100.0, 1.5]], False, "line 3"),
         ("env_steps,return_mean\n100\nmany,2\n", [], False, "line 2"),
+        ("env_steps,return_mean\n\n100,1\n\n", [[100.0, 1.0]], False, None),
+        ("env_steps,return_mean\n100,1e999\n", [], False, "line 2 has '1e999' for return_mean"),
         ("env_steps,return_mean\n100,1\n100,2\n", [[100.0, 1.0]], False, "line 3 has step 100 after step 100"),
     ],
 )
@@ -77,6 +79,11 @@ def test_a_run_json_that_is_none_is_refused_and_not_finished(tmp_path, text):
     with pytest.raises(TaacError, match=r"run\.json cannot be read.*is .* the folder of a run"):
         RunFolder(tmp_path).read_run()
     assert not layout.is_finished(tmp_path)
+    (tmp_path / "config.gin").write_text("a configuration")
+    with pytest.raises(TaacError, match=r"run\.json cannot be read"):
+        RunFolder(tmp_path).open("a configuration")
+    RunFolder(tmp_path).checkpoints.save(5, {})
+    assert RunFolder(tmp_path).open("a configuration") == "unfinished"  # the checkpoint restores it
 
 
 def test_versions_that_a_run_was_resumed_with_and_nothing_else_are_told():

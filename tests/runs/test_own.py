@@ -52,6 +52,7 @@ def test_ones_own_run_tells_where_its_modules_are(run, project, home):
 
 def test_it_does_not_matter_from_where_it_is_asked_nor_what_its_modules_hold_now(run, project, monkeypatch):
     (project / "taac_own_module.py").write_text("changed = True")
+    project.chmod(0o775)  # as with a umask of 002
     (run.path / "evaluations.csv").write_text("more\n")
     run.update_run(status="finished", end="now")
     monkeypatch.chdir(run.path.parent)
@@ -123,7 +124,9 @@ def test_what_only_looks_like_ones_own_run(run, project, home, kind, change_it):
         own.check(folder)
 
 
-def test_another_module_of_that_name_is_not_imported(run, project, tmp_path, monkeypatch):
+@pytest.mark.parametrize("installed", [False, True])
+def test_another_module_of_that_name_is_not_imported(run, project, tmp_path, monkeypatch, installed):
+    monkeypatch.setattr(own, "_is_installed", lambda place: installed and place == str(tmp_path / "first"))
     (tmp_path / "first").mkdir()
     (tmp_path / "first" / "taac_own_module.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path / "first"))

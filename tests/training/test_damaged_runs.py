@@ -15,6 +15,7 @@ from taac.errors import TaacError
 from taac.runs import files, run_folder
 from taac.runs.checkpoint import Checkpoint
 from taac.runs.files import Damaged
+from taac.runs.layout import EpisodeSummary
 from taac.runs.manifest import make_manifest, read_manifest
 from taac.runs.run_folder import RunFolder
 from tests.training.runs import assert_same_parameters, build, rows, run
@@ -263,9 +264,10 @@ def test_what_was_told_since_the_last_checkpoint_is_no_damage(tmp_path):
     folder.begin("a configuration", {})
     records = folder.records()
     folder.update_run(updates_together="one program for 2 seeds")
+    folder.add_evaluation(90, 40, 90, 1.0, EpisodeSummary(*[1] * 10))
     folder.update_run(status="finished", env_steps=90, updates=40)  # and is trained on with --extend
     assert folder.restore(records) == []
-    assert folder.read_run()["updates_together"] == "one program for 2 seeds"
+    assert folder.read_run()["updates_together"] == "one program for 2 seeds" and not rows(tmp_path)
 
 
 @pytest.mark.parametrize("name, text", [("config.gin", "gamma = 0.9"), ("run.json", '{"mine": 1}')])

@@ -100,6 +100,21 @@ def test_lengths_are_told_if_nothing_else_differs(held, asked, expected):
     assert extension.continues(asked, held) == (held == asked)
 
 
+@pytest.mark.parametrize("total, expected", [("%num_env_steps", 70), ("80", 80), ("9" * 5000, None), ("'x'", None)])
+def test_the_length_of_a_run_is_read_from_its_folder(tmp_path, total, expected):
+    assert extension.held_steps(tmp_path) is None
+    (tmp_path / "config.gin").write_text(config(70, total=total))
+    assert extension.held_steps(tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    "entries, expected",
+    [([{"env_steps": 70}, {"env_steps": 120}], 120), ([], -1), (None, -1), ("x", -1), ([3], -1), ([{"env_steps": "70"}], -1)],
+)
+def test_of_several_extensions_the_last_counts(entries, expected):
+    assert extension.extended_at({"extended": entries}) == expected
+
+
 SCHEDULE = "a/LinearSchedule.env_steps = %num_env_steps\nLearner.learning_rate = @a/LinearSchedule()\n"
 
 
