@@ -150,6 +150,8 @@ def test_other_demonstrations_than_the_run_began_with_are_refused():
     with pytest.raises(TaacError, match="not those that the run began with"):
         other.load_state_dict(state)
     assert other.size == 0
+    computed = frames("FMMMLFMML")._replace(rollout_info={"switch": torch.ones(9, dtype=torch.bool)})
+    SqilReplay(buffer(), computed).load_state_dict(state)  # what the algorithm computes may be rounded otherwise elsewhere
 
 
 def test_a_vector_reward_is_refused():

@@ -122,6 +122,12 @@ def test_the_file_holds_no_code(recorded):
     assert meta["transitions"] == 60 and meta["action_space"]["high"] == "2.0"
 
 
+def test_the_checksum_of_a_file_is_always_the_same():
+    """Files that earlier versions recorded hold it."""
+    arrays = {"step_type": np.arange(3, dtype=np.uint8), "reward": np.zeros((2, 1), dtype=np.float32)}
+    assert episode_files._checksum(arrays) == "92d4da8003de6c3ae1340a931f76927d1a4c89b561207d2c40c5a31647aadb1d"
+
+
 def test_a_file_with_a_pickle_in_it_is_refused(recorded):
     path, environment = recorded
     with np.load(path) as held:

@@ -72,8 +72,9 @@ def demonstrations(tmp_path_factory):
 
 
 @pytest.mark.parametrize("method", ["sac", "taac", "taac_l", "taac_q", "sac_hybrid", "sac_value"])
-def test_recorded_rollouts_are_found_again_as_they_were_stored(method, tmp_path):
+def test_recorded_rollouts_are_found_again_as_they_were_stored(method, tmp_path, monkeypatch):
     """Frames and info of the buffer, bit for bit; but where going on and a decision are one action, it is going on."""
+    monkeypatch.setattr("taac.demonstrations.frames._EPISODES_AT_ONCE", 2)
     trainer = build(method=method)
     writer = EpisodeWriter(tmp_path / "e.npz", trainer.environment)
     stored = []

@@ -1,9 +1,12 @@
 """Automatic mixed precision rounds the products of hidden layers; what is decided and learnt from stays in float32."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from taac import nest
+from taac.learning.cloning import cloning_loss
 from taac.machine import amx
 from taac.machine.compiled import CompiledFunction
 from taac.networks import ActorNetwork, CategoricalActorNetwork, CriticEnsemble, SwitchNetwork
@@ -44,6 +47,12 @@ def test_hidden_layers_are_rounded():
     tested, x = CriticEnsemble(6, hidden_layers=(32,), last_init_range=9.0), torch.randn(64, 6) * 10
     plain, mixed = both(lambda: tested(x))
     assert 1e-4 < (plain - mixed).norm() / plain.norm() < 1e-2
+
+
+def test_cloning_is_learnt_with_the_products_of_the_learner():
+    seen = lambda demonstrated: torch.full((2, 2), float(torch.is_autocast_enabled("cpu")))  # noqa: E731
+    agent = SimpleNamespace(algorithm=SimpleNamespace(cloning_loss=seen), device=torch.device("cpu"))
+    assert [cloning_loss(agent, None, products).item() for products in ("plain", "bfloat16")] == [0, 1]
 
 
 @pytest.mark.parametrize("kind", [GRUMemory, LSTMMemory])

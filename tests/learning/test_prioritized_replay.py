@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from taac.algorithms import SacAlgorithm
+from taac.algorithms import SacAlgorithm, SacValueAlgorithm
 from taac.algorithms.agent import Agent
 from taac.data_structures import Experience, LossInfo, StepType, TimeStep
 from taac.errors import TaacError
 from taac.learning.learner import Learner
 from taac.specs import bounded
+from tests.algorithms.test_own_encoders import LinearEncoder
 from tests.methods import METHODS, fitting
 from tests.test_learning import METHODS as VALUE_METHODS
 from tests.test_learning import countdown, point_mass
@@ -133,19 +134,25 @@ def test_weights_multiply_the_whole_loss_of_a_segment(weights):
     torch.testing.assert_close(told.loss, loss.detach())
 
 
-def test_weights_of_the_critics_alone():
-    """Gradients of critics are those of the weighted loss; those of actor and temperature, of the plain one."""
+def sac_value():
+    torch.manual_seed(0)
+    return SacValueAlgorithm(bounded((3,), -1, 1), bounded((2,), -1, 1), value_encoder_ctor=LinearEncoder)
+
+
+@pytest.mark.parametrize("make, more", [(sac, ("temperature", "plain")), (sac_value, ("value_encoder", "all"))])
+def test_weights_of_the_critics_alone(make, more):
+    """Gradients of critics and their encoder are those of the weighted loss; those of the others, of the plain one."""
     sampled, weights = experience([[1, 0, 2], [1, 1, 0], [2, 1, 1]]), torch.tensor([0.5, 0.25, 1.0])
     found = {}
     for name, given, on in (("plain", None, "all"), ("all", weights, "all"), ("critics", weights, "critics")):
-        learner = Learner(Agent(sac()), products="plain", importance_weights=on)
+        learner = Learner(Agent(make()), products="plain", importance_weights=on)
         torch.manual_seed(5)
         told = learner.update(sampled, given)
         groups = learner.agent.algorithm.parameter_groups()
-        found[name] = {g: torch.cat([p.grad.flatten() for p in parameters]) for g, parameters in groups.items()}
+        found[name] = {g: torch.cat([p.grad.flatten() for p in parameters]) for g, parameters in groups.items() if parameters}
         found[name]["loss"] = told.extra["loss/total"]
     assert {"replay/weight", "replay/segment_error"} <= set(told.extra)
-    for group, expected in (("critic", "all"), ("actor", "plain"), ("temperature", "plain"), ("loss", "plain")):
+    for group, expected in (("critic", "all"), ("actor", "plain"), ("loss", "plain"), more):
         torch.testing.assert_close(found["critics"][group], found[expected][group])
         assert not torch.allclose(found["all"][group], found["plain"][group], rtol=1e-3)
 

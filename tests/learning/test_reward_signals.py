@@ -16,6 +16,8 @@ from taac.demonstrations.episode_files import EpisodeWriter
 from taac.environments.create import create_environment
 from taac.errors import DivergedError, TaacError
 from taac.learning.adam import TensorFlowAdam
+from taac.learning.cloning import Cloning
+from taac.ops.schedules import LinearSchedule
 from taac.runs import checkpoint
 from taac.runs.run_folder import RunFolder
 from taac.training import experiment
@@ -268,16 +270,18 @@ def test_a_model_learns_from_batches_of_its_own_size(replay):
         ]
         assert all(held)
     (frames, _) = rnd[-1]
-    assert (frames.observation.abs() <= 10).all()
+    assert not torch.isin(frames.observation, stored.observation).any()  # they are normalised
     assert len({float(frames.reward.sum()) for frames, _ in rnd}) == 3
     assert not torch.equal(before["rnd.predictor.0.weight"], trainer.agent.signals[1].predictor[0].weight)
 
 
 def test_a_batch_of_its_own_brings_as_many_demonstrations(demonstrations):
     trainer = build(binding(demonstrations), "GAIL.batch_size = 3", method="sac", files=["gin/gail.gin"])
-    seen = looked_at(trainer.agent.signals[0])
+    seen, drawn, sample = looked_at(trainer.agent.signals[0]), [], trainer.learner.demonstrations.sample
+    trainer.learner.demonstrations.sample = lambda *sizes: drawn.append(sizes) or sample(*sizes)
     trained(trainer, 2)
     assert [(own.step_type.shape[1], shown.step_type.shape[1]) for own, shown in seen] == [(3, 3), (3, 3)]
+    assert drawn == [(3, 2)] * 2  # and no more
 
 
 @pytest.mark.parametrize("file", ["gail", "cloning"])
@@ -364,7 +368,7 @@ def test_the_cloning_weight_falls_in_a_straight_line(demonstrations):
         seen.append(trainer.learner.losses.get("cloning/weight"))
     assert [None if w is None else w.item() for w in seen] == [0.5, 0.375, 0.25, 0.125, None, None]
     assert drawn == [(8, 2)] * 4
-    gradients = []
+    gradients, told = [], []
     for weight in (0.0, 1.0, 3.0):
         trainer.learner.cloning.weight = weight
         torch.manual_seed(1)
@@ -372,6 +376,8 @@ def test_the_cloning_weight_falls_in_a_straight_line(demonstrations):
         trainer.learner.update(trainer.replay_buffer.sample(8, 2))
         gradients.append(torch.cat([p.grad.flatten().clone() for p in trainer.agent.algorithm.actor.parameters()]))
         trainer.agent.load_state_dict(rest)
+        told.append(trainer.learner.losses.get("cloning/loss"))
+    assert told[0] is None and told[1] == told[2]  # without the weight
     torch.testing.assert_close(gradients[2] - gradients[0], 3 * (gradients[1] - gradients[0]), rtol=1e-3, atol=1e-5)
     assert (gradients[1] - gradients[0]).norm() > 1e-3
 
@@ -522,6 +528,12 @@ def test_gail_and_cloning_after_any_method_that_can_learn_from_demonstrations(me
 def test_what_cannot_work_is_refused(params, message):
     with pytest.raises(TaacError, match=message):
         build(*params)
+
+
+@pytest.mark.parametrize("end, message", [(0.0, "Cloning does nothing"), (-0.5, "must be 0 or more at every step")])
+def test_weights_of_cloning_that_cannot_be_are_refused(end, message):
+    with pytest.raises(TaacError, match=message):
+        Cloning(weight=LinearSchedule(0.0, end, updates=5))
 
 
 def test_demonstrations_for_nobody_are_refused(demonstrations):
