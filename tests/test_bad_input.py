@@ -169,6 +169,15 @@ def test_what_check_prints(capsys):
     )
     assert "90000 updates in all, 0.9 a step of the whole run; 512 frames are replayed for each" in out
     assert "what looks wrong: nothing" in out and "Adam's two moments" in out
+    ratio = ["Trainer.updates_per_env_step = @LinearSchedule()", "LinearSchedule.start = 0.0", "LinearSchedule.end = 1.0"]
+    params = [word for param in (*ratio, "LinearSchedule.env_steps = 100000") for word in ("--gin_param", param)]
+    checked("--task", "Pendulum-v1", "--method", "sac", "--set", "hidden_layers=8,", "--set", "beta_min_prob=0.1", *params)
+    out = capsys.readouterr().out
+    # Actor: 3x8+8, and two heads 8x1+1. Critics, two: 4x8+8, 8x1+1. The temperature. Targets are not trained.
+    assert f"SacAlgorithm on cpu, {32 + 2 * 9 + 2 * (40 + 9) + 1} trainable parameters" in out
+    # The area below the line from 0 to 1, from 10000 to 100000 steps: 49500.
+    assert "updates per environment step: 0.55, after 10000 steps" in out and "  49500 updates in all, 0.495 a step" in out
+    assert "what looks wrong:\n  --set: beta_min_prob = 0.1 has no effect" in out
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ def test_callbacks_are_called_and_named(tmp_path):
     calls = []
 
     def note(name):
-        return lambda trainer: calls.append((name, trainer.env_steps))
+        return lambda trainer: calls.append((name, trainer.env_steps)) or (name == "iteration" and trainer.env_steps == 330)
 
     run = train(
         tmp_path / "run", on_iteration=note("iteration"), on_evaluation=[note("evaluation")], on_checkpoint=note("checkpoint")
@@ -149,6 +149,7 @@ def test_callbacks_are_called_and_named(tmp_path):
         ("evaluation", 0), ("checkpoint", 310), ("evaluation", 320), ("evaluation", 330), ("checkpoint", 330),
     ]  # fmt: skip
     assert sorted({c[1] for c in calls if c[0] == "iteration"}) == list(range(1, 331))  # a reset is an iteration, too
+    assert run.stopped is None  # the rule that it follows at its last step ends nothing early
     assert [text.partition(":")[0] for text in run.about["callbacks"]] == ["on_iteration", "on_evaluation", "on_checkpoint"]
 
 
@@ -157,7 +158,7 @@ def test_a_callback_that_returns_true_ends_the_run_early(tmp_path, trained):
     assert run.status == "finished" and run.curve["env_steps"].tolist() == [0, 305]  # with an evaluation
     assert run.agent.env_steps == 305  # and a checkpoint
     assert run.stopped.startswith("on_iteration: ") and run.stopped.endswith("returned True (at 305 environment steps)")
-    assert trained.stopped is None and run.about["env_steps"] == 305
+    assert trained.stopped is None and (run.about["env_steps"], run.about["updates"]) == (305, 5)
     longer = train(tmp_path / "run", num_env_steps=340, extend=True)
     assert longer.stopped is None and longer.agent.env_steps == 340
 
@@ -228,8 +229,9 @@ def test_an_extended_run_that_fails_before_its_first_checkpoint_still_forgets_wh
     train(tmp_path / "run", on_iteration=lambda trainer: trainer.env_steps >= 305)
     with pytest.raises(RuntimeError, match="out of memory"):
         train(tmp_path / "run", num_env_steps=335, extend=True, on_iteration=fails)
+    assert RunFolder(tmp_path / "run").read_run()["error"] == "RuntimeError: out of memory"
     longer = train(tmp_path / "run", num_env_steps=335)
-    assert longer.stopped is None and longer.agent.env_steps == 335
+    assert longer.stopped is longer.about["error"] is None and longer.agent.env_steps == 335
 
 
 def test_a_run_that_an_evaluation_ends_is_not_evaluated_twice_and_reports_say_so(tmp_path):

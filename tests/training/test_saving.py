@@ -17,7 +17,7 @@ from taac.learning.learner import Learner
 from taac.runs.checkpoint import Checkpoint
 from taac.runs.files import Damaged
 from taac.runs.run_folder import RunFolder
-from taac.training import experiment
+from taac.training import experiment, saving
 from taac.training.saving import Saver
 from tests.training.runs import assert_same_parameters, build, run
 
@@ -116,6 +116,16 @@ def test_a_part_that_the_checkpoint_does_not_hold_is_named(tmp_path):
     saver.parts["new"] = Remembered(1)
     with pytest.raises(TaacError, match="has no part 'new'"):
         saver.restore(RunFolder(tmp_path))
+
+
+def test_parts_are_not_restored_from_a_run_of_another_configuration(tmp_path):
+    folder = RunFolder(tmp_path)
+    saver = saved(folder, one=1)
+    folder.config.write_text("y")
+    saver.parts["one"].value = 2
+    with pytest.raises(TaacError, match=r"another configuration than .*; nothing was changed"):
+        saver.restore(folder)
+    assert saver.parts["one"].value == 2
 
 
 # Each part alone ------------------------------------------------------------------------------------------------------
@@ -220,6 +230,22 @@ def test_a_run_whose_checkpoint_has_format_2_goes_on(tmp_path):
     again.resume(folder)
     assert_same_parameters(trainer, again)
     again.close()
+
+
+def test_every_counter_of_format_2_goes_to_its_part():
+    found = RunFolder(EARLIER).checkpoints.newest()
+    counters = {name: number for number, name in enumerate(sorted(found.state["counters"]), 1)}
+    old = {**found.state, "counters": counters, "signal_returns": ["of a signal"], "best_return": 0.5}
+    state = saving._from_format_2(found._replace(state=old))
+    ratio = {"transitions": counters["earning_transitions"], "earns_from": None, "unearned_steps": counters["unearned_steps"]}
+    assert state["update_ratio"] == ratio and state["learner"]["num_updates"] == counters["updates"]
+    assert state["evaluator"] == {
+        "summary": old["evaluation"], "best_return": 0.5, "unfinished": counters["evaluation_due"]
+    }  # fmt: skip
+    assert state["reporter"] == {"seconds": counters["seconds"]}
+    collector, own = state["collector"], ("env_steps", "decisions", "episodes", "num_restarts")
+    assert [collector[name] for name in own] == [counters[name] for name in own]
+    assert (collector["ended"], collector["signal_returns"]) == (old["recent"], ["of a signal"])
 
 
 @pytest.mark.parametrize("name", ["counters", "under_way", "recent", "optimizer"])

@@ -1,0 +1,131 @@
+"""What `conduct` decides and records around a training, whose trainer is a stand-in here."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from taac import configuration
+from taac.configuration import Asked
+from taac.errors import DivergedError, Interrupted, RankLost, TaacError
+from taac.runs.run_folder import RunFolder
+from taac.training import conduct
+
+
+class Stop(Exception):
+    pass
+
+
+def stops(*_):
+    raise Stop
+
+
+def begun(path, **about):
+    folder = RunFolder(path / "run")
+    folder.begin("x", about)
+    return folder
+
+
+def conducted(folder, extend=False, keep=stops, begin=stops):
+    """Until the stand-in is asked for what it does not have."""
+    trainer = SimpleNamespace(
+        begin=begin, learner=SimpleNamespace(keep=keep), ranks=SimpleNamespace(first=True, count=1),
+        parallel=SimpleNamespace(leading=contextlib.nullcontext, alone=True),
+    )  # fmt: skip
+    return conduct.conduct(trainer, None, folder, None, extend, tell=lambda text: None, operative="x")
+
+
+def test_the_folder_of_a_run_for_which_none_is_given():
+    asked = Asked("Pendulum-v1", "taac")
+    for params, seed in (([], 0), (["create_experiment.seed = %mine", "mine = 3"], 3)):
+        found = conduct.default_folder(asked, configuration.load([], params))
+        assert found == Path(f"runs/Pendulum-v1/taac/seed_{seed}")
+
+
+def test_what_cannot_be_loaded_is_refused_before_the_folder_exists(tmp_path):
+    with pytest.raises(Stop):
+        conducted(RunFolder(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_without_a_checkpoint_is_begun_again_as_it_was_and_not_extended(tmp_path):
+    folder, kept = begun(tmp_path, compiled=True, products="plain"), []
+    with pytest.raises(Stop):
+        conducted(folder, keep=lambda *given: kept.append(given) or stops())
+    assert kept == [(True, "plain")]
+    with pytest.raises(TaacError, match="holds no run with a checkpoint to train on from"):
+        conducted(folder, extend=True)
+
+
+def test_a_run_that_another_process_finishes_meanwhile_is_left_alone(tmp_path, monkeypatch):
+    folder = begun(tmp_path)
+
+    @contextlib.contextmanager
+    def lock(timeout):
+        folder.update_run(status="finished")
+        yield
+
+    monkeypatch.setattr(folder, "lock", lock)
+    assert conducted(folder) is False
+
+
+def test_a_run_whose_ratio_of_updates_follows_its_length_is_not_extended():
+    config = "num_env_steps = 9\nLinearSchedule.env_steps = %num_env_steps\nTrainer.updates_per_env_step = @LinearSchedule()\n"
+    with pytest.raises(TaacError, match="this run cannot be extended"):
+        conduct._extend(None, None, config, print)  # and nothing is touched
+
+
+ENDS = [
+    (None, None, None, {"status": "running"}),
+    (None, signal.SIGTERM, Interrupted("SIGTERM at 7 environment steps"), {"status": "interrupted"}),
+    (None, "another rank's", Interrupted("a signal to another rank at 7 environment steps"), {"status": "interrupted"}),
+    (OSError(errno.EIO, "broken"), None, OSError("broken"), {"status": "failed", "error": "[Errno 5] broken"}),
+    (OSError(errno.ENOSPC, "full"), None, TaacError("disk is full .* 5 bytes are needed"), {"status": "running"}),
+    (RankLost("rank 1 is gone"), None, Interrupted("rank 1 is gone; resumable"), {"status": "interrupted"}),
+    (
+        DivergedError("NaN"), None, DivergedError("NaN"),
+        {"status": "diverged", "diverged": {"env_steps": 7, "error": "NaN"}, "error": None},
+    ),
+    (TaacError("no"), None, TaacError("no"), {"status": "failed", "error": "no"}),
+    (TaacError("no"), signal.SIGINT, Interrupted("SIGINT, and then: no; resumable"), {"status": "interrupted", "error": None}),
+    (KeyError("x"), None, KeyError("x"), {"status": "failed", "error": "KeyError: 'x'"}),
+]  # fmt: skip
+
+
+def train(folder, raised, told):
+    """Until the stand-in raises an error or was told to stop by a signal, its own or another rank's."""
+
+    def trains(*_):
+        if raised is not None:
+            raise raised
+
+    trainer = SimpleNamespace(
+        env_steps=7, num_env_steps=9, train=trains, checkpoint_bytes=lambda: 5, interrupted=told is not None
+    )  # fmt: skip
+    interruption = SimpleNamespace(signal=told if isinstance(told, signal.Signals) else None)
+    conduct._train(trainer, folder, interruption, {}, lambda *_: contextlib.nullcontext())
+
+
+@pytest.mark.parametrize("raised, told, expected, recorded", ENDS)
+def test_what_ended_a_training_is_recorded(tmp_path, raised, told, expected, recorded):
+    folder = begun(tmp_path)
+    if expected is None:
+        train(folder, raised, told)
+    else:
+        with pytest.raises(type(expected), match=str(expected.args[0])) as caught:
+            train(folder, raised, told)
+        assert type(caught.value) is type(expected)
+    held = folder.read_run()
+    assert {name: held[name] for name in recorded} == recorded
+
+
+def test_a_record_that_cannot_be_written_hides_no_error(tmp_path):
+    folder = begun(tmp_path)
+    folder.run.unlink()
+    with pytest.raises(KeyError):
+        train(folder, KeyError("x"), None)
