@@ -1,0 +1,150 @@
+"""Runs on a pretended GPU, from the first step to the last checkpoint: nothing is computed from tensors of two devices."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from taac.acting.explorers import ZetaExplorer
+from taac.acting.random_numbers import RandomNumbers
+from taac.algorithms.agent import Agent
+from taac.training.saved_agent import load_saved
+from tests.demonstrations.test_imitation import binding, demonstrations  # noqa: F401, a fixture
+from tests.environments.toys import env_id
+from tests.learning.test_compiled_update import PRIORITIZED
+from tests.machine.pretend_gpu import OnGpu, pretended
+from tests.methods import METHODS, fitting
+from tests.training.collectors.collecting import with_collectors
+from tests.training.runs import assert_same_parameters, build, rows, run
+
+SMALL = (
+    "create_environment.env_name = 'tests.toy_tasks:taac-test/PointMass-v0'", "num_envs = 2", "hidden_layers = (8,)",
+    "num_env_steps = 46", "initial_collect_steps = 40", "batch_size = 8", "evaluation_interval = 46", "replay_length = 300",
+    "evaluation_episodes = 1", "create_experiment.evaluation_envs = 1", "Trainer.initial_evaluation = False",
+    "Trainer.checkpoint_interval = 4", "Trainer.summary_interval = 4", "Learner.learning_rate = 0.01",
+)  # fmt: skip
+SHORT = "create_environment.max_episode_steps = 12"
+NORMALIZED = ("create_agent.normalize_observations = True", "create_agent.normalize_rewards = True")
+ON_CPU = "create_experiment.replay_device = 'cpu'"
+
+
+def step(trainer, updates=1):
+    while trainer.learner.num_updates < updates:
+        trainer.collect()
+        trainer.learn()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_acts_and_learns(method):
+    with pretended():
+        trainer = build(*SMALL, SHORT, *fitting(method), method=method)
+        step(trainer)
+        trainer.collector.rollout.step(trainer.agent.rollout_step)
+        trainer.collector.rollout.step(trainer.agent.predict_step)
+        assert all(isinstance(leaf, OnGpu) for leaf in trainer.replay_buffer.frames(0, 1).values())
+        assert all(isinstance(tensor, OnGpu) for tensor in trainer.agent.state_dict().values())
+        trainer.close()
+
+
+WHOLE = {
+    "around the loss": ("taac", [PRIORITIZED, *NORMALIZED, "create_agent.reward_signals = (@RND,)",
+                                 "Learner.diagnostics = 'histograms'"]),
+    "explorer, replay on the CPU": ("sac_ez", [PRIORITIZED, ON_CPU, "Learner.optimizer_ctor = @Adam"]),
+}  # fmt: skip
+
+
+def whole_and_killed(folder, *params, method):
+    """A run, and one with the same settings that was killed and resumed."""
+    with pretended():
+        whole = run(folder / "whole", *SMALL, SHORT, *params, method=method)
+        run(folder / "killed", *SMALL, SHORT, *params, method=method, until=44)
+        return whole, run(folder / "killed", *SMALL, SHORT, *params, method=method)
+
+
+@pytest.mark.parametrize("case", WHOLE)
+def test_a_killed_run_ends_as_the_run_that_was_never_killed(case, tmp_path):
+    """With the GPU's random numbers."""
+    method, params = WHOLE[case]
+    assert_same_parameters(*whole_and_killed(tmp_path, *params, method=method))
+    assert rows(tmp_path / "whole") == rows(tmp_path / "killed") != []
+
+
+@pytest.mark.parametrize("first_on_gpu", [True, False])
+def test_a_run_goes_on_where_there_is_no_gpu_and_the_other_way_round(first_on_gpu, tmp_path):
+    params = (*SMALL, SHORT, PRIORITIZED, *NORMALIZED)
+    for on_gpu, until in ((first_on_gpu, 44), (not first_on_gpu, None)):
+        if on_gpu:
+            with pretended():
+                trainer = run(tmp_path, *params, until=until)
+        else:
+            trainer = run(tmp_path, *params, until=until)
+        assert {isinstance(tensor, OnGpu) for tensor in trainer.agent.state_dict().values()} == {on_gpu}
+    with pretended():  # which playing leaves alone
+        saved = load_saved(tmp_path, trusted=True)
+        saved.environment.close()
+    assert not any(isinstance(tensor, OnGpu) for tensor in saved.agent.state_dict().values())
+
+
+@pytest.mark.parametrize(
+    "method, params",
+    [
+        (
+            "sac",
+            ["create_experiment.demonstrations_ctor = @SqilReplay", PRIORITIZED, "Trainer.monitor = @SqilMonitor()"],
+        ),
+        ("sac", ["create_experiment.demonstrations_ctor = @kept_apart", "create_agent.reward_signals = (@GAIL,)"]),
+        ("taac", ["Learner.cloning = @Cloning()", "Cloning.pretraining_updates = 1", "Cloning.initial_weight = 1.0"]),
+    ],
+    ids=["SQIL", "GAIL", "cloning"],
+)
+def test_demonstrations(method, params, demonstrations, tmp_path):  # noqa: F811
+    with pretended():
+        run(tmp_path, *SMALL, binding(demonstrations), *params, method=method)
+
+
+def test_agents_that_join_and_leave():
+    with pretended():
+        trainer = build(
+            *SMALL[1:], f"create_environment.env_name = '{env_id('Masked')}'", "create_environment.env_kwargs = {'agents': 3}",
+            "create_agent.shared_policy = True", method="sac_discrete",
+        )  # fmt: skip
+        step(trainer)
+        trainer.close()
+
+
+def test_collectors_without_a_gpu():
+    with pretended():
+        trainer = with_collectors(2, "initial_collect_steps = 20", NORMALIZED[0])
+        try:
+            step(trainer)
+            assert trainer.collector.state_dict()["running"]["version"] == 0
+        finally:
+            trainer.close()
+
+
+PLANTED = {
+    "durations stay on the CPU": (ZetaExplorer, "_durations", lambda *_: torch.ones(2, dtype=torch.int64)),
+    "a state stays on the CPU": (Agent, "initial_state", lambda self, size: self.algorithm.initial_state(size)._replace(
+        repeats=torch.zeros(size, dtype=torch.int64))),
+    "numpy reads": (Agent, "observe", lambda self, observation: np.asarray(observation)),
+    "batches stay on the CPU": (Agent, "_folded", lambda self, experience: experience),
+    "nobody waits": (Agent, "observe", lambda self, observation: observation.to("cpu", non_blocking=True)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_faults_are_found(name, monkeypatch):
+    owner, attribute, fault = PLANTED[name]
+    method = "sac_ez" if owner is ZetaExplorer else "taac"
+    with pretended(), pytest.raises((RuntimeError, TypeError, AssertionError), match=r"device|numpy|arrived"):
+        trainer = build(*SMALL, ON_CPU, method=method)
+        monkeypatch.setattr(owner, attribute, fault)
+        trainer.collector.rollout.state = trainer.agent.initial_state(2)  # of the fault, if it has one
+        step(trainer)
+
+
+def test_random_numbers_that_no_checkpoint_holds_are_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(RandomNumbers, "load_state_dict", lambda self, state: torch.set_rng_state(state["cpu"]))
+    with pytest.raises(AssertionError, match="algorithm"):
+        assert_same_parameters(*whole_and_killed(tmp_path, method="sac"))
