@@ -164,7 +164,7 @@ def create_experiment(
 
     Args:
         trainer_ctor, learner_ctor, replay_buffer_ctor: constructors of the parts.
-        replay_device: where frames are stored; None: on the agent's device.
+        replay_device: where frames are stored: "cpu", or None for the agent's device.
         demonstrations: a file of `taac play --record_demonstrations`, or a Minari dataset as "minari:ID".
         demonstrations_ctor: called with the replay buffer and the demonstrations' frames; returns what batches are sampled
             from. `prefilled` adds the frames to the buffer before training; they count neither as environment steps nor
@@ -205,12 +205,17 @@ def create_experiment(
     torch.manual_seed(seed)
     np.random.seed(seed)
     where = choose_device(device, ranks)
+    replay_where = where if replay_device is None else choose_device(replay_device, ranks)
+    if replay_where.type == "cuda" and replay_where != where:
+        raise TaacError(
+            f"create_experiment.replay_device = '{replay_device}', but the agent is on {where}: another GPU draws random numbers "
+            "that no checkpoint holds. Bind 'cpu', or leave it out"
+        )
     with contextlib.ExitStack() as opened:
         environment = create_environment(ranks=ranks, elsewhere=bool(collectors))
         opened.callback(environment.close)
         agent = create_agent(environment, where)
         spec = experience_spec(environment, agent)
-        replay_where = where if replay_device is None else choose_device(replay_device, ranks)
         replay_buffer: ReplayBuffer | SqilReplay = replay_buffer_ctor(spec, environment.num_envs, device=replay_where)
         learner = learner_ctor(agent)
         several: dict[str, Any] = {"ranks": ranks} if ranks.count > 1 else {}  # constructors of one's own may not know ranks

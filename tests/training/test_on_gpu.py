@@ -9,6 +9,7 @@ import torch
 from taac.acting.explorers import ZetaExplorer
 from taac.acting.random_numbers import RandomNumbers
 from taac.algorithms.agent import Agent
+from taac.errors import TaacError
 from taac.training.saved_agent import load_saved
 from tests.demonstrations.test_imitation import binding, demonstrations  # noqa: F401, a fixture
 from tests.environments.toys import env_id
@@ -101,6 +102,13 @@ def test_a_run_goes_on_where_there_is_no_gpu_and_the_other_way_round(first_on_gp
 def test_demonstrations(method, params, demonstrations, tmp_path):  # noqa: F811
     with pretended():
         run(tmp_path, *SMALL, binding(demonstrations), *params, method=method)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_frames_on_another_gpu_are_refused(device):
+    """Copies from there would be read before they have arrived, and a resumed run would draw other segments."""
+    with pretended(), pytest.raises(TaacError, match=f"replay_device = 'cuda:1', but the agent is on {device}"):
+        build(*SMALL, f"create_experiment.device = '{device}'", "create_experiment.replay_device = 'cuda:1'")
 
 
 def test_agents_that_join_and_leave():
