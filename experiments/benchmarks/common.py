@@ -95,6 +95,9 @@ class Process:
         self.created = time.time()
         # Memory that is given back to the system at once, so that what a process holds can be read from outside.
         eager = {"MALLOC_MMAP_THRESHOLD_": "65536"} if contender.options["task"] == "memory" else {}
+        settings = {**ONE_THREAD, **eager}
+        if contender.options.get("device", "cpu").startswith("cuda"):
+            del settings["CUDA_VISIBLE_DEVICES"]
         try:
             self._process = subprocess.Popen(
                 [python, "-m", contender.module, json.dumps(sent)],
@@ -103,7 +106,7 @@ class Process:
                 stderr=self._errors,
                 text=True,
                 cwd=ROOT,
-                env={**os.environ, **ONE_THREAD, **eager},
+                env={**os.environ, **settings},
             )
         except OSError as error:
             self.problem = (

@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "per_call": 1, "collect": 1000, "warmup": options.warmup,
     }  # fmt: skip
     contenders = [common.Contender(name, common.OURS, {**sent, **row}) for name, row in ROWS.items()]
-    contenders.append(peer(SBX, f"{SBX}, one update a step, steps/s", **sent, task="training"))
+    contenders.append(peer(SBX, f"{SBX} on the CPU, one update a step, steps/s", **sent, task="training"))
     rates, _, problems = common.interleaved(contenders, options)
     figures = common.rate_figures(contenders, rates, problems, "")
     return {"title": title, "figures": [*figures, PUBLISHED], "goals": []}

@@ -170,7 +170,7 @@ def _settle(device: str) -> None:
     if device.startswith("cuda"):
         import torch
 
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(device)
 
 
 def parser() -> argparse.ArgumentParser:

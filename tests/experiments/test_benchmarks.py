@@ -154,6 +154,20 @@ def test_gpu_says_what_was_not_measured(monkeypatch):
     assert "finds no CUDA" in result["figures"][0]["missing"]
 
 
+def test_only_contenders_on_a_gpu_see_one(monkeypatch):
+    seen = []
+
+    def start(*_, env, **__):
+        seen.append(env["CUDA_VISIBLE_DEVICES"])
+        raise OSError("not started")
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    monkeypatch.setattr(common.subprocess, "Popen", start)
+    for device in ({}, {"device": "cpu"}, {"device": "cuda"}, {"device": "cuda:1"}):
+        common.Process(common.Contender("taac", common.OURS, {"task": "updates", **device}), options(gpu)).close()
+    assert seen == ["", "", "3", "3"]
+
+
 def test_gpu_on_the_cpu():
     few = "TAAC, updates/s"
     given = options(gpu, "--device", "cpu", "--frames", "400", "--batch_size", "4", "--warmup", "1", "--contenders", few)
