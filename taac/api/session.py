@@ -27,8 +27,7 @@ def session(environment: Named | None = None) -> Iterator[None]:
     On exit the caller's bindings, random numbers and number of threads are restored.
     """
     threads = torch.get_num_threads()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    with random_numbers_kept(device), gin_state.isolated(), environment.known() if environment else contextlib.nullcontext():
+    with _random_numbers_kept(), gin_state.isolated(), environment.known() if environment else contextlib.nullcontext():
         registry.register()  # here, because gin may be locked outside
         try:
             yield
@@ -38,6 +37,20 @@ def session(environment: Named | None = None) -> Iterator[None]:
             raise
         finally:
             torch.set_num_threads(threads)
+
+
+@contextlib.contextmanager
+def _random_numbers_kept() -> Iterator[None]:
+    """`random_numbers_kept`, which does not start CUDA: it takes memory of the GPU, and a forked process cannot."""
+    if torch.cuda.is_initialized():
+        with random_numbers_kept(torch.device("cuda")):
+            yield
+        return
+    try:
+        with random_numbers_kept(torch.device("cpu")):
+            yield
+    finally:
+        torch.cuda.manual_seed_all(torch.initial_seed())  # with which it would have started
 
 
 def in_python(message: str) -> str:
