@@ -206,7 +206,8 @@ def create_experiment(
     np.random.seed(seed)
     where = choose_device(device, ranks)
     replay_where = where if replay_device is None else choose_device(replay_device, ranks)
-    if replay_where.type == "cuda" and replay_where != where:
+    same = (replay_where.type, replay_where.index or 0) == (where.type, where.index or 0)  # "cuda" is the first GPU
+    if replay_where.type == "cuda" and not same:
         raise TaacError(
             f"create_experiment.replay_device = '{replay_device}', but the agent is on {where}: another GPU draws random numbers "
             "that no checkpoint holds. Bind 'cpu', or leave it out"

@@ -267,7 +267,7 @@ def unable(*_):
 def test_a_run_says_that_its_products_are_slow(monkeypatch, tmp_path):
     monkeypatch.setattr("taac.training.conduct.slowness", lambda products, device: f"{products} on {device} is slow")
     told = []
-    conducted(tmp_path / "run", "create_agent.compile = False", tell=told.append)
+    conducted(tmp_path / "run", "create_agent.compile = False", "create_experiment.device = 'cpu'", tell=told.append)
     assert any(line.startswith("note: ") and line.endswith(" on cpu is slow") for line in told)
     assert not any("are compiled" in line for line in told)
 

@@ -111,6 +111,13 @@ def test_frames_on_another_gpu_are_refused(device):
         build(*SMALL, f"create_experiment.device = '{device}'", "create_experiment.replay_device = 'cuda:1'")
 
 
+@pytest.mark.parametrize("device, replay_device", [("cuda:0", "cuda"), ("cuda", "cuda:0")])
+def test_the_same_gpu_by_another_name_is_not_refused(device, replay_device):
+    with pretended():
+        where = (f"create_experiment.device = '{device}'", f"create_experiment.replay_device = '{replay_device}'")
+        build(*SMALL, *where).close()
+
+
 def test_agents_that_join_and_leave():
     with pretended():
         trainer = build(
