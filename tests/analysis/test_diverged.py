@@ -117,6 +117,17 @@ def test_a_divergence_that_was_due_at_the_compared_step_counts(tmp_path, policy,
     assert content["tasks"][0]["step"] == 1000
 
 
+def test_a_later_divergence_moves_no_evaluation(tmp_path):
+    """Without a known interval: right after the second evaluation, it halved the distance by which evaluations may be late."""
+    for seed in range(2):
+        make_run(tmp_path / f"a{seed}", "a", "Mine-v0", seed, [10, 20], [1000, 2000])
+        make_run(tmp_path / f"b{seed}", "b", "Mine-v0", seed, [10, 30], [1030, 2030])
+    before = make_report(tmp_path, Options(at_step=2000))["pairs"]
+    assert before[0]["difference"]["estimate"] == pytest.approx(-5)
+    told(tmp_path / "b0", 2040, "diverged")
+    assert make_report(tmp_path, Options(at_step=2000))["pairs"] == before
+
+
 def test_a_task_on_which_all_diverged_stays(tmp_path):
     for method in "ab":
         for seed in range(4):

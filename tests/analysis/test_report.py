@@ -376,9 +376,10 @@ def test_due_steps_by_hand():
     assert due([102, 190, 205], 100, 1000).tolist() == [100, 190, 200]  # two due at one step: the later keeps its own
     assert due([5, 10], None, 10) is None
     # Without an interval: the nearest before, within a twentieth of the distance of evaluations.
-    nearest = matching.nearest(np.array([102.0, 203, 310]), [np.array([100.0, 200, 300])])
+    late = np.array([102.0, 203, 310])
+    nearest = matching.nearest(late, [np.array([100.0, 200, 300])], np.diff(late))
     assert nearest.tolist() == [100, 200, 310]
-    assert matching.nearest(np.array([7.0]), []).tolist() == [7]
+    assert matching.nearest(np.array([7.0]), [], np.zeros(0)).tolist() == [7]
 
 
 def test_old_runs_without_an_interval_are_matched_to_others(tmp_path):

@@ -31,7 +31,7 @@ def match(records: Sequence[Record]) -> tuple[list[Record], list[str]]:
             steps = r.steps if r.diverged is None else np.union1d(r.steps, r.diverged)
             due = due_steps(steps, *_plan(r))
             if due is None:
-                due = nearest(steps, others)
+                due = nearest(steps, others, np.diff(r.steps if r.steps.size > 1 else steps))
             at = None if r.diverged is None else int(due[steps == r.diverged][0])
             of_evaluations = due[np.isin(steps, r.steps)]
             matched[r.folder] = r._replace(evaluations={**r.evaluations, "due": of_evaluations}, diverged=at)
@@ -61,14 +61,14 @@ def due_steps(steps: np.ndarray, interval: int | None, budget: int | None) -> np
     return _distinct(steps, np.where(due == 0, steps, due))
 
 
-def nearest(steps: np.ndarray, others: Sequence[np.ndarray]) -> np.ndarray:
-    """Steps moved to the nearest evaluation of other runs, if it is not after them and `TOLERANCE` of their distance before.
+def nearest(steps: np.ndarray, others: Sequence[np.ndarray], distances: np.ndarray) -> np.ndarray:
+    """Steps moved to the nearest evaluation of other runs, if it is not after them and `TOLERANCE` of the median distance before.
 
     Of several such runs, the one whose evaluations came first counts.
     """
-    if steps.size < 2:
+    if not distances.size:
         return steps
-    most = TOLERANCE * float(np.median(np.diff(steps)))
+    most = TOLERANCE * float(np.median(distances))
     due = steps.copy()
     for other in others:
         if other.size:
