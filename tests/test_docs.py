@@ -467,6 +467,15 @@ def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_bytes()) <= README_BYTES
 
 
+def test_pages_say_from_how_many_updates_on_runs_are_compiled():
+    source = text_of(TAAC / "training" / "compilation.py")
+    fewest = f"{int(re.search(r'^FEWEST_UPDATES = ([0-9_]+)$', source, re.MULTILINE)[1]):,}"
+    texts = {page: text_of(page) for page in [*OF_PRESENT, TAAC / "training" / "experiment.py"]}
+    said = {page: re.findall(r"runs\s+of\s+([0-9,]+)\s+updates\s+or\s+more", text) for page, text in texts.items()}
+    assert {page: numbers for page, numbers in said.items() if {*numbers} - {fewest}} == {}
+    assert sum(map(len, said.values())) >= 3
+
+
 def rooms_without_a_place(readme: str) -> list[str]:
     """Rooms of the package that the README's map does not name."""
     return [

@@ -1,7 +1,7 @@
 """SAC-Hybrid: closed-loop repetition whose switch does not see the sampled action.
 
 Source: the hybrid policy of Neunert et al., Continuous-Discrete Reinforcement Learning for Hybrid Control in Robotics
-(CoRL 2020, arXiv:2001.00449), on SAC, a baseline in TAAC (arXiv:2104.06521).
+(CoRL 2019, arXiv:2001.00449), on SAC, a baseline in TAAC (arXiv:2104.06521).
 """
 
 from __future__ import annotations

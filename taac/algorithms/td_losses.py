@@ -146,7 +146,7 @@ class OneStepTDLoss(BaseTDLoss):
 
     Args and errors are those of `BaseTDLoss`: `gamma` in [0, 1], `ignore_done` and `huber_delta`.
 
-    Source: Sutton and Barto (2nd edition), equation 6.1; the critic's loss of SAC (arXiv:1812.05905), equation 5.
+    Source: Sutton and Barto (2nd edition), equation 6.2; the critic's loss of SAC (arXiv:1812.05905), equation 5.
     """
 
     def returns(

@@ -12,7 +12,6 @@ from gymnasium import spaces
 from taac import nest, specs
 from taac.acting.bare import bare_time_step
 from taac.algorithms.agent import Agent
-from taac.algorithms.taac import TaacAlgorithm
 from taac.data_structures import Nest
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
@@ -79,7 +78,6 @@ def _suffix(path: str) -> str:
 
 def _check_deterministic(policy: ExportedPolicy) -> None:
     """Refuses a policy whose greedy actions or states depend on random numbers, as far as many random observations show."""
-    random = isinstance(policy.agent.algorithm, TaacAlgorithm) and policy.agent.algorithm.randomize_first_state_tau
     with torch.random.fork_rng(devices=[]), torch.inference_mode():
         torch.manual_seed(0)
         inputs = [torch.randn(x.shape) if x.is_floating_point() else x for x in policy.example(256)]
@@ -87,10 +85,9 @@ def _check_deterministic(policy: ExportedPolicy) -> None:
         for seed in range(2):
             torch.manual_seed(seed)
             found.append(policy(*inputs))
-    if random or not all(torch.equal(a, b) for a, b in zip(*found)):
+    if not all(torch.equal(a, b) for a, b in zip(*found)):
         raise TaacError(
-            "this policy draws random numbers even when it acts greedily (TAAC with randomize_first_state_tau does), so no "
-            "file could repeat what it does"
+            "this policy draws random numbers even when it acts greedily, so no file could repeat what it does"
         )
 
 

@@ -39,7 +39,7 @@ OPTIONAL_PACKAGES = (
     ),
     OptionalPackage(("racetrack-", "parking-"), "highway_env", "pip install highway-env (taac's extra 'driving')"),
     # Installed without its dependencies, because its pygame would overwrite Gymnasium's pygame-ce, with which it works.
-    OptionalPackage(("mo-",), "mo_gymnasium", "pip install --no-deps mo-gymnasium (no extra of taac's: see README.md)"),
+    OptionalPackage(("mo-",), "mo_gymnasium", "pip install --no-deps mo-gymnasium (its pygame would overwrite pygame-ce)"),
 )
 
 

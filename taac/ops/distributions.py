@@ -139,7 +139,7 @@ def boltzmann_distribution(q_values: torch.Tensor, alpha: torch.Tensor | float) 
     Returns:
         Probabilities `[..., C]`, detached.
 
-    Source: Haarnoja et al., Soft Q-learning (arXiv:1702.08165), equation 4.
+    Source: Haarnoja et al., Soft Q-learning (arXiv:1702.08165), theorem 1.
     """
     with torch.no_grad():
         scale = torch.as_tensor(alpha, dtype=q_values.dtype, device=q_values.device).clamp(min=_MIN_ALPHA)

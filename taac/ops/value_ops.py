@@ -37,7 +37,7 @@ def one_step_return(
     Raises:
         TaacError: shapes that do not fit, or T < 2.
 
-    Source: Sutton and Barto, Reinforcement Learning (2nd edition), equation 6.1 and following.
+    Source: Sutton and Barto, Reinforcement Learning (2nd edition), equation 6.2.
     """
     discount = _check(reward, value, step_type, discount)
     with torch.no_grad():
@@ -67,7 +67,7 @@ def n_step_return(
 
     Returns, errors: as in `one_step_return`.
 
-    Source: Sutton and Barto (2nd edition), equation 7.1; with entropy, Haarnoja et al. (arXiv:1812.05905), equation 2.
+    Source: Sutton and Barto (2nd edition), equation 7.1; with entropy, Haarnoja et al. (arXiv:1812.05905), equations 2 and 3.
     """
     discount = _check(reward, value, step_type, discount, bonus)
     return _backward(reward, value, step_type == StepType.LAST, discount, bonus)
