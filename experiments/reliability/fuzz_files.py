@@ -371,8 +371,11 @@ def manifests(folder: Path) -> Kind:
         with _long_numbers():
             return manifest.make_manifest(held)
 
+    version = manifest.FORMAT
     deep = st.sampled_from([b"[" * 50_000, b'{"a":' * 50_000]).map(
-        lambda body: json.dumps({"taac_checkpoint": 2, "blake2b": manifest._digest(2, body)}).encode() + b"\n" + body
+        lambda body: (
+            json.dumps({"taac_checkpoint": version, "blake2b": manifest._digest(version, body)}).encode() + b"\n" + body
+        )
     )
     changed = writes(path, damaged(whole) | revalued(content).map(with_checksum) | deep)
 

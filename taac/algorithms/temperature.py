@@ -95,15 +95,14 @@ class Temperature(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
         value, mark = f"{prefix}value", f"{prefix}is_log"
-        was_log, is_log = bool(state_dict.get(mark, self.is_log)), self.tuning == "log"  # without a mark: as tuned here
-        if value in state_dict and was_log != is_log:
+        is_log = self.tuning == "log"
+        if mark in state_dict and value in state_dict and bool(state_dict[mark]) != is_log:
             given = state_dict[value]
             if is_log and not bool((given > 0).all()):
                 raise TaacError(
                     f"{value} is {given.item():g}, which has no logarithm: bind Temperature.tuning = 'direct'"
                 )
-            state_dict[value] = given.log() if is_log else given.exp()
-        state_dict[mark] = self.is_log
+            state_dict[value], state_dict[mark] = given.log() if is_log else given.exp(), self.is_log
         super()._load_from_state_dict(state_dict, prefix, *others)
 
 

@@ -341,12 +341,12 @@ class Learner:
         Raises:
             TaacError: the optimizer or the demonstrations are not those of the state.
         """
-        if self.demonstrations is not None and state.get("demonstrations") is not None:
+        if self.demonstrations is not None:
             self.demonstrations.check(state["demonstrations"])
         load_state(self.optimizer, state["optimizer"])
         self.growth.load_state_dict(state["growth"])
         self.means.load_state_dict(state["means"], self.agent.device)
-        self.keep(state.get("compiled"), state["products"])
+        self.keep(state["compiled"], state["products"])
         self.num_updates = int(state["num_updates"])
         self.losses = dict(state["losses"])
 

@@ -24,7 +24,7 @@ from taac.errors import TaacError
 from taac.runs import durable, files, tensor_files
 from taac.runs.files import Damaged
 from taac.runs.frame_chunks import FrameChunks
-from taac.runs.manifest import READABLE, FileEntry, make_manifest, read_entry, read_manifest
+from taac.runs.manifest import FileEntry, make_manifest, read_entry, read_manifest
 from taac.runs.terminal import warn_user
 
 _OURS = re.compile(r"\d+\.json|\d+(-again)?\.safetensors|frames-\d+-\d+\.safetensors|\d+\.json\.damaged")
@@ -54,8 +54,7 @@ class Checkpoint(NamedTuple):
     @property
     def num_updates(self) -> int:
         """Gradient steps taken when it was written."""
-        counters = self.state.get("counters")  # used in format 2
-        return int(self.part("learner")["num_updates"] if counters is None else counters["updates"])
+        return int(self.part("learner")["num_updates"])
 
 
 class Checkpoints:
@@ -188,13 +187,7 @@ class Checkpoints:
             TaacError: there is no checkpoint, or one of another format.
         """
         if not self.saved():
-            old, formats = self.path.parent / "checkpoint.pt", " and ".join(map(str, READABLE))
-            raise TaacError(
-                f"{old} is a checkpoint of format 1; this version of taac reads formats {formats}: train again in another "
-                "folder, or resume with the version that wrote it"
-                if old.exists()
-                else f"there is no checkpoint in {self.path}; train first, or give the folder of a run"
-            )
+            raise TaacError(f"there is no checkpoint in {self.path}; train first, or give the folder of a run")
         tried: set[int] = set()
         while left := [steps for steps in self.saved() if steps not in tried]:  # the run may write and remove some meanwhile
             tried.add(left[0])
@@ -217,20 +210,15 @@ class Checkpoints:
             return found
         raise self.nothing_left()
 
-    def refuse_earlier_version(self) -> None:
-        """Refuses to resume from checkpoints of an earlier version, whose checkpoints ended the running episodes.
+    def check_format(self) -> None:
+        """Refuses a newest checkpoint of another format.
 
         Raises:
-            TaacError: the newest checkpoint is of that version.
+            TaacError: it has one.
         """
-        with contextlib.suppress(Damaged, KeyError, TypeError):
+        with contextlib.suppress(Damaged):
             for steps in self.saved()[:1]:
-                if "num_checkpoints" in read_manifest(self.path / f"{steps}.json")["state"]["counters"]:
-                    raise TaacError(
-                        f"the checkpoints in {self.path} were written by an earlier version, in which checkpoints ended the "
-                        "running episodes: resume this run with that version. taac play and create_experiment.load_from still "
-                        "read it"
-                    )
+                read_manifest(self.path / f"{steps}.json")
 
     def nothing_left(self) -> TaacError:
         return TaacError(

@@ -14,8 +14,7 @@ from taac.machine.memory import available_bytes, readable_bytes
 from taac.runs import files
 from taac.runs.files import Damaged
 
-FORMAT = 3  # 1 was a single file, checkpoint.pt; in 2 the trainer saved the parts, in 3 each part saves itself
-READABLE = (2, 3)
+FORMAT = 3
 
 
 class FileEntry(NamedTuple):
@@ -56,7 +55,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
     Raises:
         Damaged: it is not as it was written.
-        TaacError: its format is not supported.
+        TaacError: it has another format.
     """
     if files.size(path) > files.MAX_JSON_BYTES:
         raise Damaged(f"{path} is not a manifest: it has {files.size(path)} bytes, expected at most {files.MAX_JSON_BYTES}")
@@ -66,9 +65,11 @@ def read_manifest(path: Path) -> dict[str, Any]:
         version, expected = header["taac_checkpoint"], header["blake2b"]
         if type(version) is not int or _digest(version, body) != expected:
             raise Damaged(f"{path} has changed since it was written: its checksum differs")
-        if version not in READABLE:
-            readable = " and ".join(map(str, READABLE))
-            raise TaacError(f"the checkpoint {path} has format {version}; this version of taac reads formats {readable}")
+        if version != FORMAT:
+            raise TaacError(
+                f"the checkpoint {path} has format {version}, and this version of taac reads format {FORMAT}: go on with the "
+                "version that wrote it, or train again in another folder"
+            )
         content = json.loads(body)
     except TaacError:
         raise

@@ -101,7 +101,7 @@ class RunFolder:
             )
         held = files.read_text(self.config, errors="replace", most=files.MAX_CONFIG_BYTES)
         if not layout.same_run(held, config):
-            self.checkpoints.refuse_earlier_version()  # that version's configuration lacks newer parameters
+            self.checkpoints.check_format()  # of another version, whose configuration has other parameters
             if (found := extension.lengths(held, config)) is not None:
                 self._check_longer(found, extend)
                 return "shorter"
@@ -151,8 +151,8 @@ class RunFolder:
         self._write(self.config, config)
 
     def has_checkpoints(self) -> bool:
-        """Returns whether a checkpoint exists, even if it is damaged or of an older format that will be refused."""
-        return bool(self.checkpoints.saved()) or (self.path / "checkpoint.pt").exists()
+        """Returns whether a checkpoint exists, even if it is damaged or of a format that will be refused."""
+        return bool(self.checkpoints.saved())
 
     @contextlib.contextmanager
     def lock(self, timeout: float = 0.0) -> Iterator[None]:

@@ -71,7 +71,6 @@ class Saver:
     @staticmethod
     def candidates(folder: RunFolder) -> Iterator[Checkpoint]:
         """Yields the folder's undamaged checkpoints, the newest first. Refuses those of another run."""
-        folder.checkpoints.refuse_earlier_version()
         config = files.read_text(folder.config)
         for found in folder.checkpoints.readable():
             if not extension.continues(str(found.state.get("config")), config):
@@ -87,14 +86,11 @@ class Saver:
             Damaged: the frames or the actions of the running episodes are not as they were written.
             TaacError: a part does not fit; the message names it.
         """
-        state = found.state if "learner" in found.state else _from_format_2(found)
         for name, part in self.parts.items():
-            if name not in state:
-                raise TaacError(f"the checkpoint {found.path} is incomplete: it has no part '{name}'")
             if isinstance(part, nn.Module):
-                checkpoint.load_into(part, state[name], found.path)
+                checkpoint.load_into(part, found.part(name), found.path)
             else:
-                _load(part, name, state[name], found)
+                _load(part, name, found.part(name), found)
             if name == "replay" and self.frames is not None:
                 self.frames.load(found.path.parent, found.frames)
 
@@ -132,34 +128,3 @@ def _load(part: Part, name: str, state: Any, found: Checkpoint) -> None:
             f"the part '{name}' of the checkpoint {found.path} cannot be restored; another version of taac may have written "
             f"it: {error!r}"
         ) from error
-
-
-def _from_format_2(found: Checkpoint) -> dict[str, Any]:
-    """Returns the state of a format 2 checkpoint, in which the trainer saved everything, divided into parts."""
-    old = found.state
-    try:
-        counters = old["counters"]
-        learner = ("optimizer", "growth", "means", "products", "losses", "demonstrations")
-        return {
-            **{name: old[name] for name in ("agent", "replay", "hooks", "attributes", "random")},
-            "learner": {**{name: old[name] for name in learner}, "num_updates": counters["updates"]},
-            "update_ratio": {
-                "transitions": counters["earning_transitions"],
-                "earns_from": None,
-                "unearned_steps": counters["unearned_steps"],
-            },
-            "evaluator": {
-                "summary": old["evaluation"],
-                "best_return": old["best_return"],
-                "unfinished": counters["evaluation_due"],
-            },
-            "reporter": {"seconds": counters["seconds"]},
-            "collector": {
-                **{name: counters[name] for name in ("env_steps", "decisions", "episodes", "num_restarts")},
-                "ended": old["recent"],
-                "signal_returns": old["signal_returns"],
-                "running": old["under_way"],
-            },
-        }
-    except (KeyError, TypeError) as error:
-        raise TaacError(f"the checkpoint {found.path} is incomplete: {error!r}") from error

@@ -116,8 +116,7 @@ class UpdateRatio:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores `state_dict()`."""
         self.transitions = int(state["transitions"])
-        if state["earns_from"] is not None:  # None in checkpoints of format 2
-            self._earns_from = int(state["earns_from"])
+        self._earns_from = int(state["earns_from"])
         self._unearned_steps = int(state["unearned_steps"])
 
 

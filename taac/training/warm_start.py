@@ -29,8 +29,7 @@ def load_parts(agent: Agent, sources: Sequence[str]) -> list[dict[str, Any]]:
 
     Raises:
         TaacError: a source is malformed or names no run or module; a module has other parameters or shapes (the message names
-            both); a checkpoint does not record how a temperature was tuned; or a temperature is 0 although its logarithm is to
-            be tuned.
+            both); or a temperature is 0 although its logarithm is to be tuned.
     """
     parsed = [_parse(agent, source) for source in sources]
     named = {name for _, name in parsed}
@@ -43,12 +42,6 @@ def load_parts(agent: Agent, sources: Sequence[str]) -> list[dict[str, Any]]:
         if not part:
             held = {".".join(key.split(".")[: 2 if key.startswith("algorithm.") else 1]) for key in modules}
             raise TaacError(f"{found.path} holds no '{name}'; it holds: {', '.join(sorted(held))}")
-        marks = [key for key in agent.get_submodule(name).state_dict() if key.endswith("is_log")]
-        if any(mark not in part and mark.removesuffix("is_log") + "value" in part for mark in marks):
-            raise TaacError(
-                f"{found.path} was written by an earlier version, which does not record whether '{name}' holds the temperature "
-                "or its logarithm: load modules without temperatures (actor, critics, encoder)"
-            )
         place = Path(f"{found.path}:{name}")  # for the error message
         checkpoint.load_into(agent.get_submodule(name), part, place)
         target = _slow_copy(agent, name)

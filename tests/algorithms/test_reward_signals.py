@@ -366,10 +366,3 @@ def test_without_normalisation_rewards_are_as_they_are():
 def test_bad_settings_are_refused(kind, settings, message):
     with pytest.raises(TaacError, match=message):
         kind(VECTOR, ACTIONS["continuous"], **settings)
-
-
-def test_icm_loads_the_state_of_earlier_versions():
-    signals = torch.nn.ModuleDict({"icm": ICM(VECTOR, CHOICE)})
-    state = {name: value + 1 for name, value in signals.state_dict().items()}
-    signals.load_state_dict({name.replace("forward_model", "foretell"): value for name, value in state.items()})
-    assert all(torch.equal(value, state[name]) for name, value in signals.state_dict().items())

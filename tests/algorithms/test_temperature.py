@@ -97,16 +97,6 @@ def test_what_is_taken_over_is_alpha_however_it_was_tuned(before, tuning):
     assert before != tuning or torch.equal(again.value, state["value"]), "bit for bit"
 
 
-@pytest.mark.parametrize("tuning", ["log", "direct", "fixed"])
-def test_a_state_that_does_not_tell_is_of_the_same_tuning(tuning):
-    """As of a run that goes on, or is played: checkpoints used not to tell."""
-    state = Temperature(-1.0, 0.04, tuning).state_dict()
-    del state["is_log"]
-    other = Temperature(-1.0, 1.0, tuning)
-    other.load_state_dict(state)
-    assert other.alpha().item() == pytest.approx(0.04) and "is_log" not in state
-
-
 def test_a_temperature_of_0_has_no_logarithm():
     direct = Temperature(-1.0, tuning="direct")
     direct.value.data.fill_(0.0)

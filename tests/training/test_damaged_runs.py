@@ -12,11 +12,10 @@ import torch
 
 from taac import configuration
 from taac.errors import TaacError
-from taac.runs import files, run_folder
+from taac.runs import files, manifest, run_folder
 from taac.runs.checkpoint import Checkpoint
 from taac.runs.files import Damaged
 from taac.runs.layout import EpisodeSummary
-from taac.runs.manifest import make_manifest, read_manifest
 from taac.runs.run_folder import RunFolder
 from tests.training.runs import assert_same_parameters, build, rows, run
 
@@ -50,18 +49,19 @@ def test_a_checkpoint_with_a_part_of_another_kind_is_damaged(tmp_path, change, m
     trainer.close()
 
 
-def test_a_run_of_a_version_whose_checkpoints_ended_episodes_is_refused_as_such(tmp_path):
+def test_a_run_of_a_version_whose_checkpoints_have_another_format_is_refused_as_such(tmp_path, monkeypatch):
     """Its configuration differs too, by what has been added: that is not what is to be said."""
     run(tmp_path / "run", stop=70)
     folder, trainer = RunFolder(tmp_path / "run"), build()
     path = folder.checkpoints.path / "70.json"
-    content = read_manifest(path)
-    content["state"]["counters"] = {"num_checkpoints": 1}
-    path.write_bytes(make_manifest(content))
+    content = manifest.read_manifest(path)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(manifest, "FORMAT", 2)
+        path.write_bytes(manifest.make_manifest(content))
     operative = configuration.operative_config()
     for held in (operative, operative.replace("Trainer.keep_checkpoints = 2\n", "")):
         folder.config.write_text(held)
-        with pytest.raises(TaacError, match=r"earlier version.*resume this run with that version\. taac play"):
+        with pytest.raises(TaacError, match=r"70\.json has format 2, and this version of taac reads format 3: go on with"):
             folder.open(operative)
             trainer.resume(folder)
     trainer.close()
@@ -114,9 +114,9 @@ def test_updates_that_no_run_owes_are_refused(tmp_path, part, name, count):
     clock = "Trainer.update_clock = 'transitions'"
     run(tmp_path / "run", clock, stop=70)
     path = tmp_path / "run" / "checkpoints" / "70.json"
-    content = read_manifest(path)
+    content = manifest.read_manifest(path)
     content["state"][part][name] = count
-    path.write_bytes(make_manifest(content))
+    path.write_bytes(manifest.make_manifest(content))
     trainer = build(clock)
     with pytest.raises(TaacError, match="no run writes that"):
         trainer.resume(RunFolder(tmp_path / "run"))
@@ -161,9 +161,6 @@ def test_what_a_run_itself_changes_in_its_records_is_not_taken_for_damage(tmp_pa
 
 def test_whatever_a_strangers_checkpoint_holds_is_taken_or_refused(tmp_path):
     """Any plain value in any place of it, its checksums right: no exception but `TaacError`."""
-
-    from taac.runs import manifest
-
     params = ("checkpoint_interval = 100", "num_env_steps = 350")
     run(tmp_path / "run", *params, stop=330)
     trainer, folder = build(*params), RunFolder(tmp_path / "run")
@@ -200,8 +197,6 @@ def test_whatever_a_strangers_checkpoint_holds_is_taken_or_refused(tmp_path):
 
 def test_an_optimizer_of_other_shapes_is_refused(tmp_path):
     """torch does not look, and would read past the end of what is too short."""
-    from taac.runs import manifest
-
     run(tmp_path / "run", "checkpoint_interval = 100", "num_env_steps = 310")
     trainer, folder = build("checkpoint_interval = 100", "num_env_steps = 310"), RunFolder(tmp_path / "run")
     path = folder.checkpoints.path / "310.json"

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from taac.errors import TaacError
-from taac.runs.checkpoint import Checkpoint
 from taac.runs.run_folder import RunFolder
 from tests.training.runs import assert_same_parameters, build, run
 
@@ -122,18 +121,6 @@ def test_a_temperature_keeps_its_alpha_however_it_is_tuned(source, name, tuning)
     trainer.close()
     alpha = agent.algorithm.action_temperature.alpha().item()
     assert abs(alpha - 1.0) > 1e-4 and trainer.agent.algorithm.action_temperature.alpha().item() == pytest.approx(alpha)
-
-
-def test_temperatures_of_a_checkpoint_that_does_not_tell_their_tuning_are_refused(source, monkeypatch):
-    folder, _ = source
-    part = Checkpoint.part
-    monkeypatch.setattr(
-        Checkpoint, "part", lambda self, name: {k: v for k, v in part(self, name).items() if not k.endswith("is_log")}
-    )
-    for name in ("action_temperature", "algorithm"):
-        with pytest.raises(TaacError, match=r"earlier version, .* holds the temperature or its logarithm"):
-            started(f"{folder}:{name}")
-    started(f"{folder}:actor")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ Source: Pathak et al., Curiosity-driven Exploration by Self-supervised Predictio
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import gin
 import torch
@@ -92,8 +91,3 @@ class ICM(RewardSignal):
     def _forward_error(self, features: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
         prediction = self.forward_model(torch.cat([features[:-1], action], -1))
         return 0.5 * (prediction - features[1:]).square().sum(-1)
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
-        for key in [key for key in state_dict if key.startswith(f"{prefix}foretell.")]:  # its name in older checkpoints
-            state_dict[key.replace("foretell.", "forward_model.")] = state_dict.pop(key)
-        super()._load_from_state_dict(state_dict, prefix, *others)
