@@ -47,6 +47,12 @@ class Carried(NamedTuple):
             raise TaacError(f"this process cannot install the configuration of the run: {error}") from error
 
 
+def bindings() -> str:
+    """Returns the bindings in force as a gin file without imports, for a process that imports only what it needs."""
+    lines = gin.config_str(max_line_length=110).splitlines()
+    return "\n".join(line for line in lines if not line.startswith(("import ", "from ")))
+
+
 def carried() -> Carried:
     """Returns the configuration in force."""
     return Carried(gin.config_str(max_line_length=110), os.getcwd(), *_register)

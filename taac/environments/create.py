@@ -12,7 +12,7 @@ import gin
 import gymnasium
 from gymnasium.vector import AutoresetMode
 
-from taac.configuration import reading
+from taac.configuration import carried, reading
 from taac.environments import offscreen, pool, single, torch_settings
 from taac.environments.foreign import refuse_foreign_environment
 from taac.environments.in_process import InProcess
@@ -32,7 +32,7 @@ def _errors_name(name: str) -> Iterator[None]:
 
 
 def _with_bindings(wrapper: Callable[..., gymnasium.Env]) -> Callable[..., gymnasium.Env]:
-    """Returns the wrapper with its gin bindings as arguments, because a worker process has no bindings."""
+    """Returns the wrapper with its gin bindings as arguments, because those that are no text do not reach a worker process."""
     try:
         return functools.partial(wrapper, **gin.get_bindings(wrapper))
     except ValueError:  # not configurable
@@ -156,7 +156,7 @@ def create_environment(
         probe = single.make_seeded((0, 1), False, spec, kwargs, tuple(wrappers), limit, repeated, recorded)
         reward_dim = single.reward_dim(probe)
         probe.close()
-    in_worker = functools.partial(single.make_in_worker, os.getpid())
+    in_worker = functools.partial(single.make_in_worker, os.getpid(), carried.bindings())
     makers = copies(in_worker, tuple(_with_bindings(wrapper) for wrapper in wrappers))
 
     def start() -> Workers:

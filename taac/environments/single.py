@@ -95,7 +95,7 @@ def make_single(
 
 
 def _gin_unlocked() -> contextlib.AbstractContextManager[None]:
-    """A context in which a module that is imported may register configurables. A worker process has not loaded gin."""
+    """A context in which a module that is imported may register configurables. A worker process may not have loaded gin."""
     gin = sys.modules.get("gin")
     return contextlib.nullcontext() if gin is None else gin.unlock_config()
 
@@ -215,18 +215,37 @@ def make_seeded(number: tuple[int, int], remake: bool, *args: Any, own_process: 
     return SeededEpisodes(functools.partial(make_single, *args), number, remake, own_process)
 
 
-def make_in_worker(owner: int, *args: Any) -> gymnasium.Env:
+def make_in_worker(
+    owner: int, bindings: str, number: tuple[int, int], remake: bool, spec: EnvSpec, *args: Any
+) -> gymnasium.Env:
     """Calls `make_seeded` in a worker process, which from then on ignores signals to stop and dies with its `owner` process.
 
     A scheduler often signals all processes of a run at once, and the owner still needs its environments to shut down in
     order. `AsyncVectorEnv` also creates one environment in the owner, to read its spaces; there signals are left alone.
+
+    Args:
+        owner: the process that starts the workers.
+        bindings: gin's in the owner, by which the environment and its wrappers may be configured.
+        number, remake, spec, args: as in `make_seeded`.
     """
     own_process = os.getpid() != owner
     if own_process:
         for signal_number in INTERRUPTIONS:
             signal.signal(signal_number, signal.SIG_IGN)
         die_with_parent(signal.SIGKILL)
-    return make_seeded(*args, own_process=own_process)
+        _configure(bindings, spec)
+    return make_seeded(number, remake, spec, *args, own_process=own_process)
+
+
+def _configure(bindings: str, spec: EnvSpec) -> None:
+    """Tells gin in a worker process what it was told in the owner. The wrappers' modules have been imported by then."""
+    if isinstance(spec.entry_point, str):
+        with contextlib.suppress(Exception):  # creating the environment tells what is wrong
+            importlib.import_module(spec.entry_point.partition(":")[0])
+    gin = sys.modules.get("gin")
+    if gin is not None:  # else nothing here is configurable
+        with gin.unlock_config():
+            gin.parse_config(bindings, skip_unknown=True)
 
 
 class ActionRepeat(gymnasium.Wrapper):

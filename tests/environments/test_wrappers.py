@@ -224,6 +224,68 @@ def test_a_module_of_environments_may_also_define_what_gin_configures(tmp_path, 
     assert gin.config_is_locked()
 
 
+CONFIGURED = """
+import gin
+import gymnasium
+from tests.environments.toys import Counter
+
+@gin.configurable
+def {name}_bonus(amount=0.0):
+    return amount
+
+@gin.configurable
+class {name}_Scale(gymnasium.Wrapper):
+    def __init__(self, env, factor=1.0, bonus=lambda: 0.0):
+        super().__init__(env)
+        self._factor, self._bonus = factor, bonus()
+
+    def step(self, action):
+        observation, reward, *rest = self.env.step(action)
+        return observation, reward * self._factor + self._bonus, *rest
+
+@gin.configurable
+class {name}(Counter):
+    def __init__(self, pay=1.0, render_mode=None):
+        super().__init__()
+        self._pay = pay
+
+    def step(self, action):
+        observation, reward, *rest = super().step(action)
+        return observation, reward * self._pay, *rest
+"""
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_environments_and_wrappers_are_configured_in_workers_too(tmp_path, monkeypatch, asynchronous):
+    """In scopes, in what a wrapper calls, and in the environment itself. Training would differ from evaluation."""
+    name = f"configured_{asynchronous}"
+    (tmp_path / f"{name}.py").write_text(CONFIGURED.format(name=name))
+    monkeypatch.syspath_prepend(tmp_path)
+    with gin.unlock_config():
+        importlib.import_module(name)
+    loaded = configuration.load(
+        [],
+        [
+            f"create_environment.env_name = '{name}:{name}'", f"create_environment.asynchronous = {asynchronous}",
+            "create_environment.num_envs = 2", f"{name}.pay = 5.0",
+            f"create_environment.wrappers = (@double/{name}_Scale, @less/{name}_Scale, @{name}_Scale)",
+            f"{name}_Scale.factor = 3.0", f"{name}_Scale.bonus = @{name}_bonus",
+            f"{name}_bonus.amount = %extra", "extra = 20.0",
+            f"double/{name}_Scale.factor = 2.0",
+            f"less/{name}_Scale.factor = 0.5", f"less/{name}_Scale.bonus = @less/{name}_bonus",
+            f"less/{name}_bonus.amount = 15.0",
+        ],
+    )  # fmt: skip
+    environment = configuration.build(create_environment)
+    try:
+        loaded.check_used()
+        environment.reset(0)
+        rewards = [environment.step(torch.zeros(2, 2)).reward.tolist() for _ in range(2)]
+    finally:
+        environment.close()
+    assert rewards == [[((5.0 * step * 2.0 + 20.0) * 0.5 + 15.0) * 3.0 + 20.0] * 2 for step in (1, 2)]
+
+
 def test_a_class_needs_no_registration():
     environment = create_environment("tests.toy_tasks:PointMass", num_envs=2, asynchronous=True)
     environment.close()
