@@ -69,6 +69,21 @@ def _check(where: str, episode: TimeStep, environment: VectorEnvironment) -> Non
             f"{high if low == high else f'{low} to {high}'}; record with the same create_environment.action_repeat"
         )
     bounds.check(where, episode, _frame_specs(environment), environment)
+    _check_discounts(where, episode, environment)
+
+
+def _check_discounts(where: str, episode: TimeStep, environment: VectorEnvironment) -> None:
+    """Refuses repeated actions whose rewards were summed with another discount than the environment's."""
+    inside = environment.repeat_gamma ** (episode.duration.double() - 1.0).clamp(min=0.0)
+    terminated = episode.is_last() & (episode.discount == 0)
+    wrong = (~terminated & ((episode.discount - inside).abs() > bounds.ROUNDING)).nonzero()
+    if len(wrong):
+        frame = int(wrong[0])
+        raise TaacError(
+            f"{where}, frame {frame}: 'discount' is {episode.discount[frame]:g} after an action of {episode.duration[frame]} "
+            f"environment steps, expected {inside[frame]:g}: record with the same create_environment.action_repeat_gamma and "
+            "action_repeat_plain_sum, with which the rewards of a repeat were added up"
+        )
 
 
 def _check_spaces(source: str, held: dict[str, Any], environment: VectorEnvironment) -> None:

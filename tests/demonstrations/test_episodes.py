@@ -376,6 +376,33 @@ def test_actions_that_take_other_times_are_refused(recorded_with, read_with, fit
         read(str(tmp_path / "e.npz"), other)
 
 
+@pytest.mark.parametrize(
+    "recorded_with, read_with, discounts",
+    [
+        ({"action_repeat_gamma": 0.5}, {"action_repeat_gamma": 0.9}, {(2, "0.5", "0.9"), (3, "0.25", "0.81")}),
+        ({"action_repeat_gamma": 0.5}, {"action_repeat_plain_sum": True}, {(2, "0.5", "1"), (3, "0.25", "1")}),
+        ({"action_repeat_plain_sum": True}, {"action_repeat_gamma": 0.9}, {(2, "1", "0.9"), (3, "1", "0.81")}),
+        ({"action_repeat_gamma": 0.5}, {"action_repeat_gamma": 0.5}, None),
+    ],
+)
+@pytest.mark.parametrize("chosen", [False, True])
+def test_rewards_that_were_discounted_otherwise_are_refused(recorded_with, read_with, discounts, chosen, tmp_path):
+    """The reward of a repeated action is a sum that its gamma weighs, so it would be of another task's scale."""
+    repeat = {"env_kwargs": {"scripts": (("7t", "3t", "8u"),)}, "action_repeat": 3, "action_repeat_chosen": chosen}
+    environment = create_environment(env_id("Counter"), **repeat, **recorded_with)
+    writer = EpisodeWriter(tmp_path / "e.npz", environment)
+    played(environment, 40, writer)
+    writer.save()
+    other = create_environment(env_id("Counter"), **repeat, **read_with)
+    if discounts is None:
+        assert len(read(str(tmp_path / "e.npz"), other)) == writer.num_episodes
+        return
+    with pytest.raises(TaacError, match="same create_environment.action_repeat_gamma and action_repeat_plain_sum") as error:
+        read(str(tmp_path / "e.npz"), other)
+    told = re.search(r"frame \d+: 'discount' is (\S+) after an action of (\d) environment steps, expected (\S+):", str(error.value))
+    assert (int(told[2]), told[1], told[3]) in discounts and (chosen or told[2] == "3")
+
+
 def test_an_episode_of_one_action_may_cut_it_short(tmp_path):
     environment = create_environment(env_id("Counter"), env_kwargs={"scripts": (("2t",),)}, action_repeat=4)
     writer = EpisodeWriter(tmp_path / "e.npz", environment)
