@@ -397,9 +397,10 @@ def test_rewards_that_were_discounted_otherwise_are_refused(recorded_with, read_
     if discounts is None:
         assert len(read(str(tmp_path / "e.npz"), other)) == writer.num_episodes
         return
-    with pytest.raises(TaacError, match="same create_environment.action_repeat_gamma and action_repeat_plain_sum") as error:
+    with pytest.raises(TaacError, match=r"same create_environment\.action_repeat_gamma and action_repeat_plain_sum") as error:
         read(str(tmp_path / "e.npz"), other)
-    told = re.search(r"frame \d+: 'discount' is (\S+) after an action of (\d) environment steps, expected (\S+):", str(error.value))
+    about = r"frame \d+: 'discount' is (\S+) after an action of (\d) environment steps, expected (\S+):"
+    told = re.search(about, str(error.value))
     assert (int(told[2]), told[1], told[3]) in discounts and (chosen or told[2] == "3")
 
 
