@@ -42,9 +42,7 @@ def flatten_like(structure: Nest, nest: Nest) -> list[Any]:
     try:
         return _leaves_like(structure, nest, [])
     except _Differ:
-        leaves: list[Any] = []
-        _map_many(lambda _, leaf: leaves.append(leaf), (structure, nest), "")  # raises an error with the path
-        return leaves
+        return list(_checked_leaves(structure, nest, ""))
 
 
 class _Differ(Exception):
@@ -60,7 +58,7 @@ def _leaves_like(structure: Nest, nest: Nest, leaves: list[Any]) -> list[Any]:
             _leaves_like(value, nest[key], leaves)
     elif isinstance(structure, (tuple, list)):
         if type(structure) is not type(nest) or len(structure) != len(nest):
-            raise _Differ  # also for a tuple and a list of equal length, which `_map_many` then accepts as one structure
+            raise _Differ  # also for a tuple and a list of equal length, which `_checked_leaves` then accepts as one structure
         for value, other in zip(structure, nest):
             if type(value) is type(other) is Tensor:
                 leaves.append(other)
@@ -85,22 +83,20 @@ def _map_one(fn: Callable[[Any], Any], nest: Nest) -> Nest:
     return fn(nest)
 
 
-def _map_many(fn: Callable[..., Any], nests: tuple[Nest, ...], path: str) -> Nest:
-    first = nests[0]
-    if not is_container(first):
-        for other in nests[1:]:
-            if is_container(other):
-                raise TaacError(f"nests differ at '{path or '/'}': a leaf in one, {_describe(other)} in another")
-        return fn(*nests)
-    for other in nests[1:]:
-        _check_same(first, other, path)
-    if isinstance(first, dict):
-        return {key: _map_many(fn, tuple(n[key] for n in nests), f"{path}/{key}") for key in first}
-    names = getattr(first, "_fields", range(len(first)))
-    values = [_map_many(fn, children, f"{path}/{name}") for name, children in zip(names, zip(*nests))]
-    if hasattr(first, "_fields"):
-        return type(first)(*values)
-    return type(first)(values)
+def _checked_leaves(structure: Nest, nest: Nest, path: str) -> Iterator[Any]:
+    """Yields the leaves of `nest` in the order of `structure`, up to the first difference, of which the error names the path."""
+    if not is_container(structure):
+        if is_container(nest):
+            raise TaacError(f"nests differ at '{path or '/'}': a leaf in one, {_describe(nest)} in another")
+        yield nest
+        return
+    _check_same(structure, nest, path)
+    if isinstance(structure, dict):
+        parts = [(key, part, nest[key]) for key, part in structure.items()]
+    else:
+        parts = list(zip(getattr(structure, "_fields", range(len(structure))), structure, nest))
+    for name, part, other in parts:
+        yield from _checked_leaves(part, other, f"{path}/{name}")
 
 
 def _check_same(first: Nest, other: Nest, path: str) -> None:

@@ -72,9 +72,9 @@ def bounded(shape: tuple[int, ...], minimum: float, maximum: float, dtype: torch
     return TensorSpec(shape, dtype, np.full(shape, minimum), np.full(shape, maximum))
 
 
-def spec_of(tensor: torch.Tensor, batch_dims: int = 1) -> TensorSpec:
-    """The spec of a tensor that has `batch_dims` leading batch dimensions."""
-    return TensorSpec(tuple(tensor.shape[batch_dims:]), tensor.dtype)
+def spec_of(tensor: torch.Tensor) -> TensorSpec:
+    """The spec of a tensor whose first dimension is a batch."""
+    return TensorSpec(tuple(tensor.shape[1:]), tensor.dtype)
 
 
 def zeros(spec: Nest, *batch: int, device: torch.device | str = "cpu") -> Nest:
@@ -129,8 +129,8 @@ def forbids_acting(observation: dict[str, Nest], action_spec: Nest) -> torch.Ten
     return ~possible.reshape(len(possible), -1).all(1)
 
 
-def check_unit_box(spec: Nest, user: str) -> TensorSpec:
-    """Checks that a spec is one float vector in [-1, 1], as a continuous policy needs. Returns the spec.
+def check_unit_box(spec: Nest, user: str) -> None:
+    """Checks that a spec is one float vector in [-1, 1], as a continuous policy needs.
 
     Raises:
         TaacError: it is discrete, nested, not a vector, or has other bounds.
@@ -153,4 +153,3 @@ def check_unit_box(spec: Nest, user: str) -> TensorSpec:
         )
     if spec.minimum is None or spec.maximum is None or not (np.all(spec.minimum == -1) and np.all(spec.maximum == 1)):
         raise TaacError(f"{user} acts in [-1, 1], got the action spec {spec}; rescale the actions first")
-    return spec

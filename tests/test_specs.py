@@ -42,8 +42,6 @@ def test_blank_values_are_the_least_choices_and_otherwise_0():
 def test_spec_of_a_tensor():
     tensor = torch.zeros(7, 5, 3, 2, dtype=torch.float64)
     assert spec_of(tensor).shape == (5, 3, 2)
-    assert spec_of(tensor, 2).shape == (3, 2)
-    assert spec_of(tensor, 0).shape == (7, 5, 3, 2)
     assert type(spec_of(tensor).shape) is tuple
     spec = spec_of(tensor)
     assert spec.dtype == torch.float64 and spec.minimum is None and spec.maximum is None
@@ -99,7 +97,7 @@ def test_how_a_spec_reads(spec, text):
     ],
 )
 def test_a_unit_box_is_let_through(spec):
-    assert check_unit_box(spec, "SAC") is spec
+    check_unit_box(spec, "SAC")
 
 
 @pytest.mark.parametrize(

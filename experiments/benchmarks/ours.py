@@ -58,13 +58,18 @@ def fill(trainer: Any, frames: int) -> None:
     while buffer.size < min(frames, 2002):
         trainer.collect()
     buffer.sample_batch(1, trainer.segment_length)  # what is prioritised gets its first priorities
-    state = buffer.state_dict()
-    held = buffer.size
-    for name, leaf in state.items():
-        if leaf.shape[:2] == (held, buffer.num_envs):  # of frames, or their priorities
-            state[name] = leaf.repeat(-(-frames // held), *[1] * (leaf.dim() - 1))[:frames]
+    state, held = buffer.state_dict(), buffer.size
+
+    def repeated(leaf: Any) -> Any:
+        return leaf.repeat(-(-frames // held), *[1] * (leaf.dim() - 1))[:frames]
+
+    if "priorities/masses" in state:
+        state["priorities/masses"] = repeated(state["priorities/masses"])
     state["position"] = torch.tensor([frames % buffer.length, frames, buffer.length, frames])
+    first = {name: leaf.clone() for name, leaf in buffer.frames(0, held).items()}
     buffer.load_state_dict(state)
+    for name, leaf in buffer.frames(0, frames).items():
+        leaf.copy_(repeated(first[name]))
 
 
 def updates(options: dict[str, Any], answer: Answer) -> None:

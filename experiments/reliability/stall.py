@@ -58,7 +58,7 @@ def _one(folder: Path, buffer: Buffer) -> dict[str, Any]:
         replay.add(frame)
         start = time.perf_counter()
         if number % buffer.interval == 0:
-            kept.save(number, {**state, "replay": replay.state_dict(frames=False)}, chunks)
+            kept.save(number, {**state, "replay": replay.state_dict()}, chunks)
             checkpoints.append(time.perf_counter() - start)
         elif chunks.moved_on():
             kept.follow(chunks)

@@ -130,9 +130,9 @@ class Evaluator:
         agent: Agent,
         environment: VectorEnvironment,
         seed: int,
-        num_episodes: int = 10,
-        epsilon: float = 0.0,
-        max_steps: int = 1_000_000,
+        num_episodes: int,
+        epsilon: float,
+        max_steps: int,
     ):
         for name, value in {"evaluation_episodes": num_episodes, "max_evaluation_steps": max_steps}.items():
             if value < 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -209,9 +209,8 @@ class _Rows:
         )
 
 
-def summarize(episodes: Sequence[Episode] | Iterable[Episode]) -> EpisodeSummary:
+def summarize(episodes: Sequence[Episode]) -> EpisodeSummary:
     """Averages statistics over one or more episodes. A vector return is summed over its parts."""
-    episodes = list(episodes)
     returns = np.array([np.sum(e.ret) for e in episodes], dtype=np.float64)
     transitions = sum(e.length for e in episodes)
     return EpisodeSummary(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -10,12 +9,10 @@ import torch
 
 from taac import nest
 from taac.acting.action_log import ActionLog
-from taac.algorithms.agent import Agent
+from taac.algorithms.agent import Agent, Policy
 from taac.algorithms.algorithm import reset_where_first
-from taac.data_structures import AlgStep, Nest, StepType, TimeStep
+from taac.data_structures import AlgStep, StepType, TimeStep
 from taac.environments.vector_environment import VectorEnvironment
-
-Policy = Callable[[TimeStep, Nest], AlgStep]
 
 
 class RolloutStep(NamedTuple):

@@ -207,13 +207,10 @@ class Agent(nn.Module):
         """
         return {name: tensor.detach().cpu().clone() for name, tensor in self._read_by_acting().items()}
 
-    def load_acting_state(self, state: dict[str, torch.Tensor], statistics: bool = True) -> None:
+    def load_acting_state(self, state: dict[str, torch.Tensor]) -> None:
         """Copies in the tensors that `acting_state` returned. They are written in place, so this is safe between any two steps.
 
         The policy's memory is not included, because callers pass it in and out. Episodes in progress continue.
-
-        Args:
-            statistics: whether to load the statistics of observations too; False keeps this agent's own.
 
         Raises:
             TaacError: the tensors are those of another agent; nothing is changed.
@@ -229,8 +226,7 @@ class Agent(nn.Module):
             raise TaacError(f"the acting state is of another agent: {'; '.join(wrong[:3])}")
         with torch.no_grad():
             for name, tensor in own.items():
-                if statistics or not name.startswith("observation_normalizer."):
-                    tensor.copy_(state[name])
+                tensor.copy_(state[name])
 
     def _read_by_acting(self) -> dict[str, torch.Tensor]:
         absent, held = _prefixes(_not_for_acting(self.algorithm)), {**dict(self.named_parameters()), **dict(self.named_buffers())}

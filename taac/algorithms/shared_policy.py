@@ -84,15 +84,13 @@ class AgentBatch:
         self._own_reward = reward_dim is not None
         self.action = nest.map_structure(self._action_of_one, action_spec)
         if keyed:
-            kept = {k: v for k, v in keyed.items() if k != AGENT_MASK}
-            self.observation: Nest = {k: self._observation_of_one(v, k) for k, v in kept.items()}
+            self.observation: Nest = {
+                key: part if key == GLOBAL_STATE else nest.map_structure(self._leaf_of_one, part)
+                for key, part in keyed.items()
+                if key != AGENT_MASK
+            }
         else:
-            self.observation = self._observation_of_one(observation_spec)
-
-    def _observation_of_one(self, spec: Nest, key: str = "") -> Nest:
-        if key == GLOBAL_STATE:
-            return spec
-        return nest.map_structure(self._leaf_of_one, spec)
+            self.observation = nest.map_structure(self._leaf_of_one, observation_spec)
 
     def _leaf_of_one(self, spec: TensorSpec) -> TensorSpec:
         if spec.shape[:1] != (self.count,):

@@ -19,7 +19,7 @@ class TargetEntropy(NamedTuple):
 
 
 def of_actions(
-    action_spec: TensorSpec, min_prob: float, given: float | Schedule | None, name: str = "target_entropy"
+    action_spec: TensorSpec, min_prob: float, given: float | Schedule | None, name: str
 ) -> TargetEntropy:
     """Returns the target of a policy over a bounded action vector.
 
@@ -46,7 +46,7 @@ def of_actions(
 
 
 def of_choices(
-    num_choices: int, min_prob: float, given: float | Schedule | None, name: str = "target_entropy", times: int = 1
+    num_choices: int, min_prob: float, given: float | Schedule | None, name: str, times: int = 1
 ) -> TargetEntropy:
     """Returns the target of a policy over C choices, or of `times` such independent policies together.
 

@@ -21,6 +21,8 @@ from taac import nest
 from taac.data_structures import Nest
 from taac.errors import TaacError
 
+ROUNDING = 1e-5  # of recorded actions that were rescaled
+
 
 class Tau(NamedTuple):
     """The record of the three trajectories here, at one step."""
@@ -157,17 +159,16 @@ def uniform_like(tau: Any) -> Any:
 
 
 def follow(
-    trajectory: Trajectory, action: torch.Tensor, tolerance: float = 1e-5, first: torch.Tensor | None = None
+    trajectory: Trajectory, action: torch.Tensor, first: torch.Tensor | None = None
 ) -> tuple[Any, torch.Tensor]:
     """Returns the trajectories and switches that explain the recorded actions of an episode, starting at rest.
 
-    If advancing the previous trajectory yields the recorded action, to within `tolerance` in every dimension, the trajectory
+    If advancing the previous trajectory yields the recorded action, to within `ROUNDING` in every dimension, the trajectory
     continues (`b = 0`). Otherwise a new one starts with that action (`b = 1`). If a demonstrator never continues a
     trajectory, every action is a decision, and a compare-through return over its steps is the one-step return.
 
     Args:
         action: `[T, ..., A]` in [-1, 1], taken at frames 0..T-1.
-        tolerance: allows for rounding of rescaled actions.
         first: `[T+1, ...]` bool, the frames at which a new trajectory begins at rest, such as those at which an agent that was
             absent is back; None: frame 0 alone.
 
@@ -178,7 +179,7 @@ def follow(
     taus, switches = [tau], []
     for t, taken in enumerate(action, start=1):
         old = trajectory.advance(tau)
-        switch = ((old.a - taken).abs() > tolerance).any(-1)
+        switch = ((old.a - taken).abs() > ROUNDING).any(-1)
         new = trajectory.start(trajectory.output_for(taken, tau), tau)
         tau = nest.where(switch, new, old)._replace(a=taken)  # the recorded action, without rounding errors
         tau = tau if first is None else nest.where(first[t], rest, tau)

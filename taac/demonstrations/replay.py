@@ -158,9 +158,9 @@ class SqilReplay:
     def newest_episode(self, environment: int) -> Experience | None:
         return self.agents.newest_episode(environment)
 
-    def state_dict(self, frames: bool = True) -> dict[str, torch.Tensor]:
+    def state_dict(self) -> dict[str, torch.Tensor]:
         """Returns the state of the agent's buffer and the digest of the demonstrations, which are read from their file again."""
-        return {**self.agents.state_dict(frames), "demonstrations": self.demonstrations.digest}
+        return {**self.agents.state_dict(), "demonstrations": self.demonstrations.digest}
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
         """Restores `state_dict()`.

@@ -126,20 +126,19 @@ def create_environment(
         }  # fmt: skip
         envs = pool.create(env_name, num_envs, max_episode_steps, kwargs, refused)
         return VectorEnvironment(envs, env_name, max_episode_steps=envs.max_episode_steps)
+    spec = single.find_spec(env_name)
     if render_mode is not None:
         kwargs["render_mode"] = render_mode
-    spec, limit = single.find_spec(env_name), max_episode_steps
-    remakes = single.keeps_state(spec) if remake is None else remake
-    if render_mode is not None:
         offscreen.prepare(spec)
+    remakes = single.keeps_state(spec) if remake is None else remake
 
     def copies(make: Callable[..., gymnasium.Env], wrapped_in: tuple[Any, ...]) -> list[Callable[[], gymnasium.Env]]:
-        args = (remakes, spec, kwargs, wrapped_in, limit, repeated, recorded)
+        args = (remakes, spec, kwargs, wrapped_in, max_episode_steps, repeated, recorded)
         return [functools.partial(make, (number, num_envs), *args) for number in range(num_envs)]
 
     durations = (1 if action_repeat_chosen else action_repeat, action_repeat)
     repeat_gamma = 1.0 if repeated is None or action_repeat_plain_sum else action_repeat_gamma
-    longest = limit or spec.max_episode_steps
+    longest = max_episode_steps or spec.max_episode_steps
     if elsewhere or not asynchronous:
         makers = copies(single.make_seeded, tuple(wrappers))[: 1 if elsewhere else None]
         with _errors_name(env_name), torch_settings.preserved("failed when it was created"):
@@ -153,7 +152,7 @@ def create_environment(
         return found
     with _errors_name(env_name), torch_settings.preserved(None):
         # The probe is created in this process, so that its errors keep their own messages.
-        probe = single.make_seeded((0, 1), False, spec, kwargs, tuple(wrappers), limit, repeated, recorded)
+        probe = single.make_seeded((0, 1), False, spec, kwargs, tuple(wrappers), max_episode_steps, repeated, recorded)
         reward_dim = single.reward_dim(probe)
         probe.close()
     in_worker = functools.partial(single.make_in_worker, os.getpid(), carried.bindings())

@@ -31,22 +31,25 @@ class TensorFlowAdam(torch.optim.Adam):
             group["epsilon_hat"], group["num_steps"] = eps, 0
 
     @torch.no_grad()
-    def step(self, closure: Any = None, found_inf: torch.Tensor | None = None) -> Any:
+    def step(self, closure: Any = None) -> Any:
         """Takes a step in every group that has gradients. Each group counts its own steps t.
 
         Args:
             closure: computes the loss and its gradients, and returns the loss.
-            found_inf: a scalar; where it is 1, parameters and moments stay as they are.
         """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self.step_fused(found_inf)
+        self.step_fused(None)
         return loss
 
-    def step_fused(self, found_inf: torch.Tensor | None = None) -> None:
-        """`step` without torch's hooks, which double its time. Call it under `no_grad`."""
+    def step_fused(self, found_inf: torch.Tensor | None) -> None:
+        """`step` without torch's hooks, which double its time. Call it under `no_grad`.
+
+        Args:
+            found_inf: a scalar; where it is 1, parameters and moments stay as they are.
+        """
         for number, group in enumerate(self.param_groups):
             gradients = [p.grad for p in group["params"] if p.grad is not None]
             if not gradients:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -17,6 +18,18 @@ _LEFT_OUT = (torch.Tensor, torch.nn.Module, Unwatched, type, types.FunctionType,
 _OF_MODULES = {*torch.nn.Module().__dict__} - {"training"}
 
 
+def _walk(owner: Any, path: str, seen: set[int]) -> Iterator[tuple[Any, str, Any, str]]:
+    """Yields the attributes of an object and of those that it holds: owner, name, value and path. Modules' own are left out."""
+    if id(owner) in seen:
+        return
+    seen.add(id(owner))
+    for key, value in owner.__dict__.items():
+        if key not in _OF_MODULES:
+            yield owner, key, value, f"{path}.{key}"
+            if hasattr(value, "__dict__") and not isinstance(value, _LEFT_OUT):
+                yield from _walk(value, f"{path}.{key}", seen)
+
+
 class Attributes:
     """The numbers, strings and objects that are attributes of a module, its submodules, or objects that they hold.
 
@@ -24,25 +37,16 @@ class Attributes:
     """
 
     def __init__(self, module: torch.nn.Module):
-        self._held: list[tuple[dict[str, Any], str, Any, str]] = []
         seen: set[int] = set()
-        for part in module.modules():
-            self._add(part, seen)
+        self._held: list[tuple[dict[str, Any], str, Any, str]] = [
+            (owner.__dict__, key, value, f"{type(owner).__name__}.{key}")
+            for part in module.modules()
+            for owner, key, value, _ in _walk(part, "", seen)
+            if not isinstance(value, _LEFT_OUT)
+            and (hasattr(value, "__dict__") or value is None or isinstance(value, _SCALARS))
+        ]
         self._owners, self._names = [attributes for attributes, *_ in self._held], [key for _, key, *_ in self._held]
         self._values = [value for _, _, value, _ in self._held]
-
-    def _add(self, owner: Any, seen: set[int]) -> None:
-        if id(owner) in seen:
-            return
-        seen.add(id(owner))
-        for key, value in owner.__dict__.items():
-            if key in _OF_MODULES or isinstance(value, _LEFT_OUT):
-                continue
-            holds = hasattr(value, "__dict__")
-            if holds or value is None or isinstance(value, _SCALARS):
-                self._held.append((owner.__dict__, key, value, f"{type(owner).__name__}.{key}"))
-            if holds:
-                self._add(value, seen)
 
     def changed(self) -> str | None:
         """Returns the name of an attribute that has another value; None if all have the same."""
@@ -68,19 +72,8 @@ def tensors_held(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Returns parameters, buffers, and tensors that are attributes of a module or of objects that it holds, by name."""
     found: dict[str, torch.Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     seen: set[int] = set()
-
-    def add(owner: Any, path: str) -> None:
-        if id(owner) in seen:
-            return
-        seen.add(id(owner))
-        for key, value in owner.__dict__.items():
-            if key in _OF_MODULES:
-                continue
-            if isinstance(value, torch.Tensor):
-                found.setdefault(f"{path}.{key}", value)
-            elif hasattr(value, "__dict__") and not isinstance(value, _LEFT_OUT):
-                add(value, f"{path}.{key}")
-
     for name, part in module.named_modules():
-        add(part, name)
+        for _, _, value, path in _walk(part, name, seen):
+            if isinstance(value, torch.Tensor):
+                found.setdefault(path, value)
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn as nn
@@ -65,25 +65,20 @@ def xavier_linear(input_size: int, output_size: int) -> nn.Linear:
     return layer
 
 
-def scaled_linear(input_size: int, output_size: int, gain: float, distribution: str) -> nn.Linear:
+def scaled_linear(
+    input_size: int, output_size: int, gain: float, distribution: Literal["truncated_normal", "uniform"]
+) -> nn.Linear:
     """Returns a linear layer with weights of standard deviation `gain / sqrt(input_size)` and zero biases.
 
-    Args:
-        distribution: "truncated_normal" or "uniform". The normal is truncated at two standard deviations of the untruncated
-            one.
-
-    Raises:
-        ValueError: another distribution.
+    The normal is truncated at two standard deviations of the untruncated one.
     """
     layer = nn.Linear(input_size, output_size)
     std = gain / math.sqrt(input_size)
     if distribution == "truncated_normal":
         wide = std / _TRUNCATED_STD
         nn.init.trunc_normal_(layer.weight, std=wide, a=-2 * wide, b=2 * wide)
-    elif distribution == "uniform":
-        nn.init.uniform_(layer.weight, -math.sqrt(3.0) * std, math.sqrt(3.0) * std)
     else:
-        raise ValueError(f"distribution must be 'truncated_normal' or 'uniform', got '{distribution}'")
+        nn.init.uniform_(layer.weight, -math.sqrt(3.0) * std, math.sqrt(3.0) * std)
     nn.init.zeros_(layer.bias)
     return layer
 

@@ -82,14 +82,14 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         items = self._draw_items(batch_size, self._starts(length))
         environment = torch.div(items, self.length, rounding_mode="floor")
-        start = (items - environment * self.length - self._next + self._size) % self.length
+        start = (items - environment * self.length - self.next + self.size) % self.length
         return Batch(self._segments(environment, start, length), self.importance_weights(items, progress), items)
 
     def blank(self, batch_size: int, length: int) -> Batch:
         return super().blank(batch_size, length)._replace(weights=torch.ones(batch_size, device=self.device))
 
     def _draw_items(self, batch_size: int, starts: int) -> torch.Tensor:
-        self._open(self._size - starts)
+        self._open(self.size - starts)
         if self.device.type == "cpu" and not self._tree.total > 0:  # on a GPU the check would wait for the device
             raise TaacError(
                 f"none of the {self.num_envs * starts} stored segments has a frame to learn from: all but their last frames "
@@ -105,7 +105,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         Segments that the critics cannot learn from keep probability 0.
         """
         newness = torch.arange(max(self._unopened, unfinished), device=self.device)
-        place = (self._next - 1 - newness) % self.length
+        place = (self.next - 1 - newness) % self.length
         learnt_from = torch.arange(max(1, unfinished), device=self.device).unsqueeze(1)  # frames 0..T-2 of each segment
         step_type = self._storage.time_step.step_type[(place + learnt_from) % self.length]  # [T-1, frames, B]
         opens = (step_type != LAST).any(0) & (newness >= unfinished).unsqueeze(1)
@@ -147,10 +147,10 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._greatest = torch.maximum(self._greatest, priority.max())
         self._tree.set(batch.indices, priority**self.alpha)
 
-    def state_dict(self, frames: bool = True) -> dict[str, torch.Tensor]:
-        masses = self._tree.masses.view(self.num_envs, self.length)[:, : self._size]
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        masses = self._tree.masses.view(self.num_envs, self.length)[:, : self.size]
         return {
-            **super().state_dict(frames),
+            **super().state_dict(),
             "priorities/masses": masses.t().clone(memory_format=torch.contiguous_format),  # [size, B], p^alpha
             "priorities/greatest": self._greatest.clone(),
             "priorities/unopened": torch.tensor(self._unopened),
@@ -164,7 +164,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             )
         super().load_state_dict({name: value for name, value in state.items() if name not in own})
         masses = self._tree.masses.new_zeros(self.num_envs, self.length)
-        masses[:, : self._size] = own["priorities/masses"].t()
+        masses[:, : self.size] = own["priorities/masses"].t()
         self._tree.set(torch.arange(self._tree.size, device=self.device), masses.flatten())
         self._greatest.copy_(own["priorities/greatest"])
         self._unopened = int(own["priorities/unopened"])

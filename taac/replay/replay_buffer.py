@@ -27,9 +27,14 @@ class ReplayBuffer:
         length: number of frames stored for each environment, 2 or more.
         device: the device that stores the frames.
 
+    Attributes:
+        added: number of frames ever added for each environment.
+
     Raises:
         TaacError: `length` is below 2, or the frames do not fit in the device's free memory.
     """
+
+    min_batch_size = 1  # segments that a batch has at least
 
     def __init__(self, experience_spec: Nest, num_envs: int, length: int = 100_000, device: torch.device | str = "cpu"):
         if length < 2:
@@ -51,9 +56,7 @@ class ReplayBuffer:
         self._rows = [leaf.numpy() for leaf in self._leaves] if self.device.type == "cpu" else []
         self._kinds = [(leaf.shape[1:], leaf.dtype) for leaf in self._leaves]
         self._strata: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None  # for the last batch size
-        self._next = 0  # where the next frame is written
-        self._size = 0
-        self._added = 0
+        self.added = 0
 
     @property
     def ring(self) -> ReplayBuffer:
@@ -61,24 +64,14 @@ class ReplayBuffer:
         return self
 
     @property
-    def min_batch_size(self) -> int:
-        """Segments that a batch has at least."""
-        return 1
-
-    @property
     def size(self) -> int:
         """Number of frames stored for each environment."""
-        return self._size
-
-    @property
-    def added(self) -> int:
-        """Number of frames ever added for each environment."""
-        return self._added
+        return min(self.added, self.length)
 
     @property
     def next(self) -> int:
         """Position in the ring at which the next frame is written."""
-        return self._next
+        return self.added % self.length
 
     def add(self, experience: Experience) -> None:
         """Writes one frame of every environment, leaves `[B, ...]`, over the oldest.
@@ -86,7 +79,7 @@ class ReplayBuffer:
         Raises:
             TaacError: a leaf has another shape than the buffer's, or numbers that it would cut, such as floats for integers.
         """
-        place, leaves = self._next, nest.flatten_like(self._storage, experience)
+        place, leaves = self.next, nest.flatten_like(self._storage, experience)
         for (shape, dtype), leaf in zip(self._kinds, leaves):
             if leaf.shape != shape:
                 raise TaacError(f"a frame of shape {list(leaf.shape)} does not fit the buffer's {list(shape)}")
@@ -101,9 +94,7 @@ class ReplayBuffer:
         else:
             for storage, leaf in zip(self._leaves, leaves):
                 storage[place] = leaf
-        self._next = (self._next + 1) % self.length
-        self._size = min(self._size + 1, self.length)
-        self._added += 1
+        self.added += 1
 
     def sample(self, batch_size: int, length: int) -> Experience:
         """Returns `batch_size` segments of `length` frames, leaves `[length, batch_size, ...]`, drawn uniformly.
@@ -133,19 +124,19 @@ class ReplayBuffer:
 
         None if its FIRST is no longer stored.
         """
-        newest_first = (self._next - 1 - torch.arange(self._size, device=self.device)) % self.length
+        newest_first = (self.next - 1 - torch.arange(self.size, device=self.device)) % self.length
         firsts = (self._storage.time_step.step_type[newest_first, environment] == FIRST).nonzero()
         if not len(firsts):
             return None
         length = int(firsts[0]) + 1
-        return self._segments(firsts.new_tensor([environment]), firsts.new_tensor([self._size - length]), length)
+        return self._segments(firsts.new_tensor([environment]), firsts.new_tensor([self.size - length]), length)
 
     def _starts(self, length: int) -> int:
         """Number of frames of each environment at which a segment can start."""
-        starts = self._size - length + 1
+        starts = self.size - length + 1
         if starts < 1:
             raise TaacError(
-                f"cannot sample segments of {length} frames from a buffer that holds {self._size} for each environment; "
+                f"cannot sample segments of {length} frames from a buffer that holds {self.size} for each environment; "
                 "raise Trainer.initial_collect_steps or ReplayBuffer.length"
             )
         return starts
@@ -157,14 +148,14 @@ class ReplayBuffer:
     def _gather(self, environment: torch.Tensor, start: torch.Tensor, length: int) -> list[torch.Tensor]:
         """Reads the segments that `_draw` chose, leaves `[T, B', ...]`."""
         age = start + torch.arange(length, device=self.device).unsqueeze(1)  # [T, B'], counted from the oldest frame
-        index = ((self._next - self._size + age) % self.length * self.num_envs + environment).view(-1)
+        index = ((self.next - self.size + age) % self.length * self.num_envs + environment).view(-1)
         rows = [leaf.flatten(0, 1).index_select(0, index) for leaf in self._leaves]
         return [leaf.view(length, len(start), *leaf.shape[1:]) for leaf in rows]
 
     def _gather_numpy(self, environment: torch.Tensor, start: torch.Tensor, length: int) -> list[torch.Tensor]:
         """`_gather` with numpy on `_rows`, in half the time."""
         age = start.numpy() + np.arange(length)[:, None]
-        index = (self._next - self._size + age) % self.length * self.num_envs + environment.numpy()
+        index = (self.next - self.size + age) % self.length * self.num_envs + environment.numpy()
         return [torch.from_numpy(rows.reshape(-1, *rows.shape[2:]).take(index, axis=0)) for rows in self._rows]
 
     def _draw(self, batch_size: int, starts: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -186,37 +177,23 @@ class ReplayBuffer:
         """The frames from `start` to `stop` in the ring, by path, `[stop - start, B, ...]`, as views of the buffer's memory."""
         return {f"frames/{path}": leaf[start:stop] for path, leaf in nest.flatten_with_path(self._storage)}
 
-    def state_dict(self, frames: bool = True) -> dict[str, torch.Tensor]:
-        """Returns copies of the stored frames, as tensors by path, and the position of the ring.
-
-        Args:
-            frames: whether to include the frames. A copy may not fit in memory; a saver that leaves them out reads them with
-                the method `frames`.
-        """
-        held = {name: leaf.clone() for name, leaf in self.frames(0, self._size).items()} if frames else {}
-        return {**held, "position": torch.tensor([self._next, self._size, self.length, self._added])}
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Returns the position in the ring. A copy of all frames may not fit in memory: savers read parts of them by `frames`."""
+        return {"position": torch.tensor([self.next, self.size, self.length, self.added])}
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        """Restores `state_dict()`. If it holds no frames, the frames already in the ring are kept.
+        """Restores `state_dict()`. The frames are then copied into what `frames` returns, by whoever saved them.
 
         Raises:
-            TaacError: the state is from a buffer with another length, number of environments or kind of frames. Nothing is
-                changed then.
+            TaacError: the state is from a buffer with another length. Nothing is changed then.
         """
         position, size, length, added = (int(x) for x in state["position"])
-        given = {name: list(leaf.shape) for name, leaf in state.items() if name.startswith("frames/")}
         if length != self.length or added < 0 or size != min(added, length) or position != added % length:
             raise TaacError(
                 f"the saved replay buffer has another shape: length {length}, with {size} frames stored after {added} "
                 f"were added, and position {position}; expected length {self.length}"
             )
-        held = self.frames(0, size)
-        shapes = {name: list(leaf.shape) for name, leaf in held.items()}
-        if given and given != shapes:
-            raise TaacError(f"the saved replay buffer has another shape: frames {given}, expected {shapes}")
-        self._next, self._size, self._added = position, size, added
-        for name in given:
-            held[name].copy_(state[name])
+        self.added = added
 
 
 def required_bytes(experience_spec: Nest, num_envs: int, length: int) -> int:

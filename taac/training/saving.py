@@ -95,19 +95,6 @@ class Saver:
                 self.frames.load(found.path.parent, found.frames)
 
 
-class WithoutFrames:
-    """A replay buffer as a part of a checkpoint. It saves no frames, because they may exceed the memory; see `FrameChunks`."""
-
-    def __init__(self, replay: Any):
-        self._replay = replay
-
-    def state_dict(self) -> Any:
-        return self._replay.state_dict(frames=False)
-
-    def load_state_dict(self, state: Any) -> None:
-        self._replay.load_state_dict(state)
-
-
 def save_evidence(folder: RunFolder, env_steps: int, error: NotFiniteError) -> str:
     """Saves the tensors that explain a number that was not finite; returns a sentence on how to inspect them."""
     try:

@@ -34,7 +34,7 @@ from taac.training.intervals import Intervals
 from taac.training.loggers import Logger, Loggers
 from taac.training.monitors import Monitor
 from taac.training.reporting import Progress, Reporter
-from taac.training.saving import Part, WithoutFrames, save_evidence
+from taac.training.saving import Part, save_evidence
 from taac.training.schedules import Schedules
 from taac.training.update_ratio import UpdateRatio
 from taac.training.warm_start import load_parts
@@ -190,7 +190,7 @@ class Trainer:
         return {
             "agent": self.agent,
             "learner": self.learner,
-            **({} if saved_replay is None else {"replay": WithoutFrames(saved_replay)}),
+            **({} if saved_replay is None else {"replay": saved_replay}),
             "update_ratio": self.update_ratio,
             "evaluator": self.evaluator,
             "reporter": self.reporter,

@@ -183,7 +183,7 @@ def test_each_evaluation_of_a_run_has_a_seed_of_its_own(monkeypatch):
     monkeypatch.setattr(evaluation, "evaluate", played)
     environment = counters(("1t",))
     for run, steps in ((0, (0, 100, 200, 100)), (1, (100,))):
-        evaluator = Evaluator(agent(), environment, run, 1)
+        evaluator = Evaluator(agent(), environment, run, num_episodes=1, epsilon=0.0, max_steps=100)
         for env_steps in steps:
             evaluator.run(env_steps)
     environment.close()

@@ -18,7 +18,8 @@ NESTED = {"legs": (bounded((2,), -1, 1), {"tail": bounded((), -1, 1), "gear": GE
 def test_a_mixed_action_is_split_in_the_order_of_its_leaves():
     mixed = MixedActionSpec(NESTED, "Mixed")
     assert mixed.num_choices == 5
-    assert mixed.continuous.shape == (5,) and check_unit_box(mixed.continuous, "Mixed") is mixed.continuous
+    assert mixed.continuous.shape == (5,)
+    check_unit_box(mixed.continuous, "Mixed")
     action = {
         "legs": (torch.tensor([[0.1, 0.2]]), {"tail": torch.tensor([0.3]), "gear": torch.tensor([4])}),
         "arm": torch.tensor([[[0.4], [0.5]]]),

@@ -10,6 +10,7 @@ from taac.data_structures import Experience, StepType, TimeStep
 from taac.demonstrations.replay import SqilReplay, prefilled
 from taac.errors import TaacError
 from taac.replay import Batch, ReplayBuffer
+from tests.replay.saved import held, restore
 
 F, M, L = (int(kind) for kind in (StepType.FIRST, StepType.MID, StepType.LAST))
 
@@ -38,15 +39,11 @@ def buffer(num_envs=1, length=50):
 
 def filled(count, **arguments):
     """With `count` frames of one endless episode, numbered from 1000 on, in every environment."""
-    held = buffer(**arguments)
+    made = buffer(**arguments)
     own = frames("F" + "M" * (count - 1), start=1000)
     for t in range(count):
-        held.add(nest.map_structure(lambda x: x[t].expand(held.num_envs, *x.shape[1:]), own))  # noqa: B023
-    return held
-
-
-def held(replay):
-    return replay.state_dict()
+        made.add(nest.map_structure(lambda x: x[t].expand(made.num_envs, *x.shape[1:]), own))  # noqa: B023
+    return made
 
 
 # Prefilled ------------------------------------------------------------------------------------------------------------
@@ -135,7 +132,7 @@ def test_frames_are_added_to_the_agent_s():
 def test_state_is_saved_and_restored():
     replay = SqilReplay(filled(20), frames("FMMMLFMML"))
     other = SqilReplay(buffer(), frames("FMMMLFMML"))
-    other.load_state_dict(replay.state_dict())
+    restore(other, held(replay))
     torch.manual_seed(3)
     expected = replay.sample(8, 3)
     torch.manual_seed(3)

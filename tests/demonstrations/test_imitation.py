@@ -366,7 +366,7 @@ def test_after_the_demonstrations_a_new_episode_begins(demonstrations):
         for _ in range(40):
             trainer.collect()
         trainer.close()
-        kinds = trainer.replay_buffer.state_dict()["frames/time_step/step_type"]
+        kinds = trainer.replay_buffer.frames(0, trainer.replay_buffer.size)["frames/time_step/step_type"]
         ended = kinds[:-1] == StepType.LAST
         assert torch.equal(ended, kinds[1:] == StepType.FIRST) or num_envs == 2
         assert not (kinds[1:][~ended] == StepType.FIRST).any()

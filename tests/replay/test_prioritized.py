@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -12,6 +10,7 @@ from hypothesis import given, settings
 
 from taac.errors import TaacError
 from taac.replay import PrioritizedReplayBuffer, ReplayBuffer, replay_buffer
+from tests.replay.saved import held, restore
 from tests.replay.test_replay_buffer import SPEC, add, assert_equal, frames_of, situations, who
 
 # 99.99th percentiles of chi-square by degrees of freedom: with the seeds below the tests are deterministic.
@@ -43,9 +42,9 @@ def teach(buffer, segment, error_of, times=40):
 
 def masses(buffer):
     """`p^alpha` by environment and number of the frame, where it is above 0; the newest frame has number `newest`."""
-    held = buffer._tree.masses.view(buffer.num_envs, buffer.length)
+    found = buffer._tree.masses.view(buffer.num_envs, buffer.length)
     place = {n % buffer.length: n for n in range(buffer.newest - buffer.size + 1, buffer.newest + 1)}
-    return {(e, place[p]): held[e, p].item() for e, p in held.nonzero().tolist()}
+    return {(e, place[p]): found[e, p].item() for e, p in found.nonzero().tolist()}
 
 
 def chi_square(drawn, probabilities):
@@ -290,12 +289,9 @@ def test_a_restored_buffer_continues_identically(s, between):
     buffer = filled(s["num_envs"], s["length"], s["added"], lengths)
     teach(buffer, s["segment"], lambda e, n: (3 * n + e) % 7 / 3, times=5)
     add(buffer, s["added"], s["added"] + between, lengths)  # not drawn from since
-    file = io.BytesIO()  # through a file, as checkpoints do
-    torch.save(buffer.state_dict(), file)
-    file.seek(0)
     restored = filled(s["num_envs"], s["length"], 3)
     teach(restored, 2, lambda e, n: 9.0, times=2)
-    restored.load_state_dict(torch.load(file, weights_only=True))
+    restore(restored, held(buffer))
     for number in range(s["added"] + between, s["added"] + between + 5):
         samples, weights = [], []
         for each in (buffer, restored):
@@ -371,9 +367,9 @@ def test_sample_is_uniform_and_leaves_batches_alone():
     assert chi_square(aside, {(e, n): 1 / 14 for e in range(2) for n in range(4, 11)}) < CHI_SQUARE[13]
     errors = torch.tensor([8.0 if item == (1, 5) else 2.0 for item in last], dtype=torch.float64)
     buffer.update_priorities(batch, errors)
-    held = buffer._tree.masses.view(2, 9)
+    found = buffer._tree.masses.view(2, 9)
     for e, n in last:
-        assert held[e, n % 9].item() == pytest.approx((8.0 if (e, n) == (1, 5) else 2.0) ** 0.6, rel=1e-5)
+        assert found[e, n % 9].item() == pytest.approx((8.0 if (e, n) == (1, 5) else 2.0) ** 0.6, rel=1e-5)
 
 
 def test_each_batch_knows_its_own_segments():

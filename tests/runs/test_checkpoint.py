@@ -24,6 +24,7 @@ from taac.runs.files import Damaged
 from taac.runs.frame_chunks import FrameChunks
 from taac.runs.run_folder import RunFolder
 from taac.specs import TensorSpec
+from tests.replay.saved import held
 
 SCALAR = TensorSpec(())
 SPEC = Experience(
@@ -448,11 +449,11 @@ def restored(kept, length, num_envs=2):
 
 
 def save_buffer(kept, number, buffer, chunks):
-    kept.save(number, {"replay": buffer.state_dict(frames=False)}, chunks)
+    kept.save(number, {"replay": buffer.state_dict()}, chunks)
 
 
 def assert_same_buffer(a, b):
-    first, second = a.state_dict(), b.state_dict()
+    first, second = held(a), held(b)
     assert first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
 
 
@@ -522,13 +523,13 @@ def test_parts_that_a_checkpoint_names_outlive_those_that_take_their_place(tmp_p
     buffer, kept = filled(6, 6), Checkpoints(tmp_path)
     chunks = FrameChunks(buffer)
     save_buffer(kept, 1, buffer, chunks)
-    then = buffer.state_dict()
+    then = held(buffer)
     for number in range(6, 17):
         buffer.add(frame(number))
         if chunks.moved_on():
             kept.follow(chunks)
     back, _ = restored(kept, 6)
-    assert all(torch.equal(back.state_dict()[k], then[k]) for k in then)
+    assert all(torch.equal(held(back)[k], then[k]) for k in then)
 
 
 def test_damaged_frames_and_frames_of_another_buffer(tmp_path, parts_of):

@@ -14,6 +14,7 @@ from taac.analysis.readers import events
 from taac.data_structures import StepType
 from taac.runs.run_folder import RunFolder
 from tests.environments.toys import env_id
+from tests.replay.saved import held
 from tests.training.runs import Killed, assert_same_parameters, build, curves, rows, run
 
 
@@ -74,10 +75,8 @@ def test_a_run_that_was_told_to_stop_ends_as_the_run_that_was_not(tmp_path, num_
     assert rows(tmp_path / "whole") == rows(tmp_path / "stopped")
     assert whole.collector.episodes == resumed.collector.episodes and whole.collector.decisions == resumed.collector.decisions
     assert curves(tmp_path / "whole") == curves(tmp_path / "stopped")
-    assert all(
-        torch.equal(a, b)
-        for a, b in zip(whole.replay_buffer.state_dict().values(), resumed.replay_buffer.state_dict().values())
-    )
+    frames = [held(trainer.replay_buffer) for trainer in (whole, resumed)]
+    assert all(torch.equal(value, frames[1][name]) for name, value in frames[0].items())
 
 
 @pytest.mark.parametrize("num_envs, asynchronous", [(1, False), (2, True)])
@@ -217,9 +216,9 @@ def test_the_bits_of_a_run_do_not_depend_on_its_checkpoints(tmp_path, num_envs, 
     often = run(tmp_path / "often", *params, "checkpoint_interval = 30", method=method)
     assert_same_parameters(never, often)
     assert rows(tmp_path / "never") == rows(tmp_path / "often") and never.collector.episodes == often.collector.episodes >= 6
-    held = [trainer.replay_buffer.state_dict() for trainer in (never, often)]
-    assert all(torch.equal(value, held[1][name]) for name, value in held[0].items())
-    step_type = held[1]["frames/time_step/step_type"]
+    frames = [held(trainer.replay_buffer) for trainer in (never, often)]
+    assert all(torch.equal(value, frames[1][name]) for name, value in frames[0].items())
+    step_type = frames[1]["frames/time_step/step_type"]
     for column in step_type.T.tolist():  # episodes of 70 transitions, and none other
         text = "".join("FML"[kind] for kind in column)
         assert text.startswith(("F" + 69 * "M" + "L") * 2)
