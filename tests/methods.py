@@ -12,4 +12,10 @@ DISCRETE_METHODS = {"sac_discrete", "sac_branches", "sac_discrete_recurrent"}  #
 
 def fitting(method: str) -> list[str]:
     """What to bind after an environment of continuous actions: for a method of discrete ones, another environment."""
-    return ["create_environment.env_name = 'Acrobot-v1'"] if method in DISCRETE_METHODS else []
+    environment = ["create_environment.env_name = 'Acrobot-v1'"] if method in DISCRETE_METHODS else []
+    return [*environment, *short_segments(method)]
+
+
+def short_segments(method: str) -> list[str]:
+    """For a method with a memory, whose update steps through each frame: 3 after the burn-in, instead of 12."""
+    return ["Trainer.segment_length = 7"] if method.endswith("recurrent") else []

@@ -33,8 +33,8 @@ def countdown(method, length, truncate, one_state, *more):
     trainer = train(
         method, "create_environment.env_name = 'tests.toy_tasks:taac-test/Countdown-v0'",
         f"create_environment.env_kwargs = {{'length': {length}, 'truncate': {truncate}, 'one_state': {one_state}}}",
-        f"gamma = {gamma}", "learning_rate = 3e-3", "target_tau = 0.05", "hidden_layers = (32,)", "batch_size = 32",
-        "initial_collect_steps = 200", "replay_length = 2000", *more, updates=700,
+        f"gamma = {gamma}", "learning_rate = 3e-3", "target_tau = 0.1", "hidden_layers = (32,)", "batch_size = 32",
+        "initial_collect_steps = 200", "replay_length = 2000", *more, updates=400,
     )  # fmt: skip
     algorithm, time_steps = trainer.agent.algorithm, trainer.replay_buffer.sample(400, 2)
     acted = ~time_steps.time_step.is_last()[0]
@@ -75,8 +75,8 @@ def test_ignore_done_goes_on_beyond_a_termination():
 def point_mass(method, env_name, *more):
     trainer = train(
         method, f"create_environment.env_name = 'tests.toy_tasks:taac-test/{env_name}'",
-        "learning_rate = 2e-3", "target_tau = 0.02", "hidden_layers = (64, 64)", "batch_size = 64",
-        "initial_collect_steps = 500", "replay_length = 10000", *more, updates=1500,
+        "learning_rate = 5e-3", "target_tau = 0.05", "hidden_layers = (32, 32)", "batch_size = 64",
+        "initial_collect_steps = 300", "replay_length = 10000", *more, updates=500,
     )  # fmt: skip
     return trainer, evaluate(trainer.agent, trainer.evaluation_environment, 20, seed=7)
 

@@ -224,6 +224,7 @@ def _refuse_imports(path: Path, allowed: Collection[str], why: str) -> None:
 
 def _parse(text: str, shown: str, path: Path | None, including: tuple[Path, ...]) -> list[Binding]:
     bindings: list[Binding] = []
+    shipped = path is not None and any(folder / "gin" in path.resolve().parents for folder in search_path())
     statements = _guarded(shown, lambda: gin_state.statements(text))
     while True:
         statement = _guarded(shown, lambda: next(statements, None))
@@ -241,7 +242,6 @@ def _parse(text: str, shown: str, path: Path | None, including: tuple[Path, ...]
                     f"{where}: cannot import '{statement.module}': {type(error).__name__}: {error}"
                 ) from error
         elif isinstance(statement, gin_state.Binding):
-            shipped = path is not None and any(folder / "gin" in path.resolve().parents for folder in search_path())
             bindings.append(_binding(statement, where)._replace(shipped=shipped))
         else:
             _configurable(statement.selector, where)

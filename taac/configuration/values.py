@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import itertools
 import pprint
@@ -221,8 +222,13 @@ def type_hints(wrapped: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for level in reversed(_levels(wrapped)):
         with contextlib.suppress(NameError, TypeError, AttributeError):
-            found |= typing.get_type_hints(_function(level))
+            found |= _hints(_function(level))
     return found
+
+
+@functools.cache  # most of the time that reading a configuration takes; what fails is tried again
+def _hints(function: Any) -> dict[str, Any]:
+    return typing.get_type_hints(function)
 
 
 def _levels(wrapped: Any) -> list[Any]:
@@ -243,7 +249,12 @@ def _takes_any_keyword(level: Any) -> bool:
 
 
 def _signature(level: Any) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(_function(level)).parameters
+    return _parameters_of(_function(level))
+
+
+@functools.cache
+def _parameters_of(function: Any) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(function).parameters
 
 
 def mentions(annotation: Any, type_: type) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import functools
 import json
 import os
 import shlex
@@ -191,6 +190,14 @@ def test_an_unfinished_run_is_resumed(trained, tmp_path):
     assert run["status"] == "finished" and [r["env_steps"] for r in run["resumed"]] == [200]
 
 
+def of_its_own(words, cwd):
+    """`taac` in a Python of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "taac", *words], cwd=cwd, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 @pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
 def test_a_signal_stops_a_run_in_order_and_a_second_one_at_once(tmp_path, number):
@@ -207,11 +214,8 @@ def test_a_signal_stops_a_run_in_order_and_a_second_one_at_once(tmp_path, number
         for process in started:
             process.kill()
 
-    def start():
-        process = subprocess.Popen(
-            [sys.executable, "-m", "taac", *words], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
-            start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+    def start(begin):
+        process = begin(words, cwd=tmp_path)
         started.append(process)
         # Each training writes an event file of its own.
         wait_for(lambda: len(list((tmp_path / "run").glob("events.out.tfevents.*"))) == len(started), process)
@@ -227,7 +231,7 @@ def test_a_signal_stops_a_run_in_order_and_a_second_one_at_once(tmp_path, number
     watch = threading.Timer(300, give_up)
     watch.daemon = True
     watch.start()
-    process = start()
+    process = start(of_its_own)
     ask_to_stop(process)
     out, err = process.communicate()
     assert process.returncode == 75, err
@@ -236,7 +240,7 @@ def test_a_signal_stops_a_run_in_order_and_a_second_one_at_once(tmp_path, number
     (checkpoint,) = (tmp_path / "run" / "checkpoints").glob("*.json")
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "interrupted"
 
-    process = start()
+    process = start(forked.Process)
     hold.touch()
     wait_for((tmp_path / "held").exists, process)  # the iteration will not be finished
     ask_to_stop(process)
@@ -252,14 +256,11 @@ def test_a_signal_stops_a_run_in_order_and_a_second_one_at_once(tmp_path, number
     assert list((tmp_path / "run" / "checkpoints").glob("*.json")) == [checkpoint]
 
 
-def long_run(cwd, *more, **popen):
+def long_run(cwd, *more, **begun_with):
     """Begins a run that is stopped by signals alone, in a process group of its own; waits until it trains."""
     words = ["train", "--root_dir", "run", "--gin_file", "experiments/smoke.gin"]
     words += params("num_env_steps = 100000", UNCOMPILED, "Trainer.checkpoint_interval = 100000", *more)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "taac", *words], cwd=cwd, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        start_new_session=True, **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **popen},
-    )  # fmt: skip
+    process = forked.Process(words, cwd=cwd, **begun_with)
     wait_for(lambda: begun(cwd / "run", 1), process)
     return process
 
@@ -285,7 +286,7 @@ def test_a_signal_to_all_processes_of_a_run_stops_it_in_order(tmp_path, number):
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_a_run_whose_output_pipe_is_closed_still_stops_in_order(tmp_path):
     """`taac train ... | tee log`: Ctrl-C ends tee at once."""
-    process = long_run(tmp_path, stderr=subprocess.STDOUT)
+    process = long_run(tmp_path, one_output=True)
     process.stdout.close()
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=120) == 75
@@ -309,7 +310,7 @@ def test_a_signal_that_comes_twice_at_once_came_once(seconds, code):
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_a_signal_that_was_ignored_at_the_start_is_ignored_still(tmp_path):
-    process = long_run(tmp_path, preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_IGN))
+    process = long_run(tmp_path, ignored=[signal.SIGINT])
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=120)

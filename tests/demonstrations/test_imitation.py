@@ -443,11 +443,11 @@ def test_sqil_with_prioritised_replay_of_the_agent_s_frames(method, demonstratio
 def test_sqil_learns_from_demonstrations_alone(method, demonstrations):
     """To drive to 0, which returns about -4: standing still returns about -25. The task's reward is never seen."""
     trainer = build(
-        binding(demonstrations), "learning_rate = 2e-3", "target_tau = 0.02", "hidden_layers = (64, 64)",
-        "batch_size = 64", "initial_collect_steps = 500", "num_env_steps = 2000", "replay_length = 10000",
+        binding(demonstrations), "learning_rate = 5e-3", "target_tau = 0.05", "hidden_layers = (32, 32)",
+        "batch_size = 64", "initial_collect_steps = 300", "num_env_steps = 2000", "replay_length = 10000",
         "gamma = 0.95", method=method,
     )  # fmt: skip
-    while trainer.learner.num_updates < 1200:
+    while trainer.learner.num_updates < 500:
         trainer.collect()
         trainer.learn()
     trainer.close()

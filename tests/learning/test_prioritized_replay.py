@@ -50,12 +50,14 @@ def test_a_killed_run_ends_as_the_run_that_was_never_killed(tmp_path):
     params = (
         PRIORITIZED,
         "num_envs = 3",
-        "replay_length = 150",  # the ring wraps, and is saved in the middle
+        "num_env_steps = 450",
+        "replay_length = 120",  # the ring wraps, and is saved in the middle
         "Trainer.checkpoint_interval = 100",
         "evaluation_interval = 150",
+        "create_environment.max_episode_steps = 70",
     )
     whole = run(tmp_path / "whole", *params)
-    for moment in (50, 160, 410, 560):
+    for moment in (50, 160, 410):
         run(tmp_path / "killed", *params, until=moment)
     resumed = run(tmp_path / "killed", *params)
     assert_same_parameters(whole, resumed)

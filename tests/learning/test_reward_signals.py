@@ -23,7 +23,7 @@ from taac.runs.run_folder import RunFolder
 from taac.training import experiment
 from tests.demonstrations.test_imitation import POINT, SMALL, binding, build, drive
 from tests.environments.team import TEAM
-from tests.methods import METHODS, fitting
+from tests.methods import DISCRETE_METHODS, METHODS, fitting
 from tests.training.runs import assert_same_parameters, rows, run
 
 CPU = torch.device("cpu")
@@ -483,7 +483,7 @@ CLONABLE = [m for m in METHODS if m not in ("sac_ntd", "temporl") and not m.star
 @pytest.mark.parametrize("file, tag", [("gail", "signal/gail_loss"), ("cloning", "cloning/loss")])
 @pytest.mark.parametrize("method", CLONABLE)
 def test_gail_and_cloning_after_any_method_that_can_learn_from_demonstrations(method, file, tag, tmp_path):
-    more = ["create_environment.max_episode_steps = 30"] if fitting(method) else []
+    more = ["create_environment.max_episode_steps = 30"] if method in DISCRETE_METHODS else []
     plain = build(*fitting(method), *more, method=method)
     writer = EpisodeWriter(tmp_path / "e.npz", plain.environment)
     while writer.num_episodes < 2:

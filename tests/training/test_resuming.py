@@ -20,11 +20,11 @@ from tests.training.runs import Killed, assert_same_parameters, build, curves, r
 
 @pytest.mark.parametrize("num_envs", [1, 3])
 def test_same_seed_same_bits(tmp_path, num_envs):
-    first = run(tmp_path / "a", f"num_envs = {num_envs}")
-    second = run(tmp_path / "b", f"num_envs = {num_envs}")
+    params = (f"num_envs = {num_envs}", "num_env_steps = 360")
+    first, second = (run(tmp_path / name, *params) for name in "ab")
     assert_same_parameters(first, second)
     assert rows(tmp_path / "a") == rows(tmp_path / "b")
-    other = run(tmp_path / "c", f"num_envs = {num_envs}", "create_experiment.seed = 1")
+    other = run(tmp_path / "c", *params, "create_experiment.seed = 1")
     with pytest.raises(AssertionError):
         assert_same_parameters(first, other)
 
@@ -33,15 +33,18 @@ def test_same_seed_same_bits(tmp_path, num_envs):
 def test_a_killed_run_ends_as_the_run_that_was_never_killed(tmp_path, num_envs, method):
     params = (
         f"num_envs = {num_envs}",
-        "replay_length = 150",  # the ring wraps, and is saved in the middle
-        "Trainer.checkpoint_interval = 100",
-        "evaluation_interval = 150",
+        "num_env_steps = 390",
+        "initial_collect_steps = 210",
+        "replay_length = 110",  # the ring wraps, and is saved in the middle
+        "Trainer.checkpoint_interval = 60",
+        "evaluation_interval = 80",
+        "create_environment.max_episode_steps = 70",
         "create_agent.normalize_observations = True",
     )
     whole = run(tmp_path / "whole", *params, method=method)
-    for moment in (50, 160, 410, 560):  # 160 and 560: after an evaluation that the last checkpoint does not know of
+    for moment in (40, 90, 260, 330):  # 90 and 330: after an evaluation that the last checkpoint does not know of
         killed = run(tmp_path / "killed", *params, method=method, until=moment)
-        assert moment <= killed.env_steps < 600
+        assert moment <= killed.env_steps < 390
     resumed = run(tmp_path / "killed", *params, method=method)
     assert_same_parameters(whole, resumed)
     assert rows(tmp_path / "whole") == rows(tmp_path / "killed")
@@ -115,7 +118,7 @@ def test_several_that_draw_from_one_row_of_random_numbers_cannot_come_back(tmp_p
 
 @pytest.mark.parametrize("stop", [70, 170])  # before and after the first scheduled checkpoint
 def test_an_environment_that_does_not_come_back_costs_the_rest_of_its_episode(tmp_path, capsys, stop):
-    params = ("checkpoint_interval = 100",)
+    params = ("checkpoint_interval = 100", "num_env_steps = 330", "evaluation_episodes = 1")
     stopped = run(tmp_path / "run", *params, stop=stop)
     trainer, folder = build(*params), RunFolder(tmp_path / "run")
     replay = trainer.environment.replay
@@ -162,14 +165,15 @@ def test_an_environment_that_fails_on_the_way_back_costs_the_rest_of_its_episode
 
 @pytest.mark.parametrize("stop", [0, 100])
 def test_a_run_saved_before_its_first_step_or_between_two_goes_on(tmp_path, stop):
-    whole = run(tmp_path / "whole")
-    trainer, folder = build(), RunFolder(tmp_path / "run")
+    params = ("num_env_steps = 360", "evaluation_episodes = 1")
+    whole = run(tmp_path / "whole", *params)
+    trainer, folder = build(*params), RunFolder(tmp_path / "run")
     folder.begin(configuration.operative_config(), {})
     if stop:
         trainer.train(folder, stop=lambda: trainer.env_steps >= stop)
     trainer.save(folder)
     trainer.close()
-    resumed = run(tmp_path / "run")
+    resumed = run(tmp_path / "run", *params)
     assert_same_parameters(whole, resumed)
 
 
@@ -211,11 +215,12 @@ def test_a_run_begun_again_keeps_its_matrix_products():
 @pytest.mark.parametrize("num_envs, method", [(1, "sac"), (3, "taac_l")])
 def test_the_bits_of_a_run_do_not_depend_on_its_checkpoints(tmp_path, num_envs, method):
     """Also where checkpoints come more often than episodes end: every 30 steps of 3 environments, with a limit of 70."""
-    params = (f"num_envs = {num_envs}", "create_environment.max_episode_steps = 70", "evaluation_interval = 300")
+    params = (f"num_envs = {num_envs}", "create_environment.max_episode_steps = 70", "evaluation_interval = 300",
+              f"num_env_steps = {380 if num_envs == 1 else 600}")  # fmt: skip
     never = run(tmp_path / "never", *params, "checkpoint_interval = 100000", method=method)
     often = run(tmp_path / "often", *params, "checkpoint_interval = 30", method=method)
     assert_same_parameters(never, often)
-    assert rows(tmp_path / "never") == rows(tmp_path / "often") and never.collector.episodes == often.collector.episodes >= 6
+    assert rows(tmp_path / "never") == rows(tmp_path / "often") and never.collector.episodes == often.collector.episodes >= 5
     frames = [held(trainer.replay_buffer) for trainer in (never, often)]
     assert all(torch.equal(value, frames[1][name]) for name, value in frames[0].items())
     step_type = frames[1]["frames/time_step/step_type"]
