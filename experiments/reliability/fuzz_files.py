@@ -361,7 +361,7 @@ def manifests(folder: Path) -> Kind:
     tensors = (kept.path / "100.safetensors").read_bytes()
 
     def read() -> None:
-        Checkpoints(kept.path).refuse_earlier_version()
+        Checkpoints(kept.path).check_format()
         Checkpoints(kept.path)._remember()
         with contextlib.suppress(TaacError):
             inspection.read(path)

@@ -14,8 +14,8 @@ def test_the_commands_are_those_of_the_readme():
     assert all(words[0] == "taac" and words[1] in COMMANDS and not set("#\\") & set("".join(words)) for words in found)
 
 
-def test_comments_prompts_and_other_programs_are_left_out():
-    shown = ". .venv/bin/activate\n# taac no\ntaac a \\\n    'b c' # d\ntensorboard\n"
+def test_comments_prompts_other_programs_and_the_reader_s_own_modules_are_left_out():
+    shown = ". .venv/bin/activate\n# taac no\ntaac a \\\n    'b c' # d\ntensorboard\ntaac check --env_name my_module:M\n"
     text = f"## Ten minutes of use\n\n```\n{shown}```\n```\ntaac e\n```\n"
     assert command_times.commands(text) == [["taac", "a", "b c"]]
     with pytest.raises(ValueError, match="no fence"):

@@ -77,7 +77,7 @@ class SendsNothing(TorchFunctionMode):
 def updates(trainer, count=1, interval=CUDA_INTERVAL):
     """Takes updates after the first, which the guard always looks at."""
     ring, learner = trainer.replay_buffer.ring, trainer.learner
-    ring._size = ring._next = ring._added = ring._unopened = 100
+    ring.added = ring._unopened = 100
     learner.guard.interval, learner.num_updates = interval, 1
     with Stays(), SendsNothing():
         for number in range(count):
@@ -140,7 +140,7 @@ def test_demonstrations(monkeypatch):
     trainer = built("sac")
     trainer.close()
     ring = trainer.replay_buffer
-    ring._size = ring._next = ring._added = 100
+    ring.added = 100
     with monkeypatch.context() as patched:
         patched.setattr(torch.Tensor, "cpu", lambda x: torch.zeros(x.shape))
         halves = SqilReplay(ring, nest.map_structure(lambda x: x[0], ring.sample(9, 1)))
