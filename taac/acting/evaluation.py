@@ -185,4 +185,5 @@ class Evaluator:
         self.summary = None if state["summary"] is None else EpisodeSummary(**state["summary"])
         self.best_return = None if state["best_return"] is None else float(state["best_return"])
         self.unfinished = bool(state["unfinished"])
-        self.evaluated_at = None if state["evaluated_at"] is None else int(state["evaluated_at"])
+        evaluated_at = state.get("evaluated_at")  # the first checkpoints of format 3 lack it
+        self.evaluated_at = None if evaluated_at is None else int(evaluated_at)

@@ -346,7 +346,7 @@ class Learner:
         load_state(self.optimizer, state["optimizer"])
         self.growth.load_state_dict(state["growth"])
         self.means.load_state_dict(state["means"], self.agent.device)
-        self.keep(state["compiled"], state["products"])
+        self.keep(state.get("compiled"), state["products"])  # the first checkpoints of format 3 lack it
         self.num_updates = int(state["num_updates"])
         self.losses = dict(state["losses"])
 
