@@ -20,13 +20,17 @@ def use_program_cache() -> None:
     """Makes torch keep programs in a folder of this package, and removes what has not been used for a day if it is too large.
 
     The folder is `taac_programs_<user>` in the temporary folder, so that programs that other packages compile are left alone.
-    Where the environment variable `TORCHINDUCTOR_CACHE_DIR` names another folder, that one is used and never cleaned.
+    Where the environment variable `TORCHINDUCTOR_CACHE_DIR` names another folder, that one is used and never cleaned. Torch's
+    default counts as none named: torch sets the variable to it when the first optimizer is made.
 
     Raises:
         TaacError: the folder cannot be made, or belongs to somebody else, whose programs would be run.
     """
+    from torch._inductor.runtime.runtime_utils import default_cache_dir  # here, because it takes seconds
+
     own = own_folder()
-    if os.environ.get(VARIABLE, str(own)) != str(own):
+    named = os.environ.get(VARIABLE)
+    if named is not None and named not in (str(own), os.path.abspath(default_cache_dir())):
         return
     try:
         own.mkdir(mode=0o700, exist_ok=True)
