@@ -38,7 +38,7 @@ def define_flags() -> None:
         "baseline", None, "Compare every method with this one only; by default every two methods are compared."
     )
     absl_flags.DEFINE_bool(
-        "paired", False, "Compare runs with the same seed. It needs 6 seeds, the same ones in every method."
+        "paired", False, "Compare runs with the same seed. It needs 6 seeds or more, the same ones in every method."
     )
     absl_flags.DEFINE_multi_string(
         "bounds",

@@ -380,6 +380,28 @@ def test_an_inconclusive_verdict_tells_what_it_could_have_found():
     assert one(x, y, (0, 1)).detectable is None and one(x, y, (0, 2)).detectable == one(x, y).detectable > 1
 
 
+def test_what_no_exchange_can_find_is_not_said_to_be_found():
+    """Pairs by seed, and pairs over tasks, are corrected by Bonferroni: few runs find nothing among many comparisons."""
+    rng = np.random.default_rng(0)
+    for seeds, family, possible in ((6, 1, True), (6, 2, False), (7, 3, True), (7, 4, False)):  # 2 / 2^n times the family
+        near = [Comparison([rng.normal(size=seeds)], [rng.normal(size=seeds)]) for _ in range(family)]
+        far = [c._replace(x=[c.x[0] + 1000]) for c in near]
+        assert {v.detectable is not None for v in verdicts(near, paired=True)} == {possible}
+        assert {v.difference.verdict == "better" for v in verdicts(far, paired=True)} == {possible}
+    for seeds, possible in ((2, False), (3, True)):  # 2 / (4 choose 2)^2, and 2 / (6 choose 3)^2
+        x, y = ([rng.normal(size=seeds) for _ in range(2)] for _ in range(2))
+        [near], [far] = verdicts([Comparison(x, y, "iqm")]), verdicts([Comparison([of + 1000 for of in x], y, "iqm")])
+        assert (near.detectable is not None) == (far.difference.verdict == "better") == possible
+
+
+@pytest.mark.parametrize("seeds, paired", [(5, False), (16, True)])
+def test_a_family_of_many_comparisons_can_find_a_difference_over_tasks_and_by_seed(seeds, paired):
+    apart = Comparison([np.arange(seeds) + 1e3] * 3, [np.arange(seeds) * 1.1] * 3, "iqm")
+    equal = Comparison([np.arange(2.0)], [np.arange(2.0)])
+    found = verdicts([apart, *[equal] * 599], paired=paired)
+    assert found[0].difference.verdict == "better" and {v.difference.verdict for v in found[1:]} == {"inconclusive"}
+
+
 def test_hedges_g_by_hand():
     # Means 2 and 4; mean variance (1 + 4) / 2; 1 - 3 / (4 * 4 - 1) = 0.8.
     g = power.hedges_g(np.array([1.0, 2, 3]), np.array([2.0, 4, 6]))

@@ -103,7 +103,9 @@ def verdicts(
         elif len(c.x) == 1:
             effect = power.hedges_g(c.x[0], c.y[0])
         undecided = difference.verdict == "inconclusive"
-        detectable = _detectable(c, base.spread, compares, level, family, paired) if undecided else None
+        least = _corrected_by(c, family, methods, paired) * _smallest_p_value(c, paired)
+        findable = undecided and least <= level
+        detectable = _detectable(c, base.spread, compares, level, family) if findable else None
         found.append(Verdict(difference, compares, p if exact else base.p_value, p, effect, detectable))
     return found
 
@@ -116,12 +118,20 @@ def permutation_p_values(
     seed: int = 0,
 ) -> tuple[list[float], list[float]]:
     """The p-values of the permutation test: of each comparison alone, and corrected for the family. Args: as `verdicts`."""
-    alone = [permutation_p_value(c, paired, seed) for c in comparisons]
+    by = [_corrected_by(c, len(comparisons), methods, paired) for c in comparisons]
+    alone = [permutation_p_value(c, paired, seed, permutations.draws_for(n)) for c, n in zip(comparisons, by)]
     corrected = [min(1.0, len(comparisons) * p) for p in alone]
     if methods is not None and not paired and len(comparisons) > 1:  # one is tested exactly
         for at, p in _joint(comparisons, methods, names, seed).items():
             corrected[at] = max(alone[at], p)
     return alone, corrected
+
+
+def _corrected_by(
+    c: Comparison, family: int, methods: Mapping[str, Mapping[str, np.ndarray]] | None, paired: bool
+) -> int:
+    """What the p-value of a comparison's own exchanges is multiplied by: 1 where the joint test corrects it, else the family."""
+    return 1 if methods is not None and not paired and c.among in methods and _enough(c) else family
 
 
 def _joint(
@@ -190,17 +200,17 @@ def _ranked(c: Comparison) -> Comparison:
     return c._replace(x=xs, y=ys, statistic="mean", bounds=None)
 
 
-def permutation_p_value(c: Comparison, paired: bool = False, seed: int = 0) -> float:
+def permutation_p_value(c: Comparison, paired: bool = False, seed: int = 0, draws: int = permutations.DRAWS) -> float:
     """The p-value of one comparison by exchanges of its own runs; 1 with a single run somewhere."""
     if not _enough(c):
         return 1.0
     if has_diverged(c):
         c = _ranked(c)
     if len(c.x) > 1:
-        return permutations.over_tasks(c.x, c.y, STATISTICS[c.statistic], paired, seed)
+        return permutations.over_tasks(c.x, c.y, STATISTICS[c.statistic], paired, seed, draws)
     if paired:
-        return permutations.paired_samples(c.x[0] - c.y[0], seed)
-    return permutations.two_samples(c.x[0], c.y[0], seed)
+        return permutations.paired_samples(c.x[0] - c.y[0], seed, draws)
+    return permutations.two_samples(c.x[0], c.y[0], seed, draws)
 
 
 def at_bounds(c: Comparison) -> bool:
@@ -253,13 +263,17 @@ def _decided(base: Difference, p: float, level: float) -> Difference:
     return base._replace(p_value=p, verdict="better" if base.estimate > 0 else "worse", method=method)
 
 
-def _detectable(
-    c: Comparison, spread: Spread | None, compares: str, level: float, family: int, paired: bool
-) -> float | None:
+def _smallest_p_value(c: Comparison, paired: bool) -> float:
+    """The smallest two-sided p-value that exchanges of a comparison's own runs can have."""
+    sizes = [(a.size, b.size) for a, b in zip(c.x, c.y)]
+    exchanges = math.prod(2**m if paired else math.comb(m + n, m) for m, n in sizes)
+    whole = all(m == n for m, n in sizes)  # X and Y may then change places as a whole
+    return min(1.0, (2 if whole else 1) / exchanges)
+
+
+def _detectable(c: Comparison, spread: Spread | None, compares: str, level: float, family: int) -> float | None:
     """The least difference that is found with a power of 0.8 by as many runs with this spread, or None if none is possible."""
-    runs = [(a.size, b.size) for a, b in zip(c.x, c.y)]
-    least = 2.0 ** (1 - runs[0][0]) if paired else permutations.smallest_p_value(*runs[0])
-    if spread is None or not spread.error or (len(runs) == 1 and least > level):
+    if spread is None or not spread.error:
         return None
     difference = power.detectable_shift(spread.df, level / family) * spread.error
     most = 0.5 if compares == RANKS else math.inf if c.bounds is None else c.bounds[1] - c.bounds[0]

@@ -5,7 +5,7 @@ evidence. With few runs there are few exchanges: 3 runs against 3 have a p-value
 against 5 of 0.0079.
 
 The statistic is Welch's t (`taac.analysis.statistics.welch`), so that the tests are asymptotically right also if the spreads
-of two methods differ. For scores of solved or not, the test of two methods is Fisher's exact test.
+of two methods differ; over tasks it is the difference of an aggregate. For scores of solved or not, the test of two methods is Fisher's exact test.
 
 Source: Janssen, Statistics and Probability Letters 1997; Chung and Romano, Annals of Statistics 2013 (studentised
 permutations); Westfall and Young, Resampling-based multiple testing, 1993, algorithm 2.8 (step-down maxT).
@@ -26,6 +26,7 @@ from taac.analysis.statistics.welch import Moments, moments, welch_evidence
 
 MOST = 20_000  # all exchanges of two methods are enumerated up to this many; else as many are drawn
 DRAWS = 9_999
+MOST_DRAWS = 99_999
 _ENTRIES = 40_000_000  # the most numbers that a joint test holds at once
 _SAME = 1 - 1e-9  # exchanges whose evidence is less by rounding only have as much
 
@@ -45,19 +46,24 @@ def smallest_p_value(m: int, n: int) -> float:
     return min(1.0, (2 if m == n else 1) / math.comb(m + n, m))
 
 
-def two_samples(x: np.ndarray, y: np.ndarray, seed: int = 0) -> float:
+def draws_for(comparisons: int) -> int:
+    """The exchanges to draw for p-values that are multiplied by a number of comparisons: 1 / (1 + draws) has to stay below 5%."""
+    return min(max(DRAWS, 40 * comparisons), MOST_DRAWS)
+
+
+def two_samples(x: np.ndarray, y: np.ndarray, seed: int = 0, draws: int = DRAWS) -> float:
     """The p-value for no difference between X `[m]` and Y `[n]`, two runs or more each.
 
-    Exact if there are at most `MOST` exchanges, else from `DRAWS` random ones and the given runs, as (1 + k) / (1 + DRAWS).
+    Exact if there are at most `MOST` exchanges, else from random ones and the given runs, as (1 + k) / (1 + draws).
     """
-    chosen = _exchanges(x.size, y.size, seed)
+    chosen = _exchanges(x.size, y.size, seed, draws)
     pool = np.concatenate([x, y])
     of_x, of_y = (moments(pool[picked]) for picked in chosen)
     every = math.comb(pool.size, x.size) <= MOST
     return _fraction(welch_evidence(of_x, of_y), welch_evidence(moments(x), moments(y)), every)
 
 
-def paired_samples(differences: np.ndarray, seed: int = 0) -> float:
+def paired_samples(differences: np.ndarray, seed: int = 0, draws: int = DRAWS) -> float:
     """The p-value for no difference between partners, `[n]`: each difference might have had the other sign.
 
     Exact for up to 14 pairs. Its smallest value is 2 / 2^n: 0.0625 with 5 pairs, 0.031 with 6.
@@ -67,12 +73,12 @@ def paired_samples(differences: np.ndarray, seed: int = 0) -> float:
     if every:
         signs = 1 - 2 * ((np.arange(2**n)[:, None] >> np.arange(n)) & 1)
     else:
-        signs = np.random.default_rng(seed).choice([-1, 1], size=(DRAWS, n))
+        signs = np.random.default_rng(seed).choice([-1, 1], size=(draws, n))
     return _fraction(_one_sample(signs * differences), _one_sample(differences), every)
 
 
 def over_tasks(
-    x: Tasks, y: Tasks, statistic: Callable[[Tasks], np.ndarray], paired: bool = False, seed: int = 0
+    x: Tasks, y: Tasks, statistic: Callable[[Tasks], np.ndarray], paired: bool = False, seed: int = 0, draws: int = DRAWS
 ) -> float:
     """The p-value for no difference between X and Y on any task, `[runs]` each, from runs that change places within tasks.
 
@@ -84,16 +90,16 @@ def over_tasks(
     xs, ys = [], []
     for a, b in zip(x, y):
         if paired:
-            swap = rng.random((DRAWS, a.size)) < 0.5
+            swap = rng.random((draws, a.size)) < 0.5
             xs.append(np.where(swap, b, a))
             ys.append(np.where(swap, a, b))
         else:
-            pool = _shuffled(np.concatenate([a, b]), DRAWS, rng)
+            pool = _shuffled(np.concatenate([a, b]), draws, rng)
             xs.append(pool[:, : a.size])
             ys.append(pool[:, a.size :])
     drawn, given = np.abs(statistic(xs) - statistic(ys)), abs(float(statistic(x) - statistic(y)))
     tolerance = 1e-9 * max(float(np.abs(task).max()) for task in (*x, *y))
-    return float((1 + (drawn >= given - tolerance).sum()) / (1 + DRAWS))
+    return float((1 + (drawn >= given - tolerance).sum()) / (1 + draws))
 
 
 def joint(groups: Sequence[Group], seed: int = 0) -> list[np.ndarray]:
@@ -141,14 +147,14 @@ def _shuffled(pool: np.ndarray, draws: int, rng: np.random.Generator) -> np.ndar
 
 
 @lru_cache(maxsize=64)
-def _exchanges(m: int, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _exchanges(m: int, n: int, seed: int, draws: int) -> tuple[np.ndarray, np.ndarray]:
     """Which of m + n runs are X's `[exchanges, m]` and which are Y's `[exchanges, n]`."""
     if math.comb(m + n, m) <= MOST:
         of_x = np.array(list(itertools.combinations(range(m + n), m)))
         others = np.ones((len(of_x), m + n), dtype=bool)
         np.put_along_axis(others, of_x, False, axis=1)
         return of_x, np.broadcast_to(np.arange(m + n), others.shape)[others].reshape(-1, n)
-    order = _shuffled(np.arange(m + n), DRAWS, np.random.default_rng(seed))
+    order = _shuffled(np.arange(m + n), draws, np.random.default_rng(seed))
     return order[:, :m], order[:, m:]
 
 
