@@ -576,8 +576,10 @@ def test_names_that_are_not_ours_are_found():
 
 def test_results_reach_the_pages_of_their_methods():
     head = "| task | method | seeds | final return | each seed | at 1 | at 2 | at 3 |\n"
-    results = head + "| T-v0 | sac | 0 1 | 5 | 4, 6 | 1 | 2 | 3 |\n"
-    assert "| T-v0 | 0 1 | 5 | 4, 6 |\n" in of_methods.section("sac", results)
+    one, other = "| T-v0 | sac | 0 1 | 5 | 4, 6 | 1 | 2 | 3 |\n", "| T-v0 | sac | 0 | 7 | 7 | 1 | 2 | 3 |\n"
+    results = f"## One\n{head}{one}## Other\n{head}{other}"
+    section = of_methods.section("sac", results)  # of other settings: not to be taken for one another
+    assert "| One | T-v0 | 0 1 | 5 | 4, 6 |\n| Other | T-v0 | 0 | 7 | 7 |\n" in section
     assert of_methods.section("taac", results) == "## Results\n\nNot run to the published budget.\n"
 
 

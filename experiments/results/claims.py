@@ -1,8 +1,8 @@
 """What the runs say about the claims of TAAC's paper (arXiv:2104.06521), by rules that were written beforehand.
 
 They were written when three runs of `simple_control` were done. That a verdict waits for the planned seeds and that all planned
-comparisons count was added when nine were; both only make verdicts rarer, and no claim had the seeds for one. Which claims are
-pooled was decided before the first run of `simple_control_methods`.
+comparisons count was added when nine were collected; both only make verdicts rarer, and no claim had the seeds for one. Which
+claims are pooled was decided before the first run of `simple_control_methods`.
 
 `claims.json` lists the claims and the campaigns that test them; `planned` in a campaign's `campaign.json` says which tasks and
 seeds it has. **A verdict waits until both methods have all planned seeds** on the task, so that nobody can stop where it looks
@@ -38,6 +38,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from taac.analysis.readers import comparable
 from taac.analysis.readers.run_records import Record
 from taac.analysis.report import anchors
 from taac.analysis.report.matching import match
@@ -84,17 +85,21 @@ def rows(groups_of: Mapping[str, Groups], plans: Mapping[str, Plan], published: 
         plans: the plan of each campaign.
         published: `taac_paper` in `published.json`.
     """
-    listed = json.loads((HERE / "claims.json").read_text(encoding="utf-8"))
     found = []
-    for name in dict.fromkeys(claim["campaign"] for claim in listed["claims"]):
-        of_campaign = [claim for claim in listed["claims"] if claim["campaign"] == name]
+    for name in dict.fromkeys(claim["campaign"] for claim in listed()["claims"]):
+        of_campaign = [claim for claim in listed()["claims"] if claim["campaign"] == name]
         found += rows_of_returns([claim for claim in of_campaign if "better" in claim], name, groups_of, plans)
         for claim in (claim for claim in of_campaign if "repeats" in claim):
             for task in plans[name]["tasks"] if name in plans else [EVERYWHERE]:
                 fraction = published["fraction_repeated"]["by_task"].get(re.sub(r"-v\d+$", "", task))
                 seeds = plans[name]["seeds"] if name in plans else 0
-                found.append(row_of_fractions(claim, task, groups_of.get(name, {}), seeds, fraction, listed["reading_error"]))
+                found.append(row_of_fractions(claim, task, groups_of.get(name, {}), seeds, fraction, listed()["reading_error"]))
     return found
+
+
+def listed() -> dict[str, Any]:
+    """The content of claims.json."""
+    return json.loads((HERE / "claims.json").read_text(encoding="utf-8"))
 
 
 def planned_runs(groups: Groups, task: str, method: str, seeds: int) -> list[Record]:
@@ -174,7 +179,14 @@ def scores(x: Sequence[Record], y: Sequence[Record], measure: str) -> tuple[np.n
     """One number for each run of two methods on a task, from the evaluations that were due at the same steps in all of them.
 
     It is the mean of the last three ("final"), or of all ("area"); the lowest number for a run that diverged.
+
+    Raises:
+        TaacError: evaluations were due at other steps, or the runs, which may be of two campaigns, differ in budget, update
+            ratio, versions, environment or evaluations. The methods' own settings may differ.
     """
+    sides = [r._replace(method=f"{side} {r.method}") for side, runs in (("X", x), ("Y", y)) for r in runs]
+    if mixed := comparable.mixtures(sides):
+        raise TaacError(f"{x[0].method} and {y[0].method} on {x[0].task} are not comparable: {'; '.join(mixed)}")
     matched, _ = match([r._replace(folder=str(i)) for i, r in enumerate([*x, *y])])  # two campaigns may have folders of one name
     whole = [r for r in matched if not r.problems]
     common = functools.reduce(np.intersect1d, (r.due for r in whole)) if whole else np.zeros(0)

@@ -15,11 +15,16 @@ def section(method: str, results: str) -> str:
         method: its name.
         results: the text of docs/results.md.
     """
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in results.splitlines()]
-    found = [(row[0], *row[2:5]) for row in rows if len(row) > 7 and row[1] == method]
+    found, campaign = [], ""
+    for line in results.splitlines():
+        campaign = line.removeprefix("## ") if line.startswith("## ") else campaign
+        row = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(row) > 7 and row[1] == method:
+            found.append((campaign, row[0], *row[2:5]))
     if not found:
         return f"{HEADING}\nNot run to the published budget.\n"
-    table = ["| task | seeds | final return | each seed |", "|---|---|---|---|", *(f"| {' | '.join(row)} |" for row in found)]
+    head = ["| campaign | task | seeds | final return | each seed |", "|---|---|---|---|---|"]
+    table = [*head, *(f"| {' | '.join(row)} |" for row in found)]
     return "\n".join([HEADING, "From the [results](../results.md), which say how they were made:", "", *table, ""])
 
 

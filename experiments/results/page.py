@@ -11,6 +11,7 @@ page is computed from the runs below it and from `published.json`.
 - The **final return** of a run is the mean of its last three evaluations, greedy, never a maximum. Over seeds: the mean, from
   `claims.FEWEST_RUNS` seeds on with Student's t interval (95%), and each seed.
 - A return **at a step** is the run's evaluation that was due at that step. Over seeds: mean and standard deviation (n - 1).
+- **Repeated** and **decisions** are means of the last three evaluations, too.
 - **While exploring** is the mean of the training summaries over the last tenth of the run, each the mean return of the episodes
   that ended since the summary before.
 - **Hours** are the sum of the runs' own running times, by the clock.
@@ -27,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from experiments.results import claims, figures, of_methods
-from experiments.results.collect import ROLLOUTS
+from experiments.results.collect import ENDED, ROLLOUTS
 from taac.analysis.readers import comparable, run_records
 from taac.analysis.readers.run_records import Record
 from taac.analysis.report import published
@@ -48,18 +49,26 @@ Made by `make results` from the raw files in `experiments/results/` alone: every
 A **final return** is the mean of a run's last three greedy evaluations, never a maximum; over seeds, the mean, with a 95%
 interval (Student's t) from 3 seeds on, and **each seed**. Where seeds end in one of two places, solved or not, such an interval
 of few seeds covers too little and may leave the possible returns ([statistics](statistics.md)): look at each seed. A return
-**at a step** is the evaluation at that step; over seeds, mean +- standard deviation. **Exploring** is the mean of the training
-summaries in the last tenth of the run. A run that diverged enters no mean, and is named. 0.000 is rounded, 0 is exact. A
-campaign lists what was planned and not yet run.
+**at a step** is that of the greedy evaluation that was due there; over seeds, mean +- standard deviation (n - 1), as in the
+columns after it. **Exploring** is the return of training episodes, whose actions are drawn: the mean of their summaries in the
+last tenth of the run. **Repeated** is the fraction of steps that keep the action before, **decisions** the number of the other
+steps in an episode; both are means of the last three greedy evaluations. A run that diverged enters no mean, and is named.
+0.000 is rounded, 0 is exact. A campaign lists what was planned and not yet run.
 """
 
 CLAIMS = """## Claims of TAAC's paper
 
-`experiments/results/claims.py` states the rules of these verdicts. They were written when three runs were done; when nine were,
+Of returns, **here** has the difference of the means, with its interval; a claim agrees, or disagrees, if the interval excludes 0
+and a permutation test finds the difference too (otherwise the interval is extended to 0). A run that diverged counts as the
+worst. Of fractions, it has the mean, with its interval, in greedy evaluations; a claim disagrees if the interval, widened by
+{error:g} for the reading of a figure, excludes the published fraction, and agrees if it does not and is narrower than {widest:g}.
+Otherwise a claim is not decidable at this n. No verdict is made of fewer than {fewest} seeds.
+
+`experiments/results/claims.py` states the rules in full. They were written when three runs were done; when nine were collected,
 and none had a verdict, two were made stricter: a verdict waits until both methods have all planned seeds, and differences of
 returns have 95% intervals that are simultaneous over all planned comparisons of a campaign. Intervals of fractions hold each
-by itself. No verdict is made of fewer than 3 seeds. Claims on all tasks compare means over tasks of normalised returns (0: a
-random policy, 1: solved); that they do was decided before the first run of their campaign.
+by itself. Claims on all tasks compare means over tasks of normalised returns (0: a random policy, 1: solved); that they do was
+decided before the first run of their campaign.
 """
 
 
@@ -95,21 +104,36 @@ def runs_of(folder: Path) -> list[Record]:
     """The runs of a campaign; none before the first is finished.
 
     Raises:
-        TaacError: runs of one row are not comparable: they differ in more than the seed.
+        TaacError: a run has neither reached its budget nor diverged, or is damaged; or runs of one row are not comparable: they
+            differ in more than the seed.
     """
     if not any(run_records.is_run(path) for path in folder.glob("*/**/")):
         return []
     records = run_records.find(folder)
+    if wrong := [f"{r.folder}: {why}" for r in records if (why := no_result(r))]:
+        raise TaacError(f"{folder}: these runs are no results:\n  " + "\n  ".join(wrong))
     if mixed := comparable.mixtures(records):
         raise TaacError(f"{folder}: these runs are not comparable:\n  " + "\n  ".join(mixed))
     return records
+
+
+def no_result(record: Record) -> str | None:
+    """Why a run is no result; None for one that reached its budget, or diverged."""
+    if problems := [problem for problem in record.problems if not problem.startswith("diverged: ")]:
+        return "; ".join(problems)
+    if record.status not in ENDED:
+        return f"its status is {record.status!r}"
+    if record.diverged is None and record.budget and record.last_step < record.budget:
+        return f"it ends at step {record.last_step} of {record.budget}"
+    return None
 
 
 def page() -> str:
     """The text of docs/results.md."""
     entries = published.load(HERE / "published.json")
     head = ["claim", "task", "here", "published", "verdict"]
-    parts = [INTRODUCTION, NOTE, "", CLAIMS, *table(head, [list(row) for row in claim_rows()])]
+    rules = CLAIMS.format(error=claims.listed()["reading_error"], widest=claims.WIDEST, fewest=claims.FEWEST_RUNS)
+    parts = [INTRODUCTION, NOTE, "", rules, *table(head, [list(row) for row in claim_rows()])]
     for folder, about in campaigns():
         parts += section(folder, about, entries)
     return "\n".join(parts)

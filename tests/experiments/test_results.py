@@ -185,6 +185,17 @@ def test_runs_that_differ_in_a_setting_are_not_averaged(tmp_path):
         page.runs_of(tmp_path)
 
 
+def test_a_run_that_is_no_result_is_refused(tmp_path):
+    """Its last evaluations would pass for a final return, and a damaged file for a run that diverged."""
+    for name, options in {"early": {"returns": (1.0, 2.0, 3.0)}, "stopped": {"status": "interrupted"}, "damaged": {}}.items():
+        write_run(tmp_path / name / "a", tmp_path, **options)
+    file = tmp_path / "damaged" / "a" / "evaluations.csv"
+    file.write_text(file.read_text().replace("300,", "300,,", 1))
+    for name, why in {"early": "it ends at step 300 of 400", "stopped": "its status", "damaged": "evaluations.csv is"}.items():
+        with pytest.raises(TaacError, match=f"a: {why}"):
+            page.runs_of(tmp_path / name)
+
+
 def test_a_campaign_may_have_no_run_yet(tmp_path):
     about = json.loads((page.HERE / page.IN_README / "campaign.json").read_text(encoding="utf-8"))
     assert page.runs_of(tmp_path) == []
@@ -378,6 +389,17 @@ def test_evaluations_that_are_not_of_the_same_step_are_not_compared(tmp_path):
     file.write_text("\n".join([head, rows[0], rows[1]]) + "\n")
     a, b = ([r for r in run_records.find(tmp_path) if r.method == m] for m in ("sac", "other"))
     with pytest.raises(TaacError, match="due at other steps"):
+        claims.scores(a, b, "area")
+
+
+def test_runs_of_two_campaigns_are_compared_only_if_what_was_measured_is_alike(tmp_path):
+    for name, settings in (("a", ""), ("b", "Trainer.evaluation_episodes = 3\n"), ("c", "Learner.epsilon = 1e-8\n")):
+        folder = tmp_path / name
+        write_run(folder, tmp_path)
+        (folder / "config.gin").write_text(f"Trainer.num_env_steps = 400\nTrainer.evaluation_episodes = 10\n{settings}")
+    a, b, c = ([r] for r in run_records.find(tmp_path))
+    assert [float(v[0]) for v in claims.scores(a, c, "area")] == [3.0, 3.0]  # the methods themselves may differ
+    with pytest.raises(TaacError, match=r"not comparable.*evaluation_episodes"):
         claims.scores(a, b, "area")
 
 

@@ -32,10 +32,10 @@ def statements(content: dict[str, Any]) -> list[dict[str, str]]:
         "All of them then hold together. The second is a permutation test, which keeps its level for any distribution of "
         "returns, for the pair alone and for all pairs of the family at once. Where it does not find what Welch's interval "
         "excludes 0 for, the interval is extended to 0. So the verdict is better or worse if and only if the interval excludes "
-        f"0. On one task, three seeds of each are too few for that; with --paired, five are, and more of many comparisons. {_bounded(content)}Inconclusive does not mean "
-        "equal: the column 'would find' has the smallest true difference that as many runs, spread as these are, would find "
-        "with a power of 0.8. It is empty where so few runs find nothing. The error rates were simulated "
-        "(docs/statistics.md).",
+        "0. On one task, three seeds of each are too few for that; with --paired, five are, and more of many comparisons. "
+        f"{_bounded(content)}Inconclusive does not mean equal: the column 'would find' has the smallest true difference that as "
+        "many runs, spread as these are, would find with a power of 0.8. It is empty where so few runs find nothing. The error "
+        "rates were simulated (docs/statistics.md).",
         "Effects": "Hedges' g: the difference of means divided by the standard deviation of single runs, with the correction for "
         "few runs. For a pair that is compared by ranks, 2 P(X > Y) - 1.",
         "Ranks": "The place of a method by its mean, or over tasks by its IQM. Its interval reaches from 1 + (methods with a "

@@ -5,7 +5,8 @@ evidence. With few runs there are few exchanges: 3 runs against 3 have a p-value
 against 5 of 0.0079.
 
 The statistic is Welch's t (`taac.analysis.statistics.welch`), so that the tests are asymptotically right also if the spreads
-of two methods differ; over tasks it is the difference of an aggregate. For scores of solved or not, the test of two methods is Fisher's exact test.
+of two methods differ; over tasks it is the difference of an aggregate. For scores of solved or not, the test of two methods is
+Fisher's exact test.
 
 Source: Janssen, Statistics and Probability Letters 1997; Chung and Romano, Annals of Statistics 2013 (studentised
 permutations); Westfall and Young, Resampling-based multiple testing, 1993, algorithm 2.8 (step-down maxT).
