@@ -49,6 +49,27 @@ def test_other_tasks_methods_and_versions_are_left_out_and_other_steps_have_a_da
     assert "| 250 | - | 2614 (n = 10) |" in tables.markdown(content, [])
 
 
+def test_runs_that_diverged_are_counted_beside_the_mean_of_the_others(campaign):
+    make_run(campaign / "runs" / "s2", "sac", "Hopper-v5", 2, [10.0, "nan", "nan"], (100, 200, 300))
+    content = report(campaign, ENTRY, {**ENTRY, "env_steps": 250})
+    assert [row["diverged"] for row in content["published"]] == [1, 1] and content["published"][0]["here"]["n"] == 2
+    text = tables.markdown(content, [])
+    assert "| 30 +- 14.14 (n = 2; 1 diverged) |" in text and "| 250 | - (1 diverged) |" in text
+
+
+def test_a_file_of_other_tasks_and_methods_is_warned_of(campaign):
+    told = "none of the 2 entries of --published published.json is of a task and a method compared here: sac on Hopper-v5"
+    assert told in report(campaign, {**ENTRY, "task": "Walker2d"}, {**ENTRY, "method": "SAC"})["warnings"]
+    assert not any("--published" in warning for warning in report(campaign, ENTRY, {**ENTRY, "task": "Walker2d"})["warnings"])
+
+
+def test_an_entry_says_that_it_has_no_spread(campaign):
+    """A misspelt "sd" would pass for an entry without one, which says null."""
+    misspelt = {"std" if name == "sd" else name: value for name, value in ENTRY.items()}
+    with pytest.raises(TaacError, match=r"sd of entry 1 is missing or wrong; .* null for an unknown sd"):
+        report(campaign, misspelt)
+
+
 def test_without_a_file_there_is_no_section(campaign):
     content = make_report(campaign / "runs", Options())
     assert content["published"] == [] and "Published" not in tables.markdown(content, [])

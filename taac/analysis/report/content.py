@@ -81,6 +81,7 @@ def make_report(root: Path, options: Options) -> dict[str, Any]:
         if options.at_step is None and running:
             warnings.append(f"no run on {task} is finished; compared at step {steps[task]}, which all have reached")
     warnings += checks.exploring_warnings(scores)
+    warnings += published.unused(options.published, entries, scores)
     block = over_tasks.over_tasks(scores, scales, version, normal, made, options, warnings)
     block["curves"] = iqm_curves.iqm_curves(scores, scales, steps, [m["method"] for m in block["methods"]], options)
     content = {

@@ -66,9 +66,11 @@ def _entry(path: Path, number: int, given: Any) -> Entry:
     wrong = [name for name in TEXTS if not (isinstance(given.get(name), str) and 0 < len(given[name]) <= MAX_TEXT)]
     wrong += [name for name in ("env_steps", "n") if not (type(given.get(name)) is int and 0 < given[name] <= MAX_STEP)]
     wrong += [] if _is_number(given.get("mean")) else ["mean"]
-    wrong += [] if given.get("sd") is None or (_is_number(given["sd"]) and given["sd"] >= 0) else ["sd"]
+    sd = given.get("sd", "")
+    wrong += [] if sd is None or (_is_number(sd) and sd >= 0) else ["sd"]
     if wrong:
-        raise TaacError(f"--published {path}: {', '.join(wrong)} of entry {number} is missing or wrong; expected {EXAMPLE}")
+        told = f"{', '.join(wrong)} of entry {number} is missing or wrong"
+        raise TaacError(f"--published {path}: {told}; expected {EXAMPLE}, with null for an unknown sd")
     return Entry(**{name: given.get(name) for name in Entry._fields})
 
 
@@ -80,14 +82,25 @@ def beside(entries: list[Entry], scores: Mapping[str, Mapping[str, Scores]]) -> 
     """Returns a row for each published return of a task and a method that are compared here.
 
     `here` is the mean, the standard deviation (n - 1) and the number of this comparison's runs at the evaluation that was due
-    at the published step. It is None unless all runs of the method have that evaluation. Diverged runs are left out.
+    at the published step. It is None unless all runs of the method have that evaluation. Diverged runs are left out of it, and
+    `diverged` is their number.
     """
     return [
-        {**entry._asdict(), "task": task, "here": _at(of, entry.env_steps)}
+        {**entry._asdict(), "task": task, "here": _at(of, entry.env_steps), "diverged": len(of.records) - len(of.whole)}
         for task, methods in scores.items()
         for entry in entries
         for method, of in methods.items()
         if concerns(entry, task, method)
+    ]
+
+
+def unused(path: Path | None, entries: list[Entry], scores: Mapping[str, Mapping[str, Scores]]) -> list[str]:
+    """A warning if a file has no entry for any task and method that are compared."""
+    if path is None or beside(entries, scores):
+        return []
+    compared = ", ".join(f"{method} on {task}" for task, methods in scores.items() for method in methods)
+    return [
+        f"none of the {len(entries)} entries of --published {path.name} is of a task and a method compared here: {compared:.500}"
     ]
 
 

@@ -130,19 +130,20 @@ def _published(rows: Sequence[dict[str, Any]]) -> list[str]:
         return []
     head = ["task", "method", "step", "here", "published", "source", "environment", "protocol"]
     cells = [
-        [r["task"], r["method"], r["env_steps"], _spread(r["here"]), _spread(r)]
+        [r["task"], r["method"], r["env_steps"], _spread(r["here"], r["diverged"]), _spread(r)]
         + [r[name] for name in ("source", "environment_version", "protocol")]
         for r in rows
     ]
     return ["## Published numbers", "", NOTE, "", *_table(head, cells)]
 
 
-def _spread(of: dict[str, Any] | None) -> str:
+def _spread(of: dict[str, Any] | None, diverged: int = 0) -> str:
     """A mean with its standard deviation and number of runs; a dash if this comparison has no evaluation at the step."""
+    lost = f"{diverged} diverged" if diverged else ""
     if of is None:
-        return "-"
+        return f"- ({lost})" if lost else "-"
     spread = "" if of["sd"] is None else f" +- {number(of['sd'])}"
-    return f"{number(of['mean'])}{spread} (n = {of['n']})"
+    return f"{number(of['mean'])}{spread} (n = {of['n']}{lost and f'; {lost}'})"
 
 
 def _over_tasks(block: dict[str, Any]) -> list[str]:

@@ -110,9 +110,13 @@ const blocksOf = (method) => Object.keys(method).filter((key) => {
 
 function published() {
   if (!report.published.length) return;
-  const spread = (of) => (of ? `${number(of.mean)}${of.sd === null ? "" : ` ± ${number(of.sd)}`} (n = ${of.n})` : "–");
+  const spread = (of, diverged) => {
+    const lost = diverged ? `${diverged} diverged` : "";
+    if (!of) return lost ? `– (${lost})` : "–";
+    return `${number(of.mean)}${of.sd === null ? "" : ` ± ${number(of.sd)}`} (n = ${of.n}${lost && `; ${lost}`})`;
+  };
   const row = (r) => [
-    rowHead(r.task), cell(r.method, "name"), cell(number(r.env_steps)), cell(spread(r.here)), cell(spread(r)),
+    rowHead(r.task), cell(r.method, "name"), cell(number(r.env_steps)), cell(spread(r.here, r.diverged)), cell(spread(r)),
     cell(r.source), cell(r.environment_version), cell(r.protocol),
   ];
   const head = ["task", "method", "step", "here", "published", "source", "environment", "protocol"];
