@@ -100,7 +100,7 @@ def test_the_method_learns_the_value_of_a_task_of_one_state(trained):
         "own_method", "create_environment.env_name = 'tests.toy_tasks:taac-test/Countdown-v0'",
         "create_environment.env_kwargs = {'length': 5, 'truncate': True, 'one_state': True}", "gamma = 0.8",
         "normalize_rewards = False", "reward_clip = None", "learning_rate = 3e-3", "target_tau = 0.1", "batch_size = 32",
-        "num_env_steps = 2000", "initial_collect_steps = 100", "replay_length = 2000", updates=500,
+        "num_env_steps = 2000", "initial_collect_steps = 100", "replay_length = 2000", updates=300,
     )  # fmt: skip
     algorithm, frames = trainer.agent.algorithm, trainer.replay_buffer.sample(100, 2).time_step
     with torch.no_grad():

@@ -19,13 +19,15 @@ def trained(method, num_envs=3):
         [
             "create_environment.env_name = 'tests.environments.toys:taac-test/Ledger-v0'",
             f"create_environment.env_kwargs = {{'choices': {997 if method in DISCRETE_METHODS else None}}}",
-            f"num_envs = {num_envs}", "num_env_steps = 1500", "initial_collect_steps = 600", "unroll_length = 4",
-            "hidden_layers = (16,)", "batch_size = 16", "replay_length = 400",
+            f"num_envs = {num_envs}", "num_env_steps = 840", "initial_collect_steps = 600", "unroll_length = 4",
+            "hidden_layers = (16,)", "batch_size = 16", "replay_length = 200",
+            *(["ZetaExplorer.epsilon = 0.2"] if method == "sac_ez" else []),
         ],
     )  # fmt: skip
     trainer = configuration.build(experiment.create_experiment)
     loaded.check_used()
-    while trainer.env_steps < trainer.num_env_steps:
+    # An episode is recorded with the step that follows its last.
+    while trainer.env_steps < trainer.num_env_steps or trainer.collector.rollout.time_step.is_last().any():
         trainer.collect()
         trainer.learn()
     trainer.close()

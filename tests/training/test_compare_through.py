@@ -22,7 +22,7 @@ def test_on_replayed_segments_of_a_policy_that_has_changed_since(method):
          "learning_rate = 1e-2", "create_experiment.evaluation_envs = 1"],
     )  # fmt: skip
     trainer = configuration.build(experiment.create_experiment)
-    while trainer.env_steps < 500:
+    while trainer.env_steps < 240:
         trainer.collect()
         trainer.learn()
     trainer.close()
