@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests import forked
-from tests.campaigns.launched import POINT, trained
+from tests.campaigns.launched import POINT, compared
 
 TASKS = (POINT, "tests.toy_tasks:taac-test/Near-v0")
 METHODS, SEEDS = ("sac", "sac_ez", "taac"), 3
@@ -24,7 +24,7 @@ def campaign(tmp_path_factory):
     short = ("num_env_steps = 200", "initial_collect_steps = 60", "evaluation_interval = 50", "updates_per_iteration = 1",
              "checkpoint_interval = 1000", "Trainer.summary_interval = 50")  # fmt: skip
     params = [word for param in short for word in ("--gin_param", param)]
-    code, out, err = trained(root, *params, methods=",".join(METHODS), tasks=",".join(TASKS), seeds=SEEDS)
+    code, out, err = compared(root, *params, methods=",".join(METHODS), tasks=",".join(TASKS), seeds=SEEDS)
     assert code == 0 and "18 of 18 runs finished" in out, err
     scales = {task: {"y0": y0, "y1": y1} for task, (y0, y1) in ANCHORS.items()}
     (root / "anchors.json").write_text(json.dumps({"tasks": scales}))

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import csv
 import json
+import multiprocessing
 import os
-import shlex
+import runpy
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import gin
+from absl import flags
+
+from taac.campaigns.launchers import local
 from tests import forked
 
 SMALL = [
@@ -31,20 +37,45 @@ def compare(root, *more, **given):
 
 
 def compared(root, *more, **asked):
-    """Exit code and output of `taac compare` of tiny runs, in a fork; its runs have Pythons of their own."""
-    done = forked.run(words(root, *more, **asked), cwd=Path())
+    """Exit code and output of `taac compare` of tiny runs, in a fork, of which its local runs are forks."""
+    code = "from tests.campaigns import launched; launched.with_runs_in_forks()"
+    done = forked.run(words(root, *more, **asked), cwd=Path(), code=code, timeout=900)
     return done.returncode, done.stdout, done.stderr
 
 
-def trained(root, *more, **asked):
-    """As `compared`, but the runs are trained in forks too, in the folders that the comparison gives them."""
-    code, planned, err = compared(root, *more, "--dry_run", **asked)
-    assert code == 0, err
-    for command in planned.splitlines():
-        _, m, taac, *run = shlex.split(command)
-        assert (m, taac, run[0]) == ("-m", "taac", "train"), command
-        forked.run(run, cwd=Path())
-    return compared(root, *more, **asked)
+def with_runs_in_forks():
+    """Calls `taac` with this process's words; the runs that it starts on this machine need not import everything again."""
+    if hasattr(os, "fork"):
+        local.subprocess = SimpleNamespace(Popen=_Fork, STDOUT=None)
+    runpy.run_module("taac", run_name="__main__", alter_sys=True)
+
+
+class _Fork(multiprocessing.get_context("fork" if hasattr(os, "fork") else None).Process):
+    """Of `subprocess.Popen`, what is needed for a run that is not stopped."""
+
+    def __init__(self, command, *, stdout, env, preexec_fn, **_):
+        assert command[1:4] == ("-m", "taac", "train"), command
+        super().__init__(target=_train, args=(command[3:], stdout.fileno(), env, preexec_fn))
+        self.start()
+
+    def poll(self):
+        return self.exitcode
+
+
+def _train(words, out, env, preexec_fn):
+    os.setsid()
+    preexec_fn()
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    os.environ.clear()
+    os.environ.update(env)
+    sys.argv[1:] = words
+    for name in [*flags.FLAGS]:
+        if flags.FLAGS.find_module_defining_flag(name, "").startswith("taac."):
+            delattr(flags.FLAGS, name)  # the comparison's
+    with gin.unlock_config():
+        gin.clear_config()
+    runpy.run_module("taac", run_name="__main__", alter_sys=True)
 
 
 def words(root, *more, methods="sac,taac", tasks=POINT, seeds=1):

@@ -11,7 +11,7 @@ from taac.campaigns.launchers import Outcome
 from taac.campaigns.packs import PackedRuns, pack
 from taac.campaigns.run import Run
 from taac.errors import TaacError
-from tests.campaigns.launched import compared, evaluations, record, trained
+from tests.campaigns.launched import compared, evaluations, record
 
 
 def run(tmp_path, seed, method="m", **more):
@@ -136,9 +136,9 @@ def test_jobs_bound_the_processes(tmp_path):
 def test_a_packed_comparison_has_the_folders_of_any_other(tmp_path):
     asked = {"methods": "sac", "seeds": 2}
     few = ("--num_env_steps", "150")
-    code, out, err = trained(tmp_path / "packed", "--pack_seeds", "2", *few, **asked)
+    code, out, err = compared(tmp_path / "packed", "--pack_seeds", "2", *few, **asked)
     assert code == 0 and "2 of 2 runs finished" in out, err
-    trained(tmp_path / "plain", *few, **asked)
+    compared(tmp_path / "plain", *few, **asked)
     packed, plain = evaluations(tmp_path / "packed"), evaluations(tmp_path / "plain")
     assert packed.keys() == plain.keys() and len(packed) == 2
     for name, rows in plain.items():

@@ -5,10 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -23,10 +20,10 @@ from taac.commands import sweep as command
 from taac.configuration import Asked, build, load, operative_config
 from taac.errors import TaacError
 from taac.training.experiment import create_experiment
+from tests import forked
 from tests.analysis.campaigns import make_run
 from tests.campaigns.launched import POINT, SMALL, evaluations
 
-ROOT = Path(__file__).resolve().parents[2]
 SEARCH = ("x=0.0..1.0", "choice=a|b,c")
 STEPS = 100
 Kill = KeyboardInterrupt
@@ -359,18 +356,12 @@ def test_a_missing_package_is_named_with_its_command(monkeypatch):
 
 def test_a_sweep_of_real_runs_finds_settings_that_train_again(tmp_path):
     pytest.importorskip("optuna", reason="optuna is not installed: pip install 'taac[sweep]'")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-
-    def taac(*words):
-        call = [sys.executable, "-m", "taac", *map(str, words)]
-        return subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
-
     asked = ["--task", POINT, "--method", "sac", "--search", "learning_rate=log:1e-4..1e-2", "--trials", 1, "--seeds", 1]
     small = [word for param in SMALL for word in ("--gin_param", param)]
-    found = taac("sweep", "--root_dir", "s", *asked, *small, "--num_env_steps", 120)
+    found = forked.run(["sweep", "--root_dir", "s", *asked, *small, "--num_env_steps", 120], cwd=tmp_path)
     assert found.returncode == 0, found.stderr
     assert found.stdout.splitlines()[0] == "s: 1 of 1 trials to train, 1 seeds x 120 steps each"
-    again = taac("train", "--root_dir", "again", "--gin_file", "s/best.gin", "--seed", 1000)
+    again = forked.run(["train", "--root_dir", "again", "--gin_file", "s/best.gin", "--seed", 1000], cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     rows = evaluations(tmp_path)
     assert rows["again"] == rows["s/trials/0000/seed_1000"] and len(rows["again"]) == 3

@@ -22,7 +22,6 @@ from tests.campaigns.launched import (
     finish,
     processes,
     record,
-    trained,
     wait_for,
 )
 
@@ -47,7 +46,7 @@ def test_a_cluster_trains_the_same_bits_and_records_failures(tmp_path, cluster):
 
 
 def test_a_campaign_that_is_killed_leaves_nothing_at_work_and_goes_on(tmp_path, cluster):
-    assert trained(tmp_path / "whole", methods="taac")[0] == 0
+    assert compared(tmp_path / "whole", methods="taac")[0] == 0
     process = with_ray(tmp_path / "killed", cluster, methods="taac")
     folder = tmp_path / "killed"
     wait_for(lambda: any(folder.glob("**/checkpoints/*.json")), process)
@@ -75,7 +74,7 @@ def kill_worker_of(process):
 
 
 def test_a_worker_that_dies_is_replaced_and_the_run_ends_with_the_same_bits(tmp_path, cluster):
-    assert trained(tmp_path / "whole", methods="sac")[0] == 0
+    assert compared(tmp_path / "whole", methods="sac")[0] == 0
     folder = tmp_path / "lost"
     process = with_ray(folder, cluster, methods="sac")
     wait_for(lambda: any(folder.glob("**/checkpoints/*.json")), process)

@@ -62,23 +62,24 @@ def exit_code(script, index):
     return int((script.parent / "slurm" / f"7_{index}.exit").read_text())
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_a_task_that_is_stopped_and_run_again_ends_with_the_same_bits(tmp_path, slurm_commands, number):
-    _, whole = array_of(tmp_path / "whole")
-    assert finish(start(whole, 0))[0] == 0
+def test_a_task_that_is_stopped_twice_and_run_again_ends_with_the_same_bits(tmp_path, slurm_commands):
+    assert compared(tmp_path / "whole", methods="taac")[0] == 0
     runs, script = array_of(tmp_path / "stopped")
-    task = start(script, 0, slurm_commands)
-    wait_for(lambda: any(runs[0].folder.glob("checkpoints/*.json")), task)
-    task.send_signal(number)
-    code, _, _ = finish(task)
-    assert code == exit_code(script, 0) == 75 and not runs[0].finished()
-    assert not processes(str(tmp_path / "stopped"))
-    # SLURM requeues a task that it preempts; near the time limit the task has to ask for it.
     called = slurm_commands / "scontrol.called"
-    assert (called.read_text() if called.exists() else "") == ("requeue 77\n" if number == signal.SIGUSR1 else "")
+    for times, number in enumerate((signal.SIGTERM, signal.SIGUSR1), 1):
+        task = start(script, 0, slurm_commands)
+        # The second begins with a checkpoint; each training writes an event file of its own.
+        wait_for(lambda times=times: len(list(runs[0].folder.glob("events.out.tfevents.*"))) == times, task)
+        wait_for(lambda: any(runs[0].folder.glob("checkpoints/*.json")), task)
+        task.send_signal(number)
+        code, _, _ = finish(task)
+        assert code == exit_code(script, 0) == 75 and not runs[0].finished()
+        assert not processes(str(tmp_path / "stopped"))
+        # SLURM requeues a task that it preempts; near the time limit the task has to ask for it.
+        assert (called.read_text() if called.exists() else "") == ("requeue 77\n" if number == signal.SIGUSR1 else "")
     assert finish(start(script, 0, slurm_commands))[0] == 0 and runs[0].finished()
     assert evaluations(tmp_path / "stopped") == evaluations(tmp_path / "whole")
-    assert runs[0].log.read_text().count("=== ") == 2 and "SLURM 77" in runs[0].log.read_text()
+    assert runs[0].log.read_text().count("=== ") == 3 and "SLURM 77" in runs[0].log.read_text()
 
 
 def test_a_finished_task_does_nothing_and_an_unknown_one_is_refused(tmp_path):
@@ -167,12 +168,11 @@ def test_a_task_is_not_requeued_for_ever(tmp_path, slurm_commands):
 def test_the_script_asks_for_what_was_asked_for(tmp_path):
     _, script = array_of(tmp_path / "with space")
     assert finish(start(script, 9))[0] == 2  # bash reads it
-    process = compare(
+    code, out, err = compared(
         tmp_path / "R", "--launcher", "slurm", "--dry_run", "--jobs", "3", "--slurm_partition", "p", "--slurm_time", "1-2",
         "--slurm_mem", "4G", "--slurm_cpus", "2", "--slurm_gres", "gpu:1", "--slurm_setup", "module load x",
         "--slurm_options=--account=me", "--slurm_options=--qos=low", seeds=2,
     )  # fmt: skip
-    code, out, err = finish(process)
     assert code == 0, err
     asked = [line.removeprefix("#SBATCH ") for line in out.splitlines() if line.startswith("#SBATCH ")]
     assert asked == [
