@@ -122,21 +122,38 @@ class Process:
     """A call that goes on, in a session of its own; with what tests use of `subprocess.Popen`.
 
     Args:
+        code, env: as in `run`.
+        asked: its standard input is a pipe, `stdin`; otherwise there is none.
         one_output: standard error goes where standard output does.
+        errors: a file for standard error, which is otherwise a pipe.
         ignored: signals that it is begun with ignoring.
     """
 
-    def __init__(self, words: Sequence[object] = (), *, cwd: Path, one_output: bool = False, ignored: Sequence[int] = ()):
+    def __init__(
+        self,
+        words: Sequence[object] = (),
+        *,
+        cwd: Path,
+        code: str | None = None,
+        env: Mapping[str, str] | None = None,
+        asked: bool = False,
+        one_output: bool = False,
+        errors: str | None = None,
+        ignored: Sequence[int] = (),
+    ):
         with tempfile.TemporaryDirectory() as folder:
-            status, out, err = (os.path.join(folder, name) for name in ("status", "out", "err"))
-            for path in (status, out, err):
+            status, given, out, err = (os.path.join(folder, name) for name in ("status", "in", "out", "err"))
+            for path in (status, given, out, err):
                 os.mkfifo(path)
-            _order(words, cwd, None, None, out=out, err=out if one_output else err, status=status, ignored=list(ignored))
+            files = {"out": out, "err": out if one_output else errors or err, "status": status}
+            files |= {"in": given} if asked else {}
+            _order(words, cwd, code, env, **files, ignored=list(ignored))
             # Without a buffer, which would hide from `select` what is read ahead. `wait` closes it.
             self._status = open(status, "rb", buffering=0)  # noqa: SIM115
             self.args, self.pid, self.returncode = words, int(self._status.readline()), None
+            self.stdin = open(given, "w", encoding="utf-8") if asked else None  # noqa: SIM115
             self.stdout = open(out, encoding="utf-8")  # noqa: SIM115
-            self.stderr = None if one_output else open(err, encoding="utf-8")  # noqa: SIM115
+            self.stderr = None if one_output or errors else open(err, encoding="utf-8")  # noqa: SIM115
 
     def wait(self, timeout: float | None = None) -> int:
         if self.returncode is None:

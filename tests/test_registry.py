@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import forked
+
 ROOT = Path(__file__).resolve().parents[1]
 
 TRAJECTORY = '''
@@ -67,12 +69,13 @@ def test_a_trajectory_is_one_source_file_and_one_gin_file(tmp_path):
     (tmp_path / "fading.py").write_text(TRAJECTORY)
     added = f"import taac.algorithms; taac.algorithms.__path__.append({str(tmp_path)!r})\n"
     assert run(added + TRAIN, gin_file(tmp_path)) == ""
-    assert "@FadingTrajectory()" in run(TRAIN, gin_file(tmp_path))  # it is nowhere else
+    assert "@FadingTrajectory()" in forked.run([gin_file(tmp_path)], code=TRAIN, cwd=tmp_path).stderr  # it is nowhere else
 
 
 def test_a_trajectory_from_outside_is_one_source_file_and_one_gin_file(tmp_path):
     (tmp_path / "my_module.py").write_text(TRAJECTORY)
-    assert run(TRAIN, gin_file(tmp_path, "import my_module"), cwd=tmp_path) == ""
+    done = forked.run([gin_file(tmp_path, "import my_module")], code=TRAIN, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 def decorated(source):

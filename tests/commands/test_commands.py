@@ -317,8 +317,11 @@ def test_a_signal_that_was_ignored_at_the_start_is_ignored_still(tmp_path):
     assert process.returncode == 75 and "SIGTERM at" in err and "SIGINT" not in err and "stopped at once" not in err
 
 
-@pytest.mark.parametrize("entry", [["-m", "taac"], [str(Path(sys.executable).with_name("taac"))]])
-@pytest.mark.parametrize("command", ["play", "plot", "report"])
+SCRIPT = [str(Path(sys.executable).with_name("taac"))]
+
+
+# What keeps the folder out differs by entry, what is imported by command.
+@pytest.mark.parametrize("command, entry", [*((name, ["-m", "taac"]) for name in ("play", "plot", "report")), ("play", SCRIPT)])
 def test_modules_of_a_strangers_folder_are_not_imported(tmp_path, command, entry):
     for name in ("absl", "gin", "gymnasium", "imageio", "matplotlib", "numpy", "tensorboard", "torch", "tqdm"):
         (tmp_path / f"{name}.py").write_text("open('code_ran', 'w')")

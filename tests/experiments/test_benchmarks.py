@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -29,6 +32,7 @@ from experiments.benchmarks import (
     updates,
     worker,
 )
+from tests import forked
 from tests.environments import envpool_stand_in
 from tests.ranks import together
 
@@ -92,6 +96,23 @@ def test_operations_at_the_sizes_of_half_cheetah():
 
 # Measuring -----------------------------------------------------------------------------------------------------------
 
+# What is forked has its libraries and their threads already.
+WORKER = "import runpy, sys, torch; torch.set_num_threads(1); runpy.run_module(sys.argv.pop(1), run_name='__main__')"
+
+
+@pytest.fixture
+def forks(monkeypatch):
+    """Contenders are measured in forks, which need not import everything again. Of start-up and memory, this would be wrong."""
+
+    def start(words, *, stderr, cwd, env, **more):
+        if words[0] != sys.executable:
+            return subprocess.Popen(words, stderr=stderr, cwd=cwd, env=env, **more)
+        errors = f"/proc/{os.getpid()}/fd/{stderr.fileno()}"
+        return forked.Process(words[2:], code=WORKER, cwd=cwd, env=env, asked=True, errors=errors)
+
+    if sys.platform == "linux":
+        monkeypatch.setattr(common, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": start}))
+
 
 def test_peak_rates():
     found = floor.measure(0.001, megabytes=1, shapes=[(8, 4, 8), (16, 8, 4)], rounds=2)
@@ -115,7 +136,7 @@ def test_a_slow_path_is_left_out_of_larger_products(monkeypatch):
     assert all("gflops" in p for p in found if p["path"] in (floor.DEFAULT, floor.NUMPY))
 
 
-def test_updates_with_missing_peers(tmp_path):
+def test_updates_with_missing_peers(forks, tmp_path):
     wanted = f"{contenders.SAC};{contenders.PRIORITIZED};{updates.PEAK};{contenders.SB3}"
     given = options(
         updates, "--no_growth", "--frames", "600", "--batch_size", "8", "--contenders", wanted, "--out", str(tmp_path)
@@ -132,7 +153,7 @@ def test_updates_with_missing_peers(tmp_path):
     assert held["results"][0]["goals"] == result["goals"]
 
 
-def test_training():
+def test_training(forks):
     given = options(
         training, "--env", toy.FREE, "--collect", "30", "--warmup", "2", "--contenders", contenders.TAAC,
         "--gin_param", "batch_size = 4", "--gin_param", "replay_length = 500",
@@ -140,7 +161,7 @@ def test_training():
     check(training.run(given), contenders.TAAC)
 
 
-def test_rollout():
+def test_rollout(forks):
     given = options(rollout, "--cpu", str(common.last_cpu()), "--contenders", "TAAC, policy alone")
     check(rollout.run(given), "TAAC, policy alone")
 
@@ -168,7 +189,7 @@ def test_only_contenders_on_a_gpu_see_one(monkeypatch):
     assert seen == ["", "", "3", "3"]
 
 
-def test_gpu_on_the_cpu():
+def test_gpu_on_the_cpu(forks):
     few = "TAAC, updates/s"
     given = options(gpu, "--device", "cpu", "--frames", "400", "--batch_size", "4", "--warmup", "1", "--contenders", few)
     check(gpu.run(given), few)

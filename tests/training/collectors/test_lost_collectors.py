@@ -21,6 +21,7 @@ from taac.training.collectors import worker
 from taac.training.collectors.channels import Lost
 from taac.training.collectors.pool import Pool, Remote
 from taac.training.collectors.remote_collector import RemoteCollector
+from tests import forked
 from tests.campaigns.launched import wait_for
 from tests.environments.toys import env_id
 from tests.training.collectors.collecting import (
@@ -235,22 +236,26 @@ def test_too_many_end_the_run_with_a_checkpoint_that_goes_on(tmp_path):
 # Whole processes -------------------------------------------------------------------------------------------------------
 
 
-def command(folder, *more):
-    words = [
+def train(folder, *more):
+    return [
+        "train",
         "--task", "tests.toy_tasks:taac-test/Slow-v0", "--method", "sac", "--root_dir", str(folder), "--collectors", "2",
         "--num_env_steps", "100000", "--set", "num_envs=2", "--set", "initial_collect_steps=100", "--set", "hidden_layers=8,",
         "--set", "batch_size=8", "--set", "checkpoint_interval=60", "--set", "Trainer.initial_evaluation=False",
         "--set", "updates_per_env_step=0.1", "--set", "create_agent.compile=False", *more,
     ]  # fmt: skip
+
+
+def begun(words):
     return subprocess.Popen(
-        [sys.executable, "-m", "taac", "train", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "taac", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True,
     )  # fmt: skip
 
 
 def test_nothing_is_left_at_work_however_the_learner_ends(tmp_path):
     """SIGTERM to all its processes, as a scheduler sends it: a checkpoint with the running episodes. SIGKILL to the learner."""
-    learners = [command(tmp_path / name) for name in ("stopped", "killed")]
+    learners = [begun(train(tmp_path / name)) for name in ("stopped", "killed")]
     families = []
     for name, learner in zip(("stopped", "killed"), learners):
         wait_for(lambda name=name: any((tmp_path / name).glob("checkpoints/*.json")), learner)
@@ -268,6 +273,5 @@ def test_nothing_is_left_at_work_however_the_learner_ends(tmp_path):
 
 
 def test_where_collectors_run_needs_their_number(tmp_path):
-    learner = command(tmp_path / "run", "--collectors", "0", "--collector_launcher", "ray")
-    _, err = learner.communicate(timeout=60)
-    assert learner.returncode == 1 and "--collectors N" in err and not (tmp_path / "run").exists()
+    done = forked.run(train(tmp_path / "run", "--collectors", "0", "--collector_launcher", "ray"), cwd=tmp_path)
+    assert done.returncode == 1 and "--collectors N" in done.stderr and not (tmp_path / "run").exists()
