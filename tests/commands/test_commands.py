@@ -231,7 +231,7 @@ def test_a_signal_stops_a_run_in_order_and_a_second_one_at_once(tmp_path, number
     watch = threading.Timer(300, give_up)
     watch.daemon = True
     watch.start()
-    process = start(of_its_own)
+    process = start(of_its_own if number == "SIGINT" else forked.Process)
     ask_to_stop(process)
     out, err = process.communicate()
     assert process.returncode == 75, err

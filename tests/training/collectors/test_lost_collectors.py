@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -246,16 +244,9 @@ def train(folder, *more):
     ]  # fmt: skip
 
 
-def begun(words):
-    return subprocess.Popen(
-        [sys.executable, "-m", "taac", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
-    )  # fmt: skip
-
-
 def test_nothing_is_left_at_work_however_the_learner_ends(tmp_path):
     """SIGTERM to all its processes, as a scheduler sends it: a checkpoint with the running episodes. SIGKILL to the learner."""
-    learners = [begun(train(tmp_path / name)) for name in ("stopped", "killed")]
+    learners = [forked.Process(train(tmp_path / name), cwd=tmp_path) for name in ("stopped", "killed")]
     families = []
     for name, learner in zip(("stopped", "killed"), learners):
         wait_for(lambda name=name: any((tmp_path / name).glob("checkpoints/*.json")), learner)
