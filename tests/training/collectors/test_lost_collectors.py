@@ -255,7 +255,7 @@ def test_nothing_is_left_at_work_however_the_learner_ends(tmp_path):
     os.killpg(learners[0].pid, signal.SIGTERM)
     learners[1].kill()
     _, err = learners[0].communicate(timeout=60)
-    learners[1].communicate()
+    learners[1].communicate(timeout=60)  # of its output, which its collectors have too
     assert learners[0].returncode == RESUMABLE, err
     assert "replaced" not in err and "Traceback" not in err
     assert all(gone(family) for family in families)
