@@ -10,8 +10,8 @@ seeds here lies in the 95% prediction interval for the mean of k further seeds o
     mean +- t(0.975, n - 1) sd sqrt(n / (n - 1)) sqrt(1 / n + 1 / k),
 
 which assumes normal returns; the published sd divides by n, not by n - 1. The published number is of another version of the
-environment, so a disagreement is a reason to look, not a proof of a fault. Exits with 1 if they disagree. Killed and called
-again, it goes on.
+environment, a learning rate of 1e-3 (here 3e-4) and a fixed temperature, so a disagreement is a reason to look, not a proof of a
+fault. Exits with 1 if they disagree. Killed and called again, it goes on.
 """
 
 from __future__ import annotations

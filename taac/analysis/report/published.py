@@ -24,7 +24,7 @@ NOTE = (
     "its protocol says otherwise."
 )
 EXAMPLE = (
-    '{"returns": [{"task": "Hopper", "method": "sac", "env_steps": 100000, "mean": 2614, "sd": 991, "n": 10, '
+    '{"returns": [{"task": "Hopper", "method": "sac", "env_steps": 100000, "mean": 2613, "sd": 991, "n": 10, '
     '"source": "..", "environment_version": "v3", "protocol": ".."}]}'
 )
 
