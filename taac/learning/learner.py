@@ -182,7 +182,7 @@ class Learner:
             loss = loss.detach()
             total, summaries = sum_of_all(loss, gradients), {"cloning/loss": loss}
             step = GradientStep(number, demonstrated, demonstrated, loss, total, loss.reshape(1, 1), summaries)
-            take_step(self.optimizer, self.guard.check(step))
+            self._take_step(self.guard.check(step))
 
     def learn_from(self, replay: Replay, batch_size: int, length: int, progress: float = 0.0) -> LossInfo:
         """Takes one gradient step on a batch sampled from the replay, and updates the priorities of its segments.
@@ -232,9 +232,7 @@ class Learner:
             GradientStep(self.num_updates + 1, experience, prepared, loss, total, found.frames, extra)
         )
         gradient_norms = self.diagnostics.gradient_norms(self.group_names, self.optimizer)
-        if self.max_grad_norm is not None:
-            torch.nn.utils.clip_grad_norm_(self._differentiated, self.max_grad_norm)
-        take_step(self.optimizer, found_inf)
+        self._take_step(found_inf)
         self.losses, self._observed = extra, found.observed
         self.means.add(extra)
         if self.diagnostics.on:
@@ -254,6 +252,11 @@ class Learner:
             return ()
         weights, agents = weights.to(self.agent.device), self.agent.agents
         return weights if agents is None else agents.spread(weights)
+
+    def _take_step(self, found_inf: torch.Tensor | None) -> None:
+        if self.max_grad_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self._differentiated, self.max_grad_norm)
+        take_step(self.optimizer, found_inf)
 
     def _set_gradients(self, gradients: Sequence[torch.Tensor | None]) -> None:
         """Sets the gradients of the algorithm's parameters, and removes those of the signals' parameters."""

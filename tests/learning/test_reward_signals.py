@@ -331,6 +331,18 @@ def test_pretraining_moves_the_actor_alone_and_counts_for_nothing(method, demons
     assert not {"cloning/loss", "cloning/weight"} & set(trainer.learner.losses)  # its weight is 0
 
 
+def test_pretraining_clips_gradients_as_updates_do(demonstrations):
+    cloning = [binding(demonstrations), "Learner.cloning = @Cloning()", "Cloning.pretraining_updates = 1"]
+    norms = []
+    for more in ([], ["Learner.max_grad_norm = 1e-3"]):
+        trainer = build(*cloning, *more, method="sac")
+        trainer.learner.pretrain(256, 2)  # so that some frames are not yet at 0, where there is nothing to learn
+        gradients = [p.grad.norm() for p in trainer.agent.parameters() if p.grad is not None]
+        norms.append(torch.stack(gradients).norm().item())
+        trainer.close()
+    assert norms[0] > 1e-2 and norms[1] == pytest.approx(1e-3, rel=1e-3)
+
+
 def test_a_run_begins_with_the_pretraining_and_a_resumed_one_does_not(demonstrations, tmp_path, monkeypatch):
     from taac.learning.learner import Learner
 
