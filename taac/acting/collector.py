@@ -110,11 +110,19 @@ class Collector(Collecting):
         self._truncate()
         self.num_restarts += 1
 
-    def _truncate(self) -> None:
-        if not self._truncated:
-            last = self.rollout.truncate()
-            self._replay.add(Experience(last, self.rollout.act(self.agent.unobserved_random_step).info))
-            self._truncated = True
+    def _truncate(self, recorded: bool = True) -> None:
+        """Makes the frame to act at next the LAST one of its episodes.
+
+        Args:
+            recorded: whether the recorder has seen these episodes. It then returns those of which that frame was LAST anyway.
+        """
+        if self._truncated:
+            return
+        at, alg_step = self.rollout.time_step, self.rollout.act(self.agent.unobserved_random_step)
+        self._replay.add(Experience(self.rollout.truncate(), alg_step.info))
+        if recorded:
+            self._add_ended(self._recorder.add(at, alg_step, self.environment.raw_reward))
+        self._truncated = True
 
     def _begin_episodes(self) -> None:
         """Begins episodes whose seeds depend only on the run's seed and the number of restarts so far."""
@@ -185,7 +193,7 @@ class Collector(Collecting):
         if isinstance(why, EnvironmentFailed) and self.environment.process_ids:
             self.environment.restart(why)
         self.rollout.set_time_step(leaves)
-        self._truncate()
+        self._truncate(recorded=False)
         self.num_restarts += 1
         self._begin_episodes()
 

@@ -146,6 +146,29 @@ def test_a_failed_step_stores_and_counts_nothing(monkeypatch):
     assert str(collector.state_dict()) == before and len(collector._replay) == 1
 
 
+@pytest.mark.parametrize("ends", ["restart", "give_up"])
+def test_an_episode_that_ended_before_a_failed_step_is_reported(ends, monkeypatch):
+    """The first environment is at LAST when the second fails. What runs then is cut off, and is no episode."""
+    collector = collector_in(counter(("2t",), ("9t",)))
+    for _ in range(2):
+        collector.step()
+    step, failure = collector.environment.step, EnvironmentFailed("it")
+
+    def fails(action):
+        raise failure
+
+    monkeypatch.setattr(collector.environment, "step", fails)
+    with pytest.raises(EnvironmentFailed):
+        collector.step()
+    monkeypatch.setattr(collector.environment, "step", step)
+    monkeypatch.setattr(collector.environment, "restart", lambda failure: None)
+    collector.restart(failure) if ends == "restart" else collector.give_up()
+    assert [(e.ret.item(), e.length, e.decisions) for e in collector.ended] == [(3, 2, 1)]
+    assert (collector.env_steps, collector.decisions, collector.episodes) == (4, 2, 1)
+    collector.give_up()
+    assert collector.episodes == 1
+
+
 def test_giving_up_ends_the_running_episodes_where_they_were_last_seen():
     """The frame to act at next becomes LAST. It is handed on once, counts as no step, and still bootstraps."""
     collector = collector_in(counter(("9t",), ("9u",)))

@@ -109,8 +109,8 @@ class RemoteCollector(Collecting):
         self._order(max(1, self.frames_ahead))
         frames = [self.pool.take(remote) for remote in remotes]
         cut = torch.tensor([frame.cut for frame in frames]).repeat_interleave(self._share)
-        row = row._replace(step_type=row.step_type.masked_fill(cut, int(LAST)))
-        self._replay.add(Experience(row, self._info([frame.info for frame in frames])))
+        stored = row._replace(step_type=row.step_type.masked_fill(cut, int(LAST)))
+        self._replay.add(Experience(stored, self._info([frame.info for frame in frames])))
         for remote, frame in zip(remotes, frames):
             remote.held = frame.reached
         self._count(row, frames)

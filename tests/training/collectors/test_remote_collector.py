@@ -11,6 +11,7 @@ import torch
 
 from taac import configuration
 from taac.acting.collector import Collector
+from taac.data_structures import TimeStep
 from taac.errors import NotFiniteError, TaacError
 from taac.training import experiment
 from taac.training.collectors import ray_actors
@@ -148,6 +149,22 @@ def test_episodes_that_end_are_those_of_the_columns_that_end():
     learners_own._count(row, [Frame([], [], False, 7, 3, 3, 2, ["a"], 0), Frame([], [], True, 0, 2, 0, 1, ["b", "c"], 1)])
     assert added == [[(1, "a")], [(4, "b"), (5, "c")]] and learners_own._staleness == [2]
     assert (learners_own.env_steps, learners_own.decisions, learners_own.num_restarts) == (5, 4, 1)
+
+
+def test_an_episode_that_had_ended_when_its_collector_was_cut_off_is_that_of_its_column():
+    """The first of its two environments was at LAST when the second failed; the cut makes both LAST."""
+    learners_own, stored, added = RemoteCollector.__new__(RemoteCollector), [], []
+    row = TimeStep(torch.tensor([LAST, MID]), *(torch.zeros(2) for _ in TimeStep._fields[1:]))
+    frame = Frame([], [], True, 0, 0, 0, 0, ["ended"], 1)
+    for name, value in {"env_steps": 0, "decisions": 0, "num_restarts": 0, "_share": 2, "_staleness": [], "frames_ahead": 1,
+                        "_learner": SimpleNamespace(num_updates=0), "_add_ended": added.append, "_begin": lambda: None,
+                        "_row": lambda: row, "_info": lambda infos: (), "_order": lambda ahead: None,
+                        "agent": SimpleNamespace(observe=lambda x: None, device="cpu"),
+                        "pool": SimpleNamespace(remotes=[Remote(0)], take=lambda remote: frame),
+                        "_replay": SimpleNamespace(add=stored.append)}.items():  # fmt: skip
+        setattr(learners_own, name, value)
+    assert learners_own.step() == 0
+    assert stored[0].time_step.step_type.tolist() == [LAST, LAST] and added == [[(0, "ended")]]
 
 
 def test_an_order_moves_schedules_and_the_explorers_numbers():
