@@ -97,12 +97,12 @@ def conduct(
                 _begin(trainer, loaded, folder, operative, about or {})
                 for line in trainer.agent.algorithm.describe():
                     tell(line)
-                if trainer.learner.runs_compiled:
-                    tell("updates are compiled: the first waits until that is done, half a minute or more the first time")
-                if trainer.compilation == NO_COMPILER:
-                    tell(f"note: {NO_COMPILER}")
-                if slow := slowness(trainer.learner.products, trainer.agent.device):
-                    tell(f"note: {slow}")
+            if trainer.learner.runs_compiled:
+                tell("updates are compiled: the first waits until that is done, half a minute or more the first time")
+            if trainer.compilation == NO_COMPILER:
+                tell(f"note: {NO_COMPILER}")
+            if slow := slowness(trainer.learner.products, trainer.agent.device):
+                tell(f"note: {slow}")
             with interruption() as stop:
                 _train(trainer, folder, stop, hyper_parameters(trainer, folder, loaded), bar)
             updates, stopped = trainer.learner.num_updates, None

@@ -14,13 +14,14 @@ import torch
 
 from taac import configuration
 from taac.algorithms import agent as agent_module
-from taac.errors import TaacError
+from taac.errors import Interrupted, TaacError
 from taac.learning import learner as learner_module
 from taac.machine import compiled as compiled_module
 from taac.machine.compiled import CompiledFunction, compile_ahead
 from taac.runs.run_folder import RunFolder
 from taac.training import compilation, experiment
 from taac.training.conduct import conduct
+from taac.training.interruption import Interruption
 from taac.training.progress_bar import ProgressBar
 from tests.algorithms.test_own_encoders import LinearEncoder  # noqa: F401, gin's by its import
 from tests.learning.test_compiled_update import traced_only  # noqa: F401
@@ -260,6 +261,19 @@ def test_run_json_says_what_was_taken(fails, compiler, monkeypatch, tmp_path):
     assert any("the first waits until that is done" in line for line in told)  # meanwhile the bar stands still
 
 
+def test_a_resumed_run_says_again_that_its_first_update_waits(compiler, monkeypatch, tmp_path):
+    class ToldToStop(Interruption):
+        def __call__(self):
+            return True
+
+    monkeypatch.setattr(compilation, "FEWEST_UPDATES", 1)
+    with pytest.raises(Interrupted):
+        conducted(tmp_path / "run", "num_env_steps = 310", interruption=ToldToStop)
+    told = []
+    conducted(tmp_path / "run", "num_env_steps = 310", tell=told.append)
+    assert told[0].startswith("resuming ") and any("the first waits until that is done" in line for line in told)
+
+
 def unable(*_):
     raise TaacError("cannot be traced")
 
@@ -272,12 +286,12 @@ def test_a_run_says_that_its_products_are_slow(monkeypatch, tmp_path):
     assert not any("are compiled" in line for line in told)
 
 
-def conducted(path, *params, tell=lambda _: None):
+def conducted(path, *params, tell=lambda _: None, interruption=Interruption):
     loaded = configuration.load([TASK, "gin/methods/taac.gin"], [*SMALL, *params])
     trainer = configuration.build(experiment.create_experiment)
     folder = RunFolder(path)
     try:
-        conduct(trainer, loaded, folder, ProgressBar, tell=tell)
+        conduct(trainer, loaded, folder, ProgressBar, tell=tell, interruption=interruption)
     finally:
         trainer.close()
     return folder
