@@ -14,6 +14,8 @@ from taac.configuration.macros import OF_COMPARE, TASK_MACROS
 from taac.configuration.names import enclosing_scopes, nearest, short
 from taac.errors import TaacError
 
+_CLIP = "reward_clip"  # the macro, and the parameter of `create_agent`
+
 
 class Config:
     """The bindings in force, and checks of them. gin holds a copy of their values, from which it builds.
@@ -93,13 +95,19 @@ class Config:
         return not isinstance(gin_state.wrapped(b.selector), type) and b.selector in named
 
     def without_effect(self) -> list[str]:
-        """Returns the settings of flags for task macros that this method does not use. Call it after everything has been built.
+        """Returns the settings that change nothing here: those of flags for task macros that this method does not use, and a clip
+        of rewards that are not normalised. Call it after everything has been built.
 
-        They are no mistake where several methods are compared, of which only some use a macro.
+        They are no mistake where several methods or tasks are compared, of which only some use them.
         """
         used = gin_state.used_macros()
         idle = [b for b in self.bindings.values() if b.is_macro and b.where.startswith("--") and b.scope not in used]
-        return [f"{b} has no effect: this method does not use {b.scope}" for b in idle]
+        told = [f"{b} has no effect: this method does not use {b.scope}" for b in idle]
+        if self.bound("create_agent.normalize_rewards", False) or self.bound("create_agent.reward_clip") is None:
+            return told
+        # Not those of the shipped task files, which a method or a user without normalisation leaves as they are.
+        clips = [b for b in self.bindings.values() if (b.scope if b.is_macro else b.name) == _CLIP and not b.shipped]
+        return told + [f"{b} has no effect: it clips normalised rewards, and normalize_rewards is False" for b in clips]
 
     def differences(self, operative: Config, ignored: Collection[str] = ()) -> list[str]:
         """Returns how an operative configuration, written by a run and read back, differs from this one. Builds neither.

@@ -225,6 +225,22 @@ def test_settings_of_macros_that_a_method_does_not_use_are_told():
     assert [loaded.task_macros()[name] for name in ("beta_min_prob", "gamma", "hidden_layers")] == [None, 0.9, (8,)]
 
 
+@pytest.mark.parametrize(
+    "task, given, told",
+    [
+        ("Hopper-v5", {"settings": ("reward_clip=3",)}, ["--set: reward_clip = 3"]),
+        ("Hopper-v5", {"gin_params": ("create_agent.reward_clip = 3.0",)}, ["--gin_param: create_agent.reward_clip = 3.0"]),
+        ("Hopper-v5", {"settings": ("reward_clip=3", "normalize_rewards=true")}, []),
+        ("Hopper-v5", {"settings": ("reward_clip=none",)}, []),
+        ("Pendulum-v1", {"settings": ("normalize_rewards=false",)}, []),  # whose task file clips
+    ],
+)
+def test_a_clip_of_rewards_that_are_not_normalised_is_told(task, given, told):
+    loaded = Asked(task, "sac", **given).load()
+    why = " has no effect: it clips normalised rewards, and normalize_rewards is False"
+    assert [note for note in loaded.without_effect() if why in note] == [line + why for line in told]
+
+
 @pytest.mark.parametrize("binding", ["Comparison.seeds = 3", "SlurmArray.partition = 'gpu'", "Sweep.trials = 9"])
 def test_settings_of_a_comparison_are_refused_where_nothing_would_read_them(tmp_path, binding):
     name, _, value = binding.partition(" = ")
