@@ -99,20 +99,25 @@ gymnasium.register("taac-test/TwoRewards-v0", TwoRewards)
 
 
 class Camera(PointMass):
-    """A point seen by a camera, with its speed and a clock beside the picture; actions in [-2, 5]."""
+    """A point seen by a camera, with its speed and a clock beside the picture; actions in [-2, 5].
 
-    def __init__(self):
+    As `floats`, the numbers of the picture lie in [0, `floats`].
+    """
+
+    def __init__(self, floats=0):
         super().__init__()
         spaces = gymnasium.spaces
-        self.action_space = spaces.Box(-2.0, 5.0, (1,))
+        self.action_space, self._floats = spaces.Box(-2.0, 5.0, (1,)), floats
         self.observation_space = spaces.Dict(
-            camera=spaces.Box(0, 255, (12, 10, 3), np.uint8),
+            camera=spaces.Box(0, floats, (12, 10, 3)) if floats else spaces.Box(0, 255, (12, 10, 3), np.uint8),
             rest=spaces.Tuple((spaces.Box(-np.inf, np.inf, (2,), np.float64), spaces.Discrete(31, start=5))),
         )
 
     def _seen(self):
         picture = np.zeros((12, 10, 3), dtype=np.uint8)
         picture[:, int(np.clip(5 + 4 * self._x, 0, 9))] = 255
+        if self._floats:
+            picture = (picture / 255 * self._floats).astype(np.float32)
         return {"camera": picture, "rest": (np.array([self._x, 1.0]), 5 + self._t)}
 
     def reset(self, *, seed=None, options=None):

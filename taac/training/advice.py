@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+import torch
+
 from taac import nest
 from taac.algorithms.actor_critic import ActorCriticAlgorithm
 from taac.machine.memory import available_bytes, readable_bytes
 from taac.machine.products import slowness
+from taac.networks.encoders import is_image
 from taac.ops import distributions
 from taac.specs import TensorSpec
 from taac.training.footprint import Share
 from taac.training.trainer import Trainer
 
+_LARGE = 10.0  # numbers that networks do not expect; depths in metres and normalised pictures are below
 
 def advice(trainer: Trainer, settings: Mapping[str, Any], memory: list[Share]) -> list[str]:
     """Returns what looks wrong, each with what to do about it. Nothing here prevents a run from training.
@@ -128,6 +133,23 @@ def _features(trainer: Trainer) -> Iterator[str]:
     if normalizer is not None and not any(spec.dtype.is_floating_point for spec in leaves):
         yield (
             "create_agent.normalize_observations has no effect: it normalises floats, and the observations are bytes and choices"
+        )
+    if normalizer is None:
+        for path, spec in nest.flatten_with_path(trainer.environment.observation_spec):
+            yield from _unscaled_image(path, spec)
+
+
+def _unscaled_image(path: str, spec: TensorSpec) -> Iterator[str]:
+    """Warns of images of floats as large as those of bytes, which alone are scaled."""
+    if not is_image(spec) or spec.dtype == torch.uint8:
+        return
+    assert spec.minimum is not None and spec.maximum is not None  # as of all images of floats
+    low, high = float(np.min(spec.minimum)), float(np.max(spec.maximum))
+    if max(-low, high) > _LARGE:
+        yield (
+            f"the observation{f' {path!r}' if path else ''} is an image of floats in [{low:g}, {high:g}], which are not scaled, "
+            "as bytes are: return uint8, divide it in a wrapper (gymnasium.wrappers.RescaleObservation), or bind "
+            "create_agent.normalize_observations = True"
         )
 
 

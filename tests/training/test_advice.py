@@ -91,6 +91,13 @@ def test_an_actor_that_clones_from_images_needs_an_encoder_of_its_own(tmp_path):
     assert advised(*CAMERA, LIMITED)[0] == []
 
 
+def test_images_of_floats_that_are_not_scaled():
+    floats = "create_environment.env_kwargs = {'floats': %s}"
+    (found,) = advised(*CAMERA, LIMITED, floats % 255)[0]
+    assert found.startswith("the observation 'camera' is an image of floats in [0, 255], which are not scaled")
+    assert advised(*CAMERA, LIMITED, floats % 1)[0] == advised(*CAMERA, LIMITED, floats % 255, NORMALIZED)[0] == []
+
+
 def test_too_little_memory(monkeypatch):
     from taac.training import advice as module
 
