@@ -147,6 +147,12 @@ class Record:
         durable.write(self.path, (json.dumps({"settings": self._settings, "trials": trials}, indent=1) + "\n").encode())
         return trial
 
+    def retry_failed(self) -> None:
+        """Makes trials that failed run again: what failed may have been mended since. Those that diverged have a result."""
+        for trial in self.trials:
+            if trial.state == "failed":
+                self.put(trial._replace(state="running", why=None))
+
     def best(self) -> Trial | None:
         """Returns the complete trial with the greatest value; the first of equals. None without one."""
         complete = [trial for trial in self.trials if trial.state == "complete"]

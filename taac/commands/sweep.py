@@ -75,6 +75,7 @@ def run() -> None:
         record = Record(root, settings, sweep.dimensions)  # another process may have changed it
         plan = planner(root, asked)
         check_unchanged([plan(trial, sweep.seeds[0]) for trial in record.trials])
+        record.retry_failed()
         suggestions = Suggestions(sweep, record.trials, steps, interval)
         left = sweep.trials - len(record.trials) + record.count("running")
         told = f"{max(0, left)} of {sweep.trials} trials to train, {len(sweep.seeds)} seeds x {steps} steps each"

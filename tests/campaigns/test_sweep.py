@@ -217,6 +217,7 @@ def swept(folder, returns, jobs=1, kill_after=None, **options):
 
     sweep = Sweep(SEARCH, **{"trials": 8, "seeds": 2, **options})
     record = record_of(folder, sweep)
+    record.retry_failed()
     launcher = Stub(returns, kill_after)
     score, combine = command.scoring(sweep)
 
@@ -317,6 +318,29 @@ def test_trials_that_fail_or_diverge_end_and_the_sweep_goes_on(tmp_path):
     assert [run.method for run in launcher.begun].count("trial 3") == Stub.attempts  # killed from outside, tried again
     with pytest.raises(TaacError, match=r"the first 3 trials failed.*it broke"):
         swept(tmp_path / "hopeless", lambda run: Outcome(1))
+
+
+@pytest.mark.parametrize("trials", [3, 5])
+def test_the_same_command_tries_failed_trials_again(tmp_path, trials):
+    """Here all of the first, after which a sweep gives up: it could never end well."""
+    with pytest.raises(TaacError, match="the first 3 trials failed"):
+        swept(tmp_path / "s", lambda run: Outcome(1), trials=trials)
+    record, _ = swept(tmp_path / "s", rising, trials=trials)
+    assert [trial.state for trial in record.trials] == ["complete"] * trials
+    assert all(trial.why is None for trial in record.trials)
+    whole, _ = swept(tmp_path / "whole", rising, trials=3)
+    assert record.trials[:1] == whole.trials[:1]  # those after it were proposed without knowing it
+
+
+def test_what_diverged_or_was_pruned_is_not_tried_again(tmp_path):
+    record = record_of(tmp_path)
+    for number, state in enumerate(("pruned", "diverged", "failed", "running")):
+        record.put(Trial(number, {"x": "0.5", "choice": "a"}, state, None, ((50, 0.5),), "told"))
+    record.retry_failed()
+    again = record_of(tmp_path)
+    assert [trial.state for trial in again.trials] == ["pruned", "diverged", "running", "running"]
+    assert [trial.why for trial in again.trials] == ["told", "told", None, "told"]
+    assert again.trials[2].reports == ((50, 0.5),)
 
 
 @pytest.mark.parametrize(
