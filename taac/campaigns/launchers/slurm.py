@@ -22,6 +22,7 @@ from taac.campaigns.launchers.local import ONE_THREAD
 from taac.campaigns.run import ATTEMPT, Run
 from taac.errors import RESUMABLE, TaacError
 from taac.runs import durable, files, layout
+from taac.runs.run_folder import RunFolder
 from taac.runs.terminal import is_one_line
 
 _SCRIPT = """\
@@ -67,6 +68,7 @@ exit "$code"
 """
 REQUEUES = 100  # most requeues of one task, which bounds a run that makes no progress within its time limit
 _KEPT = ("task", "words")  # of each run that was submitted
+LONGEST_SUBMISSION = 600.0  # seconds to wait for another call that submits
 NOTICE = 120  # seconds before the time limit at which a run is asked to stop; SLURM may signal up to a minute early
 
 
@@ -221,9 +223,20 @@ class SlurmQueue:
         pass
 
     def _submit(self) -> None:
+        """Submits what is pending, unless another call has submitted it meanwhile or the queue does not answer."""
+        make_folder(self._script.parent)
+        with RunFolder(self._known.parent).lock(LONGEST_SUBMISSION):
+            if (looked := self._look()) is None:
+                return
+            self._queue, pending, self._pending = looked, self._pending, []
+            for run in pending:
+                self.begin(run)
+            if self._pending:
+                self._submit_pending()
+
+    def _submit_pending(self) -> None:
         indices = ",".join(str(self._index[run]) for run in self._pending)
         command = ["sbatch", "--parsable", f"--array={indices}{self._limit}", str(self._script)]
-        make_folder(self._script.parent)
         result = subprocess.run(command, capture_output=True, text=True)
         if result.returncode != 0:
             raise TaacError(f"{shlex.join(command)} failed: {result.stderr.strip()}")

@@ -267,6 +267,30 @@ def test_a_queued_task_is_found_however_the_folder_is_named(tmp_path, queue, mon
     assert (queue / "sbatch.called").read_text().count("\n") == 1
 
 
+def test_of_two_calls_at_the_same_time_one_submits_and_the_other_follows(tmp_path, queue):
+    runs, script = planned(tmp_path)
+    command(queue, "sbatch", f'echo "$@" >>{queue}/sbatch.called; echo "5_0 PENDING" >{queue}/queue; echo 5')
+    first, second = (slurm.SlurmQueue(runs, script, interval=0.0, grace=0.0) for _ in range(2))
+    for launcher in (first, second):
+        launcher.begin(runs[0])
+    assert first.ended() == [] == second.ended()
+    assert (queue / "sbatch.called").read_text().count("\n") == 1
+    finish_folder(runs[0])
+    (queue / "queue").write_text("")
+    assert first.ended() == second.ended() == [(runs[0], Outcome(0))]
+
+
+def test_nothing_is_submitted_while_the_queue_does_not_answer(tmp_path, queue):
+    runs, script = planned(tmp_path)
+    launcher = slurm.SlurmQueue(runs, script, interval=0.0)
+    launcher.begin(runs[0])
+    (queue / "queue").rename(queue / "hidden")
+    assert launcher.ended() == [] and not (queue / "sbatch.called").exists()
+    (queue / "hidden").rename(queue / "queue")
+    launcher.ended()
+    assert (queue / "sbatch.called").read_text().count("\n") == 1
+
+
 def test_a_queued_task_of_other_settings_is_no_task_of_this_run(tmp_path, queue):
     """It would train what was asked for when it was submitted, and be taken for what is asked for now."""
     runs, script = planned(tmp_path)
