@@ -358,7 +358,9 @@ class Learner:
         self.agent.compile_programs()
         self._use_products(resolve(self._asked_products, self.agent.device, compiled=True))
 
-    def compile_ahead(self, blank: Batch, time_step: TimeStep | None, state: Nest) -> None:
+    def compile_ahead(
+        self, blank: Batch, time_step: TimeStep | None, state: Nest
+    ) -> Callable[[Callable[[], bool]], None]:
         """Begins to compile the programs in another process, if they are compiled; see `machine.compiled.compile_ahead`.
 
         Args:
@@ -366,14 +368,14 @@ class Learner:
             time_step, state: a frame like those in rollouts, and the agent's state there; None if this process has no rollouts.
         """
         if not self.agent.compiled or self.together is not None:  # together, learners share one program
-            return
+            return lambda stop: None
         calls: list[Any] = []
         if time_step is not None and self.agent.agents is None:
             calls.append(self.agent.acting_call(time_step, state))
         with contextlib.suppress(Exception), torch.random.fork_rng(devices=[]):  # an error on blank frames proves nothing
             prepared = copy.deepcopy(self.agent).prepare(blank.experience)
             calls.append((self._loss_and_gradients, (prepared, self._prepare_weights(blank.weights))))
-        compile_ahead(calls)
+        return compile_ahead(calls)
 
     def keep(self, compiled: bool | None, products: str | None) -> None:
         """Computes as a run began to, whatever "auto" would choose now, because other programs and products round differently.

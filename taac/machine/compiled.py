@@ -16,6 +16,7 @@ import shutil
 import signal
 import sys
 import sysconfig
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
@@ -148,7 +149,7 @@ class CompiledFunction(Unwatched):
         return lambda: compile_graph(graph, leaves, self._parts)
 
 
-def compile_ahead(calls: Sequence[tuple[Callable[..., Nest], tuple[Nest, ...]]]) -> None:
+def compile_ahead(calls: Sequence[tuple[Callable[..., Nest], tuple[Nest, ...]]]) -> Callable[[Callable[[], bool]], None]:
     """Begins to compile functions in another process, into torch's cache on the disk. Their first calls wait for it.
 
     Nothing else depends on how long that takes. A forked process can hang, on a lock that a thread of this one held; it is ended
@@ -157,17 +158,21 @@ def compile_ahead(calls: Sequence[tuple[Callable[..., Nest], tuple[Nest, ...]]])
 
     Args:
         calls: functions with arguments like those of their first calls. Those that are not `CompiledFunction`s are left out.
+
+    Returns:
+        What waits for that process, or ends it as soon as the function that it is given returns true.
     """
-    if sys.platform != "linux" or torch.get_num_threads() > 1:
-        return
     process: Any = None
 
-    def wait() -> None:
-        if process is not None:
-            process.join(LONGEST_AHEAD)
-            if process.exitcode is None:
+    def wait(stop: Callable[[], bool] = lambda: False) -> None:
+        deadline = time.monotonic() + LONGEST_AHEAD
+        while process is not None and process.exitcode is None:
+            if stop() or time.monotonic() > deadline:
                 process.kill()
-                process.join()
+            process.join(0.1)
+
+    if sys.platform != "linux" or torch.get_num_threads() > 1:
+        return wait
 
     compiling = [
         compile
@@ -175,7 +180,7 @@ def compile_ahead(calls: Sequence[tuple[Callable[..., Nest], tuple[Nest, ...]]])
         if isinstance(fn, CompiledFunction) and (compile := fn.trace_ahead(args, wait))
     ]
     if not compiling:
-        return
+        return wait
 
     def run() -> None:
         for number in INTERRUPTIONS:  # the run's own handlers would say that it stops
@@ -189,6 +194,7 @@ def compile_ahead(calls: Sequence[tuple[Callable[..., Nest], tuple[Nest, ...]]])
         warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads, whose locks `run` does not take
         process = multiprocessing.get_context("fork").Process(target=run, daemon=True)
         process.start()
+    return wait
 
 
 def trace(

@@ -175,6 +175,7 @@ class Trainer:
         self.loaded: list[dict[str, Any]] | None = None
         self.interrupted = False
         self._stop: Callable[[], bool] = lambda: False
+        self._wait_for_programs: Callable[[Callable[[], bool]], None] = lambda stop: None
         frames = FrameChunks(replay_buffer.ring) if save_replay else None
         self.collector = collector_ctor(
             environment, self.agent, replay_buffer, own_seed(seed, ranks), explorer,
@@ -204,6 +205,11 @@ class Trainer:
     def env_steps(self) -> int:
         """Environment steps so far, over all environments."""
         return self.collector.env_steps
+
+    @property
+    def _iteration(self) -> int:
+        """Environment steps of an iteration, if no action is repeated inside the environments."""
+        return self.unroll_length * self.environment.num_envs * self.ranks.count
 
     @property
     def stopped(self) -> str | None:
@@ -251,7 +257,7 @@ class Trainer:
             if self.env_steps == 0:
                 self.learner.pretrain(self.batch_size, self.segment_length)
                 blank = self.replay_buffer.ring.blank(self.own_batch_size, self.segment_length)
-                self.learner.compile_ahead(blank, *self.collector.acting())
+                self._wait_for_programs = self.learner.compile_ahead(blank, *self.collector.acting())
             initial = self.initial_evaluation and self.env_steps == 0 and self.evaluation is None
             if initial or self.evaluator.unfinished:
                 self.evaluate(folder)
@@ -266,6 +272,8 @@ class Trainer:
                     self.summarize()
                 if due.evaluation or (self.stopped is not None and not self._stopped_here()):
                     self.evaluate(folder)
+                if self.env_steps + self._iteration > self.update_ratio.initial_collect_steps:
+                    self._wait_for_programs(stop)  # here, because only between iterations can a run stop
                 told_to_stop = stop()  # asked once: a signal after this is for the next iteration, which then saves
                 if due.checkpoint or told_to_stop or self.stopped:
                     self.save(folder, due.checkpoint)
@@ -378,7 +386,8 @@ class Trainer:
             self.update_ratio.refill(self.env_steps)
 
     def close(self) -> None:
-        """Closes the environments."""
+        """Closes the environments, and ends the process that compiles ahead."""
+        self._wait_for_programs(lambda: True)
         self.collector.close()
         self.environment.close()
         self.evaluator.environment.close()

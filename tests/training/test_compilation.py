@@ -241,11 +241,46 @@ def test_a_run_is_the_same_and_traces_nothing_twice(replay, in_torchs_cache, mon
     ahead = run(tmp_path / "ahead", *params)
     assert len(traced) == len(set(traced)) == 2  # acting and updates
     assert len(in_torchs_cache()) == 4 and len(set(in_torchs_cache())) == 2
-    monkeypatch.setattr(learner_module, "compile_ahead", lambda calls: None)
+    monkeypatch.setattr(learner_module, "compile_ahead", lambda calls: lambda stop: None)
     alone = run(tmp_path / "alone", *params)
     assert len(traced) == 4 and ahead.learner.num_updates == 30
     assert_same_parameters(ahead, alone)
     assert rows(tmp_path / "ahead") == rows(tmp_path / "alone")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely here")
+def test_a_run_that_is_told_to_stop_while_it_waits_for_its_programs_stops_there(in_torchs_cache, monkeypatch, tmp_path):
+    """Before its first update, after 300 steps; what is resumed then has the bits of what was not stopped."""
+    monkeypatch.setattr(agent_module, "check_compiler", lambda: None)
+    params = ["create_agent.compile = True", "num_env_steps = 330"]
+    whole = run(tmp_path / "whole", *params)
+    here, compiles = os.getpid(), compiled_module.compile_graph
+    slowly = lambda *args: compiles(*args) if os.getpid() == here else time.sleep(600)  # noqa: E731
+    monkeypatch.setattr(compiled_module, "compile_graph", slowly)
+    monkeypatch.setattr(compiled_module, "LONGEST_AHEAD", 60.0)
+    trainer, folder, asked = build(*params), RunFolder(tmp_path / "stopped"), []
+    folder.begin(configuration.operative_config(), {"seed": trainer.seed, "environment": trainer.environment.name})
+
+    def stop():  # while it waits, which is when it is asked more than once
+        asked.append(trainer.env_steps)
+        return asked.count(300) > 2
+
+    trainer.train(folder, stop=stop)
+    assert (trainer.env_steps, trainer.learner.num_updates, trainer.interrupted) == (300, 0, True)
+    trainer.close()
+    assert multiprocessing.active_children() == []  # whose end the process would wait for at its own
+    resumed = run(tmp_path / "stopped", *params)
+    assert_same_parameters(whole, resumed)
+    assert rows(tmp_path / "whole") == rows(tmp_path / "stopped")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely here")
+def test_a_run_that_is_stopped_before_it_needs_its_programs_ends_their_process(in_torchs_cache, monkeypatch, tmp_path):
+    monkeypatch.setattr(agent_module, "check_compiler", lambda: None)
+    here = os.getpid()
+    monkeypatch.setattr(compiled_module, "compile_graph", lambda graph, *_: graph if os.getpid() == here else time.sleep(600))
+    trainer = run(tmp_path / "run", "create_agent.compile = True", "num_env_steps = 330", stop=5)
+    assert trainer.env_steps == 5 and multiprocessing.active_children() == []
 
 
 @pytest.mark.parametrize("fails", [False, True])
