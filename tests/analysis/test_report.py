@@ -380,6 +380,9 @@ def test_due_steps_by_hand():
     nearest = matching.nearest(late, [np.array([100.0, 200, 300])], np.diff(late))
     assert nearest.tolist() == [100, 200, 310]
     assert matching.nearest(np.array([7.0]), [], np.zeros(0)).tolist() == [7]
+    # 1049 is near 1000, which is taken; 1051 is not, but near 1045, which is before 1049: steps stay in their order.
+    steps, others = np.array([1000.0, 1049, 1051]), [np.array([1000.0]), np.array([1045.0])]
+    assert matching.nearest(steps, others, np.array([1000.0])).tolist() == [1000, 1049, 1051]
 
 
 def test_old_runs_without_an_interval_are_matched_to_others(tmp_path):

@@ -78,9 +78,10 @@ def nearest(steps: np.ndarray, others: Sequence[np.ndarray], distances: np.ndarr
 
 
 def _distinct(steps: np.ndarray, due: np.ndarray) -> np.ndarray:
-    repeated = np.zeros(due.size, dtype=bool)
-    repeated[1:] = due[1:] <= due[:-1]
-    return np.where(repeated, steps, due)
+    """The due steps, but an evaluation's own where the evaluation before it came at the due step or later: rising, too."""
+    passed = np.zeros(due.size, dtype=bool)
+    passed[1:] = due[1:] <= steps[:-1]
+    return np.where(passed, steps, due)
 
 
 def _plan(record: Record) -> tuple[int | None, int | None]:
