@@ -163,7 +163,7 @@ def scoring(sweep: Sweep) -> tuple[Callable[[Path], float], Callable[[Sequence[f
 
     from taac.analysis.curves.learning_curves import area_under_curve
     from taac.analysis.readers import run_records
-    from taac.analysis.statistics import scores
+    from taac.analysis.statistics.scores import STATISTICS
 
     def score(folder: Path) -> float:
         problems: list[str] = []
@@ -176,7 +176,7 @@ def scoring(sweep: Sweep) -> tuple[Callable[[Path], float], Callable[[Sequence[f
         return float(returns[steps > 0][-sweep.last_evaluations :].mean())
 
     def combine(found: Sequence[float]) -> float:
-        return float(scores.aggregate([np.asarray(found)], "iqm") if sweep.objective == "iqm" else np.mean(found))
+        return float(STATISTICS["iqm" if sweep.objective == "iqm" else "mean"]([np.array(found)]))
 
     return score, combine
 

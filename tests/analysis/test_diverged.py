@@ -110,7 +110,7 @@ def test_a_divergence_that_was_due_at_the_compared_step_counts(tmp_path, policy,
     folder = make_run(tmp_path / "b2", "b", "Mine-v0", 2, returns, late[: len(returns)], extra_gin=gin)
     if not ended:
         told(folder, 1001, "diverged")
-    content = make_report(tmp_path, Options(last=1, diverged=policy, resamples=100))
+    content = make_report(tmp_path, Options(last=1, diverged=policy))
     (run,) = [r for r in content["runs"] if r["folder"] == "b2"]
     assert (run["left_out"], run["diverged"], run["final"]) == (None, 1000, final)
     assert [(m["runs"], m["diverged"]) for m in content["tasks"][0]["methods"]] == [(2, 0), (3, 0 if final else 1)]

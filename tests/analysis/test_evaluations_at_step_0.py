@@ -11,7 +11,7 @@ from taac.campaigns.time_left import read_pace
 from taac.errors import TaacError
 from tests.analysis.campaigns import make_run
 
-QUICK = Options(resamples=100)
+QUICK = Options()
 
 
 def only_method(content):
@@ -55,7 +55,7 @@ def test_a_run_without_an_evaluation_of_training_up_to_the_compared_step_is_left
     """The others keep theirs: with the first run, a final return would have been a mean of no evaluations."""
     make_run(tmp_path / "rare", "a", steps=(0, 500, 1000), returns=(0, 8, 10))
     make_run(tmp_path / "often", "b", steps=(0, 100, 200, 1000), returns=(0, 2, 4, 6))
-    content = make_report(tmp_path, Options(resamples=100, at_step=200, allow_mixed=True))
+    content = make_report(tmp_path, Options(at_step=200, allow_mixed=True))
     assert {r["folder"]: r["left_out"] for r in content["runs"]} == {
         "rare": "evaluated from step 500 on, compared at 200", "often": None,
     }  # fmt: skip

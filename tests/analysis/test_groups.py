@@ -178,7 +178,7 @@ def sweep(tmp_path):
 
 @pytest.mark.parametrize("allow_mixed", [False, True])
 def test_a_report_never_averages_settings(sweep, allow_mixed):
-    content = make_report(sweep, Options(last=1, resamples=100, allow_mixed=allow_mixed))
+    content = make_report(sweep, Options(last=1, allow_mixed=allow_mixed))
     (task,) = content["tasks"]
     assert content["methods"] == ["taac lr=0.1", "taac lr=0.2"]
     assert [(m["method"], m["runs"], m["final"]["mean"]["estimate"]) for m in task["methods"]] == [
@@ -200,7 +200,7 @@ def test_a_plot_never_averages_settings(sweep, allow_mixed):
 def test_reports_and_plots_show_what_was_asked_for(tmp_path):
     for seed in range(2):
         make_run(tmp_path / str(seed), "taac", seed=seed, extra_gin=LR.format(0.1))
-    content = make_report(tmp_path, Options(resamples=100, group_by=("lr",)))
+    content = make_report(tmp_path, Options(group_by=("lr",)))
     assert content["methods"] == ["taac lr=0.1"] and content["options"]["group_by"] == ["lr"]
     found = tag_curves.make_curves([tmp_path], tag_curves.Options(group_by=("lr",)))
     assert {c.method for c in found.curves} == {"taac lr=0.1"}
@@ -212,5 +212,5 @@ def test_planned_runs_are_found_under_their_labels(sweep):
         for seed in range(3)
     ]
     (sweep / "compare.json").write_text(json.dumps({"runs": runs}))
-    warnings = make_report(sweep, Options(resamples=100))["warnings"]
+    warnings = make_report(sweep, Options())["warnings"]
     assert [w for w in warnings if "planned but missing" in w] == ["run moved/away/2 (taac) is planned but missing: finished"]

@@ -93,7 +93,7 @@ def root(tmp_path):
 def test_a_bad_run_is_named_and_left_out_of_the_report(root, tmp_path, kind):
     spoil, why = BAD[kind]
     spoil(make_run(root / "bad", "sac", seed=9))
-    content = make_report(root, Options(allow_mixed=True, resamples=100))
+    content = make_report(root, Options(allow_mixed=True))
     (told,) = [w for w in content["warnings"] if w.startswith("run bad (") and "left out" in w]
     assert why in told and len(told) < 1000
     assert sum(r["left_out"] is None for r in content["runs"]) == 4
@@ -123,7 +123,7 @@ def test_settings_that_stand_for_nothing_are_not_known(root, line):
     record = run_records.read(folder, root)
     assert record.task == "Hopper-v5" and record.seed in (None, 9)
     assert not record.problems
-    make_report(root, Options(allow_mixed=True, resamples=100))
+    make_report(root, Options(allow_mixed=True))
 
 
 @pytest.mark.parametrize("value", ["", "x" * 201, "a\nb", "\x1b", "\ud800", "\u202e", 3, ["a"], None, True])
@@ -140,7 +140,7 @@ def test_a_long_value_of_many_lines_is_put_together_once():
 def test_names_are_drawn_as_they_are_written(root, tmp_path, name):
     make_run(root / "odd", name, seed=0)
     make_run(root / "odder", name, seed=1)
-    written = write_report(make_report(root, Options(resamples=100)), tmp_path / "out")
+    written = write_report(make_report(root, Options()), tmp_path / "out")
     assert name in (tmp_path / "out" / "report.md").read_text() and len(written) > 4
 
 
@@ -213,5 +213,5 @@ def test_whatever_a_run_holds_it_stops_no_report(tmp_path_factory, about, rows, 
     (folder / "config.gin").write_bytes(f"{name} = {value}\n".encode("utf-8", "backslashreplace"))
     table = "\n".join(",".join(row) for row in [list(COLUMNS), *rows]) + "\n"
     (folder / "evaluations.csv").write_text(table)
-    content = make_report(root, Options(allow_mixed=True, resamples=100))
+    content = make_report(root, Options(allow_mixed=True))
     json.dumps(content, ensure_ascii=False, allow_nan=False).encode()

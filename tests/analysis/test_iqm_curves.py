@@ -22,7 +22,7 @@ def campaign(root, ends=(100, 100), evaluated=(0.25, 0.5, 1.0)):
         for seed, level in enumerate(levels):
             steps = tuple(round(s * end) for s in evaluated)
             make_run(root / task / str(seed), "sac", task, seed, [s / end * level for s in steps], steps, budget=end)
-    return make_report(root, Options(anchors=root / "anchors.json", resamples=500))["over_tasks"]["curves"]
+    return make_report(root, Options(anchors=root / "anchors.json"))["over_tasks"]["curves"]
 
 
 def test_the_iqm_at_each_step_is_that_of_all_runs_of_all_tasks(tmp_path):
@@ -46,7 +46,7 @@ def test_tasks_of_unequal_length_are_drawn_at_equal_shares(tmp_path):
 def test_nothing_is_drawn_before_all_runs_are_known_and_many_points_become_even_ones(tmp_path):
     campaign(tmp_path, evaluated=tuple((i + 1) / 100 for i in range(100)))
     make_run(tmp_path / "late", "sac", "a", 9, [50.0, 50.0], (70, 100), budget=100)
-    options = Options(anchors=tmp_path / "anchors.json", resamples=100, allow_mixed=True)
+    options = Options(anchors=tmp_path / "anchors.json", allow_mixed=True)
     found = make_report(tmp_path, options)["over_tasks"]["curves"]
     assert len(found["x"]) == 41 and found["x"][-1] == 100
     estimate = found["methods"][0]["estimate"]
@@ -58,7 +58,7 @@ def test_one_task_or_no_anchors_is_no_curve_and_a_picture_is_drawn_of_two(tmp_pa
     make_run(tmp_path / "alone", task="Ant-v5")
     assert make_report(tmp_path, Options())["over_tasks"]["curves"] is None
     campaign(tmp_path / "two")
-    content = make_report(tmp_path / "two", Options(anchors=tmp_path / "two" / "anchors.json", resamples=100))
+    content = make_report(tmp_path / "two", Options(anchors=tmp_path / "two" / "anchors.json"))
     assert draw(content)["report_iqm.png"].startswith(b"\x89PNG")
     content["over_tasks"]["curves"] = None
     assert "report_iqm.png" not in draw(content)

@@ -500,7 +500,7 @@ def wide(tmp_path_factory):
     methods = (*THIRTEEN[:-1], "temporl_with_a_rather_long_name")
     root = tmp_path_factory.mktemp("wide")
     make_wide_campaign(root, methods, tasks=("Ant-v5", "Hopper-v5"), seeds=range(3), evaluations=8)
-    content = make_report(root, Options(resamples=100))
+    content = make_report(root, Options())
     (root / "report.html").write_text(html_page(content))
     return root / "report.html", content
 

@@ -324,8 +324,8 @@ def test_the_planned_seeds_can_decide_the_claims_of_their_campaign():
             family = claims.family_of(compared, about["planned"])
             for claim in compared:
                 x, y = (claims.of_method(name, folder.name, about["planned"]["tasks"], {}, plans) for name in claim["better"])
-                exchanges = permutations.smallest_p_value(x.seeds, y.seeds)
-                least = exchanges ** len(about["planned"]["tasks"]) if claim.get("pooled") else exchanges
+                tasks = len(about["planned"]["tasks"]) if claim.get("pooled") else 1
+                least = permutations.smallest_p_value([(x.seeds, y.seeds)] * tasks)
                 assert family * least <= claims.LEVEL, (folder.name, claim["claim"])
 
 

@@ -15,6 +15,7 @@ from taac.analysis.curves.tag_curves import AXES, TagCurve, TagCurves
 from taac.analysis.readers import run_records
 from taac.analysis.readers.events import Scalar
 from taac.analysis.readers.run_records import Record
+from taac.analysis.statistics.quantiles import CONFIDENCE
 from taac.analysis.styles import add_legend, draw_method, limit, shortened, span, style
 from taac.analysis.untrusted_text import csv_cell
 from taac.errors import TaacError
@@ -122,13 +123,12 @@ def table(found: TagCurves) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)
-    x, confidence = found.options.x, found.options.confidence
     for of in found.curves:
         interval = "Student t, at each point by itself" if of.runs > 1 else "none: one run"
         for row in zip(*(column.tolist() for column in of.curve)):
             at, *numbers = ("" if math.isnan(number) else number for number in row)
             names = (csv_cell(of.tag), csv_cell(of.task), csv_cell(of.method))
-            writer.writerow([*names, of.runs, x, at, *numbers, confidence, interval, found.smoothing])
+            writer.writerow([*names, of.runs, found.options.x, at, *numbers, CONFIDENCE, interval, found.smoothing])
     return file.getvalue()
 
 
@@ -178,7 +178,7 @@ def _label(method: str, curves: Sequence[TagCurve]) -> str:
 
 
 def _caption(found: TagCurves) -> str:
-    interval = f"{found.options.confidence:.0%} interval (Student t, at each point by itself)"
+    interval = f"{CONFIDENCE:.0%} interval (Student t, at each point by itself)"
     several = any(of.runs > 1 for of in found.curves)
     means = f"mean over runs, band: {interval}, may leave the panel; single runs are faint"
     what = means if several else "single runs, no interval"

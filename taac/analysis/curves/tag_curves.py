@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from taac.analysis import bounds
-from taac.analysis.curves.learning_curves import Curve, common_steps, interpolate, learning_curve
+from taac.analysis.curves.learning_curves import Curve, Run, common_steps, interpolate, learning_curve
 from taac.analysis.readers import comparable, events, groups, run_records
 from taac.analysis.readers.events import Scalar
 from taac.analysis.readers.run_records import Record
@@ -37,7 +37,6 @@ class Options(NamedTuple):
     tags: tuple[str, ...] = DEFAULT_TAGS  # or patterns with * ? [...]
     x: str = "env_steps"  # a key of AXES
     smoothing: float = 0.0  # width in units of x; 0 for none
-    confidence: float = 0.95
     allow_mixed: bool = False
     group_by: tuple[str, ...] = ()  # settings that the names of methods show
 
@@ -50,7 +49,7 @@ class TagCurve(NamedTuple):
     method: str
     runs: int
     curve: Curve  # against x; the interval is NaN with a single run, or where runs do not differ
-    each: tuple[tuple[np.ndarray, np.ndarray], ...] = ()  # x and values [n] of every run
+    each: tuple[Run, ...]  # x and values of every run
 
 
 class TagCurves(NamedTuple):
@@ -72,8 +71,8 @@ def make_curves(roots: Sequence[Path], options: Options) -> TagCurves:
 
     A group is the runs of one method on one task, all of the same settings (see `groups.labelled`). The points of each run
     are smoothed (`smooth`), interpolated linearly at the union of the group's points within the range that all its runs
-    cover, and averaged, with Student's t interval at each point separately. Nothing is
-    extrapolated. A value that is not finite leaves a gap.
+    cover, and averaged, with Student's t interval at each point separately. Nothing is extrapolated. A value that is not
+    finite leaves a gap.
 
     Raises:
         TaacError: the options are wrong, there are no runs, runs are not comparable (without `allow_mixed`), or no run has a
@@ -213,7 +212,7 @@ def _timed(found: dict[str, Scalar], steps: np.ndarray, seconds: np.ndarray) -> 
     return {tag: of._replace(seconds=corrected(of)) for tag, of in found.items()}
 
 
-def _line(record: Record, tag: str, scalar: Scalar, options: Options, notes: _Notes) -> tuple[np.ndarray, np.ndarray]:
+def _line(record: Record, tag: str, scalar: Scalar, options: Options, notes: _Notes) -> Run:
     """One run's points `[n]` with rising x, smoothed, and NaN for values that are not finite."""
     for flaw in events.flaws(scalar):
         notes.add(f"{tag} has {flaw}", record)
@@ -249,19 +248,18 @@ def _along(record: Record, scalar: Scalar, axis: str) -> np.ndarray:
 # --- Means ----------------------------------------------------------------------------------------
 
 
-def _mean(lines: list[tuple[np.ndarray, np.ndarray]], what: str, options: Options, notes: _Notes) -> Curve | None:
+def _mean(lines: list[Run], what: str, options: Options, notes: _Notes) -> Curve | None:
     """The mean of several runs, or None if there are none or they have no point in common."""
     if not lines:
         return None
-    steps = common_steps(lines, gaps=True)
+    steps = common_steps(lines)
     if not steps.size:
         notes.add(f"{what}: the {AXES[options.x]} of its {len(lines)} runs do not overlap; not drawn")
         return None
-    values = interpolate(lines, steps, gaps=True)
     longest = max(x[-1] for x, _ in lines)
     if longest - steps[-1] > 0.05 * longest:
         notes.add(f"{what}: drawn up to {steps[-1]:g} {AXES[options.x]}, which all {len(lines)} runs have reached")
-    return learning_curve(steps, values, confidence=options.confidence)
+    return learning_curve(steps, interpolate(lines, steps))
 
 
 class _Notes:

@@ -37,6 +37,8 @@ from taac.analysis.report.scores import (
     summary,
     within,
 )
+from taac.analysis.statistics.intervals import RESAMPLES, SEED
+from taac.analysis.statistics.quantiles import CONFIDENCE
 from taac.errors import TaacError
 
 SCHEMA = 2
@@ -83,14 +85,18 @@ def make_report(root: Path, options: Options) -> dict[str, Any]:
     warnings += checks.exploring_warnings(scores)
     warnings += published.unused(options.published, entries, scores)
     block = over_tasks.over_tasks(scores, scales, version, normal, made, options, warnings)
-    block["curves"] = iqm_curves.iqm_curves(scores, scales, steps, [m["method"] for m in block["methods"]], options)
+    block["curves"] = iqm_curves.iqm_curves(scores, scales, steps, normal)
     content = {
         "schema": SCHEMA,
         "taac": __version__,
         "options": {
+            "last": options.last,
+            "confidence": CONFIDENCE,
             **options._asdict(),
             "anchors": options.anchors and options.anchors.name,
             "published": options.published and options.published.name,
+            "resamples": RESAMPLES,
+            "seed": SEED,
         },
         "methods": sorted({r.method for r in used}),
         "runs": [_run(r, scores, steps, options) for r in records],
@@ -104,7 +110,7 @@ def make_report(root: Path, options: Options) -> dict[str, Any]:
         "published": published.beside(entries, scores),
         "axes": curves.AXES,
         "measures": curves.MEASURES,
-        "curves": curves.curves(scores, options.confidence, limits),
+        "curves": curves.curves(scores, limits),
         "warnings": warnings,
     }
     content["published_told"] = published.NOTE
@@ -147,16 +153,16 @@ def _task(
     pairs = [pair for pair in made["final"][0] if pair["task"] == task]
     rows: list[dict[str, Any]] = []
     for method, of in methods.items():
-        known, final = of.whole, within(summary(of.final, options), limits)
+        known, final = of.whole, within(summary(of.final), limits)
         rows.append({
             "method": method,
             "seeds": [r.seed for r in of.records],
             "runs": len(of.records),
             "diverged": len(of.records) - len(known),
             "final": final,
-            "area": within(summary(of.area, options), limits),
-            "repetition": repetition_summaries(of.repetition, options),
-            "repetition_exploring": repetition_summaries(of.exploring, options),
+            "area": within(summary(of.area), limits),
+            "repetition": repetition_summaries(of.repetition),
+            "repetition_exploring": repetition_summaries(of.exploring),
         })  # fmt: skip
     if options.baseline is None:
         found = verdicts.ranks(pairs, {row["method"]: (row["final"]["mean"] or {}).get("estimate") for row in rows})

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from taac.analysis import bounds
-from taac.analysis.curves.learning_curves import interpolate, learning_curve
+from taac.analysis.curves.learning_curves import Run, interpolate, learning_curve
 from taac.analysis.readers.run_records import Record
 from taac.analysis.report.scores import Scores
 
@@ -20,12 +20,9 @@ AXES = {
 }
 MEASURES = {"return_mean": "return", "fraction_repeated": "fraction of steps repeated"}
 MOST_POINTS = 200
-Run = tuple[np.ndarray, np.ndarray]  # x and values, [n] each, x rising
 
 
-def curves(
-    scores: Mapping[str, Mapping[str, Scores]], confidence: float, limits: Mapping[str, bounds.Range]
-) -> list[dict[str, Any]]:
+def curves(scores: Mapping[str, Mapping[str, Scores]], limits: Mapping[str, bounds.Range]) -> list[dict[str, Any]]:
     """Returns a row for each task, measure and axis: `x` `[n]`, and for each method `estimate`, `low`, `high` `[n]` and `each`.
 
     A curve is the mean over the runs of its method with a pointwise interval. It is NaN outside the range that all of these
@@ -36,7 +33,7 @@ def curves(
         limits: the lowest and the highest return of tasks that have some, where intervals end.
     """
     return [
-        _row(task, measure, axis, methods, confidence, limits.get(task))
+        _row(task, measure, axis, methods, limits.get(task))
         for task, methods in scores.items()
         for measure in MEASURES
         for axis in AXES
@@ -44,7 +41,7 @@ def curves(
 
 
 def _row(
-    task: str, measure: str, axis: str, methods: Mapping[str, Scores], confidence: float, limits: bounds.Range | None
+    task: str, measure: str, axis: str, methods: Mapping[str, Scores], limits: bounds.Range | None
 ) -> dict[str, Any]:
     limits = limits if measure == "return_mean" else None
     every = {m: [run for r in of.whole if (run := points(r, axis, measure)) is not None] for m, of in methods.items()}
@@ -53,7 +50,7 @@ def _row(
     found = []
     for method, of in runs.items():
         values = interpolate(of, x)
-        drawn = learning_curve(x, values, confidence)
+        drawn = learning_curve(x, values)
         if np.isfinite(drawn.estimate).any():
             low, high = bounds.cut(measure, drawn.estimate, drawn.low, drawn.high, limits)
             numbers = {"estimate": _short(drawn.estimate), "low": _short(low), "high": _short(high)}

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from taac.analysis.curves.learning_curves import interpolate
+from taac.analysis.curves.learning_curves import Run, interpolate
 from taac.analysis.report.anchors import Anchor
-from taac.analysis.report.curves import Run, points
-from taac.analysis.report.scores import Options, Scores, interval_of
+from taac.analysis.report.curves import points
+from taac.analysis.report.scores import Scores, interval_of
 
 MOST_POINTS, RESAMPLES = 41, 500  # of a band that is drawn
 SHARE = "share of the compared step"
@@ -20,8 +20,7 @@ def iqm_curves(
     scores: Mapping[str, Mapping[str, Scores]],
     scales: Mapping[str, Anchor],
     steps: Mapping[str, int],
-    methods: Sequence[str],
-    options: Options,
+    methods: Iterable[str],
 ) -> dict[str, Any] | None:
     """The IQM of all runs' normalised returns, `(y - y0) / (y1 - y0)`, at equal shares of each task's compared step.
 
@@ -32,19 +31,17 @@ def iqm_curves(
         scores: by task and method.
         scales: of the tasks with anchors; others are left out.
         steps: at which each task is compared.
-        methods: those with runs on all of these tasks.
+        methods: those with runs on all of these tasks; none if there are not two such tasks.
 
     Returns:
-        `x` `[n]`, `x_label`, and for each method `estimate`, `low` and `high` `[n]`. None without two tasks or a
-        method.
+        `x` `[n]`, `x_label`, and for each method `estimate`, `low` and `high` `[n]`. None without a method.
     """
-    tasks = [task for task in scores if task in scales]
-    if len(tasks) < 2 or not methods:
+    if not methods:
         return None
+    tasks = [task for task in scores if task in scales]
     runs = {m: {task: _normal(scores[task][m], scales[task], steps[task]) for task in tasks} for m in methods}
     grid = _shared(runs)
-    drawn = options._replace(resamples=min(RESAMPLES, options.resamples))
-    rows = [{"method": m, **_curve(list(of.values()), grid, drawn)} for m, of in runs.items() if all(of.values())]
+    rows = [{"method": m, **_curve(list(of.values()), grid)} for m, of in runs.items() if all(of.values())]
     common = {steps[task] for task in tasks}
     x, label = (grid * common.pop(), "environment steps") if len(common) == 1 else (grid, SHARE)
     return {"x": x, "x_label": label, "methods": rows} if grid.size and rows else None
@@ -63,11 +60,11 @@ def _shared(runs: Mapping[str, Mapping[str, Sequence[Run]]]) -> np.ndarray:
     return x if x.size <= MOST_POINTS else np.linspace(x[0], 1, MOST_POINTS)
 
 
-def _curve(tasks: Sequence[Sequence[Run]], grid: np.ndarray, options: Options) -> dict[str, list[float]]:
+def _curve(tasks: Sequence[Sequence[Run]], grid: np.ndarray) -> dict[str, list[float]]:
     values = [interpolate(runs, grid) for runs in tasks]
     known = np.all([np.isfinite(of).all(0) for of in values], axis=0)
     rows = np.full((3, grid.size), np.nan)
     for i in np.flatnonzero(known):
-        found = interval_of([of[:, i] for of in values], "iqm", options)
+        found = interval_of([of[:, i] for of in values], "iqm", RESAMPLES)
         rows[:, i] = found["estimate"], found["low"], found["high"]
     return dict(zip(("estimate", "low", "high"), rows.tolist()))

@@ -13,13 +13,9 @@ from taac.analysis.report.anchors import Anchor
 from taac.analysis.report.scores import Options, Scores, interval_of
 from taac.analysis.statistics.intervals import performance_profile
 
-AGGREGATES = ("iqm", "median", "mean", "optimality_gap")
+AGGREGATES = ("iqm", "median", "mean")
 PROFILE_POINTS = 101
 _All = Mapping[str, Mapping[str, Scores]]  # by task and method
-
-
-def tasks_with_anchors(scores: _All, scales: Mapping[str, Anchor]) -> list[str]:
-    return [task for task in scores if task in scales]
 
 
 def normalized(scores: _All, scales: Mapping[str, Anchor]) -> dict[str, dict[str, list[np.ndarray]]]:
@@ -28,7 +24,7 @@ def normalized(scores: _All, scales: Mapping[str, Anchor]) -> dict[str, dict[str
     Only methods with runs on all of these tasks are in it. A diverged run keeps -inf. The measure "area" is missing if a run
     has none.
     """
-    tasks = tasks_with_anchors(scores, scales)
+    tasks = [task for task in scores if task in scales]
     if len(tasks) < 2:
         return {}
     methods = sorted({m for task in tasks for m in scores[task]})
@@ -53,7 +49,7 @@ def over_tasks(
         normal: the result of `normalized`.
         made: the result of `verdicts.families_of`.
     """
-    tasks = tasks_with_anchors(scores, scales)
+    tasks = [task for task in scores if task in scales]
     without = [task for task in scores if task not in scales]
     methods = sorted({m for task in tasks for m in scores[task]})
     enough = len(tasks) >= 2
@@ -63,7 +59,7 @@ def over_tasks(
         if method not in normal:
             lacking = [task for task in tasks if method not in scores[task]]
             warnings.append(f"over tasks, {method} is left out: it has no run on {', '.join(lacking)}")
-    rows: list[dict[str, Any]] = [{"method": m, **_aggregates(measures, options)} for m, measures in normal.items()]
+    rows: list[dict[str, Any]] = [{"method": m, **_aggregates(measures)} for m, measures in normal.items()]
     if options.baseline is None:
         estimates = {row["method"]: ((row["final"] or {}).get("iqm") or {}).get("estimate") for row in rows}
         ranks = verdicts.ranks(made["final"][1], estimates)
@@ -78,7 +74,7 @@ def over_tasks(
         "methods": rows,
         "pairs": made["final"][1],
         "area_pairs": made["area"][1],
-        "profiles": _profiles(normal, options),
+        "profiles": _profiles(normal),
         "improvement": _improvements(scores, options) if len(scores) > 1 else [],
     }
 
@@ -93,33 +89,28 @@ def _normalized(
     return measures
 
 
-def _aggregates(measures: Mapping[str, list[np.ndarray]], options: Options) -> dict[str, Any]:
+def _aggregates(measures: Mapping[str, list[np.ndarray]]) -> dict[str, Any]:
     """Aggregates of the runs that did not diverge, and how many did; None for a method that has no other on some task."""
     found: dict[str, Any] = {"diverged": sum(int(np.isneginf(v).sum()) for v in measures["final"])}
     for name in verdicts.MEASURES:
         known = [v[np.isfinite(v)] for v in measures.get(name, [])]
-        whole = bool(known) and all(v.size for v in known)
-        found[name] = (
-            {s: bounds.cut_interval(s, interval_of(known, s, options)) for s in AGGREGATES} if whole else None
-        )
+        found[name] = None
+        if known and all(v.size for v in known):
+            gap = interval_of([np.maximum(1 - v, 0) for v in known], "mean")
+            found[name] = {s: interval_of(known, s) for s in AGGREGATES}
+            found[name]["optimality_gap"] = bounds.cut_interval("optimality_gap", gap)
     return found
 
 
-def _profiles(normal: verdicts.Normal, options: Options) -> dict[str, Any] | None:
+def _profiles(normal: verdicts.Normal) -> dict[str, Any] | None:
     """A diverged run is above no threshold."""
     values = [task[np.isfinite(task)] for measures in normal.values() for task in measures["final"]]
     if not any(v.size for v in values):
         return None
     every = np.concatenate(values)
     taus = np.linspace(min(0.0, every.min()), max(1.0, every.max()), PROFILE_POINTS)
-    profiles = {}
-    for method, measures in normal.items():
-        scores = [np.where(np.isneginf(task), taus[0] - 1, task) for task in measures["final"]]
-        profiles[method] = performance_profile(scores, taus, options.confidence)
-    return {
-        "tau": taus,
-        "methods": [{"method": m, "fraction": p.fraction, "low": p.low, "high": p.high} for m, p in profiles.items()],
-    }
+    methods = [{"method": m, **performance_profile(of["final"], taus)._asdict()} for m, of in normal.items()]
+    return {"tau": taus, "methods": methods}
 
 
 def _improvements(scores: _All, options: Options) -> list[dict[str, Any]]:
@@ -128,5 +119,5 @@ def _improvements(scores: _All, options: Options) -> list[dict[str, Any]]:
         both = [task for task in scores if x in scores[task] and y in scores[task]]
         if both:
             a, b = ([scores[task][m].final for task in both] for m in (x, y))
-            found.append({"x": x, "y": y, "tasks": both, "improvement": verdicts.improvement_of(a, b, options)})
+            found.append({"x": x, "y": y, "tasks": both, "improvement": verdicts.improvement_of(a, b)})
     return found

@@ -24,8 +24,9 @@ import numpy as np
 from taac.analysis import bounds
 from taac.analysis.curves.learning_curves import area_under_curve
 from taac.analysis.readers.run_records import Record
-from taac.analysis.statistics.intervals import Interval, estimate_interval
-from taac.analysis.statistics.scores import aggregate
+from taac.analysis.statistics.intervals import RESAMPLES, Interval, estimate_interval
+from taac.analysis.statistics.quantiles import CONFIDENCE
+from taac.analysis.statistics.scores import STATISTICS, Tasks
 
 REPETITION = (
     "fraction_repeated", "mean_run", "max_run", "decisions", "length", "jerk", "fraction_same", "actor_calls_saved",
@@ -38,7 +39,6 @@ class Options(NamedTuple):
     """The options of a report."""
 
     last: int = 3  # the final return is the mean of at most this many last evaluations
-    confidence: float = 0.95
     paired: bool = False  # pair runs by seed
     baseline: str | None = None  # compare every method with this one only; None for all pairs
     bounds: tuple[str, ...] = ()  # the lowest and highest possible return; see `taac.analysis.report.return_bounds`
@@ -48,8 +48,6 @@ class Options(NamedTuple):
     published: Path | None = None  # a file with published returns
     at_step: int | None = None  # the step of comparison; None for the end of the first finished run
     diverged: str | float = "worst"  # the score of a diverged run, or "leave_out"; see `taac.analysis.report.diverged`
-    resamples: int = 2000
-    seed: int = 0  # for the bootstrap
 
 
 class Scores(NamedTuple):
@@ -72,7 +70,7 @@ def has_diverged(record: Record, step: int, policy: str | float) -> bool:
     return policy == WORST and not record.problems and record.diverged is not None and record.diverged <= step
 
 
-def compared_steps(records: Sequence[Record], at_step: int | None = None) -> dict[str, int]:
+def compared_steps(records: Sequence[Record], at_step: int | None) -> dict[str, int]:
     """The step at which each task is compared, which is `at_step` if given. A task without a usable run has no entry."""
     steps = {}
     for task in sorted({r.task for r in records if r.task}):
@@ -89,7 +87,7 @@ def compared_steps(records: Sequence[Record], at_step: int | None = None) -> dic
 
 
 def scores_of(
-    used: Sequence[Record], steps: Mapping[str, int], last: int, policy: str | float = WORST
+    used: Sequence[Record], steps: Mapping[str, int], last: int, policy: str | float
 ) -> tuple[dict[str, dict[str, Scores]], dict[str, int]]:
     """Returns the scores by task and method, and for each task the number of evaluations in a final return."""
     scores: dict[str, dict[str, Scores]] = {}
@@ -163,23 +161,18 @@ def _rollouts(record: Record, name: str, step: int, k: int) -> np.ndarray:
 # --- Intervals --------------------------------------------------------------------------------
 
 
-def interval_of(tasks: Sequence[np.ndarray], statistic: str, options: Options) -> dict[str, Any]:
+def interval_of(tasks: Tasks, statistic: str, resamples: int = RESAMPLES) -> dict[str, Any]:
     """An estimate with its interval. Without an interval if a task has a single run."""
     if any(task.size < 2 for task in tasks):
-        alone = aggregate(list(tasks), statistic)
-        return Interval(alone, math.nan, math.nan, options.confidence, "undefined: one run")._asdict()
-    return estimate_interval(
-        list(tasks), statistic, options.confidence, resamples=options.resamples, seed=options.seed
-    )._asdict()
+        alone = float(STATISTICS[statistic](tasks))
+        return Interval(alone, math.nan, math.nan, CONFIDENCE, "undefined: one run")._asdict()
+    return estimate_interval(tasks, statistic, resamples)._asdict()
 
 
-def summary(values: np.ndarray, options: Options, names: Sequence[str] = ("mean", "iqm")) -> dict[str, Any]:
+def summary(values: np.ndarray, names: Sequence[str] = ("mean", "iqm")) -> dict[str, Any]:
     """Statistics with intervals for one method on one task, over the runs whose value is finite."""
     known = values[np.isfinite(values)]
-    return {
-        "runs": int(known.size),
-        **{name: interval_of([known], name, options) if known.size else None for name in names},
-    }
+    return {"runs": int(known.size), **{name: interval_of([known], name) if known.size else None for name in names}}
 
 
 def within(found: dict[str, Any], limits: bounds.Range | None) -> dict[str, Any]:
@@ -187,7 +180,7 @@ def within(found: dict[str, Any], limits: bounds.Range | None) -> dict[str, Any]
     return {name: of if name == "runs" else bounds.cut_interval(name, of, limits) for name, of in found.items()}
 
 
-def repetition_summaries(values: Mapping[str, np.ndarray], options: Options) -> dict[str, Any]:
+def repetition_summaries(values: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """The mean of each repetition measure with its interval, which ends where the measure does (`bounds.cut`)."""
-    found = {name: summary(values[name], options, ("mean",)) for name in REPETITION}
+    found = {name: summary(values[name], ("mean",)) for name in REPETITION}
     return {name: {**of, "mean": bounds.cut_interval(name, of["mean"])} for name, of in found.items()}

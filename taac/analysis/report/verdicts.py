@@ -19,6 +19,8 @@ from taac.analysis.statistics import families
 from taac.analysis.statistics.differences import improvement_interval
 from taac.analysis.statistics.families import Comparison, Verdict, midranks
 from taac.analysis.statistics.intervals import Interval
+from taac.analysis.statistics.quantiles import CONFIDENCE
+from taac.analysis.statistics.scores import Tasks
 from taac.errors import TaacError
 
 MEASURES = ("final", "area")
@@ -80,16 +82,9 @@ def _family(
     for x, y in compared(whole, options.baseline):
         rows.append({"x": x, "y": y})
         comparisons.append(Comparison(normal[x][measure], normal[y][measure], "iqm"))
-    found = families.verdicts(
-        comparisons,
-        methods,
-        [(row["x"], row["y"]) for row in rows],
-        options.paired,
-        options.confidence,
-        options.resamples,
-        options.seed,
-    )
-    made = [{**row, **_row(c, v, options)} for row, c, v in zip(rows, comparisons, found)]
+    names = [(row["x"], row["y"]) for row in rows]
+    found = families.verdicts(comparisons, methods, names, options.paired)
+    made = [{**row, **_row(c, v, options.paired)} for row, c, v in zip(rows, comparisons, found)]
     return made[:on_tasks], made[on_tasks:]
 
 
@@ -99,20 +94,20 @@ def _known(methods: Mapping[str, Scores], measure: str) -> dict[str, np.ndarray]
     return {m: values for m, values in found.items() if not np.isnan(values).any()}
 
 
-def _row(c: Comparison, v: Verdict, options: Options) -> dict[str, Any]:
+def _row(c: Comparison, v: Verdict, paired: bool) -> dict[str, Any]:
     """The numbers of a verdict. What is compared by ranks has its interval on P(X > Y), and none on the difference."""
     d = v.difference
-    interval = Interval(d.estimate, d.low, d.high, options.confidence, d.method)
-    improvement: dict[str, Any] | None = improvement_of(c.x, c.y, options)
+    interval = Interval(d.estimate, d.low, d.high, CONFIDENCE, d.method)
+    improvement: dict[str, Any] | None = improvement_of(c.x, c.y)
     if v.compares == families.RANKS:
-        improvement = Interval(d.estimate + 0.5, d.low + 0.5, d.high + 0.5, options.confidence, f"{d.method} of ranks")._asdict()
+        improvement = Interval(d.estimate + 0.5, d.low + 0.5, d.high + 0.5, CONFIDENCE, f"{d.method} of ranks")._asdict()
         left = families.finite_difference(c)
-        interval = Interval(left, math.nan, math.nan, options.confidence, "of the runs that did not diverge; see P(X > Y)")
+        interval = Interval(left, math.nan, math.nan, CONFIDENCE, "of the runs that did not diverge; see P(X > Y)")
     return {
         "difference": interval._asdict(),
         "improvement": improvement,
         "compares": v.compares,
-        "paired": options.paired,
+        "paired": paired,
         "diverged": [sum(int(np.isneginf(task).sum()) for task in tasks) for tasks in (c.x, c.y)],
         "effect": v.effect,
         "p_value": v.p_value,
@@ -123,7 +118,7 @@ def _row(c: Comparison, v: Verdict, options: Options) -> dict[str, Any]:
     }
 
 
-def improvement_of(x: Sequence[np.ndarray], y: Sequence[np.ndarray], options: Options) -> dict[str, Any] | None:
+def improvement_of(x: Tasks, y: Tasks) -> dict[str, Any] | None:
     """The probability of improvement with its interval, or None with fewer than two runs on a task.
 
     A diverged run is below all others; such runs are tied.
@@ -131,9 +126,8 @@ def improvement_of(x: Sequence[np.ndarray], y: Sequence[np.ndarray], options: Op
     if any(task.size < 2 for task in (*x, *y)):
         return None
     ranks = [midranks(np.concatenate([a, b])) for a, b in zip(x, y)]
-    return improvement_interval(
-        [r[: a.size] for r, a in zip(ranks, x)], [r[a.size :] for r, a in zip(ranks, x)], options.confidence
-    )._asdict()
+    of_x, of_y = [r[: a.size] for r, a in zip(ranks, x)], [r[a.size :] for r, a in zip(ranks, x)]
+    return improvement_interval(of_x, of_y)._asdict()
 
 
 def ranks(pairs: Sequence[Mapping[str, Any]], scores: Mapping[str, float | None]) -> dict[str, dict[str, Any]]:

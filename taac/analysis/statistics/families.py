@@ -33,9 +33,8 @@ import numpy as np
 from taac.analysis.statistics import permutations, power
 from taac.analysis.statistics.differences import Difference, bounded_difference, compare
 from taac.analysis.statistics.intervals import NO_SPREAD, Spread
-from taac.analysis.statistics.quantiles import check_confidence
+from taac.analysis.statistics.quantiles import CONFIDENCE
 from taac.analysis.statistics.scores import STATISTICS, Tasks
-from taac.errors import TaacError
 
 DIVERGED = -math.inf  # the score of a diverged run
 MEANS, RANKS = "means", "ranks"
@@ -48,7 +47,7 @@ class Comparison(NamedTuple):
     x: Tasks
     y: Tasks
     statistic: str = "mean"  # or "iqm"
-    bounds: tuple[float, float] | None = None  # the lowest and highest possible score
+    bounds: tuple[float, float] | None = None  # the lowest and highest possible score on the one task
     among: str | None = None  # the task whose other methods take part in the joint permutation test; None for none
 
 
@@ -68,9 +67,7 @@ def verdicts(
     methods: Mapping[str, Mapping[str, np.ndarray]] | None = None,
     names: Sequence[tuple[str, str]] = (),
     paired: bool = False,
-    confidence: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
+    confidence: float = CONFIDENCE,
 ) -> list[Verdict]:
     """Verdicts on a family of comparisons. If no methods differ, the probability of any wrong verdict is at most 1 - confidence.
 
@@ -79,21 +76,11 @@ def verdicts(
             of each pair is corrected by Bonferroni.
         names: the methods (X, Y) of each comparison, which are keys of `methods`.
         paired: run i of X and run i of Y are partners, and their differences are the sample.
-
-    Raises:
-        TaacError: partners are not as many; also as in `differences.compare`.
     """
-    check_confidence(confidence)
-    family = len(comparisons)
-    if not family:
-        return []
-    level = 1 - confidence
-    for c in comparisons if paired else ():
-        if [task.size for task in c.x] != [task.size for task in c.y]:
-            raise TaacError(f"pairs need as many runs of X as of Y, got {[t.size for t in c.x]} and {[t.size for t in c.y]}")
+    family, level = len(comparisons), 1 - confidence
     found = []
-    for c, p, p_family in zip(comparisons, *permutation_p_values(comparisons, methods, names, paired, seed)):
-        base = _base(c, paired, 1 - level / family, resamples, seed)
+    for c, p, p_family in zip(comparisons, *permutation_p_values(comparisons, methods, names, paired)):
+        base = _base(c, paired, 1 - level / family)
         compares = RANKS if _enough(c) and has_diverged(c) else MEANS
         exact = base.spread is None and _enough(c)  # Fisher's test, or no spread: no Welch's t
         difference = _decided(base, max(0.0 if exact else min(1.0, family * base.p_value), p_family), level)
@@ -103,7 +90,8 @@ def verdicts(
         elif len(c.x) == 1:
             effect = power.hedges_g(c.x[0], c.y[0])
         undecided = difference.verdict == "inconclusive"
-        least = _corrected_by(c, family, methods, paired) * _smallest_p_value(c, paired)
+        runs = [(a.size, b.size) for a, b in zip(c.x, c.y)]
+        least = _corrected_by(c, family, methods, paired) * permutations.smallest_p_value(runs, paired)
         findable = undecided and least <= level
         detectable = _detectable(c, base.spread, compares, level, family) if findable else None
         found.append(Verdict(difference, compares, p if exact else base.p_value, p, effect, detectable))
@@ -115,14 +103,13 @@ def permutation_p_values(
     methods: Mapping[str, Mapping[str, np.ndarray]] | None = None,
     names: Sequence[tuple[str, str]] = (),
     paired: bool = False,
-    seed: int = 0,
 ) -> tuple[list[float], list[float]]:
     """The p-values of the permutation test: of each comparison alone, and corrected for the family. Args: as `verdicts`."""
     by = [_corrected_by(c, len(comparisons), methods, paired) for c in comparisons]
-    alone = [permutation_p_value(c, paired, seed, permutations.draws_for(n)) for c, n in zip(comparisons, by)]
+    alone = [permutation_p_value(c, paired, permutations.draws_for(n)) for c, n in zip(comparisons, by)]
     corrected = [min(1.0, len(comparisons) * p) for p in alone]
     if methods is not None and not paired and len(comparisons) > 1:  # one is tested exactly
-        for at, p in _joint(comparisons, methods, names, seed).items():
+        for at, p in _joint(comparisons, methods, names).items():
             corrected[at] = max(alone[at], p)
     return alone, corrected
 
@@ -135,10 +122,7 @@ def _corrected_by(
 
 
 def _joint(
-    comparisons: Sequence[Comparison],
-    methods: Mapping[str, Mapping[str, np.ndarray]],
-    names: Sequence[tuple[str, str]],
-    seed: int,
+    comparisons: Sequence[Comparison], methods: Mapping[str, Mapping[str, np.ndarray]], names: Sequence[tuple[str, str]]
 ) -> dict[int, float]:
     """The joint permutation test's p-values by number of comparison, corrected for those that it does not cover."""
     groups: list[permutations.Group] = []
@@ -159,7 +143,7 @@ def _joint(
             numbers.append([(j, i) for j, i in enumerate(at) if i not in whole])
     covered = sum(map(len, numbers))
     share = len(comparisons) / covered if covered else 1.0
-    found = permutations.joint(groups, seed)
+    found = permutations.joint(groups)
     return {i: min(1.0, share * float(ps[j])) for ps, of in zip(found, numbers) for j, i in of}
 
 
@@ -200,36 +184,33 @@ def _ranked(c: Comparison) -> Comparison:
     return c._replace(x=xs, y=ys, statistic="mean", bounds=None)
 
 
-def permutation_p_value(c: Comparison, paired: bool = False, seed: int = 0, draws: int = permutations.DRAWS) -> float:
+def permutation_p_value(c: Comparison, paired: bool = False, draws: int = permutations.DRAWS) -> float:
     """The p-value of one comparison by exchanges of its own runs; 1 with a single run somewhere."""
     if not _enough(c):
         return 1.0
     if has_diverged(c):
         c = _ranked(c)
     if len(c.x) > 1:
-        return permutations.over_tasks(c.x, c.y, STATISTICS[c.statistic], paired, seed, draws)
+        return permutations.over_tasks(c.x, c.y, STATISTICS[c.statistic], paired, draws)
     if paired:
-        return permutations.paired_samples(c.x[0] - c.y[0], seed, draws)
-    return permutations.two_samples(c.x[0], c.y[0], seed, draws)
+        return permutations.paired_samples(c.x[0] - c.y[0], draws)
+    return permutations.two_samples(c.x[0], c.y[0], draws)
 
 
-def at_bounds(c: Comparison) -> bool:
-    """Whether all scores are at one of the two bounds."""
-    return c.bounds is not None and all(np.isin(task, c.bounds).all() for task in (*c.x, *c.y))
-
-
-def _base(c: Comparison, paired: bool, confidence: float, resamples: int, seed: int) -> Difference:
+def _base(c: Comparison, paired: bool, confidence: float) -> Difference:
     """The comparison by Welch's t or by bounds. Its spread is None where Welch's t has none."""
     if not _enough(c):
-        return Difference(finite_difference(c), math.nan, math.nan, confidence, "undefined: one run", 1.0, "inconclusive")
+        return Difference(finite_difference(c), math.nan, math.nan, "undefined: one run")
     if has_diverged(c):
         of = _ranked(c)
         return _within(compare(of.x, of.y, "mean", paired, confidence), -0.5, 0.5)
-    if c.statistic == "mean" and len(c.x) == 1 and not paired and c.bounds is not None and at_bounds(c):
-        interval = bounded_difference(c.x, c.y, c.bounds, confidence)
-        return Difference(*interval, 1.0, "inconclusive")  # the p-value is that of the permutation test
-    found = compare(c.x, c.y, c.statistic, paired, confidence, resamples=resamples, seed=seed)
-    return found if c.bounds is None else _within(found, c.bounds[0] - c.bounds[1], c.bounds[1] - c.bounds[0])
+    found = compare(c.x, c.y, c.statistic, paired, confidence)
+    if c.bounds is None:
+        return found
+    if not paired and all(np.isin(task, c.bounds).all() for task in (*c.x, *c.y)):
+        return bounded_difference(c.x[0], c.y[0], c.bounds, confidence)
+    low, high = c.bounds
+    return _within(found, low - high, high - low)
 
 
 def finite_difference(c: Comparison) -> float:
@@ -261,14 +242,6 @@ def _decided(base: Difference, p: float, level: float) -> Difference:
         return base._replace(p_value=max(p, math.nextafter(level, 1)), verdict="inconclusive")
     method = f"{NO_SPREAD}; the verdict is the permutation test's" if undefined else base.method
     return base._replace(p_value=p, verdict="better" if base.estimate > 0 else "worse", method=method)
-
-
-def _smallest_p_value(c: Comparison, paired: bool) -> float:
-    """The smallest two-sided p-value that exchanges of a comparison's own runs can have."""
-    sizes = [(a.size, b.size) for a, b in zip(c.x, c.y)]
-    exchanges = math.prod(2**m if paired else math.comb(m + n, m) for m, n in sizes)
-    whole = all(m == n for m, n in sizes)  # X and Y may then change places as a whole
-    return min(1.0, (2 if whole else 1) / exchanges)
 
 
 def _detectable(c: Comparison, spread: Spread | None, compares: str, level: float, family: int) -> float | None:

@@ -14,13 +14,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from taac.analysis.statistics.quantiles import check_confidence, proportion_interval, student_quantile
-from taac.analysis.statistics.scores import LINEAR, STATISTICS, Statistic, Tasks, as_tasks, mean_of_means, prepare
-from taac.errors import TaacError
+from taac.analysis.statistics.quantiles import CONFIDENCE, proportion_interval, student_quantile
+from taac.analysis.statistics.scores import STATISTICS, Statistic, Tasks, mean_of_means
 
 NO_SPREAD = "undefined: the runs do not differ, so they say nothing about further runs"
+RESAMPLES, SEED = 2000, 0  # of the bootstrap
 _COMPONENT_RESAMPLES = 200  # for degrees of freedom, which need little precision
 
 
@@ -35,10 +34,9 @@ class Interval(NamedTuple):
 
 
 class Profile(NamedTuple):
-    """A performance profile."""
+    """A performance profile at n thresholds."""
 
-    tau: np.ndarray  # [n] thresholds
-    fraction: np.ndarray  # [n] the fraction of runs with a score above tau, mean over tasks
+    fraction: np.ndarray  # [n] of runs with a score above it, mean over tasks
     low: np.ndarray  # [n]
     high: np.ndarray  # [n]
 
@@ -62,7 +60,7 @@ def linear_spread(samples: Sequence[np.ndarray], weight: float) -> Spread:
     return Spread(math.sqrt(variances.sum()), _satterthwaite(variances, [x.size for x in samples]))
 
 
-def bootstrap_spread(evaluate: Statistic, runs: Sequence[int], resamples: int, seed: int) -> Spread:
+def bootstrap_spread(evaluate: Statistic, runs: Sequence[int], resamples: int = RESAMPLES) -> Spread:
     """The spread of any statistic by the stratified bootstrap, corrected for small samples.
 
     V is the variance over joint resamples, V_s the variance with only sample s resampled, and `c_s = V_s n_s / (n_s - 1)`.
@@ -72,13 +70,8 @@ def bootstrap_spread(evaluate: Statistic, runs: Sequence[int], resamples: int, s
     Args:
         evaluate: maps run numbers `[..., n_s]` for every sample to the statistic `[...]` of those runs.
         runs: n_s.
-
-    Raises:
-        TaacError: there are fewer than 100 resamples.
     """
-    if resamples < 100:
-        raise TaacError(f"resamples is {resamples}, expected 100 or more; 2000 is usual")
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(SEED)
     joint = evaluate([rng.integers(n, size=(resamples, n)) for n in runs]).var()
     alone = np.zeros(len(runs))
     for s, n in enumerate(runs):
@@ -112,17 +105,11 @@ def magnitude(tasks: Tasks) -> float:
 # --- Intervals ------------------------------------------------------------------------------------
 
 
-def estimate_interval(
-    scores: ArrayLike | Sequence[ArrayLike],
-    statistic: str = "iqm",
-    confidence: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
-) -> Interval:
-    """A statistic of scores, with Student's t interval on its standard error.
+def estimate_interval(tasks: Tasks, statistic: str, resamples: int = RESAMPLES) -> Interval:
+    """A statistic of scores of two runs or more on each task, with Student's t interval on its standard error.
 
-    The standard error of mean and optimality gap is exact; for the mean on one task this is the textbook's t interval. For
-    median and IQM it is the bootstrap's, corrected for small samples (`bootstrap_spread`).
+    The standard error of the mean is exact; on one task this is the textbook's t interval. For median and IQM it is the
+    bootstrap's, corrected for small samples (`bootstrap_spread`).
 
     Coverage of 95% intervals at 3, 5, 10 runs for each task, with the percentile bootstrap for comparison. Simulated, +-1 to
     2%. Five tasks have unequal means and spreads. Lognormal scores have sigma 0.75. "Solved or not" is 1 with probability
@@ -145,86 +132,52 @@ def estimate_interval(
     If all runs of every task are equal, the interval is undefined (NaN) instead of having width 0.
 
     Args:
-        statistic: "mean", "median", "iqm" or "optimality_gap".
-        resamples, seed: for the bootstrap.
-
-    Raises:
-        TaacError: a task has fewer than two runs, the statistic is unknown, or the confidence is outside (0, 1); also as in
-            `as_tasks`.
+        statistic: "mean", "median" or "iqm".
+        resamples: of the bootstrap.
     """
-    check_confidence(confidence)
-    tasks = prepare(as_tasks(scores, at_least=2), statistic)
     function = STATISTICS[statistic]
-    if statistic in LINEAR:
+    if statistic == "mean":
         spread, method = linear_spread(tasks, 1 / len(tasks)), "Student t"
     else:
-        evaluate = _evaluation(function, tasks)
-        spread, method = bootstrap_spread(evaluate, [t.size for t in tasks], resamples, seed), "bootstrap t"
-    return student_interval(float(function(tasks)), spread, magnitude(tasks), confidence, method)
+
+        def evaluate(numbers: Tasks) -> np.ndarray:
+            return function([task[i] for task, i in zip(tasks, numbers)])
+
+        spread, method = bootstrap_spread(evaluate, [t.size for t in tasks], resamples), "bootstrap t"
+    return student_interval(float(function(tasks)), spread, magnitude(tasks), CONFIDENCE, method)
 
 
-def _evaluation(function: Statistic, tasks: Tasks) -> Statistic:
-    return lambda numbers: function([task[i] for task, i in zip(tasks, numbers)])
+def bounded_interval(scores: np.ndarray, bounds: tuple[float, float], confidence: float = CONFIDENCE) -> Interval:
+    """The mean of scores `[runs]` with known bounds, with an interval that is valid for very few runs.
 
+    On the scale of the bounds, the mean is treated as a proportion of as many trials, with its Clopper-Pearson interval. This
+    is conservative, because scores that take only the two bounds have the largest spread of all scores within them. It is
+    exact for "solved or not" and wide for scores that spread less. Its width is never 0: three solved runs of three leave
+    [0.29, 1].
 
-def bounded_interval(
-    scores: ArrayLike | Sequence[ArrayLike], bounds: tuple[float, float], confidence: float = 0.95
-) -> Interval:
-    """The mean of scores with known bounds, with an interval that is valid for very few runs.
-
-    On the scale of the bounds, the mean is treated as a proportion of `T^2 / sum 1/n_t` trials (n T for n runs on each of T
-    tasks), with its Clopper-Pearson interval. This is conservative, because scores that take only the two bounds have the
-    largest spread of all scores within them. It is exact for "solved or not" and wide for scores that spread less. Its width
-    is never 0: three solved runs of three leave [0.29, 1].
-
-    Coverage at 95% for "solved or not" with probability 0.7 at 3, 5, 10 runs is 1.00, 1.00, 0.99 on one task and 0.98, 0.97,
-    0.97 on five. The widths on one task are 0.90, 0.71, 0.59.
+    Coverage at 95% for "solved or not" with probability 0.7 at 3, 5, 10 runs is 1.00, 1.00, 0.99. The widths are 0.90, 0.71,
+    0.59.
 
     Args:
-        bounds: the lowest and the highest possible score, on every task. Not the lowest and highest observed.
-
-    Raises:
-        TaacError: the bounds are not a range, or scores lie outside; also as in `as_tasks`.
+        bounds: the lowest and the highest possible score. Not the lowest and highest observed.
     """
-    check_confidence(confidence)
-    tasks = as_tasks(scores)
     low, high = bounds
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise TaacError(f"bounds {bounds} are no range; pass (lowest, highest possible score)")
-    if any(task.min() < low or task.max() > high for task in tasks):
-        raise TaacError(f"scores leave the bounds {bounds}; pass the lowest and highest possible score")
-    estimate = float(mean_of_means(tasks))
+    estimate = float(scores.mean())
     fraction = min(max((estimate - low) / (high - low), 0.0), 1.0)
-    ends = proportion_interval(fraction, effective_runs(tasks), confidence)
-    below, above = (low + end * (high - low) for end in ends)
+    below, above = (low + end * (high - low) for end in proportion_interval(fraction, scores.size, confidence))
     return Interval(estimate, below, above, confidence, "Clopper-Pearson")
 
 
-def effective_runs(tasks: Tasks) -> float:
-    """`T^2 / sum over tasks of 1 / n_t`: with n runs on each of T tasks, n T."""
-    return len(tasks) ** 2 / sum(1 / task.size for task in tasks)
+def performance_profile(tasks: Tasks, taus: np.ndarray) -> Profile:
+    """The fraction of runs with a score above each threshold `[n]`, `F(tau) = mean over tasks and runs of [score > tau]`.
 
-
-def performance_profile(scores: ArrayLike | Sequence[ArrayLike], taus: ArrayLike, confidence: float = 0.95) -> Profile:
-    """The fraction of runs with a score above each threshold, `F(tau) = mean over tasks and runs of [score > tau]`.
-
-    The interval at each tau is Clopper-Pearson's for `T^2 / sum 1/n_t` trials. Its coverage is at least the stated level at
-    each single tau (not at all tau jointly), for any number of runs. Its width is positive even if all runs are on one side.
-    If tasks differ, it is wider than necessary.
-
-    Args:
-        taus: `[n]`.
-
-    Raises:
-        TaacError: the thresholds are not a list of finite numbers; also as in `as_tasks`.
+    The interval at each tau is Clopper-Pearson's for `T^2 / sum 1/n_t` trials: n T for n runs on each of T tasks. Its coverage
+    is at least the stated level at each single tau (not at all tau jointly), for any number of runs. Its width is positive
+    even if all runs are on one side. If tasks differ, it is wider than necessary.
 
     Source: Agarwal et al. 2021, section 4.2 (run-score distributions).
     """
-    check_confidence(confidence)
-    tasks, tau = as_tasks(scores), np.asarray(taus, dtype=np.float64)
-    if tau.ndim != 1 or not np.isfinite(tau).all():
-        raise TaacError(f"taus has shape {tau.shape}, expected a list of finite thresholds, [n]")
-    fraction = mean_of_means([(task > tau[:, None]).astype(np.float64) for task in tasks])
-    n = effective_runs(tasks)
-    ends = np.array([proportion_interval(min(f, 1.0), n, confidence) for f in fraction.tolist()]).reshape(-1, 2)
-    return Profile(tau, fraction, ends[:, 0], ends[:, 1])
+    fraction = mean_of_means([(task > taus[:, None]).astype(np.float64) for task in tasks])
+    trials = len(tasks) ** 2 / sum(1 / task.size for task in tasks)
+    low, high = np.array([proportion_interval(min(f, 1.0), trials) for f in fraction.tolist()]).T
+    return Profile(fraction, low, high)

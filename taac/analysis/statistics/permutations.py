@@ -16,18 +16,19 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from taac.analysis.statistics.scores import Tasks
+from taac.analysis.statistics.scores import Statistic, Tasks
 from taac.analysis.statistics.welch import Moments, moments, welch_evidence
 
 MOST = 20_000  # all exchanges of two methods are enumerated up to this many; else as many are drawn
 DRAWS = 9_999
 MOST_DRAWS = 99_999
+SEED = 0  # of the exchanges that are drawn
 _ENTRIES = 40_000_000  # the most numbers that a joint test holds at once
 _SAME = 1 - 1e-9  # exchanges whose evidence is less by rounding only have as much
 
@@ -39,12 +40,14 @@ class Group(NamedTuple):
     pairs: Sequence[tuple[int, int]]  # of numbers of methods
 
 
-def smallest_p_value(m: int, n: int) -> float:
-    """The smallest two-sided p-value of a test of m runs against n, of all (m + n choose m) exchanges.
+def smallest_p_value(runs: Sequence[tuple[int, int]], paired: bool = False) -> float:
+    """The smallest two-sided p-value that exchanges of two methods can have, with m and n runs of them on each task.
 
-    It is that of 2 for m = n, where both methods may change places as a whole, and of 1 otherwise.
+    It is that of 2 exchanges for m = n, where both methods may change places as a whole, and of 1 otherwise.
     """
-    return min(1.0, (2 if m == n else 1) / math.comb(m + n, m))
+    exchanges = math.prod(2**m if paired else math.comb(m + n, m) for m, n in runs)
+    whole = all(m == n for m, n in runs)
+    return min(1.0, (2 if whole else 1) / exchanges)
 
 
 def draws_for(comparisons: int) -> int:
@@ -52,19 +55,19 @@ def draws_for(comparisons: int) -> int:
     return min(max(DRAWS, 40 * comparisons), MOST_DRAWS)
 
 
-def two_samples(x: np.ndarray, y: np.ndarray, seed: int = 0, draws: int = DRAWS) -> float:
+def two_samples(x: np.ndarray, y: np.ndarray, draws: int = DRAWS) -> float:
     """The p-value for no difference between X `[m]` and Y `[n]`, two runs or more each.
 
     Exact if there are at most `MOST` exchanges, else from random ones and the given runs, as (1 + k) / (1 + draws).
     """
-    chosen = _exchanges(x.size, y.size, seed, draws)
+    chosen = _exchanges(x.size, y.size, draws)
     pool = np.concatenate([x, y])
     of_x, of_y = (moments(pool[picked]) for picked in chosen)
     every = math.comb(pool.size, x.size) <= MOST
     return _fraction(welch_evidence(of_x, of_y), welch_evidence(moments(x), moments(y)), every)
 
 
-def paired_samples(differences: np.ndarray, seed: int = 0, draws: int = DRAWS) -> float:
+def paired_samples(differences: np.ndarray, draws: int = DRAWS) -> float:
     """The p-value for no difference between partners, `[n]`: each difference might have had the other sign.
 
     Exact for up to 14 pairs. Its smallest value is 2 / 2^n: 0.0625 with 5 pairs, 0.031 with 6.
@@ -74,20 +77,18 @@ def paired_samples(differences: np.ndarray, seed: int = 0, draws: int = DRAWS) -
     if every:
         signs = 1 - 2 * ((np.arange(2**n)[:, None] >> np.arange(n)) & 1)
     else:
-        signs = np.random.default_rng(seed).choice([-1, 1], size=(draws, n))
+        signs = np.random.default_rng(SEED).choice([-1, 1], size=(draws, n))
     return _fraction(_one_sample(signs * differences), _one_sample(differences), every)
 
 
-def over_tasks(
-    x: Tasks, y: Tasks, statistic: Callable[[Tasks], np.ndarray], paired: bool = False, seed: int = 0, draws: int = DRAWS
-) -> float:
+def over_tasks(x: Tasks, y: Tasks, statistic: Statistic, paired: bool = False, draws: int = DRAWS) -> float:
     """The p-value for no difference between X and Y on any task, `[runs]` each, from runs that change places within tasks.
 
     Args:
         statistic: its difference between X and Y is the evidence.
         paired: run i of X changes places with run i of Y only.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(SEED)
     xs, ys = [], []
     for a, b in zip(x, y):
         if paired:
@@ -103,7 +104,7 @@ def over_tasks(
     return float((1 + (drawn >= given - tolerance).sum()) / (1 + draws))
 
 
-def joint(groups: Sequence[Group], seed: int = 0) -> list[np.ndarray]:
+def joint(groups: Sequence[Group]) -> list[np.ndarray]:
     """Adjusted p-values for all pairs of all groups together: an array `[pairs]` for each group.
 
     In each group, runs change places among all of its methods. If no method differs from another, the probability that any of
@@ -119,7 +120,7 @@ def joint(groups: Sequence[Group], seed: int = 0) -> list[np.ndarray]:
     place = np.empty_like(order)
     place[order] = np.arange(order.size)
     drawn = np.empty((order.size, draws), dtype=np.float32)
-    rng, first = np.random.default_rng(seed), 0
+    rng, first = np.random.default_rng(SEED), 0
     for group in groups:
         rows = place[first : first + len(group.pairs)]
         drawn[rows] = _evidence_of(_redistributed(group.runs, draws, rng), group.pairs)
@@ -148,14 +149,14 @@ def _shuffled(pool: np.ndarray, draws: int, rng: np.random.Generator) -> np.ndar
 
 
 @lru_cache(maxsize=64)
-def _exchanges(m: int, n: int, seed: int, draws: int) -> tuple[np.ndarray, np.ndarray]:
+def _exchanges(m: int, n: int, draws: int) -> tuple[np.ndarray, np.ndarray]:
     """Which of m + n runs are X's `[exchanges, m]` and which are Y's `[exchanges, n]`."""
     if math.comb(m + n, m) <= MOST:
         of_x = np.array(list(itertools.combinations(range(m + n), m)))
         others = np.ones((len(of_x), m + n), dtype=bool)
         np.put_along_axis(others, of_x, False, axis=1)
         return of_x, np.broadcast_to(np.arange(m + n), others.shape)[others].reshape(-1, n)
-    order = _shuffled(np.arange(m + n), draws, np.random.default_rng(seed))
+    order = _shuffled(np.arange(m + n), draws, np.random.default_rng(SEED))
     return order[:, :m], order[:, m:]
 
 

@@ -1,4 +1,4 @@
-"""What a number of seeds can find: power of a comparison, the seeds that it needs, and standardised effects.
+"""What a number of seeds can find: power of a comparison, and standardised effects.
 
 All of it is for Welch's t of normal scores. Scores with two peaks need more seeds.
 """
@@ -10,12 +10,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from taac.analysis.statistics.permutations import smallest_p_value
 from taac.analysis.statistics.quantiles import student_quantile
-from taac.errors import TaacError
 
 POWER = 0.8  # what is aimed at, as usual: a difference of that size is found in 4 of 5 studies
-MOST_SEEDS = 10_000
 _POINTS = 100  # of a quadrature; power is then good to 0.001
 _erf = np.vectorize(math.erf, otypes=[float])
 
@@ -33,8 +30,6 @@ def power(shift: float, df: float, level: float) -> float:
 
 def detectable_shift(df: float, level: float) -> float:
     """The true difference, in standard errors, that is found with the power `POWER`. Good to a percent."""
-    if level >= POWER:
-        raise TaacError(f"the level must be below the power {POWER}, got {level}")
     return _shift(round(df, 1) if df < 30 else round(df), level)
 
 
@@ -47,35 +42,6 @@ def _shift(df: float, level: float) -> float:
         middle = (low + high) / 2
         low, high = (low, middle) if power(middle, df, level) >= POWER else (middle, high)
     return high
-
-
-def seeds_needed(effect: float, level: float = 0.05, comparisons: int = 1) -> int:
-    """The number of runs of each of two methods with which a difference of `effect` standard deviations is found.
-
-    Args:
-        level: of the family.
-        comparisons: how many it has. Welch's t is corrected for them by Bonferroni.
-
-    Raises:
-        TaacError: the effect is not above 0, or needs more than `MOST_SEEDS` runs.
-    """
-    if not effect > 0:
-        raise TaacError(f"the effect must be above 0 standard deviations, got {effect}")
-    low, high = 1, 2
-    while not _enough(high, effect, level, comparisons):
-        low, high = high, 2 * high
-        if high > MOST_SEEDS:
-            raise TaacError(f"an effect of {effect} standard deviations needs more than {MOST_SEEDS} seeds")
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if _enough(middle, effect, level, comparisons) else (middle, high)
-    return high
-
-
-def _enough(runs: int, effect: float, level: float, comparisons: int) -> bool:
-    if smallest_p_value(runs, runs) > level:
-        return False
-    return power(effect * math.sqrt(runs / 2), 2 * runs - 2, level / comparisons) >= POWER
 
 
 def hedges_g(x: np.ndarray, y: np.ndarray) -> float:

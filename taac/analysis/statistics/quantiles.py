@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 
-from taac.errors import TaacError
-
+CONFIDENCE = 0.95  # of the intervals of a report, unless they are corrected for several comparisons
 _TINY = 1e-300
 
 
@@ -51,7 +50,6 @@ def student_p_value(t: float, df: float) -> float:
 @lru_cache(maxsize=4096)
 def student_quantile(confidence: float, df: float) -> float:
     """The `t` with `P(|T| <= t) = confidence`."""
-    check_confidence(confidence)
     high = 1.0
     while student_p_value(high, df) > 1 - confidence:
         high *= 2
@@ -59,32 +57,20 @@ def student_quantile(confidence: float, df: float) -> float:
 
 
 @lru_cache(maxsize=4096)
-def proportion_interval(fraction: float, n: float, confidence: float = 0.95) -> tuple[float, float]:
+def proportion_interval(fraction: float, n: float, confidence: float = CONFIDENCE) -> tuple[float, float]:
     """The Clopper-Pearson interval of a proportion, for `fraction` of `n` trials.
 
     `low` is the quantile (1 - confidence) / 2 of Beta(k, n - k + 1), `high` the quantile (1 + confidence) / 2 of
     Beta(k + 1, n - k), with k = fraction * n. Its coverage is at least the stated level for every n, including 1. k and n
     need not be whole; for unequally weighted trials, `n` is their effective number.
 
-    Raises:
-        TaacError: the fraction is outside [0, 1], n is not above 0, or the confidence is outside (0, 1).
-
     Source: Clopper and Pearson, Biometrika 1934; n effective: Korn and Graubard, Survey Methodology 1998.
     """
-    check_confidence(confidence)
-    if not 0 <= fraction <= 1 or not n > 0:
-        raise TaacError(f"expected a fraction in [0, 1] of n > 0 trials, got {fraction} of {n}")
     k, tail = fraction * n, (1 - confidence) / 2
     # An end is exactly 0 without any success, or exactly 1 without any failure.
     low = 0.0 if fraction == 0 else bisect(lambda p: incomplete_beta(k, n - k + 1, p) > tail, 0.0, 1.0)
     high = 1.0 if fraction == 1 else bisect(lambda p: 1 - incomplete_beta(k + 1, n - k, p) < tail, 0.0, 1.0)
     return low, high
-
-
-def check_confidence(confidence: float) -> None:
-    """Raises TaacError unless `confidence` is in (0, 1)."""
-    if not 0 < confidence < 1:
-        raise TaacError(f"confidence {confidence} is outside (0, 1); 0.95 is usual")
 
 
 def bisect(holds: Callable[[float], bool], no: float, yes: float) -> float:
