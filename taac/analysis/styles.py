@@ -42,6 +42,7 @@ MARKERS: tuple[Marker, ...] = (
     ((-1.0, 0.8), (1.0, 0.8), (0.0, -1.0)),  # a triangle that points down
     tuple(((x - y) * math.sqrt(0.5), (x + y) * math.sqrt(0.5)) for x, y in _PLUS),  # a cross
 )
+LINE_WIDTH = 2.0  # on the page, in pixels
 MOST_MARKERS = 10  # on one curve
 MOST_NAMES = 60  # in a legend, because the size of a figure is limited
 
@@ -62,19 +63,15 @@ def marked(number: int, points: int) -> slice:
 # --- For the page -------------------------------------------------------------------------------
 
 
-def css(methods: int, width: float = 2.0) -> str:
-    """Style sheet of so many methods, classes `m0`, `m1` ...: the variable `--color`, and the dashes of `.line` in it.
-
-    Args:
-        width: of a line, in pixels.
-    """
+def css(methods: int) -> str:
+    """Style sheet of so many methods, classes `m0`, `m1` ...: the variable `--color`, and the dashes of `.line` in it."""
     light = "".join(f" --c{i}: {color};" for i, color in enumerate(COLORS))
     dark = "".join(f" --c{i}: {color};" for i, color in enumerate(DARK_COLORS))
     rules = [f":root {{{light} }}", f"@media screen and (prefers-color-scheme: dark) {{ :root {{{dark} }} }}"]
     for number in range(methods):
         rules.append(f".m{number} {{ --color: var(--c{COLORS.index(style(number).color)}); }}")
         if dash := style(number).dash:
-            lengths = " ".join(f"{width * length:g}" for length in dash)
+            lengths = " ".join(f"{LINE_WIDTH * length:g}" for length in dash)
             rules.append(f".m{number} .line {{ stroke-dasharray: {lengths}; }}")
     return "\n".join(rules)
 
@@ -88,12 +85,12 @@ def svg_markers(methods: int) -> list[dict[str, str]]:
 # --- For matplotlib -------------------------------------------------------------------------------
 
 
-def line(number: int, points: int, width: float = 1.4) -> dict[str, Any]:
+def line(number: int, points: int) -> dict[str, Any]:
     """Keywords of `plot` for a method's curve of so many points."""
     of = style(number)
     return {
         "color": of.color,
-        "linewidth": width,
+        "linewidth": 1.4,
         "linestyle": (0, of.dash) if of.dash else "-",
         "marker": [*of.marker, of.marker[0]],
         "markersize": 5 * max(abs(at) for corner in of.marker for at in corner),  # a marker's reach is scaled to 1

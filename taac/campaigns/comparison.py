@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import gin
 
 from taac import configuration
-from taac.campaigns.run import Run
+from taac.campaigns.run import Run, train_command
 from taac.configuration import Asked
 from taac.configuration.asked import environment_of
 from taac.environments import single
@@ -111,15 +110,13 @@ class Comparison:
                 for method in self.methods:
                     asked = self.asked(task, method, seed, every)
                     folder = layout.run_folder(root_dir, str(asked.task_name), str(asked.method_name), seed)
-                    # A run that was just stopped may still hold the lock while it saves.
-                    train = [sys.executable, "-m", "taac", "train", "--root_dir", str(folder), "--lock_timeout", "120"]
                     if (other := taken.setdefault(folder, asked)) is not asked:
                         raise TaacError(
                             f"{other.task} with {other.method} and {task} with {method} would have the same folder, {folder}; "
                             "rename one of their files"
                         )
                     steps = _longer(folder, asked) if extend else None
-                    command = (*train, *([] if steps is None else ["--extend"]), *asked.words())
+                    command = train_command(folder, asked, *([] if steps is None else ["--extend"]))
                     runs.append(Run(task, str(asked.method_name), seed, folder, command, asked, steps))
         return runs
 

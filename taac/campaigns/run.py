@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +13,13 @@ from taac.runs import extension, files, layout
 ATTEMPT = "=== "
 _END_OF_LOG = 64 << 10  # bytes at the end of the log that are searched for an error
 _LONGEST_LINE = 1000  # characters shown
+
+
+def train_command(folder: Path, asked: Asked, *more: str) -> tuple[str, ...]:
+    """Returns the command that trains an experiment in a folder."""
+    # A run that was just stopped may still hold the lock while it saves.
+    train = (sys.executable, "-m", "taac", "train", "--root_dir", str(folder), "--lock_timeout", "120")
+    return (*train, *more, *asked.words())
 
 
 class Run(NamedTuple):

@@ -130,13 +130,13 @@ def check(sweep: Sweep, asked: Asked, new: bool) -> tuple[int, int]:
 
 def planner(root: Path, asked: Asked) -> Callable[[Trial, int], Run]:
     """Returns what makes the run of a trial with a seed, in `<root>/trials/<number>/seed_<n>`."""
-    from taac.campaigns.run import Run
+    from taac.campaigns.run import Run, train_command
 
     def plan(trial: Trial, seed: int) -> Run:
         folder = root / "trials" / f"{trial.number:04d}" / f"seed_{seed}"
         of_run = asked._replace(settings=(*asked.settings, *trial.words()), seed=seed)
-        train = [sys.executable, "-m", "taac", "train", "--root_dir", str(folder), "--lock_timeout", "120"]
-        return Run(str(of_run.task_name), f"trial {trial.number}", seed, folder, (*train, *of_run.words()), of_run)
+        command = train_command(folder, of_run)
+        return Run(str(of_run.task_name), f"trial {trial.number}", seed, folder, command, of_run)
 
     return plan
 

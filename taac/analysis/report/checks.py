@@ -12,7 +12,7 @@ import numpy as np
 
 from taac.analysis.readers.comparable import grouped, named
 from taac.analysis.readers.run_records import Record
-from taac.analysis.report.scores import WORST, Scores, has_diverged
+from taac.analysis.report.scores import Scores, has_diverged
 from taac.runs import files, layout
 
 FEWEST_SEEDS, ADVISED_SEEDS = 5, 10
@@ -21,7 +21,7 @@ _LONGEST = 1000  # the most characters of a name or an error in the plan
 _MOST_NAMED = 100  # the most missing runs named
 
 
-def run_warnings(records: Sequence[Record], steps: Mapping[str, int], policy: str | float = WORST) -> list[str]:
+def run_warnings(records: Sequence[Record], steps: Mapping[str, int], policy: str | float) -> list[str]:
     """Warns about runs that are left out, and about repaired data in those that are included.
 
     Args:
@@ -66,9 +66,7 @@ def missing_warnings(root: Path, records: Sequence[Record]) -> list[str]:
             names = (task, method, status, run["folder"])
             if not all(isinstance(name, str) and len(name) <= _LONGEST and name.isprintable() for name in names):
                 raise ValueError(f"the task, method, status or folder of a run in it is not a name: {names!r:.200}")
-            folder = "/".join(
-                PurePath(run["folder"]).parts[-3:]
-            )  # <task>/<method>/seed_<n>, as all may have been moved
+            folder = "/".join(PurePath(run["folder"]).parts[-3:])  # <task>/<method>/seed_<n>: all may have been moved
             if (task, method, seed) in tasks or folder in folders:
                 continue
             why = (run.get("error") or "").removesuffix(f" (see {run.get('log')})")
@@ -81,7 +79,7 @@ def missing_warnings(root: Path, records: Sequence[Record]) -> list[str]:
     return warnings
 
 
-def left_out(record: Record, steps: Mapping[str, int], policy: str | float = WORST) -> str | None:
+def left_out(record: Record, steps: Mapping[str, int], policy: str | float) -> str | None:
     """Why a run is left out, or None if it is included."""
     if record.problems:
         return "; ".join([*record.problems, *(["it failed"] if record.status == "failed" else [])])
