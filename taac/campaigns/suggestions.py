@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from taac.campaigns import search_space
-from taac.campaigns.sweep import Sweep, Trial
+from taac.campaigns.sweep import Record, Sweep, Trial
 from taac.errors import TaacError
 
 STARTUP = 5  # trials before the median prunes any
@@ -23,7 +23,7 @@ class Suggestions:
 
     Args:
         sweep: what is searched, and how.
-        trials: those so far, by number.
+        record: the trials so far. Whoever asks for a trial puts it there, and what it reaches.
         steps: environment steps of one run.
         interval: environment steps between evaluations.
 
@@ -31,20 +31,18 @@ class Suggestions:
         TaacError: Optuna is not installed.
     """
 
-    def __init__(self, sweep: Sweep, trials: list[Trial], steps: int, interval: int):
+    def __init__(self, sweep: Sweep, record: Record, steps: int, interval: int):
         try:
             import optuna
         except ImportError as error:
             raise TaacError(f"taac sweep needs the package optuna: pip install 'taac[sweep]' ({error})") from error
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._optuna, self._sweep = optuna, sweep
+        self._optuna, self._sweep, self._record = optuna, sweep, record
         self._spaces = {dimension.name: dimension.distribution() for dimension in sweep.dimensions}
         self._steps, self._interval = steps, interval
-        self._trials: list[Trial] = []
         self._live: dict[int, Any] = {}
         self._study = self._new_study()
-        for trial in trials:
-            self._trials.append(trial)
+        for trial in record.trials:
             self._live.update(self._add(self._study, trial))
 
     def _new_study(self) -> Any:
@@ -84,14 +82,12 @@ class Suggestions:
         states = self._optuna.trial.TrialState
         return {"complete": states.COMPLETE, "failed": states.FAIL}.get(trial.state, states.PRUNED)
 
-    def propose(self, number: int) -> Trial:
-        """Returns the next trial; `number` is that of the trials so far.
-
-        It is sampled in a study of its own, because values are rounded before they are used.
-        """
+    def propose(self) -> Trial:
+        """Returns the next trial. It is sampled in a study of its own, because values are rounded before they are used."""
+        number = len(self._record.trials)
         seed = int(np.random.SeedSequence([self._sweep.sampler_seed, number]).generate_state(1)[0])
         study = self._new_study()
-        for trial in self._trials:
+        for trial in self._record.trials:
             self._add(study, trial)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -99,18 +95,15 @@ class Suggestions:
             study.sampler = samplers.TPESampler(seed=seed) if tpe else samplers.RandomSampler(seed=seed)
             found = study.ask(self._spaces).params
         new = Trial(number, {d.name: search_space.text(d.rounded(found[d.name])) for d in self._sweep.dimensions})
-        self._trials.append(new)
         self._live.update(self._add(self._study, new))
         return new
 
     def report(self, number: int, step: int, mean: float) -> bool:
         """Reports what a trial has reached; returns whether to stop it."""
-        live, trial = self._live[number], self._trials[number]
-        self._trials[number] = trial._replace(reports=(*trial.reports, (step, mean)))
+        live = self._live[number]
         live.report(mean, step)
         return bool(live.should_prune())
 
     def tell(self, trial: Trial) -> None:
         """Tells how a trial ended."""
-        live, self._trials[trial.number] = self._live.pop(trial.number), trial
-        self._study.tell(live, trial.value, state=self._state(trial))
+        self._study.tell(self._live.pop(trial.number), trial.value, state=self._state(trial))

@@ -83,7 +83,7 @@ class Sweeping:
                 for run, outcome in self._launcher.ended():
                     self._ended(next(a for a in self._active.values() if a.run == run), outcome)
                 while len(self._active) < self._jobs and len(self._record.trials) < self._sweep.trials:
-                    trial = self._record.put(self._suggestions.propose(len(self._record.trials)))
+                    trial = self._record.put(self._suggestions.propose())
                     self._active[trial.number] = _Active(trial, self._plan(trial, self._sweep.seeds[0]))
                 for active in list(self._active.values())[: self._jobs]:  # a call before may have had more at a time
                     self._advance(active)

@@ -58,8 +58,9 @@ def run() -> None:
     sweep = read()
     settings = {**asked._asdict(), **sweep.settings()}  # what must stay when it goes on
     del settings["seed"]  # the sweep has its own
-    steps, interval = check(sweep, asked, new=not Record(root, settings, sweep.dimensions).trials)
-    Suggestions(sweep, [], steps, interval)  # refuses before the folder exists
+    record = Record(root, settings, sweep.dimensions)
+    steps, interval = check(sweep, asked, new=not record.trials)
+    Suggestions(sweep, record, steps, interval)  # refuses before the folder exists
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops the runs in order, as Ctrl-C does
     def tell(trial: Trial) -> None:
         best = record.best()
@@ -76,7 +77,7 @@ def run() -> None:
         plan = planner(root, asked)
         check_unchanged([plan(trial, sweep.seeds[0]) for trial in record.trials])
         record.retry_failed()
-        suggestions = Suggestions(sweep, record.trials, steps, interval)
+        suggestions = Suggestions(sweep, record, steps, interval)
         left = sweep.trials - len(record.trials) + record.count("running")
         told = f"{max(0, left)} of {sweep.trials} trials to train, {len(sweep.seeds)} seeds x {steps} steps each"
         print(printable(f"{root}: {told}"), flush=True)

@@ -225,7 +225,7 @@ def swept(folder, returns, jobs=1, kill_after=None, **options):
         run_folder = folder / "trials" / f"{trial.number:04d}" / f"seed_{seed}"
         return Run("T", f"trial {trial.number}", seed, run_folder, ("true",), Asked(settings=tuple(trial.words())))
 
-    suggestions = Suggestions(sweep, record.trials, STEPS, 50)
+    suggestions = Suggestions(sweep, record, STEPS, 50)
     work = Sweeping(sweep, record, suggestions, plan, launcher, jobs, STEPS, score, combine, lambda trial: None)
     with contextlib.suppress(Kill):
         work.run()
@@ -370,12 +370,12 @@ def test_a_sweep_that_goes_on_has_no_more_trials_at_a_time_than_asked_for(tmp_pa
     assert launcher.most == 2 and [trial.state for trial in record.trials] == ["complete"] * 5
 
 
-def test_a_missing_package_is_named_with_its_command(monkeypatch):
+def test_a_missing_package_is_named_with_its_command(tmp_path, monkeypatch):
     from taac.campaigns.suggestions import Suggestions
 
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(TaacError, match=r"taac sweep needs the package optuna: pip install 'taac\[sweep\]'"):
-        Suggestions(Sweep(SEARCH), [], STEPS, 50)
+        Suggestions(Sweep(SEARCH), record_of(tmp_path), STEPS, 50)
 
 
 def test_a_sweep_of_real_runs_finds_settings_that_train_again(tmp_path):
