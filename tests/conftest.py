@@ -17,10 +17,12 @@ import torch._dynamo  # which the first optimizer imports
 from taac import registry
 from taac.machine.processes import INTERRUPTIONS
 from taac.training import compilation
+from tests.environments import forks
 from tests.ray_nodes import cluster  # noqa: F401, a fixture
 
 torch.set_num_threads(1)
 registry.register()
+forks.begin()
 # Many tests build runs of published lengths and take few of their steps. Compiling these would take 20 minutes in all.
 compilation.FEWEST_UPDATES = sys.maxsize
 # The same examples every time, however slow the machine is at the moment.

@@ -170,9 +170,9 @@ def test_a_failed_recreation_is_tried_again(tmp_path):
 def test_no_process_outlives_the_run_even_if_it_hangs(tmp_path, how):
     script = tmp_path / "run.py"
     script.write_text(
-        "import os, signal, sys, threading, time\n"
-        "from tests.environments.test_failures import *\n"
-        "if __name__ == '__main__':\n"
+        "if __name__ == '__main__':  # with what the environments' processes need not import\n"
+        "    import os, signal, sys, threading, time\n"
+        "    from tests.environments.test_failures import break_down, fragile\n"
         "    environment = fragile(__import__('pathlib').Path(sys.argv[1]), 'hang', asynchronous=True)\n"
         "    threading.Thread(target=break_down, args=[environment], daemon=True).start()\n"
         "    while not os.path.exists(sys.argv[1] + '/log'):\n"

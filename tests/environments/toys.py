@@ -304,14 +304,14 @@ class Fragile(gymnasium.Env):
                     sys.exit(0)
                 if self._how == "interrupt":
                     raise KeyboardInterrupt
-                import torch
+                if self._how == "raise":
+                    raise RuntimeError("50% of the simulator is gone, and %d of it")
+                import torch  # only here, because a worker process takes seconds of a core for it
 
                 if self._how == "dtype":
                     torch.set_default_dtype(torch.float64)
-                elif self._how == "gradients":
-                    torch.set_grad_enabled(not torch.is_grad_enabled())
                 else:
-                    raise RuntimeError("50% of the simulator is gone, and %d of it")
+                    torch.set_grad_enabled(not torch.is_grad_enabled())
         return np.array([self._seed % 1000, float(self._t)]), 1.0, False, False, {}
 
 
