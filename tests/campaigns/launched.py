@@ -7,7 +7,6 @@ import json
 import multiprocessing
 import os
 import runpy
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -30,10 +29,9 @@ SLOW = "tests.toy_tasks:taac-test/Slow-v0"
 
 
 def compare(root, *more, **given):
-    """Starts `taac compare` of tiny runs in a Python of its own; `given`: of `words`, and of Popen."""
+    """Starts `taac compare` of tiny runs in a fork, whose runs have Pythons of their own; `given`: of `words`, and `env`."""
     asked = {name: given.pop(name) for name in ("methods", "tasks", "seeds") if name in given}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([sys.executable, "-m", "taac", *words(root, *more, **asked)], **{**pipes, **given})
+    return forked.Process(words(root, *more, **asked), cwd=Path(), **given)
 
 
 def compared(root, *more, **asked):

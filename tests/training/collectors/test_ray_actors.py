@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
+import signal
 
 import psutil
 import pytest
 import torch
 
 from taac.runs.run_folder import RunFolder
+from tests import forked
 from tests.campaigns.launched import wait_for
 from tests.training.collectors.collecting import POINT, SHORT
 from tests.training.runs import rows, run
@@ -34,9 +34,7 @@ def test_actors_compute_what_processes_compute_and_one_that_is_lost_is_replaced(
     """The same bits, whatever carries the frames. Then an actor is killed, and the run goes on."""
     ray = ("RemoteCollector.launcher = 'ray'", f"RemoteCollector.ray_address = '{cluster}'")
     folders = {name: RunFolder(tmp_path / name) for name in ("ray", "local")}
-    learner = subprocess.Popen(
-        [sys.executable, "-c", CODE, str(tmp_path / "ray"), *PARAMS, *ray], stderr=subprocess.PIPE, text=True
-    )
+    learner = forked.Process([tmp_path / "ray", *PARAMS, *ray], code=CODE, cwd=forked.ROOT)
     run(tmp_path / "local", *PARAMS, method="sac", stop=200)
     wait_for(lambda: len(folders["ray"].checkpoints.saved()) > 1, learner)
     first, second = (sorted(folder.checkpoints.readable(), key=lambda c: c.env_steps)[1] for folder in folders.values())
@@ -50,7 +48,7 @@ def test_actors_compute_what_processes_compute_and_one_that_is_lost_is_replaced(
     both[0].kill()
     wait_for(lambda: folders["ray"].checkpoints.newest().part("collector")["num_restarts"], learner)
     assert folders["ray"].checkpoints.newest().env_steps > at
-    learner.terminate()
+    learner.send_signal(signal.SIGTERM)
     _, err = learner.communicate(timeout=60)
     assert "replaced it: its running episodes were truncated" in err
     wait_for(lambda: not actors())
