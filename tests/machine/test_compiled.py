@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -15,6 +13,7 @@ from taac.errors import TaacError
 from taac.machine import compiled
 from taac.machine.compiled import CompiledFunction, check_compiler, decompositions, trace
 from taac.machine.processes import INTERRUPTIONS
+from tests import forked
 
 # "none" runs what was traced as it is; "inductor" is what compiles. Both are tested, the first with more.
 needs_compiler = pytest.mark.skipif(
@@ -72,6 +71,21 @@ def test_the_same_numbers_the_same_noise_and_what_changed_in_place(compiler):
             for parameter in model.parameters():
                 parameter.add_(0.3 * torch.randn_like(parameter))
             model.scale.mul_(1.5)
+
+
+@needs_compiler
+def test_compiled_products_are_rounded_to_bfloat16_where_they_are_said_to_be():
+    """As without the compiler: nearer to it by far than that is to float32."""
+    torch.manual_seed(0)
+    x, weight = torch.randn(32, 64), torch.randn(64, 16)
+
+    def product(x, weight):
+        with torch.autocast("cpu", torch.bfloat16):
+            return (x @ weight).float()
+
+    exact, plain, found = x @ weight, product(x, weight), CompiledFunction(product, torch.nn.Module())(x, weight)
+    assert 0 < (plain - exact).norm() < 0.05 * exact.norm()
+    assert (found - plain).norm() < 0.3 * (plain - exact).norm()
 
 
 def test_another_shape_is_another_program():
@@ -179,10 +193,13 @@ def test_the_compiler_is_found():
 
 
 def test_without_a_compiler_the_error_says_what_is_missing(tmp_path):
-    """In a process of its own: torch remembers whether it found one."""
-    code = "from taac.machine.compiled import check_compiler; check_compiler()"
-    environment = {**os.environ, "CXX": "no-such-compiler", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    """In a process of its own: torch remembers whether it found one. What `CXX` names, torch has read there already."""
+    code = (
+        "from torch._inductor import config; from taac.machine.compiled import check_compiler\n"
+        "config.cpp.cxx = None, 'no-such-compiler'; check_compiler()"
+    )
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    done = forked.run(cwd=tmp_path, code=code, env=environment)
     assert done.returncode == 1
     message = done.stderr.strip().splitlines()[-1]
     assert "TaacError: create_agent.compile needs a C++ compiler that torch can use" in message
