@@ -19,6 +19,7 @@ import sysconfig
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import connection
 from typing import Any, Literal
 
 import torch
@@ -31,7 +32,7 @@ from taac.machine import amx
 from taac.machine.attributes import Attributes, Unwatched
 from taac.machine.cuda_graphs import captured, on_gpu
 from taac.machine.processes import INTERRUPTIONS, die_with_parent, interruptions_held
-from taac.machine.program_cache import use_program_cache
+from taac.machine.program_cache import VARIABLE, use_program_cache
 
 _aten = torch.ops.aten
 MOST_RETRACES = 8
@@ -120,7 +121,10 @@ class CompiledFunction(Unwatched):
             with torch.no_grad():
                 results = program(*leaves)
         except Exception as error:
-            raise TaacError(f"{_name(self._fn)} could not be compiled: {first_line(error)}. {ADVICE}") from error
+            raise TaacError(
+                f"{_name(self._fn)} could not be compiled: {first_line(error)}. {ADVICE}. If a process was ended while it compiled, "
+                f"half a program may be left in {os.environ.get(VARIABLE)}: remove that folder"
+            ) from error
         self._programs[key] = program, nest.packer(structure)
         return nest.pack_like(structure, results)
 
@@ -165,11 +169,16 @@ def compile_ahead(calls: Sequence[tuple[Callable[..., Nest], tuple[Nest, ...]]])
     process: Any = None
 
     def wait(stop: Callable[[], bool] = lambda: False) -> None:
+        nonlocal process
+        if process is None:
+            return
         deadline = time.monotonic() + LONGEST_AHEAD
-        while process is not None and process.exitcode is None:
+        while not connection.wait([process.sentinel], 0.1):  # no exit code is ever known where SIGCHLD is ignored
             if stop() or time.monotonic() > deadline:
                 process.kill()
-            process.join(0.1)
+                break
+        process.join()
+        process = None
 
     if sys.platform != "linux" or torch.get_num_threads() > 1:
         return wait

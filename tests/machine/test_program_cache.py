@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from taac.errors import TaacError
-from taac.machine import program_cache
+from taac.machine import compiled, program_cache
 from taac.machine.compiled import CompiledFunction
 from taac.machine.program_cache import KEPT, VARIABLE, own_folder, remove_unused, use_program_cache
 from tests.machine.test_compiled import needs_compiler
@@ -116,3 +116,14 @@ def test_torch_compiles_again_what_it_misses(temporary):
     assert libraries and not any(library.exists() for library in libraries)
     assert list(own_folder().rglob("*.cpp"))  # what torch notes of a program stays
     assert compiled() == [4.0, 4.0] and list(own_folder().rglob("*.so"))
+
+
+def test_half_a_program_is_named_with_the_folder_to_remove(temporary, monkeypatch):
+    """A compiler that is killed while it writes may leave one, and torch loads what is there at every later call."""
+
+    def loads(*_):
+        raise ImportError("x.main.so: file too short")
+
+    monkeypatch.setattr(compiled, "compile_graph", loads)
+    with pytest.raises(TaacError, match=f"file too short.*half a program may be left in {own_folder()}: remove that folder"):
+        CompiledFunction(lambda x: x + 1, torch.nn.Module())(torch.zeros(1))

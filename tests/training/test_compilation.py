@@ -222,6 +222,21 @@ def test_a_process_that_hangs_while_it_compiles_ahead_is_ended(monkeypatch, in_t
     assert compiled(x).item() == 6.5 and process.exitcode == -signal.SIGKILL
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely here")
+def test_a_process_whose_end_is_told_to_nobody_is_waited_for(in_torchs_cache):
+    """What starts a run may ignore SIGCHLD, and the run then does, too: the system tells nobody how its processes ended."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        module, x = Scaled(), torch.tensor([3.0])
+        compiled = CompiledFunction(module.forward, module)
+        compile_ahead([(compiled, (x,))])
+        (process,) = multiprocessing.active_children()
+        assert compiled(x).item() == 6.5 and len(in_torchs_cache()) == 2
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    process._popen.returncode = 0  # else it counts as active for ever
+
+
 def test_what_cannot_be_traced_ahead_is_reported_by_the_call(in_torchs_cache):
     compiled = CompiledFunction(lambda x: x if x.sum() > 0 else -x, torch.nn.Module())
     compile_ahead([(compiled, (torch.ones(1),))])
