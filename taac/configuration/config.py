@@ -105,9 +105,10 @@ class Config:
         told = [f"{b} has no effect: this method does not use {b.scope}" for b in idle]
         if self.bound("create_agent.normalize_rewards", False) or self.bound("create_agent.reward_clip") is None:
             return told
-        # Not those of the shipped task files, which a method or a user without normalisation leaves as they are.
-        clips = [b for b in self.bindings.values() if (b.scope if b.is_macro else b.name) == _CLIP and not b.shipped]
-        return told + [f"{b} has no effect: it clips normalised rewards, and normalize_rewards is False" for b in clips]
+        clips = [b for b in self.bindings.values() if (b.scope if b.is_macro else b.name) == _CLIP]
+        # Not the macros of files, those of tasks and of runs that go on: they stay as they are where nothing is normalised.
+        asked = [b for b in clips if b.where.startswith("--") or not (b.is_macro or isinstance(b.value, gin_state.Reference))]
+        return told + [f"{b} has no effect: it clips normalised rewards, and normalize_rewards is False" for b in asked]
 
     def differences(self, operative: Config, ignored: Collection[str] = ()) -> list[str]:
         """Returns how an operative configuration, written by a run and read back, differs from this one. Builds neither.

@@ -122,8 +122,8 @@ class CompiledFunction(Unwatched):
                 results = program(*leaves)
         except Exception as error:
             raise TaacError(
-                f"{_name(self._fn)} could not be compiled: {first_line(error)}. {ADVICE}. If a process was ended while it compiled, "
-                f"half a program may be left in {os.environ.get(VARIABLE)}: remove that folder"
+                f"{_name(self._fn)} could not be compiled: {first_line(error)}. {ADVICE}. If a process was ended while it "
+                f"compiled, half a program may be left in {os.environ.get(VARIABLE)}: remove that folder"
             ) from error
         self._programs[key] = program, nest.packer(structure)
         return nest.pack_like(structure, results)

@@ -20,6 +20,7 @@ from taac.training.trainer import Trainer
 
 _LARGE = 10.0  # numbers that networks do not expect; depths in metres and normalised pictures are below
 
+
 def advice(trainer: Trainer, settings: Mapping[str, Any], memory: list[Share]) -> list[str]:
     """Returns what looks wrong, each with what to do about it. Nothing here prevents a run from training.
 

@@ -241,6 +241,19 @@ def test_a_clip_of_rewards_that_are_not_normalised_is_told(task, given, told):
     assert [note for note in loaded.without_effect() if why in note] == [line + why for line in told]
 
 
+def test_a_clip_in_a_file_is_told_if_it_is_no_setting_of_a_task(tmp_path):
+    """A task file of one's own holds what the task has where rewards are normalised, and config.gin what a run has."""
+    task, more, config = (tmp_path / name for name in ("task.gin", "more.gin", "config.gin"))
+    task.write_text("include 'gin/tasks/locomotion.gin'\nnormalize_rewards = True\nreward_clip = 5.0\n")
+    more.write_text("create_agent.reward_clip = 3.0\n")
+    of_task = Asked(str(task), "sqil_sac").load()
+    lines = [b.line for b in of_task.bindings.values() if b.name in ("reward_clip", "normalize_rewards") or b.is_macro]
+    config.write_text("\n".join(lines))
+    of_run, of_own = configuration.load([config]), Asked(str(task), "sqil_sac", gin_files=(str(more),)).load()
+    told = [[n for n in loaded.without_effect() if "it clips" in n] for loaded in (of_task, of_run, of_own)]
+    assert told[:2] == [[], []] and len(told[2]) == 1 and told[2][0].startswith(f"{more}:1: create_agent.reward_clip = 3.0")
+
+
 @pytest.mark.parametrize("binding", ["Comparison.seeds = 3", "SlurmArray.partition = 'gpu'", "Sweep.trials = 9"])
 def test_settings_of_a_comparison_are_refused_where_nothing_would_read_them(tmp_path, binding):
     name, _, value = binding.partition(" = ")
