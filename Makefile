@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO_DIR ?= runs/demo
-# Number of workers of the test suite; each runs torch on one thread.
-WORKERS ?= 2
+# Number of workers of the test suite; each runs torch on one thread. One more than two cores, because some tests wait.
+WORKERS ?= 3
 # The peers of `make bench` have a separate environment. Set PEERS_PYTHON to use another one.
 PEERS := .venv-peers
 PEERS_PYTHON ?= $(PEERS)/bin/python

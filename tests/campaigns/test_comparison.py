@@ -242,7 +242,7 @@ def test_folders_of_the_same_settings_are_accepted(tmp_path, monkeypatch, operat
     """However the settings are given, and from wherever."""
     leave(planned(tmp_path, [])[0], operative, status)
     (tmp_path / "mine.gin").write_text("gamma = 0.9\n")
-    monkeypatch.setattr(comparison.sys, "executable", "/elsewhere/python")
+    monkeypatch.setattr(sys, "executable", "/elsewhere/python")
     comparison.check_folders(planned(tmp_path, ["gamma = 9e-1"]))
     comparison.check_folders(planned(tmp_path, ["Trainer.uniform_initial_collect = True", "gamma = 0.9"]))  # a default
     comparison.check_folders(planned(tmp_path, [], [tmp_path / "mine.gin"]))
