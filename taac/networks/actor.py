@@ -11,7 +11,7 @@ import torch.nn as nn
 from taac import nest
 from taac.data_structures import Nest
 from taac.errors import TaacError
-from taac.networks.layers import Mlp, head_linear, in_full_precision, scaled_linear
+from taac.networks.layers import InitialWeights, Mlp, head_linear, in_full_precision, scaled_linear
 
 
 @gin.configurable
@@ -23,8 +23,11 @@ class ActorNetwork(nn.Module):
         action_size: dimensions A of the action.
         hidden_layers: widths.
         log_std_min, log_std_max: the log standard deviation is clipped to this range.
-        head_init_range: if set, the head's weights are uniform in [-w, w] instead of truncated normal with gain 0.3.
-        head_bias_init_range: the head's biases are initialised uniformly in [-w, w]; 0: they start at 0.
+        initial_weights: "published": as in TAAC's original code, the weights of hidden layers are Xavier-uniform, the head's are
+            truncated normal with gain 0.3, and biases are 0. "torch": weights and biases of each layer are uniform in
+            [-w, w] with w = 1 / sqrt(its inputs), as `torch.nn.Linear` makes them and most PyTorch implementations of SAC
+            leave them.
+        head_init_range, head_bias_init_range: if set, the head's weights, or biases, are uniform in [-w, w] instead.
         activation: called without arguments, once for each layer: `@ReLU`, `@ELU`, `@LeakyReLU`, `@Tanh`, `@GELU` or `@SiLU` of
             torch.nn, or one of your own.
 
@@ -40,15 +43,16 @@ class ActorNetwork(nn.Module):
         log_std_min: float = -20.0,
         log_std_max: float = 2.0,
         head_init_range: float | None = None,
-        head_bias_init_range: float = 0.0,
+        head_bias_init_range: float | None = None,
         activation: Callable[..., nn.Module] = nn.ReLU,
+        initial_weights: InitialWeights = "published",
     ):
         super().__init__()
         if log_std_min >= log_std_max:
             raise TaacError(f"ActorNetwork: log_std_min {log_std_min} must be below log_std_max {log_std_max}")
-        self.hidden = Mlp(input_size, hidden_layers, activation)
+        self.hidden = Mlp(input_size, hidden_layers, activation, initial_weights)
         fan_in = hidden_layers[-1] if hidden_layers else input_size
-        self.head = head_linear(fan_in, 2 * action_size, head_init_range, head_bias_init_range)
+        self.head = head_linear(fan_in, 2 * action_size, head_init_range, head_bias_init_range, initial_weights)
         self.log_std_min, self.log_std_max = log_std_min, log_std_max
 
     def forward(self, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -65,7 +69,7 @@ class CategoricalActorNetwork(nn.Module):
         input_size: width of the features.
         num_choices: C.
         hidden_layers: widths.
-        head_init_range, head_bias_init_range, activation: see `ActorNetwork`.
+        initial_weights, head_init_range, head_bias_init_range, activation: see `ActorNetwork`.
     """
 
     def __init__(
@@ -74,13 +78,14 @@ class CategoricalActorNetwork(nn.Module):
         num_choices: int,
         hidden_layers: Sequence[int] = (256, 256),
         head_init_range: float | None = None,
-        head_bias_init_range: float = 0.0,
+        head_bias_init_range: float | None = None,
         activation: Callable[..., nn.Module] = nn.ReLU,
+        initial_weights: InitialWeights = "published",
     ):
         super().__init__()
-        self.hidden = Mlp(input_size, hidden_layers, activation)
+        self.hidden = Mlp(input_size, hidden_layers, activation, initial_weights)
         fan_in = hidden_layers[-1] if hidden_layers else input_size
-        self.head = head_linear(fan_in, num_choices, head_init_range, head_bias_init_range)
+        self.head = head_linear(fan_in, num_choices, head_init_range, head_bias_init_range, initial_weights)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """Maps features `[..., input_size]` to logits `[..., C]`."""
@@ -95,7 +100,7 @@ class SwitchNetwork(nn.Module):
         input_size: width of the features.
         hidden_layers: widths.
         num_switches: number of switches, each independent of the others given the features.
-        head_init_range, head_bias_init_range, activation: see `ActorNetwork`.
+        initial_weights, head_init_range, head_bias_init_range, activation: see `ActorNetwork`.
     """
 
     def __init__(
@@ -104,13 +109,14 @@ class SwitchNetwork(nn.Module):
         hidden_layers: Sequence[int],
         num_switches: int = 1,
         head_init_range: float | None = None,
-        head_bias_init_range: float = 0.0,
+        head_bias_init_range: float | None = None,
         activation: Callable[..., nn.Module] = nn.ReLU,
+        initial_weights: InitialWeights = "published",
     ):
         super().__init__()
-        self.hidden = Mlp(input_size, hidden_layers, activation)
+        self.hidden = Mlp(input_size, hidden_layers, activation, initial_weights)
         fan_in = hidden_layers[-1] if hidden_layers else input_size
-        self.head = head_linear(fan_in, num_switches, head_init_range, head_bias_init_range)
+        self.head = head_linear(fan_in, num_switches, head_init_range, head_bias_init_range, initial_weights)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """Maps features `[..., input_size]` to logits `[..., num_switches]`."""

@@ -12,7 +12,15 @@ import torch
 import torch.nn as nn
 
 from taac.errors import TaacError
-from taac.networks.layers import EnsembleLinear, activation_module, check_ranges, check_widths, in_full_precision
+from taac.networks.layers import (
+    EnsembleLinear,
+    InitialWeights,
+    activation_module,
+    check_ranges,
+    check_widths,
+    in_full_precision,
+    is_published,
+)
 
 
 @gin.configurable
@@ -28,8 +36,10 @@ class CriticEnsemble(nn.Module):
         num_choices: number C of values returned at once, one per choice of a discrete action; None: no discrete action.
         num_critics: N, 1 or more.
         hidden_layers: widths.
-        last_init_range: the last layer's weights are initialised uniformly in +- this.
-        last_bias_init_range: the last layer's biases are initialised uniformly in +- this.
+        initial_weights: "published": as in TAAC's original code, weights are uniform in [-w, w] with w = 1 / sqrt(inputs of
+            the layer), those of the last layer in +-0.003, and biases are 0. "torch": weights and biases of each layer are
+            uniform in [-w, w], as `torch.nn.Linear` makes them.
+        last_init_range, last_bias_init_range: if set, the last layer's weights, or biases, are uniform in +- this instead.
         activation: called without arguments; see `ActorNetwork`.
         share_hidden_layers: whether the parts of a reward share a critic's hidden layers. This costs 1/D of the work, but the
             part with the largest errors then dominates what these layers learn.
@@ -44,22 +54,29 @@ class CriticEnsemble(nn.Module):
         reward_dim: int | None = None,
         num_critics: int = 2,
         hidden_layers: Sequence[int] = (256, 256),
-        last_init_range: float = 0.003,
+        last_init_range: float | None = None,
         num_choices: int | None = None,
-        last_bias_init_range: float = 0.0,
+        last_bias_init_range: float | None = None,
         activation: Callable[..., nn.Module] = nn.ReLU,
         share_hidden_layers: bool = False,
+        initial_weights: InitialWeights = "published",
     ):
         super().__init__()
         if num_critics < 1:
             raise TaacError(f"CriticEnsemble.num_critics must be 1 or more, got {num_critics}")
-        check_ranges(last_init_range, last_bias_init_range)
+        check_ranges(last_init_range or 0.0, last_bias_init_range or 0.0)
         check_widths(hidden_layers)
         sizes = [input_size, *hidden_layers]
+        bias_range = None
+        if is_published(initial_weights):
+            bias_range = 0.0
+            last_init_range = 0.003 if last_init_range is None else last_init_range
+        last_bias_init_range = bias_range if last_bias_init_range is None else last_bias_init_range
         self.networks_each = 1 if share_hidden_layers else reward_dim or 1  # networks per critic
         networks = num_critics * self.networks_each
         self.hidden = nn.ModuleList(
-            EnsembleLinear(networks, fan_in, fan_out) for fan_in, fan_out in itertools.pairwise(sizes)
+            EnsembleLinear(networks, fan_in, fan_out, bias_range=bias_range)
+            for fan_in, fan_out in itertools.pairwise(sizes)
         )
         self.output_shape = tuple(size for size in (num_choices, reward_dim) if size is not None)
         outputs_each = math.prod(self.output_shape) // self.networks_each

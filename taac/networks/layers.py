@@ -14,6 +14,7 @@ from taac import nest
 from taac.data_structures import Nest
 from taac.errors import TaacError
 
+InitialWeights = Literal["published", "torch"]  # those of TAAC's original code, or torch's own; see `ActorNetwork`
 _TRUNCATED_STD = 0.87962566103423978  # standard deviation of a standard normal truncated at +-2
 
 
@@ -26,12 +27,15 @@ class EnsembleLinear(nn.Module):
         input_size: int,
         output_size: int,
         weight_range: float | None = None,
-        bias_range: float = 0.0,
+        bias_range: float | None = None,
     ):
-        """Initialises weights uniformly in +-weight_range (default: +-1/sqrt(input_size)), biases in +-bias_range."""
+        """Initialises weights uniformly in +-weight_range, biases in +-bias_range; None: +-1/sqrt(input_size), as torch does."""
         super().__init__()
-        bound = 1.0 / math.sqrt(input_size) if weight_range is None else weight_range
-        self.weight = nn.Parameter(torch.empty(ensemble_size, input_size, output_size).uniform_(-bound, bound))
+        bound = torch_bound(input_size)
+        weight_range = bound if weight_range is None else weight_range
+        bias_range = bound if bias_range is None else bias_range
+        weight = torch.empty(ensemble_size, input_size, output_size).uniform_(-weight_range, weight_range)
+        self.weight = nn.Parameter(weight)
         self.bias = nn.Parameter(torch.zeros(ensemble_size, 1, output_size))
         if bias_range:
             nn.init.uniform_(self.bias, -bias_range, bias_range)
@@ -57,11 +61,12 @@ def _full_precision(x: torch.Tensor) -> torch.Tensor:
     return x.float() if x.dtype == torch.bfloat16 else x
 
 
-def xavier_linear(input_size: int, output_size: int) -> nn.Linear:
-    """Returns a linear layer with Xavier-uniform weights and zero biases."""
+def hidden_linear(input_size: int, output_size: int, initial_weights: InitialWeights) -> nn.Linear:
+    """Returns a hidden layer: weights Xavier-uniform and biases 0 ("published"), or as torch makes it."""
     layer = nn.Linear(input_size, output_size)
-    nn.init.xavier_uniform_(layer.weight)
-    nn.init.zeros_(layer.bias)
+    if is_published(initial_weights):
+        nn.init.xavier_uniform_(layer.weight)
+        nn.init.zeros_(layer.bias)
     return layer
 
 
@@ -84,23 +89,42 @@ def scaled_linear(
 
 
 def head_linear(
-    input_size: int, output_size: int, init_range: float | None = None, bias_init_range: float = 0.0
+    input_size: int,
+    output_size: int,
+    init_range: float | None = None,
+    bias_init_range: float | None = None,
+    initial_weights: InitialWeights = "published",
 ) -> nn.Linear:
-    """Returns a policy's last layer: weights truncated normal with gain 0.3, biases 0, unless ranges are set.
+    """Returns a policy's last layer: weights truncated normal with gain 0.3 and biases 0 ("published"), or as torch makes it.
 
     Args:
-        init_range, bias_init_range: weights and biases are initialised uniformly in +- these.
+        init_range, bias_init_range: if set, weights and biases are initialised uniformly in +- these.
 
     Raises:
         TaacError: a negative or infinite range.
     """
-    check_ranges(init_range or 0.0, bias_init_range)
+    bound = None if is_published(initial_weights) else torch_bound(input_size)
+    init_range = bound if init_range is None else init_range
+    bias_init_range = bound if bias_init_range is None else bias_init_range
+    check_ranges(init_range or 0.0, bias_init_range or 0.0)
     layer = scaled_linear(input_size, output_size, 0.3, "truncated_normal")
     if init_range is not None:
         nn.init.uniform_(layer.weight, -init_range, init_range)
     if bias_init_range:
         nn.init.uniform_(layer.bias, -bias_init_range, bias_init_range)
     return layer
+
+
+def is_published(initial_weights: InitialWeights) -> bool:
+    """Raises TaacError for an unknown name of initial weights."""
+    if initial_weights not in ("published", "torch"):
+        raise TaacError(f"initial_weights must be 'published' or 'torch', got '{initial_weights}'")
+    return initial_weights == "published"
+
+
+def torch_bound(input_size: int) -> float:
+    """Returns the bound within which torch draws the weights and biases of a linear layer uniformly, `1 / sqrt(input_size)`."""
+    return 1.0 / math.sqrt(input_size)
 
 
 def check_ranges(*ranges: float) -> None:
@@ -132,12 +156,18 @@ def check_widths(hidden_layers: Sequence[int]) -> None:
 
 
 class Mlp(nn.Sequential):
-    """Xavier-uniform linear layers, each followed by an activation: `[..., I]` to `[..., O]`."""
+    """Hidden layers, each followed by an activation: `[..., I]` to `[..., O]`."""
 
-    def __init__(self, input_size: int, hidden_layers: Sequence[int], activation: Callable[..., nn.Module] = nn.ReLU):
+    def __init__(
+        self,
+        input_size: int,
+        hidden_layers: Sequence[int],
+        activation: Callable[..., nn.Module] = nn.ReLU,
+        initial_weights: InitialWeights = "published",
+    ):
         layers: list[nn.Module] = []
         for fan_in, fan_out in itertools.pairwise([input_size, *hidden_layers]):
-            layers += [xavier_linear(fan_in, fan_out), activation_module(activation)]
+            layers += [hidden_linear(fan_in, fan_out, initial_weights), activation_module(activation)]
         check_widths(hidden_layers)
         super().__init__(*layers)
 

@@ -388,3 +388,33 @@ def test_weights_and_biases_of_last_layers_have_ranges_of_their_own(make, name):
         for value in (-0.1, float("nan"), float("inf")):
             with pytest.raises(TaacError, match="must be 0 or more, got"):
                 make(**{which: value})
+
+
+NETWORKS = {
+    "actor": (lambda **settings: ActorNetwork(50, 40, (400, 200), **settings), "head"),
+    "categorical": (lambda **settings: CategoricalActorNetwork(50, 80, (400, 200), **settings), "head"),
+    "switch": (lambda **settings: SwitchNetwork(50, (400, 200), 80, **settings), "head"),
+    "critics": (lambda **settings: CriticEnsemble(50, 2, 3, hidden_layers=(400, 200), num_choices=40, **settings), "last"),
+}
+
+
+@pytest.mark.parametrize("make, name", NETWORKS.values(), ids=NETWORKS)
+def test_initial_weights_of_torch_are_those_of_torchs_linear_layers(make, name):
+    layers = [m for m in make(initial_weights="torch").modules() if getattr(m, "weight", None) is not None]
+    assert len(layers) == 3
+    for layer, fan_in in zip(layers, (50, 400, 200)):
+        torchs = torch.nn.Linear(fan_in, 80)
+        for own, other in ((layer.weight, torchs.weight), (layer.bias, torchs.bias)):
+            bound = 1 / math.sqrt(fan_in)
+            assert other.abs().max() <= bound and own.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.25)
+        assert_uniform(layer.weight, bound)
+        assert 0.9 * bound < layer.bias.abs().max() <= bound
+    set_apart = getattr(make(initial_weights="torch", **{f"{name}_init_range": 0.02, f"{name}_bias_init_range": 0.0}), name)
+    assert_uniform(set_apart.weight, 0.02)
+    assert not set_apart.bias.any()
+
+
+@pytest.mark.parametrize("make, name", NETWORKS.values(), ids=NETWORKS)
+def test_unknown_initial_weights_are_refused(make, name):
+    with pytest.raises(TaacError, match="initial_weights must be 'published' or 'torch', got 'keras'"):
+        make(initial_weights="keras")
