@@ -86,7 +86,7 @@ def smaller(words: list[str]) -> list[str]:
     if command == "export":
         words += ["--check_steps", "20"]
     if command == "compare":
-        words.append("--dry_run")
+        words += ["--dry_run", "--gin_param", "create_agent.compile = False"]  # True tries the compiler, for seconds
     if command == "sweep":
         words += ["--trials", "1", "--seeds", "1", "--num_env_steps", "60"]
         words += [word for param in TINY for word in ("--gin_param", param)]
