@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +14,8 @@ import torch
 from experiments.examples.own_critics import QuantileCritics
 from experiments.examples.own_trajectory import Fading, FadingTrajectory
 from taac import configuration, nest
+from taac.errors import DivergedError, TaacError
+from taac.learning.joint import JointUpdates
 from taac.training import experiment
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "experiments" / "examples"
@@ -46,7 +51,9 @@ def trained():
 
 
 def test_every_example_has_a_test():
-    assert {path.stem for path in EXAMPLES.glob("own_*.gin")} == {"own_trajectory", "own_critics", "own_method"}
+    assert {path.stem for path in EXAMPLES.glob("own_*.gin")} == {
+        "own_trajectory", "own_critics", "own_method", "own_learner",
+    }  # fmt: skip
 
 
 def test_the_trajectory_fades_while_it_goes_on(trained):
@@ -80,6 +87,88 @@ def test_quantile_critics_learn_in_taac(trained):
     trainer = trained("own_critics")
     assert {"critics.critics.0.1.weight", "critics.critics.1.1.weight"} <= trainer.moved
     assert math.isfinite(trainer.learner.summary()["critic/q"])
+
+
+def test_the_learner_moves_the_critics_first_and_the_others_by_the_moved_critics():
+    """By SGD, whose step is -rate * gradient: the critics' at the old parameters, the others' where the critics have moved."""
+    sgd = ("Learner.optimizer_ctor = @SGD", "learning_rate = 0.01")
+    with contextlib.closing(build("own_learner", *sgd)) as trainer:
+        for _ in range(60):
+            trainer.collect()
+        learner, algorithm = trainer.learner, trainer.agent.algorithm
+        experience = trainer.replay_buffer.sample(8, 2)
+        before = copy.deepcopy(algorithm.state_dict())
+        critics = {id(p) for p in algorithm.parameter_groups()["critic"]}
+        names = {id(p): name for name, p in algorithm.named_parameters()}
+
+        learner.together = None  # as `Learner` computes them
+        prepared = copy.deepcopy(trainer.agent).prepare(experience)
+        torch.manual_seed(0)
+        at_old = learner.differentiate(prepared, ()).gradients
+        parameters = [p for group in learner.optimizer.param_groups for p in group["params"]]
+        with torch.no_grad():
+            for p, g in zip(parameters, at_old):
+                if id(p) in critics:
+                    p -= 0.01 * g
+        moved = learner.differentiate(prepared, ()).gradients  # goes on with the same random numbers
+        expected = dict(before)
+        for p, old, new in zip(parameters, at_old, moved):
+            expected[names[id(p)]] = before[names[id(p)]] - 0.01 * (old if id(p) in critics else new)
+        of_others = [(old, new) for p, old, new in zip(parameters, at_old, moved) if id(p) not in critics]
+        assert any(not torch.allclose(old, new) for old, new in of_others)
+
+        algorithm.load_state_dict(before)
+        learner.together = learner.critic_first
+        torch.manual_seed(0)
+        learner.update(experience)
+        for name, p in algorithm.named_parameters():
+            if not name.startswith("target_"):
+                torch.testing.assert_close(p.data, expected[name], msg=name)
+        assert learner.num_updates == 1
+
+
+def test_the_learner_of_two_steps_refuses_what_it_cannot_do(monkeypatch):
+    with pytest.raises(TaacError, match="max_grad_norm"):
+        build("own_learner", "Learner.max_grad_norm = 1.0")
+    with contextlib.closing(build("own_learner")) as trainer:
+        for _ in range(60):
+            trainer.collect()
+        two = SimpleNamespace(count=2, averaging=lambda parameters: contextlib.nullcontext({}))
+        monkeypatch.setattr(trainer.learner, "ranks", two)
+        with pytest.raises(TaacError, match="over ranks"):
+            trainer.learner.update(trainer.replay_buffer.sample(8, 2))
+
+
+def test_the_learner_of_two_steps_moves_nothing_by_a_loss_that_is_not_finite():
+    with contextlib.closing(build("own_learner", "Learner.optimizer_ctor = @SGD")) as trainer:
+        for _ in range(60):
+            trainer.collect()
+        experience = trainer.replay_buffer.sample(8, 2)
+        experience.time_step.reward.fill_(float("inf"))
+        before = copy.deepcopy(trainer.agent.algorithm.state_dict())
+        with pytest.raises(DivergedError):
+            trainer.learner.update(experience)
+        assert all(torch.equal(v, before[k]) for k, v in trainer.agent.algorithm.named_parameters())
+
+
+def test_seeds_with_a_learner_of_their_own_are_computed_in_turn():
+    told = []
+    with contextlib.closing(build("own_learner")) as one, contextlib.closing(build("own_learner")) as other:
+        joint = JointUpdates([one.learner, other.learner], lambda number, share: None, lambda *what: told.append(what))
+        for trainer in (one, other):
+            for _ in range(60):
+                trainer.collect()
+        learnt = copy.deepcopy(one.agent.algorithm.state_dict())
+        experience = one.replay_buffer.sample(8, 2)
+        torch.manual_seed(0)
+        one.learner.update(experience)
+        assert joint is not None and told == [(0, "in turn: CriticFirstLearner computes updates in its own way")]
+        torch.manual_seed(0)
+        other.agent.algorithm.load_state_dict(learnt)
+        other.learner.together = other.learner.critic_first
+        other.learner.update(experience)
+        pairs = zip(one.agent.algorithm.parameters(), other.agent.algorithm.parameters())
+        assert all(torch.equal(a, b) for a, b in pairs)
 
 
 def test_the_method_learns_and_moves_its_target_actor(trained):

@@ -75,7 +75,7 @@ class Learner:
         ranks: the processes that learn together, each from its part of a batch.
         rate_names: for each group, the name of the binding that sets its learning rate.
         together: called with this learner's own computation of loss and gradients and its arguments, and returns what that would;
-            None: the own one is called. See `JointUpdates`.
+            None: the own one is called. See `JointUpdates` and `experiments/examples/own_learner.py`.
 
     Raises:
         TaacError: a setting is out of range or has no effect, or the agent cannot learn.
