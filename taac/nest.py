@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -60,7 +61,7 @@ def _leaves_like(structure: Nest, nest: Nest, leaves: list[Any]) -> list[Any]:
         if type(structure) is not type(nest) or len(structure) != len(nest):
             raise _Differ  # also for a tuple and a list of equal length, which `_checked_leaves` then accepts as one structure
         for value, other in zip(structure, nest):
-            if type(value) is type(other) is Tensor:
+            if type(value) is Tensor and not isinstance(other, (dict, tuple, list)):
                 leaves.append(other)
             else:
                 _leaves_like(value, other, leaves)
@@ -128,6 +129,13 @@ def flatten_with_path(nest: Nest, path: str = "") -> Iterator[tuple[str, Any]]:
         return
     for key, value in items:
         yield from flatten_with_path(value, f"{path}/{key}" if path else str(key))
+
+
+def array(leaf: Tensor | np.ndarray) -> np.ndarray:
+    """Returns a leaf as a numpy array on the CPU. It shares the leaf's memory if that is there."""
+    if isinstance(leaf, np.ndarray):
+        return leaf
+    return leaf.numpy() if leaf.is_cpu else leaf.cpu().numpy()
 
 
 def flatten(nest: Nest) -> list[Any]:

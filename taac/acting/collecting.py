@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 
 from taac.acting.metrics import Episode
 from taac.algorithms.agent import Agent
@@ -19,7 +20,13 @@ COUNTERS = ("env_steps", "decisions", "episodes", "num_restarts")  # attributes 
 class Frames(Protocol):
     """Stores the frames of a collector: a replay buffer."""
 
-    def add(self, experience: Experience) -> None: ...
+    @property
+    def device(self) -> torch.device:
+        """Where they are stored."""
+        ...
+
+    def add(self, experience: Experience) -> None:
+        """Stores frames, leaves `[B, ...]`, tensors or, on the CPU, numpy arrays."""
 
     def newest_episode(self, environment: int) -> Experience | None: ...
 

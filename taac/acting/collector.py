@@ -62,8 +62,9 @@ class Collector(Collecting):
 
     def step(self) -> int:
         step = self.rollout.step(self.agent.random_step if self.env_steps < self._uniform_steps else self.explore)
-        self._replay.add(Experience(step.time_step, step.alg_step.info))
-        ended = self._recorder.add(*step)
+        stored = step.arrays if self._replay.device.type == "cpu" else step.time_step
+        self._replay.add(Experience(stored, step.alg_step.info))
+        ended = self._recorder.add(step.arrays, step.alg_step, step.raw_reward, step.duration)
         self.env_steps += self._recorder.steps
         self.decisions += self._recorder.decisions
         self._add_ended(ended)

@@ -91,7 +91,7 @@ def evaluate(
             step = rollout.step(act)
             if on_step is not None:
                 on_step(step.time_step, step.alg_step)
-            for index, episode in recorder.add(*step):
+            for index, episode in recorder.add(step.arrays, step.alg_step, step.raw_reward, step.duration):
                 if shares[index] > 0:
                     shares[index] -= 1
                     episodes.append(episode)

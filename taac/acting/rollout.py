@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,8 +20,9 @@ class RolloutStep(NamedTuple):
 
     time_step: TimeStep  # [B, ...], the frame that was acted at
     alg_step: AlgStep  # [B, ...], what the policy did
+    arrays: Any  # that frame, a `TimeStep` of numpy arrays
     raw_reward: np.ndarray  # [B] or [B, D], undiscounted, received on arriving at that frame
-    duration: torch.Tensor  # [B], environment steps that the action took; 0 where the frame was LAST
+    duration: np.ndarray  # [B], environment steps that the action took; 0 where the frame was LAST
 
 
 class Rollout:
@@ -51,12 +52,12 @@ class Rollout:
         Raises:
             EnvironmentFailed: an environment fails. `time_step` and `state` stay unchanged.
         """
-        time_step, raw_reward = self.time_step, self.environment.raw_reward
+        time_step, arrays, raw_reward = self.time_step, self.environment.arrays, self.environment.raw_reward
         alg_step = self.act(policy)
         action = alg_step.output if self._on_cpu else nest.map_structure(lambda a: a.cpu(), alg_step.output)
         self.time_step = self._to_device(self.environment.step(action))
         self.state = alg_step.state
-        return RolloutStep(time_step, alg_step, raw_reward, self.time_step.duration)
+        return RolloutStep(time_step, alg_step, arrays, raw_reward, self.environment.arrays.duration)
 
     def act(self, policy: Policy) -> AlgStep:
         """Returns what the policy does at `self.time_step`, without stepping the environment."""

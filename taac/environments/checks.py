@@ -13,7 +13,7 @@ _GREATEST = float(np.finfo(np.float32).max)
 
 
 class StepChecks:
-    """Raises errors for rewards and observations that training cannot use.
+    """Raises errors for rewards and observations, numpy arrays, that training cannot use.
 
     Args:
         name: the environment's, for messages.
@@ -24,7 +24,7 @@ class StepChecks:
     def __init__(self, name: str, num_envs: int, observation_spec: Nest, action_spec: Nest):
         self._name, self._num_envs, self._action_spec = name, num_envs, action_spec
         self._categorical = {
-            path: (torch.as_tensor(spec.minimum), torch.as_tensor(spec.maximum))
+            path: (np.asarray(spec.minimum), np.asarray(spec.maximum))
             for path, spec in nest.flatten_with_path(observation_spec)
             if spec.is_categorical
         }
@@ -65,16 +65,16 @@ class StepChecks:
                     f"environment '{self._name}' returned an observation '{path}' outside its space at step {step} after "
                     f"reset: {leaf.tolist()}, expected {spec[0].tolist()} to {spec[1].tolist()}"
                 )
-            if leaf.is_floating_point():
-                finite = np.isfinite(leaf.numpy())
+            if leaf.dtype == np.float32:
+                finite = np.isfinite(leaf)
                 if np.count_nonzero(finite) < finite.size:
                     where = ~finite.reshape(self._num_envs, -1).all(1)
-                    what = f"an observation '{path}'" if path else "an observation"
-                    self._refuse(what, leaf.numpy(), where, action, step)
+                    self._refuse(f"an observation '{path}'" if path else "an observation", leaf, where, action, step)
 
     def _check_mask(self, observation: Nest, terminated: np.ndarray, step: int) -> None:
         """Requires a valid choice in every branch of every present agent, unless the episode terminated."""
-        forbids = specs.forbids_acting(observation, self._action_spec).numpy() & ~terminated
+        seen = nest.map_structure(torch.from_numpy, observation)
+        forbids = specs.forbids_acting(seen, self._action_spec).numpy() & ~terminated
         if forbids.any():
             index, mask = int(np.flatnonzero(forbids)[0]), observation[specs.ACTION_MASK]
             raise TaacError(
@@ -93,9 +93,9 @@ class StepChecks:
         )
         evidence = {
             "given": torch.as_tensor(np.array(values)),
-            **{f"action/{p}": a for p, a in nest.flatten_with_path(action)},
+            **{f"action/{p}": torch.as_tensor(a) for p, a in nest.flatten_with_path(action)},
         }
-        if not all(bool(leaf[index].isfinite().all()) for _, leaf in nest.flatten_with_path(action)):
+        if not all(np.isfinite(leaf[index]).all() for leaf in nest.flatten(action)):
             raise DivergedError(
                 f"{message}Training has diverged: try a lower learning rate, or rewards that are clipped or normalised",
                 evidence,

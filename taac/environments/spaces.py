@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
+from taac import nest
 from taac.data_structures import Nest
 from taac.errors import TaacError
 from taac.specs import ACTION_MASK, AGENT_MASK, TensorSpec, bounded
@@ -69,19 +70,24 @@ def _is_binary(space: spaces.Space) -> bool:
 
 def to_tensors(spec: Nest, observation: Any) -> Nest:
     """Copies a batched observation of numpy arrays to tensors of the spec's dtypes, leaves `[B, ...]`."""
+    return nest.map_structure(torch.from_numpy, to_arrays(spec, observation))
+
+
+def to_arrays(spec: Nest, observation: Any) -> Nest:
+    """Copies a batched observation of numpy arrays to arrays of the spec's dtypes, leaves `[B, ...]`."""
     if isinstance(spec, dict):
-        return {key: to_tensors(child, observation[key]) for key, child in spec.items()}
+        return {key: to_arrays(child, observation[key]) for key, child in spec.items()}
     if isinstance(spec, tuple) and not isinstance(spec, TensorSpec):
-        return tuple(to_tensors(child, part) for child, part in zip(spec, observation))
+        return tuple(to_arrays(child, part) for child, part in zip(spec, observation))
     with np.errstate(over="ignore"):  # an overflow becomes infinite, which `StepChecks` reports with the step
-        return torch.from_numpy(np.array(observation, dtype=_NUMPY[spec.dtype]))
+        return np.array(observation, dtype=_NUMPY[spec.dtype])
 
 
 _NUMPY = {torch.uint8: np.uint8, torch.float32: np.float32, torch.int64: np.int64, torch.bool: np.bool_}
 
 
 def action_adapter(space: spaces.Space) -> tuple[Nest, Callable[[Nest], Any]]:
-    """Returns the spec in which algorithms act, and the function from its actions `[B, ...]` to the environment's.
+    """Returns the spec in which algorithms act, and the function from its actions `[B, ...]`, on the CPU, to the environment's.
 
     Boxes are rescaled: algorithms act in [-1, 1], and `a` becomes `low + (a + 1) / 2 * (high - low)`. Choices (Discrete and
     MultiDiscrete) count from 0, and the space's `start` is added.
@@ -115,8 +121,8 @@ def action_adapter(space: spaces.Space) -> tuple[Nest, Callable[[Nest], Any]]:
         if not np.issubdtype(dtype, np.floating):
             raise TaacError(f"the action space {space} is a box of integers; expected a box of floats or a Discrete space")
 
-        def rescale(action: torch.Tensor) -> np.ndarray:
-            array = action.numpy()
+        def rescale(action: np.ndarray | torch.Tensor) -> np.ndarray:
+            array = np.asarray(action)
             if unit:
                 return array.astype(dtype)
             # Rounding must not exceed the bounds, because environments may check them.
@@ -126,11 +132,11 @@ def action_adapter(space: spaces.Space) -> tuple[Nest, Callable[[Nest], Any]]:
     if isinstance(space, spaces.Discrete):
         start = int(space.start)
         spec = TensorSpec((), torch.int64, np.asarray(0), np.asarray(int(space.n) - 1))
-        return spec, lambda action: action.numpy() + start
+        return spec, lambda action: np.asarray(action) + start
     if isinstance(space, spaces.MultiDiscrete):
         nvec, starts = np.asarray(space.nvec), np.asarray(space.start)
         spec = TensorSpec(tuple(nvec.shape), torch.int64, np.zeros_like(nvec), nvec - 1)
-        return spec, lambda action: action.numpy() + starts
+        return spec, lambda action: np.asarray(action) + starts
     raise TaacError(
         f"the action space {space} is not supported; expected a Box, a Discrete or MultiDiscrete space, or a Tuple or Dict "
         "of them"

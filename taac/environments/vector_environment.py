@@ -39,6 +39,7 @@ class VectorEnvironment:
         durations: the least and the greatest number of environment steps of an action, unless the episode ends first.
         repeat_gamma: the discount of a step inside a repeated action; `discount` is `repeat_gamma^(k-1)` after k steps.
         raw_reward: `[B]` or `[B, D]`, the undiscounted sum of the rewards of the environment steps in the last `step`.
+        arrays: the last time step as numpy arrays, which share the memory of its tensors.
 
     Args:
         env: the vector environment. A vector reward arrives in its `info["taac_vector_reward"]`, see `single.VectorReward`.
@@ -53,6 +54,8 @@ class VectorEnvironment:
     Raises:
         TaacError: the autoreset mode is not NEXT_STEP, or a space has no tensor form.
     """
+
+    arrays: Any
 
     def __init__(
         self,
@@ -150,7 +153,7 @@ class VectorEnvironment:
             info.get("taac_terminated", none).astype(bool),
             info.get("taac_truncated", none).astype(bool),
             info,
-            nest.map_structure(lambda *leaves: torch.stack(leaves), *last),
+            nest.map_structure(lambda *leaves: torch.stack(leaves).numpy(), *last),
             first,
         )
 
@@ -162,15 +165,16 @@ class VectorEnvironment:
             EnvironmentFailed: an environment raised an exception (even one that would end the process), did not answer in
                 time or changed torch's default dtype or gradient mode, or its process died.
         """
+        executed = nest.map_structure(torch.Tensor.numpy, action)
         observation, reward, terminated, truncated, info = self._call(
             f"step {self._steps + 1} after reset",
-            lambda: self._read(*self._env.step(self._to_env_action(action))),
-            action,
+            lambda: self._read(*self._env.step(self._to_env_action(executed))),
+            executed,
         )
         first = self._done
         self._steps += 1
         self.episodes += first
-        return self._time_step(observation, reward, terminated, truncated, info, action, first)
+        return self._time_step(observation, reward, terminated, truncated, info, executed, first)
 
     def _time_step(
         self,
@@ -182,7 +186,7 @@ class VectorEnvironment:
         action: Nest,
         first: np.ndarray,
     ) -> TimeStep:
-        """Builds the time step from what `_read` returned. `first` `[B]` marks episodes that begin."""
+        """Builds the time step from what `_read` returned and the actions before it. `first` `[B]` marks episodes that begin."""
         self._done = terminated | truncated
         if self.reward_dim is not None:  # the key is absent when every environment has just begun an episode
             reward = info.get("taac_vector_reward", np.zeros(self._reward_shape))
@@ -204,16 +208,13 @@ class VectorEnvironment:
             step_type[first], discount[first], duration[first] = _FIRST, 1.0, 0
             reward, self.raw_reward = reward.copy(), self.raw_reward.copy()
             reward[first], self.raw_reward[first] = 0.0, 0.0
-            action = nest.where(torch.from_numpy(~first), action, self._zero_action)
+            action = nest.map_structure(np.copy, action)
+            for leaf in nest.flatten(action):
+                leaf[first] = 0
         self._checks.observation(observation, action, terminated, self._steps)
-        return TimeStep(
-            step_type=torch.from_numpy(step_type),
-            reward=torch.from_numpy(reward.astype(np.float32)),
-            discount=torch.from_numpy(discount),
-            observation=observation,
-            prev_action=action,
-            duration=torch.from_numpy(duration),
-        )
+        leaves: tuple[Any, ...] = (step_type, reward.astype(np.float32), discount, observation, action, duration)
+        self.arrays = TimeStep(*leaves)
+        return nest.map_structure(torch.from_numpy, self.arrays)
 
     def restart(self, failure: EnvironmentFailed) -> None:
         """Recreates all environments after one has failed. Call `reset` next.
@@ -268,8 +269,8 @@ class VectorEnvironment:
             raise EnvironmentFailed(message) from error
 
     def _read(self, observation: Any, *others: Any) -> tuple[Any, ...]:
-        """Returns what the vector environment returned, with the observation as tensors."""
-        return spaces.to_tensors(self.observation_spec, observation), *others
+        """Returns what the vector environment returned, with the observation in the spec's dtypes."""
+        return spaces.to_arrays(self.observation_spec, observation), *others
 
     def film(self, every: int) -> None:
         """Records a frame at every `every`-th step of the first environment from now on; 0 stops. Needs `recorded`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gin
 import numpy as np
 import torch
@@ -54,7 +56,7 @@ class ReplayBuffer:
         self._leaves: list[torch.Tensor] = nest.flatten(self._storage)
         # The same memory as numpy arrays, which write a frame in a quarter of the time; empty on a GPU.
         self._rows = [leaf.numpy() for leaf in self._leaves] if self.device.type == "cpu" else []
-        self._kinds = [(leaf.shape[1:], leaf.dtype) for leaf in self._leaves]
+        self._kinds: list[Any] = [(leaf.shape[1:], leaf.dtype) for leaf in self._rows or self._leaves]
         self._strata: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None  # for the last batch size
         self.added = 0
 
@@ -76,24 +78,26 @@ class ReplayBuffer:
     def add(self, experience: Experience) -> None:
         """Writes one frame of every environment, leaves `[B, ...]`, over the oldest.
 
+        Args:
+            experience: tensors, or numpy arrays if the buffer is on the CPU.
+
         Raises:
             TaacError: a leaf has another shape than the buffer's, or numbers that it would cut, such as floats for integers.
         """
         place, leaves = self.next, nest.flatten_like(self._storage, experience)
-        for (shape, dtype), leaf in zip(self._kinds, leaves):
+        if self._rows:
+            leaves = [nest.array(leaf) for leaf in leaves]
+        storages: list[Any] = self._rows or self._leaves
+        for (shape, dtype), leaf, storage in zip(self._kinds, leaves, self._leaves):
             if leaf.shape != shape:
                 raise TaacError(f"a frame of shape {list(leaf.shape)} does not fit the buffer's {list(shape)}")
-            if leaf.dtype != dtype and not torch.can_cast(leaf.dtype, dtype):
+            if leaf.dtype != dtype and not torch.can_cast(given := torch.as_tensor(leaf).dtype, storage.dtype):
                 raise TaacError(
-                    f"a frame has {leaf.dtype} where the buffer holds {dtype}, which would cut its numbers: random_step and "
+                    f"a frame has {given} where the buffer holds {storage.dtype}, which would cut its numbers: random_step and "
                     "rollout_step must return an info of the same dtypes"
                 )
-        if self._rows:
-            for rows, leaf in zip(self._rows, leaves):
-                rows[place] = leaf.numpy() if leaf.is_cpu else leaf.cpu().numpy()
-        else:
-            for storage, leaf in zip(self._leaves, leaves):
-                storage[place] = leaf
+        for storage, leaf in zip(storages, leaves):
+            storage[place] = leaf
         self.added += 1
 
     def sample(self, batch_size: int, length: int) -> Experience:

@@ -48,8 +48,10 @@ class Alternating(Algorithm):
 class Frames(list):
     """Stands for a replay buffer."""
 
+    device = torch.device("cpu")
+
     def add(self, experience: Experience) -> None:
-        self.append(nest.map_structure(torch.clone, experience))
+        self.append(nest.map_structure(lambda leaf: torch.tensor(nest.array(leaf)), experience))
 
     def newest_episode(self, environment: int) -> None:
         return None
@@ -78,6 +80,16 @@ def collector_in(environment: VectorEnvironment, size: int = 2, seed: int = EVEN
 
 def counter(*scripts: tuple[str, ...], **options: Any) -> VectorEnvironment:
     return create_environment(env_id("Counter"), len(scripts), env_kwargs={"scripts": scripts}, **options)
+
+
+@pytest.mark.parametrize("device, kind", [("cpu", np.ndarray), ("cuda", torch.Tensor)])
+def test_frames_are_handed_on_as_their_place_needs_them(monkeypatch, device, kind):
+    """Arrays need no conversion on the CPU; on a GPU, tensors that are there already need not be sent again."""
+    collector, added = collector_in(counter(("2t",))), []
+    collector._replay.device = torch.device(device)
+    monkeypatch.setattr(collector._replay, "add", added.append)
+    collector.step()
+    assert {type(leaf) for leaf in nest.flatten(added[0].time_step)} == {kind}
 
 
 def test_what_is_counted_and_handed_on():

@@ -62,6 +62,17 @@ def assert_table(frames: list[TimeStep], env: int, table: list[tuple]) -> None:
 # Time -----------------------------------------------------------------------------------------------------------------
 
 
+
+def test_the_arrays_of_a_step_are_the_memory_of_its_tensors():
+    environment = counter(("2t",), ("3u",))
+    for frame in (lambda: environment.reset(0), *([lambda: environment.step(action_at(1, 2))] * 4)):
+        tensors = frame()
+        assert isinstance(environment.arrays, TimeStep)
+        for tensor, array in zip(nest.flatten(tensors), nest.flatten(environment.arrays), strict=True):
+            assert isinstance(array, np.ndarray) and array.ctypes.data == tensor.data_ptr()
+            assert torch.equal(torch.from_numpy(array), tensor)
+
+
 def test_frames_over_a_termination_a_truncation_and_both_at_once():
     frames = play(counter(("2t", "3u", "1b")), 10)
     assert_table(

@@ -257,11 +257,13 @@ def test_sampling_follows_torchs_seed():
     assert not torch.equal(who(first)[1], who(second)[1])
 
 
-def test_samples_and_added_tensors_are_not_shared_with_the_buffer():
+@pytest.mark.parametrize("form", [torch.Tensor.clone, nest.array])
+def test_samples_and_added_frames_are_not_shared_with_the_buffer(form):
     buffer = ReplayBuffer(SPEC, 1, 4)
     frame = frames_of(torch.tensor([0]), torch.tensor([0]), [5])
-    buffer.add(frame)
     expected = nest.map_structure(lambda x: x.clone()[None], frame)
+    frame = nest.map_structure(form, frame)
+    buffer.add(frame)
     frame.time_step.observation["who"][:] = 99
     sample = buffer.sample(1, 1)
     assert_equal(sample, expected)
@@ -322,20 +324,23 @@ def test_a_saved_position_after_less_than_no_frames_is_refused():
         ReplayBuffer(SPEC, 1, 4).load_state_dict({"position": torch.tensor([3, -1, 4, -1])})
 
 
-def test_numbers_that_would_be_cut_are_refused():
+@pytest.mark.parametrize("form", [torch.Tensor.clone, nest.array])
+def test_numbers_that_would_be_cut_are_refused(form):
     """An own algorithm's `random_step`, from which the buffer is made, may return -1 where its `rollout_step` returns -0.7."""
     kinds = (TensorSpec((), torch.int64), TensorSpec((), torch.float32))
     spec = Experience(time_step_spec(TensorSpec((2,)), TensorSpec((1,)), None), kinds)
     buffer, frame = ReplayBuffer(spec, 2, length=5), zeros(spec, 2)
-    buffer.add(frame._replace(rollout_info=(torch.tensor([1, 2]), torch.tensor([0.5, 1.5], dtype=torch.float64))))
+    fits = frame._replace(rollout_info=(torch.tensor([1, 2]), torch.tensor([0.5, 1.5], dtype=torch.float64)))
+    buffer.add(nest.map_structure(form, fits))
     with pytest.raises(TaacError, match=r"torch.float32 where the buffer holds torch.int64, which would cut .*random_step"):
-        buffer.add(frame._replace(rollout_info=(torch.tensor([-0.7, 1.5]), torch.zeros(2))))
+        buffer.add(nest.map_structure(form, frame._replace(rollout_info=(torch.tensor([-0.7, 1.5]), torch.zeros(2)))))
     assert buffer.size == 1 and buffer.sample(1, 1).rollout_info[1].item() in (0.5, 1.5)
 
 
-def test_a_frame_that_does_not_fit_is_refused():
+@pytest.mark.parametrize("form", [torch.Tensor.clone, nest.array])
+def test_a_frame_that_does_not_fit_is_refused(form):
     buffer = filled(2, 4, 1)
-    frame = nest.index(buffer.sample(2, 1), 0)
+    frame = nest.map_structure(form, nest.index(buffer.sample(2, 1), 0))
     with pytest.raises(TaacError, match=r"shape \[1\] does not fit .*\[2\]"):
         buffer.add(frame._replace(time_step=frame.time_step._replace(reward=frame.time_step.reward[:1])))
     with pytest.raises(TaacError, match="nests differ"):

@@ -70,6 +70,8 @@ class Frame(NamedTuple):
 class _Frames:
     """Stands for the replay buffer: holds frames until the learner asks for them."""
 
+    device = torch.device("cpu")
+
     def __init__(self) -> None:
         self.held: list[Experience] = []
 
