@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+from taac.data_structures import LAST
 from taac.errors import TaacError
 from taac.runs.run_folder import RunFolder
 from tests.training.runs import assert_same_parameters, build, rows, run
@@ -25,7 +26,7 @@ def test_a_repeated_action_earns_as_any_transition(method, num_envs, unroll, upd
     def counted(act):
         nonlocal collected, earning
         taken = step(act)
-        acted = ~taken.time_step.is_last()
+        acted = taken.arrays.step_type != LAST
         earning += int(acted.sum()) if collected >= 20 else 0
         collected += int(taken.duration[acted].sum())
         return taken
