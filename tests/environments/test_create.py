@@ -1,0 +1,171 @@
+"""How environments are made, and what is refused."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+import torch
+
+from taac.data_structures import StepType
+from taac.environments.create import create_environment
+from taac.environments.step_recorder import StepRecorder
+from taac.errors import TaacError
+from tests.environments import toys
+from tests.environments.toys import Counter, Offset, env_id
+
+FIRST, MID, LAST = (int(t) for t in StepType)
+
+
+def test_an_id_is_found_with_and_without_its_module():
+    assert create_environment("taac-test/Counter-v0").reset(0).observation.shape == (1, 4)
+    assert create_environment(f"{toys.MODULE}:taac-test/Counter-v0").num_envs == 1
+
+
+def test_an_unknown_environment_is_refused():
+    with pytest.raises(TaacError, match=r"'Nowhere-v0'.* doesn't exist.*a registered id, 'module:id'"):
+        create_environment("Nowhere-v0")
+
+
+@pytest.mark.parametrize(
+    "name, suggestion",
+    [("CartPol-v1", "CartPole"), ("taac-test/Countr-v0", "Counter"), ("MountainCarContinous-v0", "Continuous")],
+)
+def test_a_near_miss_names_what_was_meant(name, suggestion):
+    with pytest.raises(TaacError, match=rf"{name}.*Did you mean.*{suggestion}"):
+        create_environment(name)
+
+
+def test_an_unknown_version_names_those_there_are():
+    with pytest.raises(TaacError, match=r"'taac-test/Counter-v9'.*`v0`"):
+        create_environment("taac-test/Counter-v9")
+
+
+def test_arguments_that_the_environment_does_not_take_are_refused():
+    with pytest.raises(TaacError, match=r"with arguments \{'bogus': 3\}: .*bogus.*env_kwargs gives it arguments"):
+        create_environment(env_id("Counter"), env_kwargs={"bogus": 3})
+
+
+def test_a_missing_module_is_refused():
+    with pytest.raises(TaacError, match=r"no_such_module_of_ours.*'module:id'"):
+        create_environment("no_such_module_of_ours:Thing-v0")
+
+
+@pytest.mark.parametrize("num_envs", [0, -1])
+def test_no_environments_are_refused(num_envs):
+    with pytest.raises(TaacError, match=rf"num_envs must be 1 or more, got {num_envs}"):
+        create_environment(env_id("Counter"), num_envs)
+
+
+def test_the_first_wrapper_is_the_innermost():
+    wrappers = (functools.partial(Offset, times=2.0), functools.partial(Offset, plus=3.0))
+    environment = create_environment(env_id("Counter"), wrappers=wrappers)
+    assert environment.reset(0).observation.tolist() == [[3, 3, 3, 3]]
+    assert environment.step(torch.zeros(1, 2)).observation.tolist() == [[3, 5, 3, 3]]  # 2 x 1 + 3
+
+
+def test_arguments_are_passed_on_and_left_alone():
+    kwargs = {"scripts": (("1u",),)}
+    environment = create_environment(env_id("Counter"), env_kwargs=kwargs, render_mode="rgb_array")
+    assert kwargs == {"scripts": (("1u",),)}
+    environment.reset(0)
+    assert environment.step(torch.zeros(1, 2)).step_type.tolist() == [LAST]
+
+
+def test_steps_of_the_first_environment_are_recorded_and_filmed():
+    """Rewards are 1, 2, ... and a frame holds the number of its step; each step is given once, resets are none."""
+    environment = create_environment(
+        env_id("Counter"), 2, env_kwargs={"scripts": (("3t",), ("9t",))}, render_mode="rgb_array", recorded=True
+    )
+    assert environment.render_fps == 12
+    taken = []
+
+    def go(steps):
+        for _ in range(steps):
+            environment.step(torch.zeros(2, 2))
+            taken.append([(s.reward, None if s.frame is None else s.frame.tolist()) for s in environment.pop_steps()])
+
+    def frame(k):
+        return np.full((2, 3, 3), k).tolist()
+
+    environment.reset(0)
+    go(1)
+    environment.film(1)
+    go(2)
+    environment.film(2)  # of the next episode's steps, the first and the third
+    go(4)
+    environment.film(0)
+    go(1)
+    assert taken == [
+        [(1, None)],
+        [(2, frame(2))],
+        [(3, frame(3))],
+        [],
+        [(11, frame(1))],
+        [(12, None)],
+        [(13, frame(3))],
+        [],
+    ]
+    assert create_environment(env_id("Noise")).render_fps == 30
+
+
+def test_a_frame_stays_when_the_environment_renders_into_it_again():
+    class Canvas(Counter):
+        canvas = np.zeros((2, 3, 3), np.uint8)
+
+        def render(self):
+            self.canvas.fill(self._step)
+            return self.canvas
+
+    recorder = StepRecorder(Canvas((("9t",),)))
+    recorder.film_every = 1
+    recorder.reset(seed=0)
+    for _ in range(2):
+        recorder.step(np.zeros(2, np.float32))
+    assert [step.frame[0, 0, 0] for step in recorder.pop_steps()] == [1, 2]
+
+
+def test_a_recorder_stands_inside_the_action_repeat():
+    """An action of four steps, in an episode of six: 1 + 2 + 3 + 4, then 5 + 6; each with a frame of its own."""
+    environment = create_environment(
+        env_id("Counter"), env_kwargs={"scripts": (("6t",),)}, render_mode="rgb_array", recorded=True, action_repeat=4
+    )
+    environment.reset(0)
+    environment.film(1)
+    for expected in ([1, 2, 3, 4], [5, 6], []):
+        environment.step(torch.zeros(1, 2))
+        steps = environment.pop_steps()
+        assert [s.reward for s in steps] == expected
+        assert [int(s.frame[0, 0, 0]) for s in steps] == expected
+
+
+@pytest.mark.parametrize("env_name", ["BipedalWalker-v3", "LunarLanderContinuous-v3", "Hopper-v5"])
+def test_what_follows_a_seed_does_not_depend_on_what_was_before(env_name):
+    """The world of BipedalWalker, only reset, goes another way after an episode than before any."""
+
+    def frames(before):
+        env = create_environment(env_name)
+        generator = torch.Generator().manual_seed(0)
+        if before:
+            env.reset(1)
+            for _ in range(40):
+                env.step(torch.ones(1, *env.action_spec.shape))
+        found = [env.reset(5).observation]
+        for _ in range(120):
+            found.append(env.step(2 * torch.rand(1, *env.action_spec.shape, generator=generator) - 1).observation)
+        env.close()
+        return torch.stack(found)
+
+    assert torch.equal(frames(False), frames(True))
+
+
+def test_what_was_set_from_outside_outlives_a_seed():
+    env = create_environment("Pendulum-v1", num_envs=2, recorded=True, render_mode="rgb_array")
+    env.film(1)
+    for seed in (0, 1):
+        env.reset(seed)
+        env.step(torch.zeros(2, 1))
+        (step,) = env.pop_steps()
+        assert step.frame is not None
+    env.close()

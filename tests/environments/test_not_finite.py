@@ -1,0 +1,112 @@
+"""Numbers that are not finite are refused where they arise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
+
+from taac.data_structures import StepType
+from taac.environments.create import create_environment
+from taac.environments.vector_environment import VectorEnvironment
+from taac.errors import DivergedError, EnvironmentFailed, TaacError
+from tests.environments.toys import Faulty, Probe, env_id
+
+FIRST, MID, LAST = (int(t) for t in StepType)
+
+
+@pytest.mark.parametrize("value, shown", [(float("nan"), "nan"), (float("inf"), "inf"), (float("-inf"), "-inf")])
+@pytest.mark.parametrize("where, name", [("reward", "a reward"), ("observation", "an observation 'parts/1'")])
+def test_numbers_that_are_not_finite_are_refused_with_environment_and_step(where, name, value, shown):
+    kwargs = {"where": where, "value": value, "seed": 22, "step": 3}
+    environment = create_environment(env_id("Faulty"), 4, env_kwargs=kwargs)
+    environment.reset(20)  # so number 2 is at fault
+    actions = [torch.tensor([[0.0], [0.1], [0.25 * k], [0.3]]) for k in range(1, 4)]
+    environment.step(actions[0])
+    environment.step(actions[1])
+    with pytest.raises(TaacError) as error:
+        environment.step(actions[2])
+    message = str(error.value)
+    for part in (
+        "(number 2 of 4)",
+        f"returned {name} that is not finite",
+        "at step 3 after reset",
+        shown,
+        "[0.75]",
+        "Faulty",
+    ):
+        assert part in message, part
+
+
+@pytest.mark.parametrize("action, diverged", [(float("nan"), True), (float("inf"), True), (0.5, False)])
+def test_after_an_action_that_is_not_finite_training_has_diverged(action, diverged):
+    environment = create_environment(env_id("Faulty"), 2, env_kwargs={"where": "reward", "seed": 21, "step": 1})
+    environment.reset(20)
+    with pytest.raises(TaacError, match="has diverged" if diverged else "fix the environment") as error:
+        environment.step(torch.tensor([[0.0], [action]]))
+    assert isinstance(error.value, DivergedError) == diverged
+
+
+def test_an_observation_that_is_not_finite_at_reset_is_refused():
+    kwargs = {"where": "observation", "seed": 20, "step": 0}
+    environment = create_environment(env_id("Faulty"), 2, env_kwargs=kwargs)
+    with pytest.raises(TaacError, match=r"number 1 of 2\) returned an observation 'parts/1' .* at step 0 after reset"):
+        environment.reset(19)
+
+
+def test_steps_are_counted_from_the_last_reset():
+    environment = create_environment(env_id("Faulty"), 1, env_kwargs={"seed": 1, "step": 2})
+    environment.reset(0)
+    for _ in range(5):
+        environment.step(torch.zeros(1, 1))
+    environment.reset(1)
+    environment.step(torch.zeros(1, 1))
+    with pytest.raises(TaacError, match="at step 2 after reset"):
+        environment.step(torch.zeros(1, 1))
+
+
+def test_an_observation_too_large_for_float32_is_refused():
+    class Large(Probe):
+        def step(self, action):
+            return np.full(1, 1e300), 0.0, False, False, {}
+
+    env = Large(observation_space=spaces.Box(-np.inf, np.inf, (1,), np.float64))
+    environment = VectorEnvironment(SyncVectorEnv([lambda: env]), "large")
+    environment.reset(0)
+    with pytest.raises(TaacError, match="observation that is not finite at step 1"):
+        environment.step(torch.zeros(1, 1))
+
+
+@pytest.mark.parametrize("value", [1e39, -1e39])
+def test_a_reward_too_large_for_float32_is_refused(value):
+    kwargs = {"where": "reward", "value": value, "seed": 20, "step": 1}
+    environment = create_environment(env_id("Faulty"), 2, env_kwargs=kwargs)
+    environment.reset(19)
+    with pytest.raises(
+        TaacError, match=r"number 1 of 2\) returned a reward that is not finite at step 1 .*1e\+39 \(too large"
+    ):
+        environment.step(torch.zeros(2, 1))
+
+
+def test_a_reward_of_several_numbers_from_a_worker_is_refused():
+    """In this process Gymnasium refuses it; a worker sends it as it is."""
+    kwargs = {"where": "reward", "value": np.ones(3), "seed": 7, "step": 2}
+    environment = create_environment(env_id("Faulty"), 1, env_kwargs=kwargs, asynchronous=True)
+    environment.reset(7)
+    environment.step(torch.zeros(1, 1))
+    with pytest.raises(
+        EnvironmentFailed, match=r"Faulty-v0' returned rewards of shape \[1, 3\] at step 2 after reset, expected \[1\]"
+    ):
+        environment.step(torch.zeros(1, 1))
+    environment.close()
+
+
+def test_a_faulty_environment_is_fine_before_its_fault():
+    """So that the tests above refuse for the reason they give."""
+    environment = create_environment(env_id("Faulty"), 2, env_kwargs={"seed": 0, "step": 4})
+    environment.reset(0)
+    for _ in range(3):
+        assert environment.step(torch.zeros(2, 1)).step_type.tolist() == [MID, MID]
+    assert isinstance(Faulty().reset()[0], dict)
