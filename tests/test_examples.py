@@ -101,7 +101,6 @@ def test_the_learner_moves_the_critics_first_and_the_others_by_the_moved_critics
         critics = {id(p) for p in algorithm.parameter_groups()["critic"]}
         names = {id(p): name for name, p in algorithm.named_parameters()}
 
-        learner.together = None  # as `Learner` computes them
         prepared = copy.deepcopy(trainer.agent).prepare(experience)
         torch.manual_seed(0)
         at_old = learner.differentiate(prepared, ()).gradients
@@ -118,7 +117,6 @@ def test_the_learner_moves_the_critics_first_and_the_others_by_the_moved_critics
         assert any(not torch.allclose(old, new) for old, new in of_others)
 
         algorithm.load_state_dict(before)
-        learner.together = learner.critic_first
         torch.manual_seed(0)
         learner.update(experience)
         for name, p in algorithm.named_parameters():
@@ -165,7 +163,7 @@ def test_seeds_with_a_learner_of_their_own_are_computed_in_turn():
         assert joint is not None and told == [(0, "in turn: CriticFirstLearner computes updates in its own way")]
         torch.manual_seed(0)
         other.agent.algorithm.load_state_dict(learnt)
-        other.learner.together = other.learner.critic_first
+        other.learner.together = None
         other.learner.update(experience)
         pairs = zip(one.agent.algorithm.parameters(), other.agent.algorithm.parameters())
         assert all(torch.equal(a, b) for a, b in pairs)

@@ -9,7 +9,6 @@ at the old parameters, as TAAC's authors do.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import gin
@@ -41,17 +40,14 @@ class CriticFirstLearner(Learner):
             )
         names = [name for name, group in zip(self.group_names, self.optimizer.param_groups) for _ in group["params"]]
         self.of_critics = [name in ("critic", "value_encoder") for name in names]
-        self.together = self.critic_first
 
-    def critic_first(
-        self, compute: Callable[..., Differentiated], experience: Experience, weights: Nest
-    ) -> Differentiated:
+    def compute(self, experience: Experience, weights: Nest) -> Differentiated:
         """Moves the critics; returns the gradients of the others by the moved critics. The update takes a step along them."""
         if self.ranks.count > 1:
             raise TaacError(
                 "CriticFirstLearner does not average the critics' gradients over ranks: train in one process"
             )
-        old = compute(experience, weights)
+        old = super().compute(experience, weights)
         if not torch.isfinite(old.total):
             return old  # the update refuses it, and nothing was moved
         self.optimizer.zero_grad()
@@ -59,6 +55,6 @@ class CriticFirstLearner(Learner):
         for parameter, gradient, of_critic in zip(parameters, old.gradients, self.of_critics):
             parameter.grad = gradient if of_critic else None
         take_step(self.optimizer, None)
-        new = compute(experience, weights)
+        new = super().compute(experience, weights)
         others = [None if of_critic else g for g, of_critic in zip(new.gradients, self.of_critics)]
         return new._replace(gradients=others)

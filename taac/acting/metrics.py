@@ -10,7 +10,6 @@ import torch
 
 from taac import nest
 from taac.data_structures import FIRST, LAST, AlgStep, TimeStep
-from taac.nest import array
 from taac.runs.layout import EpisodeSummary
 
 _AT_ONCE = 128  # frames processed together
@@ -68,9 +67,9 @@ class EpisodeRecorder:
             raw_reward: `[B]` or `[B, D]`, undiscounted reward received on arriving here; None: `time_step.reward`.
             duration: `[B]`, environment steps that the action taken here lasts; None: 1.
         """
-        step_type, decided = array(time_step.step_type), array(alg_step.decided)
-        reward = array(time_step.reward) if raw_reward is None else raw_reward
-        lasts = self._ones if duration is None else array(duration)
+        step_type, decided = nest.array(time_step.step_type), nest.array(alg_step.decided)
+        reward = nest.array(time_step.reward) if raw_reward is None else raw_reward
+        lasts = self._ones if duration is None else nest.array(duration)
         self.last = step_type == LAST
         ended = int(np.count_nonzero(self.last))
         if ended:
@@ -78,7 +77,7 @@ class EpisodeRecorder:
         acts = decided if decided.ndim == 1 else decided.reshape(self._num_envs, -1).any(1)
         self.transitions, self.steps = self._num_envs - ended, sum(lasts.tolist())
         self.decisions = int(np.count_nonzero(acts & ~self.last if ended else acts))
-        self.action = [array(leaf) for leaf in nest.flatten(alg_step.output)]
+        self.action = [nest.array(leaf) for leaf in nest.flatten(alg_step.output)]
         frame = [step_type, reward, decided, lasts, *self.action]
         if not self._waiting:
             kinds: list[Any] = [np.uint8, np.float64, bool, np.int64, *(leaf.dtype for leaf in self.action)]

@@ -65,7 +65,7 @@ class TrainedAgent:
             raise TaacError(f"num_envs must be 1 or more, got {num_envs}")
         action, memory = zeros(self._action_spec, num_envs), self._agent.initial_state(num_envs)
         nothing = np.zeros(num_envs, dtype=bool)
-        return State(~nothing, nest.map_structure(_array, action), nest.map_structure(_array, memory), nothing)
+        return State(~nothing, nest.map_structure(nest.array, action), nest.map_structure(nest.array, memory), nothing)
 
     def act(self, observation: Any, state: State, *, greedy: bool = True) -> tuple[Any, State]:
         """Returns an action for an observation, and the state to pass in with the next one.
@@ -97,9 +97,9 @@ class TrainedAgent:
         executed = self._to_environment(step.output)
         after = State(
             np.zeros(len(first), dtype=bool),
-            nest.map_structure(_array, step.output),
-            nest.map_structure(_array, step.state),
-            _array(step.decided),
+            nest.map_structure(nest.array, step.output),
+            nest.map_structure(nest.array, step.state),
+            nest.array(step.decided),
         )
         return (executed if batched else nest.map_structure(lambda leaf: leaf[0], executed)), after
 
@@ -187,10 +187,6 @@ def load_in(place: Named | None, root_dir: str | Path, best: bool, trust: bool) 
         saved = load_saved(root_dir, best, trust)
         saved.environment.close()
         return TrainedAgent(saved.agent, saved.environment, saved.method, saved.env_steps)
-
-
-def _array(leaf: torch.Tensor) -> np.ndarray:
-    return leaf.cpu().numpy()
 
 
 def _leaves(spec: Any, observation: Any) -> list[np.ndarray]:

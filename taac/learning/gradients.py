@@ -1,8 +1,8 @@
-"""The gradients of an algorithm's loss, with the importance weights of prioritised replay."""
+"""The gradients of an algorithm's loss, with the importance weights of prioritised replay, and their mean over ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -15,6 +15,7 @@ from taac.errors import TaacError
 from taac.learning.diagnostics import Diagnostics
 from taac.learning.guard import sum_of_all
 from taac.machine.products import mixed_precision
+from taac.machine.ranks import Ranks
 
 
 class Differentiated(NamedTuple):
@@ -95,3 +96,32 @@ def _weighted_critics(
     of_critics = torch.autograd.grad(weighted, critics, allow_unused=True)
     found = {id(p): gradient for p, gradient in zip([*others, *critics], [*of_others, *of_critics])}
     return plain, tuple(found[id(p)] for p in parameters)
+
+
+def average(
+    ranks: Ranks,
+    parameters: Sequence[nn.Parameter],
+    early: Mapping[nn.Parameter, torch.Tensor],
+    loss: torch.Tensor,
+    total: torch.Tensor,
+    extra: Mapping[str, torch.Tensor],
+    statistics: Mapping[str, torch.Tensor],
+) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Averages the parameters' gradients, and scalars, over the ranks in one message; returns the scalars.
+
+    The mean of the gradients of equal parts of a batch is the gradient of the whole batch's mean loss. A number that is not
+    finite in one rank is not finite in any.
+
+    Args:
+        early: the means of gradients that were sent before.
+        loss, total, extra, statistics: as in `Differentiated`.
+    """
+    for parameter, mean in early.items():
+        parameter.grad = mean
+    own = [parameter for parameter in parameters if parameter.grad is not None and parameter not in early]
+    gradients = [parameter.grad for parameter in own if parameter.grad is not None]
+    averaged = ranks.average([*gradients, loss, total, *extra.values(), *statistics.values()])
+    for parameter in own:
+        parameter.grad = averaged.pop(0)
+    loss, total, *values = averaged
+    return loss, total, dict(zip(extra, values)), dict(zip(statistics, values[len(extra) :]))

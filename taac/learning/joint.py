@@ -60,14 +60,13 @@ class JointUpdates:
         try:
             if len(learners) == 1:
                 raise CannotStack("there is one seed")
-            if any(learner.together is not None for learner in learners):
+            if type(learners[0]).compute is not Learner.compute:
                 raise CannotStack(f"{type(learners[0]).__name__} computes updates in its own way")
             self._held = StackedTensors([learner.agent for learner in learners])
         except CannotStack as error:
             self._why = str(error)
         for number, learner in enumerate(learners):
-            alone = learner.together or _plainly
-            learner.together = functools.partial(self._together, number, alone)
+            learner.together = functools.partial(self._together, number)
 
     def compute(self, shares: Mapping[int, Joint]) -> dict[int, Differentiated | Exception]:
         """Computes the updates of all learners that have handed in their share, by number.
@@ -90,9 +89,8 @@ class JointUpdates:
         return found
 
     def _together(
-        self, number: int, alone: Callable[..., Differentiated], own: Callable[..., Differentiated], experience: Experience,
-        weights: Nest,
-    ) -> Differentiated:  # fmt: skip
+        self, number: int, own: Callable[..., Differentiated], experience: Experience, weights: Nest
+    ) -> Differentiated:
         device = self._learners[number].agent.device
         if number not in self._alone:
             random_numbers = _random_numbers(device)
@@ -105,7 +103,7 @@ class JointUpdates:
         self._alone[number] += 1
         if self._alone[number] % BETWEEN_TURNS == 0:
             self._meet(number, None)
-        return alone(own, experience, weights)
+        return own(experience, weights)
 
     def _hand_in(self, number: int, experience: Experience, weights: Nest) -> Differentiated:
         learner = self._learners[number]
@@ -137,10 +135,6 @@ class JointUpdates:
                 most if agent.device.type == "cpu" else float("inf"),
             )
         return self._functions[kind]
-
-
-def _plainly(own: Callable[..., Differentiated], experience: Experience, weights: Nest) -> Differentiated:
-    return own(experience, weights)
 
 
 def _random_numbers(device: torch.device) -> Any:

@@ -19,7 +19,7 @@ from taac.errors import TaacError
 from taac.learning.adam import TensorFlowAdam
 from taac.learning.cloning import Cloning, cloning_loss
 from taac.learning.diagnostics import Diagnostics, RunningMeans, explained_variances
-from taac.learning.gradients import Differentiated, differentiate
+from taac.learning.gradients import Differentiated, average, differentiate
 from taac.learning.groups import groups_of_algorithm, groups_of_signals, scheduled_rates
 from taac.learning.growth import GrowthWatch
 from taac.learning.guard import GradientStep, Guard, sum_of_all
@@ -75,7 +75,7 @@ class Learner:
         ranks: the processes that learn together, each from its part of a batch.
         rate_names: for each group, the name of the binding that sets its learning rate.
         together: called with this learner's own computation of loss and gradients and its arguments, and returns what that would;
-            None: the own one is called. See `JointUpdates` and `experiments/examples/own_learner.py`.
+            None: the own one is called. See `JointUpdates`.
 
     Raises:
         TaacError: a setting is out of range or has no effect, or the agent cannot learn.
@@ -216,7 +216,7 @@ class Learner:
         """
         agents, prepared = self.agent.agents, self.agent.prepare(experience)
         self.growth.observe(prepared.time_step.reward)
-        compute = self._compute if self.together is None else functools.partial(self.together, self._compute)
+        compute = self.compute if self.together is None else functools.partial(self.together, self.compute)
         with self._averaging() as early:
             found = compute(prepared, self._prepare_weights(weights))
         loss, total, extra = found.loss, found.total, {"loss/total": found.loss, **found.extra}
@@ -227,7 +227,9 @@ class Learner:
             loss, total, extra = loss + side_loss, total + side_total, {**extra, **side_extra}
         statistics = found.statistics
         if self.ranks.count > 1:
-            loss, total, extra, statistics = self._average(loss, total, extra, statistics, early)
+            loss, total, extra, statistics = average(
+                self.ranks, self._parameters, early, loss, total, extra, statistics
+            )
         found_inf = self.guard.check(
             GradientStep(self.num_updates + 1, experience, prepared, loss, total, found.frames, extra)
         )
@@ -242,7 +244,11 @@ class Learner:
         error = found.segment_error
         return LossInfo(found.frames, extra, error if agents is None or error is None else agents.gather(error))
 
-    def _compute(self, experience: Experience, weights: Nest) -> Differentiated:
+    def compute(self, experience: Experience, weights: Nest) -> Differentiated:
+        """Returns loss and gradients for a prepared batch, compiled or not. `update` takes a step along them.
+
+        A learner of your own may override it (`experiments/examples/own_learner.py`). Seeds in one process then learn in turn.
+        """
         with using(self.products):
             return self._loss_and_gradients(experience, weights)
 
@@ -282,29 +288,6 @@ class Learner:
     def _averaging(self) -> contextlib.AbstractContextManager[Mapping[nn.Parameter, torch.Tensor]]:
         """Sends gradients while others are computed, if the ranks do so. A compiled program computes all at once."""
         return contextlib.nullcontext({}) if self.agent.compiled else self.ranks.averaging(self._differentiated)
-
-    def _average(
-        self,
-        loss: torch.Tensor,
-        total: torch.Tensor,
-        extra: Mapping[str, torch.Tensor],
-        statistics: Mapping[str, torch.Tensor],
-        early: Mapping[nn.Parameter, torch.Tensor],
-    ) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        """Averages gradients and scalars over the ranks, in one message; returns the scalars.
-
-        The mean of the gradients of equal parts of a batch is the gradient of the whole batch's mean loss. A number that is not
-        finite in one rank is not finite in any. `early` holds the means of gradients that were sent before.
-        """
-        for parameter, mean in early.items():
-            parameter.grad = mean
-        own = [parameter for parameter in self._parameters if parameter.grad is not None and parameter not in early]
-        gradients = [parameter.grad for parameter in own if parameter.grad is not None]
-        averaged = self.ranks.average([*gradients, loss, total, *extra.values(), *statistics.values()])
-        for parameter in own:
-            parameter.grad = averaged.pop(0)
-        loss, total, *values = averaged
-        return loss, total, dict(zip(extra, values)), dict(zip(statistics, values[len(extra) :]))
 
     def differentiate(self, experience: Experience, weights: Nest) -> Differentiated:
         """Computes loss and gradients for a prepared batch, without a compiled program."""

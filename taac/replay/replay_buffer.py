@@ -55,7 +55,7 @@ class ReplayBuffer:
         self._storage = nest.map_structure(lambda s: s.zeros(length, num_envs, device=self.device), experience_spec)
         self._leaves: list[torch.Tensor] = nest.flatten(self._storage)
         # The same memory as numpy arrays, which write a frame in a quarter of the time; empty on a GPU.
-        self._rows = [leaf.numpy() for leaf in self._leaves] if self.device.type == "cpu" else []
+        self._rows: list[Any] = [leaf.numpy() for leaf in self._leaves] if self.device.type == "cpu" else []
         self._kinds: list[Any] = [(leaf.shape[1:], leaf.dtype) for leaf in self._rows or self._leaves]
         self._strata: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None  # for the last batch size
         self.added = 0
@@ -87,7 +87,6 @@ class ReplayBuffer:
         place, leaves = self.next, nest.flatten_like(self._storage, experience)
         if self._rows:
             leaves = [nest.array(leaf) for leaf in leaves]
-        storages: list[Any] = self._rows or self._leaves
         for (shape, dtype), leaf, storage in zip(self._kinds, leaves, self._leaves):
             if leaf.shape != shape:
                 raise TaacError(f"a frame of shape {list(leaf.shape)} does not fit the buffer's {list(shape)}")
@@ -96,7 +95,7 @@ class ReplayBuffer:
                     f"a frame has {given} where the buffer holds {storage.dtype}, which would cut its numbers: random_step and "
                     "rollout_step must return an info of the same dtypes"
                 )
-        for storage, leaf in zip(storages, leaves):
+        for storage, leaf in zip(self._rows or self._leaves, leaves):
             storage[place] = leaf
         self.added += 1
 

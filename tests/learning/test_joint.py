@@ -9,15 +9,22 @@ import torch
 
 from taac.learning import joint
 from taac.learning.joint import Joint, JointUpdates
+from taac.learning.learner import Learner
 from taac.machine.stacked import CannotStack, Handed
 
 CPU = torch.device("cpu")
 
 
+class Plain(SimpleNamespace):
+    """Stands for a learner that computes updates as `Learner` does."""
+
+    compute = Learner.compute
+
+
 def learners(count, *compiled):
     flags = compiled or (False,) * count
     return [
-        SimpleNamespace(
+        Plain(
             agent=SimpleNamespace(device=CPU, agents=None, compiled=flag), products="plain", together=None, differentiate=None
         )
         for flag in flags

@@ -187,7 +187,7 @@ def message(name: str, *arguments: Any) -> bytes:
 
 
 def _arrays(structure: Nest) -> list[np.ndarray]:
-    return [leaf.cpu().numpy() for leaf in nest.flatten(structure)]
+    return [nest.array(leaf) for leaf in nest.flatten(structure)]
 
 
 def _tensors(arrays: Arrays) -> dict[str, torch.Tensor]:
