@@ -136,7 +136,13 @@ class Page:
     def open(self, path: Path) -> Page:
         self.send("Page.navigate", url=path.resolve().as_uri())
         self.wait("document.readyState === 'complete' && location.protocol === 'file:'")
+        self.frames(3)  # sizes are observed at the end of the first, and what is drawn anew for them is in the second
         return self
+
+    def frames(self, count: int) -> None:
+        """Until so many frames have begun."""
+        frame = "await new Promise(requestAnimationFrame)"
+        self.evaluate(f"(async () => {{ for (let i = 0; i < {count}; i++) {frame}; }})()")
 
     def evaluate(self, expression: str) -> Any:
         """The value of an expression of JavaScript, a promise's when it is kept."""
