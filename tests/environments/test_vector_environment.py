@@ -34,10 +34,12 @@ def action_at(step: int, num_envs: int = 1) -> torch.Tensor:
 
 
 def play(environment: VectorEnvironment, steps: int, seed: int = 0) -> list[TimeStep]:
-    """`steps + 1` frames; all are looked at only at the end, so none may be overwritten meanwhile."""
+    """`steps + 1` frames. They and the actions are looked at only at the end, so none may be overwritten meanwhile."""
     frames = [environment.reset(seed)]
-    for step in range(steps):
-        frames.append(environment.step(action_at(step, environment.num_envs)))
+    actions = [action_at(step, environment.num_envs) for step in range(steps)]
+    frames += [environment.step(action) for action in actions]
+    for step, action in enumerate(actions):  # where an episode begins, the frame's previous action alone is zero
+        assert torch.equal(action, action_at(step, environment.num_envs))
     return frames
 
 
