@@ -6,6 +6,7 @@ Importing registers them (`'tests.environments.toys:taac-test/Counter-v0'` impor
 from __future__ import annotations
 
 import copy
+import ctypes
 import os
 import random
 import signal
@@ -300,6 +301,8 @@ class Fragile(gymnasium.Env):
                     os._exit(3)
                 if self._how == "hang":
                     time.sleep(600)
+                if self._how == "hold":  # hangs as C code does that keeps Python's lock
+                    ctypes.PyDLL(None).sleep(600)
                 if self._how == "sys.exit":
                     sys.exit(0)
                 if self._how == "interrupt":

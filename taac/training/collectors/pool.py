@@ -95,8 +95,8 @@ class Pool:
         try:
             for remote, state in zip(self.remotes, given, strict=True):
                 self._launch(remote, state)
-            for remote in self.remotes:
-                reached = self._receive(remote, START)  # the leaves of its first time step
+            for remote, state in zip(self.remotes, given):
+                reached = self._receive(remote, START, 1 + _repeated(state))  # the leaves of its first time step
                 remote.held = remote.held or reached
         except Lost as why:
             raise EnvironmentFailed(
@@ -167,10 +167,10 @@ class Pool:
         remote.channel, remote.asked, remote.informed = self._start(f"taac collector {remote.number}"), 0, False
         remote.send(worker.message(worker.BEGIN, plan, state))
 
-    def _receive(self, remote: Remote, more: float = 0.0) -> Any:
-        """Returns the result of the next reply, which may take `more` seconds than a frame."""
+    def _receive(self, remote: Remote, more: float = 0.0, frames: int = 1) -> Any:
+        """Returns the result of the next reply, which may take as long as so many frames, and `more` seconds."""
         assert remote.channel is not None
-        timeout = None if self._timeout is None else self._timeout + more
+        timeout = None if self._timeout is None else self._timeout * frames + more
         kind, result = pickle.loads(remote.channel.receive(timeout))
         if kind == worker.FAILED:
             raise Lost(result)
@@ -182,20 +182,20 @@ class Pool:
 
     def _replaced(self, remote: Remote, why: Lost) -> worker.Frame:
         """Replaces a lost collector. Returns the frame that ends its episodes."""
+        times = 0
         while True:
             remote.close()
             self._check_replacements(f"collector {remote.number}: {why}")
             warn_user(
                 f"collector {remote.number}: {why}; replaced it: its running episodes were truncated, and new ones begin"
             )
-            remote.generation += 1
+            remote.generation, times = remote.generation + 1, times + 1
             info = self._lost_info(remote.pending[-1].reached if remote.pending else remote.held)
             try:
                 self._launch(remote, None)
-                return worker.Frame(info, self._receive(remote, START), True, 0, 0, 0, 0, [], 1)
+                return worker.Frame(info, self._receive(remote, START), True, 0, 0, 0, 0, [], times)
             except Lost as again:
                 why = again
-
     def _check_replacements(self, failure: str) -> None:
         now = time.monotonic()
         while self._replaced_at and now - self._replaced_at[0] > self._window:
@@ -206,3 +206,9 @@ class Pool:
                 f"RemoteCollector.max_replacements = {self._max_replacements} allows no more"
             )
         self._replaced_at.append(now)
+
+
+def _repeated(state: dict[str, Any] | None) -> int:
+    """Returns the number of frames that a collector repeats when it begins with a state: those of its longest running episode."""
+    running = None if state is None else state["collector"]["running"]
+    return max((len(actions[0]) for actions in running["actions"]), default=0) if running else 0

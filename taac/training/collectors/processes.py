@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import multiprocessing
 import os
 import queue
@@ -24,7 +25,8 @@ PATIENCE = 2.0  # seconds that a collector has to end by itself
 class ProcessChannel:
     """A collector in a process of its own, connected by a pipe.
 
-    The process ends when its end of the pipe is closed, so it cannot outlive the learner.
+    The process ends when its end of the pipe is closed, so it cannot outlive the learner. A thread writes the messages: a process
+    that hangs reads none, and a pipe takes less than the parameters of most networks.
 
     Args:
         name: of the process.
@@ -37,13 +39,19 @@ class ProcessChannel:
         with interruptions_held():  # the learner decides when to stop
             self._process.start()
         theirs.close()
+        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        threading.Thread(target=self._write, daemon=True).start()
         atexit.register(self.close)  # before multiprocessing's own, which would wait for the process
 
+    def _write(self) -> None:
+        """Writes all messages, and closes the connection when nothing follows. Nobody else does: its number could be reused."""
+        while (message := self._outbox.get()) is not None:
+            with contextlib.suppress(OSError):  # the process is gone, which `receive` finds
+                self._connection.send_bytes(message)
+        self._connection.close()
+
     def send(self, message: bytes) -> None:
-        try:
-            self._connection.send_bytes(message)
-        except OSError as error:
-            raise Lost(self._end(error)) from error
+        self._outbox.put(message)
 
     def receive(self, timeout: float | None) -> bytes:
         try:
@@ -59,7 +67,7 @@ class ProcessChannel:
         return f"its process died ({repr(error) if code is None else exit_reason(code)})"
 
     def hang_up(self) -> None:
-        self._connection.close()
+        self._outbox.put(None)
 
     def close(self) -> None:
         atexit.unregister(self.close)

@@ -52,7 +52,8 @@ class RemoteCollector(Collecting):
         frames_ahead: K.
         updates_per_broadcast: updates after which parameters are sent with the next order. Statistics of observations are sent
             with every order.
-        timeout: seconds that a frame may take, after which its collector is replaced; None waits for ever.
+        timeout: seconds that a frame may take, after which its collector is replaced; None waits for ever. A resumed collector
+            may take as long for each frame of its running episodes, which it repeats.
         max_replacements: greatest number of collectors that are replaced within `replacement_window` seconds. One is replaced
             when its process dies, does not answer, or its environment fails. Its running episodes are truncated.
         replacement_window: see there.

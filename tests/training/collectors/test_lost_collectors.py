@@ -85,12 +85,13 @@ class Answering:
     """A channel whose collector answers as many messages as it is told, and is lost then. Frames arrive at 0, 1, ..."""
 
     def __init__(self, answers):
-        self.answers, self.sent = answers, []
+        self.answers, self.sent, self.timeouts = answers, [], []
 
     def send(self, message):
         self.sent.append(pickle.loads(message))
 
     def receive(self, timeout):
+        self.timeouts.append(timeout)
         if not self.answers:
             raise Lost("it is gone")
         self.answers -= 1
@@ -132,6 +133,26 @@ def test_a_replacement_is_told_everything_and_ends_the_episodes_after_the_frames
     channels[1].answers = 0
     with pytest.raises(EnvironmentFailed, match="replaced 1 times within 3600 s"):
         pool.take(remote)
+
+
+def test_every_replacement_counts_though_some_do_not_even_begin():
+    """Generations give seeds: a run that gave up begins with one above the count, which must be above all of them."""
+    waiting = iter([Answering(1), Answering(0), Answering(0), Answering(9)])
+    pool = Pool(1, lambda name: next(waiting), lambda seed: seed, 0, lambda held: held, None, 9, 3600.0)
+    pool.begin()
+    (remote,) = pool.remotes
+    pool.order([remote], lambda with_parameters: worker.message(worker.STEP, "never"))
+    assert pool.take(remote).restarts == remote.generation == 3
+
+
+def test_a_collector_may_take_as_long_to_repeat_its_episodes_as_they_took():
+    """It begins with those of two environments, of 7 and 40 frames. One that begins anew has its 60 seconds and one frame."""
+    channels = [Answering(1), Answering(1), Answering(1)]
+    waiting = iter(channels)
+    pool = Pool(3, lambda name: next(waiting), lambda seed: seed, 0, lambda held: held, 0.5, 1, 3600.0)
+    actions = [[torch.zeros(7, 2)], [torch.zeros(40, 2)]]
+    pool.begin([None, {"collector": {"running": None}}, {"collector": {"running": {"actions": actions}}}])
+    assert [channel.timeouts for channel in channels] == [[60.5], [60.5], [60.5 + 40 * 0.5]]
 
 
 def test_collectors_that_begin_anew_after_a_run_gave_up_have_other_seeds():
@@ -183,6 +204,28 @@ def test_a_failed_environment_costs_its_collector_alone(tmp_path, capfd, how, wh
     assert lasts(step_type) == {(4, 1)}  # step 5 never came about
     assert trainer.collector.num_restarts == 1 and trainer.collector.env_steps == 23
     assert why in capfd.readouterr().err
+
+
+def test_a_simulator_that_hangs_in_c_does_not_hold_up_the_learner(tmp_path, capfd):
+    """Its process reads no message, because it keeps Python's lock. The parameters are more than a pipe takes."""
+    large = ("hidden_layers = (512, 512)", *fragile(tmp_path, "hold", at=5, times=1))
+    trainer = with_collectors(2, *STEPS, *large, num_envs=2, timeout=2.0)
+    before = signal.signal(signal.SIGALRM, give_up_waiting)
+    try:
+        for _ in range(12):
+            signal.alarm(40)
+            trainer.collector.step()
+            trainer.learner.num_updates += 1  # so that every order holds the parameters
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+        trainer.close()
+    assert lasts(frames(trainer)["step_type"]) == {(4, 1)} and trainer.collector.num_restarts == 1
+    assert "collector 1: it did not answer within 2 s; replaced it" in capfd.readouterr().err
+
+
+def give_up_waiting(*_):
+    raise AssertionError("the learner waits for a collector that hangs")
 
 
 def test_a_collector_that_cannot_begin_is_not_replaced(capfd):
