@@ -126,7 +126,7 @@ class ObservationNormalizer(nn.Module):
 
     @torch.no_grad()
     def update(self, observation: Nest) -> None:
-        """Adds a batch of observations, leaves `[B, ...]`, to the statistics."""
+        """Adds a batch of observations on any device, leaves `[B, ...]`, to the statistics."""
         if self._waiting:
             self._waiting[0].update(observation)
             return
@@ -134,7 +134,7 @@ class ObservationNormalizer(nn.Module):
         moments = {}
         for number, leaf in enumerate(leaves):
             if hasattr(self, f"mean_{number}"):
-                leaf = leaf.to(torch.float64)
+                leaf = leaf.to(self.count.device, torch.float64)
                 moments[number] = leaf.mean(0), (leaf - leaf.mean(0)).square().sum(0)
         self._add(leaves[0].shape[0], moments)
 

@@ -96,8 +96,9 @@ def test_a_run_goes_on_where_there_is_no_gpu_and_the_other_way_round(first_on_gp
         ),
         ("sac", ["create_experiment.demonstrations_ctor = @kept_apart", "create_agent.reward_signals = (@GAIL,)"]),
         ("taac", ["Learner.cloning = @Cloning()", "Cloning.pretraining_updates = 1", "Cloning.initial_weight = 1.0"]),
+        ("sac", ["Learner.cloning = @Cloning()", "Cloning.pretraining_updates = 1", ON_CPU, *NORMALIZED]),
     ],
-    ids=["SQIL", "GAIL", "cloning"],
+    ids=["SQIL", "GAIL", "cloning", "cloning of frames on the CPU"],
 )
 def test_demonstrations(method, params, demonstrations, tmp_path):  # noqa: F811
     with pretended():
