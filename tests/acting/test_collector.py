@@ -18,6 +18,7 @@ from taac.data_structures import AlgStep, Experience, Nest, StepType, TimeStep
 from taac.environments.create import create_environment
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import EnvironmentFailed
+from taac.networks import ObservationNormalizer
 from taac.runs.files import Damaged
 from tests.environments.toys import env_id
 
@@ -182,8 +183,12 @@ def test_an_episode_that_ended_before_a_failed_step_is_reported(ends, monkeypatc
 
 
 def test_giving_up_ends_the_running_episodes_where_they_were_last_seen():
-    """The frame to act at next becomes LAST. It is handed on once, counts as no step, and still bootstraps."""
+    """The frame to act at next becomes LAST. It is handed on once, counts as no step, and still bootstraps.
+
+    Statistics do not count it: a step that failed has observed it before.
+    """
     collector = collector_in(counter(("9t",), ("9u",)))
+    collector.agent.observation_normalizer = ObservationNormalizer(collector.environment.observation_spec)
     collector.step()
     collector.step()
     seen = collector.rollout.time_step
@@ -195,6 +200,7 @@ def test_giving_up_ends_the_running_episodes_where_they_were_last_seen():
         assert torch.equal(getattr(last.time_step, name), getattr(seen, name))
     assert (collector.env_steps, collector.episodes) == (4, 0)
     assert collector.state_dict()["running"] is None
+    assert collector.agent.observation_normalizer.count == 4
 
 
 # State ----------------------------------------------------------------------------------------------------------------

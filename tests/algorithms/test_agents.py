@@ -366,6 +366,7 @@ def test_statistics_leave_out_who_is_absent():
     normalizer = agent.observation_normalizer
     torch.testing.assert_close(normalizer.mean_0, time_step.observation["x"][PRESENT].double().mean(0))
     assert normalizer.count == PRESENT.sum()
+    time_step = time_step._replace(duration=torch.randint(1, 5, (T, B), dtype=torch.int16).masked_fill(STEP_TYPE == F, 0))
     agent.prepare(Experience(time_step, ()))
     # A reward counts on arriving at who is there, and at who just left: not after an environment's LAST, nor at frame 0.
     left = torch.zeros_like(PRESENT)
@@ -374,7 +375,8 @@ def test_statistics_leave_out_who_is_absent():
     arrives_last = torch.zeros_like(PRESENT)
     arrives_last[1:] = PRESENT[1:] & last[1:] & PRESENT[:-1]
     counted = (PRESENT & ~last) | left | arrives_last
-    torch.testing.assert_close(agent.reward_normalizer.mean, time_step.reward[counted].double().mean())
+    a_step = time_step.reward.double() / time_step.duration.clamp(min=1).unsqueeze(-1)
+    torch.testing.assert_close(agent.reward_normalizer.mean, a_step[counted].mean())
     nobody = nest.map_structure(torch.clone, time_step)
     nobody.observation[AGENT_MASK][:] = False
     before = agent.reward_normalizer.state_dict()
