@@ -203,6 +203,19 @@ def test_giving_up_ends_the_running_episodes_where_they_were_last_seen():
     assert collector.agent.observation_normalizer.count == 4
 
 
+def test_explorers_begin_anew_after_a_restart(monkeypatch):
+    """Two actions, then new episodes: the third action of those is halved."""
+    collector = collector_in(counter(("99n",)), explorer=Halving())
+    monkeypatch.setattr(collector.environment, "restart", lambda failure: None)
+    for _ in range(2):
+        collector.step()
+    collector.restart(EnvironmentFailed("it"))
+    for _ in range(5):
+        collector.step()
+    executed = [f.time_step.prev_action[0, 0].item() for f in collector._replay]
+    assert executed == pytest.approx([0, 0.1, 0.2, 0, 0.1, 0.2, 0.3 / 2, 0.4])
+
+
 # State ----------------------------------------------------------------------------------------------------------------
 
 

@@ -66,6 +66,16 @@ def test_uniform_collection_stores_the_uniform_density():
     assert step.info.pre_tanh.isfinite().all()
 
 
+@pytest.mark.parametrize("bound", [-1.0, 1.0])
+def test_an_action_at_its_bound_is_stored_as_a_finite_number(bound, monkeypatch):
+    """Uniform numbers in [-1, 1) can be -1, whose atanh is infinite."""
+    tested, time_step = algorithm(), frame()
+    monkeypatch.setattr(torch.Tensor, "uniform_", lambda x, low, high: x.fill_(bound))
+    step = tested.random_step(time_step, ())
+    assert (step.output == bound).all() and step.info.pre_tanh.isfinite().all()
+    torch.testing.assert_close(torch.tanh(step.info.pre_tanh), step.output)
+
+
 def targets(tested, experience):
     """What the critics regress on, by catching the error's arguments."""
     caught = {}

@@ -302,6 +302,14 @@ def test_values_are_not_judged_without_a_bound_or_too_early(gamma, updates):
     assert watched([[1.0]], [{"critic/q": 1e9}], gamma, updates) == [[]]
 
 
+def test_what_was_too_early_to_judge_is_warned_of_later():
+    watch, told = GrowthWatch(0.9), []
+    for _ in range(GrowthWatch.PATIENCE):
+        watch.observe(torch.tensor([[1.0]]))
+        told.append(len(watch.warnings({"critic/q": 1e9})))
+    assert told == [0] * (GrowthWatch.PATIENCE - 1) + [1]
+
+
 def test_a_temperature_that_leaves_rewards_no_say_is_warned_of_once():
     told = watched([[3.0]], [{"beta/alpha": a, "beta/entropy": 0.0} for a in (1.0, 299.0, 301.0, 500.0)])
     assert [len(found) for found in told] == [0, 0, 1, 0]

@@ -215,6 +215,15 @@ def test_starts_are_uniform_where_single_precision_ends():
     assert buffer.sample(2000, 1).float().mean() == pytest.approx(0.5, abs=0.06)
 
 
+def test_the_greatest_random_number_draws_the_last_start(monkeypatch):
+    """1 - 2^-53, to which the second stratum's number cannot be added without rounding."""
+    buffer = ReplayBuffer(SPEC, 1, length=20)
+    add(buffer, 0, 10)
+    monkeypatch.setattr(torch, "rand", lambda *shape, **kind: torch.full(shape, 1 - 2**-53, dtype=torch.float64))
+    _, number = who(buffer.sample(2, 3))
+    assert number.T.tolist() == [[3, 4, 5], [7, 8, 9]]
+
+
 def test_starts_of_different_environments_are_independent():
     buffer = filled(2, 4, 6)
     counts = np.zeros((2, 2))
