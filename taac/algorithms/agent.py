@@ -167,7 +167,7 @@ class Agent(nn.Module):
         return experience._replace(time_step=time_step._replace(reward=learnt))
 
     def _count_rewards(self, time_step: TimeStep) -> None:
-        """Updates the reward statistics. Rewards that arrive at an agent that has not acted are left out."""
+        """Updates the reward statistics. Frames of an agent that stays absent are left out; see `AgentBatch.counted`."""
         assert self.reward_normalizer is not None
         reward, duration = time_step.reward, time_step.duration
         if self.agents is not None and self.agents.masked:

@@ -65,6 +65,6 @@ class SumTree:
             targets = torch.minimum(targets, torch.nextafter(sums[:, -1], torch.zeros_like(targets)))
             column = torch.searchsorted(sums, targets.unsqueeze(-1), right=True)
             before = torch.where(column > 0, sums.gather(-1, (column - 1).clamp(min=0)), 0.0)
-            targets = (targets - before.squeeze(-1)).clamp(min=0.0)
+            targets = targets - before.squeeze(-1)
             items = items * WIDTH + column.squeeze(-1)
         return items

@@ -91,7 +91,7 @@ class RewardSignal(nn.Module):
     @torch.no_grad()
     def total(self, time_step: TimeStep) -> torch.Tensor:
         """Returns the sum `[B]` of an episode's rewards over its frames `[T, B]`, normalised; updates no statistics."""
-        return self._normalized(torch.where(time_step.is_first()[1:], 0.0, self.reward(time_step))).sum(0)
+        return self._normalized(self.reward(time_step)).sum(0)
 
     def _normalized(self, reward: torch.Tensor) -> torch.Tensor:
         return reward / (self.mean_square + 1e-10).sqrt().to(reward.dtype) if self.normalize else reward
