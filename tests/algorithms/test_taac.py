@@ -103,9 +103,11 @@ def test_the_actors_loss_trains_the_actor_alone(kind, spec):
 
 def test_clipping_from_0_never_prefers_the_old_trajectory():
     algorithm = taac(TAAC | {"clipping": (0.0, None)})
-    beta = algorithm.train_step(experience_of(TAAC)).beta
-    assert torch.all(beta[..., 1] >= 0.5)
-    assert (beta[..., 1] == 0.5).any() and (beta[..., 1] > 0.6).any()
+    info = algorithm.train_step(experience_of(TAAC))
+    assert torch.all(info.beta[..., 1] >= 0.5)
+    assert (info.beta[..., 1] == 0.5).any() and (info.beta[..., 1] > 0.6).any()
+    # What is reported is not clipped.
+    assert torch.equal(info.advantage <= 0, info.beta[..., 1] == 0.5) and (info.advantage < 0).any()
 
 
 def test_training_leaves_what_was_replayed_alone():
