@@ -43,6 +43,22 @@ def use_program_cache() -> None:
     remove_unused(own)
 
 
+def check_named_folder() -> None:
+    """Refuses a folder that the environment names and that cannot be made: torch makes it for the first optimizer in any case.
+
+    Raises:
+        TaacError: names the variable, which torch's own error does not.
+    """
+    try:
+        if named := os.environ.get(VARIABLE):
+            os.makedirs(named, exist_ok=True)
+    except OSError as error:
+        raise TaacError(
+            f"the environment variable {VARIABLE} names a folder that cannot be made, and torch needs it: {error}. Name another "
+            "folder, or unset it"
+        ) from error
+
+
 def own_folder() -> Path:
     """Returns the folder that is used where the environment names none."""
     try:

@@ -25,6 +25,7 @@ from taac.environments.create import create_environment
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
 from taac.learning.learner import Learner
+from taac.machine.program_cache import check_named_folder
 from taac.machine.ranks import ALONE, Ranks
 from taac.networks import ObservationNormalizer, RewardNormalizer
 from taac.ops.schedules import Schedule
@@ -201,6 +202,7 @@ def create_experiment(
             )
     if return_bounds is not None and not return_bounds[0] < return_bounds[1]:
         raise TaacError(f"create_experiment.return_bounds must be (lowest, highest), got {return_bounds}")
+    check_named_folder()
     torch.set_num_threads(num_threads)
     torch.manual_seed(seed)
     np.random.seed(seed)

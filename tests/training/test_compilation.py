@@ -70,6 +70,14 @@ def test_without_a_compiler_a_long_run_is_not_compiled_and_says_what_it_would_ga
     assert not found and "no C++ compiler" in sentence and "three quarters" in sentence
 
 
+def test_a_folder_for_programs_that_torch_could_not_make_is_refused_with_its_variable(monkeypatch, tmp_path):
+    """Torch makes it for the first optimizer of a process, also of a run that compiles nothing, and names only the folder."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "file" / "programs"))
+    with pytest.raises(TaacError, match=r"TORCHINDUCTOR_CACHE_DIR names a folder that cannot be made.*Not a directory"):
+        build("create_agent.compile = False")
+
+
 @pytest.mark.parametrize("began", [True, False])
 def test_a_run_goes_on_as_it_began(began, compiler, monkeypatch, tmp_path):
     """Compiled, and the compiler gone when it is resumed: it is found again here, so only the decision is another."""
