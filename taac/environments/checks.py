@@ -86,10 +86,12 @@ class StepChecks:
     def _refuse(self, what: str, values: np.ndarray, bad: np.ndarray, action: Nest, step: int) -> None:
         index = int(np.flatnonzero(bad)[0])
         last_action = nest.map_structure(lambda a: a[index].tolist(), action)
-        large = " (too large for float32)" if np.isfinite(values[index]).all() else ""
+        note = " (too large for float32)" if np.isfinite(values[index]).all() else ""
+        if what == "a reward" and np.isnan(values[index]).any():
+            note = " (or None)"  # of which numpy makes NaN
         message = (
             f"environment '{self._name}' (number {index} of {self._num_envs}) returned {what} that is not finite at step "
-            f"{step} after reset: {values[index]}{large}; the action before it, in [-1, 1], was {last_action}. "
+            f"{step} after reset: {values[index]}{note}; the action before it, in [-1, 1], was {last_action}. "
         )
         evidence = {
             "given": torch.as_tensor(np.array(values)),

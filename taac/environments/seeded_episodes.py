@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
+import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -13,6 +16,7 @@ import numpy as np
 from taac.errors import EnvironmentFailed, TaacError
 
 REPLAY = "taac_replay"  # the key in reset's options
+_TAAC = f"{Path(__file__).parents[1]}{os.sep}"
 OWN = "taac_"  # begins the names of infos by which taac's wrappers and `VectorEnvironment` speak to each other
 
 
@@ -39,9 +43,14 @@ def is_environment_error(error: BaseException) -> bool:
 
 
 def describe_error(error: BaseException) -> str:
-    """The error as text for messages. Says so if it would have ended the process, as its own text does not."""
+    """The error as text for messages, with the line of the environment's code that raised it.
+
+    Says so if it would have ended the process, as its own text does not.
+    """
     if isinstance(error, Exception):
-        return f"{type(error).__name__}: {error}"
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_TAAC)]
+        place = f" (in {frames[-1].name}, {frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+        return f"{type(error).__name__}: {error}{place}"
     return f"it would have ended the process with {error!r}"
 
 

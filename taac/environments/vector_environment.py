@@ -242,12 +242,13 @@ class VectorEnvironment:
 
     def _call(self, where: str, fn: Callable[[], Any], action: Nest = None) -> Any:
         """Calls `fn`. Turns what an environment raises into an `EnvironmentFailed` that names the environment and the step."""
+        hint = "" if self._steps else "; `taac check` of the environment alone says how to mend it"
         try:
             with torch_settings.preserved(f"failed at {where}"):
                 return fn()
         except EnvironmentFailed as error:
             self._broken = True
-            raise EnvironmentFailed(f"environment '{self.name}' {error}") from error
+            raise EnvironmentFailed(f"environment '{self.name}' {error}{hint}") from error
         except TaacError:
             self._broken = True
             raise
@@ -266,7 +267,7 @@ class VectorEnvironment:
                 if action is not None:
                     last = nest.map_structure(lambda a: a[index].tolist(), action)
                     message += f"; its last action, in [-1, 1], was {last}"
-            raise EnvironmentFailed(message) from error
+            raise EnvironmentFailed(message + hint) from error
 
     def _read(self, observation: Any, *others: Any) -> tuple[Any, ...]:
         """Returns what the vector environment returned, with the observation in the spec's dtypes."""

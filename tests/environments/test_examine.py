@@ -65,6 +65,11 @@ class WrongShape(Sound):
         return np.zeros(3, np.float32)
 
 
+class NoSpaces(Sound):
+    def __init__(self):
+        self.action_spaces = spaces.Box(-1.0, 1.0, (1,))
+
+
 class WrongType(Sound):
     def observe(self):
         return np.zeros(2, np.float64)
@@ -227,6 +232,7 @@ def named(cls, **more):
     [
         (Wide, "the observation at reset is not in its space Box.*its values are", "widen the space's bounds"),
         (WrongShape, r"its shape is \(3,\)", "return the shape of the space"),
+        (NoSpaces, "it has no observation_space and no action_space", "set both in the class or in __init__"),
         (WrongType, "its dtype is float64", r"return observation.astype\(np.float32\)"),
         (NotANumber, "the observation at reset is not finite", "fix it"),
         (Infinite, "the observation at reset is not finite", "fix it"),

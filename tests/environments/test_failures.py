@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 
 import gymnasium
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -38,10 +40,20 @@ def test_an_environment_that_raises_is_named_with_seed_step_and_action(tmp_path,
     environment.close()
     message = str(error.value)
     assert f"'{env_id('Fragile')}' (number 2 of 3, seed 9, episode 1 since it was seeded) failed at step 3" in message
-    assert (
-        "RuntimeError: 50% of the simulator is gone, and %d of it; its last action, in its own scale, was [0.75]"
-        in message
-    )
+    assert "RuntimeError: 50% of the simulator is gone, and %d of it (in step, " in message
+    assert re.search(r"toys\.py:\d+\); its last action, in its own scale, was \[0\.75\]", message)
+    assert "taac check" not in message  # which is for what fails at once
+
+
+@pytest.mark.parametrize("kwargs, message", [
+    ({"where": "observation", "step": 0, "value": [1, 2, 3]}, r"failed at reset: ValueError: .*setting an array element"),
+    ({"where": "reward", "step": 1, "value": np.ones(2)}, r"failed at step 1 after reset: ValueError: setting an array element"),
+])  # fmt: skip
+def test_what_fails_at_once_leads_to_the_check_of_the_environment(kwargs, message):
+    environment = create_environment(env_id("Faulty"), 1, env_kwargs={"seed": 7, **kwargs})
+    with pytest.raises(EnvironmentFailed, match=f"{message}.*; `taac check` of the environment alone says how to mend it$"):
+        environment.reset(7)
+        environment.step(torch.zeros(1, 1))
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])

@@ -90,6 +90,14 @@ def test_a_reward_too_large_for_float32_is_refused(value):
         environment.step(torch.zeros(2, 1))
 
 
+def test_a_reward_of_none_is_named():
+    """numpy makes NaN of it."""
+    environment = create_environment(env_id("Faulty"), 1, env_kwargs={"value": None, "seed": 7, "step": 1})
+    environment.reset(7)
+    with pytest.raises(TaacError, match=r"returned a reward that is not finite at step 1 after reset: nan \(or None\);"):
+        environment.step(torch.zeros(1, 1))
+
+
 def test_a_reward_of_several_numbers_from_a_worker_is_refused():
     """In this process Gymnasium refuses it; a worker sends it as it is."""
     kwargs = {"where": "reward", "value": np.ones(3), "seed": 7, "step": 2}
