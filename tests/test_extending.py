@@ -66,6 +66,25 @@ class Widened:
         return alg_step._replace(output=torch.tanh(mean + self.factor * log_std.exp() * torch.randn_like(mean))), ()
 
 
+@gin.configurable
+class Unclamped(Widened):
+    """Adds noise to actions, and forgets that they have bounds."""
+
+    def step(self, time_step, alg_step, state, env_steps, uniform):
+        return alg_step._replace(output=alg_step.output + self.factor), ()
+
+
+def test_an_explorer_that_leaves_the_range_of_actions_is_refused():
+    """The environment would get an action outside of its space, or another one than is replayed."""
+    trainer = build("sac", "Trainer.explorer = @Unclamped()", "Unclamped.factor = 3.0")
+    with pytest.raises(TaacError, match=r"Trainer.explorer Unclamped returned the action \[.*\], outside \[-1, 1\].*: clamp it"):
+        while trainer.learner.num_updates < 2:
+            trainer.collect()
+            trainer.learn()
+    assert trainer.env_steps == trainer.update_ratio.initial_collect_steps  # nothing of it was executed
+    trainer.close()
+
+
 @pytest.mark.parametrize("method", ["sac", "sac_recurrent"])
 def test_an_explorer_sees_the_distribution(method):
     trainer = build(method, "Trainer.explorer = @Widened()", "Widened.factor = 0.0")

@@ -18,9 +18,11 @@ from taac.acting.rollout import Rollout
 from taac.algorithms.agent import Agent
 from taac.data_structures import AlgStep, Experience, Nest, TimeStep
 from taac.environments.vector_environment import VectorEnvironment
-from taac.errors import EnvironmentFailed
+from taac.errors import EnvironmentFailed, TaacError
 from taac.runs.files import Damaged
 from taac.runs.terminal import warn_user
+
+_ROUNDING = 1e-5  # by which an explorer's action may be outside its range
 
 
 class Collector(Collecting):
@@ -72,7 +74,11 @@ class Collector(Collecting):
         return self._recorder.transitions
 
     def explore(self, time_step: TimeStep, state: Nest) -> AlgStep:
-        """Returns the agent's collecting step, or the explorer's replacement of it."""
+        """Returns the agent's collecting step, or the explorer's replacement of it.
+
+        Raises:
+            TaacError: the explorer's action is outside [-1, 1].
+        """
         alg_step = self.agent.rollout_step(time_step, state)
         if self.explorer is not None:
             if self._explorer_state is None:
@@ -81,7 +87,16 @@ class Collector(Collecting):
                 time_step, alg_step, self._explorer_state, self.env_steps,
                 lambda: self.agent.unobserved_random_step(time_step, state).output,
             )  # fmt: skip
+            self._check_explored(alg_step.output)
         return alg_step
+
+    def _check_explored(self, action: Nest) -> None:
+        for leaf in nest.flatten(action):
+            if leaf.is_floating_point() and bool((leaf.abs() > 1.0 + _ROUNDING).any()):
+                raise TaacError(
+                    f"Trainer.explorer {type(self.explorer).__name__} returned the action {leaf.tolist()}, outside [-1, 1], the "
+                    "scale in which agents act: clamp it"
+                )
 
     def acting(self) -> tuple[TimeStep | None, Nest]:
         return self.rollout.time_step, self.rollout.state

@@ -31,7 +31,7 @@ class Explorer(Protocol):
     def step(
         self, time_step: TimeStep, alg_step: AlgStep, state: Nest, env_steps: int, uniform: Callable[[], torch.Tensor]
     ) -> tuple[AlgStep, Nest]:
-        """Returns the step to execute and the explorer's next state.
+        """Returns the step to execute, with actions in [-1, 1] or choices, and the explorer's next state.
 
         Args:
             time_step: the current frame.
