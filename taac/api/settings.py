@@ -45,7 +45,16 @@ def asked(
     gin_files: Sequence[str] | str,
     *settings: Mapping[str, Any],
 ) -> Asked:
-    """Returns the experiment that arguments of `train` describe."""
+    """Returns the experiment that arguments of `train` describe.
+
+    Raises:
+        TaacError: a setting that no file could repeat, or a method that is no text.
+    """
+    if method is not None and not isinstance(method, str):
+        raise TaacError(
+            f"method must be a name, such as 'taac', or a .gin file, got {method!r:.200}; a class of your own is a setting, "
+            "create_agent.algorithm_ctor, beside a method"
+        )
     text = written(*settings)
     files = (gin_files,) if isinstance(gin_files, str) else tuple(gin_files)
     steps = None if num_env_steps is None else _text("num_env_steps", num_env_steps, {})

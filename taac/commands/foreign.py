@@ -40,6 +40,13 @@ ONLY_FLAGS = (
 OF_LOGGING = ("log_dir",)  # flags that absl defines and nothing here reads
 
 
+def only_flags(defined: flags.FlagValues) -> str:
+    """Returns what to write instead of words without a flag, in terms of the flags that a command has."""
+    if "set" in defined:
+        return ONLY_FLAGS
+    return "use flags only" + (", such as --root_dir runs/pendulum" if "root_dir" in defined else "")
+
+
 def command_meant(name: str, commands: Iterable[str]) -> str:
     """Returns "; did you mean 'x'?" for an unknown command, or ""."""
     near = [ours for ours, names in COMMANDS.items() if name in names] or difflib.get_close_matches(name, commands, n=1)

@@ -85,7 +85,7 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
 
 def _run(name: str, run: Callable[[], None], rest: Sequence[str]) -> int:
     if len(rest) > 1:
-        print(f"taac {name}: unexpected arguments {' '.join(rest[1:])}; {foreign.ONLY_FLAGS}", file=sys.stderr)
+        print(f"taac {name}: unexpected arguments {' '.join(rest[1:])}; {foreign.only_flags(flags.FLAGS)}", file=sys.stderr)
         return 2
     escape_warnings()
     if name in MAY_IMPORT or ("trust" in flags.FLAGS and flags.FLAGS.trust):

@@ -225,9 +225,10 @@ def _refuse_imports(path: Path, allowed: Collection[str], why: str) -> None:
 def _parse(text: str, shown: str, path: Path | None, including: tuple[Path, ...]) -> list[Binding]:
     bindings: list[Binding] = []
     shipped = path is not None and any(folder / "gin" in path.resolve().parents for folder in search_path())
-    statements = _guarded(shown, lambda: gin_state.statements(text))
+    given = "" if path else text.strip()
+    statements = _guarded(shown, lambda: gin_state.statements(text), given)
     while True:
-        statement = _guarded(shown, lambda: next(statements, None))
+        statement = _guarded(shown, lambda: next(statements, None), given)
         if statement is None:
             return bindings
         where = f"{shown}:{statement.location.line_num}" if path else shown
@@ -276,8 +277,12 @@ def _configurable(selector: str, where: str) -> Any:
     return found
 
 
-def _guarded(where: str, function: Callable[[], Any]) -> Any:
-    """Calls `function`. Turns gin's errors into a `TaacError` with the place, and the nearest name to an unknown one."""
+def _guarded(where: str, function: Callable[[], Any], given: str = "") -> Any:
+    """Calls `function`. Turns gin's errors into a `TaacError` with the place, and the nearest name to an unknown one.
+
+    Args:
+        given: what is read, if it is no file.
+    """
     try:
         return function()
     except SyntaxError as error:
@@ -286,7 +291,7 @@ def _guarded(where: str, function: Callable[[], Any]) -> Any:
     except (RecursionError, MemoryError) as error:
         raise TaacError(f"{where}: a value is nested too deeply, or too long: {type(error).__name__}") from error
     except tokenize.TokenError as error:
-        raise TaacError(f"{where}: bad gin syntax: {error.args[0]}") from error
+        raise TaacError(f"{where}: bad gin syntax: {error.args[0]}{f' in {given!r}' if given else ''}") from error
     except (ValueError, TypeError, KeyError) as error:
         message = str(error.args[0] if error.args else error).strip()
         unknown = re.search(r"'@?%?([\w./]+?)(?:\(\))?'", message)
@@ -294,6 +299,13 @@ def _guarded(where: str, function: Callable[[], Any]) -> Any:
         if unknown:
             word = unknown.group(1).rsplit("/", 1)[-1].rsplit(".", 1)[-1]
             near = nearest(word, [*gin_state.names(), *TASK_MACROS])
+        if (reference := re.match(r"No configurable matching reference '@(.*?)(?:\(\))?'", message)) is not None:
+            number = re.search(r"line (\d+)", message[reference.end() :])
+            at = f"{where}:{number[1]}" if number and not where.startswith("--") else where
+            raise TaacError(
+                f"{at}: there is nothing configurable named '{reference[1]}'{near}; a class or function of your own needs "
+                "@gin.configurable, and a gin file that imports its module"
+            ) from error
         raise TaacError((f"{where}: " if where else "gin: ") + message.replace("\n", " ") + near) from error
 
 

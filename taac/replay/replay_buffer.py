@@ -15,7 +15,7 @@ from taac.machine.memory import available_bytes, readable_bytes
 from taac.replay.batch import Batch
 
 
-@gin.configurable
+@gin.configurable(denylist=["device"])
 class ReplayBuffer:
     """Stores the last `length` frames of each environment.
 

@@ -294,6 +294,7 @@ def test_checkpoints_keep_the_state_of_callbacks(tmp_path, monkeypatch):
         ({"learning_rat": 1}, r"learning_rat=1: there is no macro and no parameter named 'learning_rat'; did you"),
         ({"method": None}, "method is missing beside environment Pendulum-v1"),
         ({"method": "tac"}, "method tac: there is no method 'tac'; did you mean 'taac'"),
+        ({"method": torch.nn.Linear}, "method must be a name, such as 'taac', or a .gin file, got <class.*algorithm_ctor"),
         ({"settings": {"Learner.epsilon": "small"}}, "settings: Learner.epsilon = 'small' has the wrong type"),
         ({"settings": {"TaacAlgorithm.trajectory": object()}}, "cannot be kept in config.gin"),
         ({"settings": {"gamma": float("nan")}}, "cannot be kept in config.gin"),

@@ -163,6 +163,7 @@ MISTAKES = {
         [*SWEEP, "--search", "num_env_steps=20000|30000"], ["the same number of environment steps: do not search num_env_steps"],
     ),
     "another tool's sweep": (["sweep", "--n_trials", "3"], ["did you mean --trials?"]),
+    "a folder without its flag": (["play", "runs/x"], ["unexpected arguments runs/x; use flags only, such as --root_dir runs/"]),
     "words instead of flags": (["train", "Pendulum-v1", "taac"], ["unexpected arguments", "such as --task Pendulum-v1"]),
 }  # fmt: skip
 

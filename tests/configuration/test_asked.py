@@ -7,7 +7,7 @@ import re
 import gin
 import pytest
 
-from taac import configuration
+from taac import configuration, registry
 from taac.campaigns.comparison import Comparison
 from taac.configuration import Asked, gin_state, plain_words, shipped
 from taac.configuration.plain_words import Setting
@@ -80,12 +80,24 @@ def test_references_in_plain_words(text, names):
         ("environment=1", ["no parameter named 'environment'"]),  # the caller supplies it
         ("batch_size=many", ["--set: batch_size = 'many'", "wrong type for Trainer.batch_size", "int"]),
         ("hidden_layers=256", ["--set: hidden_layers = 256", "a list of one is written (256,)"]),
-        ("gamma=(1", ["--set", "syntax"]),
+        ("explorer=@MyExplorer()", ["--set: there is nothing configurable named 'MyExplorer'; ", "needs @gin.configurable, and"]),
+        ("gamma=(1", ["--set", "syntax", "in 'gamma = (1'"]),
     ],
 )
 def test_settings_that_are_refused(text, words):
     message = refused(Asked("Pendulum-v1", "taac", settings=(text,)))
     assert all(word in message for word in words), message
+
+
+def test_an_unknown_reference_in_a_file_is_named_with_its_line(tmp_path):
+    (tmp_path / "mine.gin").write_text("gamma = 0.9\nTrainer.hooks = {'after_update': @my_hook}\n")
+    message = refused(Asked("Pendulum-v1", "taac", gin_files=(str(tmp_path / "mine.gin"),)))
+    assert "mine.gin:2: there is nothing configurable named 'my_hook'" in message, message
+
+
+def test_what_the_experiment_gives_itself_is_no_setting():
+    registry.register()
+    assert plain_words.owners()["device"] == ["create_experiment.device"]
 
 
 def test_settings_win_over_files_and_parameters(tmp_path):
