@@ -196,6 +196,7 @@ class Pool:
                 return worker.Frame(info, self._receive(remote, START), True, 0, 0, 0, 0, [], times)
             except Lost as again:
                 why = again
+
     def _check_replacements(self, failure: str) -> None:
         now = time.monotonic()
         while self._replaced_at and now - self._replaced_at[0] > self._window:
