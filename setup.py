@@ -65,8 +65,7 @@ setup(
     ],
     package_data={
         "taac": [
-            "py.typed", "machine/amx_product.cpp", "commands/settings.txt", "analysis/report/anchors.json",
-            "analysis/report/html/*",
+            "py.typed", "machine/*.cpp", "commands/settings.txt", "analysis/report/anchors.json", "analysis/report/html/*",
         ]
     },
     python_requires=f">=3.{PYTHONS[0]}",

@@ -10,18 +10,15 @@ is the sum of three bfloat16 numbers, so a product of two float32 matrices is a 
 Source: Henry, Tang and Heinecke, Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision Computations
 (arXiv:1904.06376).
 
-The kernel, `amx_product.cpp`, is compiled on first use and stored in torch's cache of compiled code. It runs on one thread.
+The kernel, `amx_product.cpp`, is compiled on first use (see `kernels`). It runs on one thread.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
-import os
 import pathlib
 import platform
-import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -29,12 +26,11 @@ from typing import Any
 import torch
 
 from taac.errors import TaacError
-from taac.machine.processes import interruptions_held
+from taac.machine import kernels
 
 PARTS = {"bfloat16x6": 3, "bfloat16x3": 2, "bfloat16": 1}  # parts of each float32 factor
-_SOURCE = pathlib.Path(__file__).with_name("amx_product.cpp")
-_FLAGS = ["-std=c++17", "-O3", "-shared", "-fPIC", "-fvisibility=hidden"]
-_FLAGS += ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512bf16", "-mamx-tile", "-mamx-bf16"]
+_SOURCE = kernels.FOLDER / "amx_product.cpp"
+_FLAGS = ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512bf16", "-mamx-tile", "-mamx-bf16"]
 _NEEDED = {"amx_tile", "amx_bf16", "avx512f", "avx512bw", "avx512vl", "avx512_bf16"}
 # The declaration of the kernel in torch's compiled programs, which call it by this name.
 _DECLARATION = (
@@ -52,8 +48,8 @@ def missing() -> str | None:
         return f"this processor has no {', '.join(sorted(lacking))}"
     try:
         _library()
-    except (OSError, RuntimeError, subprocess.SubprocessError, ImportError) as error:
-        return f"the kernel could not be compiled and loaded: {_reason(error)}"
+    except kernels.ERRORS as error:
+        return f"the kernel could not be compiled and loaded: {kernels.reason(error)}"
     return None
 
 
@@ -132,11 +128,7 @@ def compiler_options() -> dict[str, Any]:
 
     Empty if this version of torch does not support that.
     """
-    import torch._inductor.config as settings
-
-    name = "custom_ops_to_c_shims"
-    has_it = hasattr(settings.aot_inductor, name)
-    return {f"aot_inductor.{name}": {torch.ops.taac.amx_product.default: [_DECLARATION]}} if has_it else {}
+    return kernels.compiler_options(torch.ops.taac.amx_product.default, _DECLARATION)
 
 
 def _processor_flags() -> set[str]:
@@ -149,32 +141,9 @@ def _processor_flags() -> set[str]:
 
 @functools.cache
 def _library() -> ctypes.CDLL:
-    from torch._inductor.cpp_builder import get_cpp_compiler
-    from torch._inductor.runtime.cache_dir_utils import cache_dir
-
-    torch_folder = pathlib.Path(torch.__file__).parent
-    with interruptions_held():
-        command = [get_cpp_compiler(), *_FLAGS, f"-I{torch_folder / 'include'}", str(_SOURCE)]
-        libraries = [f"-L{torch_folder / 'lib'}", "-ltorch_cpu"]
-        key = hashlib.sha256(
-            repr([torch.__version__, *command, *libraries]).encode() + _SOURCE.read_bytes()
-        ).hexdigest()
-        path = pathlib.Path(cache_dir(), f"taac_amx_{key[:32]}.so")
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            new = path.with_suffix(f".{os.getpid()}")
-            subprocess.run(
-                [*command, *libraries, "-o", str(new)], check=True, capture_output=True, text=True, timeout=300
-            )
-            os.replace(new, path)  # another process may have been here first
-    library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)  # so that compiled programs find it
+    library = kernels.load(_SOURCE, _FLAGS)
     pointer, integer = ctypes.c_void_p, ctypes.c_int64
     library.taac_amx_product.argtypes = [pointer, *[integer] * 3, pointer, *[integer] * 3, pointer, *[integer] * 5]
     if library.taac_amx_request() != 0:
         raise OSError("the operating system refuses access to the AMX tiles")
     return library
-
-
-def _reason(error: Exception) -> str:
-    lines = (getattr(error, "stderr", None) or str(error)).strip().splitlines() or [type(error).__name__]
-    return next((line for line in lines if "error" in line), lines[0])

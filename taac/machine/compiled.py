@@ -28,7 +28,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from taac import nest
 from taac.data_structures import Nest
 from taac.errors import TaacError
-from taac.machine import amx
+from taac.machine import amx, graph_products, rows_product
 from taac.machine.attributes import Attributes, Unwatched
 from taac.machine.cuda_graphs import captured, on_gpu
 from taac.machine.processes import INTERRUPTIONS, die_with_parent, interruptions_held
@@ -132,7 +132,9 @@ class CompiledFunction(Unwatched):
         return graph if self._compiler == "none" else compile_graph(graph, leaves, self._parts)
 
     def _trace(self, args: tuple[Nest, ...]) -> tuple[torch.fx.GraphModule, Nest]:
-        return trace(self._fn, args, self._module, decompositions(self._parts))
+        graph, structure = trace(self._fn, args, self._module, decompositions(self._parts))
+        graph_products.rewrite(graph)
+        return graph, structure
 
     def trace_ahead(self, args: tuple[Nest, ...], wait: Callable[[], object]) -> Callable[[], object] | None:
         """Traces now what the first call with such arguments would trace. That call then waits for `wait`, and compiles.
@@ -253,7 +255,7 @@ def compile_graph(graph: Any, leaves: list[torch.Tensor], parts: int | None) -> 
         "fallback_random": True,  # torch's own random numbers
         "cpp_wrapper": all(leaf.device.type == "cpu" for leaf in leaves),  # no Python between its kernels
         "cpp_cache_precompile_headers": False,  # takes 280 MB of the disk and saves less time than it takes
-        **({} if parts is None else amx.compiler_options()),
+        **(rows_product.compiler_options() if parts is None else amx.compiler_options()),
     }
     with warnings.catch_warnings(), torch.no_grad(), interruptions_held():
         warnings.simplefilter("ignore")  # from torch's own code

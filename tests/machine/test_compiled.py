@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import warnings
 
 import pytest
 import torch
@@ -158,8 +159,10 @@ def test_a_product_keeps_factors_of_its_bias():
 
 def test_the_compiler_leaves_the_bias_out_of_the_product():
     """An `addmm` would first copy the bias into each row of its result. The compiler's own rules make one of `bias + mm`."""
-    from torch._inductor.fx_passes.post_grad import post_grad_passes
-    from torch._inductor.virtualized import V
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # from torch's own code, at its first import
+        from torch._inductor.fx_passes.post_grad import post_grad_passes
+        from torch._inductor.virtualized import V
 
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
     x = torch.randn(5, 3)
