@@ -46,9 +46,11 @@ def _leave_out_unread_columns(product: Node) -> None:
     readers = _column_by_column(product)
     slices = [node for node in readers if _is_slice_of_columns(node)]
     read = {_bounds(node) for node in slices if node.users}
-    if len(read) != 1 or (bounds := read.pop()) == (0, _value(product).shape[-1]):
+    if len(read) != 1:
         return
-    start, stop = bounds
+    ((start, stop),) = read
+    if not 0 < stop - start < _value(product).shape[-1]:
+        return
     (x, y), copies = _factors(product), {}
     with product.graph.inserting_before(product):
         few = _add(product, _aten.slice.Tensor, y, _value(y).dim() - 1, start, stop)
@@ -78,7 +80,7 @@ def _column_by_column(product: Node) -> list[Node]:
         found.add(node)
         if _is_slice_of_columns(node):
             continue
-        if not _keeps_columns(node) or _value(node).shape[-1] != columns or not node.users or node.kwargs:
+        if not _keeps_columns(node) or _value(node).shape[-1:] != (columns,) or not node.users or node.kwargs:
             return []
         waiting += node.users
     return [node for node in product.graph.nodes if node in found]
@@ -87,7 +89,7 @@ def _column_by_column(product: Node) -> list[Node]:
 def _keeps_columns(node: Node) -> bool:
     if node.target is _aten.sum.dim_IntList:
         source, dims, *_ = _arguments(node)
-        return -1 not in dims and _value(source).dim() - 1 not in dims
+        return bool(dims) and -1 not in dims and _value(source).dim() - 1 not in dims  # no dims: all of them
     return node.target is _aten.view.default
 
 

@@ -69,6 +69,11 @@ def test_through_sums_and_views_as_in_the_gradient_of_the_critics_input():
     assert rewritten(gradient, x, y) == ([(BMM, (2, 12, 80))], [(BMM, (2, 12, 70))])
 
 
+def test_to_a_single_number():
+    before, after = rewritten(lambda x, y: [torch.ops.aten.view(x @ y, [])], *factors(1, 30, 1))
+    assert after == before
+
+
 @pytest.mark.parametrize(
     "fn",
     [
@@ -82,8 +87,11 @@ def test_through_sums_and_views_as_in_the_gradient_of_the_critics_input():
         lambda z: [z[:, ::2]],
         lambda z: [z[:, :]],
         lambda z: [z[:, :70], z[:, :70].sum(), z.t()],
+        lambda z: [z[:, 5:5]],
+        lambda z: [torch.ops.aten.sum.dim_IntList(z, [], True)[:, :1], torch.ops.aten.sum.dim_IntList(z, None)],
     ],
-    ids=["all", "also all", "two parts", "rows", "other rows", "summed", "mixed", "every other", "all as a part", "turned"],
+    ids=["all", "also all", "two parts", "rows", "other rows", "summed", "mixed", "every other", "all as a part", "turned",
+         "none", "summed over all"],
 )
 def test_products_that_are_read_in_another_way_stay(fn):
     before, after = rewritten(lambda x, y: fn(x @ y), *factors(100, 90, 80))
