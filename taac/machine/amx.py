@@ -128,7 +128,7 @@ def compiler_options() -> dict[str, Any]:
 
     Empty if this version of torch does not support that.
     """
-    return kernels.compiler_options(torch.ops.taac.amx_product.default, _DECLARATION)
+    return kernels.compiler_options("amx_product", _DECLARATION)
 
 
 def _processor_flags() -> set[str]:

@@ -133,7 +133,10 @@ class CompiledFunction(Unwatched):
 
     def _trace(self, args: tuple[Nest, ...]) -> tuple[torch.fx.GraphModule, Nest]:
         graph, structure = trace(self._fn, args, self._module, decompositions(self._parts))
-        graph_products.rewrite(graph)
+        try:
+            graph_products.rewrite(graph)
+        except Exception as error:
+            raise TaacError(f"products of {_name(self._fn)} cannot be rewritten: {first_line(error)}. {ADVICE}") from error
         return graph, structure
 
     def trace_ahead(self, args: tuple[Nest, ...], wait: Callable[[], object]) -> Callable[[], object] | None:

@@ -97,7 +97,8 @@ def _is_slice_of_columns(node: Node) -> bool:
     if node.target is not _aten.slice.Tensor or len(node.args) != 4:
         return False
     source, dim, *_ = _arguments(node)
-    return dim in (-1, _value(source).dim() - 1)
+    named = any(user.target is _aten.as_strided.default for user in node.users)  # by its place in memory, which would change
+    return dim in (-1, _value(source).dim() - 1) and not named
 
 
 def _bounds(node: Node) -> tuple[int, int]:

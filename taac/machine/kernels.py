@@ -55,16 +55,36 @@ def reason(error: Exception) -> str:
     return next((line for line in lines if "error" in line), lines[0])
 
 
-def compiler_options(operation: Any, declaration: str) -> dict[str, Any]:
+class _Operation:
+    """Stands for an operation of `torch.ops.taac` as a dictionary's key.
+
+    Unlike the operation, it can be pickled, without which torch reads no compiled program from its caches.
+    """
+
+    def __init__(self, name: str):
+        self.name, self._operation = name, getattr(torch.ops.taac, name).default
+
+    def __hash__(self) -> int:
+        return hash(self._operation)
+
+    def __eq__(self, other: object) -> bool:
+        return other is self._operation or (isinstance(other, _Operation) and other.name == self.name)
+
+    def __reduce__(self) -> Any:
+        return _Operation, (self.name,)
+
+
+def compiler_options(name: str, declaration: str) -> dict[str, Any]:
     """Options for torch's compiler that make its programs call a kernel directly instead of an operation through Python.
 
     Empty if this version of torch does not support that.
 
     Args:
-        operation: of torch.ops.
+        name: of the operation in `torch.ops.taac`.
         declaration: the kernel's, in C.
     """
     import torch._inductor.config as settings
 
-    name = "custom_ops_to_c_shims"
-    return {f"aot_inductor.{name}": {operation: [declaration]}} if hasattr(settings.aot_inductor, name) else {}
+    option = "custom_ops_to_c_shims"
+    has_it = hasattr(settings.aot_inductor, option)
+    return {f"aot_inductor.{option}": {_Operation(name): [declaration]}} if has_it else {}

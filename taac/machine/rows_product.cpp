@@ -1,7 +1,8 @@
-// Products of float32 matrices of which one has rows of zeros, which are left out; see narrow_products.py.
+// Products of float32 matrices of which one has rows of zeros, which are left out; see rows_product.py.
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -25,6 +26,25 @@ struct View {
   ~View() {
     if (tensor) aoti_torch_delete_tensor_object(tensor);
   }
+};
+
+// Memory that is kept, because new memory takes as long as a part of the product. It is aligned as tensors are, because the bits of a
+// library's product can depend on that.
+struct Memory {
+  static constexpr int64_t kAlignment = 64;
+  float* data = nullptr;
+  int64_t size = 0;
+
+  // Returns room for so many numbers, with whatever it holds; null if there is none.
+  float* room(int64_t numbers) {
+    if (numbers > size) {
+      std::free(data);
+      data = static_cast<float*>(std::aligned_alloc(kAlignment, (numbers * sizeof(float) + kAlignment - 1) / kAlignment * kAlignment));
+      size = data ? numbers : 0;
+    }
+    return data;
+  }
+  ~Memory() { std::free(data); }
 };
 
 AOTITorchError product(float* out, View& x, View& y, int64_t rows, int64_t columns) {
@@ -52,8 +72,7 @@ extern "C" __attribute__((visibility("default"))) AOTITorchError aoti_torch_cpu_
       aoti_torch_get_data_ptr(*result, &out_data))
     return 1;
 
-  // Kept, because new memory takes as long as a part of the product. What they hold beyond the counted rows is not read.
-  static thread_local std::vector<float> gathered, products;
+  static thread_local Memory gathered, products;
   static thread_local std::vector<int64_t> used;
   for (int64_t n = 0; n < batch; ++n) {
     float* left = static_cast<float*>(x_data) + n * x_strides[0];
@@ -68,16 +87,18 @@ extern "C" __attribute__((visibility("default"))) AOTITorchError aoti_torch_cpu_
       if (product(out, all, right, rows, columns)) return 1;
       continue;
     }
-    gathered.resize(padded * inner);
-    products.resize(padded * columns);
-    for (int64_t i = 0; i < count; ++i) std::memcpy(&gathered[i * inner], left + used[i] * x_strides[1], inner * sizeof(float));
-    if (padded) {
-      View some(gathered.data(), padded, inner, inner, 1);
-      if (product(products.data(), some, right, padded, columns)) return 1;
+    float* some_products = nullptr;
+    if (padded) {  // what the memory holds beyond the counted rows is multiplied, and not read
+      float* some_rows = gathered.room(padded * inner);
+      some_products = products.room(padded * columns);
+      if (!some_rows || !some_products) return 1;
+      for (int64_t i = 0; i < count; ++i) std::memcpy(some_rows + i * inner, left + used[i] * x_strides[1], inner * sizeof(float));
+      View some(some_rows, padded, inner, inner, 1);
+      if (product(some_products, some, right, padded, columns)) return 1;
     }
     for (int64_t row = 0, i = 0; row < rows; ++row) {
       if (i < count && used[i] == row)
-        std::memcpy(out + row * columns, &products[i++ * columns], columns * sizeof(float));
+        std::memcpy(out + row * columns, some_products + i++ * columns, columns * sizeof(float));
       else
         std::memset(out + row * columns, 0, columns * sizeof(float));
     }

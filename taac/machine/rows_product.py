@@ -45,4 +45,4 @@ def compiler_options() -> dict[str, Any]:
         kernels.load(SOURCE)
     except kernels.ERRORS:
         return {}
-    return kernels.compiler_options(torch.ops.taac.product_of_rows.default, _DECLARATION)
+    return kernels.compiler_options("product_of_rows", _DECLARATION)

@@ -135,6 +135,18 @@ def test_a_buffer_that_it_moves_moves_once_a_call():
         assert model.num_batches_tracked == calls
 
 
+def test_where_products_cannot_be_rewritten_it_is_not_compiled(monkeypatch):
+    def failing(graph):
+        raise IndexError("none left")
+
+    monkeypatch.setattr(compiled.graph_products, "rewrite", failing)
+    with pytest.raises(TaacError, match=r"cannot be rewritten: IndexError: none left.*compile = False"):
+        CompiledFunction(lambda x: x + 1, torch.nn.Module())(torch.ones(2))
+    optional = CompiledFunction(lambda x: x + 1, torch.nn.Module(), optional=True)
+    with pytest.warns(UserWarning, match="not compiled"):
+        assert torch.equal(optional(torch.ones(2)), torch.full((2,), 2.0))
+
+
 def test_looking_at_numbers_is_refused():
     def by_size(x):
         return x if x.sum() > 0 else -x

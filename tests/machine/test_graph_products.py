@@ -88,10 +88,11 @@ def test_to_a_single_number():
         lambda z: [z[:, :]],
         lambda z: [z[:, :70], z[:, :70].sum(), z.t()],
         lambda z: [z[:, 5:5]],
+        lambda z: [z[:, :70].as_strided((80, 70), (80, 1))],
         lambda z: [torch.ops.aten.sum.dim_IntList(z, [], True)[:, :1], torch.ops.aten.sum.dim_IntList(z, None)],
     ],
     ids=["all", "also all", "two parts", "rows", "other rows", "summed", "mixed", "every other", "all as a part", "turned",
-         "none", "summed over all"],
+         "none", "by place", "summed over all"],
 )
 def test_products_that_are_read_in_another_way_stay(fn):
     before, after = rewritten(lambda x, y: fn(x @ y), *factors(100, 90, 80))

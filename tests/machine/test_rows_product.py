@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 
 import torch
@@ -59,6 +60,24 @@ def test_a_compiled_program_has_the_results_of_the_whole_product_and_leaves_out_
     zero = (args[0][-2] == 0).all(-1)
     assert (left_out[zero] == 0).all() and left_out[1, ~zero[1]].isnan().any(), "the kernel was not called"
     assert kept[0, 3].isnan().all() and kept.isnan().sum() == kept.shape[-1]
+
+
+@needs_compiler
+def test_programs_are_read_from_torchs_cache_again():
+    """An operation itself cannot be part of the cache's key, and torch then compiles each program anew in each process."""
+    from torch._dynamo.utils import counters
+
+    x, y = torch.randn(2, 8, 4), torch.randn(2, 4, 3)
+    program = CompiledFunction(lambda x, y: [rows_product.product_of_rows(x, y)], torch.nn.Module())
+    before = {name: counters[name].copy() for name in ("inductor", "aot_autograd")}
+    torch.testing.assert_close(program(x, y)[0], torch.bmm(x, y))
+    for name, counts in before.items():
+        new = {key: count - counts[key] for key, count in counters[name].items() if count > counts[key]}
+        assert not [key for key in new if "bypass" in key], new
+    key = next(iter(rows_product.compiler_options()["aot_inductor.custom_ops_to_c_shims"]))
+    again = pickle.loads(pickle.dumps(key))
+    assert again == key and key == torch.ops.taac.product_of_rows.default and hash(again) == hash(key)
+    assert key != torch.ops.taac.amx_product.default and pickle.dumps(again) == pickle.dumps(key)
 
 
 def test_without_the_kernel_it_is_the_whole_product():
