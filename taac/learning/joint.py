@@ -18,6 +18,7 @@ from taac.machine.stacked import CannotStack, Handed, StackedFunction, StackedTe
 # On a CPU, batched products of many large matrices leave the cache and take longer than the same products in turn. What is
 # gained are the costs of each operation, which are larger where nothing is compiled. In multiplications of one learner's update.
 MOST_COMPILED, MOST_UNCOMPILED = 60e6, 200e6
+FEWEST_COMPILED = 8  # learners; fewer do not make up for what handing over costs, on some processors
 PATIENCE = 100  # joint updates that most slots of a program on a CPU may be computed for nobody
 BETWEEN_TURNS = 16  # updates of a learner that computes alone, before others have their turn
 
@@ -124,6 +125,9 @@ class JointUpdates:
         agent = learner.agent
         if agent.agents is not None and agent.agents.masked:
             raise CannotStack("agents join and leave, so batches have many sizes")
+        on_cpu = agent.device.type == "cpu"
+        if agent.compiled and on_cpu and len(self._learners) < FEWEST_COMPILED:
+            raise CannotStack(f"fewer than {FEWEST_COMPILED} compiled seeds are not always faster in one program")
         kind = (learner.products, agent.compiled)
         if kind not in self._functions:
             most = MOST_COMPILED if agent.compiled else MOST_UNCOMPILED
@@ -132,7 +136,7 @@ class JointUpdates:
                 self._held,
                 parts(learner.products, agent.device) if agent.compiled else None,
                 "inductor" if agent.compiled else "none",
-                most if agent.device.type == "cpu" else float("inf"),
+                most if on_cpu else float("inf"),
             )
         return self._functions[kind]
 

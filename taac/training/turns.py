@@ -27,6 +27,15 @@ class Owner:
         self.turn = turn
 
 
+class _Signal:
+    """Lets one thread wait for another: a semaphore that is never above 1, in half the time of threading's."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self.take, self.give = self._lock.acquire, self._lock.release
+
+
 class Turn:
     """A function that runs only while its caller waits in `resume`: a coroutine around code that knows nothing of it.
 
@@ -49,7 +58,7 @@ class Turn:
     ):
         self._function, self.device = function, device
         self.generators = generators or Generators.now(device)
-        self._own, self._callers = threading.Semaphore(0), threading.Semaphore(0)
+        self._own, self._callers = _Signal(), _Signal()
         self._answer: Any = None
         self.began = self.ended = False
         self.error: BaseException | None = None
@@ -65,17 +74,17 @@ class Turn:
         owner.give(self)
         self._answer, self.request = answer, None
         if self.began:
-            self._own.release()
+            self._own.give()
         else:
             self.began = True
             threading.Thread(target=self._run, daemon=True).start()
-        self._callers.acquire()
+        self._callers.take()
 
     def pause(self, request: Any = None) -> Any:
         """Gives the turn back to who called `resume`; called by the function itself. Returns the next answer."""
         self.request = request
-        self._callers.release()
-        self._own.acquire()
+        self._callers.give()
+        self._own.take()
         return self._answer
 
     def _run(self) -> None:
@@ -84,7 +93,7 @@ class Turn:
         except BaseException as error:  # given to the caller
             self.error = error
         self.ended = True
-        self._callers.release()
+        self._callers.give()
 
 
 def take_turns(

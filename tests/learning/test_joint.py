@@ -97,8 +97,23 @@ def test_how_updates_are_computed_is_told_once(stacks, monkeypatch):
 def test_compiled_and_uncompiled_learners_have_programs_of_their_own(stacks, monkeypatch):
     made = []
     monkeypatch.setattr(joint, "StackedFunction", lambda *args: made.append(args) or Function())
-    three = learners(3, True, False, True)
-    JointUpdates(three, lambda *args: "found")
-    for learner in three:
+    eight = learners(8, *[True, False] * 4)
+    JointUpdates(eight, lambda *args: "found")
+    for learner in eight:
         learner.together(None, None, None)
     assert [args[3:] for args in made] == [("inductor", joint.MOST_COMPILED), ("none", joint.MOST_UNCOMPILED)]
+
+
+@pytest.mark.parametrize("count, device, stacked", [(7, "cpu", False), (8, "cpu", True), (2, "cuda", True)])
+def test_few_compiled_learners_take_turns_on_a_cpu(stacks, monkeypatch, count, device, stacked):
+    monkeypatch.setattr(joint, "StackedFunction", lambda *args: Function())
+    monkeypatch.setattr(joint, "_random_numbers", lambda device: None)
+    monkeypatch.setattr(joint, "_set_random_numbers", lambda device, state: None)
+    told, all_of_them = [], learners(count, *[True] * count)
+    for learner in all_of_them:
+        learner.agent.device = torch.device(device)
+    JointUpdates(all_of_them, lambda *args: "found", lambda *args: told.append(args))
+    found = [learner.together(lambda *batch: "own", None, None) for learner in all_of_them]
+    why = f"one program for {count} seeds" if stacked else "in turn: fewer than 8 compiled seeds"
+    assert found == ["found" if stacked else "own"] * count
+    assert [number for number, text in told if text.startswith(why)] == list(range(count))
