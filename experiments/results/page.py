@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -133,10 +134,22 @@ def page() -> str:
     entries = published.load(HERE / "published.json")
     head = ["claim", "task", "here", "published", "verdict"]
     rules = CLAIMS.format(error=claims.listed()["reading_error"], widest=claims.WIDEST, fewest=claims.FEWEST_RUNS)
-    parts = [INTRODUCTION, NOTE, "", rules, *table(head, [list(row) for row in claim_rows()])]
+    parts = [INTRODUCTION, NOTE, "", *contents(), rules, *table(head, [list(row) for row in claim_rows()])]
     for folder, about in campaigns():
         parts += section(folder, about, entries)
     return "\n".join(parts)
+
+
+def contents() -> list[str]:
+    """A table of all campaigns: what is compared, and how much of it is run."""
+    rows = []
+    for folder, about in campaigns():
+        plan, done = about["planned"], len(runs_of(folder))
+        planned = len(plan["tasks"]) * len(plan["methods"]) * plan["seeds"]
+        anchor = re.sub(r"[^\w -]", "", about["title"].lower()).replace(" ", "-")
+        title = f"[{about['title']}](#{anchor})"
+        rows.append([title, ", ".join(plan["methods"]), f"{plan['env_steps']:,}", f"{done} of {planned}"])
+    return table(["campaign", "methods", "steps", "runs so far"], rows)
 
 
 def claim_rows() -> list[claims.Row]:
@@ -319,8 +332,9 @@ def missing(groups: dict[tuple[str, str], list[Record]], plan: dict[str, Any]) -
 
 
 def beside_published(groups: dict[tuple[str, str], list[Record]], entries: list[published.Entry]) -> list[str]:
-    """A table of published returns beside ours at the same step; empty if no published number has a run beside it."""
+    """A table of published returns beside ours at the same step, and their protocols; empty if there is nothing to hold."""
     rows = []
+    protocols: dict[tuple[str, str], int] = {}
     for (task, method), runs in groups.items():
         for entry in entries:
             if not published.concerns(entry, task, method.removeprefix("sb3_")):
@@ -332,9 +346,13 @@ def beside_published(groups: dict[tuple[str, str], list[Record]], entries: list[
             lost = f"; {len(runs) - values.size} diverged" if values.size < len(runs) else ""
             spread = "" if entry.sd is None else f" +- {entry.sd}"
             here, there = f"{with_deviation(values)} (n = {values.size}{lost})", f"{entry.mean}{spread} (n = {entry.n})"
-            source = f"{entry.source}, {entry.environment_version}; {entry.protocol}"
+            number_of_protocol = protocols.setdefault((entry.source, entry.protocol), len(protocols) + 1)
+            source = f"{entry.source} ({number_of_protocol}), {entry.environment_version}"
             rows.append([task, method, f"{entry.env_steps:,}", here, there, source])
-    return table(["task", "method", "step", "here", "published", "source and protocol"], rows) if rows else []
+    if not rows:
+        return []
+    notes = [f"{n}. {source}: {protocol}." for (source, protocol), n in protocols.items()]
+    return [*table(["task", "method", "step", "here", "published", "source (protocol), version"], rows), *notes, ""]
 
 
 def table(head: list[str], rows: list[list[str]]) -> list[str]:
