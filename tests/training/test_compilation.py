@@ -198,6 +198,13 @@ def in_torchs_cache(monkeypatch, tmp_path):
     return lambda: [int(line) for line in noted.read_text().split()]
 
 
+@pytest.fixture
+def children():
+    """Returns a function that lists the processes which this test has started and which still run."""
+    before = set(multiprocessing.active_children())
+    return lambda: [process for process in multiprocessing.active_children() if process not in before]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely here")
 def test_programs_are_compiled_in_another_process_and_their_first_calls_wait_for_it(in_torchs_cache):
     module, x = Scaled(), torch.tensor([3.0])
@@ -210,35 +217,37 @@ def test_programs_are_compiled_in_another_process_and_their_first_calls_wait_for
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely here")
-def test_what_was_traced_ahead_is_traced_again_where_an_attribute_has_changed(in_torchs_cache):
+def test_what_was_traced_ahead_is_traced_again_where_an_attribute_has_changed(in_torchs_cache, children):
     module, x = Scaled(), torch.tensor([3.0])
     compiled = CompiledFunction(module.forward, module)
-    compile_ahead([(compiled, (x,))])
+    wait = compile_ahead([(compiled, (x,))])
     module.scale = 3.0
     assert compiled(x).item() == 9.5 and compiled.retraced == 0
+    wait(lambda: False)  # the call did not
+    assert children() == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely here")
-def test_a_process_that_hangs_while_it_compiles_ahead_is_ended(monkeypatch, in_torchs_cache):
+def test_a_process_that_hangs_while_it_compiles_ahead_is_ended(monkeypatch, in_torchs_cache, children):
     here = os.getpid()
     monkeypatch.setattr(compiled_module, "compile_graph", lambda graph, *_: graph if os.getpid() == here else time.sleep(60))
     monkeypatch.setattr(compiled_module, "LONGEST_AHEAD", 0.05)
     module, x = Scaled(), torch.tensor([3.0])
     compiled = CompiledFunction(module.forward, module)
     compile_ahead([(compiled, (x,))])
-    (process,) = multiprocessing.active_children()
+    (process,) = children()
     assert compiled(x).item() == 6.5 and process.exitcode == -signal.SIGKILL
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely here")
-def test_a_process_whose_end_is_told_to_nobody_is_waited_for(in_torchs_cache):
+def test_a_process_whose_end_is_told_to_nobody_is_waited_for(in_torchs_cache, children):
     """What starts a run may ignore SIGCHLD, and the run then does, too: the system tells nobody how its processes ended."""
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
         module, x = Scaled(), torch.tensor([3.0])
         compiled = CompiledFunction(module.forward, module)
         compile_ahead([(compiled, (x,))])
-        (process,) = multiprocessing.active_children()
+        (process,) = children()
         assert compiled(x).item() == 6.5 and len(in_torchs_cache()) == 2
     finally:
         signal.signal(signal.SIGCHLD, before)
@@ -272,7 +281,7 @@ def test_a_run_is_the_same_and_traces_nothing_twice(replay, in_torchs_cache, mon
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely here")
-def test_a_run_that_is_told_to_stop_while_it_waits_for_its_programs_stops_there(in_torchs_cache, monkeypatch, tmp_path):
+def test_a_run_that_is_told_to_stop_while_it_waits_for_its_programs_stops_there(in_torchs_cache, monkeypatch, tmp_path, children):
     """Before its first update, after 300 steps; what is resumed then has the bits of what was not stopped."""
     monkeypatch.setattr(agent_module, "check_compiler", lambda: None)
     params = ["create_agent.compile = True", "num_env_steps = 330"]
@@ -291,19 +300,19 @@ def test_a_run_that_is_told_to_stop_while_it_waits_for_its_programs_stops_there(
     trainer.train(folder, stop=stop)
     assert (trainer.env_steps, trainer.learner.num_updates, trainer.interrupted) == (300, 0, True)
     trainer.close()
-    assert multiprocessing.active_children() == []  # whose end the process would wait for at its own
+    assert children() == []  # whose end the process would wait for at its own
     resumed = run(tmp_path / "stopped", *params)
     assert_same_parameters(whole, resumed)
     assert rows(tmp_path / "whole") == rows(tmp_path / "stopped")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks safely here")
-def test_a_run_that_is_stopped_before_it_needs_its_programs_ends_their_process(in_torchs_cache, monkeypatch, tmp_path):
+def test_a_run_that_is_stopped_before_it_needs_its_programs_ends_their_process(in_torchs_cache, monkeypatch, tmp_path, children):
     monkeypatch.setattr(agent_module, "check_compiler", lambda: None)
     here = os.getpid()
     monkeypatch.setattr(compiled_module, "compile_graph", lambda graph, *_: graph if os.getpid() == here else time.sleep(600))
     trainer = run(tmp_path / "run", "create_agent.compile = True", "num_env_steps = 330", stop=5)
-    assert trainer.env_steps == 5 and multiprocessing.active_children() == []
+    assert trainer.env_steps == 5 and children() == []
 
 
 @pytest.mark.parametrize("fails", [False, True])
