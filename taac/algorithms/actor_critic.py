@@ -19,7 +19,7 @@ from taac.algorithms.target_entropies import TargetEntropy
 from taac.algorithms.target_networks import TargetUpdate
 from taac.algorithms.td_losses import BaseTDLoss, OneStepTDLoss
 from taac.algorithms.temperature import BranchTemperatures, Temperature
-from taac.data_structures import Experience, Nest
+from taac.data_structures import Experience, LossInfo, Nest
 from taac.errors import TaacError
 from taac.networks import CriticEnsemble, ObservationEncoder
 from taac.ops.schedules import Schedule, Scheduled, at_start, bounds
@@ -270,6 +270,32 @@ class ActorCriticAlgorithm(Algorithm):
         error = self.mean_over_parts((q.detach() - target).abs().mean(0))
         learnt = (~experience.time_step.is_last()[:-1]).to(error.dtype)
         return (error * learnt).sum(0) / learnt.sum(0).clamp(min=1.0)
+
+    def loss_info(
+        self,
+        experience: Experience,
+        info: Any,
+        target: torch.Tensor,
+        temperature: Temperature | BranchTemperatures,
+        temperature_losses: dict[str, torch.Tensor],
+        own: dict[str, torch.Tensor] | None = None,
+    ) -> LossInfo:
+        """Returns the loss of actor, temperatures and critics, with all that an actor-critic reports of it.
+
+        Args:
+            info: as in `common_summaries` and `detail`, with the critics' `prediction`.
+            target: `[T-1, B(, D)]`, the returns.
+            temperature: of the action.
+            temperature_losses: by name, of the shape of `info.actor_loss`.
+            own: the method's own summaries, scalars by tag.
+        """
+        critic_loss = self.critic_loss(info.prediction, target)
+        actor_loss = info.actor_loss + functools.reduce(torch.add, temperature_losses.values())
+        missing = len(critic_loss) - len(actor_loss)  # 1 if the actor does not learn on the last frame
+        loss = self.masked(experience, nn.functional.pad(actor_loss, (0, 0, 0, missing)) + critic_loss)
+        summaries = {**self.common_summaries(experience, info, critic_loss, target, temperature), **(own or {})}
+        detail = self.detail(experience, info, target, temperature_losses)
+        return LossInfo(loss, summaries, self.segment_error(experience, info.q, target), detail)
 
     @staticmethod
     def detail(

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import gin
 import torch
 import torch.nn as nn
-import torch.nn.functional as F
 
 from taac import nest
 from taac.algorithms import target_entropies
@@ -196,15 +195,9 @@ class SacAlgorithm(ActorCriticAlgorithm):
         return value + bonus, bonus
 
     def calc_loss(self, experience: Experience, info: SacTrainInfo) -> LossInfo:
-        target = self.targets(experience, info)
-        critic_loss = self.critic_loss(info.prediction, target)  # equation 5
-        temperature_loss = self.temperature.loss(-info.log_pi)  # equation 18
-        actor_loss = info.actor_loss + temperature_loss
-        missing = len(critic_loss) - len(actor_loss)  # 1 if the actor does not learn on the last frame
-        loss = self.masked(experience, F.pad(actor_loss, (0, 0, 0, missing)) + critic_loss)
-        summaries = self.common_summaries(experience, info, critic_loss, target, self.temperature)
-        detail = self.detail(experience, info, target, {"action": temperature_loss})
-        return LossInfo(loss, summaries, self.segment_error(experience, info.q, target), detail)
+        target = self.targets(experience, info)  # of the critics, equation 5
+        temperature_losses = {"action": self.temperature.loss(-info.log_pi)}  # equation 18
+        return self.loss_info(experience, info, target, self.temperature, temperature_losses)
 
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
         """Returns `|tanh(mean(s)) - a|^2`, the squared distance of the greedy action from the demonstrated action a."""

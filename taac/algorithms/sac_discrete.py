@@ -206,13 +206,8 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
     def calc_loss(self, experience: Experience, info: DiscreteSacTrainInfo) -> LossInfo:
         switch = torch.ones_like(experience.time_step.step_type, dtype=torch.bool)
         target = self.td_loss.returns(experience.time_step, info.value, switch, info.bonus)
-        critic_loss = self.critic_loss(info.prediction, target)
-        loss = self.masked(experience, info.actor_loss + info.temperature_loss + critic_loss)
-        summaries = self.common_summaries(experience, info, critic_loss, target, self.temperature)
-        if self.discrete.branched:
-            summaries |= self._branch_summaries(experience, info)
-        detail = self.detail(experience, info, target, {"action": info.temperature_loss})
-        return LossInfo(loss, summaries, self.segment_error(experience, info.q, target), detail)
+        own = self._branch_summaries(experience, info) if self.discrete.branched else None
+        return self.loss_info(experience, info, target, self.temperature, {"action": info.temperature_loss}, own)
 
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
         """Returns `-log pi(a|s)` of the demonstrated choices, summed over branches; 0 for choices that the mask forbids."""

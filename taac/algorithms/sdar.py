@@ -181,7 +181,6 @@ class SdarAlgorithm(SacAlgorithm):
 
     def calc_loss(self, experience: Experience, info: SdarTrainInfo) -> LossInfo:  # type: ignore[override]
         target = self.targets(experience, info)  # type: ignore[arg-type]
-        critic_loss = self.critic_loss(info.prediction, target)
         # Target entropies apply only to what was chosen: the actions of dimensions that act, and selections after FIRST.
         missing = self.temperature.target_entropy * (1.0 - info.acting)
         given = self.beta_temperature.target_entropy * experience.time_step.is_first().to(info.entropy.dtype)
@@ -189,16 +188,12 @@ class SdarAlgorithm(SacAlgorithm):
             "action": self.temperature.loss(missing - info.log_pi),
             "beta": self.beta_temperature.loss(info.entropy + given),
         }
-        temperature_loss = temperature_losses["action"] + temperature_losses["beta"]
-        loss = self.masked(experience, info.actor_loss + temperature_loss + critic_loss)
         own = {
             "beta/switch_probability": _mean_selected(experience, info.acting),
             "beta/entropy": _mean_selected(experience, info.entropy),
             "beta/alpha": self.beta_temperature.alpha(),
         }
-        common = self.common_summaries(experience, info, critic_loss, target, self.temperature)
-        detail = self.detail(experience, info, target, temperature_losses)
-        return LossInfo(loss, {**common, **own}, self.segment_error(experience, info.q, target), detail)
+        return self.loss_info(experience, info, target, self.temperature, temperature_losses, own)
 
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
         """Returns the cloning loss: the cross-entropy of beta, plus the squared distance of the mode where a dimension acts.

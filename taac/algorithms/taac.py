@@ -286,26 +286,18 @@ class TaacAlgorithm(ActorCriticAlgorithm):
 
     def calc_loss(self, experience: Experience, info: TaacTrainInfo) -> LossInfo:
         target = self.td_loss.returns(experience.time_step, info.value, info.switch)
-        critic_loss = self.critic_loss(info.prediction, target)
         beta_entropy = distributions.categorical_entropy(info.beta)
         temperature_losses = {
             "action": self.action_temperature.loss(-info.log_pi),
             "beta": self.beta_temperature.loss(beta_entropy),
         }
-        temperature_loss = temperature_losses["action"] + temperature_losses["beta"]
-        loss = self.masked(experience, info.actor_loss + temperature_loss + critic_loss)
-        return LossInfo(
-            loss,
-            {
-                **self.common_summaries(experience, info, critic_loss, target, self.action_temperature),
-                "beta/switch_probability": self.mean_acted(experience, info.beta[..., 1]),
-                "beta/entropy": self.mean_acted(experience, beta_entropy),
-                "beta/alpha": self.beta_temperature.alpha(),
-                "beta/reach_through": _reach_through(experience, info.switch),
-            },
-            self.segment_error(experience, info.q, target),
-            self.detail(experience, info, target, temperature_losses),
-        )
+        own = {
+            "beta/switch_probability": self.mean_acted(experience, info.beta[..., 1]),
+            "beta/entropy": self.mean_acted(experience, beta_entropy),
+            "beta/alpha": self.beta_temperature.alpha(),
+            "beta/reach_through": _reach_through(experience, info.switch),
+        }
+        return self.loss_info(experience, info, target, self.action_temperature, temperature_losses, own)
 
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
         """Returns `|tanh(mean(s, tau_prev)) - a_hat|^2` where a new trajectory started, else 0.
