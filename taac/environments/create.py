@@ -108,11 +108,10 @@ def create_environment(
     num_envs = ranks.share("create_environment.num_envs", num_envs)
     if action_repeat < 1:
         raise TaacError(f"create_environment.action_repeat must be 1 or more, got {action_repeat}")
-    repeat = single.ActionRepeatSettings(
-        action_repeat, action_repeat_gamma, action_repeat_plain_sum, action_repeat_chosen
-    )
     kwargs = dict(env_kwargs or {})
-    repeated = repeat if action_repeat > 1 or action_repeat_chosen else None
+    repeats = action_repeat > 1 or action_repeat_chosen
+    repeat_gamma = action_repeat_gamma if repeats and not action_repeat_plain_sum else 1.0
+    repeated = single.ActionRepeatSettings(action_repeat, repeat_gamma, action_repeat_chosen) if repeats else None
     if step_timeout is not None and not step_timeout > 0:
         raise TaacError(f"create_environment.step_timeout must be above 0 seconds, or None, got {step_timeout}")
     if max_restarts < 0:
@@ -136,16 +135,19 @@ def create_environment(
         args = (remakes, spec, kwargs, wrapped_in, max_episode_steps, repeated, recorded)
         return [functools.partial(make, (number, num_envs), *args) for number in range(num_envs)]
 
-    durations = (1 if action_repeat_chosen else action_repeat, action_repeat)
-    repeat_gamma = 1.0 if repeated is None or action_repeat_plain_sum else action_repeat_gamma
-    longest = max_episode_steps or spec.max_episode_steps
+    of_all = functools.partial(
+        VectorEnvironment,
+        name=env_name,
+        recorded=recorded,
+        durations=(1 if action_repeat_chosen else action_repeat, action_repeat),
+        repeat_gamma=repeat_gamma,
+        max_episode_steps=max_episode_steps or spec.max_episode_steps,
+    )
     if elsewhere or not asynchronous:
         makers = copies(single.make_seeded, tuple(wrappers))[: 1 if elsewhere else None]
         with _errors_name(env_name), torch_settings.preserved("failed when it was created"):
             env = InProcess(makers, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
-        found = VectorEnvironment(
-            env, env_name, single.reward_dim(env.envs[0]), recorded, durations, None, 0, longest, repeat_gamma
-        )
+        found = of_all(env, reward_dim=single.reward_dim(env.envs[0]))
         if elsewhere:
             found.close()
             found.num_envs = num_envs
@@ -168,4 +170,4 @@ def create_environment(
                 "the code that creates the environment; try create_environment.asynchronous = False to see more"
             ) from error
 
-    return VectorEnvironment(start(), env_name, reward_dim, recorded, durations, start, max_restarts, longest, repeat_gamma)
+    return of_all(start(), reward_dim=reward_dim, remake=start, max_restarts=max_restarts)

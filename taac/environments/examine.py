@@ -29,10 +29,13 @@ class Finding(NamedTuple):
     advice: str = ""  # what to do about it
 
 
+class _Fault(Exception):
+    """What is wrong with an environment in random play, and what to do about it."""
+
+
 class _Play(NamedTuple):
     """The results of random play."""
 
-    findings: list[Finding]
     lengths: list[int]  # of episodes that ended
     terminated: list[bool]  # for each of those episodes, whether it terminated; otherwise it was truncated
     steps: int
@@ -64,10 +67,12 @@ def examine(env_name: str, encoder_ctor: Callable[[Nest], object]) -> list[Findi
         findings, usable = _spaces(env, encoder_ctor)
         if not usable:
             return findings
-        play = _play(env)
-        findings += play.findings
-        if any(not finding.ok for finding in play.findings):
-            return findings
+        try:
+            play = _play(env)
+        except _Fault as fault:
+            return [*findings, Finding(False, *fault.args)]
+        about = f"{play.steps} random steps: observations are in their space, numbers are finite, ends are bools"
+        findings.append(Finding(True, about))
         findings += _episodes(env, play)
         findings.append(
             _attempt(lambda: _seeding(make), "seeding: the same seed and actions in two environments, and again")
@@ -126,7 +131,11 @@ def _sizes(leaves: list[tuple[str, specs.TensorSpec]]) -> str:
 
 
 def _play(env: gymnasium.Env) -> _Play:
-    """Plays random episodes. Stops at the first fault."""
+    """Plays random episodes.
+
+    Raises:
+        _Fault: the first thing that is wrong.
+    """
     env.action_space.seed(0)
     lengths: list[int] = []
     ends: list[bool] = []
@@ -134,13 +143,9 @@ def _play(env: gymnasium.Env) -> _Play:
     vector = single.reward_dim(env) is not None
     seed: int | None = 0
     while len(lengths) < EPISODES and steps < STEPS:
-        result = _reset(env, seed)
-        if isinstance(result, Finding):
-            return _Play([result], [], [], 0, 0.0)
-        observation = result[0]
+        _check_observation(env, _reset(env, seed), "at reset")
         seed, length, done = None, 0, False
-        fault = _observation(env, observation, "at reset")
-        while not done and fault is None and steps < STEPS:
+        while not done and steps < STEPS:
             action = env.action_space.sample()
             start = time.perf_counter()
             try:
@@ -148,70 +153,62 @@ def _play(env: gymnasium.Env) -> _Play:
             except (Exception, SystemExit) as error:
                 advice = "it must accept every action of its space and return (observation, reward, terminated, truncated, info)"
                 about = f"step {length + 1} of episode {len(lengths) + 1} failed: {type(error).__name__}: {error}, with {action}"
-                return _Play([Finding(False, about, advice)], [], [], 0, 0.0)
+                raise _Fault(about, advice) from error
             seconds += time.perf_counter() - start
             steps, length = steps + 1, length + 1
             where = f"at step {length} of episode {len(lengths) + 1}"
-            fault = _observation(env, observation, where) or _reward(reward, vector, where)
-            fault = fault or _ended(terminated, truncated, where)
+            _check_observation(env, observation, where)
+            _check_reward(reward, vector, where)
+            _check_ends(terminated, truncated, where)
             done = bool(terminated) or bool(truncated)
-        if fault is not None:
-            return _Play([fault], lengths, ends, steps, seconds)
         if done:
             lengths.append(length)
             ends.append(bool(terminated))
-    about = f"{steps} random steps: observations are in their space, numbers are finite, ends are bools"
-    return _Play([Finding(True, about)], lengths, ends, steps, seconds)
+    return _Play(lengths, ends, steps, seconds)
 
 
 def _reset(env: gymnasium.Env, seed: int | None) -> Any:
+    """The first observation of an episode."""
     advice = "reset(*, seed=None, options=None) must return a pair (observation, info) at the start and after any episode"
     try:
         result = env.reset(seed=seed)
     except (Exception, SystemExit) as error:
-        return Finding(False, f"reset failed: {type(error).__name__}: {error}", advice)
+        raise _Fault(f"reset failed: {type(error).__name__}: {error}", advice) from error
     if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
-        return Finding(False, f"reset returned {result!r}", advice)
-    return result
+        raise _Fault(f"reset returned {result!r}", advice)
+    return result[0]
 
 
-def _observation(env: gymnasium.Env, observation: Any, where: str) -> Finding | None:
+def _check_observation(env: gymnasium.Env, observation: Any, where: str) -> None:
     space = env.observation_space
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Gymnasium warns if it is not an array
         inside = space.contains(observation) and (isinstance(observation, np.ndarray) or not isinstance(space, _ARRAYS))
         part, space, observation = ("", space, observation) if inside else _outside(space, observation)
     if inside:
-        for path, leaf in _numbers(observation):
-            if not np.isfinite(leaf).all():
+        for path, leaf in nest.flatten_with_path(observation):
+            if np.issubdtype(np.asarray(leaf).dtype, np.floating) and not np.isfinite(leaf).all():
                 name = f" '{path}'" if path else ""
-                return Finding(
-                    False, f"the observation{name} {where} is not finite", "fix it, or clip it in a wrapper"
-                )
-        return None
+                raise _Fault(f"the observation{name} {where} is not finite", "fix it, or clip it in a wrapper")
+        return
     named = f"the observation '{part}' {where}" if part else f"the observation {where}"
     about = f"{named} is not in its space {space}"
     if isinstance(space, gymnasium.spaces.Box) and isinstance(observation, (list, tuple)):
         advice = f"return np.array(observation, dtype=np.{space.dtype})"
-        return Finding(False, f"{about}: it is a {type(observation).__name__}, not an array: {observation!r}", advice)
+        raise _Fault(f"{about}: it is a {type(observation).__name__}, not an array: {observation!r}", advice)
     if isinstance(space, gymnasium.spaces.Box) and isinstance(observation, np.ndarray):
         array = observation
         if array.shape != space.shape:
-            return Finding(
-                False, f"{about}: its shape is {array.shape}", "return the shape of the space, or correct the space"
-            )
+            raise _Fault(f"{about}: its shape is {array.shape}", "return the shape of the space, or correct the space")
         if not np.can_cast(array.dtype, space.dtype):
             advice = f"return observation.astype(np.{space.dtype}), or create the space with dtype=np.{array.dtype}"
-            return Finding(False, f"{about}: its dtype is {array.dtype}", advice)
+            raise _Fault(f"{about}: its dtype is {array.dtype}", advice)
         if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
-            return Finding(False, f"{named} is not finite: {array}", "fix it, or clip it in a wrapper")
+            raise _Fault(f"{named} is not finite: {array}", "fix it, or clip it in a wrapper")
         outside = f"{array.min()} to {array.max()}" if array.size else "empty"
-        return Finding(
-            False,
-            f"{about}: its values are {outside}",
-            "widen the space's bounds (np.inf for no bound), or clip the observation",
-        )
-    return Finding(False, f"{about}: {observation!r}", "return an element of the space, or correct the space")
+        advice = "widen the space's bounds (np.inf for no bound), or clip the observation"
+        raise _Fault(f"{about}: its values are {outside}", advice)
+    raise _Fault(f"{about}: {observation!r}", "return an element of the space, or correct the space")
 
 
 def _outside(space: gymnasium.Space, observation: Any, path: str = "") -> tuple[str, gymnasium.Space, Any]:
@@ -227,32 +224,21 @@ def _outside(space: gymnasium.Space, observation: Any, path: str = "") -> tuple[
     return path, space, observation
 
 
-def _numbers(observation: Any, path: str = "") -> list[tuple[str, np.ndarray]]:
-    if isinstance(observation, dict):
-        return [x for key, part in observation.items() for x in _numbers(part, f"{path}/{key}" if path else str(key))]
-    if isinstance(observation, tuple):
-        return [x for i, part in enumerate(observation) for x in _numbers(part, f"{path}/{i}" if path else str(i))]
-    array = np.asarray(observation)
-    return [(path, array)] if np.issubdtype(array.dtype, np.floating) else []
-
-
-def _reward(reward: Any, vector: bool, where: str) -> Finding | None:
+def _check_reward(reward: Any, vector: bool, where: str) -> None:
     array = np.asarray(reward)
     if not np.issubdtype(array.dtype, np.number) and array.dtype != bool:
-        return Finding(False, f"the reward {where} is not a number: {reward!r}", "return a float")
+        raise _Fault(f"the reward {where} is not a number: {reward!r}", "return a float")
     if array.ndim and not vector:
         advice = "return a float; if the reward is a vector, add a reward_space, a Box of rank 1, to the environment"
-        return Finding(False, f"the reward {where} has shape {array.shape}", advice)
+        raise _Fault(f"the reward {where} has shape {array.shape}", advice)
     if not np.isfinite(array).all():
-        return Finding(False, f"the reward {where} is {reward}", "fix it, or clip it in a wrapper")
-    return None
+        raise _Fault(f"the reward {where} is {reward}", "fix it, or clip it in a wrapper")
 
 
-def _ended(terminated: Any, truncated: Any, where: str) -> Finding | None:
+def _check_ends(terminated: Any, truncated: Any, where: str) -> None:
     for name, value in (("terminated", terminated), ("truncated", truncated)):
         if not isinstance(value, (bool, np.bool_)):
-            return Finding(False, f"'{name}' {where} is {value!r}", "return a bool")
-    return None
+            raise _Fault(f"'{name}' {where} is {value!r}", "return a bool")
 
 
 def _episodes(env: gymnasium.Env, play: _Play) -> list[Finding]:
@@ -324,12 +310,8 @@ def _attempt(check: Callable[[], Finding], about: str) -> Finding:
         return Finding(False, f"{about}: failed with {type(error).__name__}: {error}", advice)
 
 
-def _bytes(observation: Any) -> Any:
-    if isinstance(observation, dict):
-        return {key: _bytes(part) for key, part in observation.items()}
-    if isinstance(observation, tuple):
-        return tuple(_bytes(part) for part in observation)
-    return np.asarray(observation).tobytes()
+def _bytes(observation: Any) -> Nest:
+    return nest.map_structure(lambda part: np.asarray(part).tobytes(), observation)
 
 
 def _as_in_training(env_name: str) -> Finding:

@@ -48,12 +48,11 @@ class ActionRepeatSettings(NamedTuple):
 
     num_steps: int
     gamma: float
-    plain_sum: bool
-    chosen: bool = False
+    chosen: bool
 
 
 def make_single(
-    env_name: str | EnvSpec,
+    spec: EnvSpec,
     env_kwargs: Mapping[str, Any],
     wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]],
     max_episode_steps: int | None,
@@ -66,11 +65,11 @@ def make_single(
     Raises:
         TaacError: the environment is unknown or cannot be created.
     """
-    name = env_name if isinstance(env_name, str) else env_name.id
+    name = spec.id
     try:
         with warnings.catch_warnings(), _gin_unlocked():
             warnings.filterwarnings("error", message=".*not in the possible render_modes")
-            env = gymnasium.make(env_name, max_episode_steps=max_episode_steps, disable_env_checker=True, **env_kwargs)
+            env = gymnasium.make(spec, max_episode_steps=max_episode_steps, disable_env_checker=True, **env_kwargs)
     except UserWarning as error:
         raise TaacError(
             f"environment '{name}' cannot be rendered: it has no render mode '{env_kwargs.get('render_mode')}'"
@@ -90,7 +89,8 @@ def make_single(
     if recorded:
         env = StepRecorder(env)
     if action_repeat is not None:
-        env = (ChosenRepeat if action_repeat.chosen else ActionRepeat)(env, *action_repeat[:3])
+        repeat = ChosenRepeat if action_repeat.chosen else ActionRepeat
+        env = repeat(env, action_repeat.num_steps, action_repeat.gamma)
     return env if reward_dim(env) is None else VectorReward(env)
 
 
@@ -253,13 +253,13 @@ class ActionRepeat(gymnasium.Wrapper):
 
     After k steps (fewer than `num_steps` if the episode ends) the reward is `sum_{i<k} gamma^i r_i`, and
     `info["taac_discount"]` is `gamma^(k-1)`. Together with the learner's own gamma, the next value is discounted by
-    `gamma^k`. With `plain_sum` the reward is the undiscounted sum and the discount is 1, so that each decision is discounted
-    once by gamma, as published with TAAC. `info["taac_duration"]` is k and `info["taac_raw_reward"]` the undiscounted sum.
+    `gamma^k`. With a gamma of 1 the reward is the plain sum, and each decision is discounted once by the learner's gamma, as
+    published with TAAC. `info["taac_duration"]` is k and `info["taac_raw_reward"]` the undiscounted sum.
     """
 
-    def __init__(self, env: gymnasium.Env, num_steps: int, gamma: float, plain_sum: bool = False):
+    def __init__(self, env: gymnasium.Env, num_steps: int, gamma: float):
         super().__init__(env)
-        self.num_steps, self.gamma = num_steps, 1.0 if plain_sum else gamma
+        self.num_steps, self.gamma = num_steps, gamma
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         return self._repeat(action, self.num_steps)
@@ -280,8 +280,8 @@ class ActionRepeat(gymnasium.Wrapper):
 class ChosenRepeat(ActionRepeat):
     """An `ActionRepeat` whose action is a pair `(k, action)`: the action is repeated for k steps, 1 to `num_steps`."""
 
-    def __init__(self, env: gymnasium.Env, num_steps: int, gamma: float, plain_sum: bool = False):
-        super().__init__(env, num_steps, gamma, plain_sum)
+    def __init__(self, env: gymnasium.Env, num_steps: int, gamma: float):
+        super().__init__(env, num_steps, gamma)
         self.action_space = gymnasium.spaces.Tuple(
             (gymnasium.spaces.Discrete(num_steps, start=1), self.env.action_space)
         )

@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from taac.data_structures import StepType
 from taac.environments.create import create_environment
-from taac.environments.single import make_single
+from taac.environments.single import find_spec, make_single
 from taac.environments.spaces import action_adapter, observation_spec
 from taac.environments.wrappers import ActionMaskFromInfo
 from taac.errors import TaacError
@@ -153,7 +153,7 @@ def test_what_action_mask_from_info_refuses():
     with pytest.raises(TaacError, match="the info has no 'action_mask'; it has nothing"):
         ActionMaskFromInfo(Probe(action_space=spaces.Discrete(3))).reset(seed=0)
     with pytest.raises(TaacError, match=r"info\['action_mask'\] must have shape \[5\], one entry a choice, got \[2, 5\]"):
-        wrong = make_single(env_id("Masked"), {"where": "info", "agents": 2}, (), None)
+        wrong = make_single(find_spec(env_id("Masked")), {"where": "info", "agents": 2}, (), None)
         wrong.unwrapped.action_space = spaces.Discrete(5)
         ActionMaskFromInfo(wrong.unwrapped).reset(seed=0)
 
