@@ -13,10 +13,10 @@ import torch
 
 from experiments.examples.own_critics import QuantileCritics
 from experiments.examples.own_trajectory import Fading, FadingTrajectory
-from taac import configuration, nest
+from taac import nest
 from taac.errors import DivergedError, TaacError
 from taac.learning.joint import JointUpdates
-from taac.training import experiment
+from tests.training.runs import built, learn_until
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "experiments" / "examples"
 SMALL = [
@@ -26,10 +26,7 @@ SMALL = [
 
 
 def build(name, *params):
-    loaded = configuration.load(["gin/tasks/simple_control.gin", str(EXAMPLES / f"{name}.gin")], [*SMALL, *params])
-    trainer = configuration.build(experiment.create_experiment)
-    loaded.check_used()
-    return trainer
+    return built(["gin/tasks/simple_control.gin", str(EXAMPLES / f"{name}.gin")], [*SMALL, *params])
 
 
 @pytest.fixture
@@ -39,9 +36,7 @@ def trained():
     def make(name, *params, updates=3):
         opened.append(trainer := build(name, *params))
         before = {name: p.clone() for name, p in trainer.agent.algorithm.named_parameters()}
-        while trainer.learner.num_updates < updates:
-            trainer.collect()
-            trainer.learn()
+        learn_until(trainer, updates)
         trainer.moved = {name for name, p in trainer.agent.algorithm.named_parameters() if not torch.equal(p, before[name])}
         return trainer
 

@@ -18,6 +18,7 @@ from taac.algorithms.td_losses import BaseTDLoss
 from taac.errors import TaacError
 from taac.ops import value_ops
 from taac.training import experiment
+from tests.training.runs import built, learn_until
 
 TASK = "gin/tasks/simple_control.gin"
 SMALL = [
@@ -27,19 +28,14 @@ SMALL = [
 
 
 def build(method, *params):
-    loaded = configuration.load([TASK, f"gin/methods/{method}.gin"], [*SMALL, *params])
-    trainer = configuration.build(experiment.create_experiment)
-    loaded.check_used()
-    return trainer
+    return built([TASK, f"gin/methods/{method}.gin"], [*SMALL, *params])
 
 
 def trained(method, *params, updates=3):
     """After some updates with a shipped method's gin file and bindings of the user's."""
     trainer = build(method, *params)
     before = {name: p.clone() for name, p in trainer.agent.named_parameters()}
-    while trainer.learner.num_updates < updates:
-        trainer.collect()
-        trainer.learn()
+    learn_until(trainer, updates)
     trainer.close()
     trainer.moved = {name for name, p in trainer.agent.named_parameters() if not torch.equal(p, before[name])}
     return trainer
@@ -78,9 +74,7 @@ def test_an_explorer_that_leaves_the_range_of_actions_is_refused():
     """The environment would get an action outside of its space, or another one than is replayed."""
     trainer = build("sac", "Trainer.explorer = @Unclamped()", "Unclamped.factor = 3.0")
     with pytest.raises(TaacError, match=r"Trainer.explorer Unclamped returned the action \[.*\], outside \[-1, 1\].*: clamp it"):
-        while trainer.learner.num_updates < 2:
-            trainer.collect()
-            trainer.learn()
+        learn_until(trainer, 2)
     assert trainer.env_steps == trainer.update_ratio.initial_collect_steps  # nothing of it was executed
     trainer.close()
 
@@ -88,9 +82,7 @@ def test_an_explorer_that_leaves_the_range_of_actions_is_refused():
 @pytest.mark.parametrize("method", ["sac", "sac_recurrent"])
 def test_an_explorer_sees_the_distribution(method):
     trainer = build(method, "Trainer.explorer = @Widened()", "Widened.factor = 0.0")
-    while trainer.learner.num_updates < 2:
-        trainer.collect()
-        trainer.learn()
+    learn_until(trainer, 2)
     rollout = trainer.collector.rollout
     alg_step = trainer.collector.explore(rollout.time_step, rollout.state)
     greedy = trainer.agent.predict_step(rollout.time_step, rollout.state).output

@@ -6,26 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from taac import configuration
 from taac.acting.evaluation import evaluate
 from taac.acting.metrics import summarize
-from taac.training import experiment
+from tests.training.runs import built, trained
 
 TASK = "gin/tasks/simple_control.gin"
 
 
 def train(method, *params, updates):
     """Collects and learns until so many updates were taken, without writing anything."""
-    loaded = configuration.load(
-        [TASK, f"gin/methods/{method}.gin"], ["normalize_rewards = False", "reward_clip = None", *params]
-    )
-    trainer = configuration.build(experiment.create_experiment)
-    loaded.check_used()
-    while trainer.learner.num_updates < updates:
-        trainer.collect()
-        trainer.learn()
-    trainer.close()
-    return trainer
+    bound = ["normalize_rewards = False", "reward_clip = None", *params]
+    return trained(built([TASK, f"gin/methods/{method}.gin"], bound), updates)
 
 
 def countdown(method, length, truncate, one_state, *more):

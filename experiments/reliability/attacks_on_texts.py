@@ -89,10 +89,11 @@ def evaluations(sandbox: Sandbox, rng: random.Random) -> str:
 
 
 def _record(data: bytes) -> bytes:
-    from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
+    from tensorboard.summary.writer.record_writer import RecordWriter
 
-    head = struct.pack("<Q", len(data))
-    return head + struct.pack("<I", masked_crc32c(head)) + data + struct.pack("<I", masked_crc32c(data))
+    held = io.BytesIO()
+    RecordWriter(held).write(data)
+    return held.getvalue()
 
 
 def event_files(sandbox: Sandbox, rng: random.Random) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.reliability import kills, runs
+from experiments.reliability import runs
 from experiments.reliability.runs import Setting, Trouble
 from taac.runs.checkpoint import Checkpoints
 
@@ -79,12 +79,10 @@ def _prepare(folder: Path, setting: Setting, rng: random.Random) -> tuple[Path, 
     """A run that was killed late, with two checkpoints, and what it should come to."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    calls = folder / "calls"
-    code = runs.run(setting, folder / "whole", folder / "log", lambda: kills.count_calls(calls))
-    assert code == 0, (folder / "log").read_text()
-    at = int(calls.read_text()) - 30  # in its last checkpoint
-    runs.run(setting, folder / "base", folder / "log", lambda: kills.replace_os(Trouble(at, runs.die)))
-    return folder / "base", runs.outcome(folder / "whole")
+    calls, expected = runs.whole(setting, folder)
+    at = calls - 30  # in its last checkpoint
+    runs.run(setting, folder / "base", folder / "log", lambda: runs.replace_os(Trouble(at, runs.die)))
+    return folder / "base", expected
 
 
 def _damage(victim: Path, base: Path, number: int, rng: random.Random) -> dict[str, Any] | None:

@@ -25,11 +25,8 @@ def campaign(folder: Path, given: argparse.Namespace) -> list[dict[str, Any]]:
     """An error at every call, or at every n-th, `given.every`; then file systems of several sizes."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    calls = folder / "calls"
-    code = runs.run(SETTING, folder / "whole", folder / "log", lambda: kills.count_calls(calls))
-    assert code == 0, (folder / "log").read_text()
-    expected = runs.outcome(folder / "whole")
-    rows = [_full_at(folder, number, expected) for number in range(1, int(calls.read_text()) + 1, given.every)]
+    calls, expected = runs.whole(SETTING, folder)
+    rows = [_full_at(folder, number, expected) for number in range(1, calls + 1, given.every)]
     return rows + [_small_disk(folder, size, expected) for size in SIZES]
 
 
@@ -53,7 +50,7 @@ def _full_at(folder: Path, number: int, expected: dict[str, Any]) -> dict[str, A
         then.write_text(json.dumps(Checkpoints(run / "checkpoints").saved()))
         _no_room(name, *args)
 
-    code = runs.run(SETTING, run, log, lambda: kills.replace_os(Trouble(number, no_room)))
+    code = runs.run(SETTING, run, log, lambda: runs.replace_os(Trouble(number, no_room)))
     return {"how": "injected", "at": number, **_verdict(run, log, code, expected, json.loads(then.read_text()))}
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 from taac import configuration, registry
 from taac.analysis.readers import events, run_records, tfrecords
@@ -249,20 +250,14 @@ def event_files(folder: Path) -> Kind:
     payloads = [whole[s : s + n] for s, n in zip(kept.start.tolist(), kept.length.tolist())]
 
     def assembled(parts: list[bytes]) -> bytes:
-        return b"".join(_record_of(part) for part in parts)
+        held = io.BytesIO()
+        for part in parts:
+            RecordWriter(held).write(part)
+        return held.getvalue()
 
     payload = st.sampled_from(payloads).flatmap(lambda p: damaged(p) | st.just(p)) | st.binary(max_size=80)
     contents = damaged(whole) | st.lists(payload, min_size=1, max_size=5).map(assembled)
     return writes(run / "events.out.tfevents.1", contents), attempts(lambda: _record(run))
-
-
-def _record_of(payload: bytes) -> bytes:
-    return _checked(len(payload).to_bytes(8, "little")) + _checked(payload)
-
-
-def _checked(data: bytes) -> bytes:
-    held = np.frombuffer(data, dtype=np.uint8)
-    return data + tfrecords._masked_crc(held, np.array([0]), np.array([len(data)])).astype("<u4").tobytes()
 
 
 def compare_json(folder: Path) -> Kind:

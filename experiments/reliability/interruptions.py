@@ -185,6 +185,14 @@ def members(group: int) -> list[int]:
     return found
 
 
+def outliving(group: int, seconds: float) -> list[int]:
+    """The processes of a group that have not ended after so many seconds; waits no longer than until all have."""
+    deadline = time.monotonic() + seconds
+    while (left := members(group)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return left
+
+
 # While it compiles ----------------------------------------------------------------------------------------------------
 
 

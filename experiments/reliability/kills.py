@@ -19,10 +19,9 @@ from typing import Any
 
 from experiments.reliability import interruptions, runs, settings
 from experiments.reliability.interruptions import Compilations, DiskCalls, Interruption
-from experiments.reliability.runs import Setting, Trouble
+from experiments.reliability.runs import Setting
 from taac.errors import RESUMABLE
 from taac.machine import compiled
-from taac.runs import durable, files
 from taac.runs.checkpoint import Checkpoints
 from taac.training import interruption as taac_interruption
 
@@ -200,14 +199,10 @@ class Campaign:
         """Whether processes outlive the run; a compiler may, until it is done."""
         if kind is not None and kind.when == "compiling":
             return None
-        deadline = time.monotonic() + 20
-        while left := interruptions.members(self.child):
-            if time.monotonic() > deadline:
-                for process in left:
-                    os.kill(process, signal.SIGKILL)
-                return f"{len(left)} processes outlive it"
-            time.sleep(0.05)
-        return None
+        left = interruptions.outliving(self.child, 20)
+        for process in left:
+            os.kill(process, signal.SIGKILL)
+        return f"{len(left)} processes outlive it" if left else None
 
 
 def ended(child: int, deadline: float) -> int:
@@ -273,16 +268,3 @@ def failures(rows: list[dict[str, Any]]) -> int:
     for why in (f"{row['setting']}: {why}" for row in rows for why in row["failed"]):
         print(why)
     return sum(len(row["failed"]) for row in rows)
-
-
-# Calls of `taac.runs`, for the campaigns of damage and of full disks -------------------------------------------------
-
-
-def replace_os(trouble: Trouble) -> None:
-    files.os = durable.os = trouble  # type: ignore[assignment]
-
-
-def count_calls(path: Path) -> Callable[[], object]:
-    trouble = Trouble(0, runs.die)
-    replace_os(trouble)
-    return lambda: path.write_text(str(trouble.count))

@@ -132,8 +132,8 @@ def _try(folder: Path, case: Case, at: int) -> dict[str, Any]:
 def _first_verdict(case: Case, run: Path, child: int, code: int, said: str) -> str:
     if code == 124:
         return "HANG"
-    if left := _outliving(child):
-        return f"LEFT BEHIND: {left}"
+    if left := interruptions.outliving(child, 10):
+        return f"LEFT BEHIND: {len(left)}"
     if "Traceback" in said:
         return "TRACEBACK"
     restarted = "; restarted the environments: all running episodes were truncated" in said
@@ -147,13 +147,6 @@ def _first_verdict(case: Case, run: Path, child: int, code: int, said: str) -> s
     if _status(run) not in ("failed", "diverged"):
         return "STATUS"
     return "stopped" if Checkpoints(run / "checkpoints").saved() else "NO CHECKPOINT"
-
-
-def _outliving(child: int) -> int:
-    deadline = time.monotonic() + 10
-    while (left := interruptions.members(child)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return len(left)
 
 
 def _last_words(said: str) -> str:

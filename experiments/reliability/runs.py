@@ -29,7 +29,7 @@ from taac.analysis.readers import events
 from taac.commands import main as commands
 from taac.commands import play, train  # noqa: F401
 from taac.machine.processes import die_with_parent
-from taac.runs import files, frame_chunks, tensor_files
+from taac.runs import durable, files, frame_chunks, tensor_files
 from taac.runs.checkpoint import Checkpoints
 from taac.runs.manifest import FileEntry, read_entry
 
@@ -257,6 +257,23 @@ def die(name: str, *args: Any) -> None:
         os.write(args[0], args[1][: len(args[1]) // 2])
     os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(60)
+
+
+def replace_os(trouble: Trouble) -> None:
+    files.os = durable.os = trouble  # type: ignore[assignment]
+
+
+def whole(setting: Setting, folder: Path) -> tuple[int, dict[str, Any]]:
+    """Trains a run to which nothing happens: the number of its calls that change the disk, and what it leaves behind."""
+    calls = folder / "calls"
+
+    def count() -> Callable[[], object]:
+        replace_os(trouble := Trouble(0, die))
+        return lambda: calls.write_text(str(trouble.count))
+
+    code = run(setting, folder / "whole", folder / "log", count)
+    assert code == 0, (folder / "log").read_text()
+    return int(calls.read_text()), outcome(folder / "whole")
 
 
 def seeded(*words: Any) -> random.Random:

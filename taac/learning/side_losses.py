@@ -6,6 +6,7 @@ import torch
 
 from taac.algorithms.agent import Agent
 from taac.algorithms.reward_signals import RewardSignal
+from taac.algorithms.reward_signals.signal import mean_over_transitions
 from taac.data_structures import Experience, TimeStep
 from taac.demonstrations.replay import Demonstrations
 from taac.errors import TaacError
@@ -72,10 +73,8 @@ class SideLosses:
     def _signal_summaries(self, time_step: TimeStep) -> dict[str, torch.Tensor]:
         """Returns each signal's mean reward in the batch, and the last loss of its model."""
         extra: dict[str, torch.Tensor] = {}
-        arrived = ~time_step.is_first()[1:]  # no action led to a FIRST frame, so it has no reward
-        count = arrived.sum().clamp(min=1)
         for number, signal in enumerate(self.agent.signals, start=-len(self.agent.signals)):
-            extra[f"signal/{signal.name}_reward"] = (time_step.reward[1:, :, number] * arrived).sum() / count
+            extra[f"signal/{signal.name}_reward"] = mean_over_transitions(time_step, time_step.reward[1:, :, number])
             extra[f"signal/{signal.name}_loss"] = signal.last_loss.clone()
         return extra
 

@@ -13,6 +13,7 @@ from taac.errors import TaacError
 from taac.ops.schedules import LinearSchedule
 from taac.training import experiment
 from taac.training.schedules import Schedules
+from tests.training.runs import trained
 
 B = 5
 
@@ -134,10 +135,7 @@ def test_recurrent_sac_learns_from_what_was_executed():
         with torch.no_grad():
             _, after = trainer.agent.algorithm.remember(nest.index(frames, t), nest.index(memories, t))
         torch.testing.assert_close(after, nest.index(memories, t + 1))
-    while trainer.learner.num_updates < 45:
-        trainer.collect()
-        trainer.learn()
-    trainer.close()
+    trained(trainer, 45)
     assert all(bool(torch.as_tensor(value).isfinite()) for value in trainer.learner.losses.values())
 
 

@@ -167,10 +167,14 @@ def encode(w, name, obs, t, b):
     return torch.cat([features, obs["vector"][t, b].double()])
 
 
+def hidden(w, name):
+    """The names of a network's hidden layers, in order."""
+    return sorted(n.removesuffix(".weight") for n in w if n.startswith(f"{name}.hidden.") and n.endswith(".weight"))
+
+
 def act(w, x, noise):
     """A squashed normal sample `[A]` and its log-density."""
-    layers = sorted(n.removesuffix(".weight") for n in w if n.startswith("actor.hidden.") and n.endswith(".weight"))
-    for layer in layers:
+    for layer in hidden(w, "actor"):
         x = torch.relu(w[f"{layer}.weight"] @ x + w[f"{layer}.bias"])
     out = w["actor.head.weight"] @ x + w["actor.head.bias"]
     mean, std = out[:NUM_ACTIONS], out[NUM_ACTIONS:].clamp(LOG_STD_MIN, LOG_STD_MAX).exp()
@@ -181,8 +185,7 @@ def act(w, x, noise):
 
 def critics(w, name, *inputs):
     """Each critic's values at one frame: a list of `[D]`, D = 1 for a scalar reward, each part by a network of its own."""
-    layers = sorted(n.removesuffix(".weight") for n in w if n.startswith(f"{name}.hidden.") and n.endswith(".weight"))
-    values = []
+    layers, values = hidden(w, name), []
     for i in range(w[f"{name}.last.weight"].shape[0]):
         x = torch.cat(inputs)
         for layer in layers:
@@ -206,8 +209,8 @@ def total(value, reward_weights):
     return sum(float(w) * v for w, v in zip(reward_weights or [1.0], value))
 
 
-def numeric_gradient(function, at, step=1e-6):
-    """The gradient of a scalar function of `[A]`, by central differences."""
+def numeric_gradient(function, at, clipping=None, step=1e-6):
+    """The gradient of a scalar function of `[A]`, by central differences, clipped to +-`clipping`."""
     gradient = torch.zeros_like(at)
     with torch.no_grad():
         for i in range(len(at)):
@@ -215,7 +218,12 @@ def numeric_gradient(function, at, step=1e-6):
             up[i] += step
             down[i] -= step
             gradient[i] = (function(up) - function(down)) / (2 * step)
-    return gradient
+    return gradient if clipping is None else gradient.clamp(-clipping, clipping)
+
+
+def gammas(c):
+    """The discount of each part of the reward."""
+    return c.gamma if isinstance(c.gamma, tuple) else (c.gamma,) * len(c.reward_weights or [1])
 
 
 def forward_return(time_step, values, stop, t, b, gamma, ignore_done=False):
@@ -303,7 +311,7 @@ def sac_reference(w, config, time_step, noise):
     c = SimpleNamespace(**config)
     alpha, scale = temperature(w, "temperature.value", c.tuning)
     target_entropy = NUM_ACTIONS * math.log(2 * c.min_prob) if c.target_entropy is None else c.target_entropy
-    gamma = c.gamma if isinstance(c.gamma, tuple) else (c.gamma,) * len(c.reward_weights or [1])
+    gamma = gammas(c)
     loss = [[0.0] * BATCH for _ in range(STEPS)]
     value = [[None] * BATCH for _ in range(STEPS)]
     for t in range(STEPS):
@@ -314,9 +322,7 @@ def sac_reference(w, config, time_step, noise):
             def q(action, obs=obs):
                 return total(worst(critics(w, "critics", obs, action), c.reward_weights), c.reward_weights)
 
-            dq_da = numeric_gradient(q, a)
-            if c.dqda_clipping is not None:
-                dq_da = dq_da.clamp(-c.dqda_clipping, c.dqda_clipping)
+            dq_da = numeric_gradient(q, a, c.dqda_clipping)
             loss[t][b] = 0.5 * ((a - (a + dq_da).detach()) ** 2).sum() + alpha * log_pi
             if scale is not None:
                 loss[t][b] = loss[t][b] + scale * (-log_pi.item() - target_entropy)
@@ -371,7 +377,7 @@ def check_targets_move(algorithm, tau, period):
             assert torch.equal(online, then)
 
 
-def check_groups(algorithm, actor_names):
+def check_groups(algorithm, actor_names, critic_names=("encoder.", "critics.")):
     """Every trainable parameter once, no other, each in the group of its role."""
     groups = algorithm.parameter_groups()
     assert set(groups) == {"actor", "critic", "temperature"}
@@ -381,7 +387,7 @@ def check_groups(algorithm, actor_names):
     assert sorted(name for names in found.values() for name in names) == trainable
     assert not any(name.startswith("target_") for name in trainable)
     assert found["actor"] == [n for n in trainable if n.startswith(actor_names)]
-    assert found["critic"] == [n for n in trainable if n.startswith(("encoder.", "critics."))]
+    assert found["critic"] == [n for n in trainable if n.startswith(critic_names)]
     assert found["temperature"] == [n for n in trainable if "temperature." in n]
     return found
 

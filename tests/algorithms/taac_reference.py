@@ -26,6 +26,7 @@ from tests.algorithms.reference import (
     at_executed,
     critics,
     encode,
+    gammas,
     networks,
     numeric_gradient,
     replayed,
@@ -128,7 +129,7 @@ def taac_reference(w, config, experience, noise, uniform):
     p = c.beta_min_prob
     target_a = NUM_ACTIONS * math.log(2 * c.action_min_prob)
     target_b = -p * math.log(p) - (1 - p) * math.log(1 - p)
-    gamma = c.gamma if isinstance(c.gamma, tuple) else (c.gamma,) * len(c.reward_weights or [1])
+    gamma = gammas(c)
     low, high = c.clipping or (None, None)
     loss, value, switch, betas = ([[None] * BATCH for _ in range(STEPS)] for _ in range(4))
     for t in range(STEPS):
@@ -155,9 +156,7 @@ def taac_reference(w, config, experience, noise, uniform):
             beta_1 = 1 / (1 + math.exp(-advantage / alpha_b))
             beta_0 = 1 - beta_1
 
-            dq_da = numeric_gradient(q_1_of, a_hat)
-            if c.dqda_clipping is not None:
-                dq_da = dq_da.clamp(-c.dqda_clipping, c.dqda_clipping)
+            dq_da = numeric_gradient(q_1_of, a_hat, c.dqda_clipping)
             frame_loss = 0.5 * ((a_hat - (a_hat + beta_1 * dq_da).detach()) ** 2).sum() + alpha_a * log_pi
             if scale_a is not None:
                 frame_loss = frame_loss + scale_a * (-log_pi.item() - target_a)

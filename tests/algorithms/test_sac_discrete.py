@@ -29,6 +29,8 @@ from tests.algorithms.reference import (
     check_update,
     critics,
     encode,
+    gammas,
+    hidden,
     random_mask,
     replayed,
     scrambled,
@@ -108,7 +110,7 @@ def acting(batch, mask=None, observation=None):
 
 def policy(w, x, valid):
     """pi(a|s) of the valid choices of one frame, and their log: lists of scalars, by choice."""
-    for layer in sorted(n.removesuffix(".weight") for n in w if n.startswith("actor.hidden.") and n.endswith("weight")):
+    for layer in hidden(w, "actor"):
         x = torch.relu(w[f"{layer}.weight"] @ x + w[f"{layer}.bias"])
     logits = w["actor.head.weight"] @ x + w["actor.head.bias"]
     weights = {a: torch.exp(logits[a]) for a in range(CHOICES) if valid[a]}
@@ -127,7 +129,7 @@ def discrete_reference(w, config, time_step, observation, choice, valid):
     p = c.min_prob
     greatest = [1 - p] + [p / (CHOICES - 1)] * (CHOICES - 1)
     target_entropy = -sum(x * math.log(x) for x in greatest) if c.target_entropy is None else c.target_entropy
-    gamma = c.gamma if isinstance(c.gamma, tuple) else (c.gamma,) * len(c.reward_weights or [1])
+    gamma = gammas(c)
     loss = [[0.0] * BATCH for _ in range(STEPS)]
     value = [[None] * BATCH for _ in range(STEPS)]
     for t in range(STEPS):
@@ -149,7 +151,6 @@ def discrete_reference(w, config, time_step, observation, choice, valid):
         return heads(w, "critics", encode(w, "encoder", observation, t, b))[choice[t + 1, b]]
 
     return with_critics(loss, time_step, value, gamma, predicted, c.ignore_done)
-
 
 
 

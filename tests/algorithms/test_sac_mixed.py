@@ -32,6 +32,7 @@ from tests.algorithms.reference import (
     critics,
     encode,
     frame,
+    gammas,
     networks,
     numeric_gradient,
     record_draws,
@@ -107,7 +108,7 @@ def mixed_reference(w, config, time_step, choice, vector, noise):
     target_entropy = NUM_ACTIONS * math.log(2 * c.min_prob)
     p = c.choice_min_prob  # of the choices that are not the likeliest, together
     target_entropy_d = entropy_of([1 - p] + [p / (CHOICES - 1)] * (CHOICES - 1))
-    gamma = c.gamma if isinstance(c.gamma, tuple) else (c.gamma,) * len(c.reward_weights or [1])
+    gamma = gammas(c)
     loss = [[0.0] * BATCH for _ in range(STEPS)]
     value = [[None] * BATCH for _ in range(STEPS)]
     for t in range(STEPS):
@@ -119,9 +120,7 @@ def mixed_reference(w, config, time_step, choice, vector, noise):
                 return [total(worst(v, c.reward_weights), c.reward_weights) for v in heads(w, "critics", obs, action)]
 
             probs = softmax([x.item() for x in q(a)], alpha_d)
-            dq_da = numeric_gradient(lambda x: sum(p * v for p, v in zip(probs, q(x))), a)  # noqa: B023
-            if c.dqda_clipping is not None:
-                dq_da = dq_da.clamp(-c.dqda_clipping, c.dqda_clipping)
+            dq_da = numeric_gradient(lambda x: sum(p * v for p, v in zip(probs, q(x))), a, c.dqda_clipping)  # noqa: B023
             loss[t][b] = 0.5 * ((a - (a + dq_da).detach()) ** 2).sum() + alpha * log_pi
             if scale is not None:
                 loss[t][b] = loss[t][b] + scale * (-log_pi.item() - target_entropy)
@@ -136,7 +135,6 @@ def mixed_reference(w, config, time_step, choice, vector, noise):
         return heads(w, "critics", encode(w, "encoder", time_step.observation, t, b), vector[t + 1, b])[choice[t + 1, b]]
 
     return with_critics(loss, time_step, value, gamma, predicted, c.ignore_done)
-
 
 
 

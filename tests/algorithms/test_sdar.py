@@ -36,6 +36,8 @@ from tests.algorithms.reference import (
     critics,
     encode,
     frame,
+    gammas,
+    hidden,
     networks,
     numeric_gradient,
     record_draws,
@@ -96,8 +98,7 @@ def propose(w, obs, before, acts):
         obs, linear(w, "actor_embedding.parts.0", repeated),
         linear(w, "actor_embedding.parts.1", torch.tensor(acts).to(obs)),
     ])  # fmt: skip
-    layers = sorted(n.removesuffix(".weight") for n in w if n.startswith("actor.hidden.") and n.endswith(".weight"))
-    for layer in layers:
+    for layer in hidden(w, "actor"):
         x = torch.relu(linear(w, layer, x))
     out = linear(w, "actor.head", x)
     return out[:NUM_ACTIONS], out[NUM_ACTIONS:].clamp(LOG_STD_MIN, LOG_STD_MAX).exp()
@@ -120,7 +121,7 @@ def sdar_reference(w, config, time_step, noise, uniform):
     each = math.log(2 * c.min_prob)  # the target entropies, of a dimension
     p = c.beta_min_prob
     each_b = -p * math.log(p) - (1 - p) * math.log(1 - p)
-    gamma = c.gamma if isinstance(c.gamma, tuple) else (c.gamma,) * len(c.reward_weights or [1])
+    gamma = gammas(c)
     loss = [[0.0] * BATCH for _ in range(STEPS)]
     value = [[None] * BATCH for _ in range(STEPS)]
     for t in range(STEPS):
@@ -145,9 +146,7 @@ def sdar_reference(w, config, time_step, noise, uniform):
             def q(action, obs=obs):
                 return total(worst(critics(w, "critics", obs, action), c.reward_weights), c.reward_weights)
 
-            dq_da = numeric_gradient(q, a)
-            if c.dqda_clipping is not None:
-                dq_da = dq_da.clamp(-c.dqda_clipping, c.dqda_clipping)
+            dq_da = numeric_gradient(q, a, c.dqda_clipping)
             frame_loss = 0.5 * (dq_da**2).sum() + alpha * log_pi - alpha_b * entropy
             for i in range(NUM_ACTIONS):  # terms of value 0 that carry the gradients
                 moves = probability[i] - probability[i].detach()
@@ -164,7 +163,6 @@ def sdar_reference(w, config, time_step, noise, uniform):
             if c.entropy_in_target:
                 value[t][b] = value[t][b] + alpha_b * entropy.item() - alpha * log_pi.item()
     return with_critics(loss, time_step, value, gamma, at_executed(w, time_step, time_step.prev_action))
-
 
 
 

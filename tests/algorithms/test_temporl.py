@@ -28,6 +28,7 @@ from tests.algorithms.reference import (
     M,
     act,
     check_actor_alone,
+    check_groups,
     check_uniform,
     critics,
     encode,
@@ -414,14 +415,7 @@ def test_the_shortest_segment_holds_the_longest_duration():
 
 def test_groups_hold_every_trainable_parameter_once():
     tested, _ = learner(spec=IMAGE_SPEC)
-    groups = tested.parameter_groups()
-    assert set(groups) == {"actor", "critic", "temperature"}
-    name_of = {id(p): name for name, p in tested.named_parameters()}
-    found = {group: sorted(name_of[id(p)] for p in parameters) for group, parameters in groups.items()}
-    trainable = sorted(name for name, p in tested.named_parameters() if p.requires_grad)
-    assert sorted(name for names in found.values() for name in names) == trainable
-    assert found["critic"] == [n for n in trainable if n.startswith(("encoder.", "critics.", "skip_critic."))]
-    assert found["actor"] == [n for n in trainable if n.startswith("actor.")]
+    check_groups(tested, ("actor.",), ("encoder.", "critics.", "skip_critic."))
     # One network of skip values, whatever the number of critics: there is no minimum to take.
     assert temporl(critic_ctor=functools.partial(CriticEnsemble, num_critics=3)).skip_critic.num_critics == 1
 

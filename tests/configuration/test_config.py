@@ -16,9 +16,9 @@ from taac.configuration.reading import needs_trust
 from taac.demonstrations.episode_files import EpisodeWriter
 from taac.errors import TaacError
 from taac.runs.run_folder import RunFolder
-from taac.training import experiment
 from tests import methods
 from tests.optional_packages import skip_without_package
+from tests.training.runs import built, learn_until
 
 ROOT = Path(__file__).resolve().parents[2]
 TASKS = sorted((ROOT / "gin" / "tasks").glob("*.gin"))
@@ -32,10 +32,7 @@ SMALL = ["replay_length = 500", "hidden_layers = (8,)", "batch_size = 4", "initi
 
 
 def build(files, params=()):
-    loaded = configuration.load([str(f) for f in files], params)
-    trainer = configuration.build(experiment.create_experiment)
-    loaded.check_used()
-    return trainer
+    return built([str(f) for f in files], params)
 
 
 def refused(params, *words, files=(TASK, METHOD)):
@@ -50,9 +47,7 @@ def refused(params, *words, files=(TASK, METHOD)):
 
 def step(trainer):
     """Collects past the initial phase and takes two updates."""
-    while trainer.learner.num_updates < 2:
-        trainer.collect()
-        trainer.learn()
+    learn_until(trainer, 2)
 
 
 ENVIRONMENTS = {  # the first is the default

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tests.toy_tasks  # noqa: F401
-from taac import configuration, nest
+from taac import nest
 from taac.acting.evaluation import evaluate
 from taac.acting.metrics import summarize
 from taac.algorithms.agent import Agent
@@ -26,7 +26,7 @@ from taac.training import experiment
 from taac.training.monitors import SqilMonitor
 from tests.algorithms import reference, taac_reference
 from tests.algorithms.reference import BATCH, IS_FIRST, NUM_ACTIONS, STEPS, check_update, record_draws, weights_of
-from tests.training.runs import assert_same_parameters, rows, run
+from tests.training.runs import assert_same_parameters, built, learn_until, recorded, rows, run, trained
 
 TASK, POINT = "gin/tasks/simple_control.gin", "taac-test/PointMass-v0"
 SMALL = [
@@ -36,10 +36,7 @@ SMALL = [
 
 
 def build(*params, method="sac", files=()):
-    loaded = configuration.load([TASK, f"gin/methods/{method}.gin", *files], [*SMALL, *params])
-    trainer = configuration.build(experiment.create_experiment)
-    loaded.check_used()
-    return trainer
+    return built([TASK, f"gin/methods/{method}.gin", *files], [*SMALL, *params])
 
 
 def drive(path, environment, policy, num_episodes, seed=0):
@@ -76,15 +73,9 @@ def test_recorded_rollouts_are_found_again_as_they_were_stored(method, tmp_path,
     """Frames and info of the buffer, bit for bit; but where going on and a decision are one action, it is going on."""
     monkeypatch.setattr("taac.demonstrations.frames._EPISODES_AT_ONCE", 2)
     trainer = build(method=method)
-    writer = EpisodeWriter(tmp_path / "e.npz", trainer.environment)
-    stored = []
-    while writer.num_episodes < 5:
-        policy = trainer.agent.random_step if len(stored) < 80 else trainer.agent.rollout_step
-        time_step, alg_step, *_ = trainer.collector.rollout.step(policy)
-        writer(time_step, alg_step)
-        stored.append(Experience(time_step, alg_step.info))
-    trainer.close()
-    writer.save()
+    stored = recorded(
+        trainer, tmp_path / "e.npz", 5, lambda i: trainer.agent.random_step if i < 80 else trainer.agent.rollout_step
+    )
     spec = experiment.experience_spec(trainer.environment, trainer.agent)
     frames = demonstrated_frames(str(tmp_path / "e.npz"), trainer.environment, trainer.agent, spec)
     expected = nest.map_structure(lambda *leaves: torch.cat(leaves), *stored)
@@ -403,15 +394,9 @@ def test_sqil_with_rewards_in_a_vector_is_refused(tmp_path):
 @pytest.mark.parametrize("method", ["sac_value", "sac_krep", "sac_ez", "sac_nrep", "sdar", "taac_q"])
 def test_sqil_after_any_method_that_can_learn_from_demonstrations(method, tmp_path):
     plain = build(method=method)
-    writer = EpisodeWriter(tmp_path / "e.npz", plain.environment)
-    while writer.num_episodes < 2:
-        writer(*plain.collector.rollout.step(plain.agent.random_step)[:2])
-    plain.close()
-    writer.save()
+    recorded(plain, tmp_path / "e.npz", 2, lambda i: plain.agent.random_step)
     trainer = build(binding(tmp_path / "e.npz"), method=method, files=["gin/sqil.gin"])
-    while trainer.learner.num_updates < 3:
-        trainer.collect()
-        trainer.learn()
+    learn_until(trainer, 3)
     batch = trainer.replay_buffer.sample(8, 2).time_step
     assert batch.reward[1][batch.step_type[1] != StepType.FIRST].unique().tolist() == [0, 1]
     trainer.close()
@@ -424,10 +409,7 @@ def test_sqil_with_prioritised_replay_of_the_agent_s_frames(method, demonstratio
     trainer = build(binding(demonstrations), more, method=method)
     update, seen = trainer.replay_buffer.update_priorities, []
     trainer.replay_buffer.update_priorities = lambda *given: seen.append(given) or update(*given)
-    while trainer.learner.num_updates < 60:
-        trainer.collect()
-        trainer.learn()
-    trainer.close()
+    trained(trainer, 60)
     (_, weights, indices), error = seen[-1]
     assert weights[:4].tolist() == [1] * 4 and len(weights) == 8
     assert any(len(batch.weights[4:].unique()) > 1 for batch, _ in seen)
@@ -447,9 +429,6 @@ def test_sqil_learns_from_demonstrations_alone(method, demonstrations):
         "batch_size = 64", "initial_collect_steps = 300", "num_env_steps = 2000", "replay_length = 10000",
         "gamma = 0.95", method=method,
     )  # fmt: skip
-    while trainer.learner.num_updates < 500:
-        trainer.collect()
-        trainer.learn()
-    trainer.close()
+    trained(trainer, 500)
     result = summarize(evaluate(trainer.agent, trainer.evaluation_environment, 20, seed=7))
     assert result.return_mean > -7, result

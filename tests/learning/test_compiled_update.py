@@ -14,7 +14,7 @@ from tests.algorithms.test_own_encoders import LinearEncoder  # noqa: F401, gin'
 from tests.machine.test_amx import needs_amx
 from tests.machine.test_compiled import needs_compiler
 from tests.methods import METHODS, fitting
-from tests.training.runs import assert_same_parameters, build, rows, run
+from tests.training.runs import assert_same_parameters, build, rows, run, trained
 
 PRIORITIZED = "create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer"
 COMPILE = "create_agent.compile = True"
@@ -33,11 +33,7 @@ def updated(method, *params, updates=6):
     trainer, told = build("num_envs = 2", "Learner.learning_rate = 0.01", *fitting(method), *params, method=method), []
     update = trainer.learner.update
     trainer.learner.update = lambda *args: told.append(update(*args)) or told[-1]
-    while trainer.learner.num_updates < updates:
-        trainer.collect()
-        trainer.learn()
-    trainer.close()
-    return trainer, told
+    return trained(trainer, updates), told
 
 
 def assert_close(found, expected, **tolerance):

@@ -15,7 +15,7 @@ from tests.algorithms.test_own_encoders import LinearEncoder
 from tests.methods import METHODS, fitting
 from tests.test_learning import METHODS as VALUE_METHODS
 from tests.test_learning import countdown, point_mass
-from tests.training.runs import assert_same_parameters, build, rows, run
+from tests.training.runs import assert_same_parameters, build, rows, run, trained
 
 PRIORITIZED = "create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer"
 
@@ -25,10 +25,7 @@ def test_every_method_by_one_line(method):
     trainer = build(PRIORITIZED, "num_envs = 2", *fitting(method), method=method)
     learnt, update = [], trainer.replay_buffer.update_priorities
     trainer.replay_buffer.update_priorities = lambda *given: learnt.append(given) or update(*given)
-    while trainer.learner.num_updates < 6:
-        trainer.collect()
-        trainer.learn()
-    trainer.close()
+    trained(trainer, 6)
     (_, weights, drawn), error = learnt[-1]
     assert weights.shape == error.shape == (32,)
     assert weights.max() == 1 and 0 < weights.min() < 1
@@ -167,10 +164,7 @@ def test_critics_learn_from_no_other_loss(method):
     critics = trainer.agent.algorithm.parameter_groups()["critic"]
     before = [p.clone() for p in critics]
     actor = [p.clone() for p in trainer.agent.algorithm.parameter_groups()["actor"]]
-    while trainer.learner.num_updates < 2:
-        trainer.collect()
-        trainer.learn()
-    trainer.close()
+    trained(trainer, 2)
     assert all(torch.equal(p, b) for p, b in zip(critics, before))
     assert not all(torch.equal(p, b) for p, b in zip(trainer.agent.algorithm.parameter_groups()["actor"], actor))
 

@@ -11,8 +11,7 @@ import tests.toy_tasks  # noqa: F401
 from taac import configuration, nest
 from taac.acting.evaluation import evaluate
 from taac.acting.metrics import summarize
-from taac.data_structures import FIRST, Experience
-from taac.demonstrations.episode_files import EpisodeWriter
+from taac.data_structures import FIRST
 from taac.environments.create import create_environment
 from taac.errors import DivergedError, TaacError
 from taac.learning.adam import TensorFlowAdam
@@ -24,7 +23,7 @@ from taac.training import experiment
 from tests.demonstrations.test_imitation import POINT, SMALL, binding, build, drive
 from tests.environments.team import TEAM
 from tests.methods import DISCRETE_METHODS, METHODS, fitting
-from tests.training.runs import assert_same_parameters, rows, run
+from tests.training.runs import assert_same_parameters, recorded, rows, run, trained
 
 CPU = torch.device("cpu")
 SIGNALS = "create_agent.reward_signals = (@ICM, @RND)"
@@ -37,14 +36,6 @@ def demonstrations(tmp_path_factory):
     path = tmp_path_factory.mktemp("demonstrations") / "point.npz"
     drive(path, create_environment(POINT), lambda t: (-t.observation / 0.1).clamp(-1, 1), 3)
     return path
-
-
-def trained(trainer, updates):
-    while trainer.learner.num_updates < updates:
-        trainer.collect()
-        trainer.learn()
-    trainer.close()
-    return trainer
 
 
 def clones(modules):
@@ -404,13 +395,7 @@ def test_demonstrations_begin_with_empty_memories(memory, tmp_path):
         f"RecurrentEncoder.memory_ctor = @{memory}",
         method="sac_recurrent",
     )
-    writer, stored = EpisodeWriter(tmp_path / "e.npz", trainer.environment), []
-    while writer.num_episodes < 3:
-        time_step, alg_step, *_ = trainer.collector.rollout.step(trainer.agent.rollout_step)
-        writer(time_step, alg_step)
-        stored.append(Experience(time_step, alg_step.info))
-    trainer.close()
-    writer.save()
+    stored = recorded(trainer, tmp_path / "e.npz", 3, lambda i: trainer.agent.rollout_step)
     spec = experiment.experience_spec(trainer.environment, trainer.agent)
     frames = demonstrated_frames(str(tmp_path / "e.npz"), trainer.environment, trainer.agent, spec)
     expected = nest.map_structure(lambda *leaves: torch.cat(leaves)[: 3 * 31], *stored)
@@ -497,11 +482,7 @@ CLONABLE = [m for m in METHODS if m not in ("sac_ntd", "temporl") and not m.star
 def test_gail_and_cloning_after_any_method_that_can_learn_from_demonstrations(method, file, tag, tmp_path):
     more = ["create_environment.max_episode_steps = 30"] if method in DISCRETE_METHODS else []
     plain = build(*fitting(method), *more, method=method)
-    writer = EpisodeWriter(tmp_path / "e.npz", plain.environment)
-    while writer.num_episodes < 2:
-        writer(*plain.collector.rollout.step(plain.agent.random_step)[:2])
-    plain.close()
-    writer.save()
+    recorded(plain, tmp_path / "e.npz", 2, lambda i: plain.agent.random_step)
     trainer = build(
         *fitting(method), *more, binding(tmp_path / "e.npz"), *(["Cloning.pretraining_updates = 2"] * (file == "cloning")),
         method=method, files=[f"gin/{file}.gin"],
@@ -576,10 +557,7 @@ def test_agents_that_share_a_policy_have_signals_each_of_its_own():
         "Learner.diagnostics = 'scalars'",
         "create_environment.env_kwargs = {'own_reward': True}",
     )
-    while trainer.learner.num_updates < 2:
-        trainer.collect()
-        trainer.learn()
-    trainer.close()
+    trained(trainer, 2)
     signal_returns = trainer.collector.signal_returns
     assert signal_returns and all(returns["rnd"] > 0 for returns in signal_returns)
     agent, batch = trainer.agent, trainer.replay_buffer.sample(4, trainer.segment_length)

@@ -9,8 +9,7 @@ from taac import configuration, nest
 from taac.acting.evaluation import evaluate
 from taac.acting.metrics import summarize
 from taac.algorithms import agent as agent_module
-from taac.data_structures import Experience, StepType
-from taac.demonstrations.episode_files import EpisodeWriter
+from taac.data_structures import StepType
 from taac.demonstrations.frames import demonstrated_frames
 from taac.errors import TaacError
 from taac.learning import learner as learner_module
@@ -19,6 +18,7 @@ from taac.runs.run_folder import RunFolder
 from taac.specs import AGENT_MASK
 from taac.training import experiment
 from tests.environments.team import ALONE, CALLED, TEAM, Team
+from tests.training.runs import built, recorded, trained
 
 SHARED = "create_agent.shared_policy = True"
 SMALL = ["hidden_layers = (32,)", "batch_size = 32", "initial_collect_steps = 100", "num_envs = 2", "replay_length = 2000",
@@ -28,24 +28,15 @@ PRIORITIZED = "create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer"
 
 def build(method, *params, env=TEAM, **kwargs):
     task = "discrete_control" if "discrete" in method or "branches" in method else "simple_control"
-    loaded = configuration.load(
-        [f"gin/tasks/{task}.gin", f"gin/methods/{method}.gin"],
-        [*SMALL, f"create_environment.env_name = '{env}'", f"create_environment.env_kwargs = {kwargs!r}", *params],
-    )
-    trainer = configuration.build(experiment.create_experiment)
-    loaded.check_used()
-    return trainer
+    bound = f"create_environment.env_name = '{env}'", f"create_environment.env_kwargs = {kwargs!r}"
+    return built([f"gin/tasks/{task}.gin", f"gin/methods/{method}.gin"], [*SMALL, *bound, *params])
 
 
 def train(trainer, updates):
     told = []
     update = trainer.learner.update
     trainer.learner.update = lambda *args: told.append(update(*args)) or told[-1]
-    while trainer.learner.num_updates < updates:
-        trainer.collect()
-        trainer.learn()
-    trainer.close()
-    return trainer, told
+    return trained(trainer, updates), told
 
 
 TEAMS = {
@@ -82,13 +73,7 @@ def test_absent_agents_are_sent_nothing(name, tmp_path):
 def test_recorded_agents_that_come_and_go_are_found_again_as_they_were_stored(method, tmp_path):
     """An agent that is back begins at rest, also where its last trajectory would have gone on through its absence."""
     trainer = build(method, SHARED, "num_envs = 1", comes_and_goes=True)
-    writer, stored = EpisodeWriter(tmp_path / "e.npz", trainer.environment), []
-    while writer.num_episodes < 3:
-        time_step, alg_step, *_ = trainer.collector.rollout.step(trainer.agent.random_step)
-        writer(time_step, alg_step)
-        stored.append(Experience(time_step, alg_step.info))
-    trainer.close()
-    writer.save()
+    stored = recorded(trainer, tmp_path / "e.npz", 3, lambda i: trainer.agent.random_step)
     spec = experiment.experience_spec(trainer.environment, trainer.agent)
     found = demonstrated_frames(str(tmp_path / "e.npz"), trainer.environment, trainer.agent, spec)
     time_step, expected = nest.map_structure(lambda *leaves: torch.cat(leaves), *stored)

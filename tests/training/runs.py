@@ -8,6 +8,8 @@ import torch
 
 from taac import configuration
 from taac.analysis.readers import events
+from taac.data_structures import Experience
+from taac.demonstrations.episode_files import EpisodeWriter
 from taac.runs.run_folder import RunFolder
 from taac.training import experiment
 
@@ -25,10 +27,41 @@ SMALL = [
 ]
 
 
-def build(*params, method="taac"):
-    loaded = configuration.load([TASK, f"gin/methods/{method}.gin"], [*SMALL, *params])
+def built(files, params=()):
+    """The trainer of gin files and parameters, nothing of which is left unused."""
+    loaded = configuration.load(files, params)
     trainer = configuration.build(experiment.create_experiment)
     loaded.check_used()
+    return trainer
+
+
+def build(*params, method="taac"):
+    return built([TASK, f"gin/methods/{method}.gin"], [*SMALL, *params])
+
+
+def learn_until(trainer, updates):
+    """Collects and learns until so many updates were taken."""
+    while trainer.learner.num_updates < updates:
+        trainer.collect()
+        trainer.learn()
+
+
+def recorded(trainer, path, episodes, policy):
+    """The frames of episodes that were played by `policy(frames so far)` and are also in a file; closes the trainer."""
+    writer, stored = EpisodeWriter(path, trainer.environment), []
+    while writer.num_episodes < episodes:
+        time_step, alg_step, *_ = trainer.collector.rollout.step(policy(len(stored)))
+        writer(time_step, alg_step)
+        stored.append(Experience(time_step, alg_step.info))
+    trainer.close()
+    writer.save()
+    return stored
+
+
+def trained(trainer, updates):
+    """The trainer after so many updates, closed."""
+    learn_until(trainer, updates)
+    trainer.close()
     return trainer
 
 

@@ -20,6 +20,7 @@ from taac.specs import ACTION_MASK
 from taac.training import experiment
 from taac.training.schedules import Schedules
 from tests.environments.toys import Masked, env_id
+from tests.training.runs import built, trained
 
 FILES = ["gin/tasks/discrete_control.gin", "gin/methods/sac_discrete.gin"]
 SMALL = [
@@ -32,24 +33,13 @@ SMALL = [
 
 
 def build(*params, files=FILES):
-    loaded = configuration.load(files, [*SMALL, *params])
-    trainer = configuration.build(experiment.create_experiment)
-    loaded.check_used()
-    return trainer
+    return built(files, [*SMALL, *params])
 
 
 def toy(*params, **kwargs):
     return build(
         f"create_environment.env_name = '{env_id('Masked')}'", f"create_environment.env_kwargs = {kwargs!r}", *params
     )  # fmt: skip
-
-
-def train(trainer, updates):
-    while trainer.learner.num_updates < updates:
-        trainer.collect()
-        trainer.learn()
-    trainer.close()
-    return trainer
 
 
 SHARED = "create_agent.shared_policy = True"
@@ -97,14 +87,14 @@ def test_the_toy_tells_mistakes():
     """Without a mask they are made, and episodes are short."""
     trainer = toy(where="info")
     Masked.mistakes = 0
-    train(trainer, 50)
+    trained(trainer, 50)
     assert Masked.mistakes > 20
 
 
 def test_agents_share_all_statistics():
     """What one agent observes, and is rewarded with, reaches the networks as the same number whichever agent it is."""
     kwargs, params = TOYS["agents, own rewards"]
-    trainer = train(toy(*params, *TOYS["normalised"][1], **kwargs), 1)
+    trainer = trained(toy(*params, *TOYS["normalised"][1], **kwargs), 1)
     agent, batch = trainer.agent, 4
     assert agent.observation_normalizer.mean_0.shape == (5,) and agent.reward_normalizer.mean.shape == ()
     seen = torch.full((batch, 3, 5), 0.3)
@@ -206,7 +196,7 @@ def test_under_masks_the_value_counts_the_entropy_of_valid_choices():
         "learning_rate = 3e-3", "target_tau = 0.05", "Temperature.tuning = 'fixed'",
         f"Temperature.initial_value = {alpha}",
     )  # fmt: skip
-    algorithm = train(trainer, 700).agent.algorithm
+    algorithm = trained(trainer, 700).agent.algorithm
     with torch.no_grad():
         q = algorithm.critics(torch.ones(1, 1)).mean(0)[0]
         logits = algorithm.actor(torch.ones(1, 1))[0]
@@ -223,7 +213,7 @@ def test_the_best_valid_choice_is_learnt(name):
         "learning_rate = 3e-3", "hidden_layers = (64,)", "batch_size = 128", "gamma = 0.0", "target_tau = 1.0",
         "Temperature.initial_value = 0.1", *params, **kwargs,
     )  # fmt: skip
-    evaluated = evaluate(train(trainer, 800).agent, trainer.evaluation_environment, 20, seed=1)
+    evaluated = evaluate(trained(trainer, 800).agent, trainer.evaluation_environment, 20, seed=1)
     agents = 3 if "own" in name else 1  # the sum over parts
     assert summarize(evaluated).return_mean / agents > 17.5
     assert np.mean([e.length for e in evaluated]) == 20

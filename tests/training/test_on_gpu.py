@@ -17,7 +17,7 @@ from tests.learning.test_compiled_update import PRIORITIZED
 from tests.machine.pretend_gpu import OnGpu, pretended
 from tests.methods import METHODS, fitting
 from tests.training.collectors.collecting import with_collectors
-from tests.training.runs import assert_same_parameters, build, rows, run
+from tests.training.runs import assert_same_parameters, build, learn_until, rows, run
 
 SMALL = (
     "create_environment.env_name = 'tests.toy_tasks:taac-test/PointMass-v0'", "num_envs = 2", "hidden_layers = (8,)",
@@ -30,17 +30,11 @@ NORMALIZED = ("create_agent.normalize_observations = True", "create_agent.normal
 ON_CPU = "create_experiment.replay_device = 'cpu'"
 
 
-def step(trainer, updates=1):
-    while trainer.learner.num_updates < updates:
-        trainer.collect()
-        trainer.learn()
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_acts_and_learns(method):
     with pretended():
         trainer = build(*SMALL, SHORT, *fitting(method), method=method)
-        step(trainer)
+        learn_until(trainer, 1)
         trainer.collector.rollout.step(trainer.agent.rollout_step)
         trainer.collector.rollout.step(trainer.agent.predict_step)
         assert all(isinstance(leaf, OnGpu) for leaf in trainer.replay_buffer.frames(0, 1).values())
@@ -125,7 +119,7 @@ def test_agents_that_join_and_leave():
             *SMALL[1:], f"create_environment.env_name = '{env_id('Masked')}'", "create_environment.env_kwargs = {'agents': 3}",
             "create_agent.shared_policy = True", method="sac_discrete",
         )  # fmt: skip
-        step(trainer)
+        learn_until(trainer, 1)
         trainer.close()
 
 
@@ -133,7 +127,7 @@ def test_collectors_without_a_gpu():
     with pretended():
         trainer = with_collectors(2, "initial_collect_steps = 20", NORMALIZED[0])
         try:
-            step(trainer)
+            learn_until(trainer, 1)
             assert trainer.collector.state_dict()["running"]["version"] == 0
         finally:
             trainer.close()
@@ -157,7 +151,7 @@ def test_faults_are_found(name, monkeypatch):
         trainer = build(*SMALL, ON_CPU, method=method)
         monkeypatch.setattr(owner, attribute, fault)
         trainer.collector.rollout.state = trainer.agent.initial_state(2)  # of the fault, if it has one
-        step(trainer)
+        learn_until(trainer, 1)
 
 
 def test_random_numbers_that_no_checkpoint_holds_are_found(tmp_path, monkeypatch):
