@@ -141,7 +141,8 @@ class ZetaExplorer:
         batch, device = len(state.left), state.left.device
         held = (state.left > 0) & ~time_step.is_first()
         starts = ~held & (torch.rand(batch, device=device) < self.epsilon)
-        action = torch.where(starts.unsqueeze(-1), uniform(), state.action)
+        fresh = torch.empty_like(state.action).uniform_(-1.0, 1.0)  # `uniform` may keep dimensions that decide separately
+        action = torch.where(starts.unsqueeze(-1), fresh, state.action)
         left = torch.where(starts, self._durations(batch, device), torch.where(held, state.left, 0))
         explores = held | starts
         executed = torch.where(explores.unsqueeze(-1), action, alg_step.output)

@@ -98,7 +98,8 @@ class BaseTDLoss(BoundAsItsBase):
         """Returns gamma times the discount received on arrival, `[T, B]`, or `[T, B, D]` if gamma is a vector.
 
         After an action repeated k times the environment's discount is `repeat_gamma^(k-1)`. In a vector each part's is replaced
-        by its own, so that it returns `gamma^k`; or gamma, if the environment sums the rewards of a repeat plainly.
+        by its own, so that it returns `gamma^k`; or gamma, if the environment sums the rewards of a repeat plainly, which a
+        `repeat_gamma` of 1 means.
         """
         discount = time_step.discount
         if self.ignore_done:  # changes terminations only; restores the gamma^(k-1) of an action repeated k times

@@ -28,9 +28,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     pointer. The sum of priorities, ordered by environment and then along the ring, is divided into k equal parts, and a
     batch of k takes one segment from each.
 
-    A segment whose first T-1 frames are all LAST has no critic loss, where T is the segment length requested when its last
-    frame was stored. Such a segment has probability 0 and does not affect the weights. At T = 2 these are the segments that
-    begin at LAST.
+    A segment whose first T-1 frames, after `burn_in`, are all LAST has no critic loss, where T is the segment length requested
+    when its last frame was stored. Such a segment has probability 0 and does not affect the weights. At T = 2 these are the
+    segments that begin at LAST.
 
     With equal priorities or `alpha = 0`, sampling is uniform over the remaining segments and all weights are 1. As in
     `ReplayBuffer`, every environment then contributes equally if the number of environments divides the batch size and all
@@ -106,8 +106,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         """
         newness = torch.arange(max(self._unopened, unfinished), device=self.device)
         place = (self.next - 1 - newness) % self.length
-        learnt_from = torch.arange(max(1, unfinished), device=self.device).unsqueeze(1)  # frames 0..T-2 of each segment
-        step_type = self._storage.time_step.step_type[(place + learnt_from) % self.length]  # [T-1, frames, B]
+        stop = max(self.burn_in + 1, unfinished)
+        learnt_from = torch.arange(self.burn_in, stop, device=self.device).unsqueeze(1)  # frames up to T-2 of each segment
+        step_type = self._storage.time_step.step_type[(place + learnt_from) % self.length]  # [T-1-burn_in, frames, B]
         opens = (step_type != LAST).any(0) & (newness >= unfinished).unsqueeze(1)
         mass = torch.where(opens, self._greatest**self.alpha, 0.0)
         environment = torch.arange(self.num_envs, device=self.device)

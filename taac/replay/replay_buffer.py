@@ -37,6 +37,7 @@ class ReplayBuffer:
     """
 
     min_batch_size = 1  # segments that a batch has at least
+    burn_in = 0  # first frames of a segment that the algorithm does not learn from
 
     def __init__(self, experience_spec: Nest, num_envs: int, length: int = 100_000, device: torch.device | str = "cpu"):
         if length < 2:

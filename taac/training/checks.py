@@ -62,11 +62,11 @@ def check_segments(
     shortest, reason = agent.algorithm.min_segment_length, agent.algorithm.min_segment_reason
     if length < shortest:
         raise TaacError(f"Trainer.segment_length must be {shortest} or more frames ({reason}), got {length}")
-    num_envs = environment.num_envs * ranks.count
-    if initial_collect_steps < length * num_envs:
+    least = length * environment.num_envs * ranks.count * environment.durations[1]
+    if initial_collect_steps < least:
         raise TaacError(
-            f"Trainer.initial_collect_steps must be at least segment_length x num_envs = {length * num_envs}, "
-            f"so that there is a segment to sample; got {initial_collect_steps}"
+            f"Trainer.initial_collect_steps must be at least segment_length x num_envs x action_repeat = {least}, so that there "
+            f"is a segment to sample; got {initial_collect_steps}"
         )
     if replay_buffer.length < length:
         raise TaacError(f"ReplayBuffer.length {replay_buffer.length} is below Trainer.segment_length {length}")

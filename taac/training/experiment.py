@@ -220,6 +220,7 @@ def create_experiment(
         agent = create_agent(environment, where)
         spec = experience_spec(environment, agent)
         replay_buffer: ReplayBuffer | SqilReplay = replay_buffer_ctor(spec, environment.num_envs, device=replay_where)
+        replay_buffer.ring.burn_in = agent.algorithm.burn_in
         learner = learner_ctor(agent)
         several: dict[str, Any] = {"ranks": ranks} if ranks.count > 1 else {}  # constructors of one's own may not know ranks
         if several:

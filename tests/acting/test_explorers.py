@@ -13,7 +13,7 @@ from taac.errors import TaacError
 from taac.ops.schedules import LinearSchedule
 from taac.training import experiment
 from taac.training.schedules import Schedules
-from tests.training.runs import trained
+from tests.training.runs import built, trained
 
 B = 5
 
@@ -162,6 +162,19 @@ def test_where_dimensions_decide_alone_exploring_decides_for_all_of_them(monkeyp
         step, state = explorer.step(time_step(batch=batch), policy, state, 0, uniform(batch))
         assert step.decided.tolist() == [expected] + [[True, False]] * (batch - 1)
         assert (step.output[0] != 9.0).all() and (step.output[1:] == 9.0).all()
+
+
+def test_a_random_action_is_new_in_all_dimensions_whatever_random_steps_of_the_algorithm_keep():
+    """SDAR's own random steps keep the last value of a dimension half of the time."""
+    params = ["create_environment.env_name = 'Reacher-v5'", "Trainer.explorer = @ZetaExplorer()",
+              "ZetaExplorer.epsilon = 1.0", "ZetaExplorer.max_duration = 1", "initial_collect_steps = 10",
+              "Trainer.uniform_initial_collect = False", "hidden_layers = (8,)"]  # fmt: skip
+    trainer = built(["gin/tasks/simple_control.gin", "gin/methods/sdar.gin"], params)
+    for _ in range(20):
+        trainer.collector.step()
+    trainer.close()
+    actions = trainer.replay_buffer.frames(1, 20)["frames/time_step/prev_action"][:, 0]
+    assert actions.shape[1] > 1 and (actions[1:] != actions[:-1]).all()
 
 
 @pytest.mark.parametrize("settings", [{"mu": 1.0}, {"epsilon": 1.5}, {"max_duration": 0}])

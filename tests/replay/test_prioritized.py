@@ -194,11 +194,15 @@ def test_segments_that_begin_at_last_are_never_drawn():
     assert weights.tolist() == expected
 
 
-@pytest.mark.parametrize("segment, without", [(2, {2, 3, 6}), (3, {2}), (4, set())])
-def test_only_segments_whose_first_frames_are_all_last_go(segment, without):
+@pytest.mark.parametrize(
+    "segment, burn_in, without",
+    [(2, 0, {2, 3, 6}), (3, 0, {2}), (4, 0, set()), (3, 1, {1, 2, 5}), (4, 2, {0, 1, 4}), (4, 1, {1}), (5, 1, set())],
+)
+def test_only_segments_whose_learnt_frames_are_all_last_go(segment, burn_in, without):
     """FIRST MID LAST LAST MID MID LAST FIRST MID MID: an episode cut off at its FIRST leaves two LAST in a row."""
     kinds = [0, 1, 2, 2, 1, 1, 2, 0, 1, 1]
     buffer = PrioritizedReplayBuffer(SPEC, 1, length=20)
+    buffer.burn_in = burn_in
     for number, kind in enumerate(kinds):
         frame = frames_of(torch.tensor([0]), torch.tensor([number]), ENDLESS)
         step_type = torch.tensor([kind], dtype=torch.uint8)

@@ -8,7 +8,7 @@ import pytest
 
 from taac.errors import TaacError
 from taac.ops.schedules import LinearSchedule, PiecewiseSchedule
-from taac.training.checks import check_batches, check_demonstrations
+from taac.training.checks import check_batches, check_demonstrations, check_segments
 
 PLAIN, COMPILED = SimpleNamespace(compiled=False), SimpleNamespace(compiled=True)
 FALLING, STEPS = LinearSchedule(8.0, 1.0, updates=5), PiecewiseSchedule((8.0, 2.0), updates=(0, 5))
@@ -36,6 +36,15 @@ def test_batches_that_fit(agent, size):
 def test_batches_that_do_not_fit(agent, size, message):
     with pytest.raises(TaacError, match=message):
         check_batches(size, agent, replay(2), None)
+
+
+@pytest.mark.parametrize("durations, least", [((1, 1), 8), ((1, 3), 24)])
+def test_initial_collection_holds_a_segment_of_each_environment_also_if_actions_are_repeated(durations, least):
+    environment = SimpleNamespace(num_envs=2, durations=durations)
+    agent = SimpleNamespace(algorithm=SimpleNamespace(min_segment_length=2, min_segment_reason=""))
+    check_segments(4, least, environment, agent, SimpleNamespace(length=100))
+    with pytest.raises(TaacError, match=f"x action_repeat = {least}, so that .* got {least - 1}"):
+        check_segments(4, least - 1, environment, agent, SimpleNamespace(length=100))
 
 
 def test_demonstrations_hold_at_least_a_segment():

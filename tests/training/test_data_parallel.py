@@ -375,7 +375,7 @@ SCHEDULE = "s/LinearSchedule.start = 8\ns/LinearSchedule.end = 16\ns/LinearSched
         ("create_agent.reward_signals = (@RND,)", r"create_agent.reward_signals \(RND\)"),
         ("create_experiment.demonstrations = 'x.npz'", "demonstrations or behaviour cloning"),
         ("create_experiment.collectors = 2", "create_experiment.collectors: give one or the other"),
-        ("initial_collect_steps = 14", "segment_length x num_envs = 16"),
+        ("initial_collect_steps = 14", "segment_length x num_envs x action_repeat = 16"),
         ("create_experiment.device = 'cuda:1'", "'auto', 'cpu' or 'cuda' with 2 ranks"),
     ],
 )

@@ -15,7 +15,7 @@ from taac.acting.collecting import Collecting, Frames
 from taac.acting.explorers import Explorer
 from taac.algorithms.agent import Agent
 from taac.configuration import carried
-from taac.data_structures import LAST, Experience, Nest, TimeStep
+from taac.data_structures import FIRST, LAST, Experience, Nest, TimeStep
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import EnvironmentFailed, TaacError
 from taac.learning.learner import Learner
@@ -193,7 +193,11 @@ class RemoteCollector(Collecting):
         that had been the episode's first, which is exact for constant trajectories; zeros for algorithms that cannot tell.
         """
         last: TimeStep = nest.pack_like(self._like, [torch.from_numpy(leaf) for leaf in held])
-        two = nest.map_structure(lambda x: torch.stack([torch.zeros_like(x), x]), last)
+        first = last._replace(
+            step_type=torch.full_like(last.step_type, int(FIRST)),
+            prev_action=nest.map_structure(torch.zeros_like, last.prev_action),
+        )  # of the same observation, in which the same agents are present
+        two = nest.map_structure(lambda *x: torch.stack(x), first, last)
         told = [leaf[1].cpu() for leaf in nest.flatten(self.agent.demonstrated_info(two))]
         zeros = nest.flatten(specs.zeros(self._info_like, self._share))
         fits = [(x.dtype, x.shape) for x in told] == [(x.dtype, x.shape) for x in zeros]

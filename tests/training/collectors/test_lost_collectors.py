@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
@@ -12,6 +13,7 @@ import psutil
 import pytest
 import torch
 
+from taac import nest
 from taac.acting.random_numbers import TRAINING, derived_seed
 from taac.errors import RESUMABLE, EnvironmentFailed
 from taac.runs.run_folder import RunFolder
@@ -21,6 +23,7 @@ from taac.training.collectors.pool import Pool, Remote
 from taac.training.collectors.remote_collector import RemoteCollector
 from tests import forked
 from tests.campaigns.launched import wait_for
+from tests.environments.team import TEAM
 from tests.environments.toys import env_id
 from tests.training.collectors.collecting import (
     FIRST,
@@ -36,7 +39,7 @@ from tests.training.collectors.collecting import (
     seed_of,
     with_collectors,
 )
-from tests.training.runs import run
+from tests.training.runs import build, run
 
 STEPS = ("num_env_steps = 4000", "initial_collect_steps = 2000", "create_environment.max_episode_steps = 500")
 
@@ -79,6 +82,25 @@ def test_a_killed_collector_ends_its_own_episodes_where_they_were_last_seen(capf
     assert collector.env_steps == (step_type != LAST).sum() == 4 * 30 - 4
     err = capfd.readouterr().err
     assert err.count("collector 1: its process died (SIGKILL); replaced it") == 2
+
+
+@pytest.mark.parametrize("comes_and_goes", [False, True])
+def test_what_is_told_of_a_lost_time_step_is_the_action_before_it_of_every_agent_that_is_there(comes_and_goes):
+    trainer = build(
+        f"create_environment.env_name = '{TEAM}'", f"create_environment.env_kwargs = {{'comes_and_goes': {comes_and_goes}}}",
+        "create_agent.shared_policy = True", "initial_collect_steps = 20",
+    )  # fmt: skip
+    with contextlib.closing(trainer):
+        learner, replay = trainer.learner, trainer.replay_buffer
+        remote = RemoteCollector(
+            trainer.environment, trainer.agent, replay, 0, number=1, build=lambda number: None, learner=learner
+        )
+        for _ in range(4):
+            trainer.collector.step()
+        known = trainer.collector.rollout.time_step
+        assert not known.is_first().any() and (known.prev_action != 0).any()
+        told = nest.pack_like(remote._info_like, remote._lost_info([leaf.numpy() for leaf in nest.flatten(known)]))
+    assert np.array_equal(told.tau_prev.a, known.prev_action)
 
 
 class Answering:
