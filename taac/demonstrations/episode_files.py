@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import zipfile
@@ -163,12 +164,9 @@ class EpisodeWriter:
             "checksum": _checksum(arrays),
         }
         text = np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)
-        beside = durable.temporary(self.path)
-        with os.fdopen(files.open_file(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
-            np.savez_compressed(file, allow_pickle=False, meta=text, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, self.path)
+        packed = io.BytesIO()
+        np.savez_compressed(packed, allow_pickle=False, meta=text, **arrays)
+        durable.write(self.path, packed.getvalue())
 
 
 def check_new_file(path: str | Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import re
@@ -20,6 +21,7 @@ from taac.demonstrations import bounds, episode_files, plain_arrays
 from taac.demonstrations.episode_files import EpisodeWriter, read
 from taac.environments.create import create_environment
 from taac.errors import TaacError
+from taac.runs import durable
 from tests.environments.toys import env_id
 
 POINT, CAMERA, BOTH = "taac-test/PointMass-v0", "taac-test/Camera-v0", "taac-test/TwoRewards-v0"
@@ -99,6 +101,18 @@ def test_a_recorded_episode_is_read_back_as_played(env_name, num_envs, tmp_path)
         for (path, x), (_, y) in zip(nest.flatten_with_path(episode), nest.flatten_with_path(other)):
             assert x.dtype == y.dtype and torch.equal(x, y), path
     assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path, monkeypatch):
+    def full(descriptor, data):
+        raise OSError(errno.ENOSPC, "no space left")
+
+    environment = create_environment(POINT)
+    played(environment, 40, writer := EpisodeWriter(tmp_path / "e.npz", environment))
+    monkeypatch.setattr(durable, "_write_all", full)
+    with pytest.raises(OSError, match="no space left"):
+        writer.save()
+    assert not list(tmp_path.iterdir())
 
 
 def test_episodes_that_do_not_end_are_not_written(tmp_path):
