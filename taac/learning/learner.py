@@ -25,7 +25,8 @@ from taac.learning.growth import GrowthWatch
 from taac.learning.guard import GradientStep, Guard, sum_of_all
 from taac.learning.optimizers import decay_weights, load_state, skips_on_device, take_step
 from taac.learning.side_losses import SideLosses
-from taac.machine.compiled import CompiledFunction, compile_ahead, find_compiler
+from taac.machine.ahead import compile_ahead
+from taac.machine.compiled import CompiledFunction, find_compiler
 from taac.machine.products import Products, available, parts, resolve, using
 from taac.machine.ranks import ALONE, Ranks
 from taac.ops.schedules import Schedule, at_start, bounds, follow
@@ -344,7 +345,7 @@ class Learner:
     def compile_ahead(
         self, blank: Batch, time_step: TimeStep | None, state: Nest
     ) -> Callable[[Callable[[], bool]], None]:
-        """Begins to compile the programs in another process, if they are compiled; see `machine.compiled.compile_ahead`.
+        """Begins to compile the programs in another process, if they are compiled; see `machine.ahead.compile_ahead`.
 
         Args:
             blank: a batch of the shapes that updates will have.

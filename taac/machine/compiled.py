@@ -8,18 +8,13 @@ between operations.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import multiprocessing
 import os
 import shutil
-import signal
 import sys
 import sysconfig
-import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from multiprocessing import connection
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import torch
@@ -31,12 +26,11 @@ from taac.errors import TaacError
 from taac.machine import amx, graph_products, rows_product
 from taac.machine.attributes import Attributes, Unwatched
 from taac.machine.cuda_graphs import captured, on_gpu
-from taac.machine.processes import INTERRUPTIONS, die_with_parent, interruptions_held
+from taac.machine.processes import interruptions_held
 from taac.machine.program_cache import VARIABLE, use_program_cache
 
 _aten = torch.ops.aten
 MOST_RETRACES = 8
-LONGEST_AHEAD = 1800.0  # seconds that a call waits for the process that compiles ahead; what takes longer hangs
 ADVICE = "Bind create_agent.compile = False to run without compilation"
 
 
@@ -156,59 +150,6 @@ class CompiledFunction(Unwatched):
             return None
         self._traced[key] = graph, structure, wait
         return lambda: compile_graph(graph, leaves, self._parts)
-
-
-def compile_ahead(calls: Sequence[tuple[Callable[..., Nest], tuple[Nest, ...]]]) -> Callable[[Callable[[], bool]], None]:
-    """Begins to compile functions in another process, into torch's cache on the disk. Their first calls wait for it.
-
-    Nothing else depends on how long that takes. A forked process can hang, on a lock that a thread of this one held; it is ended
-    after `LONGEST_AHEAD`. Does nothing where a process cannot be forked safely: outside Linux, or where torch computes with
-    several threads.
-
-    Args:
-        calls: functions with arguments like those of their first calls. Those that are not `CompiledFunction`s are left out.
-
-    Returns:
-        What waits for that process, or ends it as soon as the function that it is given returns true.
-    """
-    process: Any = None
-
-    def wait(stop: Callable[[], bool] = lambda: False) -> None:
-        nonlocal process
-        if process is None:
-            return
-        deadline = time.monotonic() + LONGEST_AHEAD
-        while not connection.wait([process.sentinel], 0.1):  # no exit code is ever known where SIGCHLD is ignored
-            if stop() or time.monotonic() > deadline:
-                process.kill()
-                break
-        process.join()
-        process = None
-
-    if sys.platform != "linux" or torch.get_num_threads() > 1:
-        return wait
-
-    compiling = [
-        compile
-        for fn, args in calls
-        if isinstance(fn, CompiledFunction) and (compile := fn.trace_ahead(args, wait))
-    ]
-    if not compiling:
-        return wait
-
-    def run() -> None:
-        for number in INTERRUPTIONS:  # the run's own handlers would say that it stops
-            signal.signal(number, signal.SIG_DFL)
-        die_with_parent(signal.SIGKILL)
-        with contextlib.suppress(Exception):  # what cannot be compiled is reported by the call
-            for compile in compiling:
-                compile()
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads, whose locks `run` does not take
-        process = multiprocessing.get_context("fork").Process(target=run, daemon=True)
-        process.start()
-    return wait
 
 
 def trace(
