@@ -14,7 +14,7 @@ from taac.analysis.report import tables
 from taac.analysis.report.content import make_report
 from taac.analysis.report.files import write_report
 from taac.analysis.report.scores import Options
-from taac.api.environments import Environment, named
+from taac.api.environments import Environment, named, unknown_elsewhere
 from taac.api.run import Run
 from taac.api.session import session
 from taac.api.settings import asked as asked_of
@@ -126,6 +126,8 @@ def compare(
                 f"the environment {place.name} is known to this program only, and each run of a comparison has a process of its "
                 "own: put it in a module and give 'module:Class'"
             )
+        if why := unknown_elsewhere(place.name):
+            raise TaacError(f"each run of a comparison has a process of its own: {why}")
     if jobs < 0:
         raise TaacError(f"jobs must be 0 or more, got {jobs}")
     with session():

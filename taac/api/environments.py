@@ -9,11 +9,12 @@ import re
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from importlib.metadata import entry_points
 from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium
 
-from taac.environments.single import GIVEN, given
+from taac.environments.single import GIVEN, allowed_packages, given
 from taac.errors import TaacError
 
 Environment: TypeAlias = "str | gymnasium.Env[Any, Any] | Callable[..., gymnasium.Env[Any, Any]]"
@@ -62,6 +63,24 @@ def named(environment: Environment | None, as_object: bool = False) -> Named:
     if module not in (None, "__main__") and getattr(sys.modules.get(module), name, None) is environment:
         return Named(f"{module}:{name}", {})
     return Named(GIVEN + _plain_name(name), {}, _maker(environment))
+
+
+def unknown_elsewhere(name: str | None) -> str | None:
+    """Why other processes cannot make an environment by its name: a module that this program imported has registered it.
+
+    None if they can.
+    """
+    spec = gymnasium.registry.get(name or "")
+    if spec is None:
+        return None
+    module = spec.entry_point.partition(":")[0] if isinstance(spec.entry_point, str) else spec.entry_point.__module__
+    plugins = [entry.module.partition(".")[0] for entry in entry_points(group="gymnasium.envs")]  # register in any process
+    if module.partition(".")[0] in (*allowed_packages(), *plugins):
+        return None
+    return (
+        f"the environment '{name}' is known to this program only, which has imported the module that registers it: give the "
+        f"module, too, such as '{module}:{name}'"
+    )
 
 
 def _plain_name(name: str) -> str:

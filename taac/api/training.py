@@ -13,7 +13,7 @@ import numpy as np
 from tqdm import tqdm
 
 from taac import configuration
-from taac.api.environments import Environment, named
+from taac.api.environments import Environment, named, unknown_elsewhere
 from taac.api.run import Run
 from taac.api.session import in_python, session
 from taac.api.settings import asked as asked_of
@@ -80,6 +80,8 @@ def train(
         Interrupted: the process was asked to end. The run can be resumed.
     """
     place = named(environment)
+    if why := unknown_elsewhere(place.name):
+        warn_user(f"taac play and other commands cannot make the environment of this run: {why}")
     with session(place):
         given = {**(settings or {}), **{name: v for name, v in place.settings.items() if name not in (settings or {})}}
         asked = asked_of(place.name, method, num_env_steps, seed, gin_files, named_settings, given)

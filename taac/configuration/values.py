@@ -153,10 +153,10 @@ def check_type(binding: Binding, bindings: Mapping[tuple[str, str, str], Binding
 
 def _meant(given: Any, value: Any, expected: Any) -> str:
     """Returns how a value of the wrong type is written if the type can be told that was meant, else ""."""
+    if not problem((value,), expected):
+        return f"; a list of one is written ({given!r},)"
     if isinstance(given, gin_state.Reference) and isinstance(value, type):
         return f"; an object of it is written {given!r}()"
-    if not problem((value,), expected):
-        return f"; a list of one is written {(value,)!r}"
     if isinstance(value, str) and value.isidentifier() and value in map(short, gin_state.configurables()):
         return f"; a class is written @{value}, and an object of it @{value}()"
     return ""

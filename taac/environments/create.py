@@ -167,7 +167,8 @@ def create_environment(
         except (ConnectionError, EOFError) as error:
             raise TaacError(
                 f"the worker processes of '{env_name}' died when they were started: {error!r}. They must be able to import "
-                "the code that creates the environment; try create_environment.asynchronous = False to see more"
+                "the code that creates the environment; try create_environment.asynchronous = False to see more. A script that "
+                "uses taac must do so below `if __name__ == \"__main__\":`, because each of these processes imports it"
             ) from error
 
     return of_all(start(), reward_dim=reward_dim, remake=start, max_restarts=max_restarts)

@@ -104,6 +104,9 @@ def _spaces(env: gymnasium.Env, encoder_ctor: Callable[[Nest], object]) -> tuple
             findings.append(Finding(True, f"{name} space {space}: {len(leaves)} tensor(s), {_sizes(leaves)}"))
             if name == "observation":
                 findings += _encoding(spec, encoder_ctor)
+            elif (advice := _unlearnable([leaf for _, leaf in leaves])) is not None:
+                usable = False
+                findings.append(Finding(False, "no method learns such actions", advice))
         except TaacError as error:
             usable = False
             findings.append(Finding(False, f"{name} space {space}", str(error)))
@@ -115,6 +118,18 @@ def _spaces(env: gymnasium.Env, encoder_ctor: Callable[[Nest], object]) -> tuple
             findings.append(Finding(False, "it resets itself at the end of an episode", advice))
         layer = layer.env
     return findings, usable
+
+
+def _unlearnable(actions: list[specs.TensorSpec]) -> str | None:
+    """What to do about actions that no method of this package learns; None if one may."""
+    choices = sum(leaf.is_categorical for leaf in actions)
+    if len(actions) == 1:
+        return None if choices or actions[0].shape else "give the Box the shape (1,)"
+    if choices == 0:
+        return "put the Boxes together into one, in a wrapper"
+    if choices == len(actions):
+        return "put the choices together into a MultiDiscrete, in a wrapper"
+    return None if choices == 1 else "put the choices together into one Discrete, in a wrapper"
 
 
 def _encoding(observation_spec: Nest, encoder_ctor: Callable[[Nest], object]) -> list[Finding]:

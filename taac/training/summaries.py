@@ -85,7 +85,7 @@ TAGS: dict[str, str] = {
     "count/updates": "gradient steps so far",
     "count/update_ratio": "gradient steps per environment step after the initial collection, so far",
     "count/decisions": "environment steps at which a new action was chosen, so far",
-    "count/episodes": "episodes that have ended so far",
+    "count/episodes": "episodes that have ended so far; each is counted one step later",
     "collectors/staleness": "updates between the parameters that acted and the learner's when it takes the frame, mean over "
     "frames since the last summary. This row and the next need `create_experiment.collectors`",
     "collectors/restarts": "how often running episodes of a collector were cut off, because it or its environments failed",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import gymnasium
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from taac.api.environments import Named, named
 from taac.environments import single
 from taac.errors import TaacError
 from tests.api.small import SMALL
-from tests.environments.toys import Counter
+from tests.environments.toys import Counter, env_id
 
 
 def make_pendulum(**arguments):
@@ -43,6 +45,20 @@ class Uncopied(Counter):
 )  # fmt: skip
 def test_what_other_processes_can_make_is_named_so(environment, expected):
     assert named(environment) == expected
+
+
+def test_an_id_that_an_imported_module_has_registered_is_known_to_this_program_only(tmp_path, capsys):
+    name = env_id("Counter").partition(":")[2]
+    advice = f"'{name}' is known to this program only.*give the module, too, such as 'tests.environments.toys:{name}'"
+    assert re.search(advice, environments.unknown_elsewhere(name))
+    for known in (None, "Pendulum-v1", "Hopper-v5", env_id("Counter"), "python/Counter", "Missing-v0"):
+        assert environments.unknown_elsewhere(known) is None
+    with pytest.raises(TaacError, match=f"each run of a comparison has a process of its own: the environment {advice}"):
+        taac.compare("sac", name, root_dir=tmp_path / "compared", num_env_steps=100)
+    assert not (tmp_path / "compared").exists()
+    with pytest.raises(TaacError, match="learning_rate"):
+        taac.train(name, "sac", root_dir=tmp_path / "trained", settings={"learning_rate": -1.0})
+    assert re.search(advice, capsys.readouterr().err)
 
 
 def test_what_only_this_program_can_make_gets_a_name_of_its_own():

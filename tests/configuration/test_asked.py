@@ -80,6 +80,7 @@ def test_references_in_plain_words(text, names):
         ("environment=1", ["no parameter named 'environment'"]),  # the caller supplies it
         ("batch_size=many", ["--set: batch_size = 'many'", "wrong type for Trainer.batch_size", "int"]),
         ("hidden_layers=256", ["--set: hidden_layers = 256", "a list of one is written (256,)"]),
+        ("reward_signals=@ICM", ["expected Sequence[Callable[..., RewardSignal]]", "a list of one is written (@ICM,)"]),
         ("explorer=@MyExplorer()", ["--set: there is nothing configurable named 'MyExplorer'; ", "needs @gin.configurable, and"]),
         ("gamma=(1", ["--set", "syntax", "in 'gamma = (1'"]),
     ],

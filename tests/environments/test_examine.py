@@ -191,6 +191,36 @@ class Unbounded(Sound):
         self.action_space = spaces.Box(-np.inf, np.inf, (1,))
 
 
+class NoRank(Sound):
+    def __init__(self):
+        super().__init__()
+        self.action_space = spaces.Box(-1.0, 1.0, ())
+
+
+class TwoBoxes(Sound):
+    def __init__(self):
+        super().__init__()
+        self.action_space = spaces.Tuple([spaces.Box(-1.0, 1.0, (1,))] * 2)
+
+
+class TwoChoices(Sound):
+    def __init__(self):
+        super().__init__()
+        self.action_space = spaces.Tuple([spaces.Discrete(2)] * 2)
+
+
+class TwoChoicesAndABox(Sound):
+    def __init__(self):
+        super().__init__()
+        self.action_space = spaces.Tuple([spaces.Discrete(2), spaces.Discrete(2), spaces.Box(-1.0, 1.0, (1,))])
+
+
+class Mixed(Sound):
+    def __init__(self):
+        super().__init__()
+        self.action_space = spaces.Dict(go=spaces.Box(-1.0, 1.0, (1,)), gear=spaces.Discrete(2), aim=spaces.Box(-1.0, 1.0, (2,)))
+
+
 class Words(Sound):
     def __init__(self):
         super().__init__()
@@ -250,6 +280,10 @@ def named(cls, **more):
         (OldRandom, "the same seed and actions lead to different results at step 0", r"super\(\).reset\(seed=seed\)"),
         (Endless, "declares no time limit, and no episode ended", "max_episode_steps"),
         (Unbounded, "action space", "unbounded"),
+        (NoRank, "no method learns such actions", r"give the Box the shape \(1,\)"),
+        (TwoBoxes, "no method learns such actions", "put the Boxes together into one"),
+        (TwoChoices, "no method learns such actions", "into a MultiDiscrete"),
+        (TwoChoicesAndABox, "no method learns such actions", "into one Discrete"),
         (Words, "observation space", "add a wrapper"),
         (Stacked, "cannot read its observations", "stack of frames"),
         (Tiny, "cannot read its observations", "too small for ImageEncoder.*bind fewer or .* ImageEncoder.channels$"),
@@ -277,6 +311,10 @@ def test_a_sound_environment_has_no_faults():
     assert all(finding.ok and not finding.advice for finding in found) and len(found) == 7
     assert "20 of 20 episodes terminated" in found[3].about and found[3].about.endswith("after 7 to 15 steps")
     assert "the same seed and actions repeat the episode" in found[4].about
+
+
+def test_actions_of_one_choice_and_boxes_can_be_learnt():
+    assert all(finding.ok for finding in examine(named(Mixed)))
 
 
 def test_a_possible_fault_is_a_hint():

@@ -323,7 +323,7 @@ def _rows(folder: Path, problems: list[str], notes: list[str]) -> list[list[floa
         problems.append(f"evaluations.csv cannot be read: {error}")
         return []
     if table.torn:
-        notes.append("the last line of evaluations.csv is torn, left out; resuming the run mends it")
+        notes.append("the last line of evaluations.csv is torn, left out; resuming the run mends it, or delete that line")
     if table.damage:
         problems.append(f"{DAMAGED}: {table.damage}")
     if needed := sorted({"env_steps", "return_mean"} & set(table.missing)):
