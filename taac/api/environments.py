@@ -73,14 +73,15 @@ def unknown_elsewhere(name: str | None) -> str | None:
     spec = gymnasium.registry.get(name or "")
     if spec is None:
         return None
-    module = spec.entry_point.partition(":")[0] if isinstance(spec.entry_point, str) else spec.entry_point.__module__
+    where = spec.entry_point
+    module = where.partition(":")[0] if isinstance(where, str) else getattr(where, "__module__", "")
     plugins = [entry.module.partition(".")[0] for entry in entry_points(group="gymnasium.envs")]  # register in any process
     if module.partition(".")[0] in (*allowed_packages(), *plugins):
         return None
-    return (
-        f"the environment '{name}' is known to this program only, which has imported the module that registers it: give the "
-        f"module, too, such as '{module}:{name}'"
-    )
+    known = f"the environment '{name}' is known to this program only, which has registered it"
+    if isinstance(where, str):
+        return f"{known} by importing a module: give the module, too, such as '{module}:{name}'"
+    return f"{known}: put that into a module and give 'module:{name}'"
 
 
 def _plain_name(name: str) -> str:
