@@ -52,7 +52,8 @@ def test_an_id_that_an_imported_module_has_registered_is_known_to_this_program_o
     advice = f"'{name}' is known to this program only.*give the module, too, such as 'tests.environments.toys:{name}'"
     assert re.search(advice, environments.unknown_elsewhere(name))
     gymnasium.register("taac-test/Here-v0", Counter)
-    assert environments.unknown_elsewhere("taac-test/Here-v0").endswith("put that into a module and give 'module:taac-test/Here-v0'")
+    why = environments.unknown_elsewhere("taac-test/Here-v0")
+    assert why.endswith("put that into a module and give 'module:taac-test/Here-v0'")
     for known in (None, "Pendulum-v1", "Hopper-v5", env_id("Counter"), "python/Counter", "Missing-v0"):
         assert environments.unknown_elsewhere(known) is None
     with pytest.raises(TaacError, match=f"each run of a comparison has a process of its own: the environment {advice}"):
