@@ -33,7 +33,7 @@ def seeds(
 ) -> list[dict[str, Any]]:
     """Measures each number of seeds with hidden layers of each width; returns a row for each.
 
-    The limits above which updates are not stacked on a CPU are lifted. The best of the rounds counts, as other work on the
+    The limits of what is stacked on a CPU are lifted. The best of the rounds counts, as other work on the
     machine only slows down; for the same reason, seconds on a CPU are those that the process had of it.
 
     Returns:

@@ -332,7 +332,8 @@ def missing(groups: dict[tuple[str, str], list[Record]], plan: dict[str, Any]) -
 
 
 def beside_published(groups: dict[tuple[str, str], list[Record]], entries: list[published.Entry]) -> list[str]:
-    """A table of published returns beside ours at the same step, and their protocols; empty if there is nothing to hold."""
+    """A table of published returns beside ours at the same step, and their protocols; empty if no published number
+    has a run beside it."""
     rows = []
     protocols: dict[tuple[str, str], int] = {}
     for (task, method), runs in groups.items():
@@ -346,8 +347,8 @@ def beside_published(groups: dict[tuple[str, str], list[Record]], entries: list[
             lost = f"; {len(runs) - values.size} diverged" if values.size < len(runs) else ""
             spread = "" if entry.sd is None else f" +- {entry.sd}"
             here, there = f"{with_deviation(values)} (n = {values.size}{lost})", f"{entry.mean}{spread} (n = {entry.n})"
-            number_of_protocol = protocols.setdefault((entry.source, entry.protocol), len(protocols) + 1)
-            source = f"{entry.source} ({number_of_protocol}), {entry.environment_version}"
+            note = protocols.setdefault((entry.source, entry.protocol), len(protocols) + 1)
+            source = f"{entry.source} ({note}), {entry.environment_version}"
             rows.append([task, method, f"{entry.env_steps:,}", here, there, source])
     if not rows:
         return []

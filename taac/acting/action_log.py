@@ -105,7 +105,7 @@ class ActionLog:
         if not all(torch.equal(a.cpu(), b) for a, b in zip(leaves, reached)):
             raise ReplayMismatch(
                 f"'{environment.name}' reached another state with the same seeds and actions: it is not deterministic, "
-                "or it remembers earlier episodes (then bind create_environment.remake = True, with engine = 'gymnasium'), or "
-                "it is not the environment that the run had"
+                "it is not the environment that the run had, or it remembers earlier episodes (then bind "
+                "create_environment.remake = True, with engine = 'gymnasium')"
             )
         return time_step

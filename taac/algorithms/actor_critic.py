@@ -283,7 +283,7 @@ class ActorCriticAlgorithm(Algorithm):
         """Returns the loss of actor, temperatures and critics, with all that an actor-critic reports of it.
 
         Args:
-            info: as in `common_summaries` and `detail`, with the critics' `prediction`.
+            info: with `actor_loss`, `log_pi`, `q` and the critics' `prediction`, and what `common_summaries` and `detail` read.
             target: `[T-1, B(, D)]`, the returns.
             temperature: of the action.
             temperature_losses: by name, of the shape of `info.actor_loss`.

@@ -126,13 +126,14 @@ def compare(
                 f"the environment {place.name} is known to this program only, and each run of a comparison has a process of its "
                 "own: put it in a module and give 'module:Class'"
             )
-        if why := unknown_elsewhere(place.name):
-            raise TaacError(f"each run of a comparison has a process of its own: {why}")
     if jobs < 0:
         raise TaacError(f"jobs must be 0 or more, got {jobs}")
     with session():
         every = asked_of(None, None, num_env_steps, None, gin_files, named_settings, settings or {})
-        configuration.load(every.gin_files, of_compare=True)
+        imports = configuration.load(every.gin_files, of_compare=True).imports
+        for place in places:
+            if why := unknown_elsewhere(place.name, imports):
+                raise TaacError(f"each run of a comparison has a process of its own: {why}")
         bound = configuration.build(Comparison)
         own = {str(place.name): _params(place.settings) for place in places if place.settings}
         given: dict[str, Any] = {}

@@ -7,7 +7,7 @@ import copy
 import inspect
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from importlib.metadata import entry_points
 from typing import Any, NamedTuple, TypeAlias
@@ -39,8 +39,9 @@ def named(environment: Environment | None, as_object: bool = False) -> Named:
     """Returns an environment by name.
 
     A class or function of a module is `module:name`. An object that `gymnasium.make` made, without wrappers of one's own, is
-    its id and arguments. Every process can make these. Other objects, and what a notebook or the program itself defines, get a
-    name that only this process knows. An object is copied for each environment that is needed, and never stepped itself.
+    its id and arguments. Every process can make these, but for ids of `unknown_elsewhere`. Other objects, and what a notebook
+    or the program itself defines, get a name that only this process knows. An object is copied for each environment that is
+    needed, and never stepped itself.
 
     Args:
         as_object: an object has no id, but is copied as it is.
@@ -65,10 +66,13 @@ def named(environment: Environment | None, as_object: bool = False) -> Named:
     return Named(GIVEN + _plain_name(name), {}, _maker(environment))
 
 
-def unknown_elsewhere(name: str | None) -> str | None:
-    """Why other processes cannot make an environment by its name: a module that this program imported has registered it.
+def unknown_elsewhere(name: str | None, imports: Collection[str] = ()) -> str | None:
+    """Why other processes cannot make an environment by its name: this program, or a module that it imported, registered it.
 
-    None if they can.
+    None if they can, or if it is of a package that others import, whoever registered it.
+
+    Args:
+        imports: names of modules that the configuration imports, in all processes.
     """
     spec = gymnasium.registry.get(name or "")
     if spec is None:
@@ -76,10 +80,10 @@ def unknown_elsewhere(name: str | None) -> str | None:
     where = spec.entry_point
     module = where.partition(":")[0] if isinstance(where, str) else getattr(where, "__module__", "")
     plugins = [entry.module.partition(".")[0] for entry in entry_points(group="gymnasium.envs")]  # register in any process
-    if module.partition(".")[0] in (*allowed_packages(), *plugins):
+    if module.partition(".")[0] in (*allowed_packages(), *plugins, *(name.partition(".")[0] for name in imports)):
         return None
     known = f"the environment '{name}' is known to this program only, which has registered it"
-    if isinstance(where, str):
+    if isinstance(where, str) and module != "__main__":
         return f"{known} by importing a module: give the module, too, such as '{module}:{name}'"
     return f"{known}: put that into a module and give 'module:{name}'"
 

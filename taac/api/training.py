@@ -80,8 +80,6 @@ def train(
         Interrupted: the process was asked to end. The run can be resumed.
     """
     place = named(environment)
-    if why := unknown_elsewhere(place.name):
-        warn_user(f"taac play and other commands cannot make the environment of this run: {why}")
     with session(place):
         given = {**(settings or {}), **{name: v for name, v in place.settings.items() if name not in (settings or {})}}
         asked = asked_of(place.name, method, num_env_steps, seed, gin_files, named_settings, given)
@@ -89,6 +87,8 @@ def train(
         if root_dir is None and not (asked.task and asked.method):
             raise TaacError("root_dir is missing: without it, a run has a folder only if environment and method are given")
         loaded = asked.load()
+        if why := unknown_elsewhere(place.name, loaded.imports):
+            warn_user(f"taac play and other commands cannot make the environment of this run: {why}")
         trainer = configuration.build(experiment.create_experiment)
         try:
             loaded.check_used()

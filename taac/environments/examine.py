@@ -105,8 +105,7 @@ def _spaces(env: gymnasium.Env, encoder_ctor: Callable[[Nest], object]) -> tuple
             if name == "observation":
                 findings += _encoding(spec, encoder_ctor)
             elif (advice := _unlearnable([leaf for _, leaf in leaves])) is not None:
-                usable = False
-                findings.append(Finding(False, "no method learns such actions", advice))
+                findings.append(Finding(False, "actions that hardly any method learns", advice))
         except TaacError as error:
             usable = False
             findings.append(Finding(False, f"{name} space {space}", str(error)))
@@ -121,12 +120,12 @@ def _spaces(env: gymnasium.Env, encoder_ctor: Callable[[Nest], object]) -> tuple
 
 
 def _unlearnable(actions: list[specs.TensorSpec]) -> str | None:
-    """What to do about actions that no method of this package learns; None if one may."""
+    """What to do about actions that no method learns, or only SAC-Krep, which learns a duration and any Boxes."""
     choices = sum(leaf.is_categorical for leaf in actions)
     if len(actions) == 1:
-        return None if choices or actions[0].shape else "give the Box the shape (1,)"
+        return None if choices or actions[0].shape else "give the Box the shape (1,); only sac_krep learns it as it is"
     if choices == 0:
-        return "put the Boxes together into one, in a wrapper"
+        return "put the Boxes together into one, in a wrapper; only sac_krep learns them as they are"
     if choices == len(actions):
         return "put the choices together into a MultiDiscrete, in a wrapper"
     return None if choices == 1 else "put the choices together into one Discrete, in a wrapper"

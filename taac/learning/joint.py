@@ -68,6 +68,7 @@ class JointUpdates:
             self._why = str(error)
         for number, learner in enumerate(learners):
             learner.together = functools.partial(self._together, number)
+            learner.compiles_ahead = functools.partial(self._compiles_ahead, number)
 
     def compute(self, shares: Mapping[int, Joint]) -> dict[int, Differentiated | Exception]:
         """Computes the updates of all learners that have handed in their share, by number.
@@ -119,15 +120,26 @@ class JointUpdates:
             self._tell(number, f"one program for {len(self._learners)} seeds, of {millions} each")
         return found
 
-    def _function(self, learner: Learner) -> StackedFunction:
-        if self._held is None:
-            raise CannotStack(str(self._why))
+    def _why_alone(self, learner: Learner) -> str | None:
+        """Why a learner computes alone, as far as that is known before its first update; None if it may join others."""
         agent = learner.agent
+        if self._held is None:
+            return str(self._why)
         if agent.agents is not None and agent.agents.masked:
-            raise CannotStack("agents join and leave, so batches have many sizes")
-        on_cpu = agent.device.type == "cpu"
-        if agent.compiled and on_cpu and len(self._learners) < FEWEST_COMPILED:
-            raise CannotStack(f"fewer than {FEWEST_COMPILED} compiled seeds are not always faster in one program")
+            return "agents join and leave, so batches have many sizes"
+        if agent.compiled and agent.device.type == "cpu" and len(self._learners) < FEWEST_COMPILED:
+            return f"fewer than {FEWEST_COMPILED} compiled seeds are not always faster in one program"
+        return None
+
+    def _compiles_ahead(self, number: int) -> bool:
+        """Whether a learner compiles a program of its own ahead. Of several, the first does, for all find it on the disk."""
+        return number == 0 and self._why_alone(self._learners[0]) is not None
+
+    def _function(self, learner: Learner) -> StackedFunction:
+        if (why := self._why_alone(learner)) is not None:
+            raise CannotStack(why)
+        assert self._held is not None
+        agent = learner.agent
         kind = (learner.products, agent.compiled)
         if kind not in self._functions:
             most = MOST_COMPILED if agent.compiled else MOST_UNCOMPILED
@@ -136,7 +148,7 @@ class JointUpdates:
                 self._held,
                 parts(learner.products, agent.device) if agent.compiled else None,
                 "inductor" if agent.compiled else "none",
-                most if on_cpu else float("inf"),
+                most if agent.device.type == "cpu" else float("inf"),
             )
         return self._functions[kind]
 

@@ -77,6 +77,7 @@ class Learner:
         rate_names: for each group, the name of the binding that sets its learning rate.
         together: called with this learner's own computation of loss and gradients and its arguments, and returns what that would;
             None: the own one is called. See `JointUpdates`.
+        compiles_ahead: whether `compile_ahead` compiles anything; not where learners share one program.
 
     Raises:
         TaacError: a setting is out of range or has no effect, or the agent cannot learn.
@@ -143,6 +144,7 @@ class Learner:
         self.losses: Mapping[str, torch.Tensor | float] = {}
         self.cloning, self._side = cloning, SideLosses(agent, cloning)
         self.together: Callable[..., Differentiated] | None = None
+        self.compiles_ahead: Callable[[], bool] = lambda: True
 
     @property
     def runs_compiled(self) -> bool:
@@ -351,7 +353,7 @@ class Learner:
             blank: a batch of the shapes that updates will have.
             time_step, state: a frame like those in rollouts, and the agent's state there; None if this process has no rollouts.
         """
-        if not self.agent.compiled or self.together is not None:  # together, learners share one program
+        if not self.agent.compiled or not self.compiles_ahead():
             return lambda stop: None
         calls: list[Any] = []
         if time_step is not None and self.agent.agents is None:

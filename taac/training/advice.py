@@ -111,7 +111,7 @@ def _entropy(trainer: Trainer) -> Iterator[str]:
 def _discount(trainer: Trainer, settings: Mapping[str, Any]) -> Iterator[str]:
     gamma, repeat = trainer.learner.growth.gamma, settings.get("action_repeat", 1)
     inside = settings.get("action_repeat_gamma")
-    repeated = repeat > 1 and not settings.get("action_repeat_plain_sum")
+    repeated = repeat > 1 and not settings.get("action_repeat_plain_sum") and inside != 1  # which is a plain sum, too
     if repeated and gamma is not None and inside is not None and abs(inside - gamma) > 1e-6:
         yield (
             f"create_environment.action_repeat_gamma {inside} is not the learner's gamma {gamma:g}: rewards inside a repeat of "

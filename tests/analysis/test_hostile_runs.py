@@ -131,7 +131,7 @@ def test_what_is_no_name(value):
     assert not layout.is_name(value) and layout.is_name("x" * 200)
 
 
-def test_a_long_value_of_many_lines_is_loss_info_once():
+def test_a_long_value_of_many_lines_is_put_together_once():
     value = "\n".join(["    1,"] * 50_000)
     assert len(layout.parse_bindings(f"a = \\\n{value}\n")["a"]) == 3 * 50_000 - 1
 

@@ -54,6 +54,9 @@ def test_an_id_that_an_imported_module_has_registered_is_known_to_this_program_o
     gymnasium.register("taac-test/Here-v0", Counter)
     why = environments.unknown_elsewhere("taac-test/Here-v0")
     assert why.endswith("put that into a module and give 'module:taac-test/Here-v0'")
+    gymnasium.register("taac-test/Here-v1", "__main__:Counter")
+    assert environments.unknown_elsewhere("taac-test/Here-v1").endswith("give 'module:taac-test/Here-v1'")
+    assert environments.unknown_elsewhere(name, {"tests.environments"}) is None  # by a gin file, in every process
     for known in (None, "Pendulum-v1", "Hopper-v5", env_id("Counter"), "python/Counter", "Missing-v0"):
         assert environments.unknown_elsewhere(known) is None
     with pytest.raises(TaacError, match=f"each run of a comparison has a process of its own: the environment {advice}"):

@@ -116,4 +116,6 @@ def test_few_compiled_learners_take_turns_on_a_cpu(stacks, monkeypatch, count, d
     found = [learner.together(lambda *batch: "own", None, None) for learner in all_of_them]
     why = f"one program for {count} seeds" if stacked else "in turn: fewer than 8 compiled seeds"
     assert found == ["found" if stacked else "own"] * count
+    ahead = [learner.compiles_ahead() for learner in all_of_them]  # one for all, into the cache that all read
+    assert ahead == [not stacked] + [False] * (count - 1)
     assert [number for number, text in told if text.startswith(why)] == list(range(count))

@@ -12,6 +12,7 @@ from taac.errors import TaacError
 from taac.replay import PrioritizedReplayBuffer, ReplayBuffer, replay_buffer
 from tests.replay.saved import held, restore
 from tests.replay.test_replay_buffer import SPEC, add, assert_equal, frames_of, situations, who
+from tests.training.runs import build
 
 # 99.99th percentiles of chi-square by degrees of freedom: with the seeds below the tests are deterministic.
 CHI_SQUARE = {6: 27.86, 13: 42.01}
@@ -209,6 +210,13 @@ def test_only_segments_whose_learnt_frames_are_all_last_go(segment, burn_in, wit
         buffer.add(frame._replace(time_step=frame.time_step._replace(step_type=step_type)))
     drawn = {n for _, n in items(buffer.sample_batch(300, segment).experience)}
     assert drawn == set(range(10 - segment + 1)) - without
+
+
+def test_a_run_tells_its_buffer_which_frames_only_warm_up_memories():
+    params = ["create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer", "RecurrentSacAlgorithm.burn_in = 3"]
+    trainer = build(*params, method="sac_recurrent")
+    trainer.close()
+    assert trainer.replay_buffer.ring.burn_in == 3 and ReplayBuffer.burn_in == 0
 
 
 def test_with_nothing_to_learn_from_nothing_can_be_drawn():
