@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium
 
-from taac.environments.single import GIVEN, allowed_packages, given
+from taac.environments.single import GIVEN, allowed_packages, given, module_of
 from taac.errors import TaacError
 
 Environment: TypeAlias = "str | gymnasium.Env[Any, Any] | Callable[..., gymnasium.Env[Any, Any]]"
@@ -77,13 +77,12 @@ def unknown_elsewhere(name: str | None, imports: Collection[str] = ()) -> str | 
     spec = gymnasium.registry.get(name or "")
     if spec is None:
         return None
-    where = spec.entry_point
-    module = where.partition(":")[0] if isinstance(where, str) else getattr(where, "__module__", "")
-    plugins = [entry.module.partition(".")[0] for entry in entry_points(group="gymnasium.envs")]  # register in any process
-    if module.partition(".")[0] in (*allowed_packages(), *plugins, *(name.partition(".")[0] for name in imports)):
+    module = module_of(spec)
+    plugins = [entry.module for entry in entry_points(group="gymnasium.envs")]  # register in any process
+    if module.partition(".")[0] in {m.partition(".")[0] for m in (*allowed_packages(), *plugins, *imports)}:
         return None
     known = f"the environment '{name}' is known to this program only, which has registered it"
-    if isinstance(where, str) and module != "__main__":
+    if isinstance(spec.entry_point, str) and module != "__main__":
         return f"{known} by importing a module: give the module, too, such as '{module}:{name}'"
     return f"{known}: put that into a module and give 'module:{name}'"
 

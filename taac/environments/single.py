@@ -186,9 +186,13 @@ def is_of_allowed_package(env_name: str) -> bool:
     Raises:
         TaacError: nothing is registered under the name, or the package that registers it is not installed.
     """
-    entry_point = find_spec(env_name).entry_point
-    module = entry_point if isinstance(entry_point, str) else getattr(entry_point, "__module__", "")
-    return str(module).replace(":", ".").split(".")[0] in allowed_packages()
+    return module_of(find_spec(env_name)).partition(".")[0] in allowed_packages()
+
+
+def module_of(spec: EnvSpec) -> str:
+    """The module of a spec's entry point, or ""."""
+    where = spec.entry_point
+    return where.partition(":")[0] if isinstance(where, str) else str(getattr(where, "__module__", ""))
 
 
 def reward_dim(env: gymnasium.Env) -> int | None:

@@ -65,6 +65,12 @@ def test_an_id_that_an_imported_module_has_registered_is_known_to_this_program_o
     with pytest.raises(TaacError, match="learning_rate"):
         taac.train(name, "sac", root_dir=tmp_path / "trained", settings={"learning_rate": -1.0})
     assert re.search(advice, capsys.readouterr().err)
+    (tmp_path / "own.gin").write_text("import tests.environments.toys\n")
+    for make in (taac.compare, taac.train):
+        arguments = ("sac", name) if make is taac.compare else (name, "sac")
+        with pytest.raises(TaacError, match="learning_rate"):
+            make(*arguments, root_dir=tmp_path / "own", gin_files=[tmp_path / "own.gin"], settings={"learning_rate": -1.0})
+    assert "known to this program only" not in capsys.readouterr().err
 
 
 def test_what_only_this_program_can_make_gets_a_name_of_its_own():

@@ -70,6 +70,7 @@ def test_what_looks_wrong(params, message):
         ["evaluation_episodes = 5"],
         ["action_min_prob = 0.9"],
         ["create_environment.action_repeat = 2", "gamma = 0.9", "create_environment.action_repeat_gamma = %gamma"],
+        ["create_environment.action_repeat = 2", "gamma = 0.9", "create_environment.action_repeat_gamma = 1.0"],
         ["create_environment.action_repeat = 2", "gamma = 0.9", "create_environment.action_repeat_plain_sum = True"],
         ["action_min_prob = 0.99", "Temperature.tuning = 'fixed'"],
     ],
