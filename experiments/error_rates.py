@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -18,12 +17,13 @@ import numpy as np
 
 from taac.analysis.statistics import families
 from taac.analysis.statistics.families import DIVERGED, Comparison
-from taac.analysis.statistics.power import POWER, power
+from taac.analysis.statistics.power import POWER, welch_power
 from taac.analysis.statistics.quantiles import student_p_value
 
 Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 LEVEL = 0.05
 RUNS = (3, 4, 5, 10)
+FEWEST = 4  # runs of each method whose permutation test can have a p-value below LEVEL
 
 
 def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -236,10 +236,10 @@ def tables(trials: int, chosen: Sequence[Family] = FAMILIES) -> Iterator[str]:
 def seeds_needed(effect: float, comparisons: int) -> int:
     """The runs of each of two methods with which a difference of `effect` standard deviations is found, by Welch's t.
 
-    With fewer than four, no permutation test could find one.
+    With fewer than `FEWEST`, no permutation test could find one.
     """
-    runs = range(4, 1000)
-    return runs[bisect_left(runs, POWER, key=lambda n: power(effect * math.sqrt(n / 2), 2 * n - 2, LEVEL / comparisons))]
+    runs = range(FEWEST, 1000)
+    return runs[bisect_left(runs, POWER, key=lambda n: welch_power(effect, n, LEVEL / comparisons))]
 
 
 def seeds_table() -> str:

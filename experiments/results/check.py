@@ -28,7 +28,6 @@ from taac.analysis.statistics.quantiles import student_quantile
 
 HERE = Path(__file__).resolve().parent
 TASK, METHOD, ENV_STEPS = "InvertedDoublePendulum-v5", "sac", 20_000
-RANDOM_STEPS = 10_000  # before training; the published steps begin after them
 
 
 def interval(mean: float, sd: float, n: int, k: int) -> tuple[float, float]:
@@ -60,14 +59,14 @@ def the_entry() -> published.Entry:
     return found
 
 
-def train(root: Path, seed: int, **settings: object) -> float:
+def train(root: Path, seed: int, entry: published.Entry, **settings: object) -> float:
     """Trains one seed, or reads it if it is finished; returns its last greedy return."""
-    folder, steps = root / f"seed_{seed}", RANDOM_STEPS + ENV_STEPS
+    folder, steps = root / f"seed_{seed}", entry.uncounted_steps + entry.env_steps
     if folder.exists() and (run := taac.Run(folder)).status == "finished" and run.curve["env_steps"][-1] >= steps:
         return float(run.curve["return_mean"][-1])
     run = taac.train(
         TASK, method=METHOD, gin_files=["gin/tasks/sac_reference.gin"], seed=seed, root_dir=folder,
-        num_env_steps=steps, replay_length=steps, initial_collect_steps=RANDOM_STEPS, **settings,
+        num_env_steps=steps, replay_length=steps, initial_collect_steps=entry.uncounted_steps, **settings,
     )  # fmt: skip
     return float(run.curve["return_mean"][-1])
 
@@ -77,7 +76,8 @@ def main() -> None:
     flags.add_argument("--root_dir", type=Path, default=Path("runs/results_check"))
     flags.add_argument("--seeds", type=int, default=1)
     options = flags.parse_args()
-    agrees, sentence = verdict([train(options.root_dir, seed) for seed in range(options.seeds)], the_entry())
+    entry = the_entry()
+    agrees, sentence = verdict([train(options.root_dir, seed, entry) for seed in range(options.seeds)], entry)
     print(sentence)
     sys.exit(0 if agrees else 1)
 

@@ -22,6 +22,9 @@ best, and rests on these seeds only. Change a plan before its campaign starts, n
   "disagrees" if it excludes the published fraction; "agrees" if it includes it and ours is narrower than 0.3; else, or if a run
   diverged, "not decidable at this n".
 
+A claim that somebody thought of after the runs has `"post_hoc": true`: it is shown with its uncorrected interval, belongs to no
+family, and gets no verdict.
+
 A campaign's own comparisons (`differences` in its campaign.json) are judged by the same rules, in a family of their own.
 
 Fewer than 3 seeds decide nothing.
@@ -49,6 +52,7 @@ from taac.errors import TaacError
 HERE = Path(__file__).resolve().parent
 AGREES, DISAGREES, OPEN, NOT_RUN = "agrees", "disagrees", "not decidable at this n", "not run"
 WAITS = "waits for the planned seeds"
+POST_HOC = "none: post hoc"
 EVERYWHERE = "all tasks"
 LEVEL, FEWEST_RUNS, WIDEST, LAST = 0.05, 3, 0.3, 3
 Groups = Mapping[tuple[str, str], list[Record]]  # runs by task and method
@@ -63,6 +67,7 @@ class Row(NamedTuple):
     here: str
     published: str
     verdict: str
+    p_values: str = "-"  # Welch's and the permutation test's, of this comparison alone, and what both must be below
 
 
 class Runs(NamedTuple):
@@ -112,7 +117,7 @@ def planned_runs(groups: Groups, task: str, method: str, seeds: int) -> list[Rec
 
 def family_of(claims: Sequence[Mapping[str, Any]], plan: Plan) -> int:
     """The number of comparisons that claims on returns make on the planned tasks."""
-    return sum(1 if claim.get("pooled") else len(plan["tasks"]) for claim in claims)
+    return sum(1 if claim.get("pooled") else len(plan["tasks"]) for claim in claims if not claim.get("post_hoc"))
 
 
 def rows_of_returns(
@@ -125,7 +130,10 @@ def rows_of_returns(
     for claim in claims:
         for chosen in [tasks] if claim.get("pooled") else [[task] for task in tasks]:
             x, y = (of_method(name, campaign, chosen, groups_of, plans) for name in claim["better"])
-            found.append(row_of_returns(claim, chosen, x, y, family_of(claims, plans[campaign])))
+            family = 1 if claim.get("post_hoc") else family_of(claims, plans[campaign])
+            row = row_of_returns(claim, chosen, x, y, family)
+            judged = claim.get("post_hoc") and row.verdict not in (NOT_RUN, WAITS)
+            found.append(row._replace(verdict=POST_HOC) if judged else row)
     return found
 
 
@@ -164,7 +172,9 @@ def row_of_returns(claim: Mapping[str, Any], tasks: Sequence[str], x: Runs, y: R
     else:
         unit = "" if found.compares == families.MEANS else f" (P({x.method} > {y.method}) - 1/2, as runs diverged)"
         here = f"{d.estimate:+.3g} [{d.low:.3g}, {d.high:.3g}]{unit}"
-    return Row(text, where, f"{here}, {count}", said(claim), {"better": AGREES, "worse": DISAGREES}.get(d.verdict, OPEN))
+    verdict = {"better": AGREES, "worse": DISAGREES}.get(d.verdict, OPEN)
+    p_values = f"{found.p_value:.2g}, {found.p_permutation:.2g} ({LEVEL / family:.2g})"
+    return Row(text, where, f"{here}, {count}", said(claim), verdict, p_values)
 
 
 def normalised(returns: Sequence[np.ndarray], tasks: Sequence[str]) -> list[np.ndarray]:

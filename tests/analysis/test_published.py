@@ -41,6 +41,12 @@ def test_a_published_return_is_beside_the_evaluation_at_its_step(campaign):
     assert "No verdict is made of them" in text and content["pairs"] == []
 
 
+def test_steps_that_a_source_does_not_count_are_counted_here(campaign):
+    content = report(campaign, {**ENTRY, "env_steps": 200, "uncounted_steps": 100})
+    assert content["published"][0]["here"]["mean"] == 45.0  # of 30 and 60, at step 300
+    assert "| Hopper-v5 | sac | 200 + 100 | 45 +- 21.21 (n = 2) |" in tables.markdown(content, [])
+
+
 def test_other_tasks_methods_and_versions_are_left_out_and_other_steps_have_a_dash(campaign):
     others = [{**ENTRY, "task": "Walker2d"}, {**ENTRY, "method": "taac"}, {**ENTRY, "task": "Hopper-v4"}]
     late = {**ENTRY, "env_steps": 250, "sd": None}
@@ -89,7 +95,8 @@ def test_the_shipped_file_is_read():
     "change, wrong",
     [({"mean": "2614"}, "mean"), ({"mean": float("nan")}, "mean"), ({"mean": 1e300}, "mean"), ({"sd": -1}, "sd"),
      ({"n": 0}, "n"), ({"env_steps": 1.5}, "env_steps"), ({"env_steps": 10**400}, "env_steps"), ({"source": ""}, "source"),
-     ({"protocol": "x" * 501}, "protocol"), ({"task": None}, "task")],
+     ({"protocol": "x" * 501}, "protocol"), ({"task": None}, "task"), ({"uncounted_steps": -1}, "uncounted_steps"),
+     ({"uncounted_steps": None}, "uncounted_steps")],
 )  # fmt: skip
 def test_a_wrong_entry_is_named(campaign, change, wrong):
     with pytest.raises(TaacError, match=f"{wrong} of entry 2 is missing or wrong"):

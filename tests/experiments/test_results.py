@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from unittest import mock
 
 import numpy as np
 import pytest
 
 from experiments.results import claims, collect, figures, page
 from taac.analysis.readers import run_records
+from taac.analysis.report import published
 from taac.analysis.statistics import permutations
 from taac.errors import TaacError
 from taac.runs import layout
@@ -115,9 +117,9 @@ def test_numbers_of_a_group_by_hand(tmp_path):
         write_run(tmp_path / str(seed), tmp_path, seed=seed, returns=(1.0, 2.0, 3.0, last))
     runs = run_records.find(tmp_path)
     # Final returns (2 + 3 + last) / 3: mean 17 / 3, standard error 2 / sqrt 3, t(2, 95%) = 4.3027.
-    final, each, first, end, exploring, *_ = page.numbers(tmp_path, runs, [100, 400])
+    final, each, first, end, solved, exploring, *_ = page.numbers(tmp_path, runs, [100, 400])
     assert final == "5.67 [0.698, 10.6]" and each == "3.67, 5.67, 7.67"
-    assert first == "1 +- 0" and end == "12 +- 6" and exploring == "-"
+    assert first == "1 +- 0" and end == "12 +- 6" and solved == exploring == "-"
     assert page.in_readme(runs) == "5.67 [0.698, 10.6] (3.67, 5.67, 7.67)"
     assert page.numbers(tmp_path, runs[:2], [])[:2] == ["4.67", "3.67, 5.67"]  # two seeds have no interval
     assert page.in_readme(runs[:2]) == "3.67, 5.67" and page.in_readme([]) == "not run yet"
@@ -132,6 +134,28 @@ def test_numbers_of_a_group_by_hand(tmp_path):
 )  # fmt: skip
 def test_a_number_shows_what_is_not_nothing(value, text):
     assert page.number(value) == text
+
+
+def test_first_solved_is_of_the_first_evaluation_at_the_threshold(tmp_path):
+    of_seeds = [(0.0, 89.9, 90.0, 12.0), (0.0, 0.0, 0.0, 89.9), (0.0, float("nan"), 95.0, 95.0)]  # 90: solved
+    for seed, returns in enumerate(of_seeds):
+        write_run(tmp_path / str(seed), tmp_path, seed, returns=returns, task="MountainCarContinuous-v0")
+    runs = sorted(run_records.find(tmp_path), key=lambda r: r.seed)
+    assert page.first_solved(runs[:2]) == "0.3k, -" and page.first_solved(runs[1:2]) == "never"
+    assert page.first_solved(runs)[:8] == "0.3k, -," and runs[2].problems  # a run that diverged may have solved it before
+
+
+def test_published_returns_are_beside_the_same_number_of_steps(tmp_path):
+    """Steps that a source does not count are added, and a run that ends a little before is shown at its end, 400."""
+    write_run(tmp_path / "a", tmp_path)  # returns 1, 2, 3, 6 at 100, 200, 300, 400
+    entry = published.Entry("Toy", "sac", 200, 5.0, 1.0, 10, "others", "v9", "theirs", uncounted_steps=100)
+    late, too_late = entry._replace(env_steps=340), entry._replace(env_steps=345)
+    runs = page.grouped(run_records.find(tmp_path))
+    shown = [line for line in page.beside_published(runs, [entry, late, too_late]) if "others (1)" in line]
+    assert shown == [
+        "| Toy-v0 | sac | 300 | 3 (n = 1) | 5.0 +- 1.0 (n = 10) at 200 | others (1), v9 |",
+        "| Toy-v0 | sac | 400 | 6 (n = 1) | 5.0 +- 1.0 (n = 10) at 340 | others (1), v9 |",
+    ]
 
 
 @pytest.mark.parametrize("step, expected", [(100, 1.0), (99, 1.0), (101, np.nan), (400, 6.0), (401, np.nan)])
@@ -154,7 +178,7 @@ def test_a_run_that_diverged_is_kept_and_named(tmp_path):
     each = "3.67, 3.67, 3.67, diverged, diverged"
     assert page.numbers(target, runs, [100])[:3] == ["3.67; 2 of 5 diverged", each, "1 +- 0"]
     assert page.in_readme(runs) == f"3.67; 2 of 5 diverged ({each})"
-    assert page.numbers(target, runs[3:], [100]) == ["2 diverged", "diverged, diverged", "-", "-", "-", "-"]
+    assert page.numbers(target, runs[3:], [100]) == ["2 diverged", "diverged, diverged", *["-"] * 5]
     assert page.missing({key: runs}, {"tasks": ["Toy-v0"], "methods": ["sac"], "seeds": 6}) == "sac on Toy-v0, seed 5"
     assert "5 run(s), 2 diverged" in page.provenance(target, runs)
     about = json.loads((page.HERE / page.IN_README / "campaign.json").read_text(encoding="utf-8"))
@@ -162,7 +186,7 @@ def test_a_run_that_diverged_is_kept_and_named(tmp_path):
     told = "\n".join(page.section(target, about, []))
     assert f"| 3.67; 2 of 5 diverged | {each} | 1 +- 0 | 2 +- 0 | 3 +- 0 | 6 +- 0 |" in told
     about["planned"]["env_steps"] = 460  # no run was evaluated at 115, 230, 345 or 460 steps
-    assert " | each seed | exploring | " in "\n".join(page.section(target, about, []))
+    assert " | each seed | first solved | exploring | " in "\n".join(page.section(target, about, []))
     figures.draw({key: runs, ("Toy-v0", "taac"): runs[3:]}, tmp_path / "drawn.png")
     assert (tmp_path / "drawn.png").read_bytes().startswith(b"\x89PNG")
 
@@ -257,7 +281,9 @@ def rows_on_claims(folder, better, worse, tasks=("Toy-v0",), seeds=5, published=
             write_run(folder / method / str(seed), folder, seed, method=method, repeated=repeated, **ends)
     plan = {"tasks": list(tasks), "seeds": seeds}
     paper = {"fraction_repeated": {"by_task": {"Toy": published}}}
-    rows = claims.rows({"simple_control": page.grouped(run_records.find(folder))}, {"simple_control": plan}, paper)
+    planned = {**claims.listed(), "claims": [claim for claim in claims.listed()["claims"] if not claim.get("post_hoc")]}
+    with mock.patch.object(claims, "listed", lambda: planned):
+        rows = claims.rows({"simple_control": page.grouped(run_records.find(folder))}, {"simple_control": plan}, paper)
     assert {row.verdict for row in rows if row.task == "all tasks"} == {claims.NOT_RUN}
     on_toy = [row for row in rows if row.task == "Toy-v0"]
     assert len(on_toy) == 3
@@ -290,6 +316,22 @@ def test_all_planned_comparisons_count_also_where_one_is_complete(tmp_path):
     for tasks, verdict in ((3, claims.AGREES), (4, claims.OPEN)):
         rows, _ = rows_on_claims(tmp_path / str(tasks), HIGH, LOW, ["Toy-v0", *(f"Other-v{i}" for i in range(1, tasks))])
         assert [row.verdict for row in rows] == [verdict] * 2
+
+
+def test_a_post_hoc_claim_has_no_verdict_and_counts_in_no_family(tmp_path):
+    for method, values in {"taac": HIGH, "sac": LOW}.items():
+        for seed, value in enumerate(values):
+            write_run(tmp_path / method / str(seed), tmp_path, seed, method=method, returns=(value,) * 4)
+    better = {"better": ["taac", "sac"], "measure": "area"}
+    claims_made = [{"claim": "planned", **better}, {"claim": "later", **better, "post_hoc": True}]
+    groups, plans = {"c": page.grouped(run_records.find(tmp_path))}, {"c": {"tasks": ["Toy-v0"], "seeds": 5}}
+    assert claims.family_of(claims_made, plans["c"]) == 1
+    first, second = claims.rows_of_returns(claims_made, "c", groups, plans)
+    assert (first.verdict, second.verdict) == (claims.AGREES, claims.POST_HOC) and first.here == second.here
+    # t = 10 with 8 degrees of freedom: 8.5e-06; 2 of 252 exchanges are as far apart
+    assert first.p_values == second.p_values == "8.5e-06, 0.0079 (0.05)"
+    [waits] = claims.rows_of_returns(claims_made[1:], "c", groups, {"c": {"tasks": ["Toy-v0"], "seeds": 6}})
+    assert waits.verdict == claims.WAITS
 
 
 def test_the_interval_of_a_claim_is_bonferronis(tmp_path):
@@ -417,5 +459,6 @@ def test_a_campaign_has_comparisons_of_its_own_also_with_runs_of_other_packages(
     lines = page.section(tmp_path / "own", about, [])
     assert any("sb3_sac" in line and "12" in line for line in lines)
     [row] = [line for line in lines if "Stable-Baselines3 (mean" in line]
-    assert "-1 [-3.27, 1.27], 3 and 3 of 3 seeds | not decidable at this n |" in row
+    # A difference of 1 with a standard error of sqrt(2 / 3) and 4 degrees of freedom; 10 of 20 exchanges differ as much.
+    assert "-1 [-3.27, 1.27], 3 and 3 of 3 seeds | 0.29, 0.5 (0.05) | not decidable at this n |" in row
     # Standard error sqrt(1/3 + 1/3), df 4, t(97.5%) = 2.776: 2.267

@@ -25,15 +25,14 @@ def test_the_verdict(returns, agrees):
 
 
 def test_a_short_slice_trains_and_is_read_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(check, "ENV_STEPS", 20)
-    monkeypatch.setattr(check, "RANDOM_STEPS", 40)
+    entry = check.the_entry()._replace(env_steps=20, uncounted_steps=40)
     small = {"batch_size": 8, "hidden_layers": (8,), "evaluation_interval": 60, "evaluation_episodes": 1}
-    first = check.train(tmp_path, 0, **small)
+    first = check.train(tmp_path, 0, entry, **small)
     assert first > 0
     curve = check.taac.Run(tmp_path / "seed_0").curve
     assert (curve["env_steps"][-1], curve["updates"][-1]) == (60, 20)  # the random steps before training come on top
     monkeypatch.setattr(check.taac, "train", None, raising=False)  # a finished run is not trained again
-    assert check.train(tmp_path, 0) == first
+    assert check.train(tmp_path, 0, entry) == first
 
 
 def test_the_published_spread_divides_by_n():
@@ -41,4 +40,4 @@ def test_the_published_spread_divides_by_n():
     seeds = [9319.2461, 8442.873, 9347.6865, 9353.4678, 9329.8984, 9326.4336, 9334.1406, 7562.1499, 9324.918, 9338.2666]
     entry = check.the_entry()
     assert (entry.mean, entry.sd, entry.n) == (round(np.mean(seeds)), round(np.std(seeds)), len(seeds))
-    assert "divided by n" in entry.protocol and f"after {check.RANDOM_STEPS:,} random ones, not counted" in entry.protocol
+    assert "divided by n" in entry.protocol and f"after {entry.uncounted_steps:,} random ones, not counted" in entry.protocol

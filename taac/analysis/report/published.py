@@ -21,7 +21,7 @@ TEXTS = ("task", "method", "source", "environment_version", "protocol")
 NOTE = (
     "Published numbers are of another protocol, and mostly of other versions of the environment: they say roughly where a "
     "method should be. No verdict is made of them. A number is a mean +- standard deviation over n runs, unless "
-    "its protocol says otherwise."
+    "its protocol says otherwise. Random steps that a source does not count are added to its step: 100000 + 10000."
 )
 EXAMPLE = (
     '{"returns": [{"task": "Hopper", "method": "sac", "env_steps": 100000, "mean": 2613, "sd": 991, "n": 10, '
@@ -41,6 +41,7 @@ class Entry(NamedTuple):
     source: str
     environment_version: str
     protocol: str
+    uncounted_steps: int = 0  # random ones before the first step that it counts; `env_steps` of a run here count all
 
 
 def load(path: Path | None) -> list[Entry]:
@@ -65,13 +66,15 @@ def _entry(path: Path, number: int, given: Any) -> Entry:
     given = given if isinstance(given, dict) else {}
     wrong = [name for name in TEXTS if not (isinstance(given.get(name), str) and 0 < len(given[name]) <= MAX_TEXT)]
     wrong += [name for name in ("env_steps", "n") if not (type(given.get(name)) is int and 0 < given[name] <= MAX_STEP)]
+    uncounted = given.get("uncounted_steps", 0)
+    wrong += [] if type(uncounted) is int and 0 <= uncounted <= MAX_STEP else ["uncounted_steps"]
     wrong += [] if _is_number(given.get("mean")) else ["mean"]
     sd = given.get("sd", "")
     wrong += [] if sd is None or (_is_number(sd) and sd >= 0) else ["sd"]
     if wrong:
         told = f"{', '.join(wrong)} of entry {number} is missing or wrong"
         raise TaacError(f"--published {path}: {told}; expected {EXAMPLE}, with null for an unknown sd")
-    return Entry(**{name: given.get(name) for name in Entry._fields})
+    return Entry(**{name: given[name] for name in Entry._fields if name in given})
 
 
 def _is_number(value: Any) -> bool:
@@ -82,11 +85,11 @@ def beside(entries: list[Entry], scores: Mapping[str, Mapping[str, Scores]]) -> 
     """Returns a row for each published return of a task and a method that are compared here.
 
     `here` is the mean, the standard deviation (n - 1) and the number of this comparison's runs at the evaluation that was due
-    at the published step. It is None unless all runs of the method have that evaluation. Diverged runs are left out of it, and
-    `diverged` is their number.
+    at the published step, with the steps that the source does not count. It is None unless all runs of the method have that
+    evaluation. Diverged runs are left out of it, and `diverged` is their number.
     """
     return [
-        {**entry._asdict(), "task": task, "here": _at(of, entry.env_steps), "diverged": len(of.records) - len(of.whole)}
+        {**entry._asdict(), "task": task, "here": _at(of, entry), "diverged": len(of.records) - len(of.whole)}
         for task, methods in scores.items()
         for entry in entries
         for method, of in methods.items()
@@ -109,7 +112,8 @@ def concerns(entry: Entry, task: str, method: str) -> bool:
     return entry.method == method and entry.task in (task, re.sub(r"-v\d+$", "", task))
 
 
-def _at(of: Scores, step: int) -> dict[str, Any] | None:
+def _at(of: Scores, entry: Entry) -> dict[str, Any] | None:
+    step = entry.env_steps + entry.uncounted_steps
     found = [r.returns[r.evaluations["due"] == step] for r in of.whole]
     if not found or any(values.size != 1 for values in found):
         return None

@@ -130,11 +130,16 @@ def _published(rows: Sequence[dict[str, Any]]) -> list[str]:
         return []
     head = ["task", "method", "step", "here", "published", "source", "environment", "protocol"]
     cells = [
-        [r["task"], r["method"], r["env_steps"], _spread(r["here"], r["diverged"]), _spread(r)]
+        [r["task"], r["method"], _steps(r), _spread(r["here"], r["diverged"]), _spread(r)]
         + [r[name] for name in ("source", "environment_version", "protocol")]
         for r in rows
     ]
     return ["## Published numbers", "", NOTE, "", *_table(head, cells)]
+
+
+def _steps(row: dict[str, Any]) -> str:
+    """The published step, with those that it does not count."""
+    return str(row["env_steps"]) + (f" + {row['uncounted_steps']}" if row["uncounted_steps"] else "")
 
 
 def _spread(of: dict[str, Any] | None, diverged: int = 0) -> str:

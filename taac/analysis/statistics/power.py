@@ -14,6 +14,7 @@ from taac.analysis.statistics.quantiles import student_quantile
 
 POWER = 0.8  # what is aimed at, as usual: a difference of that size is found in 4 of 5 studies
 _POINTS = 100  # of a quadrature; power is then good to 0.001
+_ANGLES, _ANGLE_WEIGHTS = np.polynomial.legendre.leggauss(12)
 _erf = np.vectorize(math.erf, otypes=[float])
 
 
@@ -23,7 +24,26 @@ def power(shift: float, df: float, level: float) -> float:
     That of the noncentral t: `E[Phi(shift - c S) + Phi(-shift - c S)]`, where `S^2` is chi-square with `df` degrees of freedom,
     divided by them.
     """
-    critical = student_quantile(1 - level, df)
+    return _beyond(student_quantile(1 - level, df), shift, df)
+
+
+def welch_power(effect: float, runs: int, level: float) -> float:
+    """The power of Welch's t for two methods of `runs` normal scores each, of one spread, whose means differ by `effect` of it.
+
+    The mean of the two sample variances has chi-square's distribution with 2n - 2 degrees of freedom, so t is that of `power`.
+    But its critical value has `(n - 1) / (w^2 + (1 - w)^2)` degrees of freedom (Welch, Biometrika 1947), where w, the first
+    method's share of the two variances, is Beta((n - 1) / 2, (n - 1) / 2) and independent of their mean: an average over w.
+    """
+    angles = (_ANGLES + 1) * math.pi / 8  # w = sin(angle)^2, up to the middle of its symmetric distribution
+    weights = _ANGLE_WEIGHTS * (np.sin(angles) * np.cos(angles)) ** (runs - 2)
+    df = (runs - 1) / (np.sin(angles) ** 4 + np.cos(angles) ** 4)
+    shift = effect * math.sqrt(runs / 2)
+    found = [_beyond(student_quantile(1 - level, nu), shift, 2 * runs - 2) for nu in df]
+    return float(weights @ found / weights.sum())
+
+
+def _beyond(critical: float, shift: float, df: float) -> float:
+    """The probability that the noncentral `|t|` is above `critical`."""
     s, weight = _chi(df)
     return float((weight * (_normal(shift - critical * s) + _normal(-shift - critical * s))).sum())
 

@@ -116,7 +116,7 @@ function published() {
     return `${number(of.mean)}${of.sd === null ? "" : ` ± ${number(of.sd)}`} (n = ${of.n}${lost && `; ${lost}`})`;
   };
   const row = (r) => [
-    rowHead(r.task), cell(r.method, "name"), cell(number(r.env_steps)), cell(spread(r.here, r.diverged)), cell(spread(r)),
+    rowHead(r.task), cell(r.method, "name"), cell(number(r.env_steps) + (r.uncounted_steps ? ` + ${number(r.uncounted_steps)}` : "")), cell(spread(r.here, r.diverged)), cell(spread(r)),
     cell(r.source), cell(r.environment_version), cell(r.protocol),
   ];
   const head = ["task", "method", "step", "here", "published", "source", "environment", "protocol"];
