@@ -25,7 +25,7 @@ except ImportError:  # on Windows, where runs are not locked
 
 from taac import __version__
 from taac.errors import TaacError
-from taac.runs import durable, extension, files, layout
+from taac.runs import durable, extension, files, layout, source
 from taac.runs.checkpoint import Checkpoints
 from taac.runs.layout import COLUMNS, EpisodeSummary
 
@@ -211,6 +211,7 @@ class RunFolder:
                 "start": now(),
                 "resumed": [],
                 "versions": versions(),
+                "commit": source.commit(),
                 "platform": {"system": platform.platform(), "processor": processor(), "cores": os.cpu_count()},
             }
         )
@@ -363,11 +364,13 @@ def processor() -> str:
 
 
 def changed_versions(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns this process's versions of packages that differ from those of a run.json, as `versions` of an entry; {} if none."""
+    """Returns what of `versions` and `commit` of a run.json differs in this process, for an entry of `resumed`."""
     held = run.get("versions")
     known = held if isinstance(held, dict) else {}
     found = {name: version for name, version in versions().items() if name in known and known[name] != version}
-    return {"versions": found} if found else {}
+    commit = source.commit()
+    moved = {"commit": commit} if run.get("commit", commit) != commit else {}
+    return ({"versions": found} if found else {}) | moved
 
 
 def versions() -> dict[str, str | None]:
