@@ -12,8 +12,9 @@ from taac.runs.run_folder import RunFolder, changed_versions
 
 def git(folder, *arguments):
     told = subprocess.run(
-        ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b", *arguments], capture_output=True, text=True, check=True
-    )
+        ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b", *arguments],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
     return told.stdout.strip()
 
 
