@@ -9,10 +9,12 @@ import numpy as np
 import torch
 
 from taac import nest
-from taac.data_structures import FIRST, Experience, Nest
+from taac.data_structures import FIRST, LAST, Experience, Nest
 from taac.errors import TaacError
 from taac.machine.memory import available_bytes, readable_bytes
 from taac.replay.batch import Batch
+
+REDRAWS = 4  # of segments without a frame to learn from
 
 
 @gin.configurable(denylist=["device"])
@@ -21,7 +23,8 @@ class ReplayBuffer:
 
     A segment is any T consecutive frames of one environment. It may cross from LAST to FIRST, but never the write pointer.
     Sampling is uniform over segments and stratified by age: if a batch has n segments from one environment, one starts in
-    each n-th part of its frames.
+    each n-th part of its frames. Where a segment has only one frame to learn from (two frames, after `burn_in`) and that frame is
+    LAST, where no action was taken, another segment is drawn, so that a batch holds `batch_size` transitions.
 
     Args:
         experience_spec: nest of specs of one frame of one environment.
@@ -103,13 +106,17 @@ class ReplayBuffer:
     def sample(self, batch_size: int, length: int) -> Experience:
         """Returns `batch_size` segments of `length` frames, leaves `[length, batch_size, ...]`, drawn uniformly.
 
-        Every environment contributes equally many. A remainder comes from environments drawn at random.
+        Every environment contributes equally many. A remainder comes from environments drawn at random. If segments have one
+        frame to learn from, it is not LAST, but with a probability that is below 1e-4 where episodes have 10 steps.
 
         Raises:
             TaacError: fewer than `length` frames are stored.
         """
         starts = self._starts(length)
-        return self._segments(*self._draw(batch_size, starts), length)
+        environment, start = self._draw(batch_size, starts)
+        if length == self.burn_in + 2:
+            start = self._where_actions_are(environment, start, starts)
+        return self._segments(environment, start, length)
 
     def sample_batch(self, batch_size: int, length: int, progress: float = 0.0) -> Batch:
         """Returns `sample` as a batch without weights; see `Replay`."""
@@ -170,6 +177,17 @@ class ReplayBuffer:
         environment = turn if self.num_envs == 1 else torch.randperm(self.num_envs, device=self.device)[turn]
         uniform = torch.rand(batch_size, device=self.device, dtype=torch.float64)
         return environment, uniform.add_(stratum).div_(strata).mul_(starts).long().clamp_(max=starts - 1)
+
+    def _where_actions_are(self, environment: torch.Tensor, start: torch.Tensor, starts: int) -> torch.Tensor:
+        """Draws first frames `[B']` again, of any age, whose segment learns from nothing but LAST; at most `REDRAWS` times."""
+        step_type, oldest = self._storage.time_step.step_type, self.next - self.size + self.burn_in
+        for _ in range(REDRAWS):
+            idle = step_type[(oldest + start) % self.length, environment] == LAST
+            if self.device.type == "cpu" and not idle.any():  # on a GPU the check would wait for the device
+                break
+            uniform = torch.rand(len(start), device=self.device, dtype=torch.float64)
+            start = torch.where(idle, uniform.mul_(starts).long().clamp_(max=starts - 1), start)
+        return start
 
     def _stratify(self, batch_size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """For each segment of a batch `[B']`: its environment's index, its stratum, and the number of strata there."""
