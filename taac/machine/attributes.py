@@ -30,6 +30,16 @@ def _walk(owner: Any, path: str, seen: set[int]) -> Iterator[tuple[Any, str, Any
                 yield from _walk(value, f"{path}.{key}", seen)
 
 
+def parts(module: torch.nn.Module) -> Iterator[Any]:
+    """Yields a module, its submodules, and the objects that they hold: all whose attributes a compiled program of it may read."""
+    seen: set[int] = set()
+    for part in module.modules():
+        yield part
+        for _, _, value, _ in _walk(part, "", seen):
+            if hasattr(value, "__dict__") and not isinstance(value, _LEFT_OUT):
+                yield value
+
+
 class Attributes:
     """The numbers, strings and objects that are attributes of a module, its submodules, or objects that they hold.
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 from taac.algorithms.agent import Agent
 from taac.learning.learner import Learner
+from taac.machine import attributes
 from taac.machine.compiled import find_compiler
 from taac.ops.schedules import Schedule
 
@@ -49,10 +52,10 @@ def _why_not(agent: Agent, updates: int, batch_size: int | Schedule) -> str | No
         return "each batch size would be compiled"
     if agent.agents is not None and agent.agents.masked:
         return "agents join and leave, so batches have many sizes"
-    own = sorted({type(part).__qualname__ for part in agent.modules() if type(part).__module__.split(".")[0] not in _KNOWN})
-    if own:
+    classes = {type(part) for part in attributes.parts(agent)}
+    if own := sorted(c.__qualname__ for c in classes if c.__module__.split(".")[0] not in _KNOWN):
         return f"{', '.join(own)} may read what changes. Bind create_agent.compile = True if it reads tensors only"
     return None
 
 
-_KNOWN = ("taac", "torch")
+_KNOWN = {"taac", "torch", "numpy", "gymnasium", *sys.stdlib_module_names}

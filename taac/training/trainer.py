@@ -139,7 +139,8 @@ class Trainer:
             updates_per_env_step, update_clock,
         )  # fmt: skip
         check_segments(segment_length, initial_collect_steps, environment, learner.agent, replay_buffer, ranks)
-        self.compilation = compile_if_it_pays(learner, self.update_ratio.updates_due(num_env_steps), batch_size)
+        updates = self.update_ratio.updates_expected(num_env_steps, environment.durations[0])
+        self.compilation = compile_if_it_pays(learner, updates, batch_size)
         if ranks.overlap and learner.agent.compiled:
             raise TaacError(
                 "--overlap sends gradients while others are computed, but a compiled program computes all at once: leave it "

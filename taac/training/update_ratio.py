@@ -99,6 +99,14 @@ class UpdateRatio:
         integral = self.schedule.integral
         return int(integral(max(env_steps, begin)) - integral(begin))
 
+    def updates_expected(self, env_steps: int, shortest: int) -> int:
+        """Returns the gradient steps of a run of `env_steps` whose actions last `shortest` environment steps or more.
+
+        By the clock "transitions" it is the greatest number where no episode cuts an action short.
+        """
+        updates = self.updates_due(env_steps)
+        return updates // shortest if self.clock == "transitions" else updates
+
     def refill(self, env_steps: int) -> None:
         """Makes the next `initial_collect_steps` environment steps earn nothing, because the replay buffer is empty."""
         earns_from = env_steps + self.initial_collect_steps

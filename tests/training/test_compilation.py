@@ -13,11 +13,13 @@ import time
 import pytest
 import torch
 
+from experiments.examples.own_trajectory import FadingTrajectory  # noqa: F401, gin's by its import
 from taac import configuration
 from taac.algorithms import agent as agent_module
 from taac.errors import Interrupted, TaacError
 from taac.learning import learner as learner_module
 from taac.machine import ahead as ahead_module
+from taac.machine import attributes
 from taac.machine import compiled as compiled_module
 from taac.machine.ahead import compile_ahead
 from taac.machine.compiled import CompiledFunction
@@ -28,7 +30,8 @@ from taac.training.interruption import Interruption
 from taac.training.progress_bar import ProgressBar
 from tests.algorithms.test_own_encoders import LinearEncoder  # noqa: F401, gin's by its import
 from tests.learning.test_compiled_update import traced_only  # noqa: F401
-from tests.training.runs import SMALL, TASK, assert_same_parameters, build, rows, run
+from tests.methods import METHODS, fitting
+from tests.training.runs import SMALL, TASK, assert_same_parameters, build, built, rows, run
 
 LONG = "num_env_steps = 10300"  # 10,000 updates, as the first 300 steps earn none
 
@@ -59,11 +62,25 @@ def decided(*params):
           "PiecewiseSchedule.updates = (0, 4)"], False, "each batch size"),
         ([LONG, "create_agent.algorithm_ctor = @TaacAlgorithm", "ActorCriticAlgorithm.encoder_ctor = @LinearEncoder"],
          False, "LinearEncoder may read"),
+        ([LONG, "create_agent.algorithm_ctor = @TaacAlgorithm", "TaacAlgorithm.trajectory = @FadingTrajectory()"],
+         False, "FadingTrajectory may read"),
+        (["num_env_steps = 30300", "create_environment.action_repeat = 3", "Trainer.update_clock = 'transitions'"],
+         True, "pays with 10000 updates"),
+        (["num_env_steps = 30299", "create_environment.action_repeat = 3", "Trainer.update_clock = 'transitions'"],
+         False, "9999 updates are too few"),
     ],
 )  # fmt: skip
 def test_the_configuration_decides(params, compiled, why, compiler):
     found, sentence = decided(*params)
     assert found == compiled and why in sentence
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_method_of_the_package_holds_a_part_of_ones_own(method, compiler):
+    with contextlib.closing(built([TASK, f"gin/methods/{method}.gin"], [*SMALL, *fitting(method)])) as trainer:
+        assert compilation._why_not(trainer.agent, 10_000, 8) is None
+        held = [type(part).__module__ for part in attributes.parts(trainer.agent)]
+        assert {"taac.algorithms.agent", type(trainer.agent.algorithm).__module__} < {*held}
 
 
 def test_without_a_compiler_a_long_run_is_not_compiled_and_says_what_it_would_gain(monkeypatch):
