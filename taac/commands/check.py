@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 def define_flags() -> None:
     flags.define_experiment()
+    flags.define_root_dir("The folder that `taac train` would be given: only its name is looked at.")
+    flags.define_collectors()
     absl_flags.DEFINE_string(
         "env_name", None, "Check this environment for everything that training needs; report faults and how to fix them."
     )
@@ -27,7 +29,9 @@ def define_flags() -> None:
 
 
 def run() -> None:
-    names = ("task", "method", "gin_file", "gin_param", "set", "num_env_steps", "seed", "env_name", "batch")
+    names = (
+        "task", "method", "gin_file", "gin_param", "set", "num_env_steps", "seed", "root_dir", "collectors", "env_name", "batch",
+    )  # fmt: skip
     given = [f"--{name}" for name in names if flags.FLAGS[name].value]
     if len(given) > 1 and {"--env_name", "--batch"} & set(given):
         raise TaacError(
@@ -39,7 +43,7 @@ def run() -> None:
     elif flags.FLAGS.env_name:
         _environment(flags.FLAGS.env_name)
     else:
-        _experiment(flags.asked())
+        _experiment(flags.with_collectors(flags.asked()))
 
 
 def _batch(path: Path) -> None:
@@ -65,6 +69,8 @@ def _environment(env_name: str) -> None:
 
 
 def _experiment(asked: Asked) -> None:
+    if flags.FLAGS.root_dir:
+        flags.root_dir()
     asked.files()  # refuses what is missing or unknown before anything is imported
     from taac import registry
     from taac.training.description import describe

@@ -60,6 +60,26 @@ def asked() -> Asked:
     return asked_of_every_run()._replace(task=FLAGS.task, method=FLAGS.method, seed=seed)
 
 
+def define_collectors() -> None:
+    flags.DEFINE_integer(
+        "collectors", None, "Processes that collect while this one learns, with equal shares of num_envs; 0, the default: none.",
+        lower_bound=0,
+    )  # fmt: skip
+    flags.DEFINE_enum("collector_launcher", None, ["processes", "ray"], "Where collectors run; processes by default.")
+    flags.DEFINE_string("ray_address", None, "The Ray cluster of collectors: auto, <host>:<port> or ray://<host>:<port>.")
+
+
+def with_collectors(asked: Asked) -> Asked:
+    """Returns what is asked for, with the flags of collectors as settings."""
+    if not FLAGS.collectors and (FLAGS.collector_launcher or FLAGS.ray_address):
+        raise TaacError("--collector_launcher and --ray_address say where collectors run: give their number, --collectors N")
+    values = {
+        "create_experiment.collectors": FLAGS.collectors, "RemoteCollector.launcher": FLAGS.collector_launcher,
+        "RemoteCollector.ray_address": FLAGS.ray_address,
+    }  # fmt: skip
+    return asked._replace(settings=(*asked.settings, *(f"{name}={v}" for name, v in values.items() if v is not None)))
+
+
 def define_root_dir(about: str) -> None:
     flags.DEFINE_string("root_dir", None, about)
 

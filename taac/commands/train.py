@@ -30,22 +30,16 @@ def define_flags() -> None:
     absl_flags.DEFINE_bool(
         "extend", False, "Train the run in --root_dir on to a larger --num_env_steps. Task and method may be left out."
     )
-    absl_flags.DEFINE_integer(
-        "collectors", None, "Processes that collect while this one learns, with equal shares of num_envs; 0, the default: none.",
-        lower_bound=0,
-    )  # fmt: skip
+    flags.define_collectors()
     absl_flags.DEFINE_bool(
         "overlap", False, "Under torchrun: send gradients while the backward pass goes on. Not with compiled updates."
     )
-    absl_flags.DEFINE_enum("collector_launcher", None, ["processes", "ray"], "Where collectors run; processes by default.")
-    absl_flags.DEFINE_string("ray_address", None, "The Ray cluster of collectors: auto, <host>:<port> or ray://<host>:<port>.")
 
 
 def run() -> None:
     if flags.FLAGS.num_seeds is not None:
         return _run_seeds(flags.FLAGS.num_seeds)
-    asked, extend = flags.asked(), flags.FLAGS.extend
-    asked = asked._replace(settings=(*asked.settings, *_of_collectors()))
+    asked, extend = flags.with_collectors(flags.asked()), flags.FLAGS.extend
     of_run = extend and not (asked.task or asked.method or asked.gin_files)
     if of_run:
         asked = asked._replace(gin_files=(_own_config(flags.root_dir()),))
@@ -130,18 +124,6 @@ def _run_seeds(num_seeds: int) -> None:
     if outcome.failed:
         told = "; ".join(f"seed {seed}: {error}" for seed, error in outcome.failed.items())
         raise TaacError(f"{len(outcome.failed)} of {num_seeds} runs failed. {told}")
-
-
-def _of_collectors() -> list[str]:
-    """Returns the flags of collectors as settings."""
-    given = flags.FLAGS
-    if not given.collectors and (given.collector_launcher or given.ray_address):
-        raise TaacError("--collector_launcher and --ray_address say where collectors run: give their number, --collectors N")
-    values = {
-        "create_experiment.collectors": given.collectors, "RemoteCollector.launcher": given.collector_launcher,
-        "RemoteCollector.ray_address": given.ray_address,
-    }  # fmt: skip
-    return [f"{name}={value}" for name, value in values.items() if value is not None]
 
 
 def _own_config(root_dir: str) -> str:

@@ -574,11 +574,12 @@ def test_report_compares_the_runs_that_exist(trained, tmp_path):
 
 def test_check_prints_what_would_be_trained(tmp_path):
     result = taac(
-        "check", "--gin_file", "gin/tasks/simple_control.gin", "--gin_file", "gin/methods/taac.gin", cwd=tmp_path
-    )
+        "check", "--gin_file", "gin/tasks/simple_control.gin", "--gin_file", "gin/methods/taac.gin", "--root_dir", "run",
+        "--collectors", "1", cwd=tmp_path,
+    )  # fmt: skip
     assert result.returncode == 0, result.stderr
     out = result.stdout
-    assert "TaacAlgorithm.beta_min_prob = %beta_min_prob" in out
+    assert "TaacAlgorithm.beta_min_prob = %beta_min_prob" in out and "create_experiment.collectors = 1 " in out
     assert "target entropy -1.6094 nats" in out and "0.1985 nats" in out
     # A frame: step_type 1, reward 4, discount 4, observation 2 x 4, prev_action 4, duration 2, tau 4, b 1 bytes.
     assert f"replay buffer: {100_000 * (1 + 4 + 4 + 8 + 4 + 2 + 4 + 1)} bytes" in out
