@@ -158,8 +158,8 @@ def check(step: Step, policy: ExportedPolicy, environment: VectorEnvironment, st
     Both get the live agent's state at each step, and their next states are compared too. With a state of its own the file's
     rounding adds up along TAAC's curves, to about 1e-5 after 200 steps without a switch.
 
-    A step counts as a tie, and is not compared, if rounding decides what the live agent chooses there (`_is_tie`): two ways
-    to multiply the same matrices may then differ in the choice.
+    A step at which they differ counts as a tie if rounding decides what the live agent chooses there (`_is_tie`): two ways to
+    multiply the same matrices may then differ in the choice.
 
     Args:
         step: the file's policy.

@@ -33,9 +33,10 @@ class Attribute(NamedTuple):
 class Attributes:
     """Reads and sets numbers of a running training by name. Checkpoints save the values that were set.
 
-    - `learning_rate/G`: of a group of parameters: `actor`, `critic`, `temperature`, or a reward signal's name
+    - `learning_rate/G`: of a group of parameters: `actor`, `critic`, `temperature`, `actor_encoder` or `value_encoder` if there
+      is one, or a reward signal's name
     - `alpha/T`: a temperature that the algorithm has: `action`, `beta` or `choice`
-    - `target_entropy/T`: its target, in nats
+    - `target_entropy/T`: its target, in nats; it cannot be set where updates are compiled
     - `epsilon`: the explorer's, if it has one
     - `max_grad_norm`: norm at which the gradient is clipped, if it is clipped
     - `batch_size`: segments per gradient step

@@ -20,17 +20,18 @@ from taac.training import hparams
 TAGS: dict[str, str] = {
     "{phase}/return": "undiscounted sum of an episode's raw rewards, mean over episodes",
     "{phase}/return_std": "standard deviation of that sum over episodes",
-    "{phase}/length": "transitions per episode, mean",
-    "{phase}/fraction_repeated": "fraction of transitions that continue the old trajectory (b = 0)",
-    "{phase}/mean_run": "transitions from one decision to the next, mean",
+    "{phase}/length": "environment steps per episode, mean",
+    "{phase}/fraction_repeated": "fraction of environment steps that continue the old trajectory (b = 0), or repeat an action",
+    "{phase}/mean_run": "environment steps from one decision to the next, mean",
     "{phase}/max_run": "the largest number of them",
-    "{phase}/decisions": "transitions at which a new action was chosen, per episode",
+    "{phase}/decisions": "environment steps at which a new action was chosen, per episode",
     "{phase}/jerk": "squared second difference of the action in [-1, 1] (of a discrete choice, of its number), mean",
     "{phase}/fraction_same": "fraction of the action's components that equal those of the step before, whatever b says",
     "loss/total": "what is minimised: actor + temperature + critic losses, mean over all T*B frames, 0 at LAST",
     "loss/critic": "sum over critics of (Q_i - G)^2 (or Huber's, see `huber_delta`), mean over the learnt frames",
     "loss/actor": "half the squared length of beta_1 dQ/da, plus alpha log pi (beta_1 = 1 for SAC), mean over frames; "
-    "for discrete SAC, sum_a pi(a) (alpha log pi(a) - min Q(a))",
+    "for discrete SAC, sum_a pi(a) (alpha log pi(a) - min Q(a)); SAC-Hybrid adds its switch's loss, and SDAR, whose pi is of the "
+    "dimensions that act, subtracts alpha_beta H(beta)",
     "critic/q": "Q_i(s, tau) at the executed trajectories, mean over critics, learnt parts of the reward, and learnt frames",
     "critic/target": "returns G, the targets of the critics, mean over the same frames",
     "policy/entropy": "-log pi of the sampled action, nats, mean over frames except LAST; for discrete SAC, the exact entropy",
@@ -40,7 +41,7 @@ TAGS: dict[str, str] = {
     "beta/entropy": "entropy of beta, nats, mean over the same frames",
     "beta/alpha": "temperature of beta",
     "beta/reach_through": "fraction of the frames that a return can pass (MID, frames 1..T-2 of a segment) at which neither the "
-    "rollout's b nor the sampled b~ switches",
+    "rollout's b nor the sampled b~ switches; 0 where segments have two frames",
     "replay/weight": "importance weights of prioritised replay, which multiply the losses, mean over segments",
     "replay/segment_error": "absolute value of Q_i - G, mean over critics and the learnt frames of a segment, then over "
     "segments; priorities are computed from it",
