@@ -135,9 +135,10 @@ def checked(*words):
     values = flags.FlagValues()
     for name in ("gin_file", "gin_param", "set"):
         flags.DEFINE_multi_string(name, [], "", flag_values=values)
-    for name in ("task", "method", "num_env_steps", "env_name", "batch"):
+    for name in ("task", "method", "num_env_steps", "env_name", "batch", "root_dir", "collector_launcher", "ray_address"):
         flags.DEFINE_string(name, None, "", flag_values=values)
-    flags.DEFINE_integer("seed", None, "", flag_values=values)
+    for name in ("seed", "collectors"):
+        flags.DEFINE_integer(name, None, "", flag_values=values)
     values(["taac check", *map(str, words)])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(check.flags, "FLAGS", values)

@@ -11,6 +11,8 @@ import torch
 from taac.errors import TaacError
 from taac.learning.adam import TensorFlowAdam
 
+MOST_STEPS = 2**53  # beyond, floats do not count
+
 
 def skips_on_device(optimizer: torch.optim.Optimizer) -> bool:
     """Returns whether a flag on the device can make the optimizer skip a step, so that the host need not check every step."""
@@ -100,6 +102,9 @@ def load_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
         given, right = ({k: _kind(v) for k, v in group.items()} for group in (theirs, ours))
         if given != right:
             raise TaacError(f"it holds the state of another optimizer: {given}, expected {right}")
+        betas, steps = theirs.get("betas", ()), theirs.get("num_steps", 0)
+        if not (all(0 <= beta < 1 for beta in betas) and 0 <= steps <= MOST_STEPS):
+            raise TaacError(f"it holds numbers that no optimizer has: {steps} steps, with betas of {betas}")
     optimizer.load_state_dict(state)
     for values in optimizer.state.values():  # older checkpoints may hold another layout; see `take_step`
         values.update({name: v.contiguous() for name, v in values.items() if isinstance(v, torch.Tensor)})

@@ -23,8 +23,9 @@ class ReplayBuffer:
 
     A segment is any T consecutive frames of one environment. It may cross from LAST to FIRST, but never the write pointer.
     Sampling is uniform over segments and stratified by age: if a batch has n segments from one environment, one starts in
-    each n-th part of its frames. Where a segment has only one frame to learn from (two frames, after `burn_in`) and that frame is
-    LAST, where no action was taken, another segment is drawn, so that a batch holds `batch_size` transitions.
+    each n-th part of its frames. Where a segment has only one frame to learn from (of two frames after `burn_in`, without
+    `learns_on_last_frame`) and that frame is LAST, where no action was taken, another segment is drawn, so that a batch holds
+    `batch_size` transitions.
 
     Args:
         experience_spec: nest of specs of one frame of one environment.
@@ -41,6 +42,7 @@ class ReplayBuffer:
 
     min_batch_size = 1  # segments that a batch has at least
     burn_in = 0  # first frames of a segment that the algorithm does not learn from
+    learns_on_last_frame = True  # whether it learns from the last one
 
     def __init__(self, experience_spec: Nest, num_envs: int, length: int = 100_000, device: torch.device | str = "cpu"):
         if length < 2:
@@ -114,7 +116,7 @@ class ReplayBuffer:
         """
         starts = self._starts(length)
         environment, start = self._draw(batch_size, starts)
-        if length == self.burn_in + 2:
+        if length == self.burn_in + 2 and not self.learns_on_last_frame:
             start = self._where_actions_are(environment, start, starts)
         return self._segments(environment, start, length)
 

@@ -221,6 +221,7 @@ def create_experiment(
         spec = experience_spec(environment, agent)
         replay_buffer: ReplayBuffer | SqilReplay = replay_buffer_ctor(spec, environment.num_envs, device=replay_where)
         replay_buffer.ring.burn_in = agent.algorithm.burn_in
+        replay_buffer.ring.learns_on_last_frame = agent.algorithm.learns_on_last_frame
         learner = learner_ctor(agent)
         several: dict[str, Any] = {"ranks": ranks} if ranks.count > 1 else {}  # constructors of one's own may not know ranks
         if several:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from taac.errors import TaacError
 from taac.networks import ObservationEncoder
 from taac.ops import distributions
 from taac.specs import TensorSpec, bounded
+from tests.training.runs import build
 
 T, B, A = 4, 6, 2
 OBSERVATION, ACTION = bounded((3,), -1, 1), bounded((A,), -1, 1)
@@ -117,3 +120,13 @@ def test_temporl_encodes_what_it_sees_once(last, monkeypatch):
     experience = replayed(TempoRLInfo(torch.rand(T, B) < 0.5))
     algorithm.calc_loss(experience, algorithm.train_step(experience))
     assert calls.count(algorithm.encoder) == 1
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_the_replay_buffer_knows_whether_a_transition_that_begins_at_last_teaches_anything(last):
+    episodes = ("create_environment.max_episode_steps = 3", "Trainer.segment_length = 2")
+    with contextlib.closing(build(f"SacAlgorithm.actor_on_last_frame = {last}", *episodes, method="sac")) as trainer:
+        for _ in range(100):
+            trainer.collect()
+        begins = trainer.replay_buffer.sample(200, 2).time_step.is_last()[0].float().mean()
+    assert begins == pytest.approx(0.25, abs=0.1) if last else begins < 0.02  # 1 of 4 frames; of 200, 0.2 after four more draws

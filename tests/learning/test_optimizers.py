@@ -21,6 +21,18 @@ from tests.learning.test_learner import first_batch, make_agent
 from tests.training.runs import assert_same_parameters, build, run
 
 
+@pytest.mark.parametrize(
+    "change", [{"num_steps": -1}, {"num_steps": 10**400}, {"betas": (0.9, 1.0)}, {"betas": (0.9, float("nan"))}]
+)
+def test_a_state_with_which_no_step_can_be_taken_is_refused_and_changes_nothing(change):
+    optimizer = TensorFlowAdam([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+    state = copy.deepcopy(optimizer.state_dict())
+    state["param_groups"][0] |= change
+    with pytest.raises(TaacError, match="numbers that no optimizer has"):
+        load_state(optimizer, state)
+    state_after_a_step(optimizer)
+
+
 def test_adam_adds_epsilon_as_tensorflow_does():
     """`lr sqrt(1-b2^t)/(1-b1^t) m / (sqrt(v) + eps)`, with an epsilon so large that its place matters."""
     lr, b1, b2, eps = 0.1, 0.9, 0.999, 0.5

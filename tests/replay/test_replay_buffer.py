@@ -18,7 +18,6 @@ from taac.specs import TensorSpec, time_step_spec, zeros
 from tests.replay.saved import held, restore
 
 SETTINGS = settings(max_examples=60, deadline=None, database=None)
-ENDLESS = 10**6  # frames of an episode
 # 99.99th percentiles of chi-square by degrees of freedom: with the seeds below the tests are deterministic.
 CHI_SQUARE = {2: 18.42, 3: 21.11, 4: 23.51, 6: 27.86}
 
@@ -159,7 +158,7 @@ def test_environments_give_equally_many_segments(s):
 @SETTINGS
 @given(situations())
 def test_one_segment_starts_in_each_part_of_an_environments_frames(s):
-    buffer = filled(s["num_envs"], s["length"], s["added"], [ENDLESS] * s["num_envs"])
+    buffer = filled(s["num_envs"], s["length"], s["added"])
     torch.manual_seed(s["seed"])
     environment, number = who(buffer.sample(s["batch"], s["segment"]))
     starts = buffer.size - s["segment"] + 1
@@ -174,7 +173,7 @@ def test_one_segment_starts_in_each_part_of_an_environments_frames(s):
 @given(situations(), st.integers(1, 4))
 def test_with_as_many_parts_as_starts_every_start_is_drawn_equally_often(s, times):
     """When each start is `times` parts wide, chance has no say in it: which starts there are is exact."""
-    buffer = filled(s["num_envs"], s["length"], s["added"], [ENDLESS] * s["num_envs"])
+    buffer = filled(s["num_envs"], s["length"], s["added"])
     torch.manual_seed(s["seed"])
     starts = buffer.size - s["segment"] + 1
     environment, number = who(buffer.sample(s["num_envs"] * starts * times, s["segment"]))
@@ -211,7 +210,7 @@ def test_starts_are_uniform(batch, segments_an_environment):
 def test_transitions_are_uniform_over_those_where_an_action_was_taken(burn_in):
     """16 starts, of episodes of 5 frames, three or four of which learn from LAST alone; those are drawn with 0.25^5 < 0.001."""
     buffer = filled(1, 17 + burn_in, 30, [5])
-    buffer.burn_in = burn_in
+    buffer.burn_in, buffer.learns_on_last_frame = burn_in, False
     batches = [buffer.sample(8, 2 + burn_in) for _ in range(1000)]
     numbers = np.concatenate([who(batch)[1][burn_in].numpy() for batch in batches])
     idle = numbers % 5 == 4
@@ -221,14 +220,17 @@ def test_transitions_are_uniform_over_those_where_an_action_was_taken(burn_in):
     assert counts.size in (12, 13) and chi_square(counts) < 37.4  # 99.99% of 11 degrees of freedom
 
 
-def test_segments_with_more_frames_to_learn_from_may_begin_at_last():
-    buffer = filled(1, 17, 30, [5])
-    share = np.mean([buffer.sample(8, 3).time_step.is_last()[0].float().mean() for _ in range(500)])
-    assert share == pytest.approx(0.2, abs=0.02)  # frames 14, 19 and 24 of 15 starts
+@pytest.mark.parametrize("length, learns_on_last_frame", [(2, True), (3, False)])
+def test_segments_with_more_frames_to_learn_from_may_begin_at_last(length, learns_on_last_frame):
+    buffer = filled(1, 14 + length, 30, [5])
+    buffer.learns_on_last_frame = learns_on_last_frame
+    share = np.mean([buffer.sample(8, length).time_step.is_last()[0].float().mean() for _ in range(500)])
+    assert share == pytest.approx(0.2, abs=0.02)  # three of 15 starts
 
 
 def test_a_buffer_of_nothing_but_an_end_gives_what_it_has():
     buffer = filled(1, 2, 15, [7])  # frames 13 (LAST) and 14 (FIRST)
+    buffer.learns_on_last_frame = False
     assert who(buffer.sample(3, 2))[1].tolist() == [[13] * 3, [14] * 3]
 
 
