@@ -61,7 +61,7 @@ def the_entry() -> published.Entry:
 
 def train(root: Path, seed: int, entry: published.Entry, **settings: object) -> float:
     """Trains one seed, or reads it if it is finished; returns its last greedy return."""
-    folder, steps = root / f"seed_{seed}", entry.uncounted_steps + entry.env_steps
+    folder, steps = root / f"seed_{seed}", entry.all_steps
     if folder.exists() and (run := taac.Run(folder)).status == "finished" and run.curve["env_steps"][-1] >= steps:
         return float(run.curve["return_mean"][-1])
     run = taac.train(

@@ -130,10 +130,7 @@ def rows_of_returns(
     for claim in claims:
         for chosen in [tasks] if claim.get("pooled") else [[task] for task in tasks]:
             x, y = (of_method(name, campaign, chosen, groups_of, plans) for name in claim["better"])
-            family = 1 if claim.get("post_hoc") else family_of(claims, plans[campaign])
-            row = row_of_returns(claim, chosen, x, y, family)
-            judged = claim.get("post_hoc") and row.verdict not in (NOT_RUN, WAITS)
-            found.append(row._replace(verdict=POST_HOC) if judged else row)
+            found.append(row_of_returns(claim, chosen, x, y, family_of(claims, plans[campaign])))
     return found
 
 
@@ -152,7 +149,8 @@ def said(claim: Mapping[str, Any]) -> str:
 
 
 def row_of_returns(claim: Mapping[str, Any], tasks: Sequence[str], x: Runs, y: Runs, family: int) -> Row:
-    """A claim that X is better than Y on a task, or over tasks, one of `family` comparisons."""
+    """A claim that X is better than Y on a task, or over tasks, one of `family` comparisons unless it is post hoc."""
+    family = 1 if claim.get("post_hoc") else family
     text, where = claim["claim"], EVERYWHERE if claim.get("pooled") else tasks[0]
     if not (x.fewest and y.fewest):
         return Row(text, where, "-", said(claim), NOT_RUN)
@@ -172,7 +170,7 @@ def row_of_returns(claim: Mapping[str, Any], tasks: Sequence[str], x: Runs, y: R
     else:
         unit = "" if found.compares == families.MEANS else f" (P({x.method} > {y.method}) - 1/2, as runs diverged)"
         here = f"{d.estimate:+.3g} [{d.low:.3g}, {d.high:.3g}]{unit}"
-    verdict = {"better": AGREES, "worse": DISAGREES}.get(d.verdict, OPEN)
+    verdict = POST_HOC if claim.get("post_hoc") else {"better": AGREES, "worse": DISAGREES}.get(d.verdict, OPEN)
     p_values = f"{found.p_value:.2g}, {found.p_permutation:.2g} ({LEVEL / family:.2g})"
     return Row(text, where, f"{here}, {count}", said(claim), verdict, p_values)
 

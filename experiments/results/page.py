@@ -8,20 +8,12 @@ It may have `differences`: comparisons of its own, written as in `claims.json`. 
 page is computed from the runs below it and from `published.json`.
 `tests/experiments/test_results.py` holds the page equal to what this module returns.
 
-- The **final return** of a run is the mean of its last three evaluations, greedy, never a maximum. Over seeds: the mean, from
-  `claims.FEWEST_RUNS` seeds on with Student's t interval (95%), and each seed.
-- A return **at a step** is the run's evaluation that was due at that step. Over seeds: mean and standard deviation (n - 1).
-- **First solved** is the step of a run's first evaluation at or above the return at which Gymnasium calls the task solved.
-- **Repeated** and **decisions** are means of the last three evaluations, too.
-- **While exploring** is the mean of the training summaries over the last tenth of the run, each the mean return of the episodes
-  that ended since the summary before.
-- **Hours** are the sum of the runs' own running times, by the clock, so with the times in which they were stopped.
-- A run that **diverged** enters no mean, and is named beside it.
+`experiments/results/cells.py` says what the numbers are. **Hours** are the sum of the runs' own running times, by the clock, so
+with the times in which they were stopped. A run that **diverged** enters no mean, and is named beside it.
 """
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from pathlib import Path
@@ -29,12 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from experiments.results import claims, figures, of_methods
-from experiments.results.collect import ENDED, ROLLOUTS
+from experiments.results import cells, claims, figures, of_methods
+from experiments.results.collect import ENDED
 from taac.analysis.readers import comparable, run_records
 from taac.analysis.readers.run_records import Record
-from taac.analysis.report import anchors, published
-from taac.analysis.statistics.intervals import estimate_interval
+from taac.analysis.report import published
 from taac.errors import TaacError
 from taac.runs import layout
 
@@ -85,7 +76,7 @@ decided before the first run of their campaign.
 
 ABOUT = {"number": int, "title": str, "question": str, "command": str, "commit": str, "notes": list, "planned": dict}
 PLAN = {"tasks": list, "methods": list, "seeds": int, "env_steps": int}
-NEARLY = 0.9
+NEARLY = 0.9  # of a published step, from which on runs that end earlier are shown beside it
 IN_README = "simple_control"  # the campaign that README.md shows
 README_CLAIMS = ("TAAC learns faster than SAC (mean return over all evaluations)", "TAAC ends with a higher return than SAC")
 BEGIN, END = "<!-- results: made by `make results` -->", "<!-- end of results -->"
@@ -205,8 +196,8 @@ def of_readme(text: str) -> str:
 def in_readme(runs: list[Record]) -> str:
     """A cell of the README: the mean with its interval, and each seed."""
     if len(runs) < claims.FEWEST_RUNS:
-        return each(runs) if runs else "not run yet"
-    return f"{final_return(runs)} ({each(runs)})"
+        return cells.each(runs) if runs else "not run yet"
+    return f"{cells.final_return(runs)} ({cells.each(runs)})"
 
 
 def section(folder: Path, about: dict[str, Any], entries: list[published.Entry]) -> list[str]:
@@ -220,10 +211,10 @@ def section(folder: Path, about: dict[str, Any], entries: list[published.Entry])
     lines += [f"Code of commit {about['commit']}. {provenance(folder, records)}", ""]
     lines += [f"![Returns of {about['title']}](images/results_{folder.name}.png)", ""]
     steps = [int(fraction * plan["env_steps"]) for fraction in FRACTIONS]
-    steps = [step for step in steps if any(np.isfinite(value_at(r, step)) for r in records if not r.problems)]
+    steps = [step for step in steps if any(np.isfinite(cells.value_at(r, step)) for r in records if not r.problems)]
     head = ["task", "method", "seeds", "final return", "each seed", *(f"at {step:,}" for step in steps)]
     rows = [
-        [task, method, ", ".join(str(r.seed) for r in runs), *numbers(folder, runs, steps)]
+        [task, method, ", ".join(str(r.seed) for r in runs), *cells.numbers(folder, runs, steps)]
         for (task, method), runs in groups.items()
     ]
     lines += table([*head, "first solved", "exploring", "repeated", "decisions"], rows)
@@ -240,89 +231,6 @@ def grouped(records: list[Record]) -> dict[tuple[str, str], list[Record]]:
     """Runs by task and method, in the order of their seeds."""
     ordered = sorted(records, key=lambda r: (r.task or "", r.method, r.seed or 0))
     return comparable.grouped(ordered, lambda r: (r.task or "", r.method))
-
-
-# --- Numbers --------------------------------------------------------------------------------------
-
-
-def numbers(folder: Path, runs: list[Record], steps: list[int]) -> list[str]:
-    """The cells of one method on one task."""
-    whole = [r for r in runs if not r.problems]
-    found = [final_return(runs), each(runs)]
-    if not whole:
-        return [*found, *["-"] * (len(steps) + 4)]
-    last = [np.array([r.evaluations[name][-claims.LAST :].mean() for r in whole]) for name in ("fraction_repeated", "decisions")]
-    exploring = np.array([exploring_return(folder / r.folder, r) for r in whole])
-    at = [np.array([value_at(r, step) for r in whole]) for step in steps]
-    cells = [with_deviation(values) for values in (*at, exploring, *last)]
-    return [*found, *cells[: len(at)], first_solved(runs), *cells[len(at) :]]
-
-
-def final_return(runs: list[Record]) -> str:
-    """The mean over the runs that did not diverge, and how many did."""
-    values = np.array([r.returns[-claims.LAST :].mean() for r in runs if not r.problems])
-    diverged = len(runs) - values.size
-    if not values.size:
-        return f"{diverged} diverged"
-    return with_interval(values) + (f"; {diverged} of {len(runs)} diverged" if diverged else "")
-
-
-def each(runs: list[Record]) -> str:
-    """The final return of every run, in the order of their seeds."""
-    return ", ".join("diverged" if r.problems else number(float(r.returns[-claims.LAST :].mean())) for r in runs)
-
-
-def first_solved(runs: list[Record]) -> str:
-    """The step of each run's first evaluation that reaches the task's threshold, in thousands."""
-    _, scales = anchors.load()
-    if runs[0].task not in scales:
-        return "-"
-    reached = [r.steps[r.returns >= scales[runs[0].task].y1] for r in runs]
-    return ", ".join(f"{steps[0] / 1000:.4g}k" if steps.size else "-" for steps in reached) if any(map(len, reached)) else "never"
-
-
-def value_at(record: Record, step: int) -> float:
-    """The return of the first evaluation at or after a step, NaN if it is later than a hundredth of the budget."""
-    i = int(np.searchsorted(record.steps, step))
-    late = 0.01 * (record.budget or record.steps[-1])
-    return float(record.returns[i]) if i < record.steps.size and record.steps[i] <= step + late else float("nan")
-
-
-def exploring_return(folder: Path, record: Record) -> float:
-    """The mean return of training episodes in the last tenth of the run; NaN if it was not recorded."""
-    path = folder / ROLLOUTS
-    if not path.exists():
-        return float("nan")
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = [(float(row["env_steps"]), float(row["return_mean"])) for row in csv.DictReader(file)]
-    late = [value for step, value in rows if step > 0.9 * float(record.steps[-1]) and np.isfinite(value)]
-    return float(np.mean(late)) if late else float("nan")
-
-
-def number(value: float) -> str:
-    """Three digits, or all before the point; at most three behind it. 0.000 is rounded, 0 is exact."""
-    if value == 0:
-        return "0"
-    if abs(value) >= 99.95:
-        return f"{value:.0f}"
-    return f"{value:.3f}".replace("-0.000", "0.000") if abs(value) < 0.1 else f"{value:.3g}"
-
-
-def with_interval(values: np.ndarray) -> str:
-    """The mean, with its interval if there are runs enough for one and they differ."""
-    if np.isnan(values).any():
-        return "-"
-    found = estimate_interval([values], "mean") if values.size >= claims.FEWEST_RUNS else None
-    if found is None or np.isnan(found.low):
-        return number(float(values.mean()))
-    return f"{number(found.estimate)} [{number(found.low)}, {number(found.high)}]"
-
-
-def with_deviation(values: np.ndarray) -> str:
-    if np.isnan(values).any():
-        return "-"
-    mean = number(float(values.mean()))
-    return mean if values.size < 2 else f"{mean} +- {number(float(values.std(ddof=1)))}"
 
 
 # --- Sentences and tables -------------------------------------------------------------------------
@@ -363,16 +271,16 @@ def beside_published(groups: dict[tuple[str, str], list[Record]], entries: list[
             if not published.concerns(entry, task, method.removeprefix("sb3_")):
                 continue
             whole = [r for r in runs if not r.problems]
-            step = entry.env_steps + entry.uncounted_steps
+            step = entry.all_steps
             budget = min((r.budget or 0 for r in whole), default=0)
             if NEARLY * step <= budget < step:
                 step = budget
-            values = np.array([value_at(r, step) for r in whole])
+            values = np.array([cells.value_at(r, step) for r in whole])
             if not whole or np.isnan(values).any():
                 continue
             lost = f"; {len(runs) - values.size} diverged" if values.size < len(runs) else ""
             spread = "" if entry.sd is None else f" +- {entry.sd}"
-            here, there = f"{with_deviation(values)} (n = {values.size}{lost})", f"{entry.mean}{spread} (n = {entry.n})"
+            here, there = f"{cells.with_deviation(values)} (n = {values.size}{lost})", f"{entry.mean}{spread} (n = {entry.n})"
             note = protocols.setdefault((entry.source, entry.protocol), len(protocols) + 1)
             source = f"{entry.source} ({note}), {entry.environment_version}"
             rows.append([task, method, f"{step:,}", here, f"{there} at {entry.env_steps:,}", source])

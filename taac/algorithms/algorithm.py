@@ -51,9 +51,13 @@ class Algorithm(BoundAsItsBase, nn.Module):
     min_segment_length = 2  # fewest frames T of a segment from which everything used in acting can be learnt
     min_segment_reason = "one transition that is learnt from"  # the reason for this minimum, for display
     burn_in = 0  # first frames of a segment that are not learnt from
-    learns_on_last_frame = True  # whether anything but targets is computed from a segment's last frame
     reward_scale = 1.0  # factor applied to rewards in learning
     info_depends_on_action = True  # whether `info` depends on the chosen action: then explorers must not change it
+
+    @property
+    def learns_on_last_frame(self) -> bool:
+        """Returns whether anything but targets is computed from a segment's last frame."""
+        return True
 
     @property
     def gamma(self) -> float | None:

@@ -91,7 +91,11 @@ class SacAlgorithm(ActorCriticAlgorithm):
         self.temperature_ctor = temperature_ctor
         self.temperature = self.build_temperature(temperature_ctor, target)
         self.entropy_in_target = entropy_in_target
-        self.actor_on_last_frame = self.learns_on_last_frame = actor_on_last_frame
+        self.actor_on_last_frame = actor_on_last_frame
+
+    @property
+    def learns_on_last_frame(self) -> bool:
+        return self.actor_on_last_frame
 
     def build_actor(self, actor_ctor: Callable[..., nn.Module]) -> nn.Module:
         return actor_ctor(self.actor_feature_size, self.action_size)

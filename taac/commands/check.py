@@ -30,7 +30,8 @@ def define_flags() -> None:
 
 def run() -> None:
     names = (
-        "task", "method", "gin_file", "gin_param", "set", "num_env_steps", "seed", "root_dir", "collectors", "env_name", "batch",
+        "task", "method", "gin_file", "gin_param", "set", "num_env_steps", "seed", "root_dir", "collectors", "collector_launcher",
+        "ray_address", "env_name", "batch",
     )  # fmt: skip
     given = [f"--{name}" for name in names if flags.FLAGS[name].value]
     if len(given) > 1 and {"--env_name", "--batch"} & set(given):

@@ -219,3 +219,77 @@ def test_without_a_compiler_the_error_says_what_is_missing(tmp_path):
     message = done.stderr.strip().splitlines()[-1]
     assert "TaacError: create_agent.compile needs a C++ compiler that torch can use" in message
     assert "no-such-compiler" in message and "Bind create_agent.compile = False" in message
+
+
+# --- What changes between calls ----------------------------------------------------------------------
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale, self.limit, self.held = 2.0, None, Held()
+
+    def forward(self, x):
+        y = x * self.scale + self.held.offset
+        return y if self.limit is None else y.clamp(max=self.limit)
+
+
+class Held:
+    offset = 1.0
+
+    def __init__(self):
+        self.offset = 0.5
+
+
+def program(module, **options):
+    return CompiledFunction(module.forward, module, compiler="none", **options)
+
+
+def test_an_attribute_that_changes_is_read_again():
+    module, x = Scaled(), torch.tensor([3.0])
+    compiled = program(module)
+    assert compiled(x).item() == 6.5 and compiled(x).item() == 6.5 and compiled.retraced == 0
+    module.scale = 3.0
+    assert compiled(x).item() == 9.5 and compiled.retraced == 1
+    module.scale = float("3")  # equal, in another object
+    assert compiled(x).item() == 9.5 and compiled.retraced == 1
+    module.limit = 4.0
+    assert compiled(x).item() == 4.0
+    module.limit, module.held.offset = None, -1.0
+    assert compiled(x).item() == 8.0
+    module.held = Held()
+    assert compiled(x).item() == 9.5
+    module.remembered = [1]  # a list that appears is no value to compute with
+    retraced = compiled.retraced
+    assert compiled(x).item() == 9.5 and compiled.retraced == retraced
+
+
+def test_what_changes_at_every_call_is_refused_or_not_compiled():
+    x = torch.tensor([1.0])
+
+    def count(compiled, module):
+        for _ in range(20):
+            module.scale += 1.0
+            result = compiled(x).item()
+        return result
+
+    module = Scaled()
+    with pytest.raises(TaacError, match=r"Scaled\.scale has changed 9 times.*create_agent.compile = False"):
+        count(program(module), module)
+    module = Scaled()
+    with pytest.warns(UserWarning, match=r"not compiled, which is slower: Scaled\.scale"):
+        assert count(program(module, optional=True), module) == 22.5
+
+
+def test_what_cannot_be_traced_runs_uncompiled_if_it_may():
+    class Branching(torch.nn.Module):
+        def forward(self, x):
+            return x + 1 if x.sum() > 0 else x - 1
+
+    compiled, x = program(Branching(), optional=True), torch.ones(2)
+    with pytest.warns(UserWarning, match="cannot be traced"):
+        assert compiled(x).tolist() == [2.0, 2.0]
+    assert compiled(-x).tolist() == [-2.0, -2.0]  # said once
+    assert compiled.failed
+    with pytest.raises(TaacError, match="cannot be traced"):
+        program(Branching())(x)

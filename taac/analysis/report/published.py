@@ -41,7 +41,12 @@ class Entry(NamedTuple):
     source: str
     environment_version: str
     protocol: str
-    uncounted_steps: int = 0  # random ones before the first step that it counts; `env_steps` of a run here count all
+    uncounted_steps: int = 0  # random ones before the first step that it counts
+
+    @property
+    def all_steps(self) -> int:
+        """The published step as a run here counts it."""
+        return self.env_steps + self.uncounted_steps
 
 
 def load(path: Path | None) -> list[Entry]:
@@ -89,7 +94,7 @@ def beside(entries: list[Entry], scores: Mapping[str, Mapping[str, Scores]]) -> 
     evaluation. Diverged runs are left out of it, and `diverged` is their number.
     """
     return [
-        {**entry._asdict(), "task": task, "here": _at(of, entry), "diverged": len(of.records) - len(of.whole)}
+        {**entry._asdict(), "task": task, "here": _at(of, entry.all_steps), "diverged": len(of.records) - len(of.whole)}
         for task, methods in scores.items()
         for entry in entries
         for method, of in methods.items()
@@ -112,8 +117,7 @@ def concerns(entry: Entry, task: str, method: str) -> bool:
     return entry.method == method and entry.task in (task, re.sub(r"-v\d+$", "", task))
 
 
-def _at(of: Scores, entry: Entry) -> dict[str, Any] | None:
-    step = entry.env_steps + entry.uncounted_steps
+def _at(of: Scores, step: int) -> dict[str, Any] | None:
     found = [r.returns[r.evaluations["due"] == step] for r in of.whole]
     if not found or any(values.size != 1 for values in found):
         return None
