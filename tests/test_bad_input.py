@@ -149,6 +149,7 @@ def checked(*words):
     "words, message",
     [
         ([], "--task and --method are missing"),
+        (["--root_dir", "a\nb", "--task", "Pendulum-v1", "--method", "sac"], "--root_dir .* holds line ends"),
         (["--env_name", "Pendulum-v1", "--gin_file", TASK], "use only one of .*, got --gin_file and --env_name"),
         (["--env_name", "Pendulun-v1"], "doesn't exist"),
         (["--env_name", "FetchReach-v99"], "FetchReach"),

@@ -88,6 +88,8 @@ def test_a_post_hoc_claim_has_no_verdict_and_counts_in_no_family(tmp_path):
     assert (first.verdict, second.verdict) == (claims.AGREES, claims.POST_HOC) and first.here == second.here
     # t = 10 with 8 degrees of freedom: 8.5e-06; 2 of 252 exchanges are as far apart
     assert first.p_values == second.p_values == "8.5e-06, 0.0079 (0.05)"
+    third = claims.rows_of_returns([*claims_made, {"claim": "planned, too", **better}], "c", groups, plans)
+    assert [row.p_values[-7:] for row in third] == ["(0.025)", " (0.05)", "(0.025)"]
     [waits] = claims.rows_of_returns(claims_made[1:], "c", groups, {"c": {"tasks": ["Toy-v0"], "seeds": 6}})
     assert waits.verdict == claims.WAITS
 
