@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -45,3 +47,9 @@ class Interrupted(Exception):
 
 
 RESUMABLE = 75  # EX_TEMPFAIL of sysexits.h: "try again"
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Returns `"; did you mean 'x'?"` for a name that does not exist, to end a message; "" if no name is similar."""
+    found = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
+    return f"; did you mean '{found[0]}'?" if found else ""

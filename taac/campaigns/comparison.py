@@ -12,7 +12,7 @@ from taac.campaigns.run import Run, train_command
 from taac.configuration import Asked
 from taac.configuration.asked import environment_of
 from taac.environments import single
-from taac.errors import TaacError
+from taac.errors import TaacError, nearest
 from taac.runs import extension, files, layout
 
 _SHOWN = 10  # differences shown in a message
@@ -195,5 +195,5 @@ def _check_known(what: str, params: Mapping[str, tuple[str, ...]], known: set[st
         if name not in known:
             raise TaacError(
                 f"Comparison.{what}_params has '{name}', which is not in Comparison.{what}s"
-                f"{configuration.nearest(name, known)}; there are: {', '.join(sorted(known))}"
+                f"{nearest(name, known)}; there are: {', '.join(sorted(known))}"
             )

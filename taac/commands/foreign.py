@@ -7,6 +7,8 @@ from collections.abc import Iterable
 
 from absl import flags
 
+from taac.errors import nearest
+
 # Other tools' names of flags. A flag that the command at hand does not have is not proposed.
 FLAGS = {
     "task": ("env", "env_id", "env_name", "environment", "gym_id", "game"),
@@ -49,8 +51,8 @@ def only_flags(defined: flags.FlagValues) -> str:
 
 def command_meant(name: str, commands: Iterable[str]) -> str:
     """Returns "; did you mean 'x'?" for an unknown command, or ""."""
-    near = [ours for ours, names in COMMANDS.items() if name in names] or difflib.get_close_matches(name, commands, n=1)
-    return f"; did you mean '{near[0]}'?" if near else ""
+    known = [ours for ours, names in COMMANDS.items() if name in names]
+    return f"; did you mean '{known[0]}'?" if known else nearest(name, commands)
 
 
 def flag_meant(name: str, defined: flags.FlagValues) -> str:

@@ -8,7 +8,6 @@ from taac.configuration.asked import Asked
 from taac.configuration.binding import Binding
 from taac.configuration.config import Config, build, operative_config
 from taac.configuration.macros import TASK_MACROS
-from taac.configuration.names import nearest
 from taac.configuration.reading import load, search_path
 
-__all__ = ["TASK_MACROS", "Asked", "Binding", "Config", "build", "load", "nearest", "operative_config", "search_path"]
+__all__ = ["TASK_MACROS", "Asked", "Binding", "Config", "build", "load", "operative_config", "search_path"]

@@ -9,9 +9,8 @@ from typing import NamedTuple
 from taac.configuration import naming, reading, shipped
 from taac.configuration.config import Config
 from taac.configuration.macros import OF_COMPARE
-from taac.configuration.names import nearest
 from taac.configuration.plain_words import Setting
-from taac.errors import TaacError
+from taac.errors import TaacError, nearest
 
 ENV_NAME, SEED, ALGORITHM = "create_environment.env_name", "create_experiment.seed", "create_agent.algorithm_ctor"
 EXAMPLE = "--task Pendulum-v1 --method taac"

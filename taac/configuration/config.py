@@ -11,8 +11,8 @@ import gin
 from taac.configuration import gin_state, values
 from taac.configuration.binding import Binding
 from taac.configuration.macros import OF_COMPARE, TASK_MACROS
-from taac.configuration.names import enclosing_scopes, nearest, short
-from taac.errors import TaacError
+from taac.configuration.names import enclosing_scopes, short
+from taac.errors import TaacError, nearest
 
 _CLIP = "reward_clip"  # the macro, and the parameter of `create_agent`
 

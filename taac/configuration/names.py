@@ -1,15 +1,6 @@
-"""Names in gin files: the nearest real name, short names, scopes."""
+"""Names in gin files: short names, scopes."""
 
 from __future__ import annotations
-
-import difflib
-from collections.abc import Iterable
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """Returns `"; did you mean 'x'?"`, or "" if no name is similar."""
-    found = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
-    return f"; did you mean '{found[0]}'?" if found else ""
 
 
 def short(selector: str) -> str:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from taac.configuration import gin_state, values
 from taac.configuration.macros import OF_COMPARE, TASK_MACROS, meant_by
-from taac.configuration.names import nearest, short
-from taac.errors import TaacError
+from taac.configuration.names import short
+from taac.errors import TaacError, nearest
 
 
 class Setting(NamedTuple):

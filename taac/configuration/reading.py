@@ -16,9 +16,8 @@ from taac.configuration import gin_state, plain_words, syntax, values
 from taac.configuration.binding import Binding
 from taac.configuration.config import Config
 from taac.configuration.macros import OF_COMPARE, TASK_MACROS
-from taac.configuration.names import nearest
 from taac.configuration.plain_words import Setting
-from taac.errors import NotTrusted, TaacError
+from taac.errors import NotTrusted, TaacError, nearest
 
 MAX_BYTES = 1 << 20  # of a gin file, about 100 times the longest
 # Ends the message of a `NotTrusted`.

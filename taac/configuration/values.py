@@ -18,8 +18,8 @@ import typeguard
 from taac.configuration import gin_state
 from taac.configuration.binding import Binding
 from taac.configuration.macros import TASK_MACROS
-from taac.configuration.names import nearest, short
-from taac.errors import TaacError
+from taac.configuration.names import short
+from taac.errors import TaacError, nearest
 
 MOST_VALUES = 100_000  # that a bound value may hold when its macros are replaced
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
 import importlib
 import os
@@ -19,7 +18,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from taac.environments.seeded_episodes import SeededEpisodes
 from taac.environments.step_recorder import StepRecorder
-from taac.errors import TaacError
+from taac.errors import TaacError, nearest
 from taac.machine.processes import INTERRUPTIONS, die_with_parent
 
 
@@ -154,8 +153,7 @@ def find_spec(env_name: str) -> EnvSpec:
             ) from error
         raise TaacError(f"cannot create environment '{env_name}': {error} {_HINT}") from error
     except gymnasium.error.Error as error:
-        near = difflib.get_close_matches(name, gymnasium.registry, n=1) if "Did you mean" not in str(error) else []
-        meant = f"; did you mean '{near[0]}'?" if near else ""
+        meant = "" if "Did you mean" in str(error) else nearest(name, gymnasium.registry)
         raise TaacError(f"cannot create environment '{env_name}': {error}{meant} {_HINT}") from error
 
 

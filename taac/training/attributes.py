@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import math
 import numbers
@@ -13,7 +12,7 @@ import torch
 
 from taac.acting.explorers import Explorer
 from taac.algorithms.temperature import Temperature
-from taac.errors import TaacError
+from taac.errors import TaacError, nearest
 from taac.learning.learner import Learner
 from taac.training.schedules import Schedules
 
@@ -102,10 +101,7 @@ class Attributes:
     def _find(self, name: str) -> Attribute:
         known = self._known()
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            raise TaacError(
-                f"there is no attribute '{name}'{f' (did you mean {near[0]}?)' if near else ''}; there are {', '.join(known)}"
-            )
+            raise TaacError(f"there is no attribute '{name}'{nearest(name, known)}; there are: {', '.join(known)}")
         return known[name]
 
     def _known(self) -> dict[str, Attribute]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from taac.errors import TaacError
+from taac.errors import TaacError, nearest
 from taac.runs import tensor_files
 from taac.runs.terminal import warn_user
 
@@ -59,10 +58,8 @@ class Hooks:
             TaacError: the point does not exist, or a hook is not callable.
         """
         if point not in POINTS:
-            near = difflib.get_close_matches(str(point), POINTS, n=1)
             raise TaacError(
-                f"Trainer.hooks: there is no point '{point}'{f' (did you mean {near[0]}?)' if near else ''}; there are "
-                f"{', '.join(POINTS)}"
+                f"Trainer.hooks: there is no point '{point}'{nearest(str(point), POINTS)}; there are: {', '.join(POINTS)}"
             )
         hooks = tuple(value) if isinstance(value, (list, tuple)) else (value,)
         for hook in hooks:

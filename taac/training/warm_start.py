@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from taac.algorithms.agent import Agent
-from taac.errors import TaacError
+from taac.errors import TaacError, nearest
 from taac.runs import checkpoint
 from taac.runs.run_folder import RunFolder
 
@@ -70,9 +69,7 @@ def _parse(agent: Agent, source: str) -> tuple[checkpoint.Checkpoints, str]:
             is_best = best.path == folder.path and not folder.config.exists()  # a run itself may be called "best"
             return (best if is_best else folder.checkpoints), name
     known = [name.removeprefix("algorithm.") for name in modules if name.count(".") <= 1]
-    near = difflib.get_close_matches(short, known, n=1)
     raise TaacError(
-        f"create_experiment.load_from '{source}': this agent has no module '{short}'"
-        + (f"; did you mean '{near[0]}'?" if near else ".")
-        + f" It has: {', '.join(known)}"
+        f"create_experiment.load_from '{source}': this agent has no module '{short}'{nearest(short, known)}; it has: "
+        f"{', '.join(known)}"
     )

@@ -78,7 +78,7 @@ def test_what_was_set_is_there_after_a_resume(tmp_path):
 @pytest.mark.parametrize(
     "name, value, message",
     [
-        ("learning_rate/critics", 1.0, "no attribute 'learning_rate/critics' .did you mean learning_rate/critic"),
+        ("learning_rate/critics", 1.0, "no attribute 'learning_rate/critics'; did you mean 'learning_rate/critic'.; there are: "),
         ("learning_rate/critic", 0.0, "'learning_rate/critic' must be a number above 0, got 0.0"),
         ("learning_rate/critic", float("nan"), "must be a number above 0, got nan"),
         ("alpha/action", -1.0, "must be a number above 0"),

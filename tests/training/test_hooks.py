@@ -149,7 +149,7 @@ def test_a_state_that_could_not_be_restored_is_not_saved():
 @pytest.mark.parametrize(
     "given, message",
     [
-        ({"after_updates": print}, "no point 'after_updates' .did you mean after_update.*before_collect"),
+        ({"after_updates": print}, "no point 'after_updates'; did you mean 'after_update'.*before_collect"),
         ({"after_update": "print"}, "must be a function of the trainer .* got 'print'"),
         ({"after_update": (print, 3)}, "got 3; in a gin file"),
         ({"after_update": Note}, "got <class .*an object @ItsClass()"),

@@ -129,7 +129,7 @@ def test_a_temperature_keeps_its_alpha_however_it_is_tuned(source, name, tuning)
         ("actor", "'FOLDER_OF_A_RUN:MODULE', got 'actor'"),
         (":actor", "'FOLDER_OF_A_RUN:MODULE'"),
         ("{}:", "'FOLDER_OF_A_RUN:MODULE'"),
-        ("{}:actr", "no module 'actr'; did you mean 'actor'.* It has: .*critics"),
+        ("{}:actr", "no module 'actr'; did you mean 'actor'.; it has: .*critics"),
         ("{}/no:actor", "there is no checkpoint in"),
         ("{}:reward_normalizer", "no module 'reward_normalizer'"),
     ],
