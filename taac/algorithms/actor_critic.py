@@ -237,10 +237,18 @@ class ActorCriticAlgorithm(Algorithm):
         return gradient if self.dqda_clipping is None else gradient.clamp(-self.dqda_clipping, self.dqda_clipping)
 
     def share_out(self, bonus: torch.Tensor) -> torch.Tensor:
-        """Splits a bonus `[...]` into the parts `[..., D]` of a vector reward, so that their weighted sum is the bonus."""
+        """Splits a bonus `[...]` into the parts `[..., D]` of a vector reward, so that their weighted sum is the bonus.
+
+        If all weights are 0, as between two knots of schedules that cross there, so are the parts.
+        """
         if self.reward_weights is None:
             return bonus
-        return bonus.unsqueeze(-1) * self.weights / self.weights.square().sum()
+        squares = self.weights.square().sum().clamp(min=torch.finfo(torch.float32).tiny)
+        return bonus.unsqueeze(-1) * self.weights / squares
+
+    @property
+    def bonus_share(self) -> float:
+        return float(self.share_out(torch.ones((), device=self.weights.device)).abs().mean())
 
     # Putting a loss together -----------------------------------------------------------------------------------------
 

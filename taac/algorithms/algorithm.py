@@ -60,6 +60,11 @@ class Algorithm(BoundAsItsBase, nn.Module):
         return True
 
     @property
+    def bonus_share(self) -> float:
+        """Returns how much of an entropy bonus each part of the reward learns, as a mean over parts."""
+        return 1.0
+
+    @property
     def gamma(self) -> float | None:
         """Returns the discount per step, the largest if parts of the reward have their own; None if there is none."""
         return None

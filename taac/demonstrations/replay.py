@@ -42,13 +42,19 @@ def prefilled(replay_buffer: ReplayBuffer, frames: Experience) -> ReplayBuffer:
 class Demonstrations(ReplayBuffer):
     """A buffer that holds only demonstrations, leaves `[F, ...]`.
 
+    Args:
+        frames: the demonstrations.
+        device: the device that stores them.
+        burn_in, learns_on_last_frame: of what learns from them; see `ReplayBuffer`.
+
     Attributes:
         digest: uint8 `[32]`, a hash that identifies the demonstrations.
     """
 
-    def __init__(self, frames: Experience, device: torch.device):
+    def __init__(self, frames: Experience, device: torch.device, burn_in: int = 0, learns_on_last_frame: bool = True):
         count = len(frames.time_step.step_type)
         super().__init__(nest.map_structure(specs.spec_of, frames), 1, max(2, count), device)
+        self.burn_in, self.learns_on_last_frame = burn_in, learns_on_last_frame
         digest = hashlib.sha256()
         # The digest leaves out `rollout_info`, which the algorithm computes and which may be rounded differently elsewhere.
         for leaf in nest.flatten(frames.time_step):
@@ -103,7 +109,9 @@ class SqilReplay:
         if frames.time_step.reward.dim() > 1:
             raise TaacError("SqilReplay sets rewards to 1 and 0, but the environment's reward is a vector; use a scalar reward")
         self.agents = replay_buffer
-        self.demonstrations = Demonstrations(frames, replay_buffer.device)
+        self.demonstrations = Demonstrations(
+            frames, replay_buffer.device, replay_buffer.burn_in, replay_buffer.learns_on_last_frame
+        )
 
     def sample(self, batch_size: int, length: int) -> Experience:
         """Returns `batch_size` segments of `length` frames, leaves `[length, batch_size, ...]`, demonstrations first.

@@ -13,10 +13,10 @@ from taac.learning.guard import ADVICE
 class GrowthWatch:
     """Warns, once each, of values or temperatures that rewards can no longer explain, before they overflow.
 
-    A value is a discounted sum of rewards and entropy bonuses, so `|Q| <= (max|r| + alpha |H|) / (1 - gamma)`. The bound is the
-    largest right side of the run so far, computed with the rewards that were learnt from. Values above `FACTOR` times the bound
-    mean that critics learn from their own errors. A temperature above `ALPHA_FACTOR` times both the greatest reward and its own
-    initial value means that rewards no longer matter.
+    A value is a discounted sum of rewards and entropy bonuses, so `|Q| <= (max|r| + share alpha |H|) / (1 - gamma)`. The bound
+    is the largest right side of the run so far, computed with the rewards that were learnt from. Values above `FACTOR` times the
+    bound mean that critics learn from their own errors. A temperature above `ALPHA_FACTOR` times both the greatest reward and
+    its own initial value means that rewards no longer matter.
 
     Args:
         gamma: discount per step. If it is 1, or None because the algorithm has no such discount, values are not checked.
@@ -42,13 +42,18 @@ class GrowthWatch:
         before = greatest if self._greatest is None else self._greatest.to(greatest.device)
         self._greatest = torch.maximum(before, greatest)
 
-    def warnings(self, summaries: Mapping[str, torch.Tensor | float]) -> list[str]:
-        """Returns new warnings, given the summaries of a gradient step. Each kind is reported once in a run."""
+    def warnings(self, summaries: Mapping[str, torch.Tensor | float], share: float = 1.0) -> list[str]:
+        """Returns new warnings, given the summaries of a gradient step. Each kind is reported once in a run.
+
+        Args:
+            summaries: of the gradient step.
+            share: the part of an entropy bonus that each value learns, see `Algorithm.bonus_share`.
+        """
         if self._greatest is None or not summaries:
             return []
         reward = float(self._greatest)
         alphas = {tag: float(value) for tag, value in summaries.items() if tag.endswith("/alpha")}
-        found = {**self._large_temperatures(reward, alphas), **self._large_values(reward, alphas, summaries)}
+        found = {**self._large_temperatures(reward, alphas), **self._large_values(reward, share, alphas, summaries)}
         if self.num_seen < self.PATIENCE:
             return []
         new = [message for tag, message in found.items() if tag not in self._warned]
@@ -68,14 +73,14 @@ class GrowthWatch:
         return found
 
     def _large_values(
-        self, reward: float, alphas: Mapping[str, float], summaries: Mapping[str, torch.Tensor | float]
+        self, reward: float, share: float, alphas: Mapping[str, float], summaries: Mapping[str, torch.Tensor | float]
     ) -> dict[str, str]:
         if self.gamma is None or self.gamma >= 1 or "critic/q" not in summaries:
             return {}
         bonus = sum(
             abs(alpha * float(summaries.get(f"{tag.rsplit('/', 1)[0]}/entropy", 0.0))) for tag, alpha in alphas.items()
         )
-        self._bound = max(self._bound, (reward + bonus) / (1 - self.gamma))
+        self._bound = max(self._bound, (reward + share * bonus) / (1 - self.gamma))
         q = float(summaries["critic/q"])
         if abs(q) <= self.FACTOR * self._bound:
             return {}

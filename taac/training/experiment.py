@@ -232,7 +232,8 @@ def create_experiment(
             num_demonstrated = len(frames.time_step.step_type)
             replay_buffer = demonstrations_ctor(replay_buffer, frames)
             if learner.needs_demonstrations:
-                learner.demonstrations = Demonstrations(frames, replay_where)
+                # Cloning and signals learn from transitions, none of which begins at the last frame of a segment.
+                learner.demonstrations = Demonstrations(frames, replay_where, agent.algorithm.burn_in, False)
             elif demonstrations_ctor is kept_apart:
                 raise TaacError(
                     "create_experiment.demonstrations_ctor = @kept_apart reserves the demonstrations for reward signals and "

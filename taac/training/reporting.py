@@ -106,7 +106,7 @@ class Reporter:
             "count/updates": updates, "count/decisions": collector.decisions, "count/episodes": collector.episodes,
         }  # fmt: skip
         writer.scalars({**learner.summary(), **rates, **counts, **more}, env_steps)
-        for warning in learner.growth.warnings(learner.losses):
+        for warning in learner.growth.warnings(learner.losses, learner.agent.algorithm.bonus_share):
             warn_user(f"warning, at {env_steps} environment steps: {warning}")
             writer.text("warning", warning, env_steps)
         episodes, signal_returns = collector.pop_episodes()

@@ -10,7 +10,7 @@ import torch
 
 from taac import nest
 from taac.algorithms.reward_signals import GAIL, ICM, RND
-from taac.data_structures import TimeStep
+from taac.data_structures import StepType, TimeStep
 from taac.errors import TaacError
 from taac.specs import TensorSpec, bounded
 from tests.algorithms.reference import BATCH, IMAGE_SPEC, IS_FIRST, IS_LAST, STEP_TYPE, STEPS, observation
@@ -44,7 +44,7 @@ def frames(action_spec=ACTIONS["continuous"], spec=VECTOR):
     for leaf in nest.flatten(action):
         leaf[0], leaf[torch.as_tensor(IS_FIRST)] = 0, 0
     nothing = torch.full((STEPS, BATCH), math.nan)
-    return TimeStep(STEP_TYPE, nothing, nothing, observation(spec, STEPS, BATCH), action, nothing)
+    return TimeStep(STEP_TYPE.clone(), nothing, nothing, observation(spec, STEPS, BATCH), action, nothing)
 
 
 def hot(spec, leaf):
@@ -279,11 +279,20 @@ def test_a_reward_arrives_with_the_frame_that_its_transition_leads_to(kind):
         assert set(changed.nonzero().flatten().tolist()) == (set() if kind is RND else {t} - {0})
 
 
+@pytest.mark.parametrize("begins_with", [StepType.FIRST, StepType.LAST])
 @pytest.mark.parametrize("kind", [ICM, RND, GAIL])
-def test_nothing_is_learnt_from_what_lies_between_two_episodes(kind):
-    """Neither the state at LAST as one where something was done, nor that at FIRST as one that was arrived at."""
+def test_nothing_is_learnt_from_what_lies_between_two_episodes(kind, begins_with):
+    """Neither the state at LAST as one where something was done, nor that at FIRST as one that was arrived at.
+
+    FIRST is LAST where an episode was cut off at its first frame.
+    """
     signal = scrambled(kind(VECTOR, ACTIONS["continuous"], hidden_layers=(16,)))
     time_step, shown = frames(), frames()
+    cut = torch.as_tensor(IS_FIRST) & torch.as_tensor(IS_LAST).roll(1, 0)
+    cut[0] = False
+    assert cut.any()
+    for each in (time_step, shown):
+        each.step_type[cut] = int(begins_with)
     other = nest.map_structure(torch.clone, time_step)
     between = torch.as_tensor(IS_FIRST)
     other.prev_action[between] = 7.0
@@ -329,10 +338,11 @@ def test_rewards_are_divided_by_their_running_root_mean_square():
     assert signal.num_batches.item() == 3
 
 
-def test_a_batch_without_a_transition_moves_nothing():
+@pytest.mark.parametrize("begins_with", [StepType.FIRST, StepType.LAST])
+def test_a_batch_without_a_transition_moves_nothing(begins_with):
     signal = Given(VECTOR, CHOICE)
     signal.values = torch.tensor([[3.0]])
-    time_step = frames(CHOICE)._replace(step_type=torch.tensor([[2], [0]], dtype=torch.uint8))
+    time_step = frames(CHOICE)._replace(step_type=torch.tensor([[2], [begins_with]], dtype=torch.uint8))
     assert not signal(time_step).any()
     assert signal.num_batches.item() == 0 and signal.mean_square.item() == 0
     signal.loss = RND.loss.__get__(signal)

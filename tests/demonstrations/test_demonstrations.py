@@ -121,6 +121,16 @@ def test_every_demonstrated_segment_is_drawn():
     assert set(starts.tolist()) == set(range(8))
 
 
+@pytest.mark.parametrize("burn_in", [0, 1])
+def test_demonstrated_segments_that_would_teach_nothing_are_drawn_anew_as_the_agent_s_are(burn_in):
+    """One that learns from LAST alone, frame 4, is drawn again up to four times: 1 of 8 becomes 1 of 8^5."""
+    torch.manual_seed(0)
+    own = filled(20)
+    own.burn_in, own.learns_on_last_frame = burn_in, False
+    learnt_from = SqilReplay(own, frames("FMMMLFMML")).sample(400, 2 + burn_in).time_step.observation[burn_in, :200, 0]
+    assert set(learnt_from.tolist()) == {*range(burn_in, 8)} - {4}
+
+
 def test_frames_are_added_to_the_agent_s():
     replay = SqilReplay(own := filled(20), frames("FMMMLFMML"))
     replay.add(nest.index(frames("L", start=5000), slice(0, 1)))

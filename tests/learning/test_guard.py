@@ -261,6 +261,16 @@ def test_values_beyond_what_rewards_can_sum_to_are_warned_of_once():
     assert "critic/q is -91" in told[2][0] and "cannot sum to more than 30" in told[2][0]
 
 
+def test_the_bound_knows_what_values_learn_of_a_bonus():
+    """Of a bonus of 0.5 x 2 nats a step, values of a part of weight 0.1 learn ten times as much: (2 + 10) / 0.1, three times."""
+    watch, alpha = GrowthWatch(0.9), {"policy/alpha": 0.5, "policy/entropy": 2.0}
+    for _ in range(GrowthWatch.PATIENCE):
+        watch.observe(torch.tensor([[0.5, -2.0]]))
+    assert watch.warnings({"critic/q": 359.0, **alpha}, share=10.0) == []
+    (told,) = watch.warnings({"critic/q": 361.0, **alpha}, share=10.0)
+    assert "cannot sum to more than 120" in told
+
+
 def test_the_bound_is_of_the_rewards_that_critics_learn():
     """`SacValueAlgorithm` multiplies rewards by 5: rewards of 1 at gamma 0.9 sum to 50, and 3 x 50 is what warns."""
     trainer = build(

@@ -13,6 +13,7 @@ from taac import nest
 from taac.algorithms import OneStepTDLoss, SacAlgorithm, SacValueAlgorithm, TaacAlgorithm, TAACTDLoss
 from taac.data_structures import Experience
 from taac.errors import TaacError
+from taac.learning.growth import GrowthWatch
 from taac.networks import CriticEnsemble
 from taac.runs import checkpoint
 from tests.algorithms.reference import ACTION_SPEC, IS_FIRST, VECTOR_SPEC, networks, replayed
@@ -97,6 +98,36 @@ def test_weights_that_the_user_gives(method, algorithm, td_loss):
     sampled = trainer.replay_buffer.sample(16, trainer.segment_length)
     assert sampled.time_step.reward.shape[2:] == (2,) == trainer.agent.reward_normalizer.mean.shape
     assert trainer.agent.prepare(sampled).time_step.reward.shape[2:] == (1,)
+
+
+def test_a_bonus_that_no_part_can_carry_is_left_out():
+    """Weights of schedules may be 0 between two knots, all at once: 0 / 0 would end the run."""
+    trainer = build(
+        TWO, "SacAlgorithm.reward_weights = (@up/LinearSchedule(), @down/LinearSchedule())", "up/LinearSchedule.start = -1.0",
+        "up/LinearSchedule.end = 1.0", "down/LinearSchedule.start = 1.0", "down/LinearSchedule.end = -1.0",
+        "LinearSchedule.env_steps = 1000",
+    )  # fmt: skip
+    trainer.close()
+    shares = []
+    for step in (0, 250, 500):
+        trainer.schedules.move(step, 0)
+        shares.append(trainer.agent.algorithm.share_out(torch.tensor([3.0])).tolist())
+    assert shares == [[[-1.5, 1.5]], [[-3.0, 3.0]], [[0.0, 0.0]]]
+
+
+@pytest.mark.parametrize("strengths, share", [((1.0, 0.0), 1.0), ((0.1, 0.0), 10.0), ((0.5, -0.5), 1.0), ((1.0, 3.0), 0.2)])
+def test_how_much_of_an_entropy_bonus_a_part_learns(strengths, share):
+    """The mean of |w_k| / sum of w_j^2 over the parts that are learnt."""
+    trainer = build(TWO, f"SacAlgorithm.reward_weights = {strengths}")
+    trainer.close()
+    assert trainer.agent.algorithm.bonus_share == pytest.approx(share)
+
+
+def test_what_warns_of_growing_values_is_told_of_it(tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr(GrowthWatch, "warnings", lambda self, losses, share: told.append(share) or [])
+    run(tmp_path / "run", RND, "create_agent.task_strength = 0.0", "RND.strength = 0.1", method="sac")
+    assert told == pytest.approx([10.0] * len(told)) and told
 
 
 def test_signals_gammas_beside_a_part_that_is_left_out():

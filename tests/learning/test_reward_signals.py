@@ -11,7 +11,7 @@ import tests.toy_tasks  # noqa: F401
 from taac import configuration, nest
 from taac.acting.evaluation import evaluate
 from taac.acting.metrics import summarize
-from taac.data_structures import FIRST
+from taac.data_structures import FIRST, LAST
 from taac.environments.create import create_environment
 from taac.errors import DivergedError, TaacError
 from taac.learning.adam import TensorFlowAdam
@@ -273,6 +273,15 @@ def test_a_batch_of_its_own_brings_as_many_demonstrations(demonstrations):
     trained(trainer, 2)
     assert [(own.step_type.shape[1], shown.step_type.shape[1]) for own, shown in seen] == [(3, 3), (3, 3)]
     assert drawn == [(3, 2)] * 2  # and no more
+
+
+@pytest.mark.parametrize("file", ["gail", "cloning"])
+def test_demonstrations_of_one_transition_each_do_not_lead_from_one_episode_to_the_next(file, demonstrations):
+    trainer = build(binding(demonstrations), method="sac", files=[f"gin/{file}.gin"])
+    trainer.close()
+    shown = trainer.learner.demonstrations
+    assert sum(held.eq(LAST).sum() for path, held in shown.frames(0, shown.size).items() if "step_type" in path) == 3
+    assert not any(shown.sample(64, 2).time_step.is_last()[0].any() for _ in range(20))
 
 
 @pytest.mark.parametrize("file", ["gail", "cloning"])

@@ -13,7 +13,13 @@ import torch
 import torch.nn.functional as F
 
 from taac import nest
-from taac.algorithms.reward_signals.signal import ObservationActionPairs, RewardSignal, mean_over_transitions, network
+from taac.algorithms.reward_signals.signal import (
+    ObservationActionPairs,
+    RewardSignal,
+    mean_over_transitions,
+    network,
+    transitions,
+)
 from taac.data_structures import Nest, TimeStep
 from taac.errors import TaacError
 from taac.ops.schedules import Schedule
@@ -77,7 +83,7 @@ class GAIL(RewardSignal):
             return loss
         between = torch.lerp(own, shown, torch.rand_like(own[..., :1])).detach().requires_grad_()
         (slope,) = torch.autograd.grad(self.logit(between).sum(), between, create_graph=True)
-        arrives = (~(time_step.is_first() | demonstrations.is_first())[1:]).to(slope.dtype)
+        arrives = (transitions(time_step) & transitions(demonstrations)).to(slope.dtype)
         penalty = ((slope.norm(dim=-1) - 1.0).square() * arrives).sum() / arrives.sum().clamp(min=1.0)
         return loss + self.gradient_penalty * penalty
 

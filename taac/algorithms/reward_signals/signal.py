@@ -73,12 +73,13 @@ class RewardSignal(nn.Module):
 
     @torch.no_grad()
     def forward(self, time_step: TimeStep) -> torch.Tensor:
-        """Returns the rewards `[T, B]` that arrive at replayed frames `[T, B]`; 0 at frame 0, which is never read, and at FIRST.
+        """Returns the rewards `[T, B]` that arrive at replayed frames `[T, B]`; 0 at frame 0, which is never read, and where no
+        transition arrives.
 
         Updates the statistics used by `normalize`, at call k (from 0) by the rate `8 / (8 + k)`, like those of the task's
         rewards.
         """
-        arrives = ~time_step.is_first()[1:]
+        arrives = transitions(time_step)
         reward = torch.where(arrives, self.reward(time_step), 0.0)
         if self.normalize:  # without reading a number, which would wait for a GPU
             some, count = arrives.any(), arrives.sum().clamp(min=1)
@@ -97,7 +98,7 @@ class RewardSignal(nn.Module):
         return reward / (self.mean_square + 1e-10).sqrt().to(reward.dtype) if self.normalize else reward
 
     def reward(self, time_step: TimeStep) -> torch.Tensor:
-        """Returns the unnormalised rewards `[T-1, B]` of the transitions between frames; any value where frame t+1 is FIRST."""
+        """Returns the unnormalised rewards `[T-1, B]` from each frame to the next; any value where that is no transition."""
         raise NotImplementedError
 
     def loss(self, time_step: TimeStep, demonstrations: TimeStep | None) -> torch.Tensor:
@@ -119,9 +120,17 @@ class ObservationActionPairs(nn.Module):
                 self.parts.append((spec.numel, False))
 
 
+def transitions(time_step: TimeStep) -> torch.Tensor:
+    """Returns `[T-1, B]`, whether a transition leads from frame t to t+1 of `[T, B]`, and not from one episode to the next.
+
+    Frame t is LAST then, and t+1 is FIRST, or LAST if that episode was cut off at its first frame.
+    """
+    return ~(time_step.is_last()[:-1] | time_step.is_first()[1:])
+
+
 def mean_over_transitions(time_step: TimeStep, values: torch.Tensor) -> torch.Tensor:
-    """Averages `[T-1, B]` over transitions, leaving out those from LAST to FIRST."""
-    arrives = (~time_step.is_first()[1:]).to(values.dtype)
+    """Averages `[T-1, B]` over transitions."""
+    arrives = transitions(time_step).to(values.dtype)
     return (values * arrives).sum() / arrives.sum().clamp(min=1.0)
 
 
