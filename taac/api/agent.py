@@ -11,7 +11,7 @@ import torch
 from taac import nest
 from taac.acting.bare import bare_time_step
 from taac.algorithms.agent import Agent
-from taac.api.environments import Environment, Named, named
+from taac.api.environments import Environment, Named, named, refuse_other
 from taac.api.session import session
 from taac.environments import spaces
 from taac.environments.vector_environment import VectorEnvironment
@@ -176,9 +176,12 @@ def load(
         trust: allows a run that was not trained here to import modules. They are code: look at them first.
 
     Raises:
-        TaacError: the folder holds no run or no checkpoint, or its configuration cannot be built.
+        TaacError: the folder holds no run or no checkpoint, or one of another environment, or its configuration cannot be
+            built.
     """
-    return load_in(named(environment), root_dir, best, trust)
+    place = named(environment)
+    refuse_other(environment, place, Path(root_dir))
+    return load_in(place, root_dir, best, trust)
 
 
 def load_in(place: Named | None, root_dir: str | Path, best: bool, trust: bool) -> TrainedAgent:

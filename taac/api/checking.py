@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from taac.api.environments import Environment, named
 from taac.api.session import in_python, session
 from taac.api.settings import asked as asked_of
+from taac.api.settings import by_name
 from taac.environments.examine import examine
 from taac.errors import TaacError
 from taac.networks import ObservationEncoder
@@ -36,7 +38,7 @@ def check(
     num_env_steps: float | None = None,
     seed: int | None = None,
     settings: Mapping[str, Any] | None = None,
-    gin_files: Sequence[str] | str = (),
+    gin_files: Sequence[str | Path] | str | Path = (),
     **named_settings: Any,
 ) -> Checked:
     """Tries an environment; or, with a method, builds an experiment without training, and describes it.
@@ -58,7 +60,7 @@ def check(
             if settings or named_settings or num_env_steps is not None or seed is not None:
                 raise TaacError("settings are of an experiment: give a method, too. Without both, the environment is tried alone")
             return _examined(place.name)
-        given = {**place.settings, **(settings or {})}
+        given = {**place.settings, **by_name(settings)}
         asked = asked_of(place.name, method, num_env_steps, seed, gin_files, named_settings, given)
         asked.files()
         return Checked([in_python(line) for line in describe(asked)], [])

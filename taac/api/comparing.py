@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
+
+import numpy as np
 
 from taac import configuration
 from taac.analysis.report import diverged as diverged_runs
@@ -18,7 +20,7 @@ from taac.api.environments import Environment, named, unknown_elsewhere
 from taac.api.run import Run
 from taac.api.session import session
 from taac.api.settings import asked as asked_of
-from taac.api.settings import written
+from taac.api.settings import by_name, written
 from taac.campaigns.campaign import Campaign
 from taac.campaigns.comparison import Comparison, check_folders
 from taac.campaigns.launchers import local
@@ -92,7 +94,7 @@ def compare(
     num_env_steps: float | None = None,
     jobs: int = 0,
     settings: Mapping[str, Any] | None = None,
-    gin_files: Sequence[str] | str = (),
+    gin_files: Sequence[str | Path] | str | Path = (),
     extend: bool = False,
     progress: bool = True,
     **named_settings: Any,
@@ -126,23 +128,31 @@ def compare(
                 f"the environment {place.name} is known to this program only, and each run of a comparison has a process of its "
                 "own: put it in a module and give 'module:Class'"
             )
-    if jobs < 0:
-        raise TaacError(f"jobs must be 0 or more, got {jobs}")
+    own: dict[str, tuple[str, ...]] = {}  # settings of each environment
+    for place in places:
+        if own.setdefault(str(place.name), params := _params(place.settings)) != params:
+            raise TaacError(
+                f"two of the environments are {place.name} with different settings, but the folders of runs have its name alone: "
+                "compare them in two calls, with a root_dir each"
+            )
+    if not (isinstance(jobs, (int, np.integer)) and jobs >= 0):
+        raise TaacError(f"jobs must be an integer, 0 or more, got {jobs!r}")
+    given: dict[str, Any] = {}
+    if seeds is not None:  # a list leaves nothing to a first_seed of the file
+        given = {"seeds": int(seeds)} if isinstance(seeds, (int, np.integer)) else {"seeds": _listed(seeds), "first_seed": 0}
     with session():
-        every = asked_of(None, None, num_env_steps, None, gin_files, named_settings, settings or {})
+        every = asked_of(None, None, num_env_steps, None, gin_files, named_settings, by_name(settings))
         imports = configuration.load(every.gin_files, of_compare=True).imports
         for place in places:
             if why := unknown_elsewhere(place.name, imports):
                 raise TaacError(f"each run of a comparison has a process of its own: {why}")
         bound = configuration.build(Comparison)
-        own = {str(place.name): _params(place.settings) for place in places if place.settings}
-        given: dict[str, Any] = {}
-        if seeds is not None:  # a list leaves nothing to a first_seed of the file
-            given = {"seeds": seeds} if isinstance(seeds, int) else {"seeds": tuple(map(int, seeds)), "first_seed": 0}
         comparison = configuration.build(lambda: Comparison(
             (methods,) if isinstance(methods, str) else tuple(methods), tuple(str(place.name) for place in places),
             task_params={
-                name: (*bound.task_params.get(name, ()), *own.get(name, ())) for name in {**bound.task_params, **own}
+                name: params
+                for name in {**bound.task_params, **own}
+                if (params := (*bound.task_params.get(name, ()), *own.get(name, ())))
             },
             **given,
         ))  # fmt: skip
@@ -158,6 +168,14 @@ def compare(
         run, why = next(iter(end.failed.items()))
         raise TaacError(f"{len(end.failed)} of {len(runs)} runs failed, see {record}; the first is {run.name}: {why}")
     return Compared(Path(root_dir), [Run(run.folder, trust=True) for run in runs])
+
+
+def _listed(seeds: Any) -> tuple[int, ...]:
+    if isinstance(seeds, Iterable) and not isinstance(seeds, str):
+        listed = tuple(seeds)
+        if all(isinstance(seed, (int, np.integer)) for seed in listed):
+            return tuple(map(int, listed))
+    raise TaacError(f"seeds must be a number of seeds, or the seeds themselves, integers, got {seeds!r:.200}")
 
 
 def _params(settings: Mapping[str, Any]) -> tuple[str, ...]:
@@ -180,7 +198,7 @@ def report(
     at_step: int | None = None,
     diverged: str | float = "worst",
     allow_mixed: bool = False,
-    group_by: Sequence[str] = (),
+    group_by: Sequence[str] | str = (),
     anchors: str | Path | None = None,
     published: str | Path | None = None,
 ) -> Report:
@@ -205,8 +223,8 @@ def report(
     with session():
         options = Options(
             last=last_evaluations, paired=paired, baseline=baseline, bounds=_bounds(bounds), allow_mixed=allow_mixed,
-            group_by=tuple(group_by), anchors=_path(anchors), published=_path(published), at_step=at_step,
-            diverged=diverged_runs.parse(str(diverged)),
+            group_by=(group_by,) if isinstance(group_by, str) else tuple(group_by), anchors=_path(anchors),
+            published=_path(published), at_step=at_step, diverged=diverged_runs.parse(str(diverged)),
         )  # fmt: skip
         content = make_report(Path(root_dir), options)
         return Report(content, write_report(content, Path(output_dir or root_dir)))
@@ -216,9 +234,14 @@ def _bounds(bounds: Bounds) -> tuple[str, ...]:
     if bounds is None:
         return ()
     if isinstance(bounds, Mapping):
-        return tuple(f"{task}={low},{high}" for task, (low, high) in bounds.items())
-    low, high = bounds
-    return (f"{low},{high}",)
+        return tuple(f"{task}={_pair(pair)}" for task, pair in bounds.items())
+    return (_pair(bounds),)
+
+
+def _pair(bounds: Any) -> str:
+    if isinstance(bounds, str) or not isinstance(bounds, Iterable) or len(pair := tuple(bounds)) != 2:
+        raise TaacError(f"bounds must be (lowest, highest), or these by task, got {bounds!r:.200}")
+    return f"{pair[0]},{pair[1]}"
 
 
 def _path(name: str | Path | None) -> Path | None:

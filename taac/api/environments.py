@@ -10,15 +10,21 @@ import sys
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium
+import numpy as np
 
+from taac.analysis.readers.run_records import value_of
 from taac.environments.single import GIVEN, allowed_packages, given, module_of
 from taac.errors import TaacError
+from taac.runs import files, layout
 
 Environment: TypeAlias = "str | gymnasium.Env[Any, Any] | Callable[..., gymnasium.Env[Any, Any]]"
+NAME, KWARGS, LIMIT = (f"create_environment.{name}" for name in ("env_name", "env_kwargs", "max_episode_steps"))
 _PLAIN = (bool, int, float, str, type(None))
+_NUMBERS = (np.ndarray, np.generic, bool, int, float)
 
 
 class Named(NamedTuple):
@@ -38,10 +44,10 @@ class Named(NamedTuple):
 def named(environment: Environment | None, as_object: bool = False) -> Named:
     """Returns an environment by name.
 
-    A class or function of a module is `module:name`. An object that `gymnasium.make` made, without wrappers of one's own, is
-    its id and arguments. Every process can make these, but for ids of `unknown_elsewhere`. Other objects, and what a notebook
-    or the program itself defines, get a name that only this process knows. An object is copied for each environment that is
-    needed, and never stepped itself.
+    A class or function of a module is `module:name`. An object that `gymnasium.make` made, without wrappers of one's own and
+    not changed since, is its id and arguments. Every process can make these, but for ids of `unknown_elsewhere`. Other objects,
+    and what a notebook or the program itself defines, get a name that only this process knows. An object is copied for each
+    environment that is needed, and never stepped itself.
 
     Args:
         as_object: an object has no id, but is copied as it is.
@@ -102,10 +108,60 @@ def _by_spec(environment: gymnasium.Env[Any, Any]) -> Named | None:
     arguments = {k: v for k, v in spec.kwargs.items() if k != "render_mode" and registered.kwargs.get(k) != v}
     if not all(isinstance(value, _PLAIN) for value in arguments.values()):
         return None
-    settings: dict[str, Any] = {"create_environment.env_kwargs": arguments} if arguments else {}
+    settings: dict[str, Any] = {KWARGS: arguments} if arguments else {}
     if spec.max_episode_steps != registered.max_episode_steps:
-        settings["create_environment.max_episode_steps"] = spec.max_episode_steps
-    return Named(spec.id, settings)
+        if spec.max_episode_steps is None:  # made without a limit, for which there is no such setting
+            return None
+        settings[LIMIT] = spec.max_episode_steps
+    return None if _changed(environment) else Named(spec.id, settings)
+
+
+def _changed(environment: gymnasium.Env[Any, Any]) -> bool:
+    """Whether an environment is not what `gymnasium.make` makes: a number or text in it differs after a reset with one seed."""
+    if environment.render_mode is not None:  # a copy may share windows and graphics contexts, or open one
+        return False
+    try:
+        copied, made = copy.deepcopy(environment), gymnasium.make(environment.spec)
+        with contextlib.closing(made), contextlib.closing(copied):
+            copied.reset(seed=0)
+            made.reset(seed=0)
+            expected = vars(made.unwrapped)
+            return not all(_alike(value, expected.get(name)) for name, value in vars(copied.unwrapped).items())
+    except Exception:  # it cannot be copied, so only its id can tell how to make it
+        return False
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two values are equal as far as numbers and text go; anything else counts as equal."""
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(_alike, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_alike(value, other[key]) for key, value in one.items())
+    if isinstance(one, _NUMBERS) and isinstance(other, _NUMBERS):
+        x, y = np.asarray(one), np.asarray(other)
+        return x.dtype.kind not in "biuf" or y.dtype.kind not in "biuf" or np.array_equal(x, y, equal_nan=True)
+    return one == other if isinstance(one, str) and isinstance(other, str) else True
+
+
+def refuse_other(environment: Environment | None, place: Named, folder: Path) -> None:
+    """Refuses an environment that is not that of a run, which would be played on its own all the same.
+
+    Raises:
+        TaacError: the run's environment has another name, other arguments, or another time limit.
+    """
+    try:
+        held = layout.read_bindings(folder)
+    except (OSError, files.Damaged):  # whoever loads the run says so
+        return
+    asked: dict[str, Any] = {NAME: place.name}
+    if isinstance(environment, gymnasium.Env) and place.make is None:  # made by its id and arguments
+        asked |= {KWARGS: place.settings.get(KWARGS), LIMIT: place.settings.get(LIMIT)}
+    for setting, value in asked.items():
+        if place.name is not None and setting in held and (of_run := value_of(held[setting]) or None) != value:
+            raise TaacError(
+                f"the run in {folder} was trained with {setting} = {of_run!r}, and plays on that, but environment has {value!r}: "
+                "leave environment out; taac.load(root_dir) returns the agent, with which you can step any other yourself"
+            )
 
 
 def _copier(environment: gymnasium.Env[Any, Any]) -> Callable[..., Any]:

@@ -15,7 +15,7 @@ from taac.analysis.curves import plots
 from taac.analysis.readers import events, run_records
 from taac.analysis.readers.events import Scalar
 from taac.api.agent import TrainedAgent, load_in
-from taac.api.environments import Environment, named
+from taac.api.environments import Environment, named, refuse_other
 from taac.api.session import session
 from taac.errors import TaacError
 from taac.runs import files, layout
@@ -68,13 +68,14 @@ class Run:
         trust: allows a run that was not trained here to import modules. They are code: look at them first.
 
     Raises:
-        TaacError: the folder holds no run.
+        TaacError: the folder holds no run, or one of another environment.
     """
 
     def __init__(self, root_dir: str | Path, *, environment: Environment | None = None, trust: bool = False):
         self.root_dir = Path(root_dir)
         self._environment, self._trust = named(environment), trust
         self.about  # noqa: B018  refuses a folder without a run
+        refuse_other(environment, self._environment, self.root_dir)
 
     @property
     def about(self) -> dict[str, Any]:
@@ -162,14 +163,17 @@ class Run:
             TaacError: the run cannot be loaded, a number is out of range, or a file exists.
         """
         for name, number in (("num_episodes", num_episodes), ("record_episodes", record_episodes)):
-            if number < 1:
-                raise TaacError(f"{name} must be 1 or more, got {number}")
-        if not 0 <= seed < 2**32 or not 0 <= epsilon_greedy <= 1:
-            raise TaacError(f"seed must be in [0, 2^32) and epsilon_greedy in [0, 1], got {seed} and {epsilon_greedy}")
+            if not (isinstance(number, (int, np.integer)) and number >= 1):
+                raise TaacError(f"{name} must be an integer, 1 or more, got {number!r}")
+        if not (isinstance(seed, (int, np.integer)) and 0 <= seed < 2**32):
+            raise TaacError(f"seed must be an integer in [0, 2^32), got {seed!r}")
+        if not (isinstance(epsilon_greedy, (int, float, np.number)) and 0 <= epsilon_greedy <= 1):
+            raise TaacError(f"epsilon_greedy must be a number in [0, 1], got {epsilon_greedy!r}")
         with session(self._environment):
             pictures = Pictures(_path(record_file), _path(film_strip), _path(timeline), record_episodes, overlay)
             played = play(
-                self.root_dir, num_episodes, seed, pictures, epsilon_greedy, best, self._trust, _path(record_demonstrations)
+                self.root_dir, int(num_episodes), int(seed), pictures, float(epsilon_greedy), best, self._trust,
+                _path(record_demonstrations),
             )
         written = (*played.pictures, *([Path(played.demonstrations.path)] if played.demonstrations else []))
         returns, lengths = np.array([e.ret for e in played.episodes]), np.array([e.length for e in played.episodes])

@@ -54,6 +54,14 @@ def _random_numbers_kept() -> Iterator[None]:
 
 
 def in_python(message: str) -> str:
-    """Returns a message of a command with arguments in place of flags: `--set gamma=2` as `gamma=2`."""
-    message = re.sub(r"--set (?=[\w/.]+=)", "", message)
-    return re.sub(r"(?<![\w-])--([a-z]\w*)", lambda found: _ARGUMENTS.get(found[1], found[1]), message)
+    """Returns a message of a command with arguments in place of flags: `--set gamma=2` as `gamma=2`.
+
+    Commands that the message quotes keep their flags.
+    """
+    parts = re.split(r"(`taac [^`]*`|\btaac \w+(?: --\w+(?: [\w./]+)?)+)", message)
+    return "".join(part if number % 2 else _with_arguments(part) for number, part in enumerate(parts))
+
+
+def _with_arguments(text: str) -> str:
+    text = re.sub(r"--set (?=[\w/.]+=)", "", text)
+    return re.sub(r"(?<![\w-])--([a-z]\w*)", lambda found: _ARGUMENTS.get(found[1], found[1]), text)

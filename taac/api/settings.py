@@ -6,6 +6,7 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,17 @@ class Written(NamedTuple):
 
     settings: tuple[str, ...]  # NAME=VALUE, for `Asked.settings`
     imports: tuple[str, ...]  # lines of gin that import the modules of what they refer to
+
+
+def by_name(settings: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Returns settings that may be None.
+
+    Raises:
+        TaacError: they are something else than a dict.
+    """
+    if settings is not None and not isinstance(settings, Mapping):
+        raise TaacError(f"settings must be a dict of values by name, such as {{'Learner.epsilon': 1e-8}}, got {settings!r:.200}")
+    return settings or {}
 
 
 def written(*given: Mapping[str, Any]) -> Written:
@@ -42,7 +54,7 @@ def asked(
     method: str | None,
     num_env_steps: float | None,
     seed: int | None,
-    gin_files: Sequence[str] | str,
+    gin_files: Sequence[str | Path] | str | Path,
     *settings: Mapping[str, Any],
 ) -> Asked:
     """Returns the experiment that arguments of `train` describe.
@@ -56,7 +68,7 @@ def asked(
             "create_agent.algorithm_ctor, beside a method"
         )
     text = written(*settings)
-    files = (gin_files,) if isinstance(gin_files, str) else tuple(gin_files)
+    files = (gin_files,) if isinstance(gin_files, (str, Path)) else tuple(gin_files)
     steps = None if num_env_steps is None else _text("num_env_steps", num_env_steps, {})
     return Asked(environment, method, tuple(map(str, files)), text.imports, text.settings, steps, seed)
 

@@ -17,6 +17,7 @@ from taac.api.environments import Environment, named, unknown_elsewhere
 from taac.api.run import Run
 from taac.api.session import in_python, session
 from taac.api.settings import asked as asked_of
+from taac.api.settings import by_name
 from taac.errors import Interrupted, TaacError
 from taac.runs.run_folder import RunFolder
 from taac.runs.terminal import warn_user
@@ -39,7 +40,7 @@ def train(
     seed: int | None = None,
     root_dir: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
-    gin_files: Sequence[str] | str = (),
+    gin_files: Sequence[str | Path] | str | Path = (),
     on_iteration: Callbacks = None,
     on_evaluation: Callbacks = None,
     on_checkpoint: Callbacks = None,
@@ -81,7 +82,7 @@ def train(
     """
     place = named(environment)
     with session(place):
-        given = {**(settings or {}), **{name: v for name, v in place.settings.items() if name not in (settings or {})}}
+        given = {**place.settings, **by_name(settings)}
         asked = asked_of(place.name, method, num_env_steps, seed, gin_files, named_settings, given)
         asked.files()
         if root_dir is None and not (asked.task and asked.method):
@@ -108,8 +109,9 @@ def train(
         finally:
             trainer.close()
         if not done:
-            warn_user(f"{folder.path} already holds this run, finished: it was not trained again")
-    return Run(folder.path, environment=environment, trust=True)
+            same = "" if place.make is None else f", if {place.name}, of which only the name is kept, is the same environment"
+            warn_user(f"{folder.path} already holds this run, finished: it was not trained again{same}")
+    return Run(folder.path, environment=None if place.make is None else environment, trust=True)
 
 
 def _tell(text: str) -> None:

@@ -67,7 +67,18 @@ def test_objects_are_compared_by_name_with_their_arguments(tmp_path, capsys):
         ({"methods": []}, "methods is missing"),
         ({"methods": ["sac", "tac"]}, "there is no method 'tac'"),
         ({"seeds": 0}, "seeds must be 1 or more"),
-        ({"jobs": -1}, "jobs must be 0 or more"),
+        ({"jobs": -1}, "jobs must be an integer, 0 or more"), ({"jobs": None}, "jobs must be an integer, 0 or more, got None"),
+        ({"seeds": "12"}, "seeds must be a number of seeds, or the seeds themselves, integers, got '12'"),
+        ({"seeds": [0, 1.5]}, "seeds must be a number"), ({"seeds": 2.0}, "seeds must be a number"),
+        ({"settings": ["gamma=1"]}, "settings must be a dict of values by name.*got .'gamma=1'."),
+        (
+            {"environments": [gymnasium.make("Pendulum-v1", g=5.0), gymnasium.make("Pendulum-v1", g=10.0, max_episode_steps=9)]},
+            "two of the environments are Pendulum-v1 with different settings",
+        ),
+        (
+            {"environments": ["Pendulum-v1", gymnasium.make("Pendulum-v1", g=3.0)]},
+            "two of the environments are Pendulum-v1 with different settings",
+        ),
         ({"settings": {"Learner.epsilon": "x"}}, "Learner.epsilon = 'x' has the wrong type"),
     ],
 )
@@ -75,6 +86,27 @@ def test_comparisons_that_cannot_be_are_refused(tmp_path, arguments, message):
     with pytest.raises(TaacError, match=message):
         taac.compare(**{"methods": ["sac"], "environments": "Pendulum-v1", "root_dir": tmp_path / "x", **arguments})
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"bounds": [0, 1, 2]}, r"bounds must be \(lowest, highest\), or these by task, got \[0, 1, 2\]"),
+        ({"bounds": "0,1"}, "bounds must be"), ({"bounds": {"Pendulum-v1": 3}}, "bounds must be"),
+    ],
+)  # fmt: skip
+def test_options_of_a_report_that_cannot_be_are_refused(tmp_path, options, message):
+    with pytest.raises(TaacError, match=message):
+        taac.report(tmp_path, **options)
+
+
+def test_one_setting_may_be_named_without_a_list(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(comparing, "make_report", lambda path, options: asked.append(options.group_by) or {})
+    monkeypatch.setattr(comparing, "write_report", lambda *_: [tmp_path])
+    for given in ("gamma", ["gamma"], ("gamma",), ()):
+        taac.report(tmp_path, group_by=given)
+    assert asked == [("gamma",)] * 3 + [()]
 
 
 def test_the_gin_file_of_a_comparison_sets_its_seeds_and_settings_as_for_the_command(tmp_path, monkeypatch):

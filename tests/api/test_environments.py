@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 
 import gymnasium
@@ -45,6 +46,71 @@ class Uncopied(Counter):
 )  # fmt: skip
 def test_what_other_processes_can_make_is_named_so(environment, expected):
     assert named(environment) == expected
+
+
+def test_an_object_that_was_stepped_is_still_its_id():
+    """Its state is that of a reset again; what it draws from is not compared."""
+    for name in ("Pendulum-v1", "MountainCarContinuous-v0", "InvertedDoublePendulum-v5"):
+        with contextlib.closing(gymnasium.make(name)) as environment:
+            environment.reset(seed=3)
+            for _ in range(5):
+                environment.step(environment.action_space.sample())
+            assert named(environment) == Named(name, {})
+            environment.step(environment.action_space.sample())  # it can go on
+
+
+def test_an_object_that_was_changed_after_it_was_made_is_copied():
+    environment = gymnasium.make("MountainCarContinuous-v0")
+    environment.unwrapped.goal_position = -2.0
+    place = named(environment)
+    assert place.name == "python/Continuous_MountainCarEnv" and place.settings == {}
+    with place.known():
+        made = single.make_single(single.find_spec(place.name), {}, (), None)
+    assert made.unwrapped.goal_position == -2.0
+    arrays = gymnasium.make("Pendulum-v1")
+    arrays.unwrapped.observation_space.high[0] = 9.0  # not of the object itself: not looked into
+    assert named(arrays).name == "Pendulum-v1"
+    arrays.unwrapped.max_torque = np.array([1.0])
+    assert named(arrays).name == "python/PendulumEnv"
+
+
+def test_an_object_without_the_registered_time_limit_is_copied():
+    place = named(gymnasium.make("Pendulum-v1", max_episode_steps=-1))
+    assert place.name == "python/PendulumEnv"
+    with place.known():
+        made = single.make_single(single.find_spec(place.name), {}, (), None)
+    made.reset(seed=0)
+    assert not any(made.step(np.zeros(1, np.float32))[3] for _ in range(300))
+
+
+@pytest.mark.parametrize(
+    "one, other, alike",
+    [
+        (1, 1.0, True), (1, 2, False), (np.array([1.0, np.nan]), np.array([1.0, np.nan]), True), ("a", "b", False),
+        (np.zeros(2), np.zeros(3), False), ([1, (2, "x")], [1, (2, "y")], False), ({"a": 1}, {"a": 1}, True),
+        ({"a": 1}, {"b": 1}, False), (None, 3, True), (object(), object(), True), (float("nan"), float("nan"), True),
+    ],
+)  # fmt: skip
+def test_numbers_and_text_tell_whether_an_object_was_changed(one, other, alike):
+    assert environments._alike(one, other) == alike
+
+
+def test_a_run_is_not_played_on_an_environment_that_is_not_its_own(tmp_path):
+    made = gymnasium.make("Pendulum-v1", g=5.0, max_episode_steps=30)
+    small = {name: value for name, value in SMALL.items() if name != "max_episode_steps"}
+    run = taac.train(made, "sac", root_dir=tmp_path / "run", **small)
+    for right in (None, "Pendulum-v1", made, gymnasium.make("Pendulum-v1", max_episode_steps=30, g=5.0)):
+        assert taac.Run(run.root_dir, environment=right).evaluate(1).lengths.tolist() == [30]
+        assert taac.load(run.root_dir, environment=right).method == "sac"
+    for other, about in (
+        ("MountainCarContinuous-v0", "env_name = 'Pendulum-v1', and plays on that, but environment has 'MountainCar"),
+        (Counter, "but environment has 'tests.environments.toys:Counter': leave environment out"),
+        (gymnasium.make("Pendulum-v1", max_episode_steps=30), r"env_kwargs = {'g': 5.0}.*but environment has None"),
+        (gymnasium.make("Pendulum-v1", g=5.0), "max_episode_steps = 30.*but environment has None"),
+    ):
+        for use in (taac.Run, taac.load):
+            with pytest.raises(TaacError, match=about):
+                use(run.root_dir, environment=other)
 
 
 def test_an_id_that_an_imported_module_has_registered_is_known_to_this_program_only(tmp_path, capsys):
@@ -125,7 +191,7 @@ def test_arguments_reach_a_function_that_takes_them():
         makers[free](size=3)
 
 
-def test_a_run_of_an_object_is_trained_resumed_and_played_by_giving_it_again(tmp_path):
+def test_a_run_of_an_object_is_trained_resumed_and_played_by_giving_it_again(tmp_path, capsys):
     class Easy(Counter):
         pass
 
@@ -139,4 +205,6 @@ def test_a_run_of_an_object_is_trained_resumed_and_played_by_giving_it_again(tmp
         taac.load(tmp_path / "run")
     assert taac.load(tmp_path / "run", environment=Easy).env_steps == 302
     assert taac.Run(tmp_path / "run", environment=Easy).evaluate(1).return_mean == 6.0
+    capsys.readouterr()
     assert taac.train(Easy, "sac", root_dir=tmp_path / "run", **settings).status == "finished"
+    assert "if python/Easy, of which only the name is kept, is the same environment" in capsys.readouterr().err

@@ -91,6 +91,9 @@ def test_what_a_notebook_defines_is_refused():
         ("leave out --best to use", "leave out best=True to use"),
         ("--root_dir runs/a is a file", "root_dir runs/a is a file"),
         ("a - b -- c ---d x--y", "a - b -- c ---d x--y"),
+        ("inspect it: taac check --batch r/d.json", "inspect it: taac check --batch r/d.json"),
+        ("--task A,B: use `taac compare --tasks A,B`, --task", "environment A,B: use `taac compare --tasks A,B`, environment"),
+        ("taac play --record_file x.gif --best; --best", "taac play --record_file x.gif --best; best=True"),
     ],
 )
 def test_messages_name_arguments(command, python):

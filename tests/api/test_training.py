@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import gin
 import gymnasium
@@ -285,6 +286,19 @@ def test_checkpoints_keep_the_state_of_callbacks(tmp_path, monkeypatch):
     assert first.calls > 300 and second.calls == first.calls + 1
 
 
+def test_numbers_of_an_evaluation_that_cannot_be_are_refused(trained):
+    run = taac.Run(trained.root_dir)
+    for given, message in (
+        ({"num_episodes": 0}, "num_episodes must be an integer, 1 or more, got 0"), ({"num_episodes": 2.5}, "got 2.5"),
+        ({"seed": None}, r"seed must be an integer in \[0, 2\^32\), got None"), ({"seed": -1}, "got -1"),
+    ):  # fmt: skip
+        with pytest.raises(TaacError, match=message):
+            run.evaluate(**given)
+    with pytest.raises(TaacError, match=r"epsilon_greedy must be a number in \[0, 1\], got 1.5"):
+        run.play(epsilon_greedy=1.5)
+    assert run.evaluate(np.int64(1), seed=np.uint32(3)).returns.shape == (1,)
+
+
 @pytest.mark.parametrize(
     "given, message",
     [
@@ -298,6 +312,8 @@ def test_checkpoints_keep_the_state_of_callbacks(tmp_path, monkeypatch):
         ({"settings": {"Learner.epsilon": "small"}}, "settings: Learner.epsilon = 'small' has the wrong type"),
         ({"settings": {"TaacAlgorithm.trajectory": object()}}, "cannot be kept in config.gin"),
         ({"settings": {"gamma": float("nan")}}, "cannot be kept in config.gin"),
+        ({"settings": ["gamma=1"]}, r"settings must be a dict of values by name.*got \['gamma=1'\]"),
+        ({"gin_files": Path("no.gin")}, "there is no file 'no.gin'"),
         ({"environment": 3}, "an environment must be an id"),
         ({"environment": gymnasium.make_vec("Pendulum-v1", 2)}, "for several copies, set num_envs"),
         ({"environment": None, "method": None, "gin_files": "experiments/smoke.gin", "root_dir": None}, "root_dir is missing"),
