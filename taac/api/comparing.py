@@ -211,7 +211,7 @@ def report(
         paired: compares runs with the same seed.
         bounds: the lowest and the highest possible return, or these by task.
         last_evaluations: the final return is the mean of so many last evaluations.
-        at_step: compares at this environment step; by default where the first finished run ended.
+        at_step: compares at this environment step; by default where the first finished run ended. 0 compares untrained agents.
         diverged: what a diverged run counts as: "worst", "leave_out", or a return.
         allow_mixed: compares runs even if their budgets, versions or update ratios differ.
         group_by: settings to show in the names of methods.

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import NamedTuple
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple
 
 from taac.campaigns.launchers import Launcher, Outcome
 from taac.campaigns.run import Run
 from taac.campaigns.time_left import TimeLeft
 from taac.errors import TaacError
-from taac.runs import durable
+from taac.runs import durable, files
+
+STATUSES = ("finished", "running", "waiting", "failed")
+_TEXTS = ("task", "method", "folder", "log", "status")  # of an entry of the record
+_LONGEST = 1000  # the most characters of a text that is kept; reports read no longer ones
 
 
 class State(NamedTuple):
@@ -44,7 +49,8 @@ class Campaign:
         runs: all runs, including finished ones.
         launcher: starts the runs.
         jobs: how many runs may be started at a time; None leaves it to the launcher.
-        record: a JSON file with the current status of each run; None writes none.
+        record: a JSON file with the current status of each run; None writes none. What it holds of other runs, as another
+            campaign in the same folder planned them, stays as it is.
     """
 
     def __init__(self, runs: Sequence[Run], launcher: Launcher, jobs: int | None = None, record: Path | None = None):
@@ -58,6 +64,7 @@ class Campaign:
         self._failed: dict[Run, str] = {}
         self._attempts = dict.fromkeys(self._all, 0)
         self._time_left, self._recorded = TimeLeft(), ""
+        self._others: list[dict[str, Any]] = []  # entries of the record that are of other runs
 
     def run(self, tell: Callable[[State], None]) -> State:
         """Runs until no run is left. Calls `tell` with the state at the launcher's intervals."""
@@ -117,12 +124,41 @@ class Campaign:
         told = json.dumps(runs)
         if told == self._recorded:
             return
-        counts = {name: list(status.values()).count(name) for name in ("finished", "running", "waiting", "failed")}
+        with contextlib.suppress(OSError, files.Damaged):  # what is there now is replaced
+            self._others = _others(files.read_bounded_json(self._record, files.MAX_JSON_BYTES), self._all)
+        every = [*self._others, *runs]
+        counts = {name: [entry["status"] for entry in every].count(name) for name in STATUSES}
         updated = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         self._record.parent.mkdir(parents=True, exist_ok=True)
-        record = json.dumps({"updated": updated, **counts, "runs": runs}, indent=1) + "\n"
+        record = json.dumps({"updated": updated, **counts, "runs": every}, indent=1) + "\n"
         durable.write(self._record, record.encode())
         self._recorded = told
+
+
+def _others(content: Any, runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """The entries of a record that are of other runs. What is no entry is left out, because the file may be a stranger's."""
+    entries = content.get("runs") if isinstance(content, dict) else None
+    own, found = {_place(run.folder) for run in runs}, []
+    for entry in entries if isinstance(entries, list) else ():
+        if _is_entry(entry) and _place(entry["folder"]) not in own:
+            found.append({name: entry[name] for name in (*_TEXTS, "seed", "attempts", "error")})
+    return found
+
+
+def _is_entry(entry: Any) -> bool:
+    if not isinstance(entry, dict) or entry.get("status") not in STATUSES:
+        return False
+    error, texts = entry.get("error", ""), [entry.get(name) for name in _TEXTS]
+    return (
+        all(type(entry.get(name)) is int for name in ("seed", "attempts"))
+        and all(isinstance(text, str) and len(text) <= _LONGEST and text.isprintable() for text in texts)
+        and (error is None or isinstance(error, str))
+    )
+
+
+def _place(folder: str | Path) -> tuple[str, ...]:
+    """Where a run is below the folder of its campaign, <task>/<method>/seed_<n>, however that folder is written."""
+    return PurePath(folder).parts[-3:]
 
 
 def readable_seconds(seconds: float) -> str:

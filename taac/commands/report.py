@@ -22,8 +22,8 @@ def define_flags() -> None:
     absl_flags.DEFINE_integer(
         "at_step",
         None,
-        "Compare at this environment step; by default where the first finished run ended.",
-        lower_bound=1,
+        "Compare at this environment step; by default where the first finished run ended. 0 compares untrained agents.",
+        lower_bound=0,
     )
     absl_flags.DEFINE_string(
         "diverged",

@@ -144,6 +144,71 @@ def test_a_task_on_which_all_diverged_stays(tmp_path):
     write_report(content, tmp_path / "out")
 
 
+INTERVAL = "Trainer.evaluation_interval = 100\n"
+
+
+@pytest.mark.parametrize(
+    "extra_gin, steps, known, final",
+    [
+        (INTERVAL, (100,), 3, (7 - 1000 - 1000) / 3),  # evaluations at 200 and 300 that it never reached
+        ("", (100,), 3, (7 - 1000 - 1000) / 3),  # the same, by the distance to the first
+        (INTERVAL, (), 3, -1000),
+        ("", (), 1, -1000),  # nothing says when it would have been evaluated, but at the compared step
+        ("Trainer.evaluation_interval = 7\n", (), 3, -1000),
+    ],
+)
+def test_an_assigned_return_reaches_the_compared_step_where_all_runs_of_a_task_diverged(
+    tmp_path, extra_gin, steps, known, final
+):
+    """The steps ended with the runs' own last evaluation, so that all were refused as unfinished."""
+    for method in "ab":
+        for seed in range(4):
+            folder = make_run(
+                tmp_path / f"{method}{seed}", method, "Mine-v0", seed, [7.0] * len(steps), steps, budget=300,
+                extra_gin=extra_gin,
+            )  # fmt: skip
+            told(folder, 150, "diverged")
+    content = make_report(tmp_path, Options(diverged=-1000.0))
+    (task,) = content["tasks"]
+    assert (task["step"], task["evaluations"]) == (300, known)
+    assert [(m["runs"], m["diverged"], m["final"]["mean"]["estimate"]) for m in task["methods"]] == [
+        (4, 0, pytest.approx(final))
+    ] * 2
+    write_report(content, tmp_path / "out")
+    with pytest.raises(TaacError, match="diverged: training met numbers that are not finite, at step 150"):
+        make_report(tmp_path, Options(diverged="leave_out"))
+
+
+def test_an_assigned_return_reaches_a_step_that_is_asked_for_and_no_other_run_has_reached(tmp_path):
+    told(campaign(tmp_path, steps=STEPS[:4]), 450)
+    for seed in range(3):
+        (tmp_path / f"run{seed}" / "run.json").unlink()
+    make_run(tmp_path / "whole", "sac", "Mine-v0", 5, steps=STEPS[:6], status="running")
+    content = make_report(tmp_path, Options(at_step=900, diverged=-7.0))
+    assert scores(content, "odd")[0] == -7 and scores(content, "whole")[0] is None
+
+
+def test_the_evaluations_of_the_longest_run_that_diverged_are_those_of_the_others(tmp_path):
+    told(make_run(tmp_path / "a", "a", "Mine-v0", returns=[7.0], steps=(250,)), 300, "diverged")
+    told(make_run(tmp_path / "b", "b", "Mine-v0", returns=[5.0, 6.0], steps=(250, 500)), 600, "diverged")
+    content = make_report(tmp_path, Options(last=9, diverged=-1.0))
+    assert content["tasks"][0]["evaluations"] == 4  # at 250, 500, 750 and 1000
+    assert scores(content, "a")[0] == (7 - 3) / 4 and scores(content, "b")[0] == (5 + 6 - 2) / 4
+
+
+def test_a_strangers_interval_makes_no_more_evaluations_than_can_be_held(tmp_path):
+    gin = "Trainer.evaluation_interval = 1\n"
+    told(make_run(tmp_path / "a", "a", "Mine-v0", returns=(), steps=(), budget=10**15, extra_gin=gin), 150, "diverged")
+    assert scores(make_report(tmp_path, Options(diverged=-1.0)), "a")[0] == -1
+
+
+def test_a_run_that_diverged_later_and_was_never_evaluated_is_told_so(tmp_path):
+    campaign(tmp_path)
+    told(make_run(tmp_path / "early", "taac", "Mine-v0", 5, (), steps=()), 450)
+    (run,) = [r for r in make_report(tmp_path, Options(at_step=200))["runs"] if r["folder"] == "early"]
+    assert run["left_out"] == "unfinished: not evaluated, compared at 200"
+
+
 def test_a_method_that_diverged_everywhere_is_worse_than_one_that_did_not(tmp_path):
     for seed in range(5):
         make_run(tmp_path / f"a{seed}", "a", "Mine-v0", seed, RISING + seed)

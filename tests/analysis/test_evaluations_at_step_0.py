@@ -6,6 +6,7 @@ import pytest
 
 from taac.analysis.curves import tag_curves
 from taac.analysis.report.content import make_report
+from taac.analysis.report.files import write_report
 from taac.analysis.report.scores import Options
 from taac.campaigns.time_left import read_pace
 from taac.errors import TaacError
@@ -43,7 +44,8 @@ def test_runs_with_and_without_it_are_compared_where_both_were_evaluated(tmp_pat
 
 def test_a_run_that_has_only_begun_is_left_out(tmp_path):
     make_run(tmp_path / "begun", seed=1, steps=(0,), returns=(5,), status="running")
-    with pytest.raises(TaacError, match="none of the 1 runs"):
+    told = "unfinished: evaluated up to step 0 of 1000, and no usable run on Hopper-v5 was evaluated later$"
+    with pytest.raises(TaacError, match=f"(?s)none of the 1 runs.*{told}"):
         make_report(tmp_path, QUICK)
     make_run(tmp_path / "running", steps=(0, 100, 200), status="running")
     content = make_report(tmp_path, QUICK)
@@ -60,6 +62,45 @@ def test_a_run_without_an_evaluation_of_training_up_to_the_compared_step_is_left
         "rare": "evaluated from step 500 on, compared at 200", "often": None,
     }  # fmt: skip
     assert [r["final"] for r in content["runs"]] == [3, None]
+
+
+def test_untrained_agents_are_compared_where_step_0_is_asked_for(tmp_path):
+    """It compared the end instead. Returns at step 0 are 5 to 8 and 1 to 4; there is no area, and no share of no steps."""
+    for task in ("Hopper-v5", "Ant-v5"):
+        for method, first in {"a": 5, "b": 1}.items():
+            for seed in range(4):
+                returns = (first + seed, 80, 90)
+                make_run(tmp_path / task / f"{method}{seed}", method, task, seed, returns, steps=(0, 500, 1000))
+    make_run(tmp_path / "begun", "b", "Ant-v5", 4, (5,), steps=(0,), status="running")
+    make_run(tmp_path / "without", "b", "Ant-v5", 5, (80, 90), steps=(500, 1000))
+    content = make_report(tmp_path, Options(at_step=0))
+    assert [(task["task"], task["step"], task["evaluations"]) for task in content["tasks"]] == [
+        ("Ant-v5", 0, 1), ("Hopper-v5", 0, 1),
+    ]  # fmt: skip
+    means = {m["method"]: m["final"]["mean"]["estimate"] for m in content["tasks"][1]["methods"]}
+    assert means == {"a": 6.5, "b": 2.5} and content["family"] == {"final": 3, "area": 0}
+    assert {r["folder"]: r["left_out"] for r in content["runs"] if "/" not in r["folder"]} == {
+        "begun": None, "without": "evaluated from step 500 on, compared at 0",
+    }  # fmt: skip
+    told = {row["about"]: row["text"] for row in content["statements"]}
+    assert "step 0, as requested" in told["Compared step"] and "untrained agents" in told["Final return"]
+    assert content["over_tasks"]["curves"] is None
+    write_report(content, tmp_path / "out")
+
+
+def test_a_run_that_diverged_before_training_counts_at_step_0(tmp_path):
+    for seed in range(3):
+        make_run(tmp_path / f"{seed}", seed=seed, returns=["nan" if seed == 2 else 5, 8, 10], steps=(0, 500, 1000))
+    (method,) = only_method(make_report(tmp_path, Options(at_step=0)))[1:]
+    assert (method["runs"], method["diverged"], method["final"]["mean"]["estimate"]) == (3, 1, 5)
+    (method,) = only_method(make_report(tmp_path, Options(at_step=0, diverged=-1000.0)))[1:]
+    assert (method["runs"], method["diverged"]) == (3, 0) and method["final"]["mean"]["estimate"] == pytest.approx(-330)
+
+
+def test_a_step_before_0_is_refused(tmp_path):
+    make_run(tmp_path / "run")
+    with pytest.raises(TaacError, match="--at_step must be 0 or more, got -1"):
+        make_report(tmp_path, Options(at_step=-1))
 
 
 def test_a_run_without_updates_is_drawn_from_step_0(tmp_path):

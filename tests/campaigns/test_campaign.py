@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from taac.analysis.readers import run_records
+from taac.analysis.report import checks
 from taac.campaigns.campaign import Campaign, State
 from taac.campaigns.launchers import Outcome
 from taac.campaigns.run import ATTEMPT, Run
@@ -128,6 +130,59 @@ def test_a_campaign_that_is_stopped_stops_its_launcher_and_leaves_the_record_rig
         work.run(lambda state: None)
     assert launcher.stopped
     assert [run["status"] for run in record(tmp_path).values()] == ["finished", "waiting", "waiting"]
+
+
+def test_what_an_earlier_campaign_in_the_folder_planned_stays_in_the_record(tmp_path):
+    """`bad` left no folder, and the second call forgot it: no report named it any more. `again` is planned by both."""
+    campaign(tmp_path, {"bad": [1], "again": [1]})[1].run(lambda state: None)
+    before = record(tmp_path)["T", "bad", 0]
+    elsewhere = Path(os.path.relpath(tmp_path))  # the same folder, written otherwise
+    _, work = campaign(elsewhere, {"again": [0], "new": [0]})
+    work.run(lambda state: None)
+    told = record(tmp_path)
+    assert told["T", "bad", 0] == before and before["status"] == "failed"
+    assert [(run["method"], run["status"]) for run in told.values()] == [
+        ("bad", "failed"), ("again", "finished"), ("new", "finished"),
+    ]  # fmt: skip
+    content = json.loads((tmp_path / "compare.json").read_text())
+    assert len(content["runs"]) == 3
+    assert [content[name] for name in ("finished", "running", "waiting", "failed")] == [2, 0, 0, 1]
+    warnings = checks.missing_warnings(tmp_path, run_records.find(tmp_path))
+    assert any("(bad) is planned but missing: failed, exit code 1: last words of bad" in warning for warning in warnings)
+
+
+def test_campaigns_at_work_in_one_folder_keep_what_the_other_wrote(tmp_path):
+    _, first = campaign(tmp_path, {"a": [0]})
+    first.run(lambda state: campaign(tmp_path, {"b": [0]})[1].run(lambda state: None))
+    assert {run["method"]: run["status"] for run in record(tmp_path).values()} == {"a": "finished", "b": "finished"}
+
+
+def test_a_record_that_is_damaged_meanwhile_is_written_again_with_what_was_known(tmp_path):
+    campaign(tmp_path, {"bad": [1]})[1].run(lambda state: None)
+
+    def damage(state):
+        if state.running:
+            (tmp_path / "compare.json").write_text("{")
+
+    campaign(tmp_path, {"a": [0]})[1].run(damage)
+    assert {run["method"]: run["status"] for run in record(tmp_path).values()} == {"bad": "failed", "a": "finished"}
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        b"{", b"\xff", b"[]", b'{"runs": 3}', b'{"runs": [1, {"task": "T"}, {"status": []}]}', b"[" * 100_000,
+        json.dumps({"runs": [dict.fromkeys(("task", "method", "folder", "log", "status", "seed", "attempts"), 1)]}).encode(),
+        json.dumps({"runs": [{
+            "task": "T", "method": "a\nb", "seed": 0, "folder": "T/a/seed_0", "log": "l", "status": "failed", "attempts": 1,
+            "error": None,
+        }]}).encode(),
+    ],
+)  # fmt: skip
+def test_a_record_that_is_damaged_or_of_something_else_stops_no_campaign(tmp_path, held):
+    (tmp_path / "compare.json").write_bytes(held)
+    assert len(campaign(tmp_path, {"a": [0]})[1].run(lambda state: None).finished) == 1
+    assert [run["method"] for run in record(tmp_path).values()] == ["a"]
 
 
 def report_of(root):

@@ -628,7 +628,7 @@ def test_bad_input_is_refused_before_any_work(tmp_path, kind):
         (["report", "--root_dir", "runs"], 1, "is no folder"),
         (["report", "--root_dir", "."], 1, "holds no run"),
         (["report", "--root_dir", ".", "--last_evaluations", "0"], 2, "last_evaluations"),
-        (["report", "--root_dir", ".", "--at_step", "0"], 2, "at_step"),
+        (["report", "--root_dir", ".", "--at_step", "-1"], 2, "at_step"),
         (
             ["report", "--root_dir", ".", "--diverged", "best"],
             1,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 
+from taac.analysis.readers import environment_settings
 from taac.analysis.readers.run_records import Record
 from taac.errors import TaacError
 
@@ -20,8 +21,9 @@ def mixtures(records: Sequence[Record]) -> list[str]:
     """Returns a sentence for each difference that makes runs incomparable, naming the runs that deviate from the majority.
 
     All runs must have the same versions of packages. The runs of a task must have the same budget, update ratio, and
-    settings of the environment and of evaluations. The runs of a method on a task must have the same settings except for
-    the seed (`groups.labelled` tells others apart), and every seed only once.
+    settings of evaluations and of the environment, those of its wrappers and its class included (`environment_settings`). The
+    runs of a method on a task must have the same settings except for the seed (`groups.labelled` tells others apart), and
+    every seed only once.
     """
     found = []
     packages = sorted({p for r in records for p in r.versions} - set(_NO_MATTER))
@@ -30,7 +32,9 @@ def mixtures(records: Sequence[Record]) -> list[str]:
     for task, group in grouped(records, lambda r: r.task).items():
         found += _differing(group, f"budget on {task}, environment steps", lambda r: r.budget)
         found += _differing(group, f"updates per environment step on {task}", lambda r: r.update_ratio)
-        for name in (*(f"create_environment.{n}" for n in _ENVIRONMENT), *(f"Trainer.{n}" for n in _EVALUATION)):
+        inside = sorted(set[str]().union(*(environment_settings.names(r.settings) for r in group)))
+        evaluation = (f"Trainer.{n}" for n in _EVALUATION)
+        for name in (*(f"create_environment.{n}" for n in _ENVIRONMENT), *inside, *evaluation):
             found += _differing(group, f"{name} on {task}", lambda r, n=name: r.settings.get(n))  # type: ignore[misc]
     for (task, method), group in grouped(records, lambda r: (r.task, r.method)).items():
         found += _differing(group, f"configuration of {method} on {task}", _configuration, show=False)

@@ -12,7 +12,7 @@ import numpy as np
 
 from taac.analysis.readers.comparable import grouped, named
 from taac.analysis.readers.run_records import Record
-from taac.analysis.report.scores import Scores, has_diverged
+from taac.analysis.report.scores import Scores, counted, has_diverged
 from taac.runs import files, layout
 
 FEWEST_SEEDS, ADVISED_SEEDS = 5, 10
@@ -89,10 +89,13 @@ def left_out(record: Record, steps: Mapping[str, int], policy: str | float) -> s
     if step is None or record.last_due is None or record.last_due < step:
         of = f" of {record.budget}" if record.budget else ""
         what = {"finished": "too short", "failed": "it failed"}.get(record.status, "unfinished")
-        return f"{what}: evaluated up to step {record.last_step}{of}, compared at {step}"
-    trained = record.due[record.steps > 0]  # an evaluation at step 0 is of the untrained agent
-    if not trained.size or trained[0] > step:
-        return f"evaluated from step {trained.min(initial=np.inf):g} on, compared at {step}"
+        reached = "not evaluated" if record.last_due is None else f"evaluated up to step {record.last_step}{of}"
+        # Only where all usable runs of a task were evaluated at step 0 alone is there no step to compare them at.
+        where = f"compared at {step}" if step is not None else f"and no usable run on {record.task} was evaluated later"
+        return f"{what}: {reached}, {where}"
+    if not counted(record, step).any():
+        first = record.due[record.steps > 0].min(initial=np.inf)  # an evaluation at step 0 is of the untrained agent
+        return f"evaluated from step {first:g} on, compared at {step}"
     return None
 
 

@@ -54,6 +54,8 @@ def make_report(root: Path, options: Options) -> dict[str, Any]:
     """
     if options.last < 1:
         raise TaacError(f"--last_evaluations must be 1 or more, got {options.last}")
+    if options.at_step is not None and options.at_step < 0:
+        raise TaacError(f"--at_step must be 0 or more, got {options.at_step}")
     diverged.check_policy(options.diverged)
     version, scales = anchors.load(options.anchors)
     entries = published.load(options.published)

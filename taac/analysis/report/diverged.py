@@ -18,10 +18,12 @@ import numpy as np
 
 from taac.analysis.readers.events import LARGEST
 from taac.analysis.readers.run_records import Record
+from taac.analysis.report import matching
 from taac.analysis.report.scores import LEAVE_OUT, WORST
 from taac.errors import TaacError
 from taac.runs.layout import COLUMNS
 
+_MOST_ADDED = 10_000  # evaluations after those of the longest run, whatever interval a stranger's settings have
 _KEPT = ("env_steps", "updates", "training_decisions", "seconds", "episodes")  # progress, not performance
 
 
@@ -44,8 +46,8 @@ def treat_diverged(records: Sequence[Record], steps: Mapping[str, int], policy: 
     """Makes diverged runs usable, unless they are left out.
 
     A diverged run keeps its evaluations from before the divergence. With "worst" it has no later ones. With a return as the
-    policy, later evaluations, including those that it never reached at the steps of the longest run of the task, have that
-    return; all their other values are NaN.
+    policy, later evaluations, including those that it never reached at the steps of the longest run of the task and on to the
+    compared step, have that return; all their other values are NaN.
 
     Args:
         steps: the step at which each task is compared. Runs of other tasks are not changed.
@@ -54,13 +56,12 @@ def treat_diverged(records: Sequence[Record], steps: Mapping[str, int], policy: 
         return list(records)
     found = []
     for r in records:
-        whole = r.diverged is None or any(not problem.startswith("diverged") for problem in r.problems)
-        if whole or r.task is None or r.task not in steps:
+        if not _only_diverged(r) or r.task is None or r.task not in steps:
             found.append(r)
         elif isinstance(policy, str):
             found.append(_before(r))
         else:
-            found.append(_imputed(r, _evaluation_steps(records, r), float(policy)))
+            found.append(_imputed(r, _evaluation_steps(records, r, steps[r.task]), float(policy)))
     return found
 
 
@@ -74,16 +75,34 @@ def _before(record: Record) -> Record:
     return record._replace(evaluations=table, problems=(), notes=(*record.notes, note))
 
 
-def _evaluation_steps(records: Sequence[Record], record: Record) -> np.ndarray:
-    """The steps `[n]` at which the longest run of the same task was evaluated; the run's own if all diverged."""
-    runs = [r.due for r in records if r.task == record.task and not r.problems and r.last_step is not None]
-    return max(runs, key=lambda s: (s[-1], s.size), default=record.due)
+def _only_diverged(record: Record) -> bool:
+    return record.diverged is not None and all(problem.startswith("diverged") for problem in record.problems)
+
+
+def _evaluation_steps(records: Sequence[Record], record: Record, end: int) -> np.ndarray:
+    """The steps `[n]` at which the longest run of the same task was evaluated, continued to the compared step, `end`.
+
+    It is the longest of those that did not diverge or, if all did, of all. Evaluations continue at the interval of its settings,
+    or else at the distance that they had; without any, the only one is at the compared step.
+    """
+    of_task = [r for r in records if r.task == record.task and r.last_step is not None]
+    runs = [r for r in of_task if not r.problems] or [r for r in of_task if _only_diverged(r)]
+    longest = max(runs, key=lambda r: (r.due[-1], r.due.size), default=record)
+    due, (interval, _) = longest.due, matching.plan(longest)
+    last = due[-1] if due.size else 0
+    if due.size and last >= end:
+        return due
+    had = np.diff(np.union1d(due, 0))
+    distance = interval or (float(np.median(had)) if had.size else end - last)
+    distance = max(1, math.ceil(max(distance, (end - last) / _MOST_ADDED)))
+    return np.union1d(due, [*np.arange((last // distance + 1) * distance, end, distance), end])
 
 
 def _imputed(record: Record, task_steps: np.ndarray, score: float) -> Record:
     at = record.diverged
     assert at is not None
-    steps = np.union1d(record.steps, task_steps[task_steps > max(at - 1, record.last_step or 0)])
+    last = -1 if record.last_step is None else record.last_step
+    steps = np.union1d(record.steps, task_steps[task_steps > max(at - 1, last)])
     table = {name: np.full(steps.size, math.nan) for name in COLUMNS}
     known = np.isin(steps, record.steps)
     for name in COLUMNS:

@@ -34,11 +34,11 @@ def iqm_curves(
         methods: those with runs on all of these tasks; none if there are not two such tasks.
 
     Returns:
-        `x` `[n]`, `x_label`, and for each method `estimate`, `low` and `high` `[n]`. None without a method.
+        `x` `[n]`, `x_label`, and for each method `estimate`, `low` and `high` `[n]`. None without a method, or at step 0.
     """
-    if not methods:
-        return None
     tasks = [task for task in scores if task in scales]
+    if not methods or not all(steps[task] for task in tasks):  # a share of no steps
+        return None
     runs = {m: {task: _normal(scores[task][m], scales[task], steps[task]) for task in tasks} for m in methods}
     grid = _shared(runs)
     rows = [{"method": m, **_curve(list(of.values()), grid)} for m, of in runs.items() if all(of.values())]

@@ -25,11 +25,11 @@ def match(records: Sequence[Record]) -> tuple[list[Record], list[str]]:
     """
     matched: dict[str, Record] = {}
     for _, group in grouped(records, lambda r: r.task).items():
-        known = [due_steps(r.steps, *_plan(r)) for r in group]
+        known = [due_steps(r.steps, *plan(r)) for r in group]
         others = [due for due in known if due is not None] or [r.steps for r in group]
         for r in group:
             steps = r.steps if r.diverged is None else np.union1d(r.steps, r.diverged)
-            due = due_steps(steps, *_plan(r))
+            due = due_steps(steps, *plan(r))
             if due is None:
                 due = nearest(steps, others, np.diff(r.steps if r.steps.size > 1 else steps))
             at = None if r.diverged is None else int(due[steps == r.diverged][0])
@@ -84,7 +84,7 @@ def _distinct(steps: np.ndarray, due: np.ndarray) -> np.ndarray:
     return np.where(passed, steps, due)
 
 
-def _plan(record: Record) -> tuple[int | None, int | None]:
+def plan(record: Record) -> tuple[int | None, int | None]:
     """The distance between a run's evaluations, and its budget; None if unknown."""
     return _number(record, "evaluation_interval"), _number(record, "num_env_steps")
 

@@ -4,7 +4,8 @@ Each task is compared at one step that its runs have reached. It is the requeste
 finished run that ended first, or, if no run is finished, the last step that all of the task's runs have reached. Steps are
 those at which evaluations were due (`taac.analysis.report.matching`).
 
-- The final return of a run is the mean of its last k evaluations up to that step, without the one before training.
+- The final return of a run is the mean of its last k evaluations up to that step, without the one before training. At step 0,
+  which is compared only if it is requested, it is that one's.
 - Its area under the curve is taken from the first step common to all runs to that step, and divided by their distance, so
   that it is a return again.
 - Repetition when acting greedily is the mean over the same k evaluations.
@@ -46,7 +47,7 @@ class Options(NamedTuple):
     group_by: tuple[str, ...] = ()  # settings that the names of methods show
     anchors: Path | None = None  # a file with more anchors
     published: Path | None = None  # a file with published returns
-    at_step: int | None = None  # the step of comparison; None for the end of the first finished run
+    at_step: int | None = None  # the step of comparison; None for the end of the first finished run; 0 for untrained agents
     diverged: str | float = "worst"  # the score of a diverged run, or "leave_out"; see `taac.analysis.report.diverged`
 
 
@@ -75,14 +76,14 @@ def compared_steps(records: Sequence[Record], at_step: int | None) -> dict[str, 
     steps = {}
     for task in sorted({r.task for r in records if r.task}):
         group = [r for r in records if r.task == task]
-        runs = [r for r in group if not r.problems and r.last_due]
+        runs = [r for r in group if not r.problems and r.last_due is not None and (r.last_due > 0 or at_step == 0)]
         finished = [r for r in runs if r.status == "finished"]
         ended = [int(r.due[-1]) for r in finished or runs]
         if not ended:  # all diverged
             gone = [r for r in group if r.diverged is not None and all(p.startswith("diverged") for p in r.problems)]
             ended = [r.budget or max(int(r.diverged or 0), r.last_due or 0) for r in gone]
         if ended:
-            steps[task] = at_step or min(ended)
+            steps[task] = min(ended) if at_step is None else at_step
     return steps
 
 
@@ -97,7 +98,7 @@ def scores_of(
         if not group:
             continue
         whole = [r for r in group if not has_diverged(r, step, policy)]
-        kept[task] = k = min([last, *(int(_trained(r, step).sum()) for r in whole)])
+        kept[task] = k = min([last, *(int(counted(r, step).sum()) for r in whole)])
         start = max((int(r.due[0]) for r in whole), default=step)
         scores[task] = {}
         for method in sorted({r.method for r in group}):
@@ -129,14 +130,14 @@ def _scores(
     )
 
 
-def _trained(record: Record, step: int) -> np.ndarray:
-    """Which evaluations `[n]` are up to a step, and not of the untrained agent at step 0."""
-    return (record.steps > 0) & (record.due <= step)
+def counted(record: Record, step: int) -> np.ndarray:
+    """Which evaluations `[n]` are up to a step, and not of the untrained agent at step 0, unless that is the step."""
+    return ((record.steps > 0) | (step == 0)) & (record.due <= step)
 
 
 def _window(record: Record, name: str, step: int, k: int) -> np.ndarray:
-    """The last k evaluations of training up to a step, `[k]`."""
-    return record.evaluations[name][_trained(record, step)][-k:]
+    """The last k evaluations that count up to a step, `[k]`."""
+    return record.evaluations[name][counted(record, step)][-k:]
 
 
 def _repetition(values: Callable[[str], np.ndarray]) -> dict[str, float]:

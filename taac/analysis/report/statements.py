@@ -14,8 +14,7 @@ def statements(content: dict[str, Any]) -> list[dict[str, str]]:
     level = f"{options['confidence']:.0%}"
     texts = {
         "Compared step": _step(options) + " Runs that did not reach it are left out and listed among the warnings.",
-        "Final return": f"The mean of a run's last {options['last']} evaluations up to the compared step, without the one at "
-        "step 0. Each evaluation is the mean over its greedy episodes.",
+        "Final return": _final(options),
         "Area under the curve": "The integral of a run's return by the trapezoid rule, from the first step that all runs of "
         "the task share to the compared step, divided by their distance. It is a return again.",
         "Diverged runs": _diverged(options["diverged"]),
@@ -66,6 +65,15 @@ def statements(content: dict[str, Any]) -> list[dict[str, str]]:
         "out.",
     }
     return [{"about": about, "text": text} for about, text in texts.items()]
+
+
+def _final(options: dict[str, Any]) -> str:
+    if options["at_step"] == 0:
+        return "A run's evaluation before training, the mean over its greedy episodes: these are returns of untrained agents."
+    return (
+        f"The mean of a run's last {options['last']} evaluations up to the compared step, without the one at step 0. Each "
+        "evaluation is the mean over its greedy episodes."
+    )
 
 
 def _step(options: dict[str, Any]) -> str:

@@ -1,0 +1,131 @@
+"""Runs whose environments differ in what a wrapper, or the environment's own class, was given."""
+
+from __future__ import annotations
+
+import time
+
+import gin
+import gymnasium
+import pytest
+
+from taac import configuration
+from taac.analysis.readers import comparable, environment_settings, run_records
+from taac.analysis.report.content import make_report
+from taac.analysis.report.scores import Options
+from taac.environments.create import create_environment
+from taac.errors import TaacError
+from taac.runs import layout
+from tests.analysis.campaigns import make_run
+
+WRAPPED = "create_environment.wrappers = (@MyWrapper,)\n"
+
+
+def names(text):
+    return environment_settings.names(layout.parse_bindings(text))
+
+
+def mixtures(tmp_path, common, *differing):
+    """What tells four runs of two methods apart, of which the last has the second of two texts."""
+    for number, (method, seed) in enumerate([("a", 0), ("a", 1), ("b", 0), ("b", 1)]):
+        make_run(tmp_path / str(number), method, seed=seed, extra_gin=common + differing[number == 3])
+    records = [r._replace(method=r.folder) for r in run_records.find(tmp_path)]  # as `groups.labelled` tells them apart
+    return comparable.mixtures(records)
+
+
+def test_no_verdict_is_made_between_environments_of_other_wrappers(tmp_path):
+    for method, scale in {"a": 0.5, "b": 5.0}.items():
+        for seed in range(5):
+            make_run(tmp_path / f"{method}{seed}", method, seed=seed, extra_gin=f"{WRAPPED}MyWrapper.scale = {scale}\n")
+    with pytest.raises(TaacError, match=r"MyWrapper\.scale on Hopper-v5: 0\.5 in 5 run\(s\), but b0, .*, b4 has 5\.0"):
+        make_report(tmp_path, Options())
+    content = make_report(tmp_path, Options(allow_mixed=True))
+    assert content["warnings"][0].startswith("not comparable: MyWrapper.scale on Hopper-v5")
+
+
+@pytest.mark.parametrize(
+    "common, binding",
+    [
+        (WRAPPED, "MyWrapper.scale = {}"),
+        ("create_environment.wrappers = (@a/MyWrapper, @MyWrapper)\n", "a/MyWrapper.scale = {}"),
+        ("create_environment.wrappers = (@a/b/MyWrapper,)\n", "a/MyWrapper.scale = {}"),  # holds in the scope inside it
+        ("create_environment.wrappers = (@my.own.MyWrapper,)\n", "MyWrapper.scale = {}"),
+        (WRAPPED, "own.MyWrapper.scale = {}"),
+        (WRAPPED + "MyWrapper.bonus = @extra\n", "extra.amount = {}"),  # what a wrapper calls
+        ("create_environment.wrappers = (@a/MyWrapper,)\na/MyWrapper.bonus = @extra\n", "a/extra.amount = {}"),
+        (WRAPPED + "MyWrapper.range = (0.0, %high)\n", "high = {}"),
+        ("create_environment.env_kwargs = {'reward': @cost}\n", "cost.weight = {}"),
+        ("create_environment.env_name = 'my.envs:Arm'\n", "Arm.mass = {}"),
+        ("create_environment.env_name = 'my.envs:Arm'\n", "envs.Arm.mass = {}"),
+        ("create_environment.env_name = 'my.envs:Arm'\n", "a/my.envs.Arm.mass = {}"),
+    ],
+)
+def test_what_reaches_an_environment_is_compared(tmp_path, common, binding):
+    (told,) = mixtures(tmp_path, common, f"{binding.format(0.5)}\n", f"{binding.format(5.0)}\n")
+    assert told == f"{binding.partition(' ')[0]} on Hopper-v5: 0.5 in 3 run(s), but 3 has 5.0"
+
+
+@pytest.mark.parametrize(
+    "common, one, other",
+    [
+        (WRAPPED, "MyWrapper.scale = 0.5\n", ""),  # the other does not say: as of earlier versions
+        (WRAPPED, "SacAlgorithm.scale = 0.5\n", "SacAlgorithm.scale = 5.0\n"),
+        (WRAPPED, "other/MyWrapper.scale = 0.5\n", "other/MyWrapper.scale = 5.0\n"),  # called nowhere here
+        ("create_environment.wrappers = (@mine.MyWrapper,)\n", "its.MyWrapper.scale = 1\n", "its.MyWrapper.scale = 2\n"),
+        (WRAPPED, "create_environment.action_repeat = 1\n", "create_environment.action_repeat = 3\n"),  # as of sac_nrep
+        (WRAPPED, "create_environment.action_repeat_gamma = 0.9\n", "create_environment.action_repeat_gamma = 0.99\n"),
+    ],
+)
+def test_what_does_not_reach_it_may_differ(tmp_path, common, one, other):
+    assert mixtures(tmp_path, common, one, other) == []
+
+
+def test_what_a_run_writes_of_its_environment_is_found():
+    """In the operative configuration of real wrappers and a real class, with what they take by default."""
+
+    @gin.configurable("found_bonus")
+    def bonus(amount=0.0):
+        return amount
+
+    @gin.configurable("FoundScale")
+    class Scale(gymnasium.Wrapper):
+        def __init__(self, env, factor=1.0, bonus=lambda: 0.0):
+            super().__init__(env)
+            bonus()
+
+    loaded = configuration.load(
+        [],
+        [
+            "create_environment.env_name = 'tests.toy_tasks:PointMass'", "FoundScale.factor = 3.0", "extra = 2.0",
+            "create_environment.wrappers = (@double/FoundScale, @FoundScale)", "found_bonus.amount = %extra",
+            "FoundScale.bonus = @found_bonus", "double/FoundScale.factor = 2.0",
+        ],
+    )  # fmt: skip
+    configuration.build(create_environment).close()
+    loaded.check_used()
+    assert names(configuration.operative_config()) == {
+        "FoundScale.factor", "FoundScale.bonus", "double/FoundScale.factor", "double/FoundScale.bonus",
+        "found_bonus.amount", "double/found_bonus.amount",
+    }  # fmt: skip
+
+
+def test_configurables_and_macros_that_name_each_other_end():
+    found = names(f"{WRAPPED}MyWrapper.a = (@MyWrapper, %b)\nb = (%c,)\nc = (%b, @MyWrapper())\n")
+    assert found == {"MyWrapper.a", "b", "c"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"create_environment.wrappers = (@{'a.' * 200_000}W,)\n{'a.' * 200_000}W.x = 1\n",
+        f"create_environment.wrappers = (@{'a/' * 200_000}W,)\n{'a/' * 200_000}W.x = 1\n",
+        f"create_environment.wrappers = ({''.join(f'@a{i}/W,' for i in range(30_000))})\n"
+        + "".join(f"b{i}/W.x = 1\n" for i in range(30_000)),
+        f"create_environment.wrappers = ({''.join(f'@a{i}.W,' for i in range(30_000))})\n"
+        + "".join(f"b{i}.W.x = 1\n" for i in range(30_000)),
+    ],
+    ids=["modules", "scopes", "many scopes", "many modules"],
+)
+def test_a_strangers_configuration_takes_no_long_time(text):
+    begun = time.process_time()
+    names(text)
+    assert time.process_time() - begun < 20  # half a second; compared one with another, it is minutes
