@@ -13,7 +13,7 @@ import gymnasium
 from gymnasium.vector import AutoresetMode
 
 from taac.configuration import carried, reading
-from taac.environments import offscreen, pool, single, torch_settings
+from taac.environments import offscreen, pool, process_settings, single
 from taac.environments.foreign import refuse_foreign_environment
 from taac.environments.in_process import InProcess
 from taac.environments.vector_environment import VectorEnvironment
@@ -72,7 +72,8 @@ def create_environment(
         num_envs: number of environments stepped together, over all ranks.
         asynchronous: whether each runs in a process of its own (for slow environments). If not, they run one after another
             in this process.
-        max_episode_steps: time limit that replaces the registered one.
+        max_episode_steps: time limit that replaces the registered one. One that a class, a function or an object brings along
+            stays, so that it may not be below this.
         wrappers: called with each environment, the first innermost. A wrapper that keeps state across episodes loses it at
             every evaluation and when a run is resumed, so the resumed run may differ.
         env_kwargs: passed to `gymnasium.make`.
@@ -125,7 +126,8 @@ def create_environment(
         }  # fmt: skip
         envs = pool.create(env_name, num_envs, max_episode_steps, kwargs, refused)
         return VectorEnvironment(envs, env_name, max_episode_steps=envs.max_episode_steps)
-    spec = single.find_spec(env_name)
+    with process_settings.kept():  # it may import the environment's module
+        spec = single.find_spec(env_name)
     if render_mode is not None:
         kwargs["render_mode"] = render_mode
         offscreen.prepare(spec)
@@ -145,14 +147,14 @@ def create_environment(
     )
     if elsewhere or not asynchronous:
         makers = copies(single.make_seeded, tuple(wrappers))[: 1 if elsewhere else None]
-        with _errors_name(env_name), torch_settings.preserved("failed when it was created"):
+        with _errors_name(env_name), process_settings.preserved("failed when it was created"):
             env = InProcess(makers, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
         found = of_all(env, reward_dim=single.reward_dim(env.envs[0]))
         if elsewhere:
             found.close()
             found.num_envs = num_envs
         return found
-    with _errors_name(env_name), torch_settings.preserved(None):
+    with _errors_name(env_name), process_settings.preserved(None):
         # The probe is created in this process, so that its errors keep their own messages.
         probe = single.make_seeded((0, 1), False, spec, kwargs, tuple(wrappers), max_episode_steps, repeated, recorded)
         reward_dim = single.reward_dim(probe)
@@ -162,7 +164,7 @@ def create_environment(
 
     def start() -> Workers:
         try:
-            with _errors_name(env_name), torch_settings.preserved(None):  # Gymnasium creates one here, for its spaces
+            with _errors_name(env_name), process_settings.preserved(None):  # Gymnasium creates one here, for its spaces
                 return Workers(makers, step_timeout)
         except (ConnectionError, EOFError) as error:
             raise TaacError(

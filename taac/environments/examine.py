@@ -88,10 +88,8 @@ def examine(env_name: str, encoder_ctor: Callable[[Nest], object]) -> list[Findi
 
 def _spaces(env: gymnasium.Env, encoder_ctor: Callable[[Nest], object]) -> tuple[list[Finding], bool]:
     """Findings about the spaces and wrappers, and whether training can use them."""
-    missing = [name for name in ("observation_space", "action_space") if getattr(env.unwrapped, name, None) is None]
-    if missing:
-        both = "both" if len(missing) == 2 else "it"
-        return [Finding(False, f"it has no {' and no '.join(missing)}", f"set {both} in the class or in __init__")], False
+    if missing := single.missing_spaces(env):
+        return [Finding(False, f"it has {missing[0]}", missing[1])], False
     findings, usable = [], True
     kinds: list[tuple[str, Any, Any]] = [
         ("observation", spaces.observation_spec, env.observation_space),

@@ -130,6 +130,12 @@ class SeededEpisodes(gymnasium.Wrapper):
         self._step += 1
         try:
             observation, reward, terminated, truncated, info = self.env.step(action)
+            if not isinstance(reward, (float, int)) and np.ndim(reward):
+                raise EnvironmentFailed(
+                    f"{self._location()} failed at step {self._step}: it returned a reward of shape {list(np.shape(reward))}, "
+                    f"{reward!r}, expected a number: return float(...), or give the environment a reward_space, a Box of rank "
+                    "1, if the reward is a vector"
+                )
             return observation, reward, terminated, truncated, _own(info)
         except BaseException as error:
             if not is_environment_error(error):

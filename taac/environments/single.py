@@ -83,6 +83,8 @@ def make_single(
         raise TaacError(
             f"cannot create environment '{name}' with arguments {dict(env_kwargs)}: {error}.{render}{more}"
         ) from error
+    if max_episode_steps is not None:
+        _refuse_earlier_limit(name, env, max_episode_steps)
     for wrapper in wrappers:
         env = wrapper(env)
     if recorded:
@@ -91,6 +93,27 @@ def make_single(
         repeat = ChosenRepeat if action_repeat.chosen else ActionRepeat
         env = repeat(env, action_repeat.num_steps, action_repeat.gamma)
     return env if reward_dim(env) is None else VectorReward(env)
+
+
+def _refuse_earlier_limit(name: str, env: gymnasium.Env, max_episode_steps: int) -> None:
+    """Refuses a time limit that has no effect, as what was made has an earlier one inside.
+
+    `gymnasium.make` replaces the limit of a registration. One that a class, a function or an object brings along stays.
+
+    Raises:
+        TaacError: says both limits.
+    """
+    layer: Any = env
+    while isinstance(layer, gymnasium.Wrapper):
+        if isinstance(layer, gymnasium.wrappers.TimeLimit) and layer._max_episode_steps < max_episode_steps:
+            inner = layer._max_episode_steps
+            env.close()
+            raise TaacError(
+                f"create_environment.max_episode_steps = {max_episode_steps} has no effect on environment '{name}', which is "
+                f"made with a TimeLimit of {inner} steps inside: make it with the limit {max_episode_steps} there, or leave "
+                "max_episode_steps out"
+            )
+        layer = layer.env
 
 
 def _gin_unlocked() -> contextlib.AbstractContextManager[None]:
@@ -127,8 +150,8 @@ def find_spec(env_name: str) -> EnvSpec:
 
     Args:
         env_name: a registered id; `module:id`, whose module is imported first; or `module:Class`, which needs no
-            registration, also of a function that returns an environment. A class has no limit of steps of its own, and no
-            arguments but those of `env_kwargs`. Or a name of `given`.
+            registration, also of a function that returns an environment. It has no limit of steps but what it brings along, and
+            no arguments but those of `env_kwargs`. Or a name of `given`.
 
     Raises:
         TaacError: nothing is registered under the name, or the package that registers it is not installed.
@@ -213,8 +236,22 @@ def keeps_state(spec: EnvSpec) -> bool:
 
 
 def make_seeded(number: tuple[int, int], remake: bool, *args: Any, own_process: bool = False) -> gymnasium.Env:
-    """Creates `make_single(*args)` inside `SeededEpisodes`."""
-    return SeededEpisodes(functools.partial(make_single, *args), number, remake, own_process)
+    """Creates `make_single(*args)` inside `SeededEpisodes`.
+
+    Raises:
+        TaacError: as `make_single` does, or the environment has no space of observations or actions.
+    """
+    env = SeededEpisodes(functools.partial(make_single, *args), number, remake, own_process)
+    if missing := missing_spaces(env):
+        raise TaacError(f"environment '{args[0].id}' has {missing[0]}: {missing[1]}")
+    return env
+
+
+def missing_spaces(env: gymnasium.Env) -> tuple[str, str] | None:
+    """Says which spaces an environment has not set, and what to do. None if it has both."""
+    missing = [name for name in ("observation_space", "action_space") if getattr(env, name, None) is None]
+    both = "both" if len(missing) == 2 else "it"
+    return (f"no {' and no '.join(missing)}", f"set {both} in the class or in __init__") if missing else None
 
 
 def make_in_worker(

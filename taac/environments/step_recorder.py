@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
+CANNOT_RENDER = "it cannot be rendered"  # begins the message of every failure to render
+
 
 class RecordedStep(NamedTuple):
     """One environment step. An action that is repeated inside the environment has several."""
@@ -45,10 +47,16 @@ class StepRecorder(gymnasium.Wrapper):
         try:
             frame: Any = self.env.render()
         except Exception as error:
-            raise RuntimeError(f"it cannot be rendered: {type(error).__name__}: {error}") from error
-        if not isinstance(frame, np.ndarray) or frame.ndim != 3:
-            raise RuntimeError("it cannot be rendered: render() returned no 'rgb_array' frame")
-        return frame.copy()  # some environments render into the same array again
+            raise RuntimeError(f"{CANNOT_RENDER}: {type(error).__name__}: {error}") from error
+        is_array = isinstance(frame, np.ndarray)
+        if not is_array or frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] not in (3, 4) or not frame.size:
+            got = f"an array of {frame.dtype} with shape {list(frame.shape)}" if is_array else f"a {type(frame).__name__}"
+            raise RuntimeError(
+                f"{CANNOT_RENDER}: render() returned {got}, expected an 'rgb_array' frame: an array of uint8 with shape "
+                "[H, W, 3], 0 to 255"
+            )
+        # Some simulators return alpha as well. Some environments render into the same array again.
+        return frame[..., :3].copy()
 
     def pop_steps(self) -> list[RecordedStep]:
         """Returns and clears the steps since the last call or the episode's beginning."""

@@ -13,10 +13,10 @@ from gymnasium.vector.utils import iterate
 
 from taac import nest, specs
 from taac.data_structures import Nest, StepType, TimeStep
-from taac.environments import spaces, torch_settings
+from taac.environments import process_settings, spaces
 from taac.environments.checks import StepChecks
 from taac.environments.seeded_episodes import REPLAY, Replay, describe_error, is_environment_error
-from taac.environments.step_recorder import RecordedStep
+from taac.environments.step_recorder import CANNOT_RENDER, RecordedStep
 from taac.environments.workers import Workers
 from taac.errors import EnvironmentFailed, TaacError
 
@@ -163,7 +163,8 @@ class VectorEnvironment:
         Raises:
             NotFiniteError: a reward or observation is NaN or infinite. DivergedError if the action was, too.
             EnvironmentFailed: an environment raised an exception (even one that would end the process), did not answer in
-                time or changed torch's default dtype or gradient mode, or its process died.
+                time or changed torch's default dtype or gradient mode, or its process died. Not if it seeded torch or
+                changed the working directory, which is undone.
         """
         executed = nest.map_structure(torch.Tensor.numpy, action)
         observation, reward, terminated, truncated, info = self._call(
@@ -242,13 +243,12 @@ class VectorEnvironment:
 
     def _call(self, where: str, fn: Callable[[], Any], action: Nest = None) -> Any:
         """Calls `fn`. Turns what an environment raises into an `EnvironmentFailed` that names the environment and the step."""
-        hint = "" if self._steps else "; `taac check` of the environment alone says how to mend it"
         try:
-            with torch_settings.preserved(f"failed at {where}"):
+            with process_settings.preserved(f"failed at {where}"):
                 return fn()
         except EnvironmentFailed as error:
             self._broken = True
-            raise EnvironmentFailed(f"environment '{self.name}' {error}{hint}") from error
+            raise EnvironmentFailed(f"environment '{self.name}' {error}{self._hint(str(error))}") from error
         except TaacError:
             self._broken = True
             raise
@@ -267,7 +267,11 @@ class VectorEnvironment:
                 if action is not None:
                     last = nest.map_structure(lambda a: a[index].tolist(), action)
                     message += f"; its last action, in [-1, 1], was {last}"
-            raise EnvironmentFailed(message + hint) from error
+            raise EnvironmentFailed(message + self._hint(message)) from error
+
+    def _hint(self, message: str) -> str:
+        """What to do about an environment that fails at once; "" for others, and for rendering, which the check does not try."""
+        return "" if self._steps or CANNOT_RENDER in message else "; `taac check` of the environment alone says how to mend it"
 
     def _read(self, observation: Any, *others: Any) -> tuple[Any, ...]:
         """Returns what the vector environment returned, with the observation in the spec's dtypes."""

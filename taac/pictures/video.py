@@ -8,27 +8,47 @@ from pathlib import Path
 import numpy as np
 
 from taac.environments.vector_environment import VectorEnvironment
+from taac.errors import TaacError
 from taac.pictures.overlay import Overlay, enlarge
 from taac.pictures.steps import EpisodeStep, Recorder
 
 
 class VideoFile:
-    """A watcher that writes each frame to a new .gif or .mp4 file, with or without an overlay."""
+    """A watcher that writes each frame to a new .gif or .mp4 file, with or without an overlay.
+
+    Raises:
+        TaacError: a frame has another size than the first. Then there is no file.
+    """
 
     def __init__(self, path: Path, fps: float, overlay: bool = True):
         import imageio
 
-        self._draw = Overlay() if overlay else None
+        self._path, self._draw = path, Overlay() if overlay else None
+        self._size: tuple[int, ...] | None = None  # height and width of what the environment renders
         options = {"duration": 1000 / fps, "loop": 0} if path.suffix == ".gif" else {"fps": fps, "macro_block_size": 2}
         self._writer = imageio.get_writer(path, **options)
 
     def __call__(self, step: EpisodeStep) -> None:
         frame = step.frame if self._draw is None else self._draw(step)
-        if frame is not None:
-            self._writer.append_data(frame)
+        if step.frame is None or frame is None:
+            return
+        size = step.frame.shape[:2]
+        self._size = self._size or size
+        if size != self._size:
+            self.close()
+            self._path.unlink(missing_ok=True)
+            raise TaacError(
+                f"{self._path}: the environment's frames change their size, from {_pixels(self._size)} to {_pixels(size)} at "
+                f"step {step.number} of an episode, and a video has one size: make render() return frames of one size"
+            )
+        self._writer.append_data(frame)
 
     def close(self) -> None:
         self._writer.close()
+
+
+def _pixels(size: tuple[int, ...]) -> str:
+    return f"{size[1]} x {size[0]} pixels"
 
 
 class EpisodeVideo:

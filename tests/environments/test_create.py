@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+import re
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 
 from taac.data_structures import StepType
+from taac.environments import single
 from taac.environments.create import create_environment
 from taac.environments.step_recorder import StepRecorder
 from taac.errors import TaacError
@@ -126,6 +129,43 @@ def test_a_frame_stays_when_the_environment_renders_into_it_again():
     assert [step.frame[0, 0, 0] for step in recorder.pop_steps()] == [1, 2]
 
 
+def filmed(frame):
+    """The frame that is recorded where an environment renders `frame`."""
+
+    class Canvas(Counter):
+        def render(self):
+            return frame
+
+    recorder = StepRecorder(Canvas((("9t",),)))
+    recorder.film_every = 1
+    recorder.reset(seed=0)
+    recorder.step(np.zeros(2, np.float32))
+    return recorder.pop_steps()[0].frame
+
+
+def test_a_frame_with_alpha_is_recorded_without():
+    frame = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
+    assert np.array_equal(filmed(frame), frame[..., :3])
+
+
+@pytest.mark.parametrize(
+    "frame, got",
+    [
+        (np.zeros((2, 3, 3)), "an array of float64 with shape [2, 3, 3]"),
+        (np.zeros((2, 3, 4), np.int64), "an array of int64 with shape [2, 3, 4]"),
+        (np.zeros((2, 3), np.uint8), "an array of uint8 with shape [2, 3]"),
+        (np.zeros((2, 3, 1), np.uint8), "an array of uint8 with shape [2, 3, 1]"),
+        (np.zeros((0, 0, 3), np.uint8), "an array of uint8 with shape [0, 0, 3]"),
+        ([np.zeros((2, 3, 3), np.uint8)], "a list"),
+        (None, "a NoneType"),
+    ],
+)
+def test_what_is_no_frame_is_refused(frame, got):
+    expected = f"it cannot be rendered: render() returned {got}, expected an 'rgb_array' frame: an array of uint8 with shape [H"
+    with pytest.raises(RuntimeError, match=re.escape(expected)):
+        filmed(frame)
+
+
 def test_a_recorder_stands_inside_the_action_repeat():
     """An action of four steps, in an episode of six: 1 + 2 + 3 + 4, then 5 + 6; each with a frame of its own."""
     environment = create_environment(
@@ -169,3 +209,69 @@ def test_what_was_set_from_outside_outlives_a_seed():
         (step,) = env.pop_steps()
         assert step.frame is not None
     env.close()
+
+
+def limited(limit=None):
+    """Pendulum-v1 with a time limit, 200 if none is given, below another wrapper."""
+    return gymnasium.wrappers.RecordEpisodeStatistics(gymnasium.make("Pendulum-v1", max_episode_steps=limit))
+
+
+def ends_after(env_name, max_episode_steps, **settings):
+    environment = create_environment(env_name, max_episode_steps=max_episode_steps, **settings)
+    environment.reset(0)
+    for step in range(1, 400):
+        if environment.step(torch.zeros(1, 1)).is_last().all():
+            return step
+    return None
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("inner, kwargs", [(200, {}), (10, {"limit": 10})])
+def test_a_time_limit_beyond_the_one_inside_is_refused(inner, kwargs, asynchronous):
+    expected = (
+        rf"max_episode_steps = 300 has no effect on environment '{__name__}:limited', which is made with a TimeLimit of {inner} "
+        "steps inside: make it with the limit 300 there, or leave max_episode_steps out"
+    )
+    with pytest.raises(TaacError, match=expected):
+        create_environment(f"{__name__}:limited", max_episode_steps=300, env_kwargs=kwargs, asynchronous=asynchronous)
+
+
+def test_a_time_limit_beyond_that_of_an_object_is_refused():
+    with single.given("python/Limited", lambda: limited(10)):
+        with pytest.raises(TaacError, match=r"max_episode_steps = 11 has no effect on environment 'python/Limited'.* 10 steps"):
+            create_environment("python/Limited", max_episode_steps=11)
+        assert ends_after("python/Limited", 10) == ends_after("python/Limited", None) == 10
+
+
+def test_time_limits_that_have_an_effect():
+    assert ends_after(f"{__name__}:limited", 7) == 7
+    assert ends_after("Pendulum-v1", 300) == 300  # instead of the registered one
+    earlier = functools.partial(gymnasium.wrappers.TimeLimit, max_episode_steps=5)
+    assert ends_after("Pendulum-v1", 300, wrappers=(earlier,)) == 5  # which was asked for, too
+
+
+class NoSpaces(Counter):
+    """A Counter that has not set the spaces of `missing`."""
+
+    def __init__(self, missing=("observation_space",)):
+        super().__init__()
+        for name in missing:
+            setattr(self, name, None)
+
+
+class Unset(gymnasium.Env):
+    """Has set no space at all."""
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize(
+    "name, kwargs, message",
+    [
+        ("NoSpaces", {}, "no observation_space: set it in the class or in __init__"),
+        ("NoSpaces", {"missing": ("action_space",)}, "no action_space: set it in"),
+        ("Unset", {}, "no observation_space and no action_space: set both in the class or in __init__"),
+    ],
+)
+def test_an_environment_without_a_space_is_refused(name, kwargs, message, asynchronous):
+    with pytest.raises(TaacError, match=f"environment '{__name__}:{name}' has {message}"):
+        create_environment(f"{__name__}:{name}", env_kwargs=kwargs, asynchronous=asynchronous)

@@ -98,17 +98,26 @@ def test_a_reward_of_none_is_named():
         environment.step(torch.zeros(1, 1))
 
 
-def test_a_reward_of_several_numbers_from_a_worker_is_refused():
-    """In this process Gymnasium refuses it; a worker sends it as it is."""
-    kwargs = {"where": "reward", "value": np.ones(3), "seed": 7, "step": 2}
-    environment = create_environment(env_id("Faulty"), 1, env_kwargs=kwargs, asynchronous=True)
+@pytest.mark.parametrize(
+    "value, shape", [(np.ones(3), r"\[3\], array\("), (np.ones(1), r"\[1\], array\("), ([2.0], r"\[1\], \[2")]
+)
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_reward_that_is_no_number_is_refused(value, shape, asynchronous):
+    kwargs = {"where": "reward", "value": value, "seed": 7, "step": 2}
+    environment = create_environment(env_id("Faulty"), 1, env_kwargs=kwargs, asynchronous=asynchronous)
     environment.reset(7)
     environment.step(torch.zeros(1, 1))
-    with pytest.raises(
-        EnvironmentFailed, match=r"Faulty-v0' returned rewards of shape \[1, 3\] at step 2 after reset, expected \[1\]"
-    ):
+    expected = rf"seed 7, .*\) failed at step 2: it returned a reward of shape {shape}.*, expected a number: return float"
+    with pytest.raises(EnvironmentFailed, match=expected):
         environment.step(torch.zeros(1, 1))
     environment.close()
+
+
+@pytest.mark.parametrize("value", [np.float32(2), np.array(2.0), 2, True])
+def test_a_reward_may_be_any_number(value):
+    environment = create_environment(env_id("Faulty"), 1, env_kwargs={"value": value, "seed": 7})
+    environment.reset(7)
+    assert environment.step(torch.zeros(1, 1)).reward.tolist() == [float(value)]
 
 
 def test_a_faulty_environment_is_fine_before_its_fault():

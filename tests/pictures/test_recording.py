@@ -110,8 +110,9 @@ def test_every_other_step_is_filmed_and_all_are_shown():
 def test_an_environment_that_cannot_render_is_refused():
     environment = create_environment(env_id("Noise"), recorded=True)
     recorder = Recorder(environment, [], film_every=1)
-    with pytest.raises(TaacError, match=r"failed at step 1: .*cannot be rendered: NotImplementedError"):
+    with pytest.raises(TaacError, match=r"failed at step 1: .*cannot be rendered: NotImplementedError") as error:
         evaluate(Agent(Scripted([True])), environment, 1, seed=0, on_step=recorder)
+    assert "taac check" not in str(error.value)  # which does not try to render
 
 
 def test_a_film_keeps_the_first_episode_alone():
@@ -213,3 +214,16 @@ def test_a_video_file_holds_each_filmed_step(tmp_path, overlay):
         for number, grey in enumerate((10, 200)):
             gif.seek(number)
             assert int(np.asarray(gif.convert("RGB"))[0, 0, 0]) == pytest.approx(grey, abs=3)
+
+
+@pytest.mark.parametrize("overlay", [True, False])
+@pytest.mark.parametrize("suffix", [".gif", ".mp4"])
+def test_a_video_of_frames_that_change_their_size_is_refused(tmp_path, suffix, overlay):
+    path = tmp_path / f"x{suffix}"
+    video = VideoFile(path, 10, overlay)
+    video(episode_step(1, frame=np.zeros((40, 260, 3), np.uint8)))
+    video(episode_step(2))  # not filmed
+    with pytest.raises(TaacError, match=r"frames change their size, from 260 x 40 pixels to 250 x 60 pixels at step 3 of an"):
+        video(episode_step(3, frame=np.zeros((60, 250, 3), np.uint8)))
+    video.close()  # as whoever made it does
+    assert not path.exists()
