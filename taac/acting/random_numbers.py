@@ -20,6 +20,19 @@ def derived_seed(seed: int, stream: int, number: int) -> int:
     return int(np.random.SeedSequence([seed, stream, number]).generate_state(1)[0] % 2**31)
 
 
+def seed_generators(seed: int) -> None:
+    """Seeds the global generators of torch and numpy, from which a run draws.
+
+    torch is given `seed + 2**62`. Of this a CPU uses the low 32 bits, so it draws what `torch.manual_seed(seed)` would; but
+    the seed it states is one that no environment chooses, so an environment that seeds torch is always noticed.
+
+    Args:
+        seed: in [0, 2**32).
+    """
+    torch.manual_seed(seed + 2**62)
+    np.random.seed(seed)
+
+
 class RandomNumbers:
     """The global generators of torch, and of numpy (used by some environments), as a part of a checkpoint.
 

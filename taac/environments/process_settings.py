@@ -10,8 +10,6 @@ import torch
 
 from taac.errors import EnvironmentFailed
 
-_MARK = 2**62  # added to the seed that torch's generator states, which nobody has chosen that high
-
 
 def _settings() -> tuple[torch.dtype, bool]:
     return torch.get_default_dtype(), torch.is_grad_enabled()
@@ -34,22 +32,16 @@ class kept:
 
     def __enter__(self) -> None:
         self._directory = _directory()
-        state = torch.get_rng_state()
-        if torch.initial_seed() < _MARK:
-            # The first number of the state is the seed that was given, and no number drawn depends on it. With a mark, even the
-            # very seed of the run is told from none.
-            state[:8].view(torch.int64).add_(_MARK)
-            torch.set_rng_state(state)
-        self._stated, self._state = torch.initial_seed(), state
+        self._seed, self._state = torch.initial_seed(), torch.get_rng_state()
         self._of_gpu = torch.cuda.get_rng_state("cuda") if torch.cuda.is_initialized() else None
 
     def __exit__(self, *_: Any) -> None:
-        if torch.initial_seed() != self._stated:
+        if torch.initial_seed() != self._seed:  # the very seed of a run is noticed too: see `seed_generators`
             torch.set_rng_state(self._state)
             if self._of_gpu is not None:
                 torch.cuda.set_rng_state(self._of_gpu, "cuda")
             else:  # with which it would have started
-                torch.cuda.manual_seed_all(self._stated - _MARK if self._stated < 2 * _MARK else self._stated)
+                torch.cuda.manual_seed_all(self._seed)
         if self._directory is not None and _directory() != self._directory:
             with contextlib.suppress(OSError):  # it has been deleted meanwhile
                 os.chdir(self._directory)

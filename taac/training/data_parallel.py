@@ -10,12 +10,9 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
-import torch
-
 from taac.acting.collecting import Collecting
 from taac.acting.evaluation import Evaluation, Evaluator
-from taac.acting.random_numbers import RANKS, derived_seed
+from taac.acting.random_numbers import RANKS, derived_seed, seed_generators
 from taac.errors import RankLost, TaacError
 from taac.learning.learner import Learner
 from taac.machine.ranks import Ranks
@@ -32,8 +29,7 @@ def own_seed(seed: int, ranks: Ranks) -> int:
 def seed_own(seed: int, ranks: Ranks) -> None:
     """Seeds this rank's random numbers. Call it when the networks, which all ranks have in common, have been initialised."""
     if ranks.count > 1:
-        torch.manual_seed(own_seed(seed, ranks))
-        np.random.seed(own_seed(seed, ranks))
+        seed_generators(own_seed(seed, ranks))
 
 
 def check_supported(learner: Learner, demonstrations: str | None) -> None:

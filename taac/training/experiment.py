@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import gin
-import numpy as np
 import torch
 
 from taac import nest, specs
+from taac.acting.random_numbers import seed_generators
 from taac.algorithms import Algorithm
 from taac.algorithms.agent import Agent, Role
 from taac.algorithms.algorithm import check_acting
@@ -204,8 +204,7 @@ def create_experiment(
         raise TaacError(f"create_experiment.return_bounds must be (lowest, highest), got {return_bounds}")
     check_named_folder()
     torch.set_num_threads(num_threads)
-    torch.manual_seed(seed)
-    np.random.seed(seed)
+    seed_generators(seed)
     where = choose_device(device, ranks)
     replay_where = where if replay_device is None else choose_device(replay_device, ranks)
     same = (replay_where.type, replay_where.index or 0) == (where.type, where.index or 0)  # "cuda" is the first GPU

@@ -79,19 +79,20 @@ def test_what_does_not_reach_it_may_differ(tmp_path, common, one, other):
     assert mixtures(tmp_path, common, one, other) == []
 
 
+@gin.configurable("found_bonus")
+def bonus(amount=0.0):
+    return amount
+
+
+@gin.configurable("FoundScale")
+class Scale(gymnasium.Wrapper):
+    def __init__(self, env, factor=1.0, bonus=lambda: 0.0):
+        super().__init__(env)
+        bonus()
+
+
 def test_what_a_run_writes_of_its_environment_is_found():
     """In the operative configuration of real wrappers and a real class, with what they take by default."""
-
-    @gin.configurable("found_bonus")
-    def bonus(amount=0.0):
-        return amount
-
-    @gin.configurable("FoundScale")
-    class Scale(gymnasium.Wrapper):
-        def __init__(self, env, factor=1.0, bonus=lambda: 0.0):
-            super().__init__(env)
-            bonus()
-
     loaded = configuration.load(
         [],
         [

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from taac.acting.random_numbers import seed_generators
 from taac.environments.create import create_environment
 from taac.environments.process_settings import kept
 from taac.errors import EnvironmentFailed
@@ -68,20 +69,20 @@ def test_an_environment_that_seeds_torch_does_not_repeat_the_noise_of_the_policy
         torch.seed() if seed is None else torch.manual_seed(seed)
         torch.rand(2)
 
-    torch.manual_seed(5)
+    seed_generators(5)
     expected = [drawn() for _ in range(8)]
-    torch.manual_seed(5)
+    seed_generators(5)
     assert seven_calls(drawn, when=when, does=seeds) == expected
 
 
 def test_an_environment_that_draws_from_torch_goes_on_in_its_stream():
-    torch.manual_seed(5)
+    seed_generators(5)
     expected = []
     for call in range(8):
         if 3 <= call <= 6 and call % 2:  # every second call of `step` begins the next episode
             torch.rand(2)
         expected.append(drawn())
-    torch.manual_seed(5)
+    seed_generators(5)
     assert seven_calls(drawn, when="step", does=lambda: torch.rand(2)) == expected
 
 
@@ -90,9 +91,9 @@ def test_an_environment_that_restores_what_it_has_seeded():
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
 
-    torch.manual_seed(5)
+    seed_generators(5)
     expected = [drawn() for _ in range(8)]
-    torch.manual_seed(5)
+    seed_generators(5)
     assert seven_calls(drawn, when="step", does=seeds) == expected
 
 
@@ -103,9 +104,9 @@ def test_the_seed_is_kept_when_the_environment_raises():
 
     environment = create_environment(f"{__name__}:Careless", env_kwargs={"when": "step", "does": fails})
     environment.reset(0)
-    torch.manual_seed(5)
+    seed_generators(5)
     expected = [drawn(), drawn()]
-    torch.manual_seed(5)
+    seed_generators(5)
     assert drawn() == expected[0]
     with pytest.raises(EnvironmentFailed):
         environment.step(torch.zeros(1, 1))
@@ -120,10 +121,10 @@ def test_the_gpus_random_numbers_are_kept(started, monkeypatch):
         return torch.rand(3, device="cuda").tolist()
 
     with pretended():
-        torch.manual_seed(7)
+        seed_generators(7)
         before = on_gpu() if started else None
         expected = on_gpu()
-        torch.manual_seed(7)
+        seed_generators(7)
         assert before is None or on_gpu() == before
         with kept():
             torch.manual_seed(7)
@@ -167,9 +168,9 @@ def test_a_module_that_seeds_torch_when_it_is_imported(tmp_path, monkeypatch):
     )
     monkeypatch.syspath_prepend(tmp_path)
     directory = os.getcwd()
-    torch.manual_seed(5)
+    seed_generators(5)
     expected = drawn()
-    torch.manual_seed(5)
+    seed_generators(5)
     create_environment("careless_module:Careless")
     assert drawn() == expected and os.getcwd() == directory
     del sys.modules["careless_module"]

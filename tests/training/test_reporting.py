@@ -40,8 +40,8 @@ def clock(monkeypatch):
 def parts(tmp_path, clock):
     """A reporter, what it reports on, and the folder it reports to."""
     collector = Collecting(env_steps=0, decisions=0, episodes=0, fraction_repeated=0.25, popped=([], []))
-    growth = SimpleNamespace(warnings=lambda losses: [])
-    algorithm = SimpleNamespace(summary_tags=lambda: {"mine/number": "of this test"})
+    growth = SimpleNamespace(warnings=lambda losses, bonus_share: [])
+    algorithm = SimpleNamespace(bonus_share=0.0, summary_tags=lambda: {"mine/number": "of this test"})
     learner = SimpleNamespace(
         num_updates=0, losses={}, growth=growth, agent=SimpleNamespace(algorithm=algorithm), summary=dict, histograms=dict
     )
@@ -134,7 +134,7 @@ def test_a_resumed_run_hides_what_it_repeats(parts, clock):
 def test_warnings_are_said_and_shown(parts, clock, capsys):
     reporter, collector, learner, folder = parts
     learner.losses = {"critic/q": 1e9}
-    learner.growth.warnings = lambda losses: [f"critic/q is {losses['critic/q']:g}"]
+    learner.growth.warnings = lambda losses, bonus_share: [f"critic/q is {losses['critic/q']:g}"]
     with reporter.reporting_to(folder, None):
         collector.env_steps, clock.now = 40, clock.now + 1.0
         reporter.training({})

@@ -17,7 +17,7 @@ from taac import nest
 from taac.acting.collector import Collector
 from taac.acting.explorers import Explorer
 from taac.acting.metrics import Episode
-from taac.acting.random_numbers import RandomNumbers
+from taac.acting.random_numbers import RandomNumbers, seed_generators
 from taac.algorithms.agent import Agent
 from taac.configuration.carried import Carried
 from taac.data_structures import Experience, Nest
@@ -94,8 +94,7 @@ class Worker:
         plan.configuration.install()
         torch.set_num_threads(1)
         self._environment, self._agent = plan.build(plan.num_envs)
-        torch.manual_seed(plan.seed)  # whatever the agent has drawn, whose parameters the learner will send
-        np.random.seed(plan.seed)
+        seed_generators(plan.seed)  # whatever the agent has drawn, whose parameters the learner will send
         self._agent.gathers_statistics = False  # the learner sees all collectors' observations
         self._explorer, self._frames = plan.explorer, _Frames()
         self._schedules = Schedules(self._agent)
