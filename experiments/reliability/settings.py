@@ -61,18 +61,22 @@ WORKERS = (
     Setting("sac", "Pendulum-v1", 2, "asynchronous, a worker killed", ASYNCHRONOUS, compared="restarts"),
     Setting("taac", "Hopper-v5", 3, "asynchronous, a worker killed", ASYNCHRONOUS, compared="restarts"),
 )
-QUICK = (
-    METHODS[1],
-    METHODS[2],
-    METHODS[9],
-    METHODS[13],
-    METHODS[14],
-    MORE[0],
-    MORE[5],
-    MORE[8],
-    MORE[10],
-    MORE[12],
-    MORE[14],
+_BY_NAME = {(s.method, s.about): s for s in (*METHODS, *MORE)}
+QUICK = tuple(
+    _BY_NAME[name]
+    for name in (
+        ("sac_branches", ""),
+        ("sac_discrete", ""),
+        ("sac_recurrent", ""),
+        ("sqil_taac", ""),
+        ("taac", ""),
+        ("taac", "asynchronous"),
+        ("taac", "prioritised replay"),
+        ("taac", "ICM and RND, prioritised replay"),
+        ("taac", "GAIL, asynchronous"),
+        ("taac", "cloning"),
+        ("taac", "without the replay buffer"),
+    )
 )
 EXPERT = Setting("sac", "Pendulum-v1", 1, "the demonstrator")
 

@@ -67,9 +67,11 @@ def make_single(
     name = spec.id
     try:
         with warnings.catch_warnings(), _gin_unlocked():
-            warnings.filterwarnings("error", message=".*not in the possible render_modes")
+            warnings.filterwarnings("error", message=f".*{_NO_RENDER_MODE}")
             env = gymnasium.make(spec, max_episode_steps=max_episode_steps, disable_env_checker=True, **env_kwargs)
     except UserWarning as error:
+        if _NO_RENDER_MODE not in str(error):  # a warning of the environment's own, where warnings are errors
+            raise
         raise TaacError(
             f"environment '{name}' cannot be rendered: it has no render mode '{env_kwargs.get('render_mode')}'"
         ) from error
@@ -122,6 +124,7 @@ def _gin_unlocked() -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext() if gin is None else gin.unlock_config()
 
 
+_NO_RENDER_MODE = "not in the possible render_modes"  # in what gymnasium warns of
 _HINT = "(an environment is a registered id, 'module:id' to import the module first, or 'module:Class')"
 GIVEN = "python/"  # begins the names of environments that a program gives as objects
 _given: dict[str, Callable[..., gymnasium.Env]] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import warnings
 
 import gymnasium
 import numpy as np
@@ -275,3 +276,13 @@ class Unset(gymnasium.Env):
 def test_an_environment_without_a_space_is_refused(name, kwargs, message, asynchronous):
     with pytest.raises(TaacError, match=f"environment '{__name__}:{name}' has {message}"):
         create_environment(f"{__name__}:{name}", env_kwargs=kwargs, asynchronous=asynchronous)
+
+
+class Warns(gymnasium.Env):
+    def __init__(self):
+        warnings.warn("of its own", UserWarning, stacklevel=2)
+
+
+def test_a_warning_of_the_environments_own_says_nothing_of_rendering():
+    with pytest.raises(UserWarning, match="of its own"):
+        create_environment(f"{__name__}:Warns")
