@@ -301,3 +301,25 @@ def test_episodes_that_cannot_be_restored_are_truncated_where_they_were(capsys):
     assert second.rollout.state.tolist() == [0, 0]
     assert second.num_restarts == 1 and second.env_steps == first.env_steps
     assert second.rollout.time_step.step_type.tolist() == [FIRST, FIRST]
+
+
+class Drawing:
+    """An explorer that takes a uniformly random action at every step."""
+
+    def check(self, action_spec):
+        pass
+
+    def initial_state(self, action):
+        return ()
+
+    def step(self, time_step, alg_step, state, env_steps, uniform):
+        return alg_step._replace(output=uniform()), ()
+
+
+def test_an_explorer_that_draws_does_not_count_observations_twice():
+    collector = collector_in(counter(("9t",), ("9u",)), explorer=Drawing())
+    normalizer = ObservationNormalizer(collector.environment.observation_spec)
+    collector.agent.observation_normalizer = normalizer
+    for _ in range(3):
+        collector.step()
+    assert normalizer.count == 2 * 3

@@ -10,11 +10,12 @@ import pytest
 import torch
 import torch.nn as nn
 
-from taac.algorithms import SacAlgorithm, SacValueAlgorithm
+from taac.algorithms import OneStepTDLoss, SacAlgorithm, SacValueAlgorithm
 from taac.algorithms.algorithm import reset_where_first
 from taac.data_structures import Experience, TimeStep
 from taac.errors import TaacError
 from taac.networks import ActorNetwork, CriticEnsemble, ObservationEncoder
+from taac.ops.schedules import LinearSchedule
 from tests.algorithms.reference import (
     ACTION_SPEC,
     BAD_ACTION_SPECS,
@@ -349,3 +350,17 @@ def test_bad_settings_are_refused(settings):
 def test_reward_weights_default_to_1():
     algorithm = SacAlgorithm(VECTOR_SPEC, ACTION_SPEC, reward_dim=2)
     assert algorithm.weighted(torch.tensor([[3.0, 4.0]])).tolist() == [7.0]
+
+
+def test_a_weight_that_falls_below_0_makes_the_greatest_value_the_least_favourable():
+    weights = (1.0, LinearSchedule(1.0, -1.0, env_steps=10))
+    tested = SacAlgorithm(VECTOR_SPEC, ACTION_SPEC, reward_dim=2, reward_weights=weights)
+    q = torch.tensor([[1.0, 5.0], [2.0, 7.0]])
+    assert tested.min_over_critics(q).tolist() == [1.0, 5.0]
+    tested.scheduled[0].set(-1.0)
+    assert tested.min_over_critics(q).tolist() == [1.0, 7.0]
+
+
+def test_the_discount_that_warnings_know_is_the_greatest():
+    tested = SacAlgorithm(VECTOR_SPEC, ACTION_SPEC, reward_dim=2, td_loss=OneStepTDLoss(gamma=(0.5, 0.99)))
+    assert tested.gamma == pytest.approx(0.99)

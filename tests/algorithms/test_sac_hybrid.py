@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from taac.algorithms import SacHybridAlgorithm
+from taac.algorithms import OneStepTDLoss, SacHybridAlgorithm
 from taac.algorithms.taac import TaacInfo
 from taac.algorithms.trajectories import Tau
 from taac.data_structures import Experience, StepType, TimeStep
@@ -94,3 +94,25 @@ def test_the_switch_learns_and_nothing_flows_into_critics_from_it():
 def test_advantage_clipping_is_refused():
     with pytest.raises(TaacError, match="no effect"):
         SacHybridAlgorithm(bounded((3,), -1, 1), bounded((A,), -1, 1), b1_advantage_clipping=(0, None))
+
+
+def test_the_switch_has_a_temperature_of_its_own():
+    tested = algorithm()
+    tested.action_temperature.set_alpha(0.1)
+    tested.beta_temperature.set_alpha(0.5)
+    embedded, q_0, q_1 = torch.randn(5, tested.tau_embedding.output_size), torch.randn(5), torch.randn(5)
+    _, loss = tested.learn_switch(embedded, q_0, q_1, ())
+    p = torch.sigmoid(tested.switch_network(embedded).squeeze(-1))
+    torch.testing.assert_close(loss, p * (0.5 * p.log() - q_1) + (1 - p) * (0.5 * (1 - p).log() - q_0))
+
+
+def test_the_switch_trains_what_embeds_the_trajectory():
+    tested = algorithm()
+    embedded = torch.randn(5, tested.tau_embedding.output_size, requires_grad=True)
+    _, loss = tested.learn_switch(embedded, torch.randn(5), torch.randn(5), ())
+    (gradient,) = torch.autograd.grad(loss.sum(), embedded)
+    assert gradient.abs().sum() > 0
+
+
+def test_targets_are_one_step_however_long_the_segments_are():
+    assert isinstance(algorithm().td_loss, OneStepTDLoss)

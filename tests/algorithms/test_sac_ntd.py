@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+import torch.nn as nn
 
 from taac.algorithms import OneStepTDLoss, RetraceTDLoss, SacNtdAlgorithm
 from taac.data_structures import Experience, StepType, TimeStep
@@ -125,3 +126,23 @@ def test_settings_are_refused():
         RetraceTDLoss(lambda_=1.5)
     with pytest.raises(TaacError, match="gamma has 2 numbers"):
         algorithm(td_loss=RetraceTDLoss(gamma=(0.9, 0.8)))
+
+
+class LinearEncoder(nn.Linear):
+    output_size = 4
+
+    def __init__(self, spec):
+        super().__init__(3, 4)
+
+
+def test_retrace_corrects_by_the_target_networks():
+    tested = algorithm(encoder_ctor=LinearEncoder)
+    with torch.no_grad():
+        for parameter in (*tested.target_critics.parameters(), *tested.target_encoder.parameters()):
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    experience = roll_out(tested.rollout_step)
+    frames = experience.time_step
+    with torch.no_grad():
+        features = tested.target_encoder(frames.observation[:-1])
+        expected = tested.target_critics(features, frames.prev_action[1:]).amin(0)
+    torch.testing.assert_close(tested.train_step(experience).target_q, expected)

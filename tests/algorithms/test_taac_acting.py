@@ -10,11 +10,14 @@ import torch
 import torch.nn as nn
 
 from taac import nest
-from taac.algorithms import Temperature
+from taac.algorithms import TaacAlgorithm, Temperature
 from taac.algorithms.algorithm import reset_where_first
 from taac.algorithms.taac import TaacState
+from taac.data_structures import StepType, TimeStep
 from tests.algorithms.reference import (
+    ACTION_SPEC,
     NUM_ACTIONS,
+    VECTOR_SPEC,
     F,
     L,
     M,
@@ -343,3 +346,15 @@ def test_acting_leaves_no_graph_and_its_input_alone():
         step = getattr(algorithm, policy)(time_step, state)
         assert not any(x.requires_grad for x in nest.flatten(step))
     assert all(torch.equal(x, y) for x, y in zip(copies, nest.flatten((state, time_step))))
+
+
+def test_a_demonstrated_trajectory_begins_at_rest_at_each_first_frame():
+    """Also where an agent that had left comes back, whose first frame has the action before it left."""
+    tested = TaacAlgorithm(VECTOR_SPEC, ACTION_SPEC)
+    first, mid = int(StepType.FIRST), int(StepType.MID)
+    step_type = torch.tensor([[first], [mid], [first], [mid]], dtype=torch.uint8)
+    one = torch.ones(4, 1)
+    frames = TimeStep(step_type, 0 * one, one, torch.zeros(4, 1, 3), torch.full((4, 1, 2), 0.5), one)
+    info = tested.demonstrated_info(frames)
+    assert info.tau_prev.a[:, 0, 0].tolist() == [0.0, 0.5, 0.0, 0.5]
+    assert info.switch[:, 0].tolist() == [True, False, True, True]

@@ -213,3 +213,10 @@ def test_the_discounts_of_the_parts_that_are_learnt():
     )
     assert loss.fitted(5, learnt_parts, (None, None)).gamma.item() == 0.5
     assert loss.gamma.dim() == 0 and loss.repeat_gamma == 1.0  # the loss itself stays as it was bound
+
+
+def test_compare_through_pays_the_bonus_of_each_step_that_it_passes():
+    _, frames, value = random_segment()
+    bonus = torch.randn_like(value)
+    never = torch.zeros_like(value, dtype=torch.bool)
+    torch.testing.assert_close(TAACTDLoss().returns(frames, value, never, bonus), TDLoss().returns(frames, value, never, bonus))

@@ -15,6 +15,7 @@ from taac.errors import DivergedError, NotFiniteError, TaacError
 from taac.learning.growth import GrowthWatch
 from taac.learning.guard import CUDA_INTERVAL
 from taac.learning.learner import Learner
+from taac.networks import RewardNormalizer
 from taac.runs import inspection
 from taac.runs.files import Damaged
 from taac.runs.run_folder import RunFolder
@@ -376,3 +377,12 @@ def test_the_gamma_that_is_watched():
     trainer = build("gamma = 0.75", method="sac")
     assert trainer.learner.growth.gamma == 0.75
     trainer.close()
+
+
+def test_the_bound_is_of_rewards_as_they_are_learnt():
+    agent = Agent(
+        SacAlgorithm(bounded((3,), -1, 1), bounded((2,), -1, 1)), reward_normalizer=RewardNormalizer(clip=1.0)
+    )
+    learner = Learner(agent)
+    learner.update(make_batch(100 * torch.randn(2, 4)))
+    assert learner.growth.state_dict()["greatest"] == pytest.approx(1.0)
