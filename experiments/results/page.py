@@ -38,7 +38,9 @@ INTRODUCTION = """# Results
 Every table, figure and verdict is made by `make results` from the raw files in `experiments/results/` alone: every evaluation
 of every finished run (`evaluations.csv`), its whole configuration (`config.gin`), and its command, versions and machine
 (`run.json`). The notes below a table are written by hand; they say so where they speak of runs that are not here.
-`taac report --root_dir experiments/results/NAME` makes the full report of a campaign from the same files.
+`taac report --root_dir experiments/results/NAME` makes the full report of a campaign from the same files. Its
+verdicts may differ from those here: it corrects final returns and areas as two families, of the comparisons that it makes, while
+the claims of a campaign are one family, as planned.
 
 A **final return** is the mean of a run's last three greedy evaluations, never a maximum; over seeds, the mean, with a 95%
 interval (Student's t) from 3 seeds on, and **each seed**. Where seeds end in one of two places, solved or not, such an interval
@@ -48,7 +50,7 @@ columns after it. **First solved** is the step, in thousands, of each seed's fir
 which Gymnasium calls the task solved; one lucky evaluation is enough. **Exploring** is the return of training episodes, whose
 actions are drawn: the mean of their summaries in the last tenth of the run. **Repeated** is the fraction of steps that keep the
 action before, **decisions** the number of the other steps in an episode; both are means of the last three greedy evaluations. A
-run that diverged enters no mean, and is named. 0.000 is rounded, 0 is exact. Hours are by the clock, so with the times in which
+run that diverged enters no mean, and is named. 0.000 is rounded, 0 is exact. Hours are by the clock; they include times in which
 runs were stopped or shared a processor. A campaign lists what was planned and not yet run.
 """
 
@@ -62,9 +64,9 @@ has the one before the first update, too. A run that diverged counts as the wors
 (post hoc) gets no verdict.
 
 Of fractions, **here** has the mean, with its interval, in greedy evaluations; a claim disagrees if the interval, widened by
-{error:g} for the reading of a figure, excludes the published fraction. It agrees if it does not and is narrower than {widest:g},
-which says no more than that it is not excluded. Otherwise a claim is not decidable at this n. No verdict is made of fewer than
-{fewest} seeds.
+{error:g} for the reading of a figure, excludes the published fraction. It agrees if it does not and the interval is narrower than
+{widest:g}; that says only that the published fraction is not excluded. Otherwise a claim is not decidable at this n. No verdict
+is made of fewer than {fewest} seeds.
 
 `experiments/results/claims.py` states the rules in full. They were written when three runs were done; when nine were collected,
 and none had a verdict, two were made stricter: a verdict waits until both methods have all planned seeds, and differences of
