@@ -1,0 +1,34 @@
+import gymnasium
+import numpy as np
+import pytest
+
+from experiments import upside_down
+
+
+class Turning:
+    """Episodes of four steps. The torso turns by a right angle and a bit at each, seed 1's not at all."""
+
+    def __init__(self):
+        self.taken = []
+
+    def reset(self, seed):
+        self.seed = seed
+        self.taken.append([])
+
+    def step(self, action):
+        self.taken[-1].append(tuple(action))
+        steps = len(self.taken[-1])
+        angle = 0.0 if self.seed == 1 else steps * (np.pi / 2 + 0.01)
+        return np.array([0.5, angle]), 0.0, False, steps == 4, {}
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("repeat, different", [(0.0, 4), (1.0, 1)])
+def test_steps_on_its_back_by_hand(monkeypatch, repeat, different):
+    """After 1 to 4 turns its cosine is below 0, below 0, just above 0, above 0."""
+    environment = Turning()
+    monkeypatch.setattr(gymnasium, "make", lambda _: environment)
+    assert upside_down.on_its_back(2, repeat).tolist() == [0.5, 0.0]
+    assert [len(set(taken)) for taken in environment.taken] == [different] * 2
