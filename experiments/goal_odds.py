@@ -13,6 +13,8 @@ without force earn while no goal has been seen, in standard deviations.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -20,26 +22,34 @@ import numpy as np
 TASK, COLLECTED = "MountainCarContinuous-v0", 10_000
 
 
-def reaches_goal(episodes: int, repeat: float = 0.0, hold: int = 1) -> np.ndarray:
-    """`[episodes]`: whether an episode reaches the goal.
+def explore(task: str, episodes: int, repeat: float = 0.0, hold: int = 1) -> Iterator[tuple[int, np.ndarray, bool]]:
+    """Yields each step of such episodes: the episode's number, the observation, and whether the episode terminated.
 
     Args:
+        task: an environment id.
         episodes: reset with the seeds 0, 1, ...
         repeat: the probability to repeat the last action.
         hold: the number of steps for which each action is taken.
     """
-    environment = gymnasium.make(TASK)
-    draws = np.random.default_rng(0)
-    reached = np.zeros(episodes, dtype=bool)
+    environment = gymnasium.make(task)
+    shape, draws = environment.action_space.shape, np.random.default_rng(0)
     for episode in range(episodes):
         environment.reset(seed=episode)
-        action, step, ended = np.zeros(1, np.float32), 0, False
+        step, ended = 0, False
         while not ended:
             if step == 0 or (step % hold == 0 and draws.random() >= repeat):
-                action = draws.uniform(-1, 1, 1).astype(np.float32)
-            _, _, reached[episode], truncated, _ = environment.step(action)
-            ended, step = reached[episode] or truncated, step + 1
+                action = draws.uniform(-1, 1, shape).astype(np.float32)
+            observation, _, terminated, truncated, _ = environment.step(action)
+            yield episode, observation, bool(terminated)
+            ended, step = terminated or truncated, step + 1
     environment.close()
+
+
+def reaches_goal(episodes: int, **way: Any) -> np.ndarray:
+    """`[episodes]`: whether an episode reaches the goal, where it terminates; `way` as in `explore`."""
+    reached = np.zeros(episodes, dtype=bool)
+    for episode, _, terminated in explore(TASK, episodes, **way):
+        reached[episode] = terminated
     return reached
 
 
@@ -63,7 +73,10 @@ def main() -> None:
     for name, way in ways.items():
         share = float(reaches_goal(episodes, **way).mean())
         error = (share * (1 - share) / episodes) ** 0.5
-        print(f"{name}: {share:.4f} +- {error:.4f} of episodes, {1 - (1 - share) ** (COLLECTED / limit):.2f} of runs", flush=True)
+        print(
+            f"{name}: {share:.4f} +- {error:.4f} of episodes, {1 - (1 - share) ** (COLLECTED / limit):.2f} of runs",
+            flush=True,
+        )
     print("full force earns {:.2f}, no force {:.2f} standard deviations".format(*normalised_costs()))
 
 

@@ -11,29 +11,20 @@ from __future__ import annotations
 
 import argparse
 
-import gymnasium
 import numpy as np
+
+from experiments.goal_odds import explore
 
 TASK, ANGLE = "HalfCheetah-v5", 1  # the torso's angle is the second observation
 
 
 def on_its_back(episodes: int, repeat: float) -> np.ndarray:
     """`[episodes]`: the share of an episode's steps on its back. Episodes are reset with the seeds 0, 1, ..."""
-    environment = gymnasium.make(TASK)
-    draws, shares = np.random.default_rng(0), np.zeros(episodes)
-    for episode in range(episodes):
-        environment.reset(seed=episode)
-        down: list[bool] = []
-        ended = False
-        while not ended:
-            if not down or draws.random() >= repeat:
-                action = draws.uniform(-1, 1, 6).astype(np.float32)
-            observation, _, terminated, truncated, _ = environment.step(action)
-            down.append(np.cos(observation[ANGLE]) < 0)
-            ended = terminated or truncated
-        shares[episode] = np.mean(down)
-    environment.close()
-    return shares
+    steps, down = np.zeros(episodes), np.zeros(episodes)
+    for episode, observation, _ in explore(TASK, episodes, repeat):
+        steps[episode] += 1
+        down[episode] += np.cos(observation[ANGLE]) < 0
+    return down / steps
 
 
 def main() -> None:

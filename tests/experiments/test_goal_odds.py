@@ -8,6 +8,8 @@ from experiments import goal_odds
 class Line:
     """Episodes of six steps; the goal of the episode with seed 1 is reached at the third."""
 
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+
     def __init__(self):
         self.taken = []
 

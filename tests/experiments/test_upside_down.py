@@ -3,26 +3,17 @@ import numpy as np
 import pytest
 
 from experiments import upside_down
+from tests.experiments.test_goal_odds import Line
 
 
-class Turning:
+class Turning(Line):
     """Episodes of four steps. The torso turns by a right angle and a bit at each, seed 1's not at all."""
-
-    def __init__(self):
-        self.taken = []
-
-    def reset(self, seed):
-        self.seed = seed
-        self.taken.append([])
 
     def step(self, action):
         self.taken[-1].append(tuple(action))
         steps = len(self.taken[-1])
         angle = 0.0 if self.seed == 1 else steps * (np.pi / 2 + 0.01)
         return np.array([0.5, angle]), 0.0, False, steps == 4, {}
-
-    def close(self):
-        pass
 
 
 @pytest.mark.parametrize("repeat, different", [(0.0, 4), (1.0, 1)])
