@@ -47,7 +47,7 @@ def trained():
 
 def test_every_example_has_a_test():
     assert {path.stem for path in EXAMPLES.glob("own_*.gin")} == {
-        "own_trajectory", "own_critics", "own_method", "own_learner",
+        "own_trajectory", "own_exploration", "own_critics", "own_method", "own_learner",
     }  # fmt: skip
 
 
@@ -62,6 +62,17 @@ def test_the_trajectory_fades_while_it_goes_on(trained):
     assert goes_on.any()
     torch.testing.assert_close(replayed.time_step.prev_action[1][goes_on], 0.9 * nest.index(tau, 0).a[goes_on])
     assert trainer.method == "taac_fading"
+
+
+def test_the_exploration_repeats_no_action_until_training_begins():
+    with contextlib.closing(build("own_exploration")) as trainer:
+        assert trainer.method == "taac_uniform"
+        for _ in range(60):
+            trainer.collect()
+        assert trainer.replay_buffer.sample(200, 2).rollout_info.switch.all()
+        for _ in range(60):
+            trainer.collect()
+        assert not trainer.replay_buffer.sample(200, 2).rollout_info.switch.all()
 
 
 def test_quantile_critics_find_the_quantiles():

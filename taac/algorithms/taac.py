@@ -167,7 +167,11 @@ class TaacAlgorithm(ActorCriticAlgorithm):
     def random_step(self, time_step: TimeStep, state: TaacState) -> AlgStep:
         state = self._first_tau(time_step, state)
         a_hat = torch.empty_like(state.tau.a).uniform_(-1.0, 1.0)
-        return self._execute(time_step, state, a_hat, torch.rand_like(a_hat[..., 0]) < 0.5)
+        return self._execute(time_step, state, a_hat, self.random_switch(len(a_hat)))
+
+    def random_switch(self, batch_size: int) -> torch.Tensor:
+        """Returns the switches `[batch_size]` of the exploration before training: a fair coin each, as published."""
+        return torch.rand(batch_size, device=self.weights.device) < 0.5
 
     @torch.no_grad()
     def demonstrated_info(self, time_step: TimeStep) -> TaacInfo:
