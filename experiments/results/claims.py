@@ -2,7 +2,7 @@
 
 They were written when three runs of `simple_control` were done. That a verdict waits for the planned seeds and that all planned
 comparisons count was added when nine were collected; both only make verdicts rarer, and no claim had the seeds for one. Which
-claims are pooled was decided before the first run of `simple_control_methods`.
+claims are pooled was decided before the first run of their campaign.
 
 `claims.json` lists the claims and the campaigns that test them; `planned` in a campaign's `campaign.json` says which tasks and
 seeds it has. **A verdict waits until both methods have all planned seeds** on the task, so that nobody can stop where it looks
