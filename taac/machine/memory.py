@@ -1,11 +1,36 @@
-"""How much memory is available."""
+"""How much memory is available, and keeping what was freed."""
 
 from __future__ import annotations
 
+import ctypes
+import os
+import sys
 from pathlib import Path
 
 import psutil
 import torch
+
+# glibc's names of two settings (malloc.h), and bytes: freed memory up to the first is kept, and blocks above the second
+# are still given back at once.
+M_TRIM_THRESHOLD, KEPT = -1, 128 * 2**20
+M_MMAP_THRESHOLD, LARGE = -3, 32 * 2**20
+
+
+def keep_freed_memory() -> None:
+    """Lets this process keep up to 128 MiB of freed memory for the next update.
+
+    An update allocates and frees tens of megabytes. Left alone, glibc may give them back to the system each time, which has
+    to clear them anew: a sixth of the processor time of TAAC's updates. Blocks above 32 MiB are given back as before.
+
+    Does nothing where the environment sets malloc already (`MALLOC_...`, `GLIBC_TUNABLES`), and with other C libraries.
+    """
+    chosen = any(name == "GLIBC_TUNABLES" or name.startswith("MALLOC_") for name in os.environ)
+    if chosen or sys.platform != "linux":
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
+    if mallopt is not None:
+        mallopt(M_MMAP_THRESHOLD, LARGE)
+        mallopt(M_TRIM_THRESHOLD, KEPT)
 
 
 def available_bytes(device: torch.device) -> int:

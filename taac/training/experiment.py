@@ -25,6 +25,7 @@ from taac.environments.create import create_environment
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
 from taac.learning.learner import Learner
+from taac.machine.memory import keep_freed_memory
 from taac.machine.program_cache import check_named_folder
 from taac.machine.ranks import ALONE, Ranks
 from taac.networks import ObservationNormalizer, RewardNormalizer
@@ -204,6 +205,7 @@ def create_experiment(
         raise TaacError(f"create_experiment.return_bounds must be (lowest, highest), got {return_bounds}")
     check_named_folder()
     torch.set_num_threads(num_threads)
+    keep_freed_memory()
     seed_generators(seed)
     where = choose_device(device, ranks)
     replay_where = where if replay_device is None else choose_device(replay_device, ranks)

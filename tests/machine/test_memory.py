@@ -1,11 +1,16 @@
-"""How much memory is free, and sizes in words."""
+"""How much memory is free, keeping what was freed, and sizes in words."""
 
 from __future__ import annotations
+
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
 
 from taac.machine import memory
+from taac.training import experiment
 
 
 @pytest.mark.parametrize(
@@ -50,3 +55,58 @@ def test_available_memory_is_the_lower_of_machine_and_group(monkeypatch, tmp_pat
 )
 def test_readable_bytes(count, text):
     assert memory.readable_bytes(count) == text
+
+
+# Pages that the system had to give this process in 20 rounds of 32 blocks of 1 MiB: 8,192 pages of 4 KiB a round.
+PAGES = """
+import resource, sys
+import torch
+from taac.machine.memory import keep_freed_memory
+
+keep_freed_memory()
+def pages():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+def round():
+    blocks = [torch.ones(2**18) for _ in range(32)]
+round()  # the first has to ask for them
+before = pages()
+for _ in range(20):
+    round()
+print(pages() - before)
+"""
+
+
+def pages(**environment: str) -> int:
+    plain = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_") and k != "GLIBC_TUNABLES"}
+    command = [sys.executable, "-c", PAGES]
+    return int(subprocess.run(command, env=plain | environment, capture_output=True, text=True, check=True).stdout)
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or not hasattr(memory.ctypes.CDLL(None), "gnu_get_libc_version"), reason="glibc's setting"
+)
+def test_freed_memory_is_kept_unless_the_environment_sets_malloc():
+    assert pages() < 8192
+    assert pages(MALLOC_TRIM_THRESHOLD_="0") > 5 * 8192
+    assert pages(GLIBC_TUNABLES="glibc.malloc.trim_threshold=0") > 5 * 8192
+
+
+def test_other_c_libraries_are_left_alone(monkeypatch):
+    for name in [name for name in os.environ if name.startswith("MALLOC_") or name == "GLIBC_TUNABLES"]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: object())  # musl: no mallopt
+    memory.keep_freed_memory()
+
+
+def test_a_run_keeps_freed_memory(monkeypatch):
+    """`create_experiment` sets it before it makes anything."""
+
+    class Asked(Exception):
+        pass
+
+    def ask():
+        raise Asked
+
+    monkeypatch.setattr(experiment, "keep_freed_memory", ask)
+    with pytest.raises(Asked):
+        experiment.create_experiment()
