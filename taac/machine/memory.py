@@ -20,7 +20,7 @@ def keep_freed_memory() -> None:
     """Lets this process keep up to 128 MiB of freed memory for the next update.
 
     An update allocates and frees tens of megabytes. Left alone, glibc may give them back to the system each time, which has
-    to clear them anew: a sixth of the processor time of TAAC's updates. Blocks above 32 MiB are given back as before.
+    to clear them anew: a fifth of the processor time of TAAC on LunarLander. Blocks above 32 MiB are given back as before.
 
     Does nothing where the environment sets malloc already (`MALLOC_...`, `GLIBC_TUNABLES`), and with other C libraries.
     """
