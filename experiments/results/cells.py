@@ -3,7 +3,8 @@
 - The **final return** of a run is the mean of its last three evaluations, greedy, never a maximum. Over seeds: the mean, from
   `claims.FEWEST_RUNS` seeds on with Student's t interval (95%), and each seed.
 - A return **at a step** is the run's evaluation that was due at that step. Over seeds: mean and standard deviation (n - 1).
-- **First solved** is the step of a run's first evaluation at or above the return at which Gymnasium calls the task solved.
+- **First solved** is the step of a run's first evaluation at or above the return at which Gymnasium calls the task solved; "-" is
+  a run that never was there, "never" that no run was, and "no threshold" a task of which Gymnasium does not say it.
 - **Repeated** and **decisions** are means of the last three evaluations, too.
 - **While exploring** is the mean of the training summaries over the last tenth of the run, each the mean return of the episodes
   that ended since the summary before.
@@ -14,12 +15,12 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 
 from experiments.results import claims
 from experiments.results.collect import ROLLOUTS
 from taac.analysis.readers.run_records import Record
-from taac.analysis.report import anchors
 from taac.analysis.statistics.intervals import estimate_interval
 
 
@@ -52,11 +53,17 @@ def each(runs: list[Record]) -> str:
 
 def first_solved(runs: list[Record]) -> str:
     """The step of each run's first evaluation that reaches the task's threshold, in thousands."""
-    _, scales = anchors.load()
-    if runs[0].task not in scales:
-        return "-"
-    reached = [r.steps[r.returns >= scales[runs[0].task].y1] for r in runs]
+    threshold = threshold_of(runs[0].task)
+    if threshold is None:
+        return "no threshold"
+    reached = [r.steps[r.returns >= threshold] for r in runs]
     return ", ".join(f"{steps[0] / 1000:.4g}k" if steps.size else "-" for steps in reached) if any(map(len, reached)) else "never"
+
+
+def threshold_of(task: str | None) -> float | None:
+    """The return at which Gymnasium calls a task solved."""
+    spec = gymnasium.registry.get(task or "")
+    return None if spec is None else spec.reward_threshold
 
 
 def value_at(record: Record, step: int) -> float:

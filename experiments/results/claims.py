@@ -19,8 +19,8 @@ best, and rests on these seeds only. Change a plan before its campaign starts, n
 - **X repeats a fraction of its steps** on a task. The published fraction is read off a figure, with an error of
   `reading_error`; its own spread over seeds is not known and counts as none. Our 95% interval is Student's t over seeds, each by
   itself, not corrected for the number of tasks, and the point itself if all seeds are equal. Widened by the reading error:
-  "disagrees" if it excludes the published fraction; "agrees" if it includes it and ours is narrower than 0.3; else, or if a run
-  diverged, "not decidable at this n".
+  "disagrees" if it excludes the published fraction; "agrees" if it includes it and ours is narrower than 0.3, with the words
+  "within the error of reading" if ours alone excludes it; else, or if a run diverged, "not decidable at this n".
 
 A claim that somebody thought of after the runs has `"post_hoc": true`: it is shown with its uncorrected interval, belongs to no
 family, and gets no verdict.
@@ -51,6 +51,7 @@ from taac.errors import TaacError
 
 HERE = Path(__file__).resolve().parent
 AGREES, DISAGREES, OPEN, NOT_RUN = "agrees", "disagrees", "not decidable at this n", "not run"
+AGREES_AS_READ = "agrees within the error of reading"
 WAITS = "waits for the planned seeds"
 POST_HOC = "none: post hoc"
 EVERYWHERE = "all tasks"
@@ -93,13 +94,22 @@ def rows(groups_of: Mapping[str, Groups], plans: Mapping[str, Plan], published: 
     found = []
     for name in dict.fromkeys(claim["campaign"] for claim in listed()["claims"]):
         of_campaign = [claim for claim in listed()["claims"] if claim["campaign"] == name]
-        found += rows_of_returns([claim for claim in of_campaign if "better" in claim], name, groups_of, plans)
+        on_returns = rows_of_returns([claim for claim in of_campaign if "better" in claim], name, groups_of, plans)
+        found += [with_scores(row, published["normalised_score_at_the_end"]) for row in on_returns]
         for claim in (claim for claim in of_campaign if "repeats" in claim):
             for task in plans[name]["tasks"] if name in plans else [EVERYWHERE]:
                 fraction = published["fraction_repeated"]["by_task"].get(re.sub(r"-v\d+$", "", task))
                 seeds = plans[name]["seeds"] if name in plans else 0
                 found.append(row_of_fractions(claim, task, groups_of.get(name, {}), seeds, fraction, listed()["reading_error"]))
     return found
+
+
+def with_scores(row: Row, scores: Mapping[str, float]) -> Row:
+    """A pooled claim with the paper's scores at the end of training beside it, where both are known."""
+    methods = row.published.split(" above ")
+    if row.task != EVERYWHERE or not all(method in scores for method in methods):
+        return row
+    return row._replace(published=f"{row.published}: {' and '.join(f'{scores[method]:.2f}' for method in methods)}")
 
 
 def listed() -> dict[str, Any]:
@@ -171,6 +181,8 @@ def row_of_returns(claim: Mapping[str, Any], tasks: Sequence[str], x: Runs, y: R
         unit = "" if found.compares == families.MEANS else f" (P({x.method} > {y.method}) - 1/2, as runs diverged)"
         here = f"{d.estimate:+.3g} [{d.low:.3g}, {d.high:.3g}]{unit}"
     verdict = POST_HOC if claim.get("post_hoc") else {"better": AGREES, "worse": DISAGREES}.get(d.verdict, OPEN)
+    detectable = f"{found.detectable:.3g}" if found.detectable else "nothing"
+    count += f"; detectable: {detectable}" if verdict == OPEN else ""
     p_values = f"{found.p_value:.2g}, {found.p_permutation:.2g} ({LEVEL / family:.2g})"
     return Row(text, where, f"{here}, {count}", said(claim), verdict, p_values)
 
@@ -231,4 +243,6 @@ def judged(low: float, high: float, published: float, error: float) -> str:
     """Returns the verdict on a published fraction, given the interval of ours."""
     if not low - error <= published <= high + error:
         return DISAGREES
-    return AGREES if high - low < WIDEST else OPEN
+    if high - low >= WIDEST:
+        return OPEN
+    return AGREES if low <= published <= high else AGREES_AS_READ

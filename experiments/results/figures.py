@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,21 +11,35 @@ import numpy as np
 
 from taac.analysis import styles
 from taac.analysis.readers.run_records import Record
+from taac.analysis.report.matching import match
+
+Groups = Mapping[tuple[str, str], list[Record]]  # runs by task and method
+GREYS = ("0.25", "0.6")  # of methods of other campaigns, in turn
 
 
-def draw(groups: Mapping[tuple[str, str], list[Record]], target: Path) -> None:
+def draw(groups: Groups, target: Path, beside: Groups | None = None) -> None:
     """Draws each run faintly and the mean of each method: returns against steps (above) and against hours (below).
 
     Args:
         groups: the runs by task and method.
+        target: the PNG file.
+        beside: runs of other campaigns by task and label, of which only the mean is drawn, against steps and in grey.
     """
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
+    beside = beside or {}
     tasks, methods = sorted({task for task, _ in groups}), sorted({method for _, method in groups})
+    labels = list(dict.fromkeys(label for _, label in beside))
     figure, axes = pyplot.subplots(2, len(tasks), figsize=(4.6 * len(tasks), 6.4), squeeze=False, layout="constrained")
+    for (task, label), runs in beside.items():
+        if task in tasks:
+            number = labels.index(label)
+            dash = (0, styles.DASHES[1 + number % (len(styles.DASHES) - 1)])
+            look = {"color": GREYS[number % len(GREYS)], "linestyle": dash, "linewidth": 1.6}
+            axes[0, tasks.index(task)].plot(*mean_curve(runs), label=f"{label} ({len(runs)})", **look)
     for (task, method), runs in groups.items():
         draw_method(*axes[:, tasks.index(task)], method, methods.index(method), runs)
     for above, below, task in zip(*axes, tasks):
@@ -40,14 +55,20 @@ def draw(groups: Mapping[tuple[str, str], list[Record]], target: Path) -> None:
 def draw_method(above: Any, below: Any, method: str, number: int, runs: list[Record]) -> None:
     """Draws the runs of a method in a task's two panels; the mean is of those that did not diverge."""
     look = styles.style(number)
-    whole = [r for r in runs if not r.problems]
     for r in runs:
         above.plot(r.steps, r.returns, color=look.color, alpha=0.35, linewidth=0.8)
         below.plot(r.evaluations["seconds"] / 3600, r.returns, color=look.color, alpha=0.8, linewidth=0.8)
-    label = f"{method} ({len(runs)}" + (f", {len(runs) - len(whole)} diverged)" if len(whole) < len(runs) else ")")
-    together = min((r.steps.size for r in whole), default=0)
-    if any(not np.array_equal(r.steps[:together], whole[0].steps[:together]) for r in whole):
-        together = 0  # evaluated at different steps: no mean, but a line in the legend
-    steps = whole[0].steps[:together] if whole else []
-    mean = np.mean([r.returns[:together] for r in whole], axis=0) if whole else []
-    above.plot(steps, mean, label=label, **styles.line(number, together))
+    diverged = sum(bool(r.problems) for r in runs)
+    label = f"{method} ({len(runs)}" + (f", {diverged} diverged)" if diverged else ")")
+    steps, mean = mean_curve(runs)
+    above.plot(steps, mean, label=label, **styles.line(number, steps.size))
+
+
+def mean_curve(runs: Sequence[Record]) -> tuple[np.ndarray, np.ndarray]:
+    """The mean return `[n]` of the runs that did not diverge, at the steps `[n]` at which all of them were due an evaluation."""
+    whole = [r for r in runs if not r.problems]
+    if not whole:
+        return np.zeros(0), np.zeros(0)
+    matched, _ = match([r._replace(folder=str(i)) for i, r in enumerate(whole)])  # folders may have one name in two campaigns
+    common = functools.reduce(np.intersect1d, (r.due for r in matched))
+    return common, np.mean([r.returns[np.isin(r.due, common)] for r in matched], axis=0)

@@ -117,7 +117,7 @@ def test_numbers_of_a_group_by_hand(tmp_path):
     # Final returns (2 + 3 + last) / 3: mean 17 / 3, standard error 2 / sqrt 3, t(2, 95%) = 4.3027.
     final, each, first, end, solved, exploring, *_ = cells.numbers(tmp_path, runs, [100, 400])
     assert final == "5.67 [0.698, 10.6]" and each == "3.67, 5.67, 7.67"
-    assert first == "1 +- 0" and end == "12 +- 6" and solved == exploring == "-"
+    assert first == "1 +- 0" and end == "12 +- 6" and solved == "no threshold" and exploring == "-"
     assert page.in_readme(runs) == "5.67 [0.698, 10.6] (3.67, 5.67, 7.67)"
     assert cells.numbers(tmp_path, runs[:2], [])[:2] == ["4.67", "3.67, 5.67"]  # two seeds have no interval
     assert page.in_readme(runs[:2]) == "3.67, 5.67" and page.in_readme([]) == "not run yet"
@@ -141,6 +141,12 @@ def test_first_solved_is_of_the_first_evaluation_at_the_threshold(tmp_path):
     runs = sorted(run_records.find(tmp_path), key=lambda r: r.seed)
     assert cells.first_solved(runs[:2]) == "0.3k, -" and cells.first_solved(runs[1:2]) == "never"
     assert cells.first_solved(runs)[:8] == "0.3k, -," and runs[2].problems  # a run that diverged may have solved it before
+
+
+def test_a_task_without_a_threshold_says_so(tmp_path):
+    for task, said in (("Walker2d-v5", "no threshold"), ("Toy-v0", "no threshold"), ("Reacher-v5", "0.1k")):
+        write_run(tmp_path / task, tmp_path, task=task)
+        assert cells.first_solved(run_records.find(tmp_path / task)) == said  # Reacher's is -3.75
 
 
 def test_published_returns_are_beside_the_same_number_of_steps(tmp_path):
@@ -187,6 +193,36 @@ def test_a_run_that_diverged_is_kept_and_named(tmp_path):
     assert " | each seed | first solved | exploring | " in "\n".join(page.section(target, about, []))
     figures.draw({key: runs, ("Toy-v0", "taac"): runs[3:]}, tmp_path / "drawn.png")
     assert (tmp_path / "drawn.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_mean_curve_is_of_evaluations_that_were_due_at_the_same_steps(tmp_path):
+    """A method that repeats actions inside the environment passes the step at which it is due: 101 for 100."""
+    write_run(tmp_path / "a", tmp_path, 0, returns=(1.0, 2.0, 3.0, 6.0))
+    write_run(tmp_path / "b", tmp_path, 1, returns=(3.0, 4.0, 5.0, 10.0))
+    write_run(tmp_path / "c", tmp_path, 2, returns=(9.0, float("nan"), 9.0, 9.0))  # it diverged
+    file = tmp_path / "b" / "evaluations.csv"
+    file.write_text(file.read_text().replace("\n100", "\n101"))
+    for name in "abc":
+        (tmp_path / name / "config.gin").write_text("Trainer.num_env_steps = 400\nTrainer.evaluation_interval = 100\n")
+    runs = run_records.find(tmp_path)
+    steps, mean = figures.mean_curve(runs)
+    assert steps.tolist() == [100, 200, 300, 400] and mean.tolist() == [2, 3, 4, 8]
+    assert figures.mean_curve(runs[2:])[0].size == 0
+    assert "Evaluated every 100 steps by 1 greedy episodes; 0 of 4 evaluations" in page.protocol(runs)
+
+
+def test_a_figure_shows_runs_of_other_campaigns_by_their_names(tmp_path, monkeypatch):
+    write_run(tmp_path / "first" / "a", tmp_path)
+    groups = {"first": page.grouped(run_records.find(tmp_path / "first"))}
+    monkeypatch.setattr(page, "all_groups", lambda: groups)
+    found = page.of_others({"title": "second", "beside": ["first/sac"]})
+    assert list(found) == [("Toy-v0", "first/sac")]
+    assert page.of_others({"title": "second"}) == {}
+    with pytest.raises(TaacError, match="names first/taac, which has no runs; expected campaign/method"):
+        page.of_others({"title": "second", "beside": ["first/taac"]})
+    figures.draw(groups["first"], tmp_path / "alone.png")
+    figures.draw(groups["first"], tmp_path / "beside.png", found | {("Other-v0", "first/sac"): []})
+    assert (tmp_path / "alone.png").read_bytes() != (tmp_path / "beside.png").read_bytes()
 
 
 def test_a_run_that_is_replaced_leaves_no_rollouts(tmp_path):
@@ -269,5 +305,5 @@ def test_a_campaign_has_comparisons_of_its_own_also_with_runs_of_other_packages(
     assert any("sb3_sac" in line and "12" in line for line in lines)
     [row] = [line for line in lines if "Stable-Baselines3 (mean" in line]
     # A difference of 1 with a standard error of sqrt(2 / 3) and 4 degrees of freedom; 10 of 20 exchanges differ as much.
-    assert "-1 [-3.27, 1.27], 3 and 3 of 3 seeds | 0.29, 0.5 (0.05) | not decidable at this n |" in row
+    assert "-1 [-3.27, 1.27], 3 and 3 of 3 seeds; detectable: nothing | 0.29, 0.5 (0.05) | not decidable at this n |" in row
     # Standard error sqrt(1/3 + 1/3), df 4, t(97.5%) = 2.776: 2.267
