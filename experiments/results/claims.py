@@ -176,15 +176,20 @@ def row_of_returns(claim: Mapping[str, Any], tasks: Sequence[str], x: Runs, y: R
     [found] = families.verdicts([families.Comparison(of_x, of_y)], confidence=1 - LEVEL / family)
     d = found.difference
     if np.isnan(d.low):
-        here = f"{d.estimate:+.3g}, no run differs from another of its method"
+        here = f"{digits(d.estimate, '+')}, no run differs from another of its method"
     else:
         unit = "" if found.compares == families.MEANS else f" (P({x.method} > {y.method}) - 1/2, as runs diverged)"
-        here = f"{d.estimate:+.3g} [{d.low:.3g}, {d.high:.3g}]{unit}"
+        here = f"{digits(d.estimate, '+')} [{digits(d.low)}, {digits(d.high)}]{unit}"
     verdict = POST_HOC if claim.get("post_hoc") else {"better": AGREES, "worse": DISAGREES}.get(d.verdict, OPEN)
-    detectable = f"{found.detectable:.3g}" if found.detectable else "nothing"
+    detectable = digits(found.detectable) if found.detectable else "nothing"
     count += f"; detectable: {detectable}" if verdict == OPEN else ""
     p_values = f"{found.p_value:.2g}, {found.p_permutation:.2g} ({LEVEL / family:.2g})"
     return Row(text, where, f"{here}, {count}", said(claim), verdict, p_values)
+
+
+def digits(value: float, sign: str = "") -> str:
+    """Three digits, without an exponent below a million."""
+    return f"{float(f'{value:.3g}'):{sign}g}"
 
 
 def normalised(returns: Sequence[np.ndarray], tasks: Sequence[str]) -> list[np.ndarray]:

@@ -94,10 +94,11 @@ returns in this table is wrong with a probability of up to 5% for each campaign.
 
 ABOUT = {"number": int, "title": str, "question": str, "command": str, "commit": str, "notes": list, "planned": dict}
 PLAN = {"tasks": list, "methods": list, "seeds": int, "env_steps": int}
+WORDS = {claims.AGREES: "yes", claims.DISAGREES: "no, the other"}  # of a campaign's own comparisons
 NEARLY = 0.9  # of a published step, from which on runs that end earlier are shown beside it
-IN_README = "simple_control"  # the campaign that README.md shows
+IN_README, REFERENCE = "simple_control", "sac_reference"  # the campaigns that README.md shows
 README_CLAIMS = ("TAAC learns faster than SAC (mean return over all evaluations)", "TAAC ends with a higher return than SAC")
-BEGIN, END = "<!-- results: made by `make results` -->", "<!-- end of results -->"
+BEGIN, END = "<!-- {}: made by `make results` -->", "<!-- end of {} -->"
 
 
 def campaigns() -> list[tuple[Path, dict[str, Any]]]:
@@ -217,24 +218,42 @@ def plans() -> dict[str, claims.Plan]:
 
 def of_differences(name: str, differences: list[dict[str, Any]]) -> list[str]:
     """The lines on a campaign's own comparisons."""
-    words = {claims.AGREES: "yes", claims.DISAGREES: "no, the other"}
     found = claims.rows_of_returns(differences, name, all_groups(), plans())
-    rows = [[r.claim, r.task, r.here, r.p_values, words.get(r.verdict, r.verdict)] for r in found]
+    rows = [[r.claim, r.task, r.here, r.p_values, WORDS.get(r.verdict, r.verdict)] for r in found]
     return table(["comparison", "task", "here", "p-values", "decided"], rows)
 
 
 def of_readme(text: str) -> str:
-    """README.md with today's table of TAAC and SAC between the lines that mark it."""
+    """README.md with today's tables between the lines that mark them."""
+    for name, lines in ((IN_README, taac_beside_sac()), (REFERENCE, sac_beside_sb3())):
+        before, begin, rest = text.partition(BEGIN.format(name))
+        _, end, after = rest.partition(END.format(name))
+        text = "\n".join([before + begin, "", *lines, end]) + after
+    return text
+
+
+def taac_beside_sac() -> list[str]:
+    """The README's table of SAC and TAAC."""
     groups = grouped(runs_of(HERE / IN_README))
     verdicts = {(row.claim, row.task): row.verdict for row in claim_rows()}
     rows = []
-    for task in json.loads((HERE / IN_README / "campaign.json").read_text(encoding="utf-8"))["planned"]["tasks"]:
+    for task in plans()[IN_README]["tasks"]:
         cells = [in_readme(groups.get((task, method), [])) for method in ("sac", "taac")]
         rows.append([task, *cells, *(verdicts[claim, task] for claim in README_CLAIMS)])
-    head = ["task", "SAC, final return (each seed)", "TAAC", "TAAC learns faster", "TAAC ends higher"]
-    before, _, rest = text.partition(BEGIN)
-    after = rest.partition(END)[2]
-    return "\n".join([before + BEGIN, "", *table(head, rows)]) + "\n" + END + after
+    return table(["task", "SAC, final return (each seed)", "TAAC", "TAAC learns faster", "TAAC ends higher"], rows)
+
+
+def sac_beside_sb3() -> list[str]:
+    """The README's table of this SAC and Stable-Baselines3's."""
+    groups = all_groups()
+    [claim] = described(HERE / REFERENCE / "campaign.json")["differences"]
+    rows = []
+    for row in claims.rows_of_returns([claim], REFERENCE, groups, plans()):
+        finals = [groups[REFERENCE].get((row.task, method), []) for method in ("sac", "sb3_sac")]
+        returns = [cells.final_return(runs) if runs else "not run yet" for runs in finals]
+        rows.append([row.task, *returns, row.here, WORDS.get(row.verdict, row.verdict)])
+    head = ["task", "SAC here, final return", "Stable-Baselines3's", "difference of the means over training", "learns faster"]
+    return table(head, rows)
 
 
 def in_readme(runs: list[Record]) -> str:

@@ -44,10 +44,13 @@ def test_the_page_in_the_repository_is_what_its_raw_files_give():
         assert (page.DOCS / "images" / f"results_{folder.name}.png").exists() == bool(page.runs_of(folder))
 
 
-def test_the_table_of_the_readme_is_what_the_raw_files_give():
-    text = (page.DOCS.parent / "README.md").read_text(encoding="utf-8")
+def test_the_tables_of_the_readme_are_what_the_raw_files_give():
+    text = emptied = (page.DOCS.parent / "README.md").read_text(encoding="utf-8")
     assert page.of_readme(text) == text
-    emptied = text[: text.index(page.BEGIN)] + page.BEGIN + page.END + text[text.index(page.END) + len(page.END) :]
+    for name in (page.IN_README, page.REFERENCE):
+        begin, end = page.BEGIN.format(name), page.END.format(name)
+        assert text.count(begin) == text.count(end) == 1
+        emptied = emptied[: emptied.index(begin)] + begin + end + emptied[emptied.index(end) + len(end) :]
     assert emptied != text and page.of_readme(emptied) == text
 
 
