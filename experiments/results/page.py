@@ -251,8 +251,8 @@ def sac_beside_sb3() -> list[str]:
     for row in claims.rows_of_returns([claim], REFERENCE, groups, plans()):
         finals = [groups[REFERENCE].get((row.task, method), []) for method in ("sac", "sb3_sac")]
         returns = [cells.final_return(runs) if runs else "not run yet" for runs in finals]
-        rows.append([row.task, *returns, row.here, WORDS.get(row.verdict, row.verdict)])
-    head = ["task", "SAC here, final return", "Stable-Baselines3's", "difference of the means over training", "learns faster"]
+        rows.append([row.task, *returns, row.here.partition(";")[0], WORDS.get(row.verdict, row.verdict)])
+    head = ["task", "SAC here, final return", "Stable-Baselines3's", "difference over training", "learns faster"]
     return table(head, rows)
 
 
