@@ -204,7 +204,8 @@ def of_others(about: dict[str, Any]) -> dict[tuple[str, str], list[Record]]:
     found = {}
     for name in about.get("beside", []):
         campaign, _, method = name.partition("/")
-        of_method = {(task, name): runs for (task, m), runs in all_groups().get(campaign, {}).items() if m == method}
+        groups = grouped(runs_of(HERE / campaign))
+        of_method = {(task, name): runs for (task, m), runs in groups.items() if m == method}
         if not of_method:
             raise TaacError(f"{about['title']}: `beside` names {name}, which has no runs; expected campaign/method")
         found |= of_method
@@ -321,6 +322,8 @@ def provenance(folder: Path, records: list[Record]) -> str:
 def protocol(records: list[Record]) -> str:
     """How the runs were evaluated, and how many of their evaluations are before the first update."""
     whole = [r for r in records if not r.problems]
+    if not whole:
+        return "No run was evaluated to its end."
     intervals = sorted({matching.plan(r)[0] or round(r.steps[-1] / np.count_nonzero(r.steps)) for r in whole})
     episodes = sorted({int(n) for r in whole for n in r.evaluations["episodes"]})
     before = sorted({int((r.evaluations["updates"] == 0).sum()) for r in whole})

@@ -212,19 +212,20 @@ def test_the_mean_curve_is_of_evaluations_that_were_due_at_the_same_steps(tmp_pa
     assert steps.tolist() == [100, 200, 300, 400] and mean.tolist() == [2, 3, 4, 8]
     assert figures.mean_curve(runs[2:])[0].size == 0
     assert "Evaluated every 100 steps by 1 greedy episodes; 0 of 4 evaluations" in page.protocol(runs)
+    assert page.protocol(runs[2:]) == "No run was evaluated to its end."
 
 
 def test_a_figure_shows_runs_of_other_campaigns_by_their_names(tmp_path, monkeypatch):
     write_run(tmp_path / "first" / "a", tmp_path)
-    groups = {"first": page.grouped(run_records.find(tmp_path / "first"))}
-    monkeypatch.setattr(page, "all_groups", lambda: groups)
+    groups = page.grouped(run_records.find(tmp_path / "first"))
+    monkeypatch.setattr(page, "HERE", tmp_path)
     found = page.of_others({"title": "second", "beside": ["first/sac"]})
     assert list(found) == [("Toy-v0", "first/sac")]
     assert page.of_others({"title": "second"}) == {}
     with pytest.raises(TaacError, match="names first/taac, which has no runs; expected campaign/method"):
         page.of_others({"title": "second", "beside": ["first/taac"]})
-    figures.draw(groups["first"], tmp_path / "alone.png")
-    figures.draw(groups["first"], tmp_path / "beside.png", found | {("Other-v0", "first/sac"): []})
+    figures.draw(groups, tmp_path / "alone.png")
+    figures.draw(groups, tmp_path / "beside.png", found | {("Other-v0", "first/sac"): []})
     assert (tmp_path / "alone.png").read_bytes() != (tmp_path / "beside.png").read_bytes()
 
 
