@@ -85,7 +85,7 @@ our interval alone excludes it. Otherwise a claim is not decidable at this n. No
 `experiments/results/claims.py` states the rules in full. They were written when three runs were done; when nine were
 collected, and none had a verdict, two were made stricter: a verdict waits until both methods have all planned seeds, and
 differences of returns have 95% intervals that are simultaneous over all planned comparisons of a campaign. Intervals of
-fractions hold each by itself. But for the two that are post hoc, claims on all tasks were planned before the first run of
+fractions hold each by itself. But for those that are post hoc, claims on all tasks were planned before the first run of
 their campaign; of TAAC's fifteen runs, with which they compare, seven were known then for TAAC-1td, SAC-Nrep and SAC-EZ, and
 all for the others. Each campaign is corrected by itself, and the same runs of TAAC are in three of them: some verdict on
 returns in this table is wrong with a probability of up to 5% for each campaign.
