@@ -580,7 +580,7 @@ def test_results_reach_the_pages_of_their_methods():
     results = f"## One\n{head}{one}## Other\n{head}{other}"
     section = of_methods.section("sac", results)  # of other settings: not to be taken for one another
     assert "| One | T-v0 | 0 1 | 5 | 4, 6 |\n| Other | T-v0 | 0 | 7 | 7 |\n" in section
-    assert of_methods.section("taac", results) == "## Results\n\nNot run to the published budget.\n"
+    assert of_methods.section("taac", results) == "## Results\n\nNo campaign has run it.\n"
 
 
 def seeds_for(text: str) -> dict[str, str]:

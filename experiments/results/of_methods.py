@@ -22,7 +22,7 @@ def section(method: str, results: str) -> str:
         if len(row) > 7 and row[1] == method:
             found.append((campaign, row[0], *row[2:5]))
     if not found:
-        return f"{HEADING}\nNot run to the published budget.\n"
+        return f"{HEADING}\nNo campaign has run it.\n"
     head = ["| campaign | task | seeds | final return | each seed |", "|---|---|---|---|---|"]
     table = [*head, *(f"| {' | '.join(row)} |" for row in found)]
     return "\n".join([HEADING, "From the [results](../results.md), which say how they were made:", "", *table, ""])
