@@ -62,9 +62,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     command = importlib.import_module(f"taac.commands.{name}")
     command.define_flags()
     if {"-h", "--help", "-help"} & set(argv[2:]):
-        print(f"taac {name}: {COMMANDS[name]}\n")
-        for module in ("taac.commands.flags", f"taac.commands.{name}"):
-            print(flags.FLAGS.module_help(module).strip("\n"))
+        with contextlib.redirect_stdout(BrokenPipeTolerant(sys.stdout)):  # `--help | head`
+            print(f"taac {name}: {COMMANDS[name]}\n")
+            for module in ("taac.commands.flags", f"taac.commands.{name}"):
+                print(flags.FLAGS.module_help(module).strip("\n"))
+            sys.stdout.flush()
         sys.exit(0)
     logging.set_verbosity(logging.WARNING)  # users do not need the information messages of libraries
     app.run(lambda rest: _run(name, command.run, rest), argv=[f"taac {name}", *argv[2:]], flags_parser=_parse_flags)

@@ -660,6 +660,16 @@ def test_help_of_a_command_lists_its_flags(tmp_path, command, flag):
     assert result.returncode == 0 and f"--{flag}" in result.stdout
 
 
+def test_help_whose_reader_has_gone_ends_quietly(tmp_path):
+    """As with `taac train --help | head -1`, but with the pipe closed before anything is printed."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as nobody:
+        words = [sys.executable, "-m", "taac", "train", "--help"]
+        result = subprocess.run(words, stdout=nobody, stderr=subprocess.PIPE, cwd=tmp_path)
+    assert result.returncode == 0 and result.stderr == b""
+
+
 def test_a_run_killed_before_it_was_marked_finished_is_marked_then(trained, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(trained[0], folder)
