@@ -143,6 +143,21 @@ def test_the_learner_of_two_steps_refuses_what_it_cannot_do(monkeypatch):
             trainer.learner.update(trainer.replay_buffer.sample(8, 2))
 
 
+def test_the_learner_of_two_steps_leaves_the_models_of_reward_signals_alone():
+    """They have a step of their own, every `update_period` updates; the gradient of the last one must not be taken again."""
+    signal = ("create_agent.reward_signals = [@RND]", "RND.update_period = 1000")
+    with contextlib.closing(build("own_learner", *signal)) as trainer:
+        for _ in range(60):
+            trainer.collect()
+        parameters = [*trainer.agent.reward_signals.parameters()]
+        before = [p.detach().clone() for p in parameters]
+        trainer.learner.update(trainer.replay_buffer.sample(8, 2))
+        first = [p.detach().clone() for p in parameters]
+        assert not all(torch.equal(a, b) for a, b in zip(before, first))
+        trainer.learner.update(trainer.replay_buffer.sample(8, 2))
+        assert all(torch.equal(a, b) for a, b in zip(first, parameters))
+
+
 def test_the_learner_of_two_steps_moves_nothing_by_a_loss_that_is_not_finite():
     with contextlib.closing(build("own_learner", "Learner.optimizer_ctor = @SGD")) as trainer:
         for _ in range(60):
@@ -185,6 +200,11 @@ def test_the_method_learns_and_moves_its_target_actor(trained):
     greedy, drawn = algorithm.predict_step(time_step, state), algorithm.rollout_step(time_step, state)
     assert torch.equal(greedy.output, algorithm.predict_step(time_step, state).output)
     assert not torch.equal(greedy.output, drawn.output)
+
+
+def test_the_method_refuses_an_encoder_that_its_target_actor_has_no_copy_of():
+    with pytest.raises(TaacError, match="remove actor_encoder_ctor"):
+        build("own_method", "DdpgAlgorithm.actor_encoder_ctor = @ObservationEncoder")
 
 
 def test_the_method_learns_the_value_of_a_task_of_one_state(trained):

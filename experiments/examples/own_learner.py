@@ -50,6 +50,7 @@ class CriticFirstLearner(Learner):
         old = super().compute(experience, weights)
         if not torch.isfinite(old.total):
             return old  # the update refuses it, and nothing was moved
+        self.optimizer.zero_grad()  # of reward signals, which `Learner.update` steps later
         parameters = (p for group in self.optimizer.param_groups for p in group["params"])
         for parameter, gradient, of_critic in zip(parameters, old.gradients, self.of_critics):
             parameter.grad = gradient if of_critic else None

@@ -19,6 +19,7 @@ import torch.nn as nn
 from taac import nest
 from taac.algorithms.actor_critic import ActorCriticAlgorithm
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
+from taac.errors import TaacError
 from taac.networks.layers import Mlp
 from taac.ops import losses
 from taac.specs import TensorSpec, check_unit_box
@@ -44,6 +45,9 @@ class DdpgAlgorithm(ActorCriticAlgorithm):
         hidden_layers: widths of the actor.
         noise: standard deviation of what is added to the action while exploring.
         actor_critic: arguments of `ActorCriticAlgorithm`; bind them there in gin.
+
+    Raises:
+        TaacError: an encoder of the actor's own, of which there is no target copy here.
     """
 
     def __init__(
@@ -57,6 +61,8 @@ class DdpgAlgorithm(ActorCriticAlgorithm):
     ):
         check_unit_box(action_spec, "DdpgAlgorithm")
         super().__init__(observation_spec, action_spec, action_width=action_spec.numel, **actor_critic)
+        if self.actor_encoder is not None:
+            raise TaacError("DdpgAlgorithm's target actor has the critics' features: remove actor_encoder_ctor")
         layers = [Mlp(self.actor_feature_size, hidden_layers), nn.Linear(hidden_layers[-1], action_spec.numel), nn.Tanh()]
         self.actor = nn.Sequential(*layers)
         self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)

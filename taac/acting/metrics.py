@@ -19,13 +19,13 @@ class Episode(NamedTuple):
     """One finished episode of one environment."""
 
     ret: np.ndarray  # undiscounted sum of raw rewards; [] or [D]
-    length: int  # transitions
-    repeated: float  # transitions that continued the old trajectory; averaged over dimensions that decide separately
-    decisions: int  # transitions at which at least one dimension chose a new action
-    runs: float  # runs of transitions under one decision; an episode's first transition always begins a run
-    longest_run: int  # most transitions in a row under one decision
+    length: int  # environment steps
+    repeated: float  # steps that continued the old trajectory; averaged over dimensions that decide separately
+    decisions: int  # steps at which at least one dimension chose a new action
+    runs: float  # runs of steps under one decision; an episode's first step always begins a run
+    longest_run: int  # most steps in a row under one decision
     jerk: float  # mean squared second difference of the action in [-1, 1], over dimensions and time; 0 if length < 3
-    same: float  # transitions whose action exactly equals the one before; mean over dimensions
+    same: float  # steps whose action exactly equals the one before; mean over dimensions
 
 
 class EpisodeRecorder:

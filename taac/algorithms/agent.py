@@ -36,7 +36,7 @@ class Agent(nn.Module):
         role: "learn" does everything; "collect" explores and plays, and updates the statistics of observations; "act" only
             plays. The latter two keep only the networks that acting needs. The others are removed from `algorithm` itself.
         compile: whether to compile an update's loss and gradients into one program, and acting in rollouts into another. Each
-            is compiled at its first call, which takes about 15 seconds, or 2 if it was compiled before. Random numbers stay
+            is compiled at its first call, which takes up to 20 seconds, or 1 if it was compiled before. Random numbers stay
             the same; sums are rounded differently. On a GPU programs are replayed as CUDA graphs. "auto" leaves the choice to
             `compile_programs`, which a trainer calls where it pays.
         agents: folds the frames of several agents that share the policy into frames of one agent, which the normalisers and

@@ -5,7 +5,7 @@ checkpoints, the gradient step and summaries belong to other parts. In short, on
 
     state = reset_where_first(state, algorithm.initial_state(B), time_step)     # done by the caller
     step = algorithm.rollout_step(time_step, state)                             # act
-    replay.add(Experience(time_step, step.info)); time_step = environment.step(step.output)
+    replay.add(Experience(time_step, step.info)); time_step, state = environment.step(step.output), step.state
     experience = replay.sample(...)                                             # [T, B]
     loss = algorithm.calc_loss(experience, algorithm.train_step(experience))    # LossInfo, loss [T, B]
     loss.loss.mean().backward(); optimizer.step(); algorithm.after_update(number)

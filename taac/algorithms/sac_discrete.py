@@ -100,11 +100,10 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
         self.discrete = discrete
         self.actor = actor_ctor(self.actor_feature_size, total)
         targets = _targets(discrete, action_min_prob, target_entropy)
-        masked = ", times log n / log C where n choices are valid" if discrete.masked else ""
-        tuned = [
-            self.build_temperature(temperature_ctor, target._replace(formula=target.formula + masked))
-            for target in targets
-        ]
+        tuned = [self.build_temperature(temperature_ctor, target) for target in targets]
+        if discrete.masked:
+            for temperature in tuned:
+                temperature.formula += ", times log n / log C where n choices are valid"
         self.temperature = BranchTemperatures(tuned) if discrete.branched else tuned[0]
         self.entropy_in_target = entropy_in_target
 

@@ -77,7 +77,7 @@ class SacHybridAlgorithm(TaacAlgorithm):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         logit = self.switch_network(embedded).squeeze(-1)
         log_pi = nn.functional.logsigmoid(torch.stack([-logit, logit], dim=-1))
-        q = torch.stack([q_0, q_1], dim=-1).detach()
+        q = torch.stack([q_0, q_1], dim=-1)
         loss = (log_pi.exp() * (self.beta_temperature.alpha() * log_pi - q)).sum(-1)
         return log_pi.exp().detach(), loss
 

@@ -47,7 +47,7 @@ class SdarAlgorithm(SacAlgorithm):
 
     The executed action is `prev_action` of the next frame, and the previous action is `prev_action` of this frame, so the
     method keeps no state and stores nothing. At FIRST every dimension acts. The policy maximises
-    `Q(s, a) - alpha sum_i b_i log pi_i - alpha_b sum_i log beta_i(b_i)`.
+    `Q(s, a) - alpha sum_i b_i log pi_i + alpha_b sum_i H(beta_i)`, the entropies being exact.
 
     Args:
         observation_spec, action_spec: of the environment; actions are a vector in [-1, 1].

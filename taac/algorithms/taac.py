@@ -226,8 +226,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
 
         Args:
             embedded: the actor's inputs at replayed frames, `[T, B, F]`.
-            q_0, q_1: values of continuing and of switching, `[T, B]`. q_1 has a graph, through critics and actor: a loss of
-                the switch alone detaches it.
+            q_0, q_1: values of continuing and of switching, `[T, B]`, detached.
             switch_state: state of the switching head as stored by the rollout, leaves `[T, B, ...]`.
         """
         return self._beta(q_0, q_1), torch.zeros_like(q_0)
@@ -262,7 +261,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         with torch.no_grad():
             q_0 = self.weighted(self._min_q(self.critics, frozen, tau_0))
         q_1 = self.weighted(self._min_q(self.critics, frozen, tau_1))
-        beta, switch_loss = self.learn_switch(embedded, q_0, q_1, switch_state)
+        beta, switch_loss = self.learn_switch(embedded, q_0, q_1.detach(), switch_state)
         b_new = torch.rand_like(beta[..., 1]) < beta[..., 1]
 
         # Actor: gradient -(beta_1 dQ/da_hat) da_hat/dphi + alpha_a dlog pi/dphi

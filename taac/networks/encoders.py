@@ -193,7 +193,7 @@ class LocalEncoder(nn.Module):
     """Encodes everything in a Dict observation except its key `global_state`, for actors that see less than the critics.
 
     Used as an algorithm's `actor_encoder_ctor`, it makes the critics centralised. They are trained on the global state, which
-    acting does not need.
+    acting does not need where critics have no part in it (in TAAC and TempoRL they have).
 
     Args:
         observation_spec: a dict with the key `global_state` and others.

@@ -23,7 +23,7 @@ class Schedule:
     """A number as a function of a count, 0 at the start of the run.
 
     Attributes:
-        unit: what it counts: "env_steps", transitions over all environments, or "updates", gradient steps.
+        unit: what it counts: "env_steps", environment steps summed over all environments, or "updates", gradient steps.
         bounds: the least and the greatest value at any count.
         first_change: the first count at which the value may differ from the value at 0.
         knots: counts at which a piece begins or ends, starting with 0.

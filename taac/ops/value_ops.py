@@ -57,7 +57,7 @@ def n_step_return(
     episode and without a bonus, `G[0] = r[1] + d[1] r[2] + ... + d[1]...d[T-1] value[T-1]`. There is no off-policy
     correction.
 
-    The soft return equals the hard return (values without entropy) of the rewards `reward[t] + discount[t] * bonus[t]`.
+    The soft return equals the hard return of the rewards `reward[t] + discount[t] * bonus[t]` with values `value - bonus`.
     Each step earns its entropy bonus, and none is earned after a termination.
 
     Args:

@@ -108,8 +108,8 @@ class ReplayBuffer:
     def sample(self, batch_size: int, length: int) -> Experience:
         """Returns `batch_size` segments of `length` frames, leaves `[length, batch_size, ...]`, drawn uniformly.
 
-        Every environment contributes equally many. A remainder comes from environments drawn at random. If segments have one
-        frame to learn from, it is LAST with a probability of 1e-5 only where episodes have 10 steps, on a GPU of 1e-2.
+        Every environment contributes equally many. A remainder comes from environments drawn at random. Where segments have
+        one frame to learn from, it is rarely LAST: of episodes with 10 steps in 1e-5 of the segments, on a GPU in 1e-2.
 
         Raises:
             TaacError: fewer than `length` frames are stored.

@@ -39,12 +39,12 @@ class EpisodeSummary(NamedTuple):
     return_mean: float
     return_std: float
     length: float
-    fraction_repeated: float  # of all transitions
-    mean_run: float  # transitions per run of one decision
+    fraction_repeated: float  # of all environment steps
+    mean_run: float  # environment steps per run of one decision
     max_run: int
     decisions: float  # per episode
     jerk: float
-    fraction_same: float  # of all transitions, computed from the actions alone and not from the method's own record
+    fraction_same: float  # of all environment steps, computed from the actions alone and not from the method's own record
 
 
 COLUMNS = ("env_steps", "updates", "training_decisions", "seconds", *EpisodeSummary._fields)  # of evaluations.csv

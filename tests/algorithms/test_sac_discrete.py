@@ -15,6 +15,7 @@ from taac.data_structures import Experience, StepType, TimeStep
 from taac.errors import TaacError
 from taac.networks import CategoricalActorNetwork, CriticEnsemble
 from taac.ops import distributions
+from taac.ops.schedules import LinearSchedule
 from taac.specs import ACTION_MASK, bounded
 from tests.algorithms.reference import (
     BATCH,
@@ -405,6 +406,12 @@ def test_description_tells_the_target_and_its_formula():
     assert "target entropy 0.4349 nats" in line and "C = 4, p = 0.1" in line and "valid" not in line
     (line,) = discrete(DISCRETE, masked=True, target_entropy=0.5).describe()
     assert "target entropy 0.5000 nats = DiscreteSacAlgorithm.target_entropy, times log n / log C" in line
+
+
+def test_the_summary_of_a_scheduled_target_has_the_name_of_its_setting():
+    target = LinearSchedule(start=0.5, end=0.1, updates=100)
+    (scheduled,) = discrete(DISCRETE, masked=True, target_entropy=target).scheduled
+    assert scheduled.name == "DiscreteSacAlgorithm.target_entropy"
 
 
 def build(spec=VECTOR_SPEC, action_spec=SPEC, **options):

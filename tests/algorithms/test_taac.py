@@ -232,6 +232,24 @@ def test_its_value_pays_no_entropy_and_never_uses_the_targets_to_switch():
     assert info.beta[..., 1].std() > 0.05
 
 
+def test_a_loss_of_the_switch_moves_neither_critics_nor_actor(monkeypatch):
+    """The values that a switch of one's own sees are detached: its loss has the gradient of its own terms only."""
+    plain, own = (taac(TAAC).double() for _ in range(2))
+    own.load_state_dict(plain.state_dict())
+
+    def learn_switch(embedded, q_0, q_1, switch_state):
+        assert not q_0.requires_grad and not q_1.requires_grad
+        return own._beta(q_0, q_1), q_0 - 3.0 * q_1
+
+    monkeypatch.setattr(own, "learn_switch", learn_switch)
+    for algorithm in (plain, own):
+        torch.manual_seed(0)
+        experience = experience_of(TAAC)
+        algorithm.calc_loss(experience, algorithm.train_step(experience)).loss.mean().backward()
+    for ours, theirs in zip(own.parameters(), plain.parameters()):
+        torch.testing.assert_close(ours.grad, theirs.grad)
+
+
 # --- Targets, groups, refusals ----------------------------------------------------------------------------------------
 
 
