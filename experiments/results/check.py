@@ -76,6 +76,8 @@ def main() -> None:
     flags.add_argument("--root_dir", type=Path, default=Path("runs/results_check"))
     flags.add_argument("--seeds", type=int, default=1)
     options = flags.parse_args()
+    if options.seeds < 1:
+        flags.error(f"--seeds must be 1 or more, got {options.seeds}")
     entry = the_entry()
     agrees, sentence = verdict([train(options.root_dir, seed, entry) for seed in range(options.seeds)], entry)
     print(sentence)

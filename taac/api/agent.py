@@ -29,8 +29,15 @@ class State(NamedTuple):
     decided: np.ndarray  # [B] bool, or [B, A] if each dimension decides; whether the last act began a new action
 
     def restarted(self, where: Any = True) -> State:
-        """Returns the state with new episodes where `where` `[B]` is true; by default everywhere."""
-        return self._replace(first=self.first | np.asarray(where, dtype=bool))
+        """Returns the state with new episodes where `where` `[B]` is true; by default everywhere.
+
+        Raises:
+            TaacError: it is neither one bool nor one for each environment.
+        """
+        given = np.asarray(where)
+        if given.dtype != np.bool_ or given.shape not in ((), self.first.shape):
+            raise TaacError(f"where must be a bool, or one for each of {len(self.first)} environments, got {where!r:.200}")
+        return self._replace(first=self.first | given)
 
 
 class TrainedAgent:

@@ -220,10 +220,15 @@ def report(
     Raises:
         TaacError: there are no usable runs, or an option is wrong.
     """
+    for name, number in (("last_evaluations", last_evaluations), ("at_step", at_step)):
+        if number is not None and not (isinstance(number, (int, np.integer)) and not isinstance(number, bool)):
+            raise TaacError(f"{name} must be an integer, got {number!r:.200}")
+    if output_dir is not None and Path(output_dir).exists() and not Path(output_dir).is_dir():
+        raise TaacError(f"output_dir must be a folder, got the file {output_dir}")
     with session():
         options = Options(
             last=last_evaluations, paired=paired, baseline=baseline, bounds=_bounds(bounds), allow_mixed=allow_mixed,
-            group_by=(group_by,) if isinstance(group_by, str) else tuple(group_by), anchors=_path(anchors),
+            group_by=tuple(group_by.split(",")) if isinstance(group_by, str) else tuple(group_by), anchors=_path(anchors),
             published=_path(published), at_step=at_step, diverged=diverged_runs.parse(str(diverged)),
         )  # fmt: skip
         content = make_report(Path(root_dir), options)

@@ -105,7 +105,8 @@ def _by_spec(environment: gymnasium.Env[Any, Any]) -> Named | None:
         return None
     if not isinstance(spec.entry_point, str):  # other processes would have to register it
         return None
-    arguments = {k: v for k, v in spec.kwargs.items() if k != "render_mode" and registered.kwargs.get(k) != v}
+    usual = registered.kwargs
+    arguments = {k: v for k, v in spec.kwargs.items() if k != "render_mode" and not (k in usual and _equal(usual[k], v))}
     if not all(isinstance(value, _PLAIN) for value in arguments.values()):
         return None
     settings: dict[str, Any] = {KWARGS: arguments} if arguments else {}
@@ -114,6 +115,13 @@ def _by_spec(environment: gymnasium.Env[Any, Any]) -> Named | None:
             return None
         settings[LIMIT] = spec.max_episode_steps
     return None if _changed(environment) else Named(spec.id, settings)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other)
+    except ValueError:  # arrays
+        return False
 
 
 def _changed(environment: gymnasium.Env[Any, Any]) -> bool:

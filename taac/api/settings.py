@@ -86,7 +86,7 @@ def _text(name: str, value: Any, modules: dict[str, None]) -> str:
         return repr(value)
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_text(name, k, modules)}: {_text(name, v, modules)}" for k, v in value.items()) + "}"
-    if isinstance(value, Iterable):
+    if isinstance(value, Iterable) and not isinstance(value, (set, frozenset)):  # whose order is no one's
         parts = [_text(name, part, modules) for part in value]
         return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
     if callable(value):

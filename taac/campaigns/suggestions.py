@@ -39,7 +39,7 @@ class Suggestions:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._optuna, self._sweep, self._record = optuna, sweep, record
         self._spaces = {dimension.name: dimension.distribution() for dimension in sweep.dimensions}
-        self._steps, self._interval = steps, interval
+        self._steps, self.interval = steps, interval
         self._live: dict[int, Any] = {}
         self._study = self._new_study()
         for trial in record.trials:
@@ -53,7 +53,7 @@ class Suggestions:
             if self._sweep.pruner == "median":
                 pruner = pruners.MedianPruner(n_startup_trials=STARTUP, n_warmup_steps=self._steps // 4)
             elif self._sweep.pruner == "hyperband":
-                least = min(max(self._interval, self._steps // 4), whole)
+                least = min(max(self.interval, self._steps // 4), whole)
                 pruner = pruners.HyperbandPruner(min_resource=least, max_resource=whole, reduction_factor=3)
             return self._optuna.create_study(study_name="taac", direction="maximize", pruner=pruner)
 

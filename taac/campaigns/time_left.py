@@ -67,7 +67,7 @@ class TimeLeft:
 def read_pace(folder: Path, told: float) -> Pace | None:
     """Returns the pace of a run whose last evaluation was written at time `told`; None before its first in training."""
     try:
-        whole = int(layout.read_bindings(folder).get("num_env_steps", "0"))
+        whole = int(layout.read_bindings(folder).get("Trainer.num_env_steps", "0"))
         table = layout.read_evaluations(folder)
     except (OSError, files.Damaged, ValueError):
         return None

@@ -37,7 +37,8 @@ def define_flags() -> None:
     absl_flags.DEFINE_string("methods", None, "Methods as in `taac train`, separated by commas: sac,taac.")
     absl_flags.DEFINE_string("tasks", None, "Tasks as in `taac train`, separated by commas: Pendulum-v1,Hopper-v5.")
     absl_flags.DEFINE_string("seeds", None, "The number of seeds, 5 by default; or the seeds, separated by commas: 0,7.")
-    for one in ("method", "task", "seed"):
+    absl_flags.DEFINE_string("seed", None, "The only seed, instead of --seeds.")
+    for one in ("method", "task"):
         absl_flags.DEFINE_alias(one, f"{one}s")
     absl_flags.DEFINE_integer("first_seed", None, "The first seed; 0 by default.", lower_bound=0)
     absl_flags.DEFINE_integer(
@@ -74,6 +75,10 @@ def run() -> None:
     every = flags.asked_of_every_run()
     if given.pack_seeds is not None and given.launcher != "local":
         raise TaacError(f"--pack_seeds is for --launcher local, got {given.launcher}")
+    for kind in ("ray", "slurm"):
+        for name in (name for name in given if name.startswith(f"{kind}_") and given[name].present):
+            if given.launcher != kind:
+                raise TaacError(f"--{name} is for --launcher {kind}, got {given.launcher}")
     comparison, array = read(every)
     runs = comparison.plan(root_dir, every, given.extend)
     packs = None if given.pack_seeds is None else pack(runs, given.pack_seeds)
@@ -106,14 +111,14 @@ def read(every: Asked) -> tuple[Comparison, SlurmArray]:
         every: what is asked of every run.
     """
     from taac import configuration, registry
-    from taac.campaigns.comparison import Comparison, parse_seeds
+    from taac.campaigns.comparison import Comparison
     from taac.campaigns.launchers.slurm import SlurmArray
 
     given = flags.FLAGS
     registry.register()
     configuration.load(given.gin_file, of_compare=True)
     bound = configuration.build(Comparison)
-    chosen: dict[str, Any] = {"methods": split(given.methods), "tasks": split(given.tasks), "seeds": parse_seeds(given.seeds)}
+    chosen: dict[str, Any] = {"methods": split(given.methods), "tasks": split(given.tasks), "seeds": asked_seeds()}
     listed = isinstance(chosen["seeds"], tuple)  # which leaves nothing to a first_seed of the file
     chosen["first_seed"] = 0 if listed and given.first_seed is None else given.first_seed
     comparison = configuration.build(lambda: Comparison(**specified(chosen)))
@@ -121,6 +126,16 @@ def read(every: Asked) -> tuple[Comparison, SlurmArray]:
     array = configuration.build(lambda: SlurmArray(**specified(resources)))
     comparison.check(bound, every)
     return comparison, array
+
+
+def asked_seeds() -> int | tuple[int, ...] | None:
+    """The seeds of --seeds; or those of --seed, where a number is a seed, as in the other commands."""
+    from taac.campaigns.comparison import parse_seeds
+
+    given = flags.FLAGS
+    if given.seed is not None and given.seeds is not None:
+        raise TaacError(f"--seed {given.seed} and --seeds {given.seeds} are both given; give one of them")
+    return parse_seeds(given.seeds if given.seed is None else given.seed if "," in given.seed else f"{given.seed},")
 
 
 def tell_extended(runs: list[Run]) -> None:

@@ -93,13 +93,15 @@ def read() -> Sweep:
     """Reads the sweep from gin files, overridden by flags."""
     from taac import configuration, registry
     from taac.campaigns.comparison import parse_seeds
-    from taac.campaigns.sweep import Sweep
+    from taac.campaigns.sweep import FIRST_SEED, Sweep
 
     given = flags.FLAGS
     registry.register()
     configuration.load(given.gin_file, of_compare=True)
     names = ("trials", "first_seed", "objective", "last_evaluations", "pruner", "sampler", "sampler_seed")
     chosen = {**{name: given[name].value for name in names}, "seeds": parse_seeds(given.seeds), "search": given.search or None}
+    if isinstance(chosen["seeds"], tuple) and given.first_seed is None:
+        chosen["first_seed"] = FIRST_SEED  # listed seeds leave nothing to a first_seed of the file
     return configuration.build(lambda: Sweep(**specified(chosen)))
 
 

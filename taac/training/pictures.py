@@ -31,7 +31,7 @@ class Pictures:
         self._video = new_file("--record_file", record_file, ".gif", ".mp4")
         self._strip = new_file("--film_strip", film_strip, ".png")
         self._timeline = new_file("--timeline", timeline, ".png")
-        self._episodes, self._overlay = record_episodes, overlay
+        self.record_episodes, self._overlay = record_episodes, overlay
         self._files = [path for path in (self._video, self._strip, self._timeline) if path]
         if len(set(self._files)) < len(self._files):
             raise TaacError(f"--film_strip and --timeline name the same file, {self._strip}; use two names")
@@ -55,7 +55,7 @@ class Pictures:
         if self._video:
             self._writer = VideoFile(self._video, environment.render_fps, self._overlay)
             watchers.append(self._writer)
-        return Recorder(environment, watchers, self._episodes, film_every=1 if self._video or self._strip else 0)
+        return Recorder(environment, watchers, self.record_episodes, film_every=1 if self._video or self._strip else 0)
 
     def close(self) -> None:
         """Closes the video. Call it even if playing failed."""

@@ -10,6 +10,7 @@ from taac.acting.evaluation import evaluate
 from taac.acting.metrics import Episode
 from taac.data_structures import AlgStep, TimeStep
 from taac.demonstrations.episode_files import EpisodeWriter, check_new_file
+from taac.errors import TaacError
 from taac.training.pictures import Pictures
 from taac.training.saved_agent import load_saved
 
@@ -45,6 +46,10 @@ def play(
     Raises:
         TaacError: the run cannot be loaded, or a file not be written.
     """
+    if pictures.record_episodes > num_episodes:
+        raise TaacError(
+            f"record_episodes {pictures.record_episodes} is above num_episodes {num_episodes}: play as many as are recorded"
+        )
     if demonstrations:
         check_new_file(demonstrations)
     saved = load_saved(path, best, trusted, **pictures.environment_arguments)

@@ -92,6 +92,14 @@ def test_rows_of_a_batch_act_alone(trained):
     assert np.any(kept) and not np.all(kept)
 
 
+@pytest.mark.parametrize("where", [[2], [0, 1], [True], np.ones((2, 1), dtype=bool), None])
+def test_what_does_not_say_which_episodes_begin_is_refused(trained, where):
+    state = trained.agent.initial_state(2)
+    with pytest.raises(TaacError, match="a bool, or one for each of 2 environments"):
+        state.restarted(where)
+    assert state.restarted().first.all() and state.restarted(np.bool_(True)).first.all()
+
+
 def test_states_are_values(trained):
     """An old state can be used again: nothing is kept inside."""
     agent, observation = trained.agent, np.array([1.0, 0.0, 0.5])  # float64, as some environments have it

@@ -93,6 +93,9 @@ def test_comparisons_that_cannot_be_are_refused(tmp_path, arguments, message):
     [
         ({"bounds": [0, 1, 2]}, r"bounds must be \(lowest, highest\), or these by task, got \[0, 1, 2\]"),
         ({"bounds": "0,1"}, "bounds must be"), ({"bounds": {"Pendulum-v1": 3}}, "bounds must be"),
+        ({"at_step": "20000"}, "at_step must be an integer, got '20000'"),
+        ({"last_evaluations": 2.5}, "last_evaluations must be an integer, got 2.5"),
+        ({"output_dir": __file__}, "output_dir must be a folder, got the file"),
     ],
 )  # fmt: skip
 def test_options_of_a_report_that_cannot_be_are_refused(tmp_path, options, message):
@@ -106,7 +109,8 @@ def test_one_setting_may_be_named_without_a_list(monkeypatch, tmp_path):
     monkeypatch.setattr(comparing, "write_report", lambda *_: [tmp_path])
     for given in ("gamma", ["gamma"], ("gamma",), ()):
         taac.report(tmp_path, group_by=given)
-    assert asked == [("gamma",)] * 3 + [()]
+    taac.report(tmp_path, group_by="gamma,learning_rate")
+    assert asked == [("gamma",)] * 3 + [(), ("gamma", "learning_rate")]
 
 
 def test_the_gin_file_of_a_comparison_sets_its_seeds_and_settings_as_for_the_command(tmp_path, monkeypatch):

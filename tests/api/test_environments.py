@@ -48,6 +48,27 @@ def test_what_other_processes_can_make_is_named_so(environment, expected):
     assert named(environment) == expected
 
 
+class Wished(Counter):
+    """An environment with arguments that are no plain numbers."""
+
+    def __init__(self, speed: float | None = 8.0, goal: object = None):
+        super().__init__()
+        self.speed, self.goal = speed, goal
+
+
+def test_arguments_of_an_object_that_are_none_or_arrays_are_kept():
+    gymnasium.register("taac-test/Wished-v0", f"{__name__}:Wished")
+    try:
+        assert named(gymnasium.make("taac-test/Wished-v0", speed=None)).settings == {
+            "create_environment.env_kwargs": {"speed": None}
+        }
+        goal = np.array([1.0, 2.0])
+        place = named(gymnasium.make("taac-test/Wished-v0", goal=goal))
+        assert place.name == "python/Wished", "copied, as a file could not say what the array is"
+    finally:
+        del gymnasium.registry["taac-test/Wished-v0"]
+
+
 def test_an_object_that_was_stepped_is_still_its_id():
     """Its state is that of a reset again; what it draws from is not compared."""
     for name in ("Pendulum-v1", "MountainCarContinuous-v0", "InvertedDoublePendulum-v5"):

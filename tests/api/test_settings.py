@@ -65,7 +65,7 @@ def test_a_value_means_in_a_run_what_it_is():
         (object(), r"x = <object.*cannot be kept in config.gin.*'@ItsClass\(\)'"),
         (float("inf"), "x = inf cannot be kept"),
         (lambda trainer: None, "@gin.configurable in a module of your own; a callback is on_iteration=, on_evaluation= or on"),
-        ({"a": object()}, "x = <object"),
+        ({"a": object()}, "x = <object"), ({64, 32}, "cannot be kept in config.gin"),
     ],
 )
 def test_what_no_file_could_repeat_is_refused(value, message):

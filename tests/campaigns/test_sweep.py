@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -236,6 +237,13 @@ def swept(folder, returns, jobs=1, kill_after=None, **options):
 def _settings_are_not_compared(monkeypatch):
     """The stubs' folders hold no configuration to compare."""
     monkeypatch.setattr("taac.campaigns.sweeping.check_folders", lambda runs: None)
+
+
+@pytest.mark.parametrize("steps, due", [(25, 0), (50, 50), (52, 50), (99, 50), (100, 100), (STEPS + 3, STEPS)])
+def test_late_evaluations_are_reported_at_the_step_where_they_were_due(steps, due):
+    """A median pruner compares reports of one step: sac_krep evaluates at 5,001 or 5,002 what another trial did at 5,000."""
+    work = SimpleNamespace(_steps=STEPS, _suggestions=SimpleNamespace(interval=50))
+    assert Sweeping._due(work, steps) == due
 
 
 def rising(run):

@@ -34,7 +34,7 @@ def run(tmp_path, name, rows, total=1000, task="T", age=0.0):
     folder = tmp_path / name
     if rows is not None:
         folder.mkdir()
-        (folder / "config.gin").write_text(f"# Macros\nnum_env_steps = {total}\n")
+        (folder / "config.gin").write_text(f"num_env_steps = {total}\nTrainer.num_env_steps = %num_env_steps\n")
         text = "env_steps,updates,seconds\n" + "".join(f"{s},0,{t}\n" for s, t in rows)
         (folder / "evaluations.csv").write_text(text)
         os.utime(folder / "evaluations.csv", (NOW - age, NOW - age))
@@ -47,6 +47,9 @@ def test_the_rest_of_a_run_takes_what_its_last_interval_did(tmp_path):
     assert pace == pytest.approx((21.0, 70.0, 5.0))
     assert time_left.read_pace(run(tmp_path, "b", [(250, 5.0)]).folder, 0.0).left == pytest.approx(15.0)
     assert time_left.read_pace(run(tmp_path, "c", []).folder, 0.0) is None
+    bound = run(tmp_path, "bound", [(100, 1.0), (300, 21.0)])
+    (bound.folder / "config.gin").write_text("num_env_steps = 5\nTrainer.num_env_steps = 1000\n")
+    assert time_left.read_pace(bound.folder, 5.0) == pace, "the length without the macro"
     broken = run(tmp_path, "d", [(100, 1.0)])
     (broken.folder / "evaluations.csv").write_text("env_steps,updates,seconds\n100,0\n")
     assert time_left.read_pace(broken.folder, 0.0) is None

@@ -187,6 +187,23 @@ def test_what_is_no_mistake(call):
         assert line.endswith(f" --task Pendulum-v1 --method sac --set gamma=0.9 --num_env_steps 2e4 --seed {seed}")
 
 
+def test_one_seed_of_a_comparison_is_that_seed(call):
+    """As in the other commands, where --seed 3 is the seed 3, and not three seeds."""
+    words = ["compare", "--root_dir", "R", "--dry_run", "--task", "Pendulum-v1", "--method", "sac"]
+    code, printed = call(*words, "--seed", "3")
+    assert code == 0 and printed.count("taac train") == 1 and "--seed 3" in printed, printed
+    code, printed = call(*words, "--seed", "3", "--seeds", "2")
+    assert code == 1 and "--seed 3 and --seeds 2 are both given" in printed
+
+
+@pytest.mark.parametrize("flag, value", [("slurm_partition", "gpu"), ("ray_gpus", "0.5")])
+def test_resources_of_a_launcher_that_is_not_used_are_refused(call, flag, value):
+    """Without --launcher, all runs would begin on the machine where the command is called."""
+    words = ["compare", "--root_dir", "R", "--task", "Pendulum-v1", "--method", "sac", "--seeds", "1", f"--{flag}", value]
+    code, printed = call(*words)
+    assert code == 1 and f"--{flag} is for --launcher {flag[:-4].split('_')[0]}" in printed and not os.path.exists("R"), printed
+
+
 def test_other_tools_names_lead_to_what_there_is(call):
     """Every flag, setting and command that a message may propose exists."""
     defined = set()
