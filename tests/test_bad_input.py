@@ -65,6 +65,9 @@ def built(*params, method=METHOD):
         ("create_environment.step_timeout = 'long'", "wrong type"),
         ("create_environment.max_restarts = -1", "max_restarts must be 0 or more, got -1"),
         ("create_environment.env_kwargs = {'gravity': 1}", r"with arguments \{'gravity': 1\}"),
+        ("create_experiment.evaluation_envs = 0", "create_experiment.evaluation_envs must be 1 or more, got 0"),
+        ("create_environment.action_repeat_gamma = 1.5", r"action_repeat_gamma must be in \(0, 1\], got 1.5"),
+        ("create_environment.action_repeat_gamma = 0.0", r"action_repeat_gamma must be in \(0, 1\], got 0.0"),
         ("create_environment.render_mode = 'film'", "cannot be rendered: it has no render mode 'film'"),
         ("create_environment.wrappers = (@NoSuchWrapper,)", "NoSuchWrapper"),
         ("Learner.products = 'fast'", "Learner.products.*wrong type"),
@@ -96,9 +99,10 @@ def test_values_that_are_refused(param, message):
             ["RecurrentSacAlgorithm.burn_in = 3", "Trainer.segment_length = 4"],
             r"segment_length must be 5 or more frames \(RecurrentSacAlgorithm.burn_in = 3, .*\), got 4",
         ),
+        ("sac_recurrent", ["GRUMemory.output_size = 0"], "GRUMemory.output_size must be 1 or more, got 0"),
     ],
 )
-def test_segments_that_are_too_short_for_a_method(method, params, message):
+def test_segments_and_memories_that_are_too_short_for_a_method(method, params, message):
     """Durations beyond the segment's end would be acted on, and never be trained."""
     with pytest.raises(TaacError, match=message):
         built(*params, method=f"gin/methods/{method}.gin")

@@ -148,7 +148,8 @@ class AgentBatch:
         absent = self._fold(~present, 0)
         output = nest.map_structure(lambda a: torch.where(nest.broadcast(absent, a), 0, a), acted.output)
         after = nest.where(absent, initial(batch * self.count), acted.state)
-        unfolded = AlgStep(*self._unfold(acted._replace(output=output, state=after), 0))
+        decided = acted.decided & ~nest.broadcast(absent, acted.decided)
+        unfolded = AlgStep(*self._unfold(acted._replace(output=output, state=after, decided=decided), 0))
         return unfolded._replace(state=PresentAgents(unfolded.state, present))
 
     def present(self, observation: Nest) -> torch.Tensor:

@@ -109,6 +109,8 @@ def create_environment(
     num_envs = ranks.share("create_environment.num_envs", num_envs)
     if action_repeat < 1:
         raise TaacError(f"create_environment.action_repeat must be 1 or more, got {action_repeat}")
+    if not 0 < action_repeat_gamma <= 1:
+        raise TaacError(f"create_environment.action_repeat_gamma must be in (0, 1], got {action_repeat_gamma}")
     kwargs = dict(env_kwargs or {})
     repeats = action_repeat > 1 or action_repeat_chosen
     repeat_gamma = action_repeat_gamma if repeats and not action_repeat_plain_sum else 1.0

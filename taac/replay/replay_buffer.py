@@ -138,10 +138,13 @@ class ReplayBuffer:
         None if its FIRST is no longer stored.
         """
         newest_first = (self.next - 1 - torch.arange(self.size, device=self.device)) % self.length
-        firsts = (self._storage.time_step.step_type[newest_first, environment] == FIRST).nonzero()
+        step_type = self._storage.time_step.step_type[newest_first, environment]
+        firsts = (step_type == FIRST).nonzero()
         if not len(firsts):
             return None
         length = int(firsts[0]) + 1
+        if (step_type[1:length] == LAST).any():  # of a demonstration; the running episode began in frames that were not saved
+            return None
         return self._segments(firsts.new_tensor([environment]), firsts.new_tensor([self.size - length]), length)
 
     def _starts(self, length: int) -> int:

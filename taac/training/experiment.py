@@ -246,6 +246,8 @@ def create_experiment(
                 "this method learns from demonstrations: bind create_experiment.demonstrations to a file recorded with "
                 "taac play --record_demonstrations, or to a Minari dataset as 'minari:ID'"
             )
+        if evaluation_envs < 1:
+            raise TaacError(f"create_experiment.evaluation_envs must be 1 or more, got {evaluation_envs}")
         video: dict[str, Any] = {"recorded": True, "render_mode": "rgb_array"} if evaluation_video else {}
         evaluation_environment = create_environment(num_envs=evaluation_envs, asynchronous=False, **video)
         opened.callback(evaluation_environment.close)

@@ -165,7 +165,7 @@ class Trainer:
             [Scheduled(parameter, batch_size, self.set_batch_size)] if isinstance(batch_size, Schedule) else []
         )
         self.schedules = Schedules(self, self.update_ratio, learner, learner.cloning, explorer, self.agent)
-        self.schedules.check(num_env_steps, self.update_ratio.updates_due(num_env_steps))
+        self.schedules.check(num_env_steps, updates)
         in_force = Attribute(
             lambda: self.batch_size, self.set_batch_size, parameter, (replay_buffer.min_batch_size, float("inf"))
         )
@@ -242,7 +242,7 @@ class Trainer:
             hyper_parameters: shown in TensorBoard's hparams view.
             stop: returns whether to stop; asked after each iteration.
         """
-        self._stop = stop
+        self._stop, self._iteration_began = stop, self.env_steps
         if self.ranks.first:  # the others keep what the first does
             folder.checkpoints.keep = self.keep_checkpoints
         self.parallel.begin(stop)
@@ -260,15 +260,18 @@ class Trainer:
                 blank = self.replay_buffer.ring.blank(self.own_batch_size, self.segment_length)
                 self._wait_for_programs = self.learner.compile_ahead(blank, *self.collector.acting())
             initial = self.initial_evaluation and self.env_steps == 0 and self.evaluation is None
+            self.learn()  # updates that an iteration has earned in which the environments failed
             if initial or self.evaluator.unfinished:
                 self.evaluate(folder)
+                if self.intervals.done(self.env_steps):
+                    self.save(folder)
             while not (self.intervals.done(self.env_steps) or self._stopped_here()):
-                before = self.env_steps
+                self._iteration_began = self.env_steps
                 self.collect()
                 self.learn()
                 self._call_hooks("after_iteration")
                 self.reporter.progress(self.evaluation)
-                due = self.intervals.due(before, self.env_steps)
+                due = self.intervals.due(self._iteration_began, self.env_steps)
                 if due.summary:
                     self.summarize()
                 if due.evaluation or (self.stopped is not None and not self._stopped_here()):
@@ -417,10 +420,12 @@ class Trainer:
         """
         if self.env_steps == 0:
             return "Nothing had been learnt yet"
+        how = "with the evaluation" if self.evaluator.unfinished else "with new episodes"
         if not self.evaluator.unfinished:
             self.collector.give_up()
+            due = self.intervals.due(self._iteration_began, self.env_steps)
+            self.evaluator.unfinished = due.evaluation  # what remains of the iteration is done when the run goes on
         self.save(folder)
-        how = "with the evaluation" if self.evaluator.unfinished else "with new episodes"
         return (
             f"A checkpoint was written at {self.env_steps} environment steps: once the environment works again, the same "
             f"command resumes there {how}"

@@ -327,6 +327,7 @@ def test_absent_agents_do_nothing_and_come_back_as_new(method):
     for t, step in enumerate(steps):
         absent = ~PRESENT[t]
         assert not step.output[absent].any() and torch.equal(step.state.present, PRESENT[t])
+        assert not step.decided[absent].any(), "what they are sent is no decision"
         nest.map_structure(
             lambda s, i, absent=absent: torch.testing.assert_close(s[absent], i[absent]), step.state.inner, fresh
         )

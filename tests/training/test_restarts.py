@@ -75,6 +75,29 @@ def test_environments_of_this_process_stop_the_run_with_a_checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "length, ends",
+    [
+        (40, [44]),  # the environments fail at step 45, in the iteration 31 to 62, which had reached the end of the run
+        (100, [44, 106]),  # and one that had reached an evaluation, due at 40
+    ],
+)
+def test_what_an_iteration_that_broke_off_still_owed_is_done_when_the_run_goes_on(tmp_path, length, ends):
+    settings = (
+        *fragile(tmp_path, "raise", at=45, times=1, asynchronous=False), "num_envs = 1", "Trainer.unroll_length = 31",
+        "create_environment.max_episode_steps = 100", f"num_env_steps = {length}", "initial_collect_steps = 10",
+        "evaluation_interval = 40", "Trainer.updates_per_env_step = 1.0",
+    )  # fmt: skip
+    with pytest.raises(EnvironmentFailed, match="written at 44 env"):
+        run(tmp_path / "run", *settings, method="sac")
+    assert not rows(tmp_path / "run")
+    trainer = run(tmp_path / "run", *settings, method="sac")
+    assert [int(row["env_steps"]) for row in rows(tmp_path / "run")] == ends
+    assert [int(row["updates"]) for row in rows(tmp_path / "run")] == [end - 10 for end in ends]
+    last = RunFolder(tmp_path / "run").checkpoints.newest()
+    assert not trainer.interrupted and last.env_steps == ends[-1] and last.part("learner")["num_updates"] == ends[-1] - 10
+
+
+@pytest.mark.parametrize(
     "how, told",
     [
         ("sys.exit", r"it would have ended the process with SystemExit\(0\)"),
