@@ -135,7 +135,9 @@ def asked_seeds() -> int | tuple[int, ...] | None:
     given = flags.FLAGS
     if given.seed is not None and given.seeds is not None:
         raise TaacError(f"--seed {given.seed} and --seeds {given.seeds} are both given; give one of them")
-    return parse_seeds(given.seeds if given.seed is None else given.seed if "," in given.seed else f"{given.seed},")
+    if given.seed is None:
+        return parse_seeds(given.seeds)
+    return parse_seeds(given.seed if "," in given.seed else f"{given.seed},")
 
 
 def tell_extended(runs: list[Run]) -> None:
