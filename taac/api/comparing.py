@@ -221,7 +221,7 @@ def report(
         TaacError: there are no usable runs, or an option is wrong.
     """
     for name, number in (("last_evaluations", last_evaluations), ("at_step", at_step)):
-        if number is not None and not (isinstance(number, (int, np.integer)) and not isinstance(number, bool)):
+        if not isinstance(number, (int, np.integer, type(None))):
             raise TaacError(f"{name} must be an integer, got {number!r:.200}")
     if output_dir is not None and Path(output_dir).exists() and not Path(output_dir).is_dir():
         raise TaacError(f"output_dir must be a folder, got the file {output_dir}")

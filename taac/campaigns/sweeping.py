@@ -127,7 +127,8 @@ class Sweeping:
         reported = active.trial.reports[-1][0] if active.trial.reports else 0
         before, whole = len(active.scores) * self._steps, len(self._sweep.seeds) * self._steps
         for row in rows:
-            step = before + self._due(int(row[_STEPS]))
+            due = layout.due_step(int(row[_STEPS]), self._suggestions.interval, self._steps)  # pruners compare equal steps only
+            step = before + min(due, self._steps)
             mean = (sum(active.scores) + row[_RETURN]) / (len(active.scores) + 1)
             if row[_STEPS] == 0 or step <= reported or not math.isfinite(mean):
                 continue
@@ -138,10 +139,6 @@ class Sweeping:
                 active.trial = active.trial._replace(why=why)
                 return
             self._record.put(active.trial)
-
-    def _due(self, steps: int) -> int:
-        """The step at which an evaluation was due: actions of several steps make it late, and pruners compare equal steps."""
-        return self._steps if steps >= self._steps else steps // self._suggestions.interval * self._suggestions.interval
 
     def _ended(self, active: _Active, outcome: Outcome) -> None:
         active.launched = False

@@ -138,6 +138,15 @@ def read_bindings(folder: Path) -> dict[str, str]:
     return parse_bindings(files.read_bounded_text(folder / CONFIG, files.MAX_CONFIG_BYTES))
 
 
+def due_step(steps: int, interval: int, budget: int | None) -> int:
+    """Returns the step at which an evaluation at `steps` was due: the multiple of the interval that was reached, or the end.
+
+    It comes later where an iteration takes several steps, or an action lasts several.
+    """
+    due = steps // interval * interval
+    return budget if budget is not None and due < budget <= steps else due
+
+
 def same_run(held: str, asked: str) -> bool:
     """Returns whether two operative configurations are of the same run. `held` may lack `ADDED_SETTINGS`, and imports."""
     for name in ADDED_SETTINGS:

@@ -6,7 +6,6 @@ import contextlib
 import json
 import math
 import sys
-from types import SimpleNamespace
 
 import pytest
 
@@ -159,12 +158,15 @@ def test_a_damaged_record_is_refused(tmp_path, text):
 
 
 class Stub:
-    """A launcher whose runs write evaluations at 50 and 100 steps at once; `returns(run)` gives both, or an outcome."""
+    """A launcher whose runs write evaluations at 50 and 100 steps at once; `returns(run)` gives both, or an outcome.
+
+    With `late`, the runs of trial n write them n % 3 steps later, as methods do whose actions last several steps.
+    """
 
     interval, attempts = 0.0, 4
 
-    def __init__(self, returns, kill_after=None):
-        self.returns, self.kill_after, self.most = returns, kill_after, 0
+    def __init__(self, returns, kill_after=None, late=False):
+        self.returns, self.kill_after, self.late, self.most = returns, kill_after, late, 0
         self.begun, self.asked, self._running, self._seen, self._saving = [], [], [], [], []
 
     def begin(self, run):
@@ -175,7 +177,8 @@ class Stub:
         self.most = max(self.most, len(self._running))
         found = self._running[-1][1]
         if not isinstance(found, Outcome):
-            make_run(run.folder, returns=found, steps=(50, 100), budget=STEPS, seed=run.seed, status="running")
+            later = int(run.method.split()[1]) % 3 if self.late else 0
+            make_run(run.folder, returns=found, steps=(50 + later, 100 + later), budget=STEPS, seed=run.seed, status="running")
 
     def ended(self):
         over, still = [], []
@@ -211,7 +214,7 @@ def x_of(run):
     return float(dict(word.split("=") for word in run.asked.settings)["x"])
 
 
-def swept(folder, returns, jobs=1, kill_after=None, **options):
+def swept(folder, returns, jobs=1, kill_after=None, late=False, **options):
     """Runs a sweep whose runs are stubs; returns its record and its launcher."""
     pytest.importorskip("optuna", reason="optuna is not installed: pip install 'taac[sweep]'")
     from taac.campaigns.suggestions import Suggestions
@@ -219,7 +222,7 @@ def swept(folder, returns, jobs=1, kill_after=None, **options):
     sweep = Sweep(SEARCH, **{"trials": 8, "seeds": 2, **options})
     record = record_of(folder, sweep)
     record.retry_failed()
-    launcher = Stub(returns, kill_after)
+    launcher = Stub(returns, kill_after, late)
     score, combine = command.scoring(sweep)
 
     def plan(trial, seed):
@@ -237,13 +240,6 @@ def swept(folder, returns, jobs=1, kill_after=None, **options):
 def _settings_are_not_compared(monkeypatch):
     """The stubs' folders hold no configuration to compare."""
     monkeypatch.setattr("taac.campaigns.sweeping.check_folders", lambda runs: None)
-
-
-@pytest.mark.parametrize("steps, due", [(25, 0), (50, 50), (52, 50), (99, 50), (100, 100), (STEPS + 3, STEPS)])
-def test_late_evaluations_are_reported_at_the_step_where_they_were_due(steps, due):
-    """A median pruner compares reports of one step: sac_krep evaluates at 5,001 or 5,002 what another trial did at 5,000."""
-    work = SimpleNamespace(_steps=STEPS, _suggestions=SimpleNamespace(interval=50))
-    assert Sweeping._due(work, steps) == due
 
 
 def rising(run):
@@ -279,12 +275,15 @@ def test_a_sweep_that_is_killed_ends_as_one_that_is_not(tmp_path, kill_after, op
     assert again.trials == whole.trials
 
 
-def test_a_pruned_trial_stops_once_and_its_run_is_no_finished_one(tmp_path):
+@pytest.mark.parametrize("late", [False, True])
+def test_a_pruned_trial_stops_once_and_its_run_is_no_finished_one(tmp_path, late):
+    """Late evaluations are compared at the step where they were due: the median prunes by those of the same step alone."""
+
     def worse_and_worse(run):
         number = int(run.method.split()[1])
         return (-number, -number)
 
-    record, launcher = swept(tmp_path, worse_and_worse, trials=7)
+    record, launcher = swept(tmp_path, worse_and_worse, late=late, trials=7)
     assert [trial.state for trial in record.trials] == ["complete"] * 5 + ["pruned"] * 2  # the median prunes from the sixth on
     for trial in record.trials[5:]:
         assert trial.value is None and trial.reports == ((50, -trial.number),)

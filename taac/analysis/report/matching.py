@@ -14,6 +14,7 @@ import numpy as np
 
 from taac.analysis.readers.comparable import grouped
 from taac.analysis.readers.run_records import Record
+from taac.runs import layout
 
 TOLERANCE = 0.05  # without a known interval: the part of the distance between evaluations by which they may be late
 
@@ -49,15 +50,13 @@ def match(records: Sequence[Record]) -> tuple[list[Record], list[str]]:
 
 
 def due_steps(steps: np.ndarray, interval: int | None, budget: int | None) -> np.ndarray | None:
-    """The steps `[n]` at which evaluations at `steps` were due: the multiple of the interval that was reached, or the end.
+    """The steps `[n]` at which evaluations at `steps` were due; see `layout.due_step`.
 
     None if the interval is unknown. An evaluation keeps its own step where another one was due at the same.
     """
     if interval is None:
         return None
-    due = steps // interval * interval
-    if budget is not None:
-        due = np.where((steps >= budget) & (due < budget), budget, due)
+    due = np.array([layout.due_step(int(step), interval, budget) for step in steps], dtype=steps.dtype)
     return _distinct(steps, np.where(due == 0, steps, due))
 
 
