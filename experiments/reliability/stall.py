@@ -66,7 +66,7 @@ def _one(folder: Path, buffer: Buffer) -> dict[str, Any]:
     written = sum(p.stat().st_size for p in folder.iterdir())
     return {
         "buffer": buffer.name,
-        "bytes": replay.num_bytes * replay.size // replay.length,
+        "bytes": replay.frame_bytes * replay.size,
         "on the disk": written,
         "checkpoints": checkpoints,
         "parts": parts,

@@ -160,6 +160,8 @@ def compare(
         runs = comparison.plan(root_dir, every, extend)
         check_folders(runs)
         check_new(runs, here=True)
+        for note in tables.note_on_seeds(len(comparison.methods), len(comparison.seeds)) if progress else ():
+            print(note, file=sys.stderr)
         record = Path(root_dir, layout.COMPARISON)
         work = Campaign(runs, local.LocalProcesses(_search_path()), jobs or local.cores(), record)
         with View() as view:

@@ -19,7 +19,7 @@ class Pace(NamedTuple):
     """Progress of a run at its last evaluation."""
 
     spent: float  # seconds of training
-    left: float  # seconds still to train, at the pace between the last two evaluations
+    left: float  # seconds still to train, at the pace of steps with updates since the evaluation before
     told: float  # time of that evaluation, in seconds since the epoch
 
 
@@ -65,9 +65,10 @@ class TimeLeft:
 
 
 def read_pace(folder: Path, told: float) -> Pace | None:
-    """Returns the pace of a run whose last evaluation was written at time `told`; None before its first in training."""
+    """Returns the pace of a run whose last evaluation was written at time `told`; None before one after the random steps."""
     try:
-        whole = int(layout.read_bindings(folder).get("Trainer.num_env_steps", "0"))
+        bindings = layout.read_bindings(folder)
+        whole, first = (int(bindings.get(f"Trainer.{name}", "0")) for name in ("num_env_steps", "initial_collect_steps"))
         table = layout.read_evaluations(folder)
     except (OSError, files.Damaged, ValueError):
         return None
@@ -78,9 +79,11 @@ def read_pace(folder: Path, told: float) -> Pace | None:
     steps, seconds = rows[-1]
     if steps == 0:
         return None
-    # Only the last interval counts, because the initial collection makes no updates and is many times faster.
+    # Random steps make no updates and take next to no time, so only the last interval counts, and only after them.
     steps_before, seconds_before = rows[-2] if len(rows) > 1 else (0, 0.0)
-    pace = (seconds - seconds_before) / max(1, steps - steps_before)
+    if steps <= first:
+        return None
+    pace = (seconds - seconds_before) / (steps - max(steps_before, first))
     return Pace(seconds, max(0, whole - steps) * pace, told)
 
 

@@ -66,6 +66,7 @@ def define_flags() -> None:
 def run() -> None:
     root_dir, given = flags.root_dir(), flags.FLAGS
 
+    from taac.analysis.report.tables import note_on_seeds
     from taac.campaigns.campaign import Campaign
     from taac.campaigns.comparison import check_folders
     from taac.campaigns.packs import pack
@@ -86,6 +87,8 @@ def run() -> None:
     check_folders(runs)
     tell_extended(runs)
     check_new(runs, here=given.launcher == "local")
+    for note in note_on_seeds(len(comparison.methods), len(comparison.seeds)):
+        print(note, file=sys.stderr)
     if given.dry_run:
         slurm, commands = given.launcher == "slurm", dict.fromkeys(shlex.join(r.command) for r in runs)
         print(array.script(runs, root_dir, given.jobs) if slurm else "\n".join(commands))

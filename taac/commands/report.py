@@ -81,7 +81,8 @@ def run() -> None:
         written = write_report(comparison, output)
     for warning in comparison["warnings"]:
         print(f"warning: {printable(warning)}")
-    print(printable(comparison["family_told"]))
+    for told in (*comparison["settings_told"], comparison["family_told"]):
+        print(printable(told))
     for pair in comparison["pairs"]:
         print(printable(verdict_line(pair)))
     for path in written:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from taac.configuration.reading import search_path
 
-DEFAULT_TASK = "simple_control"  # whose settings environments have that no task file names
+DEFAULT_TASK = "default"  # whose settings environments have that no task file names
 Kind = Literal["tasks", "methods"]
 
 

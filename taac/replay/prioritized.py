@@ -66,9 +66,12 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         super().__init__(experience_spec, num_envs, **buffer_arguments)
         self.alpha, self.beta, self.epsilon = alpha, beta, epsilon
         self._tree = SumTree(num_envs * self.length, self.device)  # item: environment * length + position in the ring
-        self.num_bytes += self._tree.num_bytes
         self._greatest = torch.ones((), dtype=torch.float64, device=self.device)  # the greatest priority so far
         self._unopened = 0  # number of newest frames of each environment whose segments have no priority yet
+
+    @property
+    def num_bytes(self) -> int:
+        return super().num_bytes + self._tree.num_bytes
 
     def add(self, experience: Any) -> None:
         super().add(experience)
@@ -108,7 +111,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         place = (self.next - 1 - newness) % self.length
         stop = max(self.burn_in + 1, unfinished)
         learnt_from = torch.arange(self.burn_in, stop, device=self.device).unsqueeze(1)  # frames up to T-2 of each segment
-        step_type = self._storage.time_step.step_type[(place + learnt_from) % self.length]  # [T-1-burn_in, frames, B]
+        read = ((place + learnt_from) % self.length).clamp_(max=self.reserved - 1)  # incomplete segments do not open
+        step_type = self._storage.time_step.step_type[read]  # [T-1-burn_in, frames, B]
         opens = (step_type != LAST).any(0) & (newness >= unfinished).unsqueeze(1)
         mass = torch.where(opens, self._greatest**self.alpha, 0.0)
         environment = torch.arange(self.num_envs, device=self.device)

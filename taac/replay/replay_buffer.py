@@ -19,7 +19,7 @@ REDRAWS = 4  # of segments without a frame to learn from; once on a GPU, where e
 
 @gin.configurable(denylist=["device"])
 class ReplayBuffer:
-    """Stores the last `length` frames of each environment.
+    """Stores the last `length` frames of each environment. Takes memory for as many as `reserve` is told, and more as they come.
 
     A segment is any T consecutive frames of one environment. It may cross from LAST to FIRST, but never the write pointer.
     Sampling is uniform over segments and stratified by age: if a batch has n segments from one environment, one starts in
@@ -35,9 +35,10 @@ class ReplayBuffer:
 
     Attributes:
         added: number of frames ever added for each environment.
+        frame_bytes: size of a frame of all environments.
 
     Raises:
-        TaacError: `length` is below 2, or the frames do not fit in the device's free memory.
+        TaacError: `length` is below 2.
     """
 
     min_batch_size = 1  # segments that a batch has at least
@@ -48,23 +49,52 @@ class ReplayBuffer:
         if length < 2:
             raise TaacError(f"ReplayBuffer.length must be 2 or more frames, got {length}")
         self.num_envs, self.length, self.device = num_envs, length, torch.device(device)
-        self.num_bytes = required_bytes(experience_spec, num_envs, length)
-        free = available_bytes(self.device)
-        if self.num_bytes > free:
-            raise TaacError(
-                f"the replay buffer needs {readable_bytes(self.num_bytes)} "
-                f"({length} frames x {num_envs} environments x "
-                f"{readable_bytes(self.num_bytes / length / num_envs)} a frame), but {readable_bytes(free)} is free on "
-                f"{self.device}; lower ReplayBuffer.length"
-                + (", or bind create_experiment.replay_device = 'cpu'" if self.device.type == "cuda" else "")
-            )
-        self._storage = nest.map_structure(lambda s: s.zeros(length, num_envs, device=self.device), experience_spec)
-        self._leaves: list[torch.Tensor] = nest.flatten(self._storage)
+        self.frame_bytes = required_bytes(experience_spec, num_envs, 1)
+        self._hold(nest.map_structure(lambda s: s.zeros(0, num_envs, device=self.device), experience_spec))
+        self._strata: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None  # for the last batch size
+        self.added = 0
+
+    def _hold(self, storage: Nest) -> None:
+        self._storage = storage
+        self._leaves: list[torch.Tensor] = nest.flatten(storage)
         # The same memory as numpy arrays, which write a frame in a quarter of the time; empty on a GPU.
         self._rows: list[Any] = [leaf.numpy() for leaf in self._leaves] if self.device.type == "cpu" else []
         self._kinds: list[Any] = [(leaf.shape[1:], leaf.dtype) for leaf in self._rows or self._leaves]
-        self._strata: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None  # for the last batch size
-        self.added = 0
+
+    def reserve(self, frames: int) -> None:
+        """Takes memory for so many frames of each environment, at most `length`, if it does not have it.
+
+        Raises:
+            TaacError: they do not fit in the device's free memory.
+        """
+        held, frames = self.reserved, min(frames, self.length)
+        if frames <= held:
+            return
+        needed, free = frames * self.frame_bytes, available_bytes(self.device)
+        if needed - held * self.frame_bytes > free:
+            raise TaacError(
+                f"the replay buffer needs {readable_bytes(needed)} ({frames} frames x {self.num_envs} environments x "
+                f"{readable_bytes(self.frame_bytes / self.num_envs)} a frame), but {readable_bytes(free)} is free on "
+                f"{self.device}; lower ReplayBuffer.length"
+                + (", or bind create_experiment.replay_device = 'cpu'" if self.device.type == "cuda" else "")
+            )
+
+        def longer(leaf: torch.Tensor) -> torch.Tensor:
+            new = leaf.new_zeros(frames, *leaf.shape[1:])
+            new[:held] = leaf
+            return new
+
+        self._hold(nest.map_structure(longer, self._storage))
+
+    @property
+    def reserved(self) -> int:
+        """Number of frames of each environment that memory is taken for."""
+        return len(self._leaves[0])
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of memory taken."""
+        return self.reserved * self.frame_bytes
 
     @property
     def ring(self) -> ReplayBuffer:
@@ -88,9 +118,12 @@ class ReplayBuffer:
             experience: tensors, or numpy arrays if the buffer is on the CPU.
 
         Raises:
-            TaacError: a leaf has another shape than the buffer's, or numbers that it would cut, such as floats for integers.
+            TaacError: a leaf has another shape than the buffer's, or numbers that it would cut, such as floats for integers; or
+            memory is full.
         """
         place, leaves = self.next, nest.flatten_like(self._storage, experience)
+        if place >= self.reserved:
+            self.reserve(max(1000, place * 5 // 4))
         if self._rows:
             leaves = [nest.array(leaf) for leaf in leaves]
         for (shape, dtype), leaf, storage in zip(self._kinds, leaves, self._leaves):
@@ -220,6 +253,7 @@ class ReplayBuffer:
                 f"the saved replay buffer has another shape: length {length}, with {size} frames stored after {added} "
                 f"were added, and position {position}; expected length {self.length}"
             )
+        self.reserve(size)
         self.added = added
 
 

@@ -26,7 +26,7 @@ class FrameChunks:
 
     def __init__(self, buffer: ReplayBuffer):
         self._buffer = buffer
-        self._step = max(1, CHUNK_BYTES * buffer.length // buffer.num_bytes)  # frames per part
+        self._step = max(1, CHUNK_BYTES // buffer.frame_bytes)  # frames per part
         self._entries: dict[int, dict[str, Any]] = {}  # manifest entry of each part's file
         self._current = 0
 
@@ -38,7 +38,7 @@ class FrameChunks:
     def stale_bytes(self) -> int:
         """Estimates the bytes that `write_stale` will write."""
         frames = sum(stop - start for start, stop in map(self._slots, self._stale()))
-        return frames * self._buffer.num_bytes // self._buffer.length
+        return frames * self._buffer.frame_bytes
 
     def write_stale(self, folder: Path, but_current: bool = False) -> list[dict[str, Any]]:
         """Writes the parts that have changed since they were written; returns the manifest entries of all parts.

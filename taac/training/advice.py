@@ -9,7 +9,9 @@ import numpy as np
 import torch
 
 from taac import nest
+from taac.acting.rollout import Rollout
 from taac.algorithms.actor_critic import ActorCriticAlgorithm
+from taac.data_structures import LAST
 from taac.machine.memory import available_bytes, readable_bytes
 from taac.machine.products import slowness
 from taac.networks.encoders import is_image
@@ -21,18 +23,47 @@ from taac.training.trainer import Trainer
 _LARGE = 10.0  # numbers that networks do not expect; depths in metres and normalised pictures are below
 
 
-def advice(trainer: Trainer, settings: Mapping[str, Any], memory: list[Share]) -> list[str]:
+def random_endings(trainer: Trainer) -> tuple[int, int]:
+    """Plays at most 20 episodes or 2,000 steps at random. Returns how many episodes terminated, and how many ended."""
+    rollout, terminated, ended, steps = Rollout(trainer.environment, trainer.agent), 0, 0, 0
+    rollout.reset(trainer.seed)
+    while ended < 20 and steps < 2_000:
+        rollout.step(trainer.agent.unobserved_random_step)
+        last = rollout.time_step.step_type == LAST
+        ended, steps = ended + int(last.sum()), steps + trainer.environment.num_envs
+        terminated += int((last & (rollout.time_step.discount == 0)).sum())
+    return terminated, ended
+
+
+def advice(
+    trainer: Trainer, settings: Mapping[str, Any], memory: list[Share], endings: tuple[int, int] = (0, 0)
+) -> list[str]:
     """Returns what looks wrong, each with what to do about it. Nothing here prevents a run from training.
 
     Args:
         trainer: the experiment.
         settings: the parameters of `create_environment` in force.
         memory: from `footprint.shares`.
+        endings: from `random_endings`.
     """
     return [
         *_intervals(trainer, settings), *_replay(trainer, memory), *_evaluation(trainer), *_entropy(trainer),
-        *_discount(trainer, settings), *_features(trainer), *_products(trainer),
+        *_discount(trainer, settings), *_rewards(trainer, *endings), *_features(trainer), *_products(trainer),
     ]  # fmt: skip
+
+
+def subtracts_mean(trainer: Trainer) -> bool:
+    """Whether learning sees rewards less their mean."""
+    return trainer.agent.reward_normalizer is not None
+
+
+def _rewards(trainer: Trainer, terminated: int, ended: int) -> Iterator[str]:
+    if terminated and subtracts_mean(trainer):
+        yield (
+            f"create_agent.normalize_rewards subtracts the mean of rewards, and {terminated} of {ended} random episodes "
+            "terminated: where the agent decides how long an episode lasts, another policy may then be the best one. Bind "
+            "normalize_rewards = False, which keeps rewards as they are"
+        )
 
 
 def _intervals(trainer: Trainer, settings: Mapping[str, Any]) -> Iterator[str]:
@@ -60,12 +91,7 @@ def _intervals(trainer: Trainer, settings: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _replay(trainer: Trainer, memory: list[Share]) -> Iterator[str]:
-    replay, steps, envs = trainer.replay_buffer, trainer.num_env_steps, trainer.environment.num_envs
-    if replay.length * envs > 1.5 * steps:
-        yield (
-            f"the replay buffer holds {replay.length * envs} frames ({replay.length} x {envs}), but the run takes {steps} "
-            "environment steps: most of it stays empty. Lower ReplayBuffer.length (the macro replay_length)"
-        )
+    replay, envs = trainer.replay_buffer, trainer.environment.num_envs
     if replay.length * envs < (first := trainer.update_ratio.initial_collect_steps):
         yield (
             f"the replay buffer holds {replay.length * envs} frames, fewer than Trainer.initial_collect_steps "

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from taac import configuration
-from taac.configuration import Asked, Config
+from taac.configuration import Asked, Config, shipped
 from taac.configuration.reading import needs_trust
 from taac.errors import DivergedError, Interrupted, RankLost, TaacError
 from taac.machine.products import slowness
 from taac.runs import durable, extension, files, layout, own
+from taac.runs.deciding import deciding
 from taac.runs.run_folder import RunFolder, changed_versions, now
 from taac.runs.terminal import shortened
 from taac.training.compilation import NO_COMPILER
@@ -77,6 +78,8 @@ def conduct(
         if status == "new":
             trainer.begin()  # what it cannot load is refused before the folder exists
             tell(f"training in {folder.path}{'' if trainer.parallel.alone else f', by {trainer.ranks.count} ranks'}")
+            for line in headline(trainer, loaded, operative):
+                tell(line)
         with folder.lock(lock_timeout):
             status = folder.open(operative, extend)  # it may have changed while another process had the lock
             if status == "finished":
@@ -192,6 +195,21 @@ def _seal(folder: RunFolder, loaded: Config, config: str) -> dict[str, Any]:
         return {"imports": None, "seal": None}
     module, colon, _ = str(loaded.settings("create_environment")["env_name"]).partition(":")
     return own.sealed(folder.path, config, {*loaded.imports, *([module] if colon else [])})
+
+
+def headline(trainer: Trainer, loaded: Config, operative: str) -> list[str]:
+    """Returns in two lines what decides most: where the settings are from, and the settings of `deciding`."""
+    places = dict.fromkeys(b.where.rpartition(":")[0] for b in loaded.bindings.values() if ".gin:" in b.where)
+    files = [place for place in places if Path(place).parent.name != "gin"]  # what method files include is in gin/ itself
+    default = f"gin/tasks/{shipped.DEFAULT_TASK}.gin"
+    files = [f"{place} (no task file names this environment)" if place == default else place for place in files]
+    changed = dict.fromkeys(b.parameter for b in loaded.bindings.values() if b.where.startswith("--"))
+    constant = trainer.update_ratio.constant
+    told = deciding(layout.parse_bindings(operative), None if constant is None else float(constant))
+    return [
+        f"settings: {', '.join(files)}" + (f"; changed: {', '.join(changed)}" if changed else ""),
+        "; ".join(f"{label}: {value}" for label, value in told.items()),
+    ]
 
 
 def hyper_parameters(trainer: Trainer, folder: RunFolder, loaded: Config) -> dict[str, Any]:

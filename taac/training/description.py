@@ -9,7 +9,7 @@ from taac import configuration, nest
 from taac.configuration import Asked, Config
 from taac.machine.memory import readable_bytes
 from taac.training import experiment
-from taac.training.advice import advice
+from taac.training.advice import advice, random_endings, subtracts_mean
 from taac.training.first_update import failure_of_first_update
 from taac.training.footprint import Share, shares
 from taac.training.trainer import Trainer
@@ -25,6 +25,7 @@ def describe(asked: Asked) -> list[str]:
     trainer = configuration.build(experiment.create_experiment)
     with contextlib.closing(trainer):
         memory = shares(trainer)
+        endings = random_endings(trainer) if subtracts_mean(trainer) else (0, 0)
     loaded.check_used()
     taken = trainer.begin()
     origins = loaded.origins()
@@ -34,7 +35,7 @@ def describe(asked: Asked) -> list[str]:
         *(f"{line:<{width}}  # {where}" for line, where in origins),
         *_parts(trainer),
         *(f"  {part['module']} from {part['run']}, at {part['env_steps']} environment steps" for part in taken),
-        *_numbers(trainer, loaded, memory),
+        *_numbers(trainer, loaded, memory, endings),
     ]
 
 
@@ -56,11 +57,11 @@ def _parts(trainer: Trainer) -> Iterator[str]:
         yield f"  {line}"
 
 
-def _numbers(trainer: Trainer, loaded: Config, memory: list[Share]) -> Iterator[str]:
+def _numbers(trainer: Trainer, loaded: Config, memory: list[Share], endings: tuple[int, int]) -> Iterator[str]:
     replay, earned = trainer.replay_buffer, trainer.update_ratio
     yield (
-        f"replay buffer: {replay.num_bytes} bytes ({readable_bytes(replay.num_bytes)}): {replay.length} frames x "
-        f"{replay.num_envs} environments on {replay.device}"
+        f"replay buffer: {replay.num_bytes} bytes ({readable_bytes(replay.num_bytes)}) on {replay.device}, for the frames of the "
+        f"run, of which it keeps the last {replay.length} x {replay.num_envs} environments"
     )
     updates, first = earned.updates_due(trainer.num_env_steps), earned.initial_collect_steps
     mean = updates / (trainer.num_env_steps - first)
@@ -78,7 +79,21 @@ def _numbers(trainer: Trainer, loaded: Config, memory: list[Share]) -> Iterator[
     spec = experiment.experience_spec(trainer.environment, trainer.agent)
     failure = failure_of_first_update(trainer.agent, spec, trainer.segment_length)
     found = [failure] if failure else []
-    found += [*loaded.without_effect(), *advice(trainer, loaded.settings("create_environment"), memory)]
+    found += [*loaded.without_effect(), *advice(trainer, loaded.settings("create_environment"), memory, endings)]
+    found += _divided(trainer, loaded)
     yield "what looks wrong:" if found else "what looks wrong: nothing"
     for line in found:
         yield f"  {line}"
+
+
+def _divided(trainer: Trainer, loaded: Config) -> Iterator[str]:
+    """Warns if environments were added to a task's one, by which each step earns fewer updates."""
+    given = {b.parameter: b for b in loaded.bindings.values() if not b.shipped}
+    envs, constant = trainer.environment.num_envs, trainer.update_ratio.constant
+    added = envs > 1 and {"num_envs", "create_environment.num_envs"} & set(given)
+    chosen = {"updates_per_iteration", "Trainer.updates_per_iteration", "Trainer.updates_per_env_step"} & set(given)
+    if added and not chosen and constant is not None and constant < 1:
+        yield (
+            f"num_envs = {envs} divides the updates by {envs}, to {float(constant):g} a step, because an iteration steps all of "
+            "them: bind Trainer.updates_per_env_step = 1 to learn as much from each step as with one environment"
+        )

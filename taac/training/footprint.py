@@ -30,7 +30,7 @@ def shares(trainer: Trainer) -> list[Share]:
     workers = trainer.environment.process_ids + trainer.evaluation_environment.process_ids
     action = specs.zeros(trainer.environment.action_spec, trainer.environment.num_envs)
     a_step = sum(leaf.nbytes for leaf in nest.flatten(action))
-    frame = replay.num_bytes / (replay.length * replay.num_envs)
+    frame = replay.ring.frame_bytes / replay.num_envs
     found = [
         Share("replay buffer", replay.num_bytes),
         Share("networks, targets and normalisers", sum(v.nbytes for v in trainer.agent.state_dict().values())),

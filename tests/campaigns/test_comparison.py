@@ -31,9 +31,9 @@ SHIPPED = sorted(p for p in (ROOT / "experiments").glob("*.gin") if "Comparison.
     [
         ("HalfCheetah-v5", "locomotion"), ("Hopper-v4", "locomotion"), ("BipedalWalkerHardcore-v3", "terrain"),
         ("FetchPush-v4", "manipulation"), ("CarRacing-v3", "driving"), ("racetrack-v0", "driving"),
-        ("MountainCarContinuous-v0", "simple_control"), ("Pendulum-v1", "simple_control"),
+        ("MountainCarContinuous-v0", "simple_control"), ("Pendulum-v1", "default"),
         ("LunarLander-v3", "discrete_control"), ("LunarLanderContinuous-v3", "simple_control"),
-        ("Humanoid-v5", "simple_control"), ("my_module:Ant-v5", "locomotion"), ("AntMaze_UMaze-v5", "simple_control"),
+        ("Humanoid-v5", "default"), ("my_module:Ant-v5", "locomotion"), ("AntMaze_UMaze-v5", "default"),
     ],
 )  # fmt: skip
 def test_the_settings_of_an_environment(env_name, expected):

@@ -55,6 +55,22 @@ def test_the_rest_of_a_run_takes_what_its_last_interval_did(tmp_path):
     assert time_left.read_pace(broken.folder, 0.0) is None
 
 
+def test_random_steps_do_not_set_the_pace(tmp_path):
+    """Of 1,000 steps, 200 are random and take no time; the others take 0.1 s each."""
+    for rows, left in (
+        ([(100, 0.1)], None),  # nothing is known yet
+        ([(100, 0.1), (200, 0.2)], None),
+        ([(100, 0.1), (300, 10.1)], 70.0),
+        ([(300, 10.0)], 70.0),
+        ([(300, 10.0), (400, 20.0)], 60.0),
+    ):
+        folder = run(tmp_path, f"{rows}", rows).folder
+        with open(folder / "config.gin", "a") as file:
+            file.write("Trainer.initial_collect_steps = 200\n")
+        pace = time_left.read_pace(folder, 0.0)
+        assert (pace and pace.left) == (left and pytest.approx(left))
+
+
 def test_time_left(tmp_path, monkeypatch):
     monkeypatch.setattr(time_left, "time", SimpleNamespace(time=lambda: NOW))
     estimate = time_left.TimeLeft().estimate

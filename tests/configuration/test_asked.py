@@ -39,7 +39,7 @@ def test_short_flags_are_exactly_the_bindings_that_they_stand_for():
         "create_environment.env_name = 'Pendulum-v1'", "num_env_steps = 20000", "create_experiment.seed = 3",
         "learning_rate = 1e-3", "hidden_layers = (128, 128)", "Learner.epsilon = 1e-5", "TaacAlgorithm.max_repeat_steps = 7",
     ]  # fmt: skip
-    assert plainly(short) == plainly(configuration.load([TASK, METHOD], long))
+    assert plainly(short) == plainly(configuration.load(["gin/tasks/default.gin", METHOD], long))
     assert gin.query_parameter("%learning_rate") == 1e-3
 
 
@@ -196,8 +196,8 @@ def test_a_parameter_of_an_imported_module_is_known(tmp_path, monkeypatch):
         ("racetrack-v0", "driving", ""),
         ("terrain", "terrain", ""),
         (TASK, "simple_control", ""),
-        ("Pendulum-v1", "simple_control", "no task file names Pendulum-v1, so it has the settings of simple_control"),
-        ("my_module:MyEnv", "simple_control", "no task file names my_module:MyEnv"),
+        ("Pendulum-v1", "default", "no task file names Pendulum-v1, so it has the settings of default"),
+        ("my_module:MyEnv", "default", "no task file names my_module:MyEnv"),
     ],
 )
 def test_the_description_tells_whose_settings_a_task_has(task, file, told):
@@ -223,8 +223,9 @@ def test_shipped_files_introduce_themselves():
 def test_every_task_file_names_its_environment_and_no_two_name_the_same():
     named = [name for task in shipped.files("tasks") for name in shipped.environments(task)]
     assert len(named) == len(set(named)) > 15
-    assert shipped.environments("sac_reference") == ()  # its settings are asked for, not those of an environment
-    for task in {*shipped.files("tasks")} - {"sac_reference"}:
+    unnamed = {"sac_reference", shipped.DEFAULT_TASK}  # whose settings are asked for, or are those of all others
+    assert all(shipped.environments(task) == () for task in unnamed)
+    for task in {*shipped.files("tasks")} - unnamed:
         default = values(configuration.load([f"gin/tasks/{task}.gin"]))["create_environment.env_name"]
         assert shipped.task_of(default) == task
 

@@ -51,6 +51,7 @@ def step(trainer):
 
 
 ENVIRONMENTS = {  # the first is the default
+    "default": ["Pendulum-v1"],
     "discrete_control": ["CartPole-v1", "LunarLander-v3", "Acrobot-v1"],
     "simple_control": ["MountainCarContinuous-v0", "LunarLanderContinuous-v3", "InvertedDoublePendulum-v5"],
     "locomotion": ["HalfCheetah-v5", "Hopper-v5", "Ant-v5", "Walker2d-v5"],
@@ -428,7 +429,6 @@ def test_a_file_that_is_not_text(tmp_path):
         ("segment_length = 1", ["segment_length"]),
         ("replay_length = 1", ["ReplayBuffer.length"]),
         ("replay_length = 10**15", ["syntax"]),
-        ("replay_length = 1000000000000000", ["replay buffer needs", "free", "ReplayBuffer.length"]),
         ("learning_rate = 0.0", ["learning rate", "above 0"]),
         ("gamma = 1.5", ["gamma", "1.5"]),
         ("target_tau = 0.0", ["target_update_tau"]),

@@ -340,6 +340,7 @@ def test_errors_of_another_batch_are_refused(errors):
 
 def test_bytes_include_the_tree(monkeypatch):
     buffer = filled(3, 1000, 0)
+    buffer.reserve(1000)
     assert buffer.num_bytes - replay_buffer.required_bytes(SPEC, 3, 1000) == 8 * 128 * (24 + 1)
 
 

@@ -428,16 +428,48 @@ def test_bytes_are_counted_as_allocated(monkeypatch):
     assert replay_buffer.required_bytes(SPEC, 3, 10) == 3 * 10 * FRAME_BYTES
     monkeypatch.setattr(replay_buffer, "available_bytes", lambda device: 3 * 10 * FRAME_BYTES)  # it just fits
     buffer = ReplayBuffer(SPEC, 3, 10)
+    assert buffer.num_bytes == 0 and buffer.frame_bytes == 3 * FRAME_BYTES
+    buffer.reserve(11)
     assert buffer.num_bytes == 3 * 10 * FRAME_BYTES
     add(buffer, 0, 10)
     assert sum(leaf.nbytes for leaf in buffer.frames(0, 10).values()) == buffer.num_bytes
+
+
+@pytest.mark.parametrize("reserved", [0, 1, 1500, 3000])
+def test_what_is_drawn_and_saved_does_not_depend_on_the_memory_taken(reserved):
+    whole, grown = ReplayBuffer(SPEC, 2, 3000), ReplayBuffer(SPEC, 2, 3000)
+    whole.reserve(3000)
+    grown.reserve(reserved)
+    for start, stop in ((0, 1), (1, 999), (999, 1001), (1001, 2500), (2500, 3001), (3001, 3500)):
+        add(whole, start, stop)
+        add(grown, start, stop)
+        assert grown.size <= grown.reserved <= 3000
+        if stop > 2:
+            drawn = []
+            for buffer in (whole, grown):
+                torch.manual_seed(stop)
+                drawn.append(buffer.sample(7, 3))
+            assert_equal(*drawn)
+    assert all(torch.equal(v, grown.frames(0, 3000)[name]) for name, v in whole.frames(0, 3000).items())
+
+
+def test_frames_that_come_after_what_was_reserved_must_fit(monkeypatch):
+    buffer = ReplayBuffer(SPEC, 1, 10_000)
+    monkeypatch.setattr(replay_buffer, "available_bytes", lambda device: 1000 * FRAME_BYTES)
+    add(buffer, 0, 1000)
+    monkeypatch.setattr(replay_buffer, "available_bytes", lambda device: 249 * FRAME_BYTES)
+    with pytest.raises(TaacError, match="1250 frames x 1 environments"):
+        add(buffer, 1000, 1001)
+    monkeypatch.setattr(replay_buffer, "available_bytes", lambda device: 250 * FRAME_BYTES)
+    add(buffer, 1000, 1001)
+    assert buffer.size == 1001
 
 
 def test_a_buffer_that_cannot_fit_is_refused_with_the_numbers(monkeypatch):
     asked = []
     monkeypatch.setattr(replay_buffer, "available_bytes", lambda device: asked.append(device) or 173_999)
     with pytest.raises(TaacError) as error:
-        ReplayBuffer(SPEC, 3, 1000)
+        ReplayBuffer(SPEC, 3, 1000).reserve(5000)
     message = str(error.value)
     for part in ("174.0 kB", "1000 frames", "3 environments", "58 B a frame", "174.0 kB is free on cpu"):
         assert part in message
@@ -447,10 +479,12 @@ def test_a_buffer_that_cannot_fit_is_refused_with_the_numbers(monkeypatch):
 
 def test_on_a_gpu_the_other_place_is_named(monkeypatch):
     monkeypatch.setattr(replay_buffer, "available_bytes", lambda device: 0)
+    buffer = ReplayBuffer(SPEC, 1, 10)
+    buffer.device = torch.device("cuda")
     with pytest.raises(TaacError, match=r"free on cuda; .*create_experiment.replay_device = 'cpu'"):
-        ReplayBuffer(SPEC, 1, 10, device="cuda")
+        buffer.reserve(10)
 
 
 def test_memory_that_no_machine_has_is_refused_before_it_is_asked_for():
     with pytest.raises(TaacError, match=r"needs 58\.0 TB"):
-        ReplayBuffer(SPEC, 1, 10**12)
+        ReplayBuffer(SPEC, 1, 10**12).reserve(10**12)

@@ -117,6 +117,7 @@ def make_report(root: Path, options: Options) -> dict[str, Any]:
     }
     content["published_told"] = published.NOTE
     content["tuning"] = _tuning(used)
+    content["settings_told"] = statements.settings_told(used)
     content["family_told"] = statements.family_told(content)
     content["terms"] = terms.terms()
     content["statements"] = statements.statements(plain(content))

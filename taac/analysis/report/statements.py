@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from taac.analysis.readers.run_records import Record
 from taac.analysis.report.curves import MOST_POINTS
 from taac.analysis.report.scores import LEAVE_OUT, WORST
+from taac.runs.deciding import deciding
 
 
 def statements(content: dict[str, Any]) -> list[dict[str, str]]:
@@ -111,6 +114,32 @@ def _bounded(content: dict[str, Any]) -> str:
         f"Returns have bounds on {', '.join(bounded)}. Where all returns of a pair are at a bound, the test is Fisher's exact "
         "test and the interval is Newcombe's, from Clopper-Pearson's. "
     )
+
+
+def settings_told(records: Sequence[Record]) -> list[str]:
+    """Returns the settings of `deciding` in lines: one for all that are equal, and one for each that is not."""
+    equal, others = [], []
+    told = [(r, deciding(r.settings, r.update_ratio)) for r in records]
+    for label in told[0][1]:
+        by_task: dict[str, dict[str, set[str]]] = {}
+        for r, values in told:
+            by_task.setdefault(str(r.task), {}).setdefault(r.method, set()).add(values[label])
+        of_tasks = {task: _by_method(methods) for task, methods in sorted(by_task.items())}
+        if len(set(of_tasks.values())) > 1:
+            others.append(f"{label}: " + "; ".join(f"{text} on {task}" for task, text in of_tasks.items()))
+        elif len({frozenset(values) for values in next(iter(by_task.values())).values()}) > 1:
+            others.append(f"{label}: {next(iter(of_tasks.values()))}")
+        else:
+            equal.append(f"{label}: {next(iter(of_tasks.values()))}")
+    return [*(["; ".join(equal)] if equal else []), *others]
+
+
+def _by_method(methods: Mapping[str, set[str]]) -> str:
+    """The values of each method; once if they are equal."""
+    texts = {method: " or ".join(sorted(values)) for method, values in sorted(methods.items())}
+    if len(set(texts.values())) == 1:
+        return next(iter(texts.values()))
+    return ", ".join(f"{text} ({method})" for method, text in texts.items())
 
 
 def _tuning(content: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from taac.analysis.report.published import NOTE
 from taac.analysis.report.scores import REPETITION
+from taac.analysis.statistics.permutations import fewest_runs
 from taac.analysis.untrusted_text import csv_cell
 
 CSV_COLUMNS = (
@@ -45,6 +46,7 @@ def markdown(content: dict[str, Any], figures: Sequence[str]) -> str:
         content["family_told"],
         "",
     ]
+    lines += ["Settings that decide most:", "", *(f"- {text}" for text in content["settings_told"]), ""]
     lines += ["## Warnings", "", *([f"- {text}" for text in content["warnings"]] or ["None."]), ""]
     for task in content["tasks"]:
         of = [[p for p in content[name] if p["task"] == task["task"]] for name in ("pairs", "area_pairs")]
@@ -112,7 +114,7 @@ def _pairs(pairs: Sequence[dict[str, Any]]) -> list[str]:
             [
                 p["x"],
                 p["y"],
-                p["verdict"],
+                p["verdict"] if p["findable"] else f"{p['verdict']} (too few runs)",
                 with_interval(p["difference"]),
                 number(p["p_adjusted"]),
                 with_interval(p["improvement"]),
@@ -184,6 +186,19 @@ def _over_tasks(block: dict[str, Any]) -> list[str]:
     return lines
 
 
+def too_few(paired: bool) -> str:
+    """Says how many runs a verdict on one task needs at least."""
+    return f"so few runs can give no verdict, {fewest_runs(paired)} {'pairs' if paired else 'of each method'} are the least"
+
+
+def note_on_seeds(methods: int, seeds: int) -> list[str]:
+    """Says before a comparison runs that it can give no verdict on a task, in a list; an empty one if it can."""
+    least = fewest_runs()
+    if methods < 2 or seeds >= least:
+        return []
+    return [f"note: {seeds} seed{'s'[: seeds - 1]} of each method can give no verdict on a task; {least} are the least"]
+
+
 def verdict_line(pair: dict[str, Any]) -> str:
     """Returns a verdict in one line, with what it rests on."""
     by_ranks = pair["compares"] == "ranks"
@@ -195,6 +210,7 @@ def verdict_line(pair: dict[str, Any]) -> str:
     if pair["verdict"] == "inconclusive":
         size = pair["detectable"]
         verdict = "inconclusive" + ("" if size is None else f"; so many runs would find {size:.3g} or more with a power of 0.8")
+        verdict += "" if pair["findable"] else f"; {too_few(pair['paired'])}"
     gone = f" ({sum(pair['diverged'])} diverged)" if any(pair["diverged"]) else ""
     return f"{pair['task']}: {what} = {estimate} {interval}{gone}: {verdict}"
 

@@ -113,6 +113,7 @@ def _row(c: Comparison, v: Verdict, paired: bool) -> dict[str, Any]:
         "p_value": v.p_value,
         "p_permutation": v.p_permutation,
         "p_adjusted": d.p_value,
+        "findable": v.findable,
         "detectable": v.detectable,
         "verdict": d.verdict,
     }

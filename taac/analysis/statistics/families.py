@@ -59,6 +59,7 @@ class Verdict(NamedTuple):
     p_value: float  # of Welch's t, or of Fisher's test, for this comparison alone
     p_permutation: float  # for this comparison alone; 1 if there is none
     effect: float  # Hedges' g, or 2 P(X > Y) - 1 for ranks; NaN if undefined
+    findable: bool  # whether so many runs can give a verdict at all
     detectable: float | None  # of an inconclusive one: the least difference found with a power of 0.8, in the estimate's unit
 
 
@@ -89,12 +90,11 @@ def verdicts(
             effect = 2 * base.estimate
         elif len(c.x) == 1:
             effect = power.hedges_g(c.x[0], c.y[0])
-        undecided = difference.verdict == "inconclusive"
         runs = [(a.size, b.size) for a, b in zip(c.x, c.y)]
         least = _corrected_by(c, family, methods, paired) * permutations.smallest_p_value(runs, paired)
-        findable = undecided and least <= level
-        detectable = _detectable(c, base.spread, compares, level, family) if findable else None
-        found.append(Verdict(difference, compares, p if exact else base.p_value, p, effect, detectable))
+        findable, undecided = least <= level, difference.verdict == "inconclusive"
+        detectable = _detectable(c, base.spread, compares, level, family) if findable and undecided else None
+        found.append(Verdict(difference, compares, p if exact else base.p_value, p, effect, findable, detectable))
     return found
 
 

@@ -50,6 +50,11 @@ def smallest_p_value(runs: Sequence[tuple[int, int]], paired: bool = False) -> f
     return min(1.0, (2 if whole else 1) / exchanges)
 
 
+def fewest_runs(paired: bool = False, level: float = 0.05) -> int:
+    """The fewest runs of each of two methods on one task that can give a p-value of `level` or less: 4, or 6 pairs."""
+    return next(n for n in itertools.count(1) if smallest_p_value([(n, n)], paired) <= level)
+
+
 def draws_for(comparisons: int) -> int:
     """The exchanges to draw for p-values that are multiplied by a number of comparisons: 1 / (1 + draws) has to stay below 5%."""
     return min(max(DRAWS, 40 * comparisons), MOST_DRAWS)

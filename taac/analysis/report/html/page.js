@@ -32,7 +32,7 @@ function warnings() {
 
 const PAIR = ["verdict on X", "X − Y", "p, corrected", "P(X > Y)", "effect", "would find", "diverged X, Y"];
 const pairCells = (pair) => [
-  verdictCell(pair.verdict),
+  verdictCell(pair.verdict, pair.findable ? "" : " (too few runs)"),
   valueCell(pair.difference),
   el("td", { class: "value", "data-estimate": pair.p_adjusted }, number(pair.p_adjusted)),
   valueCell(pair.improvement),
@@ -67,7 +67,7 @@ function verdicts() {
   const tables = (id, what, pairs) => (pairs.length ? pairsTables(id, `Differences of mean ${what}`, ["task", "X", "Y", ...PAIR], pairs, row) : []);
   const areas = tables("area-pairs", "areas under the curve", report.area_pairs);
   section("verdicts", "Verdicts", ...(report.pairs.length
-    ? [el("p", {}, report.family_told), ...tables("pairs", "final returns", report.pairs), ...(areas.length ? [el("details", {}, el("summary", {}, "areas under the curve"), ...areas)] : [])]
+    ? [el("p", {}, report.family_told), el("p", {}, "Settings that decide most:"), el("ul", {}, ...report.settings_told.map((text) => el("li", {}, text))), ...tables("pairs", "final returns", report.pairs), ...(areas.length ? [el("details", {}, el("summary", {}, "areas under the curve"), ...areas)] : [])]
     : [el("p", {}, "There is only one method, so nothing to compare.")]));
 }
 

@@ -19,7 +19,7 @@ const rankCell = (rank) => valueCell(rank ?? null); // known if all pairs were c
 const cell = (text, name = "") => el("td", name ? { class: name } : {}, text === null ? "–" : String(text));
 const rowHead = (...content) => el("th", { scope: "row" }, ...content);
 const methodHead = (method) => rowHead(swatch(indexOf(method)), method);
-const verdictCell = (verdict) => el("td", {}, el("span", { class: `verdict ${verdict}` }, verdict));
+const verdictCell = (verdict, note) => el("td", {}, el("span", { class: `verdict ${verdict}` }, verdict), note);
 
 function table(caption, head, rows, attributes = {}) {
   const body = rows.map((row) => el("tr", {}, ...row));

@@ -1,0 +1,32 @@
+"""The settings that decide most of what a method learns, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_LONGEST = 100  # characters of a value
+
+
+def deciding(settings: Mapping[str, str], update_ratio: float | None) -> dict[str, str]:
+    """Returns the learning rate, random steps, rewards, updates a step and batch of a run, each as label and value.
+
+    Args:
+        settings: from `layout.parse_bindings`. What it lacks is told as "not stated".
+        update_ratio: gradient steps per environment step; None if it is no constant.
+    """
+
+    def value(name: str) -> str:
+        return settings.get(name, "not stated")[:_LONGEST]
+
+    clip, normalized = value("create_agent.reward_clip"), value("create_agent.normalize_rewards")
+    rewards = {"False": "raw", "True": "normalised, with their mean subtracted"}.get(normalized, normalized.strip("'"))
+    if rewards != "raw" and clip not in ("None", "not stated"):
+        rewards += f", clipped at {clip}"
+    length = value("Trainer.segment_length")
+    return {
+        "learning rate": value("Learner.learning_rate"),
+        "random steps first": value("Trainer.initial_collect_steps"),
+        "rewards": rewards,
+        "updates a step": "no constant" if update_ratio is None else f"{update_ratio:g}",
+        "batch": f"{value('Trainer.batch_size')} x {length} frames",
+    }
