@@ -203,11 +203,11 @@ def headline(trainer: Trainer, loaded: Config, operative: str) -> list[str]:
     files = [place for place in places if Path(place).parent.name != "gin"]  # what method files include is in gin/ itself
     default = f"gin/tasks/{shipped.DEFAULT_TASK}.gin"
     files = [f"{place} (no task file names this environment)" if place == default else place for place in files]
-    changed = dict.fromkeys(b.parameter for b in loaded.bindings.values() if b.where.startswith("--"))
+    chosen = [b for b in loaded.bindings.values() if b.where.startswith("--") and b.where != "--task"]
     constant = trainer.update_ratio.constant
     told = deciding(layout.parse_bindings(operative), None if constant is None else float(constant))
     return [
-        f"settings: {', '.join(files)}" + (f"; changed: {', '.join(changed)}" if changed else ""),
+        f"settings: {', '.join(files)}" + (f"; changed: {', '.join(b.parameter for b in chosen)}" if chosen else ""),
         "; ".join(f"{label}: {value}" for label, value in told.items()),
     ]
 

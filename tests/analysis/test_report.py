@@ -19,7 +19,7 @@ from taac.analysis.report import anchors, figures, matching, statements
 from taac.analysis.report.content import make_report
 from taac.analysis.report.files import write_report
 from taac.analysis.report.scores import Options
-from taac.analysis.report.tables import markdown, table, verdict_line, with_interval
+from taac.analysis.report.tables import markdown, note_on_seeds, table, verdict_line, with_interval
 from taac.analysis.report.verdicts import ranks
 from taac.analysis.statistics.differences import compare
 from taac.analysis.statistics.power import hedges_g
@@ -730,7 +730,47 @@ def test_one_run_of_each_is_inconclusive_without_an_interval(tmp_path):
     (p,) = comparison["pairs"]
     assert p["verdict"] == "inconclusive" and p["difference"]["low"] is None and p["improvement"] is None
     assert p["difference"]["estimate"] == pytest.approx(-7200)
+    assert verdict_line(p).endswith(": inconclusive; so few runs can give no verdict, 4 of each method are the least")
+    assert "inconclusive (too few runs)" in markdown(comparison, [])
     assert "report_improvement.png" not in [path.name for path in write_report(comparison, tmp_path / "out")]
+
+
+@pytest.mark.parametrize("seeds, told", [(1, 1), (3, 1), (4, 0), (5, 0)])
+def test_too_few_seeds_are_told_before_and_after(tmp_path, seeds, told):
+    assert len(note_on_seeds(2, seeds)) == told and note_on_seeds(1, seeds) == []
+    for method in "ab":
+        for seed in range(seeds):
+            make_run(tmp_path / f"{method}{seed}", method, seed=seed, returns=np.array(STEPS) + seed)
+    (p,) = make_report(tmp_path, Options())["pairs"]
+    assert p["verdict"] == "inconclusive" and ("so few runs" in verdict_line(p)) == told
+
+
+def test_the_settings_that_decide_are_told_once_or_by_method_and_task(tmp_path):
+    def run(task, method, rate, steps=5000, normalized="False", clip="None"):
+        make_run(tmp_path / task / method, method, task, extra_gin=(
+            f"Learner.learning_rate = {rate}\nTrainer.initial_collect_steps = {steps}\nTrainer.batch_size = 256\n"
+            f"Trainer.segment_length = {2 if method == 'a' else 4}\ncreate_agent.normalize_rewards = {normalized}\n"
+            f"create_agent.reward_clip = {clip}\n"
+        ))  # fmt: skip
+
+    run("Hopper-v5", "a", 0.001)
+    run("Hopper-v5", "b", 0.001)
+    content = make_report(tmp_path, Options())
+    assert content["settings_told"] == [
+        "learning rate: 0.001; random steps first: 5000; rewards: raw; updates a step: 0.5",
+        "batch: 256 x 2 frames (a), 256 x 4 frames (b)",
+    ]
+    run("Ant-v5", "a", 0.001, 100, "True", "5.0")
+    run("Ant-v5", "b", 0.003, 100, "True", "5.0")
+    content = make_report(tmp_path, Options())
+    assert content["settings_told"] == [
+        "updates a step: 0.5",
+        "learning rate: 0.001 (a), 0.003 (b) on Ant-v5; 0.001 on Hopper-v5",
+        "random steps first: 100 on Ant-v5; 5000 on Hopper-v5",
+        "rewards: normalised, with their mean subtracted, clipped at 5.0 on Ant-v5; raw on Hopper-v5",
+        "batch: 256 x 2 frames (a), 256 x 4 frames (b)",
+    ]
+    assert all(f"- {line}" in markdown(content, []) for line in content["settings_told"])
 
 
 def test_columns_that_are_missing_are_dashes(tmp_path):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from taac import configuration
+from taac.configuration import Asked
 from taac.demonstrations.episode_files import EpisodeWriter
 from taac.environments.create import create_environment
 from taac.machine import products
 from taac.training import experiment
-from taac.training.advice import advice
+from taac.training.advice import advice, random_endings
+from taac.training.description import describe
 from taac.training.footprint import shares
 from tests.demonstrations.test_episodes import played
 from tests.learning.test_optimizers import CAMERA
@@ -65,7 +67,6 @@ def test_what_looks_wrong(params, message):
     "params",
     [
         ["checkpoint_interval = 100"],  # a checkpoint changes nothing
-        ["replay_length = 150000"],
         ["evaluation_episodes = 5"],
         ["action_min_prob = 0.9"],
         ["create_environment.action_repeat = 2", "gamma = 0.9", "create_environment.action_repeat_gamma = %gamma"],
@@ -76,6 +77,40 @@ def test_what_looks_wrong(params, message):
 )
 def test_what_is_just_right(params):
     assert advised(*params)[0] == []
+
+
+@pytest.mark.parametrize("normalized", [True, False])
+def test_rewards_less_their_mean_where_episodes_terminate(normalized):
+    """Of InvertedPendulum's random episodes all terminate, of Pendulum's none."""
+
+    def told(env_name):
+        params = [f"create_environment.env_name = '{env_name}'", f"normalize_rewards = {normalized}", "reward_clip = None"]
+        configuration.load(FILES, [*PENDULUM[1:], *params])
+        trainer = configuration.build(experiment.create_experiment)
+        endings = random_endings(trainer)
+        trainer.close()
+        return endings, advice(trainer, {}, [], endings)
+
+    (terminated, ended), found = told("InvertedPendulum-v5")
+    assert terminated == ended >= 20
+    assert [f"{ended} of {ended} random episodes terminated" in line for line in found] == [True] * normalized
+    assert told("Pendulum-v1") == ((0, 9), [])  # of 201 frames each
+
+
+@pytest.mark.parametrize(
+    "task, settings, warned",
+    [
+        ("Pendulum-v1", ("num_envs=8",), True),
+        ("Pendulum-v1", ("create_environment.num_envs=8",), True),
+        ("Pendulum-v1", ("num_envs=8", "updates_per_iteration=4"), False),  # on purpose
+        ("Pendulum-v1", ("num_envs=8", "Trainer.updates_per_env_step=1"), False),
+        ("Pendulum-v1", ("num_envs=1", "unroll_length=4"), False),
+        ("terrain", (), False),  # as published
+    ],
+)
+def test_environments_that_divide_the_updates(task, settings, warned):
+    lines = describe(Asked(task, "sac", settings=("hidden_layers=8,", "num_env_steps=30000", *settings)))
+    assert any("num_envs = 8 divides the updates by 8, to 0.125 a step" in line for line in lines) == warned
 
 
 def test_an_actor_that_clones_from_images_needs_an_encoder_of_its_own(tmp_path):

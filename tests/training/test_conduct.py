@@ -15,6 +15,7 @@ from taac.configuration import Asked
 from taac.errors import DivergedError, Interrupted, RankLost, TaacError
 from taac.runs.run_folder import RunFolder
 from taac.training import conduct
+from taac.training.experiment import create_experiment
 
 
 class Stop(Exception):
@@ -45,6 +46,26 @@ def test_the_folder_of_a_run_for_which_none_is_given():
     for params, seed in (([], 0), (["create_experiment.seed = %mine", "mine = 3"], 3)):
         found = conduct.default_folder(asked, configuration.load([], params))
         assert found == Path(f"runs/Pendulum-v1/taac/seed_{seed}")
+
+
+def test_two_lines_say_where_settings_are_from_and_which_decide(tmp_path):
+    own = tmp_path / "own.gin"
+    own.write_text("gamma = 0.9\n")
+    for task, gin_files, first in (
+        ("Pendulum-v1", (), "gin/tasks/default.gin (no task file names this environment), gin/methods/taac.gin"),
+        ("MountainCarContinuous-v0", (str(own),), f"gin/tasks/simple_control.gin, gin/methods/taac.gin, {own}"),
+    ):
+        loaded = Asked(task, "taac", gin_files, settings=("learning_rate=0.001", "hidden_layers=8,")).load()
+        trainer = configuration.build(create_experiment)
+        trainer.close()
+        lines = conduct.headline(trainer, loaded, configuration.operative_config())
+        assert lines[0] == f"settings: {first}; changed: learning_rate, hidden_layers"
+        default = not gin_files
+        assert lines[1] == (
+            f"learning rate: 0.001; random steps first: {'1000' if default else '10000'}; "
+            f"rewards: {'raw' if default else 'normalised, with their mean subtracted, clipped at 5.0'}; updates a step: 1; "
+            "batch: 256 x 4 frames"
+        )
 
 
 def test_what_cannot_be_loaded_is_refused_before_the_folder_exists(tmp_path):
