@@ -53,7 +53,7 @@ def test_two_lines_say_where_settings_are_from_and_which_decide(tmp_path):
     own.write_text("gamma = 0.9\n")
     for task, gin_files, first in (
         ("Pendulum-v1", (), "gin/tasks/default.gin (no task file names this environment), gin/methods/taac.gin"),
-        ("MountainCarContinuous-v0", (str(own),), f"gin/tasks/simple_control.gin, gin/methods/taac.gin, {own}"),
+        ("MountainCarContinuous-v0", (str(own),), f"gin/tasks/simple_control.gin, {own}, gin/methods/taac.gin"),
     ):
         loaded = Asked(task, "taac", gin_files, settings=("learning_rate=0.001", "hidden_layers=8,")).load()
         trainer = configuration.build(create_experiment)
