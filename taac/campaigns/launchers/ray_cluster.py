@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sys
 import time
@@ -20,8 +21,8 @@ class RayCluster:
     """Submits each run as a Ray task. Ray starts it where its share of CPUs and GPUs is free.
 
     Args:
-        address: an address for `ray.init`: "auto" (the cluster that this machine belongs to), "host:port" of its head, or
-            "ray://host:port" of a Ray client server.
+        address: an address for `ray.init`: "auto" (the cluster that this machine belongs to), "host:port" of its head,
+            "ray://host:port" of a Ray client server, or "local" (a new cluster of this machine alone).
         root_dir: the folder of all runs. Every machine must see it under the same path.
         cpus, gpus: CPUs and GPUs that each run occupies, fractions included: with 0.25, four runs share a GPU. A run sees only
             the GPUs that Ray gave it; without any, it trains on the CPU.
@@ -143,8 +144,9 @@ def connected(address: str) -> Any:
         address: see `RayCluster`.
 
     Raises:
-        TaacError: ray is not installed, or there is no such cluster.
+        TaacError: the address has another form, ray is not installed, or there is no such cluster.
     """
+    check_address(address)
     try:
         import ray
     except ImportError as error:
@@ -157,6 +159,12 @@ def connected(address: str) -> Any:
     except Exception as error:  # ray raises many types
         raise TaacError(f"--ray_address {address}: there is no Ray cluster to connect to: {error}") from error
     return ray
+
+
+def check_address(address: str) -> None:
+    """Refuses an address of another form. Of `MODULE://x`, Ray would import MODULE, whatever it is."""
+    if not re.fullmatch(r"auto|local|(ray://)?([\w.-]+|\[[\da-fA-F:.]+\]):\d{1,5}", address, re.ASCII):
+        raise TaacError(f"--ray_address must be auto, local, <host>:<port> or ray://<host>:<port>, got {address!r:.200}")
 
 
 def _reach(address: str) -> None:

@@ -167,6 +167,25 @@ def test_a_machine_without_the_shared_folder_is_named(tmp_path):
         ray_cluster.train(["-c", "pass"], str(tmp_path / "log"), str(tmp_path), str(tmp_path / "elsewhere"), {})
 
 
+@pytest.mark.parametrize(
+    "address",
+    ["taac_test_module://x", "taac_test_module://127.0.0.1:1", "ray://taac_test_module://x:1", "host", "host:", "host:1\n", "",
+     "ray://host", "local://x", "auto:x", ":1", "a b:1"],
+)  # fmt: skip
+def test_addresses_of_another_form_are_refused(tmp_path, monkeypatch, address):
+    """Of `MODULE://x`, Ray would import MODULE."""
+    (tmp_path / "taac_test_module.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(TaacError, match="--ray_address must be auto, local, <host>:<port> or ray://<host>:<port>, got"):
+        ray_cluster.connected(address)
+    assert not (tmp_path / "imported").exists()
+
+
+@pytest.mark.parametrize("address", ["auto", "local", "10.0.0.1:6379", "ray://head-0.cluster:10001", "[::1]:6379"])
+def test_addresses_have_these_forms(address):
+    ray_cluster.check_address(address)
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
 def test_no_cluster_is_told_at_once(tmp_path, address):
     code, _, err = compared(tmp_path / "R", "--launcher", "ray", "--ray_address", address)
