@@ -103,9 +103,10 @@ def test_reading_before_registering_says_what_to_do():
 
 def test_a_foreign_environment_is_refused_even_if_nobody_registered(tmp_path):
     (tmp_path / "config.gin").write_text("create_environment.env_name = 'evil:Env-v0'")
-    load = "from taac import configuration; import taac.environments.create\nconfiguration.load(['config.gin'], trusted={})"
-    assert "give --trust" in run(load.format(False), cwd=tmp_path)
-    assert run(load.format(True), cwd=tmp_path) == ""
+    load = "from taac import configuration; import taac.environments.create\nconfiguration."
+    untrusted = "load_untrusted(configuration.ReadFile('config.gin', open('config.gin').read()))"
+    assert "imports the module" in run(load + untrusted, cwd=tmp_path)
+    assert run(load + "load(['config.gin'])", cwd=tmp_path) == ""
 
 
 @pytest.mark.parametrize("words", [["--help"], ["report", "--help"], ["train", "--help"], ["compare", "--help"]])

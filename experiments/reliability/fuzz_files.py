@@ -211,13 +211,17 @@ def run_json(folder: Path) -> Kind:
 
 def config_gin(folder: Path) -> Kind:
     run = a_run(folder)
-    path = str(run / "config.gin")
+    path = run / "config.gin"
     registry.register()
-    asked = configuration.load([path], trusted=False)
+    asked = configuration.load([str(path)])
+
+    def held() -> configuration.ReadFile:
+        return configuration.ReadFile(path, files.read_bounded_text(path, files.MAX_CONFIG_BYTES))
+
     readers = attempts(
         lambda: _record(run),
-        lambda: configuration.load([path], trusted=False).check_macros(),
-        lambda: asked.differences(configuration.load([path], imports=asked.imports)),
+        lambda: configuration.load_untrusted(held()).check_macros(),
+        lambda: asked.differences(configuration.read_held(held(), asked.imports)),
         lambda: RunFolder(run).open(GIN),
         lambda: time_left.read_pace(run, 0.0),
     )

@@ -12,7 +12,7 @@ from taac.campaigns.run import Run, train_command
 from taac.configuration import Asked
 from taac.configuration.asked import environment_of
 from taac.environments import single
-from taac.errors import TaacError, nearest
+from taac.errors import NotTrusted, TaacError, nearest
 from taac.runs import extension, files, layout
 
 _SHOWN = 10  # differences shown in a message
@@ -175,9 +175,11 @@ def other_settings(run: Run) -> list[str]:
         return []
     asked = run.asked.load()
     try:
-        held = configuration.load([str(file.absolute())], imports=asked.imports)
-        found = asked.differences(held, ignored=("create_experiment.method",))
-    except TaacError as error:
+        read = configuration.ReadFile(file.absolute(), files.read_bounded_text(file, files.MAX_CONFIG_BYTES))
+        found = asked.differences(configuration.read_held(read, asked.imports), ignored=("create_experiment.method",))
+    except NotTrusted as error:
+        return [f"{error}. The configuration that is asked for does not"]
+    except (TaacError, OSError) as error:
         return [str(error)]
     except (ValueError, RecursionError, MemoryError) as error:  # nested too deeply, or a number too long
         return [f"{file} cannot be read: {type(error).__name__}: {error}"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from absl import flags as absl_flags
 
 from taac.commands import flags
-from taac.errors import NotTrusted, TaacError
+from taac.errors import TaacError
 from taac.runs import files, layout
 from taac.runs.terminal import printable
 
@@ -30,6 +30,9 @@ def define_flags() -> None:
     absl_flags.DEFINE_bool(
         "extend", False, "Train the run in --root_dir on to a larger --num_env_steps. Task and method may be left out."
     )
+    absl_flags.DEFINE_bool(
+        "trust", False, "With --extend: allow the configuration of a run that you did not train here. It can run any code."
+    )
     flags.define_collectors()
     absl_flags.DEFINE_bool(
         "overlap", False, "Under torchrun: send gradients while the backward pass goes on. Not with compiled updates."
@@ -42,7 +45,9 @@ def run() -> None:
     asked, extend = flags.with_collectors(flags.asked()), flags.FLAGS.extend
     of_run = extend and not (asked.task or asked.method or asked.gin_files)
     if of_run:
-        asked = asked._replace(gin_files=(_own_config(flags.root_dir()),))
+        asked = asked._replace(gin_files=(_own_config(flags.root_dir(), flags.FLAGS.trust),))
+    elif flags.FLAGS.trust:
+        raise TaacError("--trust is about the configuration in --root_dir, which only --extend without --task or --gin_file uses")
     asked.files()  # refuses what is missing or unknown before anything is imported
     flags.check_run_dir(asked)
 
@@ -54,8 +59,6 @@ def run() -> None:
     from taac.training.progress_bar import ProgressBar
 
     registry.register()
-    if of_run:
-        _check_trusted(asked.gin_files[0])
     loaded = asked.load()
     joined = ranks.join(flags.FLAGS.overlap)
     if flags.FLAGS.overlap and joined is ranks.ALONE:
@@ -126,31 +129,25 @@ def _run_seeds(num_seeds: int) -> None:
         raise TaacError(f"{len(outcome.failed)} of {num_seeds} runs failed. {told}")
 
 
-def _own_config(root_dir: str) -> str:
-    """Returns the path of the configuration that a run was begun with."""
+def _own_config(root_dir: str, trusted: bool) -> str:
+    """Returns the configuration that a run was begun with, read. Lets the modules of an own run be imported.
+
+    Raises:
+        TaacError: there is none, or the run is not known to be one's own, and not trusted.
+    """
+    from taac.configuration import ReadFile
+    from taac.runs import own
+
     config = Path(root_dir, layout.CONFIG)
     if not files.check_file(config):
         raise TaacError(f"--extend: {root_dir} holds no run: there is no {config.name}; give the --root_dir of a run")
-    return str(config.absolute())
-
-
-def _check_trusted(config: str) -> None:
-    """Refuses a configuration that would import code, unless it is of an own run. Lets that one's modules be imported.
-
-    Raises:
-        TaacError: says why the run is not known to be one's own.
-    """
-    from taac import configuration
-    from taac.runs import own
-
+    read = ReadFile(config.absolute(), files.read_bounded_text(config, files.MAX_CONFIG_BYTES))
     try:
-        own.import_from(own.check(Path(config).parent))
-        return
-    except own.NotOwn as error:
-        why = error
-    try:
-        configuration.load([config], trusted=False)
-    except NotTrusted as error:
+        if not trusted:
+            own.import_from(own.check(Path(root_dir), read.text))
+    except own.NotOwn as why:
         raise TaacError(
-            f"--extend: {config} imports code, and {why}. If you trust it, give --gin_file {config}, or --task and --method"
-        ) from error
+            f"--extend: the configuration of this run can run any code, and {why}. If you trust it, give --trust; or give --task "
+            "and --method, or a --gin_file, and it is only compared"
+        ) from why
+    return read

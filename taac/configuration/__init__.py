@@ -8,6 +8,9 @@ from taac.configuration.asked import Asked
 from taac.configuration.binding import Binding
 from taac.configuration.config import Config, build, operative_config
 from taac.configuration.macros import TASK_MACROS
-from taac.configuration.reading import load, search_path
+from taac.configuration.reading import ReadFile, load, load_untrusted, read_held, search_path
 
-__all__ = ["TASK_MACROS", "Asked", "Binding", "Config", "build", "load", "operative_config", "search_path"]
+__all__ = [
+    "TASK_MACROS", "Asked", "Binding", "Config", "ReadFile", "build", "load", "load_untrusted", "operative_config", "read_held",
+    "search_path",
+]  # fmt: skip

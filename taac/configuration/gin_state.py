@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import tokenize
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -26,7 +27,7 @@ _BETWEEN = (tokenize.NL, tokenize.COMMENT)
 
 NEEDED = {
     gin_config: (
-        "ConfigurableReference", "ParsedBindingKey", "ParserDelegate", "iterate_references",
+        "ConfigurableReference", "ParsedBindingKey", "ParserDelegate",
         "_CONFIG", "_IMPORTS", "_OPERATIVE_CONFIG", "_REGISTRY", "_SINGLETONS", "_set_config_is_locked",
     ),
     config_parser: ("BindingStatement", "ConfigParser", "ImportStatement", "IncludeStatement"),
@@ -50,19 +51,18 @@ Import = config_parser.ImportStatement
 Include = config_parser.IncludeStatement
 
 
-def statements(text: str, skip_unknown: bool = False) -> Iterator[Any]:
+def statements(text: str) -> Iterator[Any]:
     """Returns the statements of a gin file; each has a `location`.
 
     Args:
         text: content of the file.
-        skip_unknown: whether unknown names are accepted.
 
     Raises:
         SyntaxError, tokenize.TokenError, ValueError: bad syntax, or an unknown name. They may be raised during iteration.
             ValueError also for a long row of strings, because gin evaluates all of them again with each.
     """
     _check_strings(text)
-    return iter(config_parser.ConfigParser(text, gin_config.ParserDelegate(skip_unknown=skip_unknown)))
+    return iter(config_parser.ConfigParser(text, gin_config.ParserDelegate()))
 
 
 def _check_strings(text: str) -> None:
@@ -118,8 +118,17 @@ def check_bindable(scope: str, selector: str, name: str) -> None:
 
 
 def references(value: Any) -> Iterator[Any]:
-    """Returns all references in a value, macros included."""
-    return gin_config.iterate_references(value)
+    """Returns all references in a value, macros and those in the keys of dicts included."""
+    return (part for part in parts_of(value) if isinstance(part, Reference))
+
+
+def parts_of(value: Any) -> Iterator[Any]:
+    """Returns a value, and all that its lists and dicts hold, keys included, at any depth, in order."""
+    left = [value]
+    while left:
+        yield (part := left.pop())
+        items = itertools.chain(*part.items()) if isinstance(part, dict) else part if isinstance(part, (list, tuple)) else ()
+        left += reversed(list(items))
 
 
 def macro_of(reference: Any) -> str | None:

@@ -7,12 +7,12 @@ import os
 import re
 import sys
 import tokenize
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import taac
-from taac.configuration import gin_state, plain_words, syntax, values
+from taac.configuration import gin_state, plain_words, syntax, untrusted, values
 from taac.configuration.binding import Binding
 from taac.configuration.config import Config
 from taac.configuration.macros import OF_COMPARE, TASK_MACROS
@@ -20,15 +20,23 @@ from taac.configuration.plain_words import Setting
 from taac.errors import NotTrusted, TaacError, nearest
 
 MAX_BYTES = 1 << 20  # of a gin file, about 100 times the longest
-# Ends the message of a `NotTrusted`.
-TRUST = "Whoever wrote this configuration could run any code that way. If you trust it, give --trust"
-
 Check = Callable[[Binding, Config, bool], None]
 _checks: list[Check] = []
 
 
+class ReadFile(str):
+    """The name of a gin file that has been read: what was checked is what is parsed, whatever the file holds by then."""
+
+    text: str
+
+    def __new__(cls, path: Path, text: str) -> ReadFile:
+        self = super().__new__(cls, path)
+        self.text = text
+        return self
+
+
 def add_check(check: Check) -> None:
-    """Registers a check: `load` calls `check(binding, config, trusted)` for every binding. It raises TaacError to refuse one."""
+    """Registers a check of every binding that is read: `check(binding, config, trusted)` raises TaacError to refuse one."""
     if check not in _checks:
         _checks.append(check)
 
@@ -36,23 +44,19 @@ def add_check(check: Check) -> None:
 def load(
     gin_files: Sequence[str],
     gin_params: Sequence[str] = (),
-    trusted: bool = True,
-    imports: Collection[str] | None = None,
     settings: Sequence[Setting] = (),
     of_compare: bool = False,
 ) -> Config:
     """Reads gin files in order, then parameters, then settings. Later bindings replace earlier ones.
 
+    They are trusted: their import statements are executed, and they may have anything built.
+
     A file is searched for in the working directory, then in the repository or package (`gin/tasks/simple_control.gin`). An
     included file is searched for in the repository or package, then beside the file that includes it.
 
     Args:
-        gin_files: names of the files.
+        gin_files: names of the files. A `ReadFile` is not read again.
         gin_params: single bindings, such as "gamma = 0.99".
-        trusted: False refuses whatever would run code of other packages: import statements, included files, and bindings that
-            a check of `add_check` refuses, such as environments of unlisted packages.
-        imports: the modules besides this package's own that the files may import. Included files are then refused. None: any
-            module, if the files are trusted.
         settings: in plain words. No two may set the same.
         of_compare: keeps only bindings of `taac compare` and `taac sweep`, and the macros in them. Others may name macros that
             the files of each run's task define.
@@ -60,21 +64,45 @@ def load(
     Raises:
         TaacError: a file is missing, the syntax is bad, a name is unknown, a value has the wrong type, or two settings set the
             same.
-        NotTrusted: what `trusted` or `imports` rules out.
     """
     gin_state.clear()
     bindings: list[Binding] = []
     for name in gin_files:
-        path = find_file(name)
-        if imports is not None:
-            _refuse_imports(path, imports, "The configuration that is asked for does not")
-        elif not trusted:
-            _refuse_imports(path, (), TRUST)
-        bindings += _read_file(path, ())
+        bindings += _read_file(name if isinstance(name, ReadFile) else _read(find_file(name)), ())
     for param in gin_params:
         bindings += _parse(param, "--gin_param", None, ())
     bindings += _read_settings(settings, {b.scope for b in bindings if b.is_macro})
-    config = Config(_of_compare(bindings) if of_compare else bindings, gin_state.imports())
+    kept = untrusted.only(bindings, OF_COMPARE) if of_compare else bindings
+    return _installed(_checked(kept, gin_state.imports(), True))
+
+
+def load_untrusted(file: ReadFile) -> Config:
+    """Reads what acting needs of the configuration of somebody else's run; see `untrusted`. Imports nothing.
+
+    Raises:
+        NotTrusted: it imports a module that is not this package's, includes a file, or has something built that `untrusted` or a
+            check of `add_check` refuses, such as an environment of an unlisted package.
+        TaacError: as `load` does.
+    """
+    gin_state.clear()
+    return _installed(_checked(untrusted.needed(_read_file(file, (), imports=())), (), False))
+
+
+def read_held(file: ReadFile, imports: Collection[str]) -> Config:
+    """Reads the configuration of a run folder to compare it with another one. Imports, binds and builds nothing.
+
+    Args:
+        imports: the modules besides this package's own that the file may import.
+
+    Raises:
+        NotTrusted: it imports another module, or includes a file.
+        TaacError: as `load` does.
+    """
+    return _checked(_read_file(file, (), imports), imports, True)
+
+
+def _checked(bindings: Sequence[Binding], imports: Iterable[str], trusted: bool) -> Config:
+    config = Config(bindings, imports)
     macros = config.macros
     for binding in config.bindings.values():
         _bounded(_check_writable, binding)
@@ -87,21 +115,12 @@ def load(
         _bounded(values.check_type, binding, config.bindings)
         for check in _checks:
             _bounded(check, binding, config, trusted)
-    _guarded("", lambda: gin_state.install((b.key, b.value) for b in config.bindings.values()))
     return config
 
 
-def _of_compare(bindings: Sequence[Binding]) -> list[Binding]:
-    kept = [b for b in bindings if b.selector.startswith(OF_COMPARE)]
-    macros = {b.scope: b for b in bindings if b.is_macro}
-    found: dict[str, Binding] = {}
-    left = list(kept)
-    while left:
-        names = {gin_state.macro_of(reference) for reference in gin_state.references(left.pop().value)}
-        new = {name: macros[name] for name in names if name in macros and name not in found}
-        found.update(new)
-        left += new.values()
-    return [*kept, *found.values()]
+def _installed(config: Config) -> Config:
+    _guarded("", lambda: gin_state.install((b.key, b.value) for b in config.bindings.values()))
+    return config
 
 
 def _read_settings(settings: Sequence[Setting], macros: Collection[str]) -> list[Binding]:
@@ -128,24 +147,11 @@ def _check_writable(binding: Binding) -> None:
     """Refuses a value that cannot be written as text, because configurations are compared and saved as text."""
     try:
         repr(binding.value)
-        if not all(math.isfinite(part) for part in values.parts_of(binding.value) if isinstance(part, float)):
+        if not all(math.isfinite(part) for part in gin_state.parts_of(binding.value) if isinstance(part, float)):
             raise ValueError("it is infinite")  # 1e999
     except ValueError as error:  # an int of thousands of hexadecimal digits can be read but not written
         name = binding.scope if binding.is_macro else binding.name
         raise TaacError(f"{binding.where}: the value of {name} cannot be written as text: {error}") from error
-
-
-def needs_trust(config: Config) -> bool:
-    """Returns whether `load` would refuse the configuration if it were not trusted. Included files do not count."""
-    if any(module.split(".")[0] != "taac" for module in config.imports):
-        return True
-    try:
-        for binding in config.bindings.values():
-            for check in _checks:
-                check(binding, config, False)
-    except NotTrusted:
-        return True
-    return False
 
 
 def search_path() -> list[Path]:
@@ -168,7 +174,7 @@ def find_file(name: str, asked_by: str = "--gin_file") -> Path:
 
 def places(name: str) -> set[str]:
     """Returns "file:line" of every binding in a gin file and in those that it includes. Binds nothing."""
-    return {b.where for b in _read_file(find_file(name), ())}
+    return {b.where for b in _read_file(_read(find_file(name)), ())}
 
 
 def _find(name: str, folders: Sequence[Path], asked_by: str) -> Path:
@@ -186,42 +192,39 @@ def _find(name: str, folders: Sequence[Path], asked_by: str) -> Path:
     )
 
 
-def _text(path: Path) -> str:
+def _read(path: Path) -> ReadFile:
     try:
         if (size := path.stat().st_size) > MAX_BYTES:
             raise TaacError(f"{path} has {size} bytes, expected at most {MAX_BYTES} of a gin file")
-        return path.read_text(encoding="utf-8")
+        return ReadFile(path, path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise TaacError(f"{path} cannot be read as a gin file: {error}") from error
 
 
-def _read_file(path: Path, including: tuple[Path, ...]) -> list[Binding]:
+def _read_file(file: ReadFile, including: tuple[Path, ...], imports: Collection[str] | None = None) -> list[Binding]:
+    path = Path(file)
     if path.resolve() in including:
         raise TaacError(f"{path} includes itself, by way of {' -> '.join(map(str, including))}")
-    text = _text(path)
     shown = os.path.relpath(path) if not str(os.path.relpath(path)).startswith("..") else str(path)
-    return _parse(text, shown, path, (*including, path.resolve()))
-
-
-def _refuse_imports(path: Path, allowed: Collection[str], why: str) -> None:
-    """Refuses a file that includes another one, or imports a module that is neither allowed nor this package's.
-
-    Imports nothing and binds nothing.
-    """
-    for statement in _guarded(str(path), lambda: list(gin_state.statements(_text(path), skip_unknown=True))):
-        where = f"{path}:{statement.location.line_num}"
-        if isinstance(statement, gin_state.Include):
-            raise NotTrusted(f"{where}: includes '{statement.filename}'. {why}")
-        if not isinstance(statement, gin_state.Import) or statement.module in allowed:
-            continue
-        if statement.module.split(".")[0] != "taac":
-            raise NotTrusted(f"{where}: imports '{statement.module}'. {why}")
+    return _parse(file.text, shown, path, (*including, path.resolve()), imports)
 
 
 # Statements ----------------------------------------------------------------------------------------------------------
 
 
-def _parse(text: str, shown: str, path: Path | None, including: tuple[Path, ...]) -> list[Binding]:
+def _parse(
+    text: str, shown: str, path: Path | None, including: tuple[Path, ...], imports: Collection[str] | None = None
+) -> list[Binding]:
+    """Returns the bindings of a text. Executes its import statements, and reads the files that it includes.
+
+    Args:
+        text: of a gin file, or a parameter.
+        shown: where it is, for messages.
+        path: of the file; None of a parameter.
+        including: the files that are being read.
+        imports: None if the text is trusted. Otherwise it includes nothing, and its import statements are not executed: they
+            may name these modules and this package's own, which are imported already.
+    """
     bindings: list[Binding] = []
     shipped = path is not None and any(folder / "gin" in path.resolve().parents for folder in search_path())
     given = "" if path else text.strip()
@@ -232,9 +235,15 @@ def _parse(text: str, shown: str, path: Path | None, including: tuple[Path, ...]
             return bindings
         where = f"{shown}:{statement.location.line_num}" if path else shown
         if isinstance(statement, gin_state.Include):
+            if imports is not None:
+                raise NotTrusted(f"{where}: includes '{statement.filename}'")
             folders = search_path() + ([path.parent] if path else [Path()])
-            bindings += _read_file(_find(statement.filename, folders, f"{where}: include"), including)
+            bindings += _read_file(_read(_find(statement.filename, folders, f"{where}: include")), including)
         elif isinstance(statement, gin_state.Import):
+            if imports is not None:
+                if statement.module not in imports and statement.module.split(".")[0] != "taac":
+                    raise NotTrusted(f"{where}: imports '{statement.module}'")
+                continue
             try:
                 gin_state.import_module(statement)
             except Exception as error:  # the module may raise anything while it is imported

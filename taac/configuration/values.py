@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import itertools
 import pprint
 import re
 import sys
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import typeguard
@@ -66,7 +65,7 @@ def check_macros(
     Raises:
         TaacError: names the binding's place and the nearest macro.
     """
-    size = sum(1 for _ in parts_of(binding.value))
+    size = sum(1 for _ in gin_state.parts_of(binding.value))
     for reference in gin_state.references(binding.value):
         name = gin_state.macro_of(reference)
         if name is None:
@@ -82,14 +81,6 @@ def check_macros(
         if size > MOST_VALUES:
             raise TaacError(f"{binding}: its macros stand for more than {MOST_VALUES} values")
     return size
-
-
-def parts_of(value: Any) -> Iterator[Any]:
-    """Returns a value, and all that its lists and dicts hold, at any depth."""
-    yield value
-    items = itertools.chain(*value.items()) if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
-    for item in items:
-        yield from parts_of(item)
 
 
 def text_of(value: Any) -> str:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import gymnasium
 
 from taac.configuration import Binding, Config
-from taac.configuration.reading import TRUST
 from taac.environments import single
 from taac.errors import NotTrusted
 
 
 def refuse_foreign_environment(binding: Binding, config: Config, trusted: bool) -> None:
-    """Refuses an environment of a package that is not on the list, and arguments that could make one import others.
+    """Refuses an environment of a package that is not on the list, and arguments that could make one import or open others.
 
     Raises:
         NotTrusted: names the binding's place and what is allowed. Never, if the configuration is trusted.
@@ -24,26 +24,26 @@ def refuse_foreign_environment(binding: Binding, config: Config, trusted: bool) 
         _refuse_foreign_name(binding, *config.resolve(binding.value), config.bound("create_environment.engine"))
     elif binding.name == "env_kwargs":
         known, value = config.resolve(binding.value)
-        plain = value is None or (isinstance(value, dict) and all(_is_plain(part) for part in value.values()))
-        if not known or not plain:
+        plain = isinstance(value, dict) and all(isinstance(key, str) and _is_plain(part) for key, part in value.items())
+        if not known or not (plain or value is None):
             raise NotTrusted(
-                f"{binding}: expected numbers, strings, True, False, None, or lists of them; simulators import what "
-                f"other arguments name. {TRUST}"
+                f"{binding}: expected numbers, words, True, False, None, or lists of them; simulators import or open what other "
+                "arguments name"
             )
 
 
 def _refuse_foreign_name(binding: Binding, known: bool, value: Any, engine: Any) -> None:
     if not known or not isinstance(value, str) or ":" in value:
-        raise NotTrusted(f"{binding} imports the module before the colon, or is only known once it is built. {TRUST}")
+        raise NotTrusted(f"{binding} imports the module before the colon, or is only known once it is built")
     if engine == "envpool" and value not in gymnasium.registry:
         return  # nothing that Gymnasium could import; envpool looks names up in a list of its own
     if not single.is_of_allowed_package(value):
-        raise NotTrusted(
-            f"{binding} is an environment of another package than {', '.join(single.allowed_packages())}. {TRUST}"
-        )
+        raise NotTrusted(f"{binding} is an environment of another package than {', '.join(single.allowed_packages())}")
 
 
 def _is_plain(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return all(_is_plain(part) for part in value)
-    return value is None or isinstance(value, (bool, int, float, str))
+    if isinstance(value, str):
+        return re.fullmatch(r"[\w -]*", value) is not None  # no path
+    return value is None or isinstance(value, (bool, int, float))

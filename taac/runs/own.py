@@ -1,6 +1,6 @@
 """Which runs are the user's own, so that `taac play` may import what they imported, from any working directory.
 
-A run whose configuration imports modules is sealed when it begins or resumes. run.json then holds `imports`, the folder of
+A run is sealed when it begins or resumes. run.json then holds `imports`, the folder of
 each module, and `seal`, an HMAC-SHA256 over these, config.gin and the run folder's path. Its key is 32 random bytes in a file
 that only the user can read, so nobody else can make a seal that verifies. One that does says that this user trained exactly
 this config.gin in exactly this folder, and where its modules were. What the modules hold later is the user's own code.
@@ -53,16 +53,20 @@ def sealed(folder: Path, config: str, modules: Iterable[str]) -> dict[str, Any]:
     return {"imports": imports, "seal": _seal(key, folder, config, imports)}
 
 
-def check(folder: Path) -> dict[str, str]:
+def check(folder: Path, config: str) -> dict[str, str]:
     """Returns the folder of each module that an own run imported. Imports nothing.
+
+    Args:
+        folder: the run folder.
+        config: the text of its config.gin, the very text that is parsed afterwards.
 
     Raises:
         NotOwn: the run has no seal or another one, or its modules are elsewhere now or could be somebody else's.
     """
     try:
-        about, config = layout.read_run(folder), files.read_bounded_text(folder / layout.CONFIG, files.MAX_CONFIG_BYTES)
+        about = layout.read_run(folder)
     except (OSError, files.Damaged) as error:
-        raise NotOwn(f"its files cannot be read: {error}") from error
+        raise NotOwn(f"its {layout.RUN} cannot be read: {error}") from error
     imports, seal = about.get("imports"), about.get("seal")
     if not isinstance(imports, dict) or not isinstance(seal, str) or not all(isinstance(f, str) for f in imports.values()):
         raise NotOwn("it has no seal: an earlier version or another program wrote it, or it had no place for a key")

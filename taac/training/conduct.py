@@ -10,7 +10,6 @@ from typing import Any
 
 from taac import configuration
 from taac.configuration import Asked, Config, shipped
-from taac.configuration.reading import needs_trust
 from taac.errors import DivergedError, Interrupted, RankLost, TaacError
 from taac.machine.products import slowness
 from taac.runs import durable, extension, files, layout, own
@@ -91,7 +90,7 @@ def conduct(
                     _extend(trainer, folder, operative, tell)
                 else:
                     trainer.resume(folder)
-                _resume(trainer, loaded, folder, about or {})
+                _resume(trainer, loaded, folder, operative, about or {})
                 tell(f"resuming {folder.path} at {trainer.env_steps} environment steps")
             else:
                 if status == "unfinished":  # killed before its first checkpoint; "auto" might choose differently now
@@ -176,8 +175,10 @@ def _extend(trainer: Trainer, folder: RunFolder, operative: str, tell: Callable[
         )
 
 
-def _resume(trainer: Trainer, loaded: Config, folder: RunFolder, more: Mapping[str, Any]) -> None:
-    run = folder.read_run()
+def _resume(trainer: Trainer, loaded: Config, folder: RunFolder, operative: str, more: Mapping[str, Any]) -> None:
+    run, config = folder.read_run(), files.read_bounded_text(folder.config, files.MAX_CONFIG_BYTES)
+    if not layout.same_run(config, operative):  # which was so when it was opened
+        raise TaacError(f"{folder.config} has been exchanged while the run was loaded; nothing was changed")
     if trainer.env_steps <= extension.extended_at(run):  # the checkpoint is of the shorter run, which a hook may have ended
         trainer.hooks.stopped = None
     held = run.get("resumed")
@@ -185,15 +186,13 @@ def _resume(trainer: Trainer, loaded: Config, folder: RunFolder, more: Mapping[s
     resumed = [*(held if isinstance(held, list) else []), entry]
     folder.update_run(
         status="running", resumed=resumed, stopped=None, diverged=None, error=None, callbacks=more.get("callbacks"),
-        **_seal(folder, loaded, files.read_text(folder.config)),
+        **_seal(folder, loaded, config),
     )  # fmt: skip
 
 
 def _seal(folder: RunFolder, loaded: Config, config: str) -> dict[str, Any]:
-    """What run.json holds so that `taac play` knows the run as the user's own, if playing it needs that."""
-    if not needs_trust(loaded):
-        return {"imports": None, "seal": None}
-    module, colon, _ = str(loaded.settings("create_environment")["env_name"]).partition(":")
+    """What run.json holds so that `taac play` and `taac train --extend` know the run as the user's own."""
+    module, colon, _ = str(loaded.bound("create_environment.env_name")).partition(":")
     return own.sealed(folder.path, config, {*loaded.imports, *([module] if colon else [])})
 
 

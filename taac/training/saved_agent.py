@@ -74,17 +74,18 @@ def _load_configuration(folder: RunFolder, trusted: bool) -> None:
     """Reads the configuration of a run. An own run may import what it imported when it was trained.
 
     Raises:
-        TaacError: the configuration would run code of other packages, and neither `trusted` nor a seal allows that.
+        TaacError: acting needs what `load_untrusted` refuses, and neither `trusted` nor a seal allows that.
     """
-    why = ""
-    if not trusted:
-        try:
-            own.import_from(own.check(folder.path))
-        except own.NotOwn as error:
-            why = str(error)
+    config = configuration.ReadFile(folder.config.absolute(), files.read_bounded_text(folder.config, files.MAX_CONFIG_BYTES))
     try:
-        configuration.load([str(folder.config.resolve())], trusted=trusted or not why)
-    except NotTrusted as error:
-        raise TaacError(
-            f"{error}, from the folder that holds the modules. Runs that you train here need no --trust; this one does: {why}"
-        ) from error
+        if not trusted:
+            own.import_from(own.check(folder.path, config.text))
+        configuration.load([config])
+    except own.NotOwn as why:
+        try:
+            configuration.load_untrusted(config)
+        except NotTrusted as error:
+            raise TaacError(
+                f"{error}. Whoever wrote this configuration could run any code that way. If you trust it, give --trust, from the "
+                f"folder that holds the modules. Runs that you train here need no --trust; this one does: {why}"
+            ) from error

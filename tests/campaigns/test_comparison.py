@@ -412,12 +412,12 @@ def recursion_limit():
 @pytest.mark.parametrize("value, depth", [("(" * 150 + ")" * 150, 750), ("[" * 150 + "]" * 150, 750), ("[" * 5000, 0)])
 def test_values_that_are_nested_too_deeply_are_refused(tmp_path, value, depth, recursion_limit):
     """Wherever in the call stack the recursion ends."""
-    (tmp_path / "f.gin").write_text(f"gamma = {value}\n")
+    file = configuration.ReadFile(tmp_path / "f.gin", f"gamma = {value}\n")
 
     def deeper(n):
         if n:
             return deeper(n - 1)
-        return configuration.load([str(tmp_path / "f.gin")], trusted=False)
+        return configuration.load_untrusted(file)
 
     with pytest.raises(TaacError, match=r"f\.gin"):
         deeper(depth)

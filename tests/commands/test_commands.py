@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from taac.errors import TaacError
+from taac.runs import own
 from taac.runs.run_folder import RunFolder
 from taac.training.interruption import Interruption
 from tests import forked
@@ -63,7 +64,7 @@ def test_train_leaves_a_whole_run(trained):
     run = json.loads((folder / "run.json").read_text())
     assert run["status"] == "finished" and run["environment"] == "Pendulum-v1" and run["seed"] == 0
     assert run["start"] <= run["end"]
-    assert run["products"] in ("plain", "onednn") and run["method"] == "taac" and run["seal"] is run["imports"] is None
+    assert run["products"] in ("plain", "onednn") and run["method"] == "taac" and run["imports"] == {}
     assert run["command"].startswith("taac train --root_dir run")
     assert all(run["versions"][name] for name in ("taac", "python", "torch", "numpy", "gymnasium", "mujoco"))
     with open(folder / "evaluations.csv") as file:
@@ -135,11 +136,22 @@ def test_a_finished_run_is_extended_only_when_asked(trained, tmp_path):
     refused = taac(*longer, "--gin_file", folder / "config.gin", cwd=tmp_path)
     assert refused.returncode == 1 and "400 environment steps, and 440 are asked for" in refused.stderr
     assert "Add --extend" in refused.stderr and listing(folder) == listing(trained[0])
+    strangers = taac(*longer, "--extend", cwd=tmp_path)
+    assert strangers.returncode == 1 and "its seal is not yours" in strangers.stderr and "give --trust" in strangers.stderr
+    assert listing(folder) == listing(trained[0])
+    RunFolder(folder).update_run(**own.sealed(folder, (folder / "config.gin").read_text(), []))
     result = taac(*longer, "--extend", cwd=tmp_path)
     assert result.returncode == 0 and f"resuming {folder} at 400 environment steps" in result.stdout, result.stderr
     about = json.loads((folder / "run.json").read_text())
     assert (about["status"], about["env_steps"], about["updates"]) == ("finished", 440, 140)
     assert [(e["from"], e["to"]) for e in about["extended"]] == [(400, 440)] and "--extend" in about["extended"][0]["command"]
+    with pytest.raises(own.NotOwn):
+        own.check(shutil.copytree(folder, tmp_path / "moved"), (folder / "config.gin").read_text())
+    longest = ("train", "--root_dir", tmp_path / "moved", "--num_env_steps", 441, "--extend", "--trust")
+    trusted = taac(*longest, cwd=tmp_path)
+    assert trusted.returncode == 0, trusted.stderr
+    useless = taac(*longest, "--gin_file", folder / "config.gin", cwd=tmp_path)
+    assert useless.returncode == 1 and "--trust is about the configuration in --root_dir" in useless.stderr
     nothing = taac("train", "--extend", "--root_dir", tmp_path / "none", "--num_env_steps", 440, cwd=tmp_path)
     assert nothing.returncode == 1 and "holds no run: there is no config.gin" in nothing.stderr
 
@@ -418,6 +430,25 @@ def test_the_configuration_of_a_strangers_run_imports_nothing(trained, tmp_path)
         assert not (tmp_path / "code_ran").exists()
     result = taac("play", "--root_dir", "run", "--num_episodes", 1, "--trust", cwd=tmp_path)
     assert result.returncode == 0 and (tmp_path / "code_ran").exists()
+
+
+def test_a_strangers_configuration_has_ray_import_nothing(trained, tmp_path):
+    """`unittest.__main__` imports each test*.py of the working directory."""
+    pytest.importorskip("ray", reason="the extra 'ray' is not installed")
+    folder = shutil.copytree(trained[0], tmp_path / "run")
+    (tmp_path / "test_evil.py").write_text("open('code_ran', 'w')")
+    with open(folder / "config.gin", "a") as file:
+        file.write(
+            "\ncreate_environment.max_episode_steps = @x/create_experiment()\nx/create_environment.max_episode_steps = None\n"
+            "x/create_experiment.collectors = 1\nx/RemoteCollector.launcher = 'ray'\n"
+            "x/RemoteCollector.ray_address = 'unittest.__main__://x'\n"
+        )
+    for command in (("play", "--num_episodes", 1), ("export", "--output", "policy.onnx")):
+        result = taac(command[0], "--root_dir", "run", *command[1:], cwd=tmp_path)
+        assert result.returncode == 1 and "give --trust" in result.stderr, result.stderr
+    result = taac("train", "--extend", "--root_dir", "run", "--num_env_steps", 440, cwd=tmp_path)
+    assert result.returncode == 1 and "give --trust" in result.stderr, result.stderr
+    assert not (tmp_path / "code_ran").exists()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="owners and permissions of POSIX")

@@ -12,7 +12,6 @@ import pytest
 
 from taac import configuration
 from taac.configuration import values
-from taac.configuration.reading import needs_trust
 from taac.demonstrations.episode_files import EpisodeWriter
 from taac.errors import TaacError
 from taac.runs.run_folder import RunFolder
@@ -514,13 +513,6 @@ def test_what_is_bound_in_an_outer_scope_or_for_a_base_class_is_no_difference(he
     operative = configuration.load([], [held])
     found = configuration.load([], asked).differences(operative)
     assert len(found) == len(told) and all(map(re.fullmatch, told, found)), found
-
-
-@pytest.mark.parametrize(
-    "module, expected", [("taac.algorithms.sac", False), ("taac", False), ("taac_mine", True), ("mine.taac", True)]
-)
-def test_modules_of_others_need_trust(module, expected):
-    assert needs_trust(configuration.Config([], [module])) == expected
 
 
 def test_of_an_argument_that_is_passed_on_the_nearest_annotation_and_default_count():

@@ -238,17 +238,17 @@ def test_another_engine_is_refused(tmp_path):
 # Around it ------------------------------------------------------------------------------------------------------------
 
 
-def _config(tmp_path, *lines: str) -> str:
+def _config(tmp_path, *lines: str) -> configuration.ReadFile:
     path = tmp_path / "config.gin"
     path.write_text("\n".join(("create_environment.env_name = 'CheetahRun-v1'", *lines)))
-    return str(path)
+    return configuration.ReadFile(path, path.read_text())
 
 
 def test_names_that_only_envpool_knows_need_no_trust(tmp_path):
-    configuration.load([_config(tmp_path, "create_environment.engine = 'envpool'")], trusted=False)
+    configuration.load_untrusted(_config(tmp_path, "create_environment.engine = 'envpool'"))
     for lines in (), ("create_environment.engine = 'gymnasium'",):
         with pytest.raises(TaacError, match="CheetahRun"):
-            configuration.load([_config(tmp_path, *lines)], trusted=False)
+            configuration.load_untrusted(_config(tmp_path, *lines))
 
 
 def test_names_of_other_packages_need_trust_with_envpool_too(tmp_path):
@@ -257,7 +257,7 @@ def test_names_of_other_packages_need_trust_with_envpool_too(tmp_path):
         for name in "Foreign-v0", "elsewhere:Evil":
             engine = ("create_environment.engine = 'envpool'", f"create_environment.env_name = '{name}'")
             with pytest.raises(NotTrusted):
-                configuration.load([_config(tmp_path, *engine)], trusted=False)
+                configuration.load_untrusted(_config(tmp_path, *engine))
     finally:
         del gymnasium.registry["Foreign-v0"]
 

@@ -42,11 +42,15 @@ def run(tmp_path, project, monkeypatch):
     return folder
 
 
+def checked(folder):
+    return own.check(folder, (folder / "config.gin").read_text())
+
+
 def test_ones_own_run_tells_where_its_modules_are(run, project, home):
-    assert own.check(run.path) == {"taac_own_module": str(project)}
+    assert checked(run.path) == {"taac_own_module": str(project)}
     assert (home.stat().st_mode & 0o777, home.stat().st_size, home.parent.stat().st_mode & 0o777) == (0o600, 32, 0o700)
     assert os.listdir(home.parent) == ["key"]
-    own.import_from(own.check(run.path))
+    own.import_from(checked(run.path))
     assert sys.path[-1] == str(project) and "taac_own_module" not in sys.modules
 
 
@@ -56,7 +60,7 @@ def test_it_does_not_matter_from_where_it_is_asked_nor_what_its_modules_hold_now
     (run.path / "evaluations.csv").write_text("more\n")
     run.update_run(status="finished", end="now")
     monkeypatch.chdir(run.path.parent)
-    assert own.check(run.path.relative_to(run.path.parent)) == {"taac_own_module": str(project)}
+    assert checked(run.path.relative_to(run.path.parent)) == {"taac_own_module": str(project)}
 
 
 def change(run, **changes):
@@ -91,7 +95,7 @@ def world_writable(path):
     "kind, change_it",
     {
         "config.gin is changed": lambda run, *_: run.config.write_text(CONFIG + "import os\n"),
-        "config.gin is gone": lambda run, *_: run.config.unlink(),
+        "run.json is gone": lambda run, *_: run.run.unlink(),
         "another module": lambda run, *_: change(run, imports={"evil": "/tmp"}),
         "another folder": lambda run, *_: change(run, imports={"taac_own_module": "/tmp"}),
         "fewer modules": lambda run, *_: change(run, imports={}),
@@ -117,11 +121,11 @@ def world_writable(path):
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_only_looks_like_ones_own_run(run, project, home, kind, change_it):
-    own.check(run.path)
+    checked(run.path)
     changed = change_it(run, project, home)
     folder = changed if isinstance(changed, Path) else run.path
     with pytest.raises(own.NotOwn):
-        own.check(folder)
+        checked(folder)
 
 
 @pytest.mark.parametrize("installed", [False, True])
@@ -131,7 +135,7 @@ def test_another_module_of_that_name_is_not_imported(run, project, tmp_path, mon
     (tmp_path / "first" / "taac_own_module.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path / "first"))
     with pytest.raises(own.NotOwn, match=r"now another would be, from .*first"):
-        own.import_from(own.check(run.path))
+        own.import_from(checked(run.path))
 
 
 def test_a_folder_of_somebody_else_is_refused(run, project, monkeypatch):
@@ -140,7 +144,7 @@ def test_a_folder_of_somebody_else_is_refused(run, project, monkeypatch):
         monkeypatch.setattr(own, "_read_key", lambda path, create: path.read_bytes())
         os.chown(project, 12346, -1)
     with pytest.raises(own.NotOwn, match=r"is not yours"):
-        own.check(run.path)
+        checked(run.path)
 
 
 def test_packages_and_installed_modules_have_folders_too(run, project, monkeypatch):

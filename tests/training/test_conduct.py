@@ -95,6 +95,16 @@ def test_a_run_that_another_process_finishes_meanwhile_is_left_alone(tmp_path, m
     assert conducted(folder) is False
 
 
+def test_a_configuration_that_is_exchanged_while_the_run_is_loaded_is_not_sealed(tmp_path):
+    folder = begun(tmp_path)
+    folder.config.write_text("import evil\nx")
+    before = folder.read_run()
+    trainer = SimpleNamespace(env_steps=7, hooks=SimpleNamespace(stopped=None))
+    with pytest.raises(TaacError, match="has been exchanged"):
+        conduct._resume(trainer, configuration.load([]), folder, "x", {})
+    assert folder.read_run() == before
+
+
 def test_a_run_whose_ratio_of_updates_follows_its_length_is_not_extended():
     config = "num_env_steps = 9\nLinearSchedule.env_steps = %num_env_steps\nTrainer.updates_per_env_step = @LinearSchedule()\n"
     with pytest.raises(TaacError, match="this run cannot be extended"):

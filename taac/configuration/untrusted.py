@@ -1,0 +1,50 @@
+"""What is read of the configuration of a run of somebody else: what acting needs, of constructors that only compute.
+
+Such a file may hold anything, and gin builds whatever a value names. So only the bindings of the two functions that acting calls
+and of the constructors in `PURE` are kept, with the macros in them. Their values are plain, or name constructors in `PURE`. The
+rest is dropped, and never evaluated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from taac.configuration import gin_state
+from taac.configuration.binding import Binding
+from taac.errors import NotTrusted
+
+CALLED = ("taac.environments.create.create_environment", "taac.training.experiment.create_agent")
+# How the full names of constructors begin that touch no file, process or host and import nothing, whatever their arguments.
+PURE = ("taac.algorithms.", "taac.environments.wrappers.", "taac.networks.", "taac.ops.schedules.", "torch.nn.")
+
+
+def needed(bindings: Sequence[Binding]) -> list[Binding]:
+    """Returns the bindings that acting needs.
+
+    Raises:
+        NotTrusted: the value of one of them, or of a macro in it, names something else than a constructor in `PURE`.
+    """
+    kept = only(bindings, (*CALLED, *PURE))
+    for binding in kept:
+        for reference in gin_state.references(binding.value):
+            if gin_state.macro_of(reference) is None and not reference.configurable.selector.startswith(PURE):
+                raise NotTrusted(
+                    f"{binding}: {reference!r} is no network, algorithm, loss, trajectory, schedule or wrapper of this package"
+                )
+    return kept
+
+
+def only(bindings: Sequence[Binding], selectors: tuple[str, ...]) -> list[Binding]:
+    """Returns the bindings of configurables whose full names begin so, and those of all macros in their values."""
+    kept = [b for b in bindings if b.selector.startswith(selectors)]
+    left = {name for b in kept for name in _macros(b)}
+    found: set[str] = set()
+    while left:
+        found |= left
+        left = {name for b in bindings if b.is_macro and b.scope in left for name in _macros(b)} - found
+    return [*kept, *(b for b in bindings if b.is_macro and b.scope in found)]
+
+
+def _macros(binding: Binding) -> set[str]:
+    names = {gin_state.macro_of(reference) for reference in gin_state.references(binding.value)}
+    return {name for name in names if name is not None}

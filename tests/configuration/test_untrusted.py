@@ -1,0 +1,148 @@
+"""What is read of a stranger's configuration: constructors that only compute, with plain values, of a text that is read once."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+import pytest
+
+from taac import configuration
+from taac.campaigns import comparison
+from taac.campaigns.run import Run
+from taac.commands import train
+from taac.configuration import gin_state, untrusted
+from taac.errors import NotTrusted
+from taac.runs import own
+from taac.runs.run_folder import RunFolder
+from taac.training import experiment
+from taac.training.saved_agent import load_saved
+from tests import methods
+from tests.training.runs import built, run
+
+SMALL = ("replay_length = 500", "hidden_layers = (8,)", "batch_size = 4", "initial_collect_steps = 20")
+EVIL = "import taac_test_evil\n"
+ACTING = "create_environment.env_name = 'Pendulum-v1'\ncreate_agent.algorithm_ctor = @SacAlgorithm\n"
+
+
+def untrusted_config(text):
+    return configuration.load_untrusted(configuration.ReadFile("config.gin", text))
+
+
+@pytest.fixture
+def evil(tmp_path, monkeypatch):
+    """A module that can be imported and must not be."""
+    (tmp_path / "taac_test_evil.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    assert "taac_test_evil" not in sys.modules
+
+
+BUILDS = ("@x/create_experiment()", "@create_experiment", "@x/Trainer()", "@RemoteCollector", "@make/gin.singleton()", "@Learner")
+
+
+@pytest.mark.parametrize("value", BUILDS)
+@pytest.mark.parametrize(
+    "line",
+    [
+        "create_environment.max_episode_steps = {}", "create_environment.wrappers = [1, ({},)]",
+        "create_environment.env_kwargs = {{{}: 1}}", "create_environment.env_kwargs = {{'a': {{(1, {}): 2}}}}",
+        "create_agent.algorithm_ctor = {}", "create_agent.normalize_rewards = {}", "x/create_agent.reward_clip = {}",
+        "create_agent.reward_clip = %a\na = [%b]\nb = {}", "a/b = {}\nOneStepTDLoss.gamma = @a/b/gin.macro()",
+        "create_environment.env_kwargs = {{%a: 1}}\na = {}", "y/ActorNetwork.hidden_layers = ({},)", "LinearSchedule.end = {}",
+        "create_agent:\n    reward_clip = {}\n", "m/gin.macro.value = {}\nGELU.approximate = %m",
+    ],
+)  # fmt: skip
+def test_what_builds_an_experiment_or_a_part_of_training_is_refused_wherever_it_is(line, value):
+    with pytest.raises(NotTrusted, match=r"is no network, algorithm, loss"):
+        untrusted_config(ACTING + line.format(value) + "\n")
+
+
+def test_what_acting_does_not_need_is_dropped():
+    """Also what another process would be started for, or a host contacted."""
+    loaded = untrusted_config(
+        ACTING + "Trainer.hooks = {'after_evaluation': @x/create_experiment()}\nrate = @x/create_experiment()\n"
+        "Learner.learning_rate = %rate\nRemoteCollector.ray_address = 'taac_test_evil://x'\nimport taac.commands.main\n"
+        "create_experiment.load_from = ('/etc/passwd:actor',)\nwidth = 8\nActorNetwork.hidden_layers = (%width,)\n"
+        "gin.singleton.constructor = @create_experiment\n"
+    )
+    assert {b.parameter for b in loaded.bindings.values()} == {
+        "create_environment.env_name", "create_agent.algorithm_ctor", "ActorNetwork.hidden_layers", "width",
+    }  # fmt: skip
+    assert set(gin_state.bound()) == {(b.scope, b.selector) for b in loaded.bindings.values()}
+
+
+@pytest.mark.parametrize("name", methods.METHODS)
+def test_every_method_acts_by_what_is_read_of_its_configuration(name):
+    task = "simple_control"
+    trainer = built([f"gin/tasks/{task}.gin", f"gin/methods/{name}.gin"], [*SMALL, *methods.fitting(name)])
+    text, state = configuration.operative_config(), trainer.agent.state_dict()
+    trainer.close()
+    untrusted_config(text)
+    environment = configuration.build(lambda: experiment.create_environment(num_envs=1, asynchronous=False))
+    agent = configuration.build(lambda: experiment.create_agent(environment, experiment.choose_device("cpu"), role="act"))
+    environment.close()
+    kept = agent.own_state(state)
+    assert {key: value.shape for key, value in agent.state_dict().items()} == {key: kept[key].shape for key in agent.state_dict()}
+    used = {selector for _, selector in gin_state.used()} - {gin_state.MACRO}
+    assert all(selector.startswith((*untrusted.CALLED, *untrusted.PURE)) for selector in used)
+
+
+@pytest.mark.parametrize("statement", [EVIL, "from taac_test_evil import x\n", "include 'more.gin'\n"])
+def test_imports_and_includes_are_refused(evil, statement):
+    with pytest.raises(NotTrusted, match=r"config\.gin:3: (imports|includes)"):
+        untrusted_config(ACTING + statement)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "run"
+    run(path, method="sac", stop=300)
+    return path
+
+
+def exchanges(monkeypatch, owner, name, path):
+    """Has a function of the file's text, or of what was found in it, exchange the file first."""
+    original, text = getattr(owner, name), path.read_text()
+
+    def exchanging(given, **more):
+        if not isinstance(given, str) or given == text:
+            path.write_text(EVIL + text)
+        return original(given, **more)
+
+    monkeypatch.setattr(owner, name, exchanging)
+
+
+@pytest.mark.parametrize("mine", [False, True])
+def test_a_file_that_is_exchanged_between_check_and_use_imports_nothing(tmp_path, trained, monkeypatch, evil, mine):
+    """The text that was checked is parsed, and the file is not opened again."""
+    folder = RunFolder(shutil.copytree(trained, tmp_path / "run"))
+    folder.update_run(**(own.sealed(folder.path, folder.config.read_text(), []) if mine else {"seal": None}))
+    exchanges(monkeypatch, *((own, "import_from") if mine else (gin_state, "statements")), folder.config)
+    load_saved(folder.path).environment.close()
+
+
+def test_a_run_that_is_extended_is_loaded_from_the_text_that_was_checked(tmp_path, trained, monkeypatch, evil):
+    folder = RunFolder(shutil.copytree(trained, tmp_path / "run"))
+    folder.update_run(**own.sealed(folder.path, folder.config.read_text(), []))
+    exchanges(monkeypatch, own, "import_from", folder.config)
+    read = train._own_config(str(folder.path), False)
+    configuration.Asked(gin_files=(read,), settings=("num_env_steps=900",)).load()
+
+
+def test_a_folder_that_is_compared_is_read_once(tmp_path, monkeypatch, evil):
+    path = tmp_path / "T" / "sac" / "seed_0" / "config.gin"
+    path.parent.mkdir(parents=True)
+    asked = configuration.Asked("Pendulum-v1", "sac")
+    path.write_text("".join(f"{b.line}\n" for b in asked.load().bindings.values()))
+    exchanges(monkeypatch, gin_state, "statements", path)
+    assert comparison.other_settings(Run("T", "sac", 0, path.parent, (), asked)) == []
+    assert path.read_text().startswith(EVIL)
+
+
+def test_what_is_compared_is_not_bound(evil):
+    configuration.load([], ["create_experiment.seed = 3"])
+    held = configuration.read_held(
+        configuration.ReadFile("config.gin", EVIL + "create_experiment.seed = @create_experiment()\n"), ["taac_test_evil"]
+    )
+    assert held.imports == {"taac_test_evil"} and list(gin_state.bound().values()) == [{"seed": 3}]
