@@ -124,14 +124,15 @@ class Campaign:
         told = json.dumps(runs)
         if told == self._recorded:
             return
-        with contextlib.suppress(OSError, files.Damaged):  # what is there now is replaced
-            self._others = _others(files.read_bounded_json(self._record, files.MAX_JSON_BYTES), self._all)
-        every = [*self._others, *runs]
-        counts = {name: [entry["status"] for entry in every].count(name) for name in STATUSES}
-        updated = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         self._record.parent.mkdir(parents=True, exist_ok=True)
-        record = json.dumps({"updated": updated, **counts, "runs": every}, indent=1) + "\n"
-        durable.write(self._record, record.encode())
+        with durable.locked(self._record.with_name(f".{self._record.name}.lock")):  # another campaign may write here, too
+            with contextlib.suppress(OSError, files.Damaged):  # what is there now is replaced
+                self._others = _others(files.read_bounded_json(self._record, files.MAX_JSON_BYTES), self._all)
+            every = [*self._others, *runs]
+            counts = {name: [entry["status"] for entry in every].count(name) for name in STATUSES}
+            updated = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+            record = json.dumps({"updated": updated, **counts, "runs": every}, indent=1) + "\n"
+            durable.write(self._record, record.encode())
         self._recorded = told
 
 

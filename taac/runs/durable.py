@@ -8,7 +8,13 @@ import os
 import re
 import secrets
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # on Windows, where nothing is locked
+    fcntl = None  # type: ignore[assignment]
 
 from taac.errors import TaacError
 from taac.runs.files import NotPlain, check_file, open_file
@@ -66,6 +72,29 @@ def append(path: Path, data: bytes) -> None:
     try:
         _write_all(descriptor, data)
         os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """A context that one process at a time is in, so that none writes what another is about to change. The others wait.
+
+    Where the file system has no locks, none waits.
+
+    Args:
+        path: a file that is made for this, and stays.
+
+    Raises:
+        NotPlain: something else is there.
+        OSError: it cannot be made.
+    """
+    descriptor = open_file(path, os.O_RDWR | os.O_CREAT)
+    try:
+        if fcntl is not None:
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
     finally:
         os.close(descriptor)
 

@@ -18,15 +18,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-try:
-    import fcntl
-except ImportError:  # on Windows, where runs are not locked
-    fcntl = None  # type: ignore[assignment]
-
 from taac import __version__
 from taac.errors import TaacError
 from taac.runs import durable, extension, files, layout, source
 from taac.runs.checkpoint import Checkpoints
+from taac.runs.durable import fcntl
 from taac.runs.layout import COLUMNS, EpisodeSummary
 
 PACKAGES = (

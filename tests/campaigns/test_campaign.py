@@ -9,12 +9,14 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from taac.analysis.readers import run_records
 from taac.analysis.report import checks
+from taac.campaigns import campaign as campaigns
 from taac.campaigns.campaign import Campaign, State
 from taac.campaigns.launchers import Outcome
 from taac.campaigns.run import ATTEMPT, Run
@@ -155,6 +157,26 @@ def test_campaigns_at_work_in_one_folder_keep_what_the_other_wrote(tmp_path):
     _, first = campaign(tmp_path, {"a": [0]})
     first.run(lambda state: campaign(tmp_path, {"b": [0]})[1].run(lambda state: None))
     assert {run["method"]: run["status"] for run in record(tmp_path).values()} == {"a": "finished", "b": "finished"}
+
+
+def test_what_another_campaign_writes_while_this_one_changes_the_record_is_kept(tmp_path, monkeypatch):
+    """Between reading and writing, another one writes, or waits until this one has written."""
+    other = threading.Thread(target=campaign(tmp_path, {"b": [0]})[1].run, args=(lambda state: None,))
+    read = campaigns._others
+
+    def reads(*given):
+        found = read(*given)
+        if threading.current_thread() is not other and other.ident is None:
+            other.start()
+            other.join(0.5)
+        return found
+
+    campaign(tmp_path, {"a": [1]})[1].run(lambda state: None)
+    monkeypatch.setattr(campaigns, "_others", reads)
+    work = campaign(tmp_path, {"c": [0]})[1]
+    work._write(work.state())
+    other.join()
+    assert {run["method"]: run["status"] for run in record(tmp_path).values()} == {"a": "failed", "b": "finished", "c": "waiting"}
 
 
 def test_a_record_that_is_damaged_meanwhile_is_written_again_with_what_was_known(tmp_path):
