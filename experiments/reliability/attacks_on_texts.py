@@ -134,7 +134,12 @@ def event_files(sandbox: Sandbox, rng: random.Random) -> str:
     return name
 
 
+_NESTED = "create_environment.max_episode_steps = @x/create_experiment()\nx/create_environment.max_episode_steps = None"
+_ON_RAY = f"x/create_experiment.collectors = 1\nx/RemoteCollector.launcher = 'ray'\nx/RemoteCollector.ray_address = '{MARKER}://x'"
 CONFIGS: tuple[str, ...] = (
+    _NESTED, f"{_NESTED}\n{_ON_RAY}", f"{_NESTED}\nx/create_environment.asynchronous = True",
+    "create_environment.env_kwargs = {@create_experiment(): 1}", "create_agent.reward_clip = %m\nm = @x/gin.singleton()",
+    "create_environment.env_name = 'Ant-v5'\ncreate_environment.env_kwargs = {'xml_file': '/dev/stdin'}",
     f"import {MARKER}", f"from . import {MARKER}", "include 'CANARY/.bashrc'", "include '/dev/zero'", "include 'config.gin'",
     f"create_environment.env_name = '{MARKER}:Evil-v0'", f"create_environment.env_kwargs = {{'config': {{'x': '{MARKER}.X'}}}}",
     "create_experiment.load_from = ('CANARY:actor',)", "create_experiment.demonstrations = 'CANARY/run.json'",

@@ -162,6 +162,7 @@ def compare(
         check_new(runs, here=True)
         for note in tables.note_on_seeds(len(comparison.methods), len(comparison.seeds)) if progress else ():
             print(note, file=sys.stderr)
+        found = {run.folder for run in runs if run.finished()}  # which may be a stranger's
         record = Path(root_dir, layout.COMPARISON)
         work = Campaign(runs, local.LocalProcesses(_search_path()), jobs or local.cores(), record)
         with View() as view:
@@ -169,7 +170,7 @@ def compare(
     if end.failed:
         run, why = next(iter(end.failed.items()))
         raise TaacError(f"{len(end.failed)} of {len(runs)} runs failed, see {record}; the first is {run.name}: {why}")
-    return Compared(Path(root_dir), [Run(run.folder, trust=True) for run in runs])
+    return Compared(Path(root_dir), [Run(run.folder, trust=run.folder not in found) for run in runs])
 
 
 def _listed(seeds: Any) -> tuple[int, ...]:

@@ -111,7 +111,7 @@ def train(
         if not done:
             same = "" if place.make is None else f", if {place.name}, of which only the name is kept, is the same environment"
             warn_user(f"{folder.path} already holds this run, finished: it was not trained again{same}")
-    return Run(folder.path, environment=None if place.make is None else environment, trust=True)
+    return Run(folder.path, environment=None if place.make is None else environment, trust=done)
 
 
 def _tell(text: str) -> None:

@@ -37,14 +37,11 @@ def needed(bindings: Sequence[Binding]) -> list[Binding]:
 def only(bindings: Sequence[Binding], selectors: tuple[str, ...]) -> list[Binding]:
     """Returns the bindings of configurables whose full names begin so, and those of all macros in their values."""
     kept = [b for b in bindings if b.selector.startswith(selectors)]
-    left = {name for b in kept for name in _macros(b)}
-    found: set[str] = set()
-    while left:
-        found |= left
-        left = {name for b in bindings if b.is_macro and b.scope in left for name in _macros(b)} - found
-    return [*kept, *(b for b in bindings if b.is_macro and b.scope in found)]
-
-
-def _macros(binding: Binding) -> set[str]:
-    names = {gin_state.macro_of(reference) for reference in gin_state.references(binding.value)}
-    return {name for name in names if name is not None}
+    macros: dict[str | None, list[Binding]] = {}
+    for binding in bindings:
+        if binding.is_macro:
+            macros.setdefault(binding.scope, []).append(binding)
+    for binding in kept:  # which grows
+        for reference in gin_state.references(binding.value):
+            kept += macros.pop(gin_state.macro_of(reference), ())
+    return kept

@@ -54,7 +54,7 @@ def test_objects_are_compared_by_name_with_their_arguments(tmp_path, capsys):
     assert report.markdown.startswith("# Comparison") and any("fewer than" in text for text in report.warnings)
     assert matplotlib.rcParams["backend"] == backend
     again = taac.compare("sac", [heavy], root_dir=tmp_path, seeds=[4], progress=False, **settings)
-    assert again.runs[0].about == compared.runs[0].about
+    assert again.runs[0].about == compared.runs[0].about and (compared.runs[0]._trust, again.runs[0]._trust) == (True, False)
     with pytest.raises(TaacError, match="holds a run of other settings"):
         taac.compare("sac", "Pendulum-v1", root_dir=tmp_path, seeds=[4], progress=False, **settings)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -107,6 +108,15 @@ def interrupt_at(env_steps, times=1):
             signal.raise_signal(signal.SIGINT)
 
     return callback
+
+
+def test_a_finished_run_that_is_found_is_trusted_as_little_as_any(trained, tmp_path):
+    """It is somebody else's, perhaps, who exchanges what has been compared."""
+    run = train(shutil.copytree(trained.root_dir, tmp_path / "theirs"))
+    with open(run.root_dir / "config.gin", "a") as file:
+        file.write("\ncreate_environment.max_episode_steps = @x/create_experiment()\n")
+    with pytest.raises(TaacError, match=r"give trust=True.*moved or copied"):
+        run.agent  # noqa: B018
 
 
 def test_ctrl_c_in_a_notebook_returns_a_run_that_the_same_call_resumes(tmp_path, trained, monkeypatch, capsys):
