@@ -154,7 +154,12 @@ class SeededEpisodes(gymnasium.Wrapper):
         try:
             if recreate and self._used:
                 self.env.close()
-                self.env = self._make()
+                before, self.env = self.env, self._make()
+                for name in ("observation_space", "action_space"):
+                    if (now := getattr(self.env, name)) != (first := getattr(before, name)):
+                        raise EnvironmentFailed(
+                            f"{self._location()} failed at reset: made anew, its {name} is {now}, and it was {first}"
+                        )
                 for name, value in self._attributes.items():
                     self.env.set_wrapper_attr(name, value)
             self._used = True

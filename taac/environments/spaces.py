@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -186,6 +187,15 @@ def describe(space: spaces.Space) -> Any:
     if isinstance(space, spaces.MultiDiscrete):
         return {**described, "nvec": _bound(space.nvec), "start": _bound(space.start)}
     return described if isinstance(space, spaces.MultiBinary) else {**described, "as_text": str(space)}
+
+
+def by_path(described: dict[str, Any], path: str) -> Iterator[tuple[str, str]]:
+    """Yields each part of what `describe` returned, as its path below `path` and JSON."""
+    parts = described.get("spaces")
+    if parts is None:
+        yield path, json.dumps(described)
+    for key, part in parts.items() if isinstance(parts, dict) else enumerate(parts or ()):
+        yield from by_path(part, f"{path}/{key}")
 
 
 def _bound(values: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from taac.environments.workers import Workers
 from taac.errors import EnvironmentFailed, TaacError
 
 _FIRST, _MID, _LAST = (np.uint8(int(kind)) for kind in (StepType.FIRST, StepType.MID, StepType.LAST))
+_LONGEST = 500  # characters of a part of a space that a checkpoint holds as they are
 
 
 class VectorEnvironment:
@@ -112,6 +114,26 @@ class VectorEnvironment:
             "observation_space": spaces.describe(self.observation_space),
             "action_space": spaces.describe(self.action_space),
         }
+
+    def state_dict(self) -> dict[str, str]:
+        """Returns both spaces by path (`"observation_space/arm"`), for checkpoints: as texts, or checksums of long ones."""
+        texts = [text for name, space in self.described_spaces().items() for text in spaces.by_path(space, name)]
+        return {path: t if len(t) <= _LONGEST else hashlib.blake2b(t.encode()).hexdigest() for path, t in texts}
+
+    def load_state_dict(self, state: Any) -> None:
+        """Compares the spaces with those of a `state_dict()`, which may be empty: earlier versions saved none.
+
+        Raises:
+            TaacError: they differ; names where.
+        """
+        now, held = self.state_dict(), state if isinstance(state, dict) else {"its spaces": state}
+        for path in {**held, **now} if held else ():
+            if held.get(path) != now.get(path):
+                raise TaacError(
+                    f"environment '{self.name}' has {path} = {now.get(path)}, and it was {held.get(path)!r:.{_LONGEST}} in "
+                    "training: its spaces have changed under the same name, so the agent's actions and observations would mean "
+                    "something else. Make it as it was, or train a new run in another folder"
+                )
 
     def reset(self, seed: int) -> TimeStep:
         """Begins an episode in every environment. Environment i is seeded with `seed + i`.

@@ -252,14 +252,16 @@ def create_experiment(
         evaluation_environment = create_environment(num_envs=evaluation_envs, asynchronous=False, **video)
         opened.callback(evaluation_environment.close)
         evaluation_environment.name += " (evaluation)"  # for error messages
+        evaluation_environment.load_state_dict(environment.state_dict())  # they may draw their spaces
         remote: dict[str, Any] = {}
         if collectors:
             refuse_given(environment)
             if several:
                 raise TaacError("several ranks cannot train one run with create_experiment.collectors: give one or the other")
             remote["collector_ctor"] = functools.partial(
-                RemoteCollector, number=collectors, build=create_collecting, learner=learner
-            )
+                RemoteCollector, number=collectors, learner=learner,
+                build=functools.partial(create_collecting, environment.state_dict()),
+            )  # fmt: skip
         seed_own(seed, ranks)
         trainer = trainer_ctor(environment, evaluation_environment, learner, replay_buffer, seed, **several, **remote)
         if num_demonstrated is not None:
@@ -273,9 +275,10 @@ def create_experiment(
         return trainer
 
 
-def create_collecting(num_envs: int) -> tuple[VectorEnvironment, Agent]:
-    """Returns environments and an agent that acts in them, for a collector in another process."""
+def create_collecting(spaces: dict[str, str], num_envs: int) -> tuple[VectorEnvironment, Agent]:
+    """Returns environments with the learner's `spaces` and an agent that acts in them, for a collector in another process."""
     environment = create_environment(num_envs=num_envs)
+    environment.load_state_dict(spaces)
     return environment, create_agent(environment, torch.device("cpu"), compile=False, role="collect")
 
 

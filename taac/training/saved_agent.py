@@ -58,6 +58,7 @@ def load_saved(path: str | Path, best: bool = False, trusted: bool = False, **en
         # MuJoCo would add it to MUJOCO_LOG.TXT in the working directory, or to what a link of that name leads to.
         sys.modules["mujoco"].set_mju_user_warning(warn_user)
     try:
+        environment.load_state_dict(saved.state.get("environment", {}))
         agent = configuration.build(
             lambda: experiment.create_agent(environment, experiment.choose_device("cpu"), role="act")
         )

@@ -90,7 +90,7 @@ class Saver:
             if isinstance(part, nn.Module):
                 checkpoint.load_into(part, found.part(name), found.path)
             else:
-                _load(part, name, found.part(name), found)
+                _load(part, name, found.state.get(name, {}) if name == "environment" else found.part(name), found)
             if name == "replay" and self.frames is not None:
                 self.frames.load(found.path.parent, found.frames)
 

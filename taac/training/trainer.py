@@ -192,6 +192,7 @@ class Trainer:
     def _parts(self, saved_replay: ReplayBuffer | SqilReplay | None) -> dict[str, Part]:
         """Returns the parts of a checkpoint, in the order in which `Saver` restores them."""
         return {
+            "environment": self.environment,  # first: it refuses other spaces
             "agent": self.agent,
             "learner": self.learner,
             **({} if saved_replay is None else {"replay": saved_replay}),
@@ -361,7 +362,8 @@ class Trainer:
         self.reporter.evaluation(found)
         if self.save_best and found.is_best:
             counts = {"num_updates": self.learner.num_updates}
-            state = {"agent": self.agent.state_dict(), "evaluation": found.summary._asdict(), "learner": counts}
+            state = {name: self.saver.parts[name].state_dict() for name in ("environment", "agent")}
+            state |= {"evaluation": found.summary._asdict(), "learner": counts}
             folder.save_best(self.env_steps, state)
         self._call_hooks("after_evaluation")
 

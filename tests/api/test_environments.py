@@ -8,6 +8,7 @@ import re
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import taac
 from taac.api import environments
@@ -132,6 +133,46 @@ def test_a_run_is_not_played_on_an_environment_that_is_not_its_own(tmp_path):
         for use in (taac.Run, taac.load):
             with pytest.raises(TaacError, match=about):
                 use(run.root_dir, environment=other)
+
+
+class Arm(Counter):
+    """A Counter of 20 steps with one arm, whose reach and first position belong to the class."""
+
+    reach, start, drawn = 2.0, 0, False
+
+    def __init__(self):
+        super().__init__([["20u"]])
+        reach = np.random.uniform(1.0, 2.0) if self.drawn else self.reach
+        self.observation_space = spaces.Dict({"arm": self.observation_space, "place": spaces.Discrete(3, start=self.start)})
+        self.action_space = spaces.Box(-reach, reach, (2,))
+
+    def _observe(self, action):
+        return {"arm": super()._observe(action), "place": self.start}
+
+
+def test_a_run_refuses_an_environment_whose_spaces_have_changed_under_its_name(tmp_path, monkeypatch):
+    """The agent acts in [-1, 1], and places count from the lowest: all would go on with another meaning."""
+    given = {**SMALL, "root_dir": tmp_path / "run", "num_env_steps": 60, "initial_collect_steps": 30,
+             "evaluation_interval": 20, "checkpoint_interval": 40}  # fmt: skip
+    del given["max_episode_steps"]
+    taac.train(Arm, "sac", **given)
+    for name, value, where in (("reach", 1.0, "action_space"), ("start", 1, "observation_space/place")):
+        with monkeypatch.context() as changed:
+            changed.setattr(Arm, name, value)
+            for use in (
+                lambda: taac.load(tmp_path / "run"),
+                lambda: taac.load(tmp_path / "run", best=True),
+                lambda: taac.train(Arm, "sac", **{**given, "num_env_steps": 80}, extend=True),
+            ):
+                with pytest.raises(TaacError, match=rf"environment '{__name__}:Arm' has {where} = .* was .* in training"):
+                    use()
+    assert taac.train(Arm, "sac", **{**given, "num_env_steps": 80}, extend=True).about["status"] == "finished"
+
+
+def test_an_environment_that_draws_its_spaces_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(Arm, "drawn", True)
+    with pytest.raises(TaacError, match=r"Arm \(evaluation\)' has action_space = .* in training"):
+        taac.train(Arm, "sac", root_dir=tmp_path / "run", num_env_steps=400, initial_collect_steps=300, evaluation_envs=1)
 
 
 def test_an_id_that_an_imported_module_has_registered_is_known_to_this_program_only(tmp_path, capsys):

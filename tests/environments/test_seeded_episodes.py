@@ -6,6 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box
 
 from taac import nest
 from taac.acting.action_log import ActionLog, ReplayMismatch
@@ -13,8 +14,9 @@ from taac.data_structures import LAST
 from taac.environments.create import create_environment
 from taac.environments.seeded_episodes import SeededEpisodes, episode_seed
 from taac.environments.wrappers import SplitReward
+from taac.errors import EnvironmentFailed
 from taac.runs.files import Damaged
-from tests.environments.toys import Noise, Remembering, env_id
+from tests.environments.toys import Noise, Probe, Remembering, env_id
 
 
 def drawn(env, generator):
@@ -75,6 +77,15 @@ def test_a_simulator_that_keeps_state_is_recreated_for_every_episode():
         env.reset(seed=1)
         seen += [env.reset()[0].item() / Noise().reset(seed=episode_seed(1, n))[0].item() for n in (1, 2, 3)]
     assert fresh == pytest.approx([0.9] * 3) and used == pytest.approx([0.9**2, 0.9**3, 0.9**4])
+
+
+def test_an_environment_that_is_recreated_with_other_spaces_is_refused():
+    """Its actions would be scaled to the bounds of the first."""
+    reaches = iter((1.0, 2.0))
+    env = SeededEpisodes(lambda: Probe(action_space=Box(-1.0, next(reaches), (1,))))
+    env.reset(seed=1)
+    with pytest.raises(EnvironmentFailed, match=r"episode 1 .* its action_space is Box\(-1.0, 2.0.* it was Box\(-1.0, 1.0"):
+        env.reset(seed=2)
 
 
 @pytest.mark.parametrize(

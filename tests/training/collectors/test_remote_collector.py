@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from types import SimpleNamespace
 
@@ -273,6 +274,19 @@ def test_errors_of_a_collector_are_the_learners():
     finally:
         trainer.close()
     assert error.value.evidence
+
+
+def test_a_collector_whose_environment_has_other_spaces_is_refused():
+    """As on a machine where another version of it is installed."""
+    trainer = with_collectors(1, num_envs=1)
+    plan, build = trainer.collector.pool._plan, functools.partial(experiment.create_collecting, {"action_space": "another"})
+    assert plan(0).build.args == (trainer.environment.state_dict(),)
+    trainer.collector.pool._plan = lambda seed: plan(seed)._replace(build=build)
+    try:
+        with pytest.raises(TaacError, match=r"has action_space = .*, and it was 'another' in training"):
+            trainer.collect()
+    finally:
+        trainer.close()
 
 
 def test_collectors_see_the_variables_that_the_learner_has_now(monkeypatch):
