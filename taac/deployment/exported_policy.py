@@ -99,16 +99,18 @@ def _to_environment(space: spaces.Space, action: Nest) -> Nest:
         return {key: _to_environment(child, action[key]) for key, child in space.spaces.items()}
     if isinstance(space, spaces.Box):
         if bool(np.all(space.low == -1) and np.all(space.high == 1)):
-            return action.to(_DTYPES[np.dtype(space.dtype).name])
+            return action.to(_dtype(space))
         low, high = (_double(bound) for bound in (space.low, space.high))
         scaled = low + ((action + 1.0) * 0.5).double() * (high - low)  # rounded where the agent's own actions are
-        return torch.minimum(torch.maximum(scaled, low), high).to(_DTYPES[np.dtype(space.dtype).name])
+        return torch.minimum(torch.maximum(scaled, low), high).to(_dtype(space))
     assert isinstance(space, (spaces.Discrete, spaces.MultiDiscrete))  # `action_adapter` has refused everything else
-    return action + torch.as_tensor(np.asarray(space.start))
+    return (action + torch.as_tensor(np.asarray(space.start))).to(_dtype(space))
 
 
 def _double(bound: Any) -> torch.Tensor:
     return torch.from_numpy(np.asarray(bound, dtype=np.float64))
 
 
-_DTYPES = {"float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
+def _dtype(space: spaces.Space) -> torch.dtype:
+    found: torch.dtype = getattr(torch, np.dtype(space.dtype).name)
+    return found

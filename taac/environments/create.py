@@ -21,6 +21,8 @@ from taac.environments.workers import Workers
 from taac.errors import EnvironmentFailed, TaacError
 from taac.machine.ranks import ALONE, Ranks
 
+_MOST_REPEATS = 2**15 - 1  # of `TimeStep.duration`
+
 
 @contextlib.contextmanager
 def _errors_name(name: str) -> Iterator[None]:
@@ -78,7 +80,7 @@ def create_environment(
             every evaluation and when a run is resumed, so the resumed run may differ.
         env_kwargs: passed to `gymnasium.make`.
         render_mode: passed to `gymnasium.make`. Without a screen, see `offscreen.prepare`.
-        action_repeat: number of environment steps for which each action is repeated (a frame skip).
+        action_repeat: number of environment steps for which each action is repeated (a frame skip), up to 32,767.
         action_repeat_gamma: discount of a step inside a repeat, normally the learner's gamma: bind both to one macro. It is a
             parameter of its own because environments are also created without a learner. `taac check` warns if the two
             differ.
@@ -107,8 +109,8 @@ def create_environment(
     if num_envs < 1:
         raise TaacError(f"create_environment.num_envs must be 1 or more, got {num_envs}")
     num_envs = ranks.share("create_environment.num_envs", num_envs)
-    if action_repeat < 1:
-        raise TaacError(f"create_environment.action_repeat must be 1 or more, got {action_repeat}")
+    if not 1 <= action_repeat <= _MOST_REPEATS:
+        raise TaacError(f"create_environment.action_repeat must be 1 to {_MOST_REPEATS}, got {action_repeat}")
     if not 0 < action_repeat_gamma <= 1:
         raise TaacError(f"create_environment.action_repeat_gamma must be in (0, 1], got {action_repeat_gamma}")
     kwargs = dict(env_kwargs or {})

@@ -96,7 +96,8 @@ def action_adapter(space: spaces.Space) -> tuple[Nest, Callable[[Nest], Any]]:
     Tuple and Dict spaces become tuples and dicts of the specs of their parts.
 
     Raises:
-        TaacError: a box is unbounded, has an empty range or holds integers; a space is not supported or empty.
+        TaacError: a box is unbounded, wider than float32 holds, has an empty range or holds integers; a space is not supported
+            or empty.
     """
     _check_not_empty("action", space, "")
     if isinstance(space, spaces.Tuple):
@@ -110,14 +111,16 @@ def action_adapter(space: spaces.Space) -> tuple[Nest, Callable[[Nest], Any]]:
             key: adapt(action[key]) for key, (_, adapt) in named.items()
         }
     if isinstance(space, spaces.Box):
-        if not (np.all(np.isfinite(space.low)) and np.all(np.isfinite(space.high))):
+        with np.errstate(all="ignore"):  # what overflows is refused
+            low, span = space.low.astype(np.float64), space.high.astype(np.float64) - space.low.astype(np.float64)
+        if not np.all(np.abs(span) <= np.finfo(np.float32).max):  # nor NaN
             raise TaacError(
                 f"the action space {space} is unbounded (low {space.low.min()}, high {space.high.max()}); a squashed "
-                "policy needs finite bounds: wrap the environment in a gymnasium.ActionWrapper whose action_space is bounded"
+                "policy needs finite bounds whose difference float32 holds: wrap the environment in a gymnasium.ActionWrapper "
+                "whose action_space is bounded"
             )
         if not np.all(space.low < space.high):
             raise TaacError(f"the action space {space} has an empty range: low must be below high everywhere")
-        low, span = space.low.astype(np.float64), space.high.astype(np.float64) - space.low.astype(np.float64)
         dtype, unit = space.dtype, bool(np.all(space.low == -1) and np.all(space.high == 1))
         if not np.issubdtype(dtype, np.floating):
             raise TaacError(f"the action space {space} is a box of integers; expected a box of floats or a Discrete space")
@@ -133,11 +136,11 @@ def action_adapter(space: spaces.Space) -> tuple[Nest, Callable[[Nest], Any]]:
     if isinstance(space, spaces.Discrete):
         start = int(space.start)
         spec = TensorSpec((), torch.int64, np.asarray(0), np.asarray(int(space.n) - 1))
-        return spec, lambda action: np.asarray(action) + start
+        return spec, lambda action: (np.asarray(action) + start).astype(space.dtype)
     if isinstance(space, spaces.MultiDiscrete):
         nvec, starts = np.asarray(space.nvec), np.asarray(space.start)
         spec = TensorSpec(tuple(nvec.shape), torch.int64, np.zeros_like(nvec), nvec - 1)
-        return spec, lambda action: np.asarray(action) + starts
+        return spec, lambda action: (np.asarray(action) + starts).astype(space.dtype)
     raise TaacError(
         f"the action space {space} is not supported; expected a Box, a Discrete or MultiDiscrete space, or a Tuple or Dict "
         "of them"

@@ -213,6 +213,7 @@ SPACES = {
     "box that rounding leaves": spaces.Box(-3.0, 1.2, (1,), np.float64),
     "unit box": spaces.Box(-1.0, 1.0, (2,), np.float64),
     "choice": spaces.Discrete(4, start=3),
+    "choice of bytes": spaces.Discrete(4, start=3, dtype=np.uint8),
     "choices": spaces.MultiDiscrete([4, 3], start=[-2, 5]),
     "parts": spaces.Dict(a=spaces.Tuple((spaces.Discrete(3, start=1), spaces.Box(-400.0, 400.0, (2,)))), b=spaces.Discrete(2)),
 }

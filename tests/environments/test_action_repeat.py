@@ -83,9 +83,10 @@ def test_without_repeats_every_step_lasts_one():
     ]  # fmt: skip
 
 
-def test_a_repeat_below_one_is_refused():
-    with pytest.raises(TaacError, match="action_repeat"):
-        create_environment(env_id("Counter"), action_repeat=0)
+def test_a_repeat_that_no_frame_can_hold_is_refused():
+    for given in (0, 2**15):  # frames hold durations as int16
+        with pytest.raises(TaacError, match=f"action_repeat must be 1 to 32767, got {given}"):
+            create_environment(env_id("Counter"), action_repeat=given)
 
 
 def build(*params):

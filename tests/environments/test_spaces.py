@@ -229,11 +229,14 @@ def test_a_box_with_one_unit_side_is_rescaled_all_the_same():
 
 @pytest.mark.parametrize(
     "low, high",
-    [(-np.inf, np.inf), (-1.0, np.inf), (-np.inf, 1.0), (np.array([-1, -np.inf], np.float32), 1.0)],
-)
+    [
+        (-np.inf, np.inf), (-1.0, np.inf), (-np.inf, 1.0), (np.array([-1, -np.inf], np.float32), 1.0), (-2e38, 2e38),
+        (-1e308, 1e308),
+    ],
+)  # fmt: skip
 def test_unbounded_actions_are_refused(low, high):
     with pytest.raises(TaacError, match=r"unbounded .*wrap"):
-        action_adapter(spaces.Box(low, high, (2,), np.float32))
+        action_adapter(spaces.Box(low, high, (2,), np.float64 if abs(np.max(high)) == 1e308 else np.float32))
 
 
 @pytest.mark.parametrize("high", [2.0, np.array([3.0, 2.0], np.float32)])
@@ -258,6 +261,16 @@ def test_discrete_actions_are_numbered_from_zero(start):
     spec, to_env = action_adapter(spaces.Discrete(3, start=start))
     assert spec.is_categorical and spec.shape == () and spec.num_choices == 3 and spec.minimum == 0
     np.testing.assert_array_equal(to_env(torch.tensor([0, 2, 1])), [start, start + 2, start + 1])
+
+
+@pytest.mark.parametrize(
+    "space", [spaces.Discrete(3, start=5, dtype=np.int8), spaces.MultiDiscrete([3, 2], np.uint8, start=[0, 1])]
+)
+def test_choices_arrive_in_the_dtype_of_the_space(space):
+    """Which an environment may check, or pass on to a simulator in C."""
+    spec, to_env = action_adapter(space)
+    actions = to_env(torch.zeros(2, *spec.shape, dtype=torch.int64))
+    assert actions.dtype == space.dtype and space.contains(actions[0])
 
 
 def test_nested_actions_become_what_their_parts_become():
