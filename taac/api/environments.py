@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import inspect
+import io
+import pickle
 import re
 import sys
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium
-import numpy as np
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.utils import EzPickle
 
 from taac.analysis.readers.run_records import value_of
 from taac.environments.single import GIVEN, allowed_packages, given, module_of
@@ -24,7 +27,6 @@ from taac.runs import files, layout
 Environment: TypeAlias = "str | gymnasium.Env[Any, Any] | Callable[..., gymnasium.Env[Any, Any]]"
 NAME, KWARGS, LIMIT = (f"create_environment.{name}" for name in ("env_name", "env_kwargs", "max_episode_steps"))
 _PLAIN = (bool, int, float, str, type(None))
-_NUMBERS = (np.ndarray, np.generic, bool, int, float)
 
 
 class Named(NamedTuple):
@@ -44,10 +46,10 @@ class Named(NamedTuple):
 def named(environment: Environment | None, as_object: bool = False) -> Named:
     """Returns an environment by name.
 
-    A class or function of a module is `module:name`. An object that `gymnasium.make` made, without wrappers of one's own and
-    not changed since, is its id and arguments. Every process can make these, but for ids of `unknown_elsewhere`. Other objects,
-    and what a notebook or the program itself defines, get a name that only this process knows. An object is copied for each
-    environment that is needed, and never stepped itself.
+    A class or function of a module is `module:name`. An object that is still as `gymnasium.make` made it, without wrappers of
+    one's own, is its id and arguments. Every process can make these, but for ids of `unknown_elsewhere`. Other objects, such as
+    one that was changed or reset, and what a notebook or the program itself defines, get a name that only this process knows.
+    Such an object is copied as it is, for each environment that is needed, and never stepped itself.
 
     Args:
         as_object: an object has no id, but is copied as it is.
@@ -106,7 +108,7 @@ def _by_spec(environment: gymnasium.Env[Any, Any]) -> Named | None:
     if not isinstance(spec.entry_point, str):  # other processes would have to register it
         return None
     usual = registered.kwargs
-    arguments = {k: v for k, v in spec.kwargs.items() if k != "render_mode" and not (k in usual and _equal(usual[k], v))}
+    arguments = {k: v for k, v in spec.kwargs.items() if k != "render_mode" and not (k in usual and _same(usual[k], v))}
     if not all(isinstance(value, _PLAIN) for value in arguments.values()):
         return None
     settings: dict[str, Any] = {KWARGS: arguments} if arguments else {}
@@ -114,41 +116,69 @@ def _by_spec(environment: gymnasium.Env[Any, Any]) -> Named | None:
         if spec.max_episode_steps is None:  # made without a limit, for which there is no such setting
             return None
         settings[LIMIT] = spec.max_episode_steps
-    return None if _changed(environment) else Named(spec.id, settings)
+    return Named(spec.id, settings) if _is_new(environment, spec) else None
 
 
-def _equal(one: Any, other: Any) -> bool:
+class _Pickler(pickle.Pickler):
+    """Pickles environments with all their attributes. Their classes may leave out some, as `EzPickle` does.
+
+    Attributes:
+        shared: classes, functions and modules, by the number that stands for each. They are not copied.
+    """
+
+    def __init__(self, file: io.BytesIO):
+        super().__init__(file)
+        self.shared: dict[int, Any] = {}
+
+    def persistent_id(self, thing: Any) -> int | None:
+        if not isinstance(thing, (type, FunctionType, BuiltinFunctionType, ModuleType)):
+            return None
+        self.shared[id(thing)] = thing
+        return id(thing)
+
+    def reducer_override(self, thing: Any) -> Any:
+        if isinstance(thing, (gymnasium.Env, EzPickle)):
+            return object.__new__, (type(thing),), vars(thing), None, None, _set
+        return NotImplemented
+
+
+def _set(thing: Any, attributes: dict[str, Any]) -> None:
+    vars(thing).update(attributes)
+
+
+def _pickled(thing: Any) -> tuple[bytes, dict[int, Any]]:
+    """Everything in a thing as bytes, and what they refer to by number."""
+    file = io.BytesIO()
+    pickler = _Pickler(file)
+    pickler.dump(thing)
+    return file.getvalue(), pickler.shared
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two things are known to be equal in everything."""
     try:
-        return bool(one == other)
-    except ValueError:  # arrays
+        first, second = _pickled(one), _pickled(other)  # held together, so that no number stands for two things
+        return first[0] == second[0]
+    except Exception:  # a part cannot be pickled
         return False
 
 
-def _changed(environment: gymnasium.Env[Any, Any]) -> bool:
-    """Whether an environment is not what `gymnasium.make` makes: a number or text in it differs after a reset with one seed."""
-    if environment.render_mode is not None:  # a copy may share windows and graphics contexts, or open one
-        return False
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, pickled: bytes, shared: dict[int, Any]):
+        super().__init__(io.BytesIO(pickled))
+        self._shared = shared
+
+    def persistent_load(self, number: int) -> Any:
+        return self._shared[number]
+
+
+def _is_new(environment: gymnasium.Env[Any, Any], spec: EnvSpec) -> bool:
+    """Whether an environment is what `gymnasium.make` makes, in every byte. Then it was neither changed nor reset."""
     try:
-        copied, made = copy.deepcopy(environment), gymnasium.make(environment.spec)
-        with contextlib.closing(made), contextlib.closing(copied):
-            copied.reset(seed=0)
-            made.reset(seed=0)
-            expected = vars(made.unwrapped)
-            return not all(_alike(value, expected.get(name)) for name, value in vars(copied.unwrapped).items())
-    except Exception:  # it cannot be copied, so only its id can tell how to make it
+        with contextlib.closing(gymnasium.make(spec)) as made:
+            return made.spec == spec and _same(environment, made)
+    except Exception:  # whoever trains on it says so
         return False
-
-
-def _alike(one: Any, other: Any) -> bool:
-    """Whether two values are equal as far as numbers and text go; anything else counts as equal."""
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(one) == len(other) and all(map(_alike, one, other))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_alike(value, other[key]) for key, value in one.items())
-    if isinstance(one, _NUMBERS) and isinstance(other, _NUMBERS):
-        x, y = np.asarray(one), np.asarray(other)
-        return x.dtype.kind not in "biuf" or y.dtype.kind not in "biuf" or np.array_equal(x, y, equal_nan=True)
-    return one == other if isinstance(one, str) and isinstance(other, str) else True
 
 
 def refuse_other(environment: Environment | None, place: Named, folder: Path) -> None:
@@ -173,18 +203,20 @@ def refuse_other(environment: Environment | None, place: Named, folder: Path) ->
 
 
 def _copier(environment: gymnasium.Env[Any, Any]) -> Callable[..., Any]:
-    """A function that returns copies of an environment."""
+    """A function that returns copies of an environment as it is now."""
     try:
-        copy.deepcopy(environment)
+        pickled, shared = _pickled(environment)
+        _Unpickler(pickled, shared).load()
     except Exception as error:
+        by_id = f"its id, '{environment.spec.id}', if it is as gymnasium makes it, or " if environment.spec else ""
         raise TaacError(
             f"the environment {environment} cannot be copied, and training needs several: {type(error).__name__}: {error}. "
-            "Give a function that returns a new one"
+            f"Give {by_id}a function that returns a new one"
         ) from error
 
     def make(**arguments: Any) -> Any:
         _refuse(arguments, environment, "the environment that was given")
-        return copy.deepcopy(environment)
+        return _Unpickler(pickled, shared).load()
 
     return make
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
+import threading
 
 import gymnasium
 import numpy as np
@@ -24,8 +24,9 @@ def make_pendulum(**arguments):
 
 
 class Uncopied(Counter):
-    def __deepcopy__(self, memo):
-        raise TypeError("cannot pickle 'SwigPyObject'")
+    def __init__(self):
+        super().__init__()
+        self.lock = threading.Lock()
 
 
 @pytest.mark.parametrize(
@@ -70,30 +71,48 @@ def test_arguments_of_an_object_that_are_none_or_arrays_are_kept():
         del gymnasium.registry["taac-test/Wished-v0"]
 
 
-def test_an_object_that_was_stepped_is_still_its_id():
-    """Its state is that of a reset again; what it draws from is not compared."""
-    for name in ("Pendulum-v1", "MountainCarContinuous-v0", "InvertedDoublePendulum-v5"):
-        with contextlib.closing(gymnasium.make(name)) as environment:
-            environment.reset(seed=3)
-            for _ in range(5):
-                environment.step(environment.action_space.sample())
-            assert named(environment) == Named(name, {})
-            environment.step(environment.action_space.sample())  # it can go on
+def _changed_gravity(environment):
+    environment.unwrapped.model.opt.gravity[2] = -1.0
 
 
-def test_an_object_that_was_changed_after_it_was_made_is_copied():
-    environment = gymnasium.make("MountainCarContinuous-v0")
-    environment.unwrapped.goal_position = -2.0
+def _replaced_step(environment):
+    environment.unwrapped.step = lambda action: (np.zeros(3, np.float32), 5.0, False, False, {})
+
+
+def _shorter_limit(environment):
+    environment._max_episode_steps = 7
+
+
+@pytest.mark.parametrize(
+    "name, change, kept",
+    [
+        ("Hopper-v5", _changed_gravity, lambda made: made.unwrapped.model.opt.gravity[2] == -1.0),
+        ("Pendulum-v1", _replaced_step, lambda made: made.unwrapped.step(0)[1] == 5.0),
+        ("Pendulum-v1", _shorter_limit, lambda made: made.env._max_episode_steps == 7),
+        ("Pendulum-v1", lambda e: e.unwrapped.action_space.low.fill(-1.0), lambda made: made.action_space.low == -1.0),
+        ("Pendulum-v1", lambda e: setattr(e.unwrapped, "max_torque", None), lambda made: made.unwrapped.max_torque is None),
+        ("Pendulum-v1", lambda e: setattr(e.unwrapped, "mine", {"a": [1]}), lambda made: made.unwrapped.mine == {"a": [1]}),
+        ("Pendulum-v1", lambda e: e.reset(seed=0), lambda made: made.unwrapped.state is not None),
+    ],
+)  # fmt: skip
+def test_an_object_that_was_changed_or_reset_is_copied_as_it_is(name, change, kept):
+    """Also where its class makes copies from the arguments of its constructor, as MuJoCo's do."""
+    environment = gymnasium.make(name)
+    assert named(environment) == Named(name, {})
+    change(environment)
     place = named(environment)
-    assert place.name == "python/Continuous_MountainCarEnv" and place.settings == {}
+    assert place.name == f"python/{type(environment.unwrapped).__name__}" and place.settings == {}
     with place.known():
         made = single.make_single(single.find_spec(place.name), {}, (), None)
-    assert made.unwrapped.goal_position == -2.0
-    arrays = gymnasium.make("Pendulum-v1")
-    arrays.unwrapped.observation_space.high[0] = 9.0  # not of the object itself: not looked into
-    assert named(arrays).name == "Pendulum-v1"
-    arrays.unwrapped.max_torque = np.array([1.0])
-    assert named(arrays).name == "python/PendulumEnv"
+    assert kept(made) and made.unwrapped is not environment.unwrapped
+    made.reset(seed=0)
+    made.close()
+
+
+def test_an_object_that_cannot_be_compared_is_refused_rather_than_guessed():
+    environment = gymnasium.make("LunarLander-v3")
+    with pytest.raises(TaacError, match=r"cannot be copied.*Give its id, 'LunarLander-v3', if it is as gymnasium makes it, or"):
+        named(environment)
 
 
 def test_an_object_without_the_registered_time_limit_is_copied():
@@ -103,18 +122,6 @@ def test_an_object_without_the_registered_time_limit_is_copied():
         made = single.make_single(single.find_spec(place.name), {}, (), None)
     made.reset(seed=0)
     assert not any(made.step(np.zeros(1, np.float32))[3] for _ in range(300))
-
-
-@pytest.mark.parametrize(
-    "one, other, alike",
-    [
-        (1, 1.0, True), (1, 2, False), (np.array([1.0, np.nan]), np.array([1.0, np.nan]), True), ("a", "b", False),
-        (np.zeros(2), np.zeros(3), False), ([1, (2, "x")], [1, (2, "y")], False), ({"a": 1}, {"a": 1}, True),
-        ({"a": 1}, {"b": 1}, False), (None, 3, True), (object(), object(), True), (float("nan"), float("nan"), True),
-    ],
-)  # fmt: skip
-def test_numbers_and_text_tell_whether_an_object_was_changed(one, other, alike):
-    assert environments._alike(one, other) == alike
 
 
 def test_a_run_is_not_played_on_an_environment_that_is_not_its_own(tmp_path):
