@@ -38,8 +38,8 @@ def by_name(settings: Mapping[str, Any] | None) -> Mapping[str, Any]:
 def written(*given: Mapping[str, Any]) -> Written:
     """Returns settings as text. Call it when all configurables are registered.
 
-    Numbers, text, True, False, None, and lists, tuples and dicts of them are kept as they are. Text that begins with `@` or `%`
-    refers to a constructor or a macro, as in a gin file. A class or function that gin configures becomes such a reference.
+    Numbers, text, bytes, True, False, None, and lists, tuples and dicts of them are kept as they are. Text that begins with `@`
+    or `%` refers to a constructor or a macro, as in a gin file. A class or function that gin configures becomes such a reference.
 
     Raises:
         TaacError: a value is something else, which no file could repeat.
@@ -82,12 +82,14 @@ def _text(name: str, value: Any, modules: dict[str, None]) -> str:
         return _text(name, value.tolist(), modules)
     if isinstance(value, np.generic):
         return _text(name, value.item(), modules)
-    if value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value)):
+    if value is None or isinstance(value, (bool, int, bytes)) or (isinstance(value, float) and math.isfinite(value)):
         return repr(value)
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_text(name, k, modules)}: {_text(name, v, modules)}" for k, v in value.items()) + "}"
-    if isinstance(value, Iterable) and not isinstance(value, (set, frozenset)):  # whose order is no one's
+    if isinstance(value, Iterable) and not isinstance(value, (set, frozenset, bytearray)):  # the order of a set is no one's
         parts = [_text(name, part, modules) for part in value]
+        if isinstance(value, list):
+            return f"[{', '.join(parts)}]"
         return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
     if callable(value):
         return f"@{_reference(name, value, modules)}"

@@ -11,8 +11,10 @@ from taac import configuration
 from taac.api.session import in_python
 from taac.api.settings import asked, written
 from taac.configuration import gin_state
+from taac.environments.create import create_environment
 from taac.environments.wrappers import SuccessEndsEpisode
 from taac.errors import TaacError
+from tests.environments.toys import Counter
 
 
 @gin.configurable(module="tests.api")
@@ -24,8 +26,10 @@ def of_a_module():
     "value, text",
     [
         (1e-8, "1e-08"), (20_000, "20000"), (True, "True"), (None, "None"), ("auto", "'auto'"), ("1e-3", "'1e-3'"),
-        ("SAC, 20 trials", "'SAC, 20 trials'"), ((128, 128), "(128, 128)"), ([64], "(64,)"), ((), "()"),
-        (np.float32(0.5), "0.5"), (np.int64(3), "3"), (np.array([1, 2]), "(1, 2)"), ({"a": (2, None)}, "{'a': (2, None)}"),
+        ("SAC, 20 trials", "'SAC, 20 trials'"), ((128, 128), "(128, 128)"), ([64], "[64]"), ((), "()"), ([], "[]"),
+        (b"\0a", r"b'\x00a'"),
+        (np.float32(0.5), "0.5"), (np.int64(3), "3"), (np.array([1, 2]), "[1, 2]"), (range(2), "(0, 1)"),
+        ({"a": (2, None)}, "{'a': (2, None)}"),
         ("@LinearTrajectory()", "@LinearTrajectory()"), (("@ICM", "@RND"), "(@ICM, @RND)"), ("%gamma", "%gamma"),
         (torch.nn.ELU, "@torch.nn.ELU"), ((SuccessEndsEpisode,), "(@taac.environments.wrappers.SuccessEndsEpisode,)"),
     ],
@@ -55,8 +59,31 @@ def test_a_value_means_in_a_run_what_it_is():
     ).load()  # fmt: skip
     assert found.bound("Trainer.num_env_steps") == 20_000 and found.macros["learning_rate"] == 2e-3
     assert found.bound("create_experiment.tuning") == "1e3" and found.bound("ReplayBuffer.length") == 1000
-    assert found.bound("create_experiment.seed") == 7 and found.macros["hidden_layers"] == (8, 8)
+    assert found.bound("create_experiment.seed") == 7 and found.macros["hidden_layers"] == [8, 8]
     assert configuration.Config is type(found)
+
+
+class Told(Counter):
+    """Keeps what it was made with."""
+
+    told: dict = {}  # noqa: RUF012, of all
+
+    def __init__(self, **arguments):
+        super().__init__()
+        Told.told = arguments
+
+
+def test_arguments_of_an_environment_arrive_as_they_were_given(tmp_path):
+    """Also from the configuration of the run, where long values take several lines."""
+    given = {"goals": [1, (2, [3])], "map": ["SFF", "FHG"], "model": bytes(range(100)), "none": [], "options": {"a": [None]}}
+    asked(f"{__name__}:Told", "sac", None, None, (), {"env_kwargs": given}).load()
+    configuration.build(create_environment).close()
+    assert repr(Told.told) == repr(given)
+    (tmp_path / "config.gin").write_text(configuration.operative_config())
+    Told.told = {}
+    configuration.load([str(tmp_path / "config.gin")])
+    configuration.build(create_environment).close()
+    assert repr(Told.told) == repr(given)
 
 
 @pytest.mark.parametrize(
