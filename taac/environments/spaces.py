@@ -16,12 +16,21 @@ from taac.errors import TaacError
 from taac.specs import ACTION_MASK, AGENT_MASK, TensorSpec, bounded
 
 
-def _check_not_empty(what: str, space: spaces.Space, path: str) -> None:
+def _check_parts(what: str, space: spaces.Space, path: str) -> None:
     parts = len(space.spaces) if isinstance(space, (spaces.Dict, spaces.Tuple)) else 1
     if parts == 0 or 0 in (space.shape or ()):
         raise TaacError(
             f"the {what} space at '{path or '/'}' is {space}, which holds no numbers; expected a shape without 0, or a Dict "
             "or Tuple with parts: remove it with a wrapper, or observe a constant"
+        )
+    names = [name.strip("/").replace("/", ".") for name, _ in by_path(describe(space), "")]  # of files, and of exported tensors
+    twice = next((name for name in names if names.count(name) > 1), None)
+    keys = [key for key in space.spaces if not isinstance(key, str)] if isinstance(space, spaces.Dict) else []
+    if twice is not None or keys:
+        why = f"has the key {keys[0]!r}, which is no text" if keys else f"has two parts that are both called '{twice}'"
+        raise TaacError(
+            f"the {what} space at '{path or '/'}' {why}: files name each part by its keys, joined by '/' or '.'. Rename keys "
+            "with a wrapper"
         )
 
 
@@ -35,7 +44,7 @@ def observation_spec(space: spaces.Space, path: str = "") -> Nest:
     Raises:
         TaacError: the space has no tensor form (Text, Graph, Sequence...), or is empty.
     """
-    _check_not_empty("observation", space, path)
+    _check_parts("observation", space, path)
     if isinstance(space, spaces.Dict):
         return {
             key: TensorSpec(tuple(child.shape or ()), torch.bool, np.asarray(0), np.asarray(1))
@@ -99,7 +108,7 @@ def action_adapter(space: spaces.Space) -> tuple[Nest, Callable[[Nest], Any]]:
         TaacError: a box is unbounded, wider than float32 holds, has an empty range or holds integers; a space is not supported
             or empty.
     """
-    _check_not_empty("action", space, "")
+    _check_parts("action", space, "")
     if isinstance(space, spaces.Tuple):
         adapters = [action_adapter(child) for child in space.spaces]
         return tuple(spec for spec, _ in adapters), lambda action: tuple(

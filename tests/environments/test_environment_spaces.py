@@ -146,6 +146,9 @@ def test_the_spec_is_that_of_the_observations():
     )
 
 
+HALF = spaces.Box(-0.5, 0.5, (1,))
+
+
 @pytest.mark.parametrize(
     "spaces_, message",
     [
@@ -158,6 +161,17 @@ def test_the_spec_is_that_of_the_observations():
             "at '/a' is Box",
         ),
         ({"observation_space": spaces.Dict({"a": spaces.Dict({}), "b": spaces.Discrete(2)})}, "at '/a' is Dict"),
+        *(
+            ({f"{kind}_space": spaces.Dict(parts)}, f"the {kind} space at '/' has {why}: files name")
+            for kind in ("observation", "action")
+            for parts, why in (
+                ({"arm/pos": HALF, "arm": spaces.Dict({"pos": HALF})}, "two parts that are both called 'arm.pos'"),
+                ({"arm.0": HALF, "arm": spaces.Tuple((HALF,))}, r"two parts that are both called 'arm\.0'"),
+                ({"/arm": HALF, "arm": HALF}, "two parts that are both called 'arm'"),
+                ({0: HALF, 1: HALF}, "the key 0, which is no text"),
+                ({("a", 1): HALF}, r"the key \('a', 1\), which is no text"),
+            )
+        ),
         ({"action_space": spaces.Box(-1, 1, (0,))}, "the action space at '/' is Box.*holds no number"),
         ({"action_space": spaces.Tuple(())}, "holds no number"),
         ({"action_space": spaces.Dict({"a": spaces.Dict({}), "b": spaces.Discrete(2)})}, "holds no number"),
