@@ -219,7 +219,7 @@ def _read_file(source: str, environment: VectorEnvironment) -> list[TimeStep]:
         raise TaacError(f"the demonstrations '{source}' cannot be read, the file may be damaged: {error}") from error
     if meta.get("checksum") != _checksum(arrays):
         raise TaacError(f"the demonstrations '{source}' are damaged: the checksum does not fit their frames")
-    return _split(_packed(source, arrays, environment))
+    return _split(_packed(f"the demonstrations '{source}'", arrays, environment))
 
 
 def _frame_specs(environment: VectorEnvironment) -> TimeStep:
@@ -227,8 +227,8 @@ def _frame_specs(environment: VectorEnvironment) -> TimeStep:
     return specs.time_step_spec(environment.observation_spec, environment.action_spec, None)
 
 
-def _packed(source: str, arrays: dict[str, np.ndarray], environment: VectorEnvironment) -> TimeStep:
-    """The frames as one `TimeStep`, leaves `[F, ...]`."""
+def _packed(where: str, arrays: dict[str, np.ndarray], environment: VectorEnvironment) -> TimeStep:
+    """The frames as one `TimeStep`, leaves `[F, ...]`. Refuses arrays of other lengths, shapes or dtypes."""
     tree = _frame_specs(environment)
     frames = len(arrays["step_type"]) if arrays["step_type"].ndim else 0
     for path, spec in nest.flatten_with_path(tree):
@@ -237,8 +237,7 @@ def _packed(source: str, arrays: dict[str, np.ndarray], environment: VectorEnvir
         dtype = str(spec.dtype).removeprefix("torch.")
         if array.shape != wanted or array.dtype.str != np.dtype(dtype).str:
             raise TaacError(
-                f"the demonstrations '{source}' have another form: '{path}' holds {array.dtype} of shape "
-                f"{list(array.shape)}, expected {dtype} of shape {list(wanted)}"
+                f"{where}: '{path}' holds {array.dtype} of shape {list(array.shape)}, expected {dtype} of shape {list(wanted)}"
             )
     return nest.pack_like(tree, [torch.from_numpy(arrays[path]) for path, _ in nest.flatten_with_path(tree)])
 
@@ -264,7 +263,12 @@ def _read_minari(source: str, environment: VectorEnvironment) -> list[TimeStep]:
     }
     _check_spaces(source, held, environment)
     with _reading_minari(name):
-        return [_frames(f"the Minari dataset '{name}'", episode, environment) for episode in dataset.iterate_episodes()]
+        about = dataset.storage.get_episode_metadata(dataset.episode_indices)
+        where = f"the Minari dataset '{name}'"
+        return [
+            _frames(where, episode, int(held["total_steps"]), environment)
+            for episode, held in zip(dataset.iterate_episodes(), about)
+        ]
 
 
 @contextlib.contextmanager
@@ -284,19 +288,33 @@ def _reading_minari(name: str) -> Iterator[None]:
         raise TaacError(f"the Minari dataset '{name}' cannot be read: {type(error).__name__}: {error}") from error
 
 
-def _frames(where: str, episode: Any, environment: VectorEnvironment) -> TimeStep:
-    """Converts a Minari episode, with N+1 observations and N of everything else, to frames."""
+def _frames(where: str, episode: Any, steps: int, environment: VectorEnvironment) -> TimeStep:
+    """Converts a Minari episode to frames.
+
+    Args:
+        steps: N of its description. It has N+1 observations and N of everything else, or frames would shift.
+    """
+    for name in ("observations", "actions", "rewards", "terminations", "truncations"):
+        expected = steps + (name == "observations")
+        for path, leaf in nest.flatten_with_path(getattr(episode, name)):
+            if len(leaf) != expected:
+                raise TaacError(
+                    f"{where}: episode {episode.id} of {steps} steps has {len(leaf)} {name}{f' ({path})' if path else ''}, "
+                    f"expected {expected}"
+                )
     action = spaces.to_unit(where, environment.action_space, episode.actions)
-    step_type = torch.full((len(episode.rewards) + 1,), int(StepType.MID), dtype=torch.uint8)
+    step_type = torch.full((steps + 1,), int(StepType.MID), dtype=torch.uint8)
     step_type[0], step_type[-1] = StepType.FIRST, StepType.LAST
-    return TimeStep(
+    frames = TimeStep(
         step_type=step_type,
         reward=_after_first(0.0, torch.as_tensor(np.asarray(episode.rewards), dtype=torch.float32)),
         discount=_after_first(1.0, 1.0 - torch.as_tensor(np.asarray(episode.terminations), dtype=torch.float32)),
         observation=spaces.to_tensors(environment.observation_spec, episode.observations),
         prev_action=nest.map_structure(lambda a: _after_first(0, a), action),
-        duration=_after_first(0, torch.ones(len(episode.rewards), dtype=torch.int16)),
+        duration=_after_first(0, torch.ones(steps, dtype=torch.int16)),
     )
+    arrays = {path: leaf.numpy() for path, leaf in nest.flatten_with_path(frames)}
+    return _packed(f"{where}: episode {episode.id}", arrays, environment)
 
 
 def _after_first(value: float, rest: torch.Tensor) -> torch.Tensor:

@@ -362,7 +362,7 @@ def _only_sound(array, message):
 def test_arrays_of_other_shapes_and_kinds_are_refused(recorded, name, change):
     path, environment = recorded
     rewritten(path, checked(lambda meta, arrays: arrays.update({name: np.asarray(change(arrays[name]))})))
-    with pytest.raises(TaacError, match=r"have another form: .* expected .* of shape"):
+    with pytest.raises(TaacError, match=r"point.npz': '.*' holds .* expected .* of shape"):
         read(str(path), environment)
 
 
@@ -560,6 +560,38 @@ def test_a_torn_minari_dataset_is_refused(tmp_path, monkeypatch):
     (path,) = (tmp_path / "minari").rglob("main_data.hdf5")
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(TaacError, match=r"the Minari dataset 'toy/test-v0' cannot be read: "):
+        read("minari:toy/test-v0", create_environment("Pendulum-v1"))
+
+
+def cut(group, array, rows):
+    """Leaves out or repeats rows of an array of an episode, as `rows` says."""
+    values = group[array][:][rows]
+    del group[array]
+    group[array] = values
+
+
+SHIFTED = {
+    "no last observation": (lambda e: cut(e, "observations", np.arange(7)), "7 observations, expected 8"),
+    "an observation more": (lambda e: cut(e, "observations", np.arange(9) % 8), "9 observations, expected 8"),
+    "an action less": (lambda e: cut(e, "actions", np.arange(6)), "6 actions, expected 7"),
+    "a reward more": (lambda e: cut(e, "rewards", np.arange(8) % 7), "8 rewards, expected 7"),
+    "a termination less": (lambda e: cut(e, "terminations", np.arange(6)), "6 terminations, expected 7"),
+    "no truncation": (lambda e: cut(e, "truncations", np.arange(0)), "0 truncations, expected 7"),
+    "padded": (lambda e: e.attrs.update(total_steps=6), "of 6 steps has 8 observations, expected 7"),  # as Arrow does
+    "of another shape": (lambda e: cut(e, "observations", np.s_[:, :1]), r"shape \[8, 1\], expected .* \[8, 3\]"),
+}
+
+
+@pytest.mark.parametrize("name", SHIFTED)
+def test_a_minari_episode_whose_frames_would_shift_is_refused(name, tmp_path, monkeypatch):
+    import h5py
+
+    minari_dataset(tmp_path, monkeypatch, "Pendulum-v1")
+    (path,) = (tmp_path / "minari").rglob("main_data.hdf5")
+    change, message = SHIFTED[name]
+    with h5py.File(path, "r+") as file:
+        change(file["episode_0"])
+    with pytest.raises(TaacError, match=f"the Minari dataset 'toy/test-v0': episode 0.*{message}"):
         read("minari:toy/test-v0", create_environment("Pendulum-v1"))
 
 
