@@ -108,14 +108,24 @@ def digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def digest_of_file(path: Path, most: int) -> tuple[int, str]:
-    """Returns the size and checksum of the first `most` bytes of a plain file, read in pieces. Raises as `read_bytes`."""
-    found, left = hashlib.blake2b(digest_size=16), most
+def digest_of_file(path: Path, most: int, begun: dict[Path, tuple[Any, int]] | None = None) -> tuple[int, str]:
+    """Returns the size and checksum of the first `most` bytes of a plain file, read in pieces. Raises as `read_bytes`.
+
+    Args:
+        begun: what earlier calls have read of files that only grow, and do not read again. This call adds to it.
+    """
+    begun = {} if begun is None else begun
     with os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
-        while left > 0 and (piece := file.read(min(left, _PIECE))):
+        found, done = begun.get(path, (hashlib.blake2b(digest_size=16), 0))
+        if done > min(most, os.fstat(file.fileno()).st_size):
+            found, done = hashlib.blake2b(digest_size=16), 0
+        found = found.copy()  # an error below leaves `begun` as it was
+        file.seek(done)
+        while done < most and (piece := file.read(min(most - done, _PIECE))):
             found.update(piece)
-            left -= len(piece)
-    return most - left, found.hexdigest()
+            done += len(piece)
+    begun[path] = found, done
+    return done, found.hexdigest()
 
 
 def size(path: Path) -> int:

@@ -64,6 +64,7 @@ class RunFolder:
         self.checkpoints = Checkpoints(self.path / layout.CHECKPOINTS)
         self.evidence = self.path  # where what explains a number that is not finite is saved
         self.best = Checkpoints(self.path / layout.BEST, keep=sys.maxsize, resumed=self.checkpoints)
+        self._hashed: dict[Path, tuple[Any, int]] = {}  # of event files, so that a checkpoint reads what is new alone
 
     def open(self, config: str, extend: bool = False) -> str:
         """Determines whether a run of this configuration may begin or resume here. Writes nothing.
@@ -268,7 +269,7 @@ class RunFolder:
         """
         events, left = {}, MAX_EVENTS_BYTES
         for path in sorted(self.path.glob(layout.EVENTS)):
-            size, digest = files.digest_of_file(path, left)
+            size, digest = files.digest_of_file(path, left, self._hashed)
             events[path.name] = [size, digest]
             left -= size
         return {
@@ -326,10 +327,10 @@ class RunFolder:
         self.write_run(restored)
         return found
 
-    @staticmethod
-    def _digest(path: Path, most: int) -> tuple[int, str]:
+    def _digest(self, path: Path, most: int) -> tuple[int, str]:
+        self._hashed.pop(path, None)  # it may have changed since
         try:
-            return files.digest_of_file(path, most)
+            return files.digest_of_file(path, most, self._hashed)
         except (OSError, ValueError):  # ValueError: a name with a zero byte
             return 0, ""
 

@@ -157,6 +157,9 @@ def test_parts_of_files(tmp_path):
         part = data[:most]
         assert files.digest_of_file(tmp_path / "f", most) == (len(part), files.digest(part))
     assert files.digest_of_file(tmp_path / "f", -1) == files.digest_of_file(tmp_path / "f", 0) == (0, files.digest(b""))
+    begun = {}
+    for most in (10, 10, 999, 5, 2000):  # each call continues, or begins anew where less is asked for
+        assert files.digest_of_file(tmp_path / "f", most, begun) == (min(most, 1000), files.digest(data[:most]))
     with pytest.raises(Damaged, match="f has 1000 bytes, expected at most 999"):
         files.read_text(tmp_path / "f", most=999)
 
