@@ -1,11 +1,24 @@
-"""Output that survives a closed pipe, and a terminal that was closed."""
+"""Output that survives a closed pipe, a terminal that was closed, and streams that were closed from the beginning."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import sys
 from typing import Any, TextIO
+
+
+def open_closed_streams() -> None:
+    """Opens those of the three standard streams that were closed (`taac list >&-`) on the null device.
+
+    Otherwise the next file that is opened gets the number of one, and what is printed goes into it.
+    """
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(number, True)  # by processes that this one starts
+    os.close(number)
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)
 
 
 class BrokenPipeTolerant:
@@ -35,7 +48,7 @@ class BrokenPipeTolerant:
         try:
             yield
         except OSError as error:
-            if error.errno not in (errno.EPIPE, errno.EIO):
+            if error.errno not in (errno.EPIPE, errno.EIO, errno.EBADF):
                 raise
             nothing = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nothing, self._stream.fileno())

@@ -13,7 +13,7 @@ from absl import app, flags, logging
 
 from taac import __version__
 from taac.commands import foreign
-from taac.commands.broken_pipe import BrokenPipeTolerant
+from taac.commands.broken_pipe import BrokenPipeTolerant, open_closed_streams
 from taac.errors import RESUMABLE, Interrupted, TaacError
 from taac.runs.terminal import printable, shortened
 
@@ -46,7 +46,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     Exit codes: 0 for success, 1 for refused input, 2 for a malformed call, 75 for a run that a signal stopped and that the
     same command resumes, and 130 for Ctrl-C in any other command.
     """
-    argv = list(sys.argv if argv is None else argv)
+    open_closed_streams()
+    with (
+        contextlib.redirect_stdout(BrokenPipeTolerant(sys.stdout)),
+        contextlib.redirect_stderr(BrokenPipeTolerant(sys.stderr)),
+    ):
+        try:
+            _main(list(sys.argv if argv is None else argv))
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+
+
+def _main(argv: list[str]) -> None:
     if len(argv) < 2 or argv[1] in ("-h", "--help", "help"):
         print(USAGE, end="")
         sys.exit(0 if len(argv) >= 2 else 2)
@@ -62,11 +74,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     command = importlib.import_module(f"taac.commands.{name}")
     command.define_flags()
     if {"-h", "--help", "-help"} & set(argv[2:]):
-        with contextlib.redirect_stdout(BrokenPipeTolerant(sys.stdout)):  # `--help | head`
-            print(f"taac {name}: {COMMANDS[name]}\n")
-            for module in ("taac.commands.flags", f"taac.commands.{name}"):
-                print(flags.FLAGS.module_help(module).strip("\n"))
-            sys.stdout.flush()
+        print(f"taac {name}: {COMMANDS[name]}\n")
+        for module in ("taac.commands.flags", f"taac.commands.{name}"):
+            print(flags.FLAGS.module_help(module).strip("\n"))
         sys.exit(0)
     logging.set_verbosity(logging.WARNING)  # users do not need the information messages of libraries
     app.run(lambda rest: _run(name, command.run, rest), argv=[f"taac {name}", *argv[2:]], flags_parser=_parse_flags)
@@ -94,12 +104,7 @@ def _run(name: str, run: Callable[[], None], rest: Sequence[str]) -> int:
         sys.path.append(os.getcwd())  # for a gin file's `import my_module`
     elif name not in PLAIN:
         _import_matplotlib()
-    stdout, stderr = BrokenPipeTolerant(sys.stdout), BrokenPipeTolerant(sys.stderr)
-    with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
-        code = _attempt(name, run)
-        sys.stdout.flush()
-        sys.stderr.flush()
-    return code
+    return _attempt(name, run)
 
 
 def escape_warnings() -> None:

@@ -17,7 +17,7 @@ _ORDERS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # change the
 
 def warn_user(message: str) -> None:
     """Prints a warning on standard error. Where nobody can read it any more, it is lost: it must not end a run."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, ValueError):  # ValueError: it has been closed
         print(f"taac: {printable(message)}", file=sys.stderr, flush=True)
 
 

@@ -27,10 +27,12 @@ class ProgressBar:
     """
 
     def __init__(self, total: int, initial: int, kind: Callable[..., Any] = tqdm, interval: float | None = None):
-        interval = interval or (0.5 if sys.stderr.isatty() else 15.0)
+        shown = sys.stderr is not None and not sys.stderr.closed
+        interval = interval or (0.5 if shown and sys.stderr.isatty() else 15.0)
         self._bar = kind(
-            total=total, initial=initial, unit=" steps", mininterval=interval, smoothing=0.1, dynamic_ncols=True
-        )
+            total=total, initial=initial, unit=" steps", mininterval=interval, smoothing=0.1, dynamic_ncols=True,
+            **({} if shown else {"disable": True}),
+        )  # fmt: skip
         self._interval, self._last = interval, time.monotonic()
         self._updates: int | None = None
         self._began: tuple[float, int] | None = None  # time and environment steps after the first update

@@ -786,6 +786,17 @@ def test_a_short_command_whose_reader_has_gone_ends_without_a_word(tmp_path):
     assert (result.stdout, result.stderr) == ("0\n", "")
 
 
+@pytest.mark.parametrize("closed, shown", [(">&-", ""), ("2>&-", "taac "), ("<&- >&- 2>&-", ""), ("1</dev/null", "")])
+@pytest.mark.parametrize("words", ["--version", "list", "list --help"])
+def test_a_closed_stream_ends_no_command(tmp_path, words, closed, shown):
+    if words == "list" and shown:
+        shown = "methods, for --method"
+    command = f"{shlex.quote(sys.executable)} -m taac {words} {closed}; exit $?"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (0, "") and result.stdout.startswith(shown)
+
+
 @pytest.mark.parametrize("resumed", [None, "x", {"a": 1}])
 def test_a_list_of_resumptions_that_is_none_is_begun_again(trained, tmp_path, resumed):
     shutil.copytree(trained[0], tmp_path / "run")

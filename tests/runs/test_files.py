@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import stat
 import sys
@@ -372,6 +373,19 @@ def test_a_run_goes_on_when_nobody_can_read_what_it_says(monkeypatch, channel):
         tolerant.write("it says")
         tolerant.flush()
         monkeypatch.undo()
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_run_goes_on_without_standard_error(monkeypatch, closed):
+    """A program of windows has none, and one may have closed it."""
+    from taac.training.progress_bar import ProgressBar
+
+    stream = io.StringIO()
+    stream.close()
+    monkeypatch.setattr(sys, "stderr", stream if closed else None)
+    with ProgressBar(10, 0, interval=1e-9) as bar:
+        bar(1, 0, None, 0.0)
+    terminal.warn_user("it says")
 
 
 def test_warnings_that_quote_files_are_printable(monkeypatch):
