@@ -22,12 +22,16 @@ _ARGUMENTS = {
 
 @contextlib.contextmanager
 def session(environment: Named | None = None) -> Iterator[None]:
-    """A context without gin bindings, in which an environment of the program is known by its name.
+    """A context without gin bindings and with torch's own modes, in which an environment of the program is known by its name.
 
-    On exit the caller's bindings, random numbers and number of threads are restored.
+    On exit the caller's bindings, random numbers, number of threads, gradient mode and default dtype are restored.
     """
-    threads = torch.get_num_threads()
-    with _random_numbers_kept(), gin_state.isolated(), environment.known() if environment else contextlib.nullcontext():
+    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
+    with (
+        _random_numbers_kept(), gin_state.isolated(), torch.inference_mode(False), torch.enable_grad(),
+        environment.known() if environment else contextlib.nullcontext(),
+    ):  # fmt: skip
+        torch.set_default_dtype(torch.float32)
         registry.register()  # here, because gin may be locked outside
         try:
             yield
@@ -37,6 +41,7 @@ def session(environment: Named | None = None) -> Iterator[None]:
             raise
         finally:
             torch.set_num_threads(threads)
+            torch.set_default_dtype(dtype)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from taac.configuration import Asked, gin_state
 from taac.errors import TaacError
@@ -70,18 +71,18 @@ def asked(
     text = written(*settings)
     files = (gin_files,) if isinstance(gin_files, (str, Path)) else tuple(gin_files)
     steps = None if num_env_steps is None else _text("num_env_steps", num_env_steps, {})
+    environment, method = (None if name is None else str(name) for name in (environment, method))  # numpy has text of its own
+    seed = getattr(seed, "item", lambda: seed)()
     return Asked(environment, method, tuple(map(str, files)), text.imports, text.settings, steps, seed)
 
 
 def _text(name: str, value: Any, modules: dict[str, None]) -> str:
+    if isinstance(value, (np.ndarray, np.generic, torch.Tensor)):
+        value = value.tolist()
     if isinstance(value, str):
         if value.startswith("@"):
             _note_module(name, value, _module_named_in(value), modules)
         return value if value[:1] in ("@", "%") else repr(value)
-    if isinstance(value, np.ndarray):
-        return _text(name, value.tolist(), modules)
-    if isinstance(value, np.generic):
-        return _text(name, value.item(), modules)
     if value is None or isinstance(value, (bool, int, bytes)) or (isinstance(value, float) and math.isfinite(value)):
         return repr(value)
     if isinstance(value, Mapping):

@@ -30,6 +30,8 @@ def of_a_module():
         (b"\0a", r"b'\x00a'"),
         (np.float32(0.5), "0.5"), (np.int64(3), "3"), (np.array([1, 2]), "[1, 2]"), (range(2), "(0, 1)"),
         ({"a": (2, None)}, "{'a': (2, None)}"),
+        (np.str_("auto"), "'auto'"), (np.array("auto"), "'auto'"), (np.array(["a", "b"])[0], "'a'"), (np.bool_(True), "True"),
+        (np.array(0.5), "0.5"), (torch.tensor(0.5), "0.5"), (torch.tensor([1, 2]), "[1, 2]"), ([torch.tensor(3)], "[3]"),
         ("@LinearTrajectory()", "@LinearTrajectory()"), (("@ICM", "@RND"), "(@ICM, @RND)"), ("%gamma", "%gamma"),
         (torch.nn.ELU, "@torch.nn.ELU"), ((SuccessEndsEpisode,), "(@taac.environments.wrappers.SuccessEndsEpisode,)"),
     ],
@@ -54,7 +56,8 @@ def test_text_that_refers_to_nothing_known_is_left_to_the_reader_of_gin_files():
 def test_a_value_means_in_a_run_what_it_is():
     """Through gin and back: numbers, text that looks like numbers, references."""
     found = asked(
-        "Pendulum-v1", "taac", 2e4, 7, (), {"learning_rate": np.float64(2e-3), "hidden_layers": [8, 8]},
+        np.str_("Pendulum-v1"), np.str_("taac"), torch.tensor(2e4), torch.tensor(7), (),
+        {"learning_rate": np.float64(2e-3), "hidden_layers": [8, 8]},
         {"TaacAlgorithm.trajectory": "@QuadraticTrajectory()", "create_experiment.tuning": "1e3", "ReplayBuffer.length": 1e3},
     ).load()  # fmt: skip
     assert found.bound("Trainer.num_env_steps") == 20_000 and found.macros["learning_rate"] == 2e-3

@@ -53,6 +53,18 @@ def test_importing_is_light_and_works_where_gin_is_locked():
         taac.tran  # noqa: B018
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_run_is_the_same_in_another_mode_of_torch(trained, tmp_path, mode):
+    torch.set_default_dtype(torch.float64)
+    try:
+        with mode():
+            run = train(tmp_path / "run")
+            assert not torch.is_grad_enabled() and torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert_same_agent(run, trained)
+
+
 def test_a_run_is_that_of_the_command_bit_for_bit(trained, tmp_path):
     named = {name: value for name, value in SMALL.items() if name not in ("progress", "num_env_steps")}
     texts = tuple(f"{name}={value}" for name, value in named.items())
