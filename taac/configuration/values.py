@@ -165,7 +165,8 @@ def problem(value: Any, expected: Any) -> str | None:
             collection_check_strategy=typeguard.CollectionCheckStrategy.ALL_ITEMS,
         )
     except typeguard.TypeCheckError as error:
-        return str(error).splitlines()[0].rstrip(":")  # for a union, further lines list its members
+        text = str(error).splitlines()[0].rstrip(":")  # for a union, further lines list its members
+        return text.replace("did not match any element in the union", "is none of these")
     return None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
@@ -16,12 +18,12 @@ class StepChecks:
     """Raises errors for rewards and observations, numpy arrays, that training cannot use.
 
     Args:
-        name: the environment's, for messages.
+        name: returns the environment's name, for messages.
         num_envs: B.
         observation_spec, action_spec: of one environment.
     """
 
-    def __init__(self, name: str, num_envs: int, observation_spec: Nest, action_spec: Nest):
+    def __init__(self, name: Callable[[], str], num_envs: int, observation_spec: Nest, action_spec: Nest):
         self._name, self._num_envs, self._action_spec = name, num_envs, action_spec
         self._categorical = {
             path: (np.asarray(spec.minimum), np.asarray(spec.maximum))
@@ -62,7 +64,7 @@ class StepChecks:
             spec = self._categorical.get(path)
             if spec is not None and not bool(((leaf >= spec[0]) & (leaf <= spec[1])).all()):
                 raise TaacError(
-                    f"environment '{self._name}' returned an observation '{path}' outside its space at step {step} after "
+                    f"environment '{self._name()}' returned an observation '{path}' outside its space at step {step} after "
                     f"reset: {leaf.tolist()}, expected {spec[0].tolist()} to {spec[1].tolist()}"
                 )
             if leaf.dtype == np.float32:
@@ -78,7 +80,7 @@ class StepChecks:
         if forbids.any():
             index, mask = int(np.flatnonzero(forbids)[0]), observation[specs.ACTION_MASK]
             raise TaacError(
-                f"environment '{self._name}' (number {index} of {self._num_envs}) returned an '{specs.ACTION_MASK}' that "
+                f"environment '{self._name()}' (number {index} of {self._num_envs}) returned an '{specs.ACTION_MASK}' that "
                 f"forbids every choice at step {step} after reset: {mask[index].tolist()}; an episode in which no choice is "
                 "possible must terminate, and an agent or a branch that has nothing to do needs a choice that does nothing"
             )
@@ -90,7 +92,7 @@ class StepChecks:
         if what == "a reward" and np.isnan(values[index]).any():
             note = " (or None)"  # of which numpy makes NaN
         message = (
-            f"environment '{self._name}' (number {index} of {self._num_envs}) returned {what} that is not finite at step "
+            f"environment '{self._name()}' (number {index} of {self._num_envs}) returned {what} that is not finite at step "
             f"{step} after reset: {values[index]}{note}; the action before it, in [-1, 1], was {last_action}. "
         )
         evidence = {

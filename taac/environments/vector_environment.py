@@ -84,7 +84,7 @@ class VectorEnvironment:
         self.reward_dim, self.recorded = reward_dim, recorded
         self.durations, self.repeat_gamma = durations, repeat_gamma
         self._reward_shape = (self.num_envs,) if reward_dim is None else (self.num_envs, reward_dim)
-        self._checks = StepChecks(name, env.num_envs, self.observation_spec, self.action_spec)
+        self._checks = StepChecks(lambda: self.name, env.num_envs, self.observation_spec, self.action_spec)
         self._done = np.zeros(self.num_envs, dtype=bool)
         self.episodes = np.zeros(self.num_envs, dtype=np.int64)
         self._zero_action = specs.zeros(self.action_spec, self.num_envs)

@@ -20,7 +20,11 @@ from taac.errors import TaacError
 from taac.runs.files import NotPlain, check_file, open_file
 
 AGAIN = "run the same command again"
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FULL = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "your quota of the disk is used up",
+    errno.EFBIG: "a file may not become that large, by a limit of the process (ulimit -f) or of the file system",
+}
 _NO_SYNC = (errno.EINVAL, errno.ENOTSUP)  # of file systems, some of them remote, that cannot flush a folder
 
 
@@ -122,7 +126,7 @@ def sync(path: Path) -> None:
 def refusal(
     error: OSError, path: Path, needed: int, whole: str = "", otherwise: str = f"{AGAIN} once it can be written"
 ) -> TaacError:
-    """Returns the error for a failed write of `needed` bytes at `path`; reports a full disk and missing inodes as such.
+    """Returns the error for a failed write of `needed` bytes at `path`; reports a full disk, limits and missing inodes as such.
 
     Args:
         whole: says what is still whole.
@@ -138,12 +142,14 @@ def refusal(
             f"the file system of {path} has no inodes left: it holds as many files and folders as it can, however many bytes "
             f"are free ({error.strerror}){kept}; remove files there and {AGAIN}"
         )
-    try:
-        free = f"{shutil.disk_usage(path if path.exists() else path.parent).free} bytes are free"
-    except OSError:
-        free = "how many are free is unknown"
+    free = ""
+    with contextlib.suppress(OSError):
+        if error.errno == errno.ENOSPC:
+            left = shutil.disk_usage(path if path.exists() else path.parent).free
+            free = f", {left} bytes are free" if left < needed else f"; {left} bytes are free now, so look for a quota, too"
+    mend = "raise it" if error.errno == errno.EFBIG else "make room"
     return TaacError(
-        f"the disk is full at {path}: {needed} bytes are needed, {free} ({error.strerror}){kept}; make room and {AGAIN}"
+        f"{FULL[error.errno]} at {path}: {needed} bytes are needed{free} ({error.strerror}){kept}; {mend} and {AGAIN}"
     )
 
 

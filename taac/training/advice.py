@@ -70,7 +70,8 @@ def _intervals(trainer: Trainer, settings: Mapping[str, Any]) -> Iterator[str]:
     steps, envs, often = trainer.num_env_steps, trainer.environment.num_envs, trainer.intervals
     iteration = trainer.unroll_length * envs
     for name, interval, follows in (
-        ("evaluation_interval", often.evaluation, "the only evaluation is at the end"),
+        ("evaluation_interval", often.evaluation, "the only evaluation is at the end" if not trainer.initial_evaluation
+         else "the only evaluations are at the beginning and at the end"),
         ("checkpoint_interval", often.checkpoint, "the only checkpoint is at the end, and a killed run starts over"),
         ("summary_interval", often.summary, "there are no summaries"),
     ):

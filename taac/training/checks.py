@@ -52,17 +52,27 @@ def refuse_given(environment: VectorEnvironment) -> None:
 
 def check_segments(
     length: int,
+    num_env_steps: int,
     initial_collect_steps: int,
     environment: VectorEnvironment,
     agent: Agent,
     replay_buffer: ReplayBuffer | SqilReplay,
     ranks: Ranks = ALONE,
 ) -> None:
-    """Refuses segments that the algorithm cannot learn from, or that the replay buffer cannot hold at the first update."""
+    """Refuses segments that the algorithm cannot learn from, or that no update could sample: there is none, or the replay buffer
+    cannot hold one at the first.
+    """
     shortest, reason = agent.algorithm.min_segment_length, agent.algorithm.min_segment_reason
     if length < shortest:
         raise TaacError(f"Trainer.segment_length must be {shortest} or more frames ({reason}), got {length}")
     least = length * environment.num_envs * ranks.count * environment.durations[1]
+    if num_env_steps <= initial_collect_steps:
+        example = max(least, num_env_steps // 2)
+        either = f"Set either, for example --set initial_collect_steps={example}"
+        raise TaacError(
+            f"Trainer.num_env_steps {num_env_steps} must be above Trainer.initial_collect_steps {initial_collect_steps}: there "
+            f"would be no update. {either if example < num_env_steps else f'The shortest run has {least + 1}'}"
+        )
     if initial_collect_steps < least:
         raise TaacError(
             f"Trainer.initial_collect_steps must be at least segment_length x num_envs x action_repeat = {least}, so that there "

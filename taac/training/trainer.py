@@ -134,11 +134,13 @@ class Trainer:
         if keep_checkpoints < 1:
             raise TaacError(f"Trainer.keep_checkpoints must be 1 or more, got {keep_checkpoints}")
         self.intervals = Intervals(num_env_steps, summary_interval, evaluation_interval, checkpoint_interval)
+        check_segments(
+            segment_length, num_env_steps, initial_collect_steps, environment, learner.agent, replay_buffer, ranks
+        )
         self.update_ratio = UpdateRatio(
             environment.num_envs * ranks.count, num_env_steps, initial_collect_steps, unroll_length, updates_per_iteration,
             updates_per_env_step, update_clock,
         )  # fmt: skip
-        check_segments(segment_length, initial_collect_steps, environment, learner.agent, replay_buffer, ranks)
         updates = self.update_ratio.updates_expected(num_env_steps, environment.durations[0])
         self.compilation = compile_if_it_pays(learner, updates, batch_size)
         if ranks.overlap and learner.agent.compiled:

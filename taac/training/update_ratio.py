@@ -44,12 +44,6 @@ class UpdateRatio:
         for name, value in {"unroll_length": unroll_length, "updates_per_iteration": updates_per_iteration}.items():
             if value < 1:
                 raise TaacError(f"Trainer.{name} must be 1 or more, got {value}")
-        if num_env_steps <= initial_collect_steps:
-            raise TaacError(
-                f"Trainer.num_env_steps {num_env_steps} must be above Trainer.initial_collect_steps "
-                f"{initial_collect_steps}: there would be no update. Set either, for example "
-                f"--set initial_collect_steps={num_env_steps // 2}"
-            )
         if unroll_length * num_envs > num_env_steps:
             raise TaacError(
                 f"Trainer.unroll_length {unroll_length} x num_envs {num_envs} is above Trainer.num_env_steps "

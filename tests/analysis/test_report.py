@@ -506,6 +506,10 @@ def test_a_task_without_anchors_is_left_out_and_can_be_given_some(tmp_path):
     assert content["over_tasks"]["methods"] == [] and "two tasks" in content["over_tasks"]["why_none"]
     assert content["over_tasks"]["left_out"] == ["Mine-v0"]
     assert any("Mine-v0 is left out: it has no anchors" in w for w in content["warnings"])
+    make_run(tmp_path / "several" / "Other-v0", "sac", "Other-v0", 0, np.array(STEPS))
+    make_run(tmp_path / "several" / "Mine-v0", "sac", "Mine-v0", 0, np.array(STEPS))
+    told = make_report(tmp_path / "several", Options())["warnings"]
+    assert any("Mine-v0, Other-v0 are left out: they have no anchors" in w for w in told)
     file = tmp_path / "mine.json"
     file.write_text(json.dumps({"tasks": {"Mine-v0": {"y0": 0, "y1": 2000}, "Hopper-v5": {"y0": 0, "y1": 1000}}}))
     block = make_report(tmp_path / "runs", Options(anchors=file))["over_tasks"]

@@ -78,7 +78,7 @@ def test_references_in_plain_words(text, names):
         ("Lerner.epsilon=1", ["--set", "did you mean 'Learner'"]),
         ("Learner.epsilom=1", ["--set", "did you mean 'epsilon'"]),
         ("environment=1", ["no parameter named 'environment'"]),  # the caller supplies it
-        ("batch_size=many", ["--set: batch_size = 'many'", "wrong type for Trainer.batch_size", "int"]),
+        ("batch_size=many", ["--set: batch_size = 'many'", "wrong type for Trainer.batch_size", "; str is none of these"]),
         ("hidden_layers=256", ["--set: hidden_layers = 256", "a list of one is written (256,)"]),
         ("reward_signals=@ICM", ["expected Sequence[Callable[..., RewardSignal]]", "a list of one is written (@ICM,)"]),
         ("explorer=@MyExplorer()", ["--set: there is nothing configurable named 'MyExplorer'; ", "needs @gin.configurable, and"]),

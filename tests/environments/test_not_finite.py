@@ -40,6 +40,15 @@ def test_numbers_that_are_not_finite_are_refused_with_environment_and_step(where
         assert part in message, part
 
 
+def test_the_environment_at_fault_is_named_as_it_is_called_now():
+    """An evaluation's is given its name after it is made: its NaN was blamed on the environment of training."""
+    environment = create_environment(env_id("Faulty"), env_kwargs={"seed": 20})
+    environment.name += " (evaluation)"
+    environment.reset(20)
+    with pytest.raises(TaacError, match=r"Faulty-v0 \(evaluation\)' \(number 0 of 1\) returned a reward that is not finite"):
+        environment.step(torch.zeros(1, 1))
+
+
 @pytest.mark.parametrize("action, diverged", [(float("nan"), True), (float("inf"), True), (0.5, False)])
 def test_after_an_action_that_is_not_finite_training_has_diverged(action, diverged):
     environment = create_environment(env_id("Faulty"), 2, env_kwargs={"where": "reward", "seed": 21, "step": 1})

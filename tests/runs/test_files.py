@@ -9,6 +9,7 @@ import os
 import stat
 import sys
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -129,14 +130,23 @@ class Statvfs:
         (1000, 0, errno.ENOSPC, "has no inodes left"),
         (1000, 5, errno.ENOSPC, "the disk is full"),
         (0, 0, errno.ENOSPC, "the disk is full"),  # btrfs: as many as there is room for
-        (1000, 0, errno.EDQUOT, "the disk is full"),
+        (1000, 0, errno.EDQUOT, "your quota of the disk is used up"),
+        (1000, 0, errno.EFBIG, "a file may not become that large"),
     ],
 )
 def test_a_file_system_out_of_inodes_is_told_as_that(tmp_path, monkeypatch, total, left, code, expected):
     monkeypatch.setattr(durable.os, "statvfs", lambda path: Statvfs(total, left))
     told = str(durable.refusal(OSError(code, os.strerror(code)), tmp_path / "new", 12345, "what was there is whole"))
     assert expected in told and "what was there is whole" in told and str(tmp_path) in told
-    assert ("are free" in told) and ("bytes are needed" in told) == (expected != "has no inodes left")
+    assert ("bytes are needed" in told) == (expected != "has no inodes left")
+    assert ("are free" in told) == (code == errno.ENOSPC)  # of quotas and limits, it says nothing
+
+
+@pytest.mark.parametrize("free, told", [(10, "needed, 10 bytes are free ("), (10**11, "free now, so look for a quota, too (")])
+def test_a_disk_with_room_is_not_told_to_be_full_of_bytes(tmp_path, monkeypatch, free, told):
+    """A quota may also be reported as a full disk, and what filled it may have been removed."""
+    monkeypatch.setattr(durable.shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+    assert told in str(durable.refusal(OSError(errno.ENOSPC, "No space"), tmp_path, 12345))
 
 
 def test_nothing_is_added_to_a_file_that_has_another_name(tmp_path):

@@ -38,7 +38,8 @@ def test_nothing_looks_wrong_with_what_is_shipped():
 @pytest.mark.parametrize(
     "params, message",
     [
-        (["evaluation_interval = 200000"], "Trainer.evaluation_interval 200000 is above Trainer.num_env_steps 100000"),
+        (["evaluation_interval = 200000"], "200000 is above Trainer.num_env_steps 100000: the only evaluations are at the begin"),
+        (["evaluation_interval = 200000", "Trainer.initial_evaluation = False"], "the only evaluation is at the end"),
         (["checkpoint_interval = 200000"], "a killed run starts over"),
         (["Trainer.summary_interval = 200000"], "there are no summaries"),
         (["Trainer.summary_interval = 3", "unroll_length = 4"], "summary_interval 3 is below the 4 environment steps"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -42,9 +43,16 @@ def test_batches_that_do_not_fit(agent, size, message):
 def test_initial_collection_holds_a_segment_of_each_environment_also_if_actions_are_repeated(durations, least):
     environment = SimpleNamespace(num_envs=2, durations=durations)
     agent = SimpleNamespace(algorithm=SimpleNamespace(min_segment_length=2, min_segment_reason=""))
-    check_segments(4, least, environment, agent, SimpleNamespace(length=100))
+    replay_buffer = SimpleNamespace(length=100)
+    check_segments(4, least + 1, least, environment, agent, replay_buffer)
     with pytest.raises(TaacError, match=f"x action_repeat = {least}, so that .* got {least - 1}"):
-        check_segments(4, least - 1, environment, agent, SimpleNamespace(length=100))
+        check_segments(4, 1000, least - 1, environment, agent, replay_buffer)
+    for steps in (1, least, least + 1, 2 * least + 2, 1000):  # what is advised is taken
+        with pytest.raises(TaacError, match=rf"num_env_steps {steps} must be above .*collect_steps 1000: ") as error:
+            check_segments(4, steps, 1000, environment, agent, replay_buffer)
+        advised = re.search(r"set initial_collect_steps=(\d+)$|shortest run has (\d+)$", str(error.value))
+        assert (advised[1] is None) == (steps <= least)
+        check_segments(4, int(advised[2] or steps), int(advised[1] or least), environment, agent, replay_buffer)
 
 
 def test_demonstrations_hold_at_least_a_segment():

@@ -65,8 +65,6 @@ def test_what_it_refuses():
     for arguments, message in (
         ({"unroll_length": 0}, "unroll_length must be 1 or more"),
         ({"updates_per_iteration": 0}, "updates_per_iteration must be 1 or more"),
-        ({"num_env_steps": 5}, "must be above Trainer.initial_collect_steps"),
-        ({"num_env_steps": 10}, "must be above Trainer.initial_collect_steps"),
         ({"unroll_length": 101}, "the first iteration would be longer than the run"),
         ({"clock": "seconds"}, "must be 'env_steps' or 'transitions', got 'seconds'"),
         ({"clock": "transitions", "updates_per_env_step": 0.5}, "is a ratio to environment steps"),

@@ -54,7 +54,8 @@ def over_tasks(
     methods = sorted({m for task in tasks for m in scores[task]})
     enough = len(tasks) >= 2
     if len(scores) > 1 and without:
-        warnings.append(f"over tasks, {', '.join(without)} is left out: it has no anchors; add them with --anchors")
+        left = "is left out: it has" if len(without) == 1 else "are left out: they have"
+        warnings.append(f"over tasks, {', '.join(without)} {left} no anchors; add them with --anchors")
     for method in methods if enough else ():
         if method not in normal:
             lacking = [task for task in tasks if method not in scores[task]]

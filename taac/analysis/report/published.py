@@ -77,7 +77,7 @@ def _entry(path: Path, number: int, given: Any) -> Entry:
     sd = given.get("sd", "")
     wrong += [] if sd is None or (_is_number(sd) and sd >= 0) else ["sd"]
     if wrong:
-        told = f"{', '.join(wrong)} of entry {number} is missing or wrong"
+        told = f"{', '.join(wrong)} of entry {number} {'is' if len(wrong) == 1 else 'are'} missing or wrong"
         raise TaacError(f"--published {path}: {told}; expected {EXAMPLE}, with null for an unknown sd")
     return Entry(**{name: given[name] for name in Entry._fields if name in given})
 
