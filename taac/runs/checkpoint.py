@@ -35,7 +35,6 @@ class Checkpoint(NamedTuple):
 
     path: Path  # of its manifest
     env_steps: int
-    scheduled: bool  # False: written between two scheduled ones, when the run was stopped
     state: dict[str, Any]
     frames: list[dict[str, Any]]  # for `FrameChunks.load`
 
@@ -62,13 +61,13 @@ class Checkpoints:
 
     Args:
         path: the folder.
-        keep: how many scheduled checkpoints are kept.
+        keep: how many of the newest checkpoints are kept.
         resumed: the checkpoints that the run resumes from, if not these. Used in messages.
     """
 
     def __init__(self, path: Path, keep: int = 2, resumed: Checkpoints | None = None):
         self.path, self.keep, self._resumed = path, keep, resumed or self
-        self._kept: dict[int, tuple[bool, set[str]]] | None = None  # env_steps -> (scheduled, files); None: not read yet
+        self._kept: dict[int, set[str]] | None = None  # env_steps -> names of files; None: not read yet
 
     def saved(self) -> list[int]:
         """Returns the environment steps of all checkpoints, damaged or not, the newest first.
@@ -81,16 +80,13 @@ class Checkpoints:
 
     # Writing ---------------------------------------------------------------------------------------------------------
 
-    def save(
-        self, env_steps: int, state: dict[str, Any], frames: FrameChunks | None = None, scheduled: bool = True
-    ) -> None:
-        """Writes a checkpoint, then removes those that need not be kept.
+    def save(self, env_steps: int, state: dict[str, Any], frames: FrameChunks | None = None) -> None:
+        """Writes a checkpoint, then removes all but the newest `keep`.
 
         Args:
             env_steps: environment steps of the run, which name the checkpoint.
             state: nested dicts, lists and tuples of tensors, numbers and strings.
             frames: the replay buffer's frames, of which only the changed parts are written.
-            scheduled: False: an unscheduled checkpoint. It removes no scheduled one, and replaces the last unscheduled one.
 
         Raises:
             TaacError: it could not be written; reports the bytes needed. Earlier checkpoints are unchanged.
@@ -100,13 +96,13 @@ class Checkpoints:
         needed = len(data) + (frames.stale_bytes() if frames else 0)
         try:
             self._make_folder()
-            name, (_, taken) = f"{env_steps}.safetensors", self._remember().get(env_steps, (True, set()))
-            if name in taken:  # it must stay as it is until the new manifest replaces the one that names it
+            name = f"{env_steps}.safetensors"
+            if name in self._remember().get(env_steps, ()):  # which stays until the new manifest replaces the one that names it
                 name = f"{env_steps}-again.safetensors"
             entry = FileEntry(name, len(data), files.digest(data))
             held = frames.write_stale(self.path) if frames else []
             durable.write(self.path / entry.name, data)
-            content = {"env_steps": env_steps, "scheduled": scheduled, "state": tree}
+            content = {"env_steps": env_steps, "state": tree}
             manifest = make_manifest({**content, "tensors": entry._asdict(), "frames": held})
             needed += len(manifest)
             if len(manifest) > files.MAX_JSON_BYTES:  # reading it would be refused
@@ -118,8 +114,9 @@ class Checkpoints:
             durable.write(self.path / f"{env_steps}.json", manifest)
         except OSError as error:
             raise durable.refusal(error, self.path, needed, self.what_remains()) from error
-        self._remember()[env_steps] = scheduled, {entry.name, *(frame["name"] for frame in held)}
-        self._forget()
+        self._remember()[env_steps] = {entry.name, *(frame["name"] for frame in held)}
+        newest = sorted(self._remember())[-self.keep :]
+        self.remove([s for s in self.saved() if s not in newest])
 
     def follow(self, frames: FrameChunks) -> None:
         """Writes the parts of the replay buffer that have become full, so that the next checkpoint has less to write."""
@@ -139,26 +136,15 @@ class Checkpoints:
         saved = self._resumed.saved()
         return f"the checkpoint at {saved[0]} environment steps is whole" if saved else "there is no checkpoint yet"
 
-    def _remember(self) -> dict[int, tuple[bool, set[str]]]:
+    def _remember(self) -> dict[int, set[str]]:
         """Returns the checkpoints on the disk, read from their manifests on the first call."""
         if self._kept is None:
             self._kept = {}
             for steps in self.saved():
                 with contextlib.suppress(Damaged, KeyError, TypeError, ValueError):
                     content = read_manifest(self.path / f"{steps}.json")
-                    names = {content["tensors"]["name"], *(frame["name"] for frame in content["frames"])}
-                    self._kept[steps] = content["scheduled"], names
+                    self._kept[steps] = {content["tensors"]["name"], *(frame["name"] for frame in content["frames"])}
         return self._kept
-
-    def _forget(self) -> None:
-        """Keeps the last `keep` scheduled checkpoints and the newest of all; removes the others.
-
-        While none is scheduled, keeps the last `keep` unscheduled ones.
-        """
-        kept = self._remember()
-        keep = sorted(steps for steps, (scheduled, _) in kept.items() if scheduled)[-self.keep :]
-        keep = sorted({*keep, *sorted(kept)[-1 if keep else -self.keep :]})
-        self.remove([s for s in self.saved() if s not in keep])
 
     def remove(self, unwanted: Sequence[int]) -> None:
         """Removes the checkpoints at the given environment steps."""
@@ -171,7 +157,7 @@ class Checkpoints:
 
     def _sweep(self, wanted: set[str]) -> None:
         """Removes the files of removed or unfinished checkpoints: all that neither a manifest nor `wanted` names."""
-        for steps, (_, names) in self._remember().items():
+        for steps, names in self._remember().items():
             wanted = wanted | names | {f"{steps}.json"}
         for file in self.path.iterdir():
             if (_OURS.fullmatch(file.name) or durable.is_temporary(file.name)) and file.name not in wanted:
@@ -244,7 +230,7 @@ class Checkpoints:
         content = read_manifest(path)
         try:
             entry = FileEntry(**content["tensors"])
-            frames, held_steps, scheduled = list(content["frames"]), int(content["env_steps"]), bool(content["scheduled"])
+            frames, held_steps = list(content["frames"]), int(content["env_steps"])
             data = read_entry(self.path, entry)
             state = tensor_files.decode(content["state"], tensor_files.unpack(data, path))
         except TaacError:
@@ -253,7 +239,7 @@ class Checkpoints:
             raise Damaged(f"{path} is not a manifest: {error!r}") from error
         if not isinstance(state, dict) or held_steps != env_steps:
             raise Damaged(f"{path} is not the manifest of a checkpoint at {env_steps} environment steps")
-        return Checkpoint(path, env_steps, scheduled, state, frames)
+        return Checkpoint(path, env_steps, state, frames)
 
 
 def load_into(module: torch.nn.Module, state: dict[str, torch.Tensor], path: Path) -> None:

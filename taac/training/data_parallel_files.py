@@ -87,14 +87,14 @@ class SharedSaver(Saver):
         super().__init__(parts, frames)
         self._ranks = ranks
 
-    def save(self, folder: RunFolder, env_steps: int, scheduled: bool = True) -> None:
+    def save(self, folder: RunFolder, env_steps: int) -> None:
         with self._ranks.together():
             if not self._ranks.first:
                 state = {name: part.state_dict() for name, part in self.parts.items() if name in OWN}
                 folder.checkpoints.save(env_steps, state, self.frames)
         with self._ranks.together():
             if self._ranks.first:
-                super().save(folder, env_steps, scheduled)
+                super().save(folder, env_steps)
         # Told, not read: on another machine, the list of a folder on NFS may lack for a minute what was just written.
         held = self._ranks.from_first(folder.checkpoints.saved())
         if not self._ranks.first:  # what the first no longer holds is not needed here either

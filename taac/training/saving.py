@@ -39,10 +39,10 @@ class Saver:
     def __init__(self, parts: Mapping[str, Part], frames: FrameChunks | None = None):
         self.parts, self.frames = dict(parts), frames
 
-    def save(self, folder: RunFolder, env_steps: int, scheduled: bool = True) -> None:
+    def save(self, folder: RunFolder, env_steps: int) -> None:
         """Writes a checkpoint into the run folder; see `Checkpoints.save`. Changes nothing in the run."""
         state = {**folder.records(), **{name: part.state_dict() for name, part in self.parts.items()}}
-        folder.checkpoints.save(env_steps, state, self.frames, scheduled)
+        folder.checkpoints.save(env_steps, state, self.frames)
         folder.trim_best(env_steps)
 
     def write_full_chunks(self, folder: RunFolder) -> None:

@@ -285,7 +285,7 @@ class Trainer:
                     self._wait_for_programs(stop)  # here, because only between iterations can a run stop
                 told_to_stop = stop()  # asked once: a signal after this is for the next iteration, which then saves
                 if due.checkpoint or told_to_stop or self.stopped:
-                    self.save(folder, due.checkpoint)
+                    self.save(folder)
                 else:
                     self.saver.write_full_chunks(folder)
                 if told_to_stop:
@@ -369,13 +369,13 @@ class Trainer:
             folder.save_best(self.env_steps, state)
         self._call_hooks("after_evaluation")
 
-    def save(self, folder: RunFolder, scheduled: bool = True) -> None:
+    def save(self, folder: RunFolder) -> None:
         """Writes a checkpoint. It includes the running episodes, so saving changes nothing in the run."""
         self.reporter.flush()
         self.hooks("before_checkpoint", self)
         self.learner.guard.check_parameters()
         self.parallel.check_identical()
-        self.saver.save(folder, self.env_steps, scheduled)
+        self.saver.save(folder, self.env_steps)
         self._call_hooks("after_checkpoint")
 
     def resume(self, folder: RunFolder) -> None:

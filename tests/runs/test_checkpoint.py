@@ -72,7 +72,7 @@ def names(kept):
 def test_the_newest_comes_back_and_the_one_before_is_kept(tmp_path):
     kept = saved(tmp_path, 9, 10, 100)
     found = kept.newest()
-    assert (found.env_steps, found.scheduled, found.part("number")) == (100, True, 100)
+    assert (found.env_steps, found.part("number")) == (100, 100)
     assert torch.equal(found.part("agent")["weight"], torch.full((50,), 100.0))
     assert names(kept) == ["10.json", "10.safetensors", "100.json", "100.safetensors"]
     assert Checkpoints(kept.path).saved() == [100, 10]
@@ -80,25 +80,13 @@ def test_the_newest_comes_back_and_the_one_before_is_kept(tmp_path):
         found.part("critic")
 
 
-def test_one_between_two_scheduled_ones_takes_the_place_of_neither(tmp_path):
-    kept = saved(tmp_path, 10, 20)
-    kept.save(23, state(23), scheduled=False)
-    assert kept.saved() == [23, 20, 10] and not kept.newest().scheduled
-    kept = Checkpoints(kept.path)  # as another process that goes on
-    kept.save(27, state(27), scheduled=False)
-    assert kept.saved() == [27, 20, 10]
-    kept.save(30, state(30))
-    assert kept.saved() == [30, 20]
-
-
-def test_before_the_first_scheduled_one_the_last_two_are_kept(tmp_path):
-    kept = Checkpoints(tmp_path / "checkpoints")
-    for steps in (3, 5, 7):
-        kept.save(steps, state(steps), scheduled=False)
-    assert kept.saved() == [7, 5]
-    kept.save(10, state(10))
-    kept.save(13, state(13), scheduled=False)
-    assert kept.saved() == [13, 10]
+@pytest.mark.parametrize("keep", [1, 2, 3])
+def test_so_many_are_kept_as_are_promised(tmp_path, keep):
+    """Also where a signal stopped the run between two that were due."""
+    for number, steps in enumerate((3, 5, 10, 20, 23, 27, 30), 1):
+        kept = Checkpoints(tmp_path / "checkpoints", keep)  # as another process that goes on
+        kept.save(steps, state(steps))
+        assert kept.saved()[0] == steps and len(kept.saved()) == min(keep, number)
 
 
 def test_the_best_agent_as_of_the_last_checkpoint_is_kept_for_a_kill(tmp_path):

@@ -178,12 +178,12 @@ def dies_between_two_parts_of_a_checkpoint(trainer, ranks):
     """The other rank's part is on the disk and the first rank's is not."""
     save = trainer.saver.save
 
-    def dying(folder, env_steps, scheduled=True):
+    def dying(folder, env_steps):
         if env_steps >= 160:
             if ranks.first:
                 os._exit(9)  # before the manifest that would make it a checkpoint
             folder.checkpoints.save(env_steps, {name: p.state_dict() for name, p in trainer.saver.parts.items()})
-        save(folder, env_steps, scheduled)
+        save(folder, env_steps)
 
     trainer.saver.save = dying
 

@@ -68,11 +68,12 @@ def test_a_run_that_was_told_to_stop_ends_as_the_run_that_was_not(tmp_path, num_
         "create_environment.max_episode_steps = 70", "create_agent.normalize_observations = True",
     )  # fmt: skip
     whole = run(tmp_path / "whole", *params, method=method)
-    for moment in (40, 170, 175):
+    for moment in (40, 170, 175, 340):
         stopped = run(tmp_path / "stopped", *params, method=method, stop=moment)
         assert moment <= stopped.env_steps < moment + 10
         found = RunFolder(tmp_path / "stopped").checkpoints.newest()
-        assert found.env_steps == stopped.env_steps and not found.scheduled
+        assert found.env_steps == stopped.env_steps
+        assert len(RunFolder(tmp_path / "stopped").checkpoints.saved()) <= 2  # as promised, wherever it was stopped
     resumed = run(tmp_path / "stopped", *params, method=method)
     assert_same_parameters(whole, resumed)
     assert rows(tmp_path / "whole") == rows(tmp_path / "stopped")
@@ -116,7 +117,7 @@ def test_several_that_draw_from_one_row_of_random_numbers_cannot_come_back(tmp_p
     assert "reached another state" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("stop", [70, 170])  # before and after the first scheduled checkpoint
+@pytest.mark.parametrize("stop", [70, 170])  # before and after the first checkpoint that is due
 def test_an_environment_that_does_not_come_back_costs_the_rest_of_its_episode(tmp_path, capsys, stop):
     params = ("checkpoint_interval = 100", "num_env_steps = 330", "evaluation_episodes = 1")
     stopped = run(tmp_path / "run", *params, stop=stop)
