@@ -13,6 +13,8 @@ import pytest
 
 from taac.analysis.curves import plots, tag_curves
 from taac.analysis.curves.tag_curves import Options, choose, smooth
+from taac.analysis.report import figures, scores
+from taac.analysis.report.content import make_report
 from taac.analysis.statistics.intervals import estimate_interval
 from taac.errors import TaacError
 from tests.analysis.campaigns import COLUMNS, STEPS, make_run, summarize
@@ -377,6 +379,22 @@ def test_pictures_state_smoothing_and_interval_and_show_every_panel(found, tmp_p
         assert f"<!-- {words} -->" in text, words
     png = plots.write_curves(found, tmp_path / "a.PNG")
     assert png.read_bytes().startswith(b"\x89PNG")
+
+
+def test_captions_of_narrow_figures_are_whole(tmp_path, monkeypatch):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    drawn, save = [], Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda self, *given, **more: (drawn.append(self), save(self, *given, **more)))
+    make_group(tmp_path, [{10: 1, 20: 2}, {10: 2, 20: 5}], task="A-task-with-a-name-of-sixty-letters-as-some-have-v5")
+    plots.plot_run(tmp_path / "sac" / "seed_0")
+    plots.picture(tag_curves.make_curves([tmp_path], Options(("rollout/return",))), "png")
+    figures.draw(make_report(tmp_path, scores.Options()))
+    assert len(drawn) == 4
+    for figure in drawn:
+        caption = figure._suptitle.get_window_extent(FigureCanvasAgg(figure).get_renderer())
+        assert caption.x0 >= 0 and caption.x1 <= figure.bbox.width, figure._suptitle.get_text()
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.svg", "a.csv"])

@@ -648,6 +648,8 @@ def test_on_a_phone_and_on_paper(chromium, wide):
     tab = browser.Page(chromium, width=360, height=740, mobile=True).open(wide[0])
     assert tab.evaluate("document.documentElement.scrollWidth") == 360
     assert tab.evaluate("document.querySelector('svg.chart').getBoundingClientRect().width") > 280
+    ends = "[...document.querySelectorAll('caption')].map(of => of.getBoundingClientRect().right)"
+    assert tab.evaluate(f"Math.max(...{ends})") <= 360  # a table scrolls, but its caption is read at once
     tab.send("Emulation.setEmulatedMedia", media="print")
     assert tab.evaluate("getComputedStyle(document.querySelector('nav')).display") == "none"
     tab.send("Emulation.setEmulatedMedia", media="")

@@ -58,7 +58,8 @@ def _curves(content: dict[str, Any], measure: str, numbers: Mapping[str, int]) -
     several = any(m["runs"] > 1 for curve in of for m in curve["methods"])
     means = f"mean over seeds, band: {content['options']['confidence']:.0%} interval, may leave the panel; single runs are faint"
     left = f", {len(of)} of {len(tasks)} tasks" if len(of) < len(tasks) else ""
-    figure.suptitle(f"{content['measures'][measure]}: {means if several else 'single runs'}{left}", fontsize="small")
+    what = means if several else "single runs"
+    figure.suptitle(f"{content['measures'][measure]}: {what}{left}", fontsize="small", wrap=True)
     runs = {m: [of["runs"] for curve in of for of in curve["methods"] if of["method"] == m] for m in numbers}
     add_legend(figure, {numbers[m]: f"{m} ({span(n)})" for m, n in runs.items() if n}, "method (seeds)")
     return _png(figure)
@@ -71,7 +72,7 @@ def _iqm(curves: dict[str, Any], numbers: Mapping[str, int], confidence: float) 
         draw_method(axis, numbers[of["method"]], len(curves["methods"]), columns)
     axis.set(xlabel=curves["x_label"], ylabel="IQM of normalised returns")
     axis.grid(alpha=0.3)
-    figure.suptitle(f"IQM over tasks, band: {confidence:.0%} interval", fontsize="small")
+    figure.suptitle(f"IQM over tasks, band: {confidence:.0%} interval", fontsize="small", wrap=True)
     add_legend(figure, {numbers[of["method"]]: of["method"] for of in curves["methods"]}, "method")
     return _png(figure)
 
