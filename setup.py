@@ -13,7 +13,7 @@ PYTHONS = (10, 11, 12, 13)  # of which the continuous integration runs the tests
 
 
 class BuildWithConfigs(build_py):
-    """Ships the gin files inside the package, where an installed `taac` looks for them."""
+    """Ships the gin files inside the package, where an installed `taac` looks for them, but for those that import examples."""
 
     def run(self):
         super().run()
@@ -21,6 +21,8 @@ class BuildWithConfigs(build_py):
             return  # an editable install reads them from the repository
         for folder in ("gin", "experiments"):
             for path in sorted((ROOT / folder).rglob("*.gin")):
+                if re.search(r"^(import|from) experiments\b", path.read_text(encoding="utf-8"), re.MULTILINE):
+                    continue
                 target = pathlib.Path(self.build_lib, "taac", "configs", path.relative_to(ROOT))
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(path, target)

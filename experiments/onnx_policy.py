@@ -3,20 +3,49 @@
     taac export --root_dir runs/demo --output car.onnx
     python experiments/onnx_policy.py car.onnx
 
+The environment is a registered id, `module:Id` or `module:Class`, with the module in the working directory or installed.
 A policy with a memory, such as TAAC's trajectory, gets back at every step the state that it returned at the last one.
 Where `first` is true it begins with its initial state, whatever is passed in.
 """
 
+import importlib
 import json
+import os
 import sys
 
 import gymnasium
 import numpy as np
 import onnxruntime
 
+
+def make(name):
+    module, _, of_module = name.partition(":")
+    found = getattr(importlib.import_module(module), of_module, None) if of_module else None
+    return found() if isinstance(found, type) and issubclass(found, gymnasium.Env) else gymnasium.make(name)
+
+
+def parts(name, value):
+    """Yields the arrays of an observation by the names that the policy's inputs have."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, tuple) else None
+    if items is None:
+        yield name, value
+    for key, part in items or ():
+        yield from parts(f"{name}.{key}", part)
+
+
+def action_in(space, name, outputs):
+    """Returns the environment's action, of which each array is an output of the policy."""
+    if isinstance(space, gymnasium.spaces.Dict):
+        return {key: action_in(part, f"{name}.{key}", outputs) for key, part in space.spaces.items()}
+    if isinstance(space, gymnasium.spaces.Tuple):
+        return tuple(action_in(part, f"{name}.{i}", outputs) for i, part in enumerate(space.spaces))
+    return outputs[name][0]
+
+
+sys.path.append(os.getcwd())
 session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
 about = json.loads(session.get_modelmeta().custom_metadata_map["taac"])
-environment = gymnasium.make(about["environment"])
+environment = make(about["environment"])
 names = list(about["inputs"])
 states = [name for name in names if f"next_{name}" in about["outputs"]]
 
@@ -26,9 +55,10 @@ for episode in range(int(sys.argv[2]) if len(sys.argv) > 2 else 1):
     observation, _ = environment.reset(seed=episode)
     total, decisions, length, ended = 0.0, 0, 0, False
     while not ended:
-        inputs["observation"][0] = observation
+        for name, array in parts("observation", observation):
+            inputs[name][0] = array
         outputs = dict(zip(about["outputs"], session.run(None, inputs)))
-        observation, reward, terminated, truncated, _ = environment.step(outputs["action"][0])
+        observation, reward, terminated, truncated, _ = environment.step(action_in(environment.action_space, "action", outputs))
         inputs["first"][:] = False
         inputs.update({name: outputs[f"next_{name}"] for name in states})
         total, length, ended = total + float(reward), length + 1, terminated or truncated

@@ -39,6 +39,10 @@ def test_the_wheel_has_every_file_of_the_package_and_every_gin_file(built):
     assert [name for name in expected if found[name] != expected[name]] == []
     more = {name for name in found if name not in expected}
     assert all(re.fullmatch(r"taac-[^/]*\.dist-info/.*", name) for name in more), more
+    modules = {name.removesuffix(".py").replace("/", ".") for name in found}
+    for name in (name for name in found if name.endswith(".gin")):
+        needed = re.findall(r"^(?:import|from) (\S+)", found[name].decode(), re.MULTILINE)
+        assert modules.issuperset(needed), f"{name} imports what the wheel lacks"
     kinds = {Path(name).suffix for name in expected}
     assert {".py", ".gin", ".typed", ".cpp", ".json", ".html", ".css", ".js"} <= kinds | {f".{Path(n).name}" for n in expected}
 

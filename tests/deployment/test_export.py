@@ -343,6 +343,19 @@ def test_the_command_and_the_example_that_needs_no_taac(tmp_path, capsys):
     assert about["inputs"]["observation"] == {"dtype": "float32", "shape": ["batch", 3]}
 
 
+@pytest.mark.parametrize("name", ["tests.toy_tasks:taac-test/Camera-v0", "tests.toy_tasks:Camera"])
+def test_the_example_plays_a_module_s_environment_whose_observations_are_a_dict(tmp_path, name):
+    pytest.importorskip("onnxruntime", reason="pip install 'taac[onnx]'")
+    agent, environment = built("taac", "simple_control", name, *CAMERA[1:])
+    policy, path = ExportedPolicy(agent, environment), tmp_path / "policy.onnx"
+    files.write(policy, path, files.metadata(policy, environment, {}))
+    environment.close()
+    code = "import runpy, sys; sys.modules['taac'] = sys.modules['torch'] = None; sys.argv.insert(0, 'onnx_policy.py')\n"
+    words = [sys.executable, "-c", code + "sys.argv.pop(1); runpy.run_path('experiments/onnx_policy.py')", str(path)]
+    alone = subprocess.run(words, capture_output=True, text=True)
+    assert alone.returncode == 0 and "length 30" in alone.stdout, alone.stderr
+
+
 def command(arguments):
     """What a command prints; it must end with status 0."""
     done = forked.run(arguments, cwd=Path())
