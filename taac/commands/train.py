@@ -1,10 +1,11 @@
-"""`taac train`: trains from gin files into a run folder, or resumes the run that is there."""
+"""`taac train`: trains from gin files into a run folder, or resumes the run that is there, if need be by its folder alone."""
 
 from __future__ import annotations
 
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from absl import flags as absl_flags
 
@@ -13,11 +14,14 @@ from taac.errors import TaacError
 from taac.runs import files, layout
 from taac.runs.terminal import printable
 
+if TYPE_CHECKING:
+    from taac.configuration import ReadFile
+
 
 def define_flags() -> None:
     flags.define_root_dir(
-        "The folder of the run: a new or empty folder, or one that holds the same run, unfinished. By default "
-        "runs/<task>/<method>/seed_<n>. With --num_seeds: the folder that holds each seed_<n>; runs/<task>/<method> by default."
+        "The folder of the run: a new or empty folder, or one that holds the same run, unfinished; alone, it resumes that. By "
+        "default runs/<task>/<method>/seed_<n>. With --num_seeds: the folder that holds each seed_<n>; runs/<task>/<method> by default."
     )
     flags.define_experiment()
     absl_flags.DEFINE_float(
@@ -31,7 +35,7 @@ def define_flags() -> None:
         "extend", False, "Train the run in --root_dir on to a larger --num_env_steps. Task and method may be left out."
     )
     absl_flags.DEFINE_bool(
-        "trust", False, "With --extend: allow the configuration of a run that you did not train here. It can run any code."
+        "trust", False, "With --root_dir alone: allow the configuration of a run that you did not train here. It can run any code."
     )
     flags.define_collectors()
     absl_flags.DEFINE_bool(
@@ -43,11 +47,11 @@ def run() -> None:
     if flags.FLAGS.num_seeds is not None:
         return _run_seeds(flags.FLAGS.num_seeds)
     asked, extend = flags.with_collectors(flags.asked()), flags.FLAGS.extend
-    of_run = extend and not (asked.task or asked.method or asked.gin_files)
+    of_run = None if asked.task or asked.method or asked.gin_files else _own_config(extend, flags.FLAGS.trust)
     if of_run:
-        asked = asked._replace(gin_files=(_own_config(flags.root_dir(), flags.FLAGS.trust),))
+        asked = asked._replace(gin_files=(of_run,))
     elif flags.FLAGS.trust:
-        raise TaacError("--trust is about the configuration in --root_dir, which only --extend without --task or --gin_file uses")
+        raise TaacError("--trust is about the configuration in --root_dir, which only a call without --task and --gin_file uses")
     asked.files()  # refuses what is missing or unknown before anything is imported
     flags.check_run_dir(asked)
 
@@ -129,25 +133,31 @@ def _run_seeds(num_seeds: int) -> None:
         raise TaacError(f"{len(outcome.failed)} of {num_seeds} runs failed. {told}")
 
 
-def _own_config(root_dir: str, trusted: bool) -> str:
-    """Returns the configuration that a run was begun with, read. Lets the modules of an own run be imported.
+def _own_config(needed: bool, trusted: bool) -> ReadFile | None:
+    """Returns the configuration that the run in --root_dir was begun with, read; None if there is none.
+
+    Lets the modules of an own run be imported.
 
     Raises:
-        TaacError: there is none, or the run is not known to be one's own, and not trusted.
+        TaacError: there is none and it is needed, or the run is not known to be one's own, and not trusted.
     """
     from taac.configuration import ReadFile
     from taac.runs import own
 
-    config = Path(root_dir, layout.CONFIG)
+    if not (needed or flags.FLAGS.root_dir):
+        return None
+    config = Path(flags.root_dir(), layout.CONFIG)
     if not files.check_file(config):
-        raise TaacError(f"--extend: {root_dir} holds no run: there is no {config.name}; give the --root_dir of a run")
+        if needed:
+            raise TaacError(f"--extend: {config.parent} holds no run: there is no {config.name}; give the --root_dir of a run")
+        return None
     read = ReadFile(config.absolute(), files.read_bounded_text(config, files.MAX_CONFIG_BYTES))
     try:
         if not trusted:
-            own.import_from(own.check(Path(root_dir), read.text))
+            own.import_from(own.check(config.parent, read.text))
     except own.NotOwn as why:
         raise TaacError(
-            f"--extend: the configuration of this run can run any code, and {why}. If you trust it, give --trust; or give --task "
-            "and --method, or a --gin_file, and it is only compared"
+            f"{config} can run any code, and {why}. If you trust it, give --trust; or give --task and --method, or a --gin_file, "
+            "and it is only compared"
         ) from why
     return read

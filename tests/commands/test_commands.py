@@ -156,6 +156,25 @@ def test_a_finished_run_is_extended_only_when_asked(trained, tmp_path):
     assert nothing.returncode == 1 and "holds no run: there is no config.gin" in nothing.stderr
 
 
+def test_the_folder_of_a_run_is_enough_to_resume_it(tmp_path):
+    folder = tmp_path / "run"  # of an own run: no copy of one
+    assert train(folder, tmp_path).returncode == 0
+    about = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**about, "status": "interrupted"}))
+    resumed = taac("train", "--root_dir", folder, cwd=tmp_path)
+    assert resumed.returncode == 0 and f"resuming {folder} at 400 environment steps" in resumed.stdout, resumed.stderr
+    assert json.loads((folder / "run.json").read_text())["status"] == "finished"
+    again = taac("train", "--root_dir", folder, cwd=tmp_path)
+    assert again.returncode == 0 and "already holds this run" in again.stdout
+    other = taac("train", "--root_dir", folder, "--set", "gamma=0.5", cwd=tmp_path)
+    assert other.returncode == 1 and "holds a run with another configuration" in other.stderr
+    config = (folder / "config.gin").read_text()
+    (folder / "config.gin").write_text(f"import evil\n{config}")
+    (tmp_path / "evil.py").write_text("raise SystemExit('imported')")
+    strangers = taac("train", "--root_dir", folder, cwd=tmp_path)
+    assert strangers.returncode == 1 and f"{folder}/config.gin" in strangers.stderr and "imported" not in strangers.stderr
+
+
 def test_a_run_of_another_configuration_is_refused_and_left_alone(trained):
     folder, _ = trained
     before = listing(folder)
