@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 def define_flags() -> None:
     flags.define_root_dir(
         "The folder of the run: a new or empty folder, or one that holds the same run, unfinished; alone, it resumes that. By "
-        "default runs/<task>/<method>/seed_<n>. With --num_seeds: the folder that holds each seed_<n>; runs/<task>/<method> by default."
+        "default runs/<task>/<method>/seed_<n>. With --num_seeds: the folder that holds each seed_<n>; runs/<task>/<method> by "
+        "default."
     )
     flags.define_experiment()
     absl_flags.DEFINE_float(
