@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 import torch
@@ -26,6 +27,8 @@ Policy = Callable[[TimeStep, Nest], AlgStep]
 
 class Agent(nn.Module):
     """Normalises observations and rewards before an algorithm sees them. The replay buffer stores raw values.
+
+    All its networks are in evaluation mode, except in `learning`. Dropout and batch normalisation read the mode.
 
     Args:
         algorithm: acts and learns.
@@ -81,6 +84,7 @@ class Agent(nn.Module):
         if agents is not None and agents.masked:
             _check_masked(algorithm, reward_signals)
         self.device = next(algorithm.parameters()).device
+        self.eval()
         self.may_compile = compile == "auto" and role != "act"
         if compile is True and role != "act":
             check_compiler()
@@ -99,6 +103,24 @@ class Agent(nn.Module):
         """Undoes `compile_programs`."""
         self.compiled = False
         self._rollout_step = self.algorithm.rollout_step
+
+    @contextlib.contextmanager
+    def learning(self) -> Iterator[None]:
+        """A context for computing the loss of a gradient step, in which networks are in training mode.
+
+        Target networks stay in evaluation mode, and so do those of whose parameters none is trained.
+        """
+        for part in self._trained:
+            vars(part)["training"] = True  # `Module.train` would take as long as a small network's forward pass
+        try:
+            yield
+        finally:
+            for part in self._trained:
+                vars(part)["training"] = False
+
+    @functools.cached_property
+    def _trained(self) -> list[nn.Module]:
+        return _trained_parts(self)
 
     def _seen(self, time_step: TimeStep) -> TimeStep:
         if self.observation_normalizer is None:
@@ -241,6 +263,15 @@ class Agent(nn.Module):
         self.to(device)
         self.device = device
         return self
+
+
+def _trained_parts(module: nn.Module) -> list[nn.Module]:
+    """Returns a module and its parts, without target networks and others of whose parameters none is trained."""
+    trains = [parameter.requires_grad for parameter in module.parameters()]
+    if trains and not any(trains):
+        return []
+    children = [child for name, child in module.named_children() if not name.startswith("target_")]
+    return [module, *(part for child in children for part in _trained_parts(child))]
 
 
 def _not_for_acting(algorithm: Algorithm) -> list[str]:

@@ -178,6 +178,7 @@ def check_acting(algorithm: Algorithm, observation_spec: Nest, action_spec: Nest
         raise TaacError(f"{kind}.acting_modules names {', '.join(unknown)}, but there are {', '.join(modules)}")
     actor = copy.copy(algorithm)
     actor._modules = {name: part for name, part in algorithm._modules.items() if part is None or name in names}
+    actor.eval()  # as an agent is when it acts
     frame = specs.blank(specs.time_step_spec(observation_spec, action_spec, reward_dim), _FRAMES)
     with torch.random.fork_rng(devices=[]):
         for name in ("predict_step", "rollout_step", "random_step"):

@@ -63,5 +63,5 @@ class Cloning:
 
 def cloning_loss(agent: Agent, demonstrated: Experience, products: str) -> torch.Tensor:
     """Returns the mean of the algorithm's `cloning_loss` over a prepared batch of demonstrations, with its graph."""
-    with mixed_precision(products, agent.device):
+    with agent.learning(), mixed_precision(products, agent.device):
         return agent.algorithm.cloning_loss(demonstrated).mean()

@@ -54,9 +54,10 @@ def differentiate(
         TaacError: weights were given, but the algorithm reports no errors from which to update priorities.
     """
     algorithm = agent.algorithm
-    with mixed_precision(products, agent.device):
-        info = algorithm.train_step(experience)
-    frames, extra, segment_error, detail = algorithm.calc_loss(experience, info)
+    with agent.learning():
+        with mixed_precision(products, agent.device):
+            info = algorithm.train_step(experience)
+        frames, extra, segment_error, detail = algorithm.calc_loss(experience, info)
     if isinstance(weights, tuple):
         loss, gradients = _of_mean(frames, parameters)
     elif segment_error is None:

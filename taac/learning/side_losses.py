@@ -61,7 +61,9 @@ class SideLosses:
         needed = weight > 0 or any(signal.needs_demonstrations and signal.batch_size is None for signal in due)
         demonstrated = self.demonstrated(segments, length) if needed else None
         for signal in due:
-            losses.append(signal.loss(*self._frames_for(signal, time_step, demonstrated, replay)))
+            frames = self._frames_for(signal, time_step, demonstrated, replay)
+            with self.agent.learning():
+                losses.append(signal.loss(*frames))
             signal.last_loss.copy_(losses[-1].detach())
         extra = self._signal_summaries(time_step)
         if weight > 0 and demonstrated is not None:

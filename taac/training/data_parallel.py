@@ -10,6 +10,8 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from torch.nn.modules.batchnorm import _BatchNorm
+
 from taac.acting.collecting import Collecting
 from taac.acting.evaluation import Evaluation, Evaluator
 from taac.acting.random_numbers import RANKS, derived_seed, seed_generators
@@ -44,6 +46,8 @@ def check_supported(learner: Learner, demonstrations: str | None) -> None:
         raise TaacError(f"{refusal} create_agent.reward_signals ({names}), whose statistics would differ between ranks")
     if demonstrations is not None or learner.cloning is not None:
         raise TaacError(f"{refusal} demonstrations or behaviour cloning, which every rank would count as its own")
+    if any(isinstance(part, _BatchNorm) for part in agent.modules()):
+        raise TaacError(f"{refusal} batch normalisation, whose statistics would differ between ranks")
     if agent.agents is not None and agent.agents.masked:
         raise TaacError(f"{refusal} agents that join and leave, because ranks would learn from different numbers of frames")
 

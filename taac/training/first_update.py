@@ -71,7 +71,8 @@ def _first_update(agent: Agent, spec: Nest, segment_length: int) -> list[str]:
     with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         experience = agent.prepare(_blank_segments(spec, segment_length, agent.device))
-        return list(agent.algorithm.calc_loss(experience, agent.algorithm.train_step(experience)).extra)
+        with agent.learning():
+            return list(agent.algorithm.calc_loss(experience, agent.algorithm.train_step(experience)).extra)
 
 
 def _blank_segments(spec: Nest, length: int, device: torch.device) -> Experience:

@@ -23,6 +23,7 @@ from taac.training import experiment
 from taac.training.conduct import conduct
 from taac.training.data_parallel_files import SharedFolder, SharedSaver
 from tests import toy_tasks  # noqa: F401, registers them
+from tests.learning.test_learner import NormalizedCritics  # noqa: F401, gin's by its import
 from tests.ranks import DEADLINE, Died, fork, together
 from tests.training.runs import SMALL, TASK, rows
 
@@ -374,6 +375,7 @@ SCHEDULE = "s/LinearSchedule.start = 8\ns/LinearSchedule.end = 16\ns/LinearSched
         (f"batch_size = @s/LinearSchedule()\n{SCHEDULE}", "Trainer.batch_size must be a number with 2 ranks"),
         ("create_agent.reward_signals = (@RND,)", r"create_agent.reward_signals \(RND\)"),
         ("create_experiment.demonstrations = 'x.npz'", "demonstrations or behaviour cloning"),
+        ("ActorCriticAlgorithm.critic_ctor = @NormalizedCritics", "batch normalisation"),
         ("create_experiment.collectors = 2", "create_experiment.collectors: give one or the other"),
         ("initial_collect_steps = 14", "segment_length x num_envs x action_repeat = 16"),
         ("create_experiment.device = 'cuda:1'", "'auto', 'cpu' or 'cuda' with 2 ranks"),
