@@ -1,5 +1,6 @@
 """Automatic mixed precision rounds the products of hidden layers; what is decided and learnt from stays in float32."""
 
+import contextlib
 from types import SimpleNamespace
 
 import pytest
@@ -51,7 +52,8 @@ def test_hidden_layers_are_rounded():
 
 def test_cloning_is_learnt_with_the_products_of_the_learner():
     seen = lambda demonstrated: torch.full((2, 2), float(torch.is_autocast_enabled("cpu")))  # noqa: E731
-    agent = SimpleNamespace(algorithm=SimpleNamespace(cloning_loss=seen), device=torch.device("cpu"))
+    algorithm = SimpleNamespace(cloning_loss=seen)
+    agent = SimpleNamespace(algorithm=algorithm, device=torch.device("cpu"), learning=contextlib.nullcontext)
     assert [cloning_loss(agent, None, products).item() for products in ("plain", "bfloat16")] == [0, 1]
 
 
