@@ -58,10 +58,11 @@ class Learner:
             of it. None does not clip.
         products: the implementation of matrix products. "plain" is torch's own. "onednn" is oneDNN's, in full float32.
             "bfloat16x6" sums six products of bfloat16 parts of the factors and is as exact as float32, for compiled updates on
-            processors with AMX. "auto" is the fastest of these on this processor. "bfloat16x3" sums three (relative error 4e-6
-            instead of 3e-7). "bfloat16" rounds factors and results of hidden layers to bfloat16 (relative error 2e-3), which is
-            about twice as fast with AMX and slower on other Intel processors, see docs/performance.md; last layers, memories and
-            all that follows (beta, targets, losses) are in float32.
+            processors with AMX. "auto" follows from the processor: "bfloat16x6" with AMX in a compiled update, "onednn" on
+            AMD's, otherwise "plain". "bfloat16x3" sums three (relative error 4e-6 instead of 3e-7). "bfloat16" rounds factors
+            and results of hidden layers to bfloat16 (relative error 2e-3), which is about twice as fast with AMX and slower on
+            other Intel processors, see docs/performance.md; last layers, memories and all that follows (beta, targets, losses)
+            are in float32.
         diagnostics: what summaries report besides losses. "off": nothing more. "scalars": statistics of critics, policy,
             switch, temperatures and gradients, see `Diagnostics`. "histograms": also histograms of the last update.
         cloning: behaviour cloning of demonstrations, before or during training; see `Cloning`.

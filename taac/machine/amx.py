@@ -43,7 +43,7 @@ def missing() -> str | None:
     """Why this machine has no AMX products, or None if it has. Compiles the kernel once per machine, in about 2 s."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return f"{sys.platform} on {platform.machine()} has no AMX"
-    lacking = _NEEDED - _processor_flags()
+    lacking = _NEEDED - processor()
     if lacking:
         return f"this processor has no {', '.join(sorted(lacking))}"
     try:
@@ -131,12 +131,14 @@ def compiler_options() -> dict[str, Any]:
     return kernels.compiler_options("amx_product", _DECLARATION)
 
 
-def _processor_flags() -> set[str]:
+@functools.cache
+def processor() -> frozenset[str]:
+    """Returns the vendor of the processor, such as "AuthenticAMD", and the names of its instructions, as Linux spells them."""
     try:
-        text = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return set()
-    return set(next((line for line in text.splitlines() if line.startswith("flags")), "").split())
+        return frozenset(platform.processor().replace(",", " ").split())  # on Windows the vendor, without instructions
+    return frozenset(word for line in lines if line.startswith(("vendor_id", "flags")) for word in line.split())
 
 
 @functools.cache

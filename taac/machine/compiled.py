@@ -193,11 +193,14 @@ def compile_graph(graph: Any, leaves: list[torch.Tensor], parts: int | None) -> 
     Args:
         parts: as in `CompiledFunction`.
     """
-    import torch._inductor  # here, because it takes a second and most runs compile nothing
+    import torch._inductor.config as settings  # here, because it takes a second and most runs compile nothing
 
+    on_cpu = all(leaf.device.type == "cpu" for leaf in leaves)
     options = {
         "fallback_random": True,  # torch's own random numbers
-        "cpp_wrapper": all(leaf.device.type == "cpu" for leaf in leaves),  # no Python between its kernels
+        "cpp_wrapper": on_cpu,  # no Python between its kernels
+        # On a GPU, torch would choose kernels by their times, though they round differently. torch 2.6 lacks the setting.
+        **({} if on_cpu or not hasattr(settings, "deterministic") else {"deterministic": True}),
         "cpp_cache_precompile_headers": False,  # takes 280 MB of the disk and saves less time than it takes
         **(rows_product.compiler_options() if parts is None else amx.compiler_options()),
     }

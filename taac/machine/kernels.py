@@ -42,9 +42,8 @@ def load(source: pathlib.Path, flags: Sequence[str] = ()) -> ctypes.CDLL:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             new = path.with_suffix(f".{os.getpid()}")
-            subprocess.run(
-                [*command, *libraries, "-o", str(new)], check=True, capture_output=True, text=True, timeout=300
-            )
+            # Without a limit in time: programs without the kernel round differently, however long it takes.
+            subprocess.run([*command, *libraries, "-o", str(new)], check=True, capture_output=True, text=True)
             os.replace(new, path)  # another process may have been here first
     return ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
 

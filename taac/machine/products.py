@@ -2,15 +2,16 @@
 
 torch computes float32 products with MKL, which is slow on AMD processors; torch's oneDNN is not. torch enables oneDNN for
 float32 products only through a precision setting, `fp32_precision = "bf16"`. A processor without bfloat16 units (AMX) then
-still computes them in full float32. oneDNN is therefore used only where a check shows full precision and a measurement shows
-that it is faster. On a processor with AMX, compiled programs can sum float32 products from bfloat16 products, see `amx`.
+still computes them in full float32. oneDNN is therefore used only where a check shows full precision. On a processor with
+AMX, compiled programs can sum float32 products from bfloat16 products, see `amx`.
+
+Products round differently, so no choice depends on a measurement: the same processor chooses the same, however busy it is.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import time
 import warnings
 from collections.abc import Iterator
 from typing import Any, Literal, get_args
@@ -21,6 +22,13 @@ from taac.errors import TaacError
 from taac.machine import amx
 
 Products = Literal["auto", "plain", "onednn", "bfloat16x6", "bfloat16x3", "bfloat16"]
+
+# What "auto" chooses where the processor has an instruction or a vendor: the first that is available, otherwise "plain". Speed
+# relative to "plain", two products of 2 x 512 x 256 x 256 on one thread, the best of 60: with AMX 1.3 (experiments/benchmarks);
+# AMD EPYC with AVX-512 1.09 to 1.14, where layers of 64 units have 0.85; on Intel's others oneDNN and MKL are alike.
+_FASTEST = (("amx_bf16", "bfloat16x6"), ("AuthenticAMD", "onednn"))
+# Where "bfloat16" is faster than float32, see docs/performance.md.
+_FAST_BFLOAT16 = ({"amx_bf16"}, {"AuthenticAMD", "avx512_bf16"})
 
 
 @contextlib.contextmanager
@@ -43,7 +51,7 @@ def mixed_precision(kind: str, device: torch.device) -> contextlib.AbstractConte
 
 
 def resolve(kind: Products, device: torch.device, compiled: bool = False) -> str:
-    """Replaces "auto" by the fastest product with float32 accuracy for a device. Checks any other kind and returns it.
+    """Replaces "auto" by the product with float32 accuracy for a device and processor. Checks any other kind and returns it.
 
     Args:
         compiled: whether the update is compiled, which "bfloat16x6" and "bfloat16x3" require.
@@ -54,10 +62,8 @@ def resolve(kind: Products, device: torch.device, compiled: bool = False) -> str
     if kind not in get_args(Products):
         raise TaacError(f"Learner.products must be one of {', '.join(map(repr, get_args(Products)))}, got '{kind}'")
     if kind == "auto":
-        speeds = {other: speed(other) for other in ("onednn", "bfloat16x6") if available(other, device, compiled)}
-        return max(
-            ["plain", *(other for other in speeds if speeds[other] > 1.03)], key=lambda other: speeds.get(other, 1.0)
-        )
+        has = amx.processor()
+        return next((other for word, other in _FASTEST if word in has and available(other, device, compiled)), "plain")
     why = _missing(kind, device, compiled)
     if why is not None:
         raise TaacError(f"products '{kind}' were requested, but {why}; use 'auto' or 'plain'")
@@ -92,7 +98,8 @@ def onednn_is_exact() -> bool:
     """Whether oneDNN's product is available and as exact as float32, checked on one product."""
     if not torch.backends.mkldnn.is_available() or not hasattr(torch.backends.mkldnn, "matmul"):
         return False
-    left, right = _operands()
+    generator = torch.Generator().manual_seed(0)
+    left, right = (torch.randn(2, size, 256, generator=generator) for size in (512, 256))
     expected = torch.bmm(left.double(), right.double())
     try:
         with warnings.catch_warnings(), using("onednn"):
@@ -105,39 +112,10 @@ def onednn_is_exact() -> bool:
 
 def slowness(kind: str, device: torch.device) -> str | None:
     """A sentence for users if bfloat16 products were chosen and are slower than float32's on this processor, or None."""
-    if kind != "bfloat16" or device.type != "cpu" or parts(kind, device) is not None or (ratio := speed(kind)) >= 1:
+    has = amx.processor()
+    if kind != "bfloat16" or device.type != "cpu" or "avx" not in has or any(words <= has for words in _FAST_BFLOAT16):
         return None
-    return f"Learner.products = 'bfloat16' computes {ratio:.2g} times as fast as float32 on this processor; 'auto' is faster"
-
-
-@functools.cache
-def speed(kind: str) -> float:
-    """Speed relative to torch's own float32 product, on a layer of two critics.
-
-    Measured once, in about 60 ms. Without bfloat16 instructions "bfloat16" takes half a second a layer: it is called twice.
-    """
-    left, right = _operands()
-    best = {"plain": float("inf"), kind: float("inf")}
-    for times in range(8):  # in turn, so that a busy moment hits both
-        for name in best:
-            with using(name):
-                best[name] = min(best[name], _layer_seconds(name, left, right))
-        if times and best[kind] > 0.1:
-            break
-    return best["plain"] / best[kind]
-
-
-def _operands() -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(2, 512, 256, generator=generator), torch.randn(2, 256, 256, generator=generator)
-
-
-def _layer_seconds(kind: str, left: torch.Tensor, right: torch.Tensor) -> float:
-    product = torch.bmm
-    if kind == "bfloat16":
-        left, right = left.bfloat16(), right.bfloat16()
-    elif kind in amx.PARTS:
-        product = functools.partial(amx.amx_product, parts=amx.PARTS[kind])
-    start = time.perf_counter()
-    product(left.transpose(1, 2), product(left, right))
-    return time.perf_counter() - start
+    return (
+        "Learner.products = 'bfloat16' is slower than float32 on this processor, which has neither AMX nor AMD's AVX512_BF16; "
+        "'auto' is faster"
+    )

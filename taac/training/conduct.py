@@ -182,11 +182,13 @@ def _resume(trainer: Trainer, loaded: Config, folder: RunFolder, operative: str,
     if trainer.env_steps <= extension.extended_at(run):  # the checkpoint is of the shorter run, which a hook may have ended
         trainer.hooks.stopped = None
     held = run.get("resumed")
-    entry = {"time": now(), "env_steps": trainer.env_steps, **changed_versions(run)}
+    products = trainer.learner.products  # this machine may lack those of the run
+    others = {"products": products} if run.get("products", products) != products else {}
+    entry = {"time": now(), "env_steps": trainer.env_steps, **others, **changed_versions(run)}
     resumed = [*(held if isinstance(held, list) else []), entry]
     folder.update_run(
-        status="running", resumed=resumed, stopped=None, diverged=None, error=None, callbacks=more.get("callbacks"),
-        **_seal(folder, loaded, config),
+        status="running", products=products, resumed=resumed, stopped=None, diverged=None, error=None,
+        callbacks=more.get("callbacks"), **_seal(folder, loaded, config),
     )  # fmt: skip
 
 

@@ -24,11 +24,11 @@ REPEATED = {"better": 0.75, "null": 0.0, "plain": 0.0}
 def make_run(
     folder: Path, method: str | None = "sac", task: str = "Hopper-v5", seed: int = 0, returns=None, steps=STEPS,
     budget: int = 1000, status: str = "finished", repeated: float = 0.0, algorithm: str = "SacAlgorithm", versions=VERSIONS,
-    updates_per_iteration: int = 1, columns=COLUMNS, extra_gin: str = "",
+    updates_per_iteration: int = 1, columns=COLUMNS, extra_gin: str = "", products: str = "plain",
 ) -> Path:  # fmt: skip
     """One run; its return at step s is `returns[i]`, by default s."""
     folder.mkdir(parents=True)
-    about = {"status": status, "seed": seed, "environment": task, "versions": dict(versions)}
+    about = {"status": status, "seed": seed, "environment": task, "versions": dict(versions), "products": products}
     if method is not None:
         about["method"] = method
     (folder / "run.json").write_text(json.dumps(about))

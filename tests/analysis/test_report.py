@@ -931,6 +931,16 @@ def test_a_file_is_replaced_whole_or_not_at_all(comparison, tmp_path, monkeypatc
     assert listing(tmp_path) == {}
 
 
+def test_matrix_products_that_differ_are_told(tmp_path):
+    """Those of one task: runs of other tasks are compared with none of them."""
+    make_campaign(tmp_path, seeds=range(2), tasks=("Ant-v5",))
+    make_run(tmp_path / "elsewhere", "sac", "Hopper-v5", products="bfloat16x6")
+    assert not any("matrix products" in warning for warning in make_report(tmp_path, Options())["warnings"])
+    make_run(tmp_path / "odd", "null", "Ant-v5", 2, products="onednn")
+    (told,) = (w for w in make_report(tmp_path, Options())["warnings"] if "matrix products" in w)
+    assert told.startswith("matrix products on Ant-v5: plain in 6 run(s), but odd has onednn; their numbers are rounded")
+
+
 def test_versions_that_differ_are_refused(tmp_path):
     make_campaign(tmp_path, seeds=range(2), tasks=("Ant-v5",))
     make_run(tmp_path / "odd", "null", "Ant-v5", 2, versions={**VERSIONS, "torch": "2.0"})

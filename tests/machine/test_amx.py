@@ -117,11 +117,11 @@ def test_other_tensors_are_refused(x, y, parts):
 def test_the_missing_feature_is_named(monkeypatch, tmp_path):
     missing = amx.missing.__wrapped__
     with monkeypatch.context() as patch:
-        patch.setattr(amx, "_processor_flags", lambda: amx._NEEDED - {"amx_tile"})
+        patch.setattr(amx, "processor", lambda: amx._NEEDED - {"amx_tile"})
         assert missing() == "this processor has no amx_tile"
         patch.setattr(amx.platform, "machine", lambda: "arm64")
         assert missing().endswith("on arm64 has no AMX")
-    monkeypatch.setattr(amx, "_processor_flags", lambda: amx._NEEDED)
+    monkeypatch.setattr(amx, "processor", lambda: amx._NEEDED)
     monkeypatch.setattr(amx.platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(amx.sys, "platform", "linux")
     monkeypatch.setattr(amx, "_library", amx._library.__wrapped__)

@@ -293,3 +293,13 @@ def test_what_cannot_be_traced_runs_uncompiled_if_it_may():
     assert compiled.failed
     with pytest.raises(TaacError, match="cannot be traced"):
         program(Branching())(x)
+
+
+@pytest.mark.parametrize("device, fixed", [("cpu", False), ("meta", True)])
+def test_programs_of_a_gpu_are_not_chosen_by_their_times(device, fixed, monkeypatch):
+    import torch._inductor.config
+
+    given = []
+    monkeypatch.setattr(torch._inductor, "compile", lambda graph, leaves, options: given.append(options) or graph)
+    compiled.compile_graph(torch.nn.Identity(), [torch.zeros(2, device=device)], None)
+    assert ("deterministic" in given[0]) == (fixed and hasattr(torch._inductor.config, "deterministic"))

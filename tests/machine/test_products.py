@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import random
+import time
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,7 +16,6 @@ from taac.errors import TaacError
 from taac.learning import learner as learner_module
 from taac.machine import products
 from taac.training import experiment
-from tests.machine.test_amx import needs_amx
 
 needs_onednn = pytest.mark.skipif(not products.onednn_is_exact(), reason="no exact float32 product of oneDNN's here")
 
@@ -56,21 +59,32 @@ def test_what_was_in_force_before_is_in_force_again():
 CPU = torch.device("cpu")
 
 
-def test_auto_is_the_fastest_exact_one(monkeypatch):
-    speeds = {"onednn": 2.0, "bfloat16x6": 1.5}
+AMX, INTEL, EPYC, OLD_EPYC = (
+    frozenset(words.split())
+    for words in (
+        "GenuineIntel avx avx512f avx512_bf16 amx_tile amx_bf16", "GenuineIntel avx avx512f avx512_bf16",
+        "AuthenticAMD avx avx512f avx512_bf16", "AuthenticAMD avx avx2",
+    )
+)  # fmt: skip
+
+
+def test_auto_follows_from_the_processor_and_not_from_the_time(monkeypatch):
+    """Whatever a clock says, as beside a busy process: each choice is asked for twenty times."""
     monkeypatch.setattr(products, "onednn_is_exact", lambda: True)
     monkeypatch.setattr(products.amx, "missing", lambda: None)
-    monkeypatch.setattr(products, "speed", speeds.__getitem__)
-    assert products.resolve("auto", CPU) == products.resolve("auto", CPU, compiled=True) == "onednn"
-    assert products.resolve("auto", torch.device("cuda"), compiled=True) == "plain"
-    speeds["bfloat16x6"] = 2.5
-    assert products.resolve("auto", CPU) == "onednn" and products.resolve("auto", CPU, compiled=True) == "bfloat16x6"
-    speeds.update(onednn=1.01, bfloat16x6=1.02)
-    assert products.resolve("auto", CPU, compiled=True) == "plain"
-    speeds.update(onednn=2.0, bfloat16x6=3.0)
+    clock = itertools.accumulate(iter(random.random, None))
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
+
+    def chosen(has, device=CPU, compiled=True):
+        monkeypatch.setattr(products.amx, "processor", lambda: has)
+        (kind,) = {products.resolve("auto", device, compiled) for _ in range(20)}
+        return kind
+
+    assert [chosen(has) for has in (AMX, INTEL, EPYC, OLD_EPYC)] == ["bfloat16x6", "plain", "onednn", "onednn"]
+    assert chosen(AMX, compiled=False) == chosen(frozenset()) == chosen(EPYC, torch.device("cuda")) == "plain"
     monkeypatch.setattr(products, "onednn_is_exact", lambda: False)
-    monkeypatch.setattr(products.amx, "missing", lambda: "there is none")
-    assert products.resolve("auto", CPU, compiled=True) == "plain"
+    monkeypatch.setattr(products.amx, "missing", lambda: "the kernel could not be compiled")
+    assert chosen(AMX) == chosen(EPYC) == "plain"
 
 
 def test_products_that_are_not_available_are_refused(monkeypatch):
@@ -103,44 +117,11 @@ def test_parts_of_compiled_products(monkeypatch):
     assert products.parts("bfloat16", CPU) is None
 
 
-@needs_amx
-def test_speeds_are_measured():
-    products.speed.cache_clear()
-    assert 0.01 < products.speed("bfloat16x6") < 100
-    assert 0.01 < products.speed("bfloat16x3") < 100
-
-
-def test_slow_bfloat16_is_told(monkeypatch):
-    speeds = {"bfloat16": 0.0123}
-    monkeypatch.setattr(products, "speed", speeds.__getitem__)
-    monkeypatch.setattr(products, "parts", lambda kind, device: None)
-    assert "'bfloat16' computes 0.012 times as fast" in products.slowness("bfloat16", CPU)
-    assert products.slowness("plain", CPU) is None
-    assert products.slowness("bfloat16", torch.device("cuda")) is None
-    speeds["bfloat16"] = 1.0
-    assert products.slowness("bfloat16", CPU) is None
-    speeds["bfloat16"] = 0.5
-    monkeypatch.setattr(products, "parts", lambda kind, device: 1)  # the program uses AMX
-    assert products.slowness("bfloat16", CPU) is None
-
-
-def test_speed_of_bfloat16_multiplies_bfloat16(monkeypatch):
-    """A slow product is called for two layers: a run does not wait for seconds where there are no bfloat16 units."""
-    seen = []
-
-    def product(left, right):
-        seen.append(left.dtype)
-        return left
-
-    monkeypatch.setattr(products.torch, "bmm", product)
-    for slow, calls in ((False, 16), (True, 4)):
-        seen.clear()
-        clock = iter(range(100))
-        monkeypatch.setattr(products.time, "perf_counter", lambda slow=slow, clock=clock: next(clock) * (1 if slow else 1e-3))
-        products.speed.cache_clear()
-        products.speed("bfloat16")
-        assert seen.count(torch.bfloat16) == seen.count(torch.float32) == calls
-    products.speed.cache_clear()
+@pytest.mark.parametrize("has, slow", [(AMX, False), (INTEL, True), (EPYC, False), (OLD_EPYC, True), (frozenset(), False)])
+def test_slow_bfloat16_is_told_where_it_is_known_to_be(has, slow, monkeypatch):
+    monkeypatch.setattr(products.amx, "processor", lambda: has)
+    assert (products.slowness("bfloat16", CPU) is not None) == slow
+    assert products.slowness("plain", CPU) is products.slowness("bfloat16", torch.device("cuda")) is None
 
 
 def test_products_that_round_do_not_count_as_exact(monkeypatch):
@@ -194,7 +175,7 @@ def test_a_product_of_another_name_is_refused():
 
 
 def test_a_resumed_run_keeps_its_product(monkeypatch):
-    """What "auto" meant when the run began: measured again, it might be the other, which rounds differently."""
+    """What "auto" meant when the run began: elsewhere it might be the other, which rounds differently."""
     tested, other = trainer("Learner.products = 'plain'"), trainer("Learner.products = 'bfloat16'")
     kept = tested.learner.state_dict()["products"]
     other.learner.keep(None, kept)

@@ -86,6 +86,15 @@ def test_without_the_kernel_it_is_the_whole_product():
     assert torch.equal(rows_product.product_of_rows(x, y), torch.bmm(x, y))
 
 
+def test_no_limit_in_time_decides_whether_programs_have_the_kernel(monkeypatch, tmp_path):
+    given, compile = [], subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda *args, **more: given.append(more) or compile(*args, **more))
+    source = tmp_path / "own.cpp"
+    source.write_text(f"int own{tmp_path.name[-1]};\n", encoding="utf-8")
+    kernels.load(source)
+    assert len(given) == 1 and given[0].get("timeout") is None
+
+
 def test_where_the_kernel_cannot_be_compiled_programs_are_not_told_of_it(monkeypatch, tmp_path):
     options = rows_product.compiler_options.__wrapped__
     broken = tmp_path / "broken.cpp"

@@ -130,11 +130,24 @@ def test_run_json_says_what_was_taken(fails, compiler, monkeypatch, tmp_path):
     assert any("the first waits until that is done" in line for line in told)  # meanwhile the bar stands still
 
 
-def test_a_resumed_run_says_again_that_its_first_update_waits(compiler, monkeypatch, tmp_path):
-    class ToldToStop(Interruption):
-        def __call__(self):
-            return True
+class ToldToStop(Interruption):
+    def __call__(self):
+        return True
 
+
+def test_a_run_that_goes_on_with_other_products_says_so(monkeypatch, tmp_path):
+    """As on a processor that lacks those that it began with."""
+    params = ("num_env_steps = 310", "create_agent.compile = False")
+    with pytest.raises(Interrupted):
+        conducted(tmp_path / "run", *params, interruption=ToldToStop)
+    began = RunFolder(tmp_path / "run").read_run()["products"]
+    monkeypatch.setattr(learner_module, "available", lambda *_: False)
+    monkeypatch.setattr(learner_module, "resolve", lambda *_: "bfloat16")
+    about = conducted(tmp_path / "run", *params).read_run()
+    assert began != about["products"] == about["resumed"][0]["products"] == "bfloat16"
+
+
+def test_a_resumed_run_says_again_that_its_first_update_waits(compiler, monkeypatch, tmp_path):
     monkeypatch.setattr(compilation, "FEWEST_UPDATES", 1)
     with pytest.raises(Interrupted):
         conducted(tmp_path / "run", "num_env_steps = 310", interruption=ToldToStop)

@@ -204,7 +204,7 @@ def test_without_the_replay_buffer_it_is_filled_again_before_updates_go_on(tmp_p
 
 
 def test_a_run_begun_again_keeps_its_matrix_products():
-    """Which are measured for "auto", and may be measured otherwise the second time."""
+    """Which "auto" may choose otherwise on another machine."""
     trainer = build()
     for kept in ("plain", "onednn"):
         trainer.learner.keep(None, kept)

@@ -59,6 +59,15 @@ def refuse_mixtures(records: Sequence[Record], allow_mixed: bool) -> list[str]:
     return [f"not comparable: {mixture}" for mixture in found]
 
 
+def roundings(records: Sequence[Record]) -> list[str]:
+    """Returns a sentence for each task whose runs multiplied matrices in different ways, which round differently."""
+    return [
+        f"{sentence}; their numbers are rounded differently, see Learner.products"
+        for task, group in grouped(records, lambda r: r.task).items()
+        for sentence in _differing(group, f"matrix products on {task}", lambda r: r.products)
+    ]
+
+
 def _configuration(record: Record) -> Hashable:
     return tuple(sorted(record.settings.items())) or None
 

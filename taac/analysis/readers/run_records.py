@@ -48,6 +48,7 @@ class Record(NamedTuple):
     budget: int | None  # planned environment steps
     update_ratio: float | None  # planned gradient steps per environment step
     versions: Mapping[str, str | None]  # of packages
+    products: str | None  # the matrix products of its updates; None if unknown
     statements: Mapping[str, str]  # what it binds of `TUNING` and `RETURN_BOUNDS`
     settings: Mapping[str, str]  # bindings of config.gin with macros resolved, without those that change nothing in the run
     evaluations: Mapping[str, np.ndarray]  # a column [n] for each of COLUMNS, NaN where unknown
@@ -145,6 +146,7 @@ def read(folder: Path, root: Path) -> Record:
         budget=_budget(about, settings),
         update_ratio=_update_ratio(settings),
         versions=_versions(about, problems),
+        products=_text(about.get("products")),
         statements={name: settings[name] for name in (TUNING, RETURN_BOUNDS) if name in settings},
         settings={
             **(_BEFORE if settings else {}), **{name: value for name, value in settings.items() if not _no_matter(name)}

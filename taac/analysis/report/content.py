@@ -63,7 +63,7 @@ def make_report(root: Path, options: Options) -> dict[str, Any]:
     records, told_apart = groups.labelled(found, options.group_by)
     warnings = [*told_apart, *comparable.refuse_mixtures(records, options.allow_mixed)]
     records, late = matching.match(records)
-    warnings += late
+    warnings += late + comparable.roundings(records)
     steps = compared_steps(records, options.at_step)
     policy = options.diverged
     records = diverged.treat_diverged(records, steps, policy)
