@@ -43,7 +43,9 @@ def action_in(space, name, outputs):
 
 
 sys.path.append(os.getcwd())
-session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
+options = onnxruntime.SessionOptions()
+options.intra_op_num_threads = 1  # more would wait for each other, at each of many small products
+session = onnxruntime.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
 about = json.loads(session.get_modelmeta().custom_metadata_map["taac"])
 environment = make(about["environment"])
 names = list(about["inputs"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,11 +56,13 @@ class TrainedAgent:
         observation_space, action_space: of one environment.
         method: the name of the method.
         env_steps: environment steps of training.
+        num_threads: torch's threads in `act`. 1 unless you set it, as in training: a step of one environment is too small to
+            share. The program's own number is the same after `act` as before.
     """
 
     def __init__(self, agent: Agent, environment: VectorEnvironment, method: str, env_steps: int):
         self.observation_space, self.action_space = environment.observation_space, environment.action_space
-        self.method, self.env_steps = method, env_steps
+        self.method, self.env_steps, self.num_threads = method, env_steps, 1
         self._agent, self._reward_dim = agent, environment.reward_dim
         self._observation_spec, self._action_spec = environment.observation_spec, environment.action_spec
         self._to_environment = spaces.action_adapter(self.action_space)[1]
@@ -96,7 +100,7 @@ class TrainedAgent:
         batched, tensors = self._tensors(observation, len(state.first))
         first = torch.from_numpy(np.array(state.first))
         initial = (zeros(self._action_spec, len(first)), self._agent.initial_state(len(first)))
-        with torch.inference_mode():
+        with _threads(self.num_threads), torch.inference_mode():
             before = nest.map_structure(torch.as_tensor, (state.action, state.memory))
             action, memory = nest.where(first, initial, before)
             seen = bare_time_step(first, tensors, action, self._reward_dim)
@@ -197,6 +201,17 @@ def load_in(place: Named | None, root_dir: str | Path, best: bool, trust: bool) 
         saved = load_saved(root_dir, best, trust)
         saved.environment.close()
         return TrainedAgent(saved.agent, saved.environment, saved.method, saved.env_steps)
+
+
+@contextlib.contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """A context in which torch computes on so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _leaves(spec: Any, observation: Any) -> list[np.ndarray]:

@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from taac import configuration
 from taac.algorithms.agent import Agent
 from taac.analysis.readers import run_records
@@ -29,7 +31,9 @@ class SavedAgent(NamedTuple):
 
 
 def load_saved(path: str | Path, best: bool = False, trusted: bool = False, **environment_arguments: Any) -> SavedAgent:
-    """Loads the newest checkpoint of a run, or its best agent. Call `taac.registry.register()` first.
+    """Loads the newest checkpoint of a run, or its best agent, and has torch act on one thread, as in training.
+
+    Call `taac.registry.register()` first.
 
     Args:
         path: the run folder.
@@ -50,6 +54,7 @@ def load_saved(path: str | Path, best: bool = False, trusted: bool = False, **en
             f"{folder.best.path} holds no agent with a best evaluation: there has been none, Trainer.save_best is False, "
             "or an earlier version wrote the run; leave out --best to use the newest checkpoint"
         )
+    torch.set_num_threads(1)
     method = run_records.method_of(folder.path, folder.read_run())
     saved = (folder.best if best else folder.checkpoints).newest()
     _load_configuration(folder, trusted)

@@ -10,10 +10,12 @@ import torch
 import taac
 from taac import configuration
 from taac.acting.evaluation import evaluate
+from taac.algorithms import TaacAlgorithm
 from taac.api.agent import TrainedAgent
 from taac.environments.create import create_environment
 from taac.errors import TaacError
 from taac.training import experiment
+from taac.training.saved_agent import load_saved
 from tests.environments.toys import Masked, env_id
 from tests.learning.test_optimizers import CAMERA
 from tests.methods import METHODS, fitting
@@ -71,6 +73,30 @@ def test_a_trained_agent_in_a_plain_environment(trained):
     repeated = 1 - np.mean([s.decided[0] for s in states])
     assert repeated == pytest.approx(expected.summary.fraction_repeated) and 0 < repeated < 1
     assert not any(s.first.any() for s in states) and agent.initial_state().first.all()
+
+
+def test_acting_takes_one_thread_unless_told_otherwise_and_gives_back_the_others(trained, monkeypatch):
+    seen, step = [], TaacAlgorithm.predict_step
+
+    def watched(*given, **more):
+        seen.append(torch.get_num_threads())
+        return step(*given, **more)
+
+    monkeypatch.setattr(TaacAlgorithm, "predict_step", watched)
+    torch.set_num_threads(2)
+    try:
+        agent = taac.load(trained.root_dir)
+        seen.clear()
+        for count in (agent.num_threads, 3):
+            agent.num_threads = count
+            agent.act(np.zeros(3, dtype=np.float32), agent.initial_state())
+        taac.Run(trained.root_dir).play(1)
+        assert torch.get_num_threads() == 2
+        load_saved(trained.root_dir).environment.close()  # as the commands do, for as long as they last
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(1)
+    assert seen[:2] == [1, 3] and set(seen[2:]) == {1}
 
 
 def test_rows_of_a_batch_act_alone(trained):
