@@ -101,6 +101,12 @@ def time_step_spec(observation_spec: Nest, action_spec: Nest, reward_dim: int | 
     return TimeStep(**parts)
 
 
+def observed(observation: Nest, action: Nest) -> Nest:
+    """Returns what networks observe: all but the mask of a discrete action's choices. Both are specs, or both are tensors."""
+    masked = isinstance(observation, dict) and ACTION_MASK in observation and getattr(action, "dtype", None) == torch.int64
+    return {name: part for name, part in observation.items() if name != ACTION_MASK} if masked else observation
+
+
 def can_act(mask: torch.Tensor, action_spec: Nest) -> torch.Tensor:
     """Whether a mask allows at least one choice, for each entry of the action.
 

@@ -115,7 +115,7 @@ class Collecting:
         frames = self._replay.newest_episode(index)
         if frames is None:
             return None
-        seen = self.agent.prepare_observations(frames).time_step
+        seen = self.agent.shown_to_signals(self.agent.prepare_observations(frames).time_step)
         return {signal.name: signal.total(seen).sum().item() for signal in self.agent.signals}
 
     # State -----------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import torch
 from taac import nest
 from taac.data_structures import Nest
 from taac.errors import TaacError
-from taac.specs import ACTION_MASK, TensorSpec, bounded, check_unit_box
+from taac.specs import ACTION_MASK, TensorSpec, bounded, check_unit_box, observed
 
 
 class MixedActionSpec:
@@ -106,7 +106,7 @@ class DiscreteActionSpec:
             raise TaacError(
                 f"{user} needs 2 or more choices, counted from 0, got the action {spec}, with {choices.tolist()} choices"
             )
-        self.num_choices, self.branched = tuple(choices.tolist()), bool(spec.shape)
+        self._spec, self.num_choices, self.branched = spec, tuple(choices.tolist()), bool(spec.shape)
         self.masked = isinstance(observation_spec, dict) and ACTION_MASK in observation_spec
         if self.masked:
             self._check_mask(observation_spec[ACTION_MASK])
@@ -134,7 +134,7 @@ class DiscreteActionSpec:
 
     def observed(self, observation: Nest) -> Nest:
         """An observation, or its spec, without the mask."""
-        return {k: v for k, v in observation.items() if k != ACTION_MASK} if self.masked else observation
+        return observed(observation, self._spec)
 
     def padded(self, values: torch.Tensor, dim: int = -1) -> torch.Tensor:
         """Splits a dimension of size `sum_b C_b` into two, `K, C`. Pads each branch with copies of its last entry."""

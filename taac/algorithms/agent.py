@@ -20,6 +20,7 @@ from taac.errors import TaacError
 from taac.machine.compiled import CompiledFunction, check_compiler
 from taac.machine.ranks import Ranks
 from taac.networks import ObservationNormalizer, RewardNormalizer
+from taac.specs import observed
 
 Role = Literal["learn", "collect", "act"]
 Policy = Callable[[TimeStep, Nest], AlgStep]
@@ -183,10 +184,16 @@ class Agent(nn.Module):
             time_step = time_step._replace(reward=self.reward_normalizer(time_step.reward, time_step.duration))
         if self.signals:
             task = time_step.reward if time_step.reward.dim() == 3 else time_step.reward.unsqueeze(-1)
-            own = [signal(time_step).unsqueeze(-1) for signal in self.signals]
+            shown = self.shown_to_signals(time_step)
+            own = [signal(shown).unsqueeze(-1) for signal in self.signals]
             time_step = time_step._replace(reward=torch.cat([task, *own], dim=-1))
         learnt = self.algorithm.learnt_reward(time_step.reward)
         return experience._replace(time_step=time_step._replace(reward=learnt))
+
+    @staticmethod
+    def shown_to_signals(time_step: TimeStep) -> TimeStep:
+        """Returns the frames `[T, B]` that reward signals see: like other networks, not the mask of choices."""
+        return time_step._replace(observation=observed(time_step.observation, time_step.prev_action))
 
     def _count_rewards(self, time_step: TimeStep) -> None:
         """Updates the reward statistics. Frames of an agent that stays absent are left out; see `AgentBatch.counted`."""

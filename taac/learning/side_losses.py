@@ -84,11 +84,14 @@ class SideLosses:
         self, signal: RewardSignal, time_step: TimeStep, demonstrated: Experience | None, replay: Replay | None
     ) -> tuple[TimeStep, TimeStep | None]:
         """Returns the frames of the replay and the demonstrations that a signal's model learns from."""
+        shown, see = None, self.agent.shown_to_signals
         if signal.batch_size is None:
-            return time_step, None if demonstrated is None else demonstrated.time_step
+            return see(time_step), None if demonstrated is None else see(demonstrated.time_step)
         if replay is None:
             raise TaacError(f"{type(signal).__name__}.batch_size needs a replay buffer to sample from: pass it to Learner.update")
         length = len(time_step.step_type)
-        sampled = self.agent.prepare_observations(replay.sample(signal.batch_size, length))
-        shown = self.demonstrated(signal.batch_size, length).time_step if signal.needs_demonstrations else None
-        return sampled.time_step, shown
+        # From the agent's own frames: half of what `SqilReplay.sample` returns are demonstrations.
+        sampled = self.agent.prepare_observations(replay.ring.sample(signal.batch_size, length))
+        if signal.needs_demonstrations:
+            shown = see(self.demonstrated(signal.batch_size, length).time_step)
+        return see(sampled.time_step), shown

@@ -20,6 +20,11 @@ class Batch(NamedTuple):
 class Replay(Protocol):
     """What a learner draws from."""
 
+    @property
+    def ring(self) -> Replay:
+        """The part that holds the agent's own frames."""
+        ...
+
     def sample(self, batch_size: int, length: int) -> Experience:
         """Returns `batch_size` segments of `length` frames, leaves `[length, batch_size, ...]`, drawn uniformly."""
 

@@ -91,7 +91,7 @@ def create_agent(
     elif shared_policy is None:
         refuse_ambiguous(action_spec)
     normalized_parts = reward_dim
-    signals = [ctor(spec, action_spec) for ctor in reward_signals]
+    signals = [ctor(specs.observed(spec, action_spec), action_spec) for ctor in reward_signals]
     options: dict[str, Any] = {}
     if len({signal.name for signal in signals}) < len(signals):
         raise TaacError(f"create_agent.reward_signals has two signals of one name: {', '.join(s.name for s in signals)}")

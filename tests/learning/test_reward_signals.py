@@ -22,6 +22,7 @@ from taac.runs.run_folder import RunFolder
 from taac.training import experiment
 from tests.demonstrations.test_imitation import POINT, SMALL, binding, build, drive
 from tests.environments.team import TEAM
+from tests.environments.toys import env_id
 from tests.methods import DISCRETE_METHODS, METHODS, fitting
 from tests.training.runs import assert_same_parameters, recorded, rows, run, trained
 
@@ -104,6 +105,21 @@ def test_strengths_and_discounts_beside_a_reward_that_is_a_vector():
     one = build(TWO, SIGNALS, "create_agent.task_strength = 3.0")
     one.close()
     assert one.agent.algorithm.reward_weights == pytest.approx((3.0, 3.0, 0.1, 0.1))
+
+
+def test_signals_do_not_see_which_choices_are_valid(monkeypatch):
+    """Their rewards, losses and returns are of frames without the mask, as those of the policy's networks."""
+    masked = [f"create_environment.env_name = '{env_id('Masked')}'", "Trainer.summary_interval = 100"]
+    trainer, seen = build(*masked, SIGNALS, "RND.batch_size = 4", "Learner.diagnostics = 'scalars'", method="sac_discrete"), []
+    for signal in trainer.agent.signals:
+        for name in ("reward", "loss"):
+            own = getattr(signal, name)
+            spy = lambda given, *more, own=own: seen.append(given.observation) or own(given, *more)  # noqa: E731
+            monkeypatch.setattr(signal, name, spy)
+    trained(trainer, 3)
+    assert len(seen) > 12 and trainer.collector.signal_returns and all([*given] == ["numbers"] for given in seen)
+    encoders = [trainer.agent.signals[0].pairs.observation, trainer.agent.signals[1].encoder]
+    assert [encoder.output_size for encoder in encoders] == [5, 5]
 
 
 # Cadence, clipping, and what is not there ------------------------------------------------------------------------------
@@ -273,6 +289,16 @@ def test_a_batch_of_its_own_brings_as_many_demonstrations(demonstrations):
     trained(trainer, 2)
     assert [(own.step_type.shape[1], shown.step_type.shape[1]) for own, shown in seen] == [(3, 3), (3, 3)]
     assert drawn == [(3, 2)] * 2  # and no more
+
+
+def test_beside_sqil_a_batch_of_its_own_is_the_agents_alone(demonstrations):
+    """Half of the algorithm's batch are demonstrations, whose rewards are 1."""
+    trainer = build(binding(demonstrations), SIGNALS, "RND.batch_size = 8", method="sac", files=["gin/sqil.gin"])
+    icm, rnd = (looked_at(signal) for signal in trainer.agent.signals)
+    trained(trainer, 2)
+    of_agents = trainer.replay_buffer.agents._storage.time_step.observation
+    assert torch.isin(rnd[0][0].observation, of_agents).all()
+    assert not torch.isin(icm[0][0].observation, of_agents).all()
 
 
 @pytest.mark.parametrize("file", ["gail", "cloning"])
