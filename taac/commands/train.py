@@ -42,6 +42,10 @@ def define_flags() -> None:
     absl_flags.DEFINE_bool(
         "overlap", False, "Under torchrun: send gradients while the backward pass goes on. Not with compiled updates."
     )
+    absl_flags.DEFINE_float(
+        "rank_timeout", 7200.0, "Under torchrun: seconds that ranks wait for one that hangs. Above what an evaluation takes.",
+        lower_bound=1.0,
+    )  # fmt: skip
 
 
 def run() -> None:
@@ -65,7 +69,7 @@ def run() -> None:
 
     registry.register()
     loaded = asked.load()
-    joined = ranks.join(flags.FLAGS.overlap)
+    joined = ranks.join(flags.FLAGS.overlap, flags.FLAGS.rank_timeout)
     if flags.FLAGS.overlap and joined is ranks.ALONE:
         raise TaacError("--overlap is about gradients that several processes send: start them with torchrun, or leave it out")
     trainer = configuration.build(lambda: experiment.create_experiment(ranks=joined))

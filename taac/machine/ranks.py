@@ -14,8 +14,8 @@ import torch
 
 from taac.errors import DivergedError, EnvironmentFailed, NotFiniteError, RankLost, TaacError
 
-# Ranks wait for one another this long, for example while the first evaluates. A process that ends is noticed at once.
-TIMEOUT = datetime.timedelta(days=1)
+# Seconds that ranks wait for one another, for example while the first evaluates. A process that ends is noticed at once.
+TIMEOUT = 7200.0
 _NEEDED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # environment variables of torchrun
 _ERRORS = {kind.__name__: kind for kind in (DivergedError, NotFiniteError, EnvironmentFailed)}
 
@@ -244,18 +244,22 @@ class JoinedRanks(Ranks):
             yield
         except RuntimeError as error:
             raise RankLost(
-                f"rank {self.number} of {self.count} cannot reach the others: one has ended, or its machine cannot be reached "
-                f"({str(error).strip().splitlines()[0][:200]})"
+                f"rank {self.number} of {self.count} cannot reach the others: one has ended, hangs or evaluates for longer than "
+                f"--rank_timeout, or its machine cannot be reached ({str(error).strip().splitlines()[0][:200]})"
             ) from error
 
 
 ALONE = Ranks()
 
 
-def join(overlap: bool = False) -> Ranks:
+def join(overlap: bool = False, timeout: float = TIMEOUT) -> Ranks:
     """Joins the processes that `torchrun` started with this one; returns `ALONE` if it started none.
 
     They talk through gloo about what is in memory, and through NCCL about what is on a GPU.
+
+    Args:
+        overlap: whether gradients are sent while others are computed.
+        timeout: seconds after which a rank that others wait for is lost.
 
     Raises:
         RankLost: the others cannot be reached.
@@ -273,7 +277,8 @@ def join(overlap: bool = False) -> Ranks:
         if os.environ.get("GROUP_WORLD_SIZE") == "1":
             # After a restart on one machine, the store still holds the addresses of the processes before.
             store = torch.distributed.PrefixStore(f"attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
-        torch.distributed.init_process_group(backend, store=store, rank=number, world_size=count, timeout=TIMEOUT)
+        limit = datetime.timedelta(seconds=timeout)
+        torch.distributed.init_process_group(backend, store=store, rank=number, world_size=count, timeout=limit)
     except (RuntimeError, ValueError) as error:
         raise RankLost(f"the processes that torchrun started cannot reach one another: {error}") from error
     return JoinedRanks(overlap)

@@ -35,7 +35,7 @@ def shares(trainer: Trainer) -> list[Share]:
         Share("replay buffer", replay.num_bytes),
         Share("networks, targets and normalisers", sum(v.nbytes for v in trainer.agent.state_dict().values())),
         _learning(trainer, trained),
-        Share("a batch, as sampled", round(frame * trainer.batch_sizes[1] * trainer.segment_length)),
+        _batches(trainer, round(frame * trainer.batch_sizes[1] * trainer.segment_length)),
         Share("actions of the running episodes, at most", 2 * a_step * _longest_episode(trainer)),
         Share(
             "this process so far: Python, torch, and environments that run in it", psutil.Process().memory_info().rss
@@ -45,6 +45,13 @@ def shares(trainer: Trainer) -> list[Share]:
         taken = sum(psutil.Process(pid).memory_info().rss for pid in workers)
         found.append(Share(f"{len(workers)} processes of environments, so far", taken))
     return found
+
+
+def _batches(trainer: Trainer, batch: int) -> Share:
+    waiting = trainer.learner.guard.interval
+    if waiting == 1:
+        return Share("a batch, as sampled", batch)
+    return Share(f"{waiting} batches that the guard keeps, as sampled and as prepared", 2 * waiting * batch)
 
 
 def _longest_episode(trainer: Trainer) -> int:

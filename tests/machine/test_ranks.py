@@ -131,6 +131,23 @@ def test_a_rank_that_has_died_is_noticed():
     assert "rank 0 of 2 cannot reach the others: one has ended" in str(lost)
 
 
+def hangs(ranks, read, write):
+    """The last rank does nothing until the first has given it up."""
+    if ranks.number == 1:
+        os.read(read, 1)
+        return
+    try:
+        ranks.exchange(None, [1])
+    finally:
+        os.write(write, b"!")
+
+
+def test_a_rank_that_hangs_is_lost_when_its_time_is_over(monkeypatch):
+    monkeypatch.setattr("taac.machine.ranks.join", lambda: join(timeout=1.0))
+    lost, _ = together(hangs, *os.pipe())
+    assert isinstance(lost, RankLost) and "hangs or evaluates for longer than --rank_timeout" in str(lost)
+
+
 def cannot_join(ranks):
     ranks.average([torch.zeros(1), torch.zeros(1, device="meta")])
 

@@ -155,6 +155,16 @@ def test_memory_by_hand():
     assert not any("processes" in what for what in told)
 
 
+def test_what_the_guard_keeps_on_a_gpu_is_counted():
+    """Each batch twice, as it was sampled and as it was prepared."""
+    configuration.load(FILES, [*PENDULUM, "batch_size = 32"])
+    trainer = configuration.build(experiment.create_experiment)
+    trainer.learner.guard.interval = 20
+    told = {share.what: share.bytes for share in shares(trainer)}
+    trainer.close()
+    assert told["20 batches that the guard keeps, as sampled and as prepared"] == 20 * 2 * 27 * 32 * 2
+
+
 def test_processes_of_environments_count():
     *_, memory, _ = advised("create_environment.asynchronous = True", "num_envs = 2")
     (share,) = [share for share in memory if share.what.startswith("2 processes of environments")]
