@@ -20,6 +20,7 @@ from taac.configuration import Binding, Config, carried, gin_state, values
 from taac.configuration.names import short
 from taac.configuration.reading import add_check
 from taac.errors import TaacError
+from taac.learning.adam import TensorFlowAdam
 from taac.ops import schedules
 from taac.ops.schedules import Schedule
 
@@ -51,6 +52,7 @@ def _register_torch() -> None:
     for name in ("Adam", "AdamW", "SGD", "RMSprop", "Adagrad", "NAdam"):
         kept_back = ["params", "lr", "maximize", "differentiable"]  # the learner sets them
         gin.external_configurable(getattr(torch.optim, name), module="torch.optim", denylist=kept_back)
+    gin.external_configurable(TensorFlowAdam, module=TensorFlowAdam.__module__, denylist=["params", "lr"])
 
 
 def refuse_unfollowed_schedule(binding: Binding, config: Config, trusted: bool) -> None:

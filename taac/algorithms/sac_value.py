@@ -119,9 +119,9 @@ class SacValueAlgorithm(SacAlgorithm):
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         groups = super().parameter_groups()
-        if self.value_encoder is not None:
-            groups["value_encoder"] = trainable(self.value_encoder)
-        return {**groups, "critic": [*groups["critic"], *trainable(self.value)]}
+        own = {name: groups.pop(name) for name in ("actor", "critic")}
+        groups = {**own, "value": trainable(self.value), **groups}
+        return groups if self.value_encoder is None else {**groups, "value_encoder": trainable(self.value_encoder)}
 
     def summary_tags(self) -> dict[str, str]:
         return {

@@ -11,6 +11,7 @@ from taac import nest
 from taac.algorithms.agent import Agent
 from taac.data_structures import LAST
 from taac.errors import TaacError
+from taac.learning.optimizers import Optimizer
 
 
 class RunningMeans:
@@ -146,7 +147,7 @@ class Diagnostics:
         numbers = (self._numbers or list(range(count)))[: count - len(self._signals)]
         return [*(f"part_{number}" for number in numbers), *self._signals]
 
-    def gradient_norms(self, names: Sequence[str], optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    def gradient_norms(self, names: Sequence[str], optimizer: Optimizer) -> dict[str, torch.Tensor]:
         """Returns the norm of each group's gradient before clipping, if on. Groups without gradients are left out."""
         norms: dict[str, torch.Tensor] = {}
         if not self.on:

@@ -91,7 +91,7 @@ def _weighted_critics(
 ) -> tuple[torch.Tensor, Sequence[torch.Tensor | None]]:
     """Returns the plain mean loss and its gradients, but for the critics the gradients of the weighted mean."""
     weighted, plain, groups = (frames * weights).mean(), frames.mean(), algorithm.parameter_groups()
-    critics = [*groups["critic"], *groups.get("value_encoder", ())]
+    critics = [p for name in ("critic", "value", "value_encoder") for p in groups.get(name, ())]
     others = [p for p in parameters if all(p is not critic for critic in critics)]
     of_others = torch.autograd.grad(plain, others, retain_graph=True, allow_unused=True)
     of_critics = torch.autograd.grad(weighted, critics, allow_unused=True)

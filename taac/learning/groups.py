@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-import torch
 import torch.nn as nn
 
 from taac.algorithms.agent import Agent
 from taac.algorithms.algorithm import check_groups
 from taac.errors import TaacError
-from taac.ops.schedules import Schedule, Scheduled, at_start, bounds
+from taac.ops.schedules import Schedule, at_start, bounds
 
 Rate = float | Schedule
 
-# A group without its own rate uses that of another group.
-_FALLS_BACK_ON = {"actor_encoder": "actor", "value_encoder": "critic"}
+# A group without a rate or an optimizer of its own uses that of another group.
+_FALLS_BACK_ON = {"actor_encoder": "actor", "value_encoder": "value", "value": "critic"}
 
 
 class ParameterGroup(NamedTuple):
@@ -39,8 +37,8 @@ def groups_of_algorithm(agent: Agent, learning_rate: Rate, own: Mapping[str, Rat
     Args:
         agent: holds the algorithm.
         learning_rate: rate of groups without their own.
-        own: rates of groups by name. None: an encoder uses the rate of the actor or of the critics; the others use
-            `learning_rate`.
+        own: rates of groups by name. None: an encoder uses the rate of the actor or of V, and V that of the critics; the others
+            use `learning_rate`.
 
     Raises:
         TaacError: a rate is not above 0, or belongs to an encoder that the algorithm lacks; a trainable parameter is in no
@@ -68,41 +66,15 @@ def groups_of_signals(agent: Agent) -> list[ParameterGroup]:
     ]  # fmt: skip
 
 
-def scheduled_rates(
-    optimizer: torch.optim.Optimizer, groups: Sequence[ParameterGroup], rates: Mapping[str, Rate | None]
-) -> list[Scheduled]:
-    """Returns the learning rates that follow a schedule.
-
-    Args:
-        optimizer: holds the current rates.
-        groups: the optimizer's groups, in order.
-        rates: all bound rates by name, used or not.
-
-    Raises:
-        TaacError: a rate that no group uses follows a schedule.
-    """
-    found = []
-    for name, rate in rates.items():
-        if not isinstance(rate, Schedule):
-            continue
-        numbers = [number for number, group in enumerate(groups) if group.rate_name == name]
-        if not numbers:
-            in_use = ", ".join(dict.fromkeys(group.rate_name for group in groups))
-            raise TaacError(
-                f"{name} follows a schedule, but no trainable parameter has this learning rate; the rates in use are {in_use}"
-            )
-        found.append(Scheduled(name, rate, functools.partial(_set_rate, optimizer, numbers)))
-    return found
-
-
-def _set_rate(optimizer: torch.optim.Optimizer, numbers: Sequence[int], rate: float) -> None:
-    for number in numbers:
-        optimizer.param_groups[number]["lr"] = rate
-
-
 def _rate_of(group: str, learning_rate: Rate, own: Mapping[str, Rate | None]) -> tuple[str, Rate]:
     """Returns the name of the binding that sets a group's learning rate, and the rate."""
-    for name in (group, _FALLS_BACK_ON.get(group)):
-        if name is not None and (rate := own.get(name)) is not None:
-            return f"Learner.{name}_learning_rate", rate
-    return "Learner.learning_rate", learning_rate
+    given = {name: rate for name, rate in own.items() if rate is not None}
+    name = own_or_fallback(group, given)
+    return ("Learner.learning_rate", learning_rate) if name is None else (f"Learner.{name}_learning_rate", given[name])
+
+
+def own_or_fallback(group: str, given: Collection[str]) -> str | None:
+    """Returns the group among `given` whose setting applies to a group: itself, or one that it falls back on; None if none."""
+    while group not in given and group in _FALLS_BACK_ON:
+        group = _FALLS_BACK_ON[group]
+    return group if group in given else None

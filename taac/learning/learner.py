@@ -20,10 +20,18 @@ from taac.learning.adam import TensorFlowAdam
 from taac.learning.cloning import Cloning, cloning_loss
 from taac.learning.diagnostics import Diagnostics, RunningMeans, explained_variances
 from taac.learning.gradients import Differentiated, average, differentiate
-from taac.learning.groups import groups_of_algorithm, groups_of_signals, scheduled_rates
+from taac.learning.groups import groups_of_algorithm, groups_of_signals
 from taac.learning.growth import GrowthWatch
 from taac.learning.guard import GradientStep, Guard, sum_of_all
-from taac.learning.optimizers import decay_weights, load_state, skips_on_device, take_step
+from taac.learning.optimizers import (
+    OptimizerCtor,
+    build_optimizer,
+    decay_weights,
+    load_state,
+    scheduled_rates,
+    skips_on_device,
+    take_step,
+)
 from taac.learning.side_losses import SideLosses
 from taac.machine.ahead import compile_ahead
 from taac.machine.compiled import CompiledFunction, find_compiler
@@ -43,17 +51,20 @@ class Learner:
         agent: the agent that learns.
         learning_rate: a number, or a schedule of it, for all parameters, temperatures included.
         actor_learning_rate, critic_learning_rate, temperature_learning_rate: overrides the rate of that group.
+        value_learning_rate: the rate of the value network of SAC-value. None: that of the critics.
         actor_encoder_learning_rate, value_encoder_learning_rate: the rate of an encoder that belongs to the actor alone, or to
-            the value network alone. None: the rate of the actor, or of the critics.
+            the value network alone. None: the rate of the actor, or of that network.
         epsilon: Adam's, added as TensorFlow does. It has no effect with an `optimizer_ctor`.
         optimizer_ctor: called with groups of parameters, each with its own learning rate, and `lr`. It is `@Adam`, `@AdamW`,
             `@SGD`, `@RMSprop`, `@Adagrad` or `@NAdam` of torch.optim, whose settings are bound by that name, or one of your
-            own. None: Adam as in TensorFlow, see `TensorFlowAdam`. On a GPU, updates with any other optimizer wait until all
-            gradients are known to be finite.
-        weight_decay: by group of parameters ("actor", "critic", "actor_encoder", "value_encoder", or a reward signal's name),
-            such as `{'critic': 1e-4}`. Adds the gradient of `weight_decay / 2 * |w|^2` (L2 regularisation) to that of the loss;
-            with `@AdamW` the parameters shrink by `lr * weight_decay` instead. Biases count as weights. Other groups have the
-            optimizer's own weight decay (0.01 for AdamW, 0 for the others). Temperatures have none.
+            own. None: Adam as in TensorFlow, `@TensorFlowAdam`. A dictionary has one for each group of parameters, such as
+            `{'critic': @critic/AdamW, 'actor': @actor/Adam}`, whose scopes give each settings of its own (`critic/AdamW.betas`);
+            groups that it leaves out have `TensorFlowAdam`. On a GPU, updates with any other optimizer wait until all gradients
+            are known to be finite.
+        weight_decay: by group of parameters ("actor", "critic", "value", "actor_encoder", "value_encoder", or a reward signal's
+            name), such as `{'critic': 1e-4}`. Adds the gradient of `weight_decay / 2 * |w|^2` (L2 regularisation) to that of the
+            loss; with `@AdamW` the parameters shrink by `lr * weight_decay` instead. Biases count as weights. Other groups have
+            the optimizer's own weight decay (0.01 for AdamW, 0 for the others). Temperatures have none.
         max_grad_norm: the norm of the gradient over all the algorithm's parameters is clipped to this number, or to a schedule
             of it. None does not clip.
         products: the implementation of matrix products. "plain" is torch's own. "onednn" is oneDNN's, in full float32.
@@ -67,8 +78,8 @@ class Learner:
             switch, temperatures and gradients, see `Diagnostics`. "histograms": also histograms of the last update.
         cloning: behaviour cloning of demonstrations, before or during training; see `Cloning`.
         importance_weights: what the weights of prioritised replay multiply. "all": the loss of actor, critics and
-            temperatures. "critics": only the gradients of the groups "critic" and "value_encoder", as in methods that learn
-            only Q (arXiv:1511.05952).
+            temperatures. "critics": only the gradients of the groups "critic", "value" and "value_encoder", as in methods that
+            learn only Q (arXiv:1511.05952).
 
     Attributes:
         means: means over the updates since the last summary.
@@ -99,10 +110,11 @@ class Learner:
         products: Products = "auto",
         cloning: Cloning | None = None,
         importance_weights: Literal["all", "critics"] = "all",
-        optimizer_ctor: Callable[..., torch.optim.Optimizer] | None = None,
+        optimizer_ctor: OptimizerCtor | Mapping[str, OptimizerCtor] | None = None,
         weight_decay: dict[str, float] | None = None,
         actor_encoder_learning_rate: float | Schedule | None = None,
         value_encoder_learning_rate: float | Schedule | None = None,
+        value_learning_rate: float | Schedule | None = None,
         diagnostics: Literal["off", "scalars", "histograms"] = "off",
     ):
         if agent.role != "learn":
@@ -119,6 +131,7 @@ class Learner:
             "temperature": temperature_learning_rate,
             "actor_encoder": actor_encoder_learning_rate,
             "value_encoder": value_encoder_learning_rate,
+            "value": value_learning_rate,
         }
         of_algorithm, of_signals = groups_of_algorithm(agent, learning_rate, own), groups_of_signals(agent)
         groups = [*of_algorithm, *of_signals]
@@ -127,9 +140,8 @@ class Learner:
         self._parameters = [*self._differentiated, *self._of_signals]
         for parameter in self._parameters:
             parameter.data = parameter.data.contiguous()  # see `take_step`
-        self.optimizer = (optimizer_ctor or functools.partial(TensorFlowAdam, eps=epsilon))(
-            [group.for_optimizer() for group in groups], lr=at_start(learning_rate)
-        )
+        adam = functools.partial(TensorFlowAdam, eps=epsilon)
+        self.optimizer = build_optimizer(optimizer_ctor, groups, at_start(learning_rate), adam)
         self.group_names, self.rate_names = [group.name for group in groups], [group.rate_name for group in groups]
         decay_weights(self.optimizer, self.group_names, weight_decay or {}, undecayed="temperature")
         rates: dict[str, float | Schedule | None] = {"Learner.learning_rate": learning_rate}
@@ -395,7 +407,7 @@ def _check(
     max_grad_norm: float | Schedule | None,
     epsilon: float,
     importance_weights: str,
-    optimizer_ctor: Callable[..., torch.optim.Optimizer] | None,
+    optimizer_ctor: OptimizerCtor | Mapping[str, OptimizerCtor] | None,
 ) -> None:
     """Refuses settings that are out of range or have no effect."""
     if max_grad_norm is not None and not bounds(max_grad_norm)[0] > 0:
@@ -404,7 +416,7 @@ def _check(
         raise TaacError(f"Learner.epsilon must be above 0, got {epsilon}")
     if importance_weights not in ("all", "critics"):
         raise TaacError(f"Learner.importance_weights must be 'all' or 'critics', got '{importance_weights}'")
-    if optimizer_ctor is not None and epsilon != EPSILON:
+    if optimizer_ctor is not None and not isinstance(optimizer_ctor, Mapping) and epsilon != EPSILON:
         raise TaacError(
             f"Learner.epsilon {epsilon} has no effect with Learner.optimizer_ctor: bind that optimizer's own, such as Adam.eps"
         )

@@ -9,7 +9,7 @@ import torch
 
 from taac import nest, specs
 from taac.learning.adam import TensorFlowAdam
-from taac.learning.optimizers import state_after_a_step
+from taac.learning.optimizers import each, state_after_a_step
 from taac.training.trainer import Trainer
 
 
@@ -61,8 +61,10 @@ def _longest_episode(trainer: Trainer) -> int:
 
 
 def _learning(trainer: Trainer, trained: int) -> Share:
-    optimizer = trainer.learner.optimizer
-    if isinstance(optimizer, TensorFlowAdam):
+    optimizers = each(trainer.learner.optimizer)
+    if all(isinstance(one, TensorFlowAdam) for one in optimizers):
         return Share("gradients and Adam's two moments", 3 * trained)
-    kept = [v for of in state_after_a_step(optimizer).values() for v in of.values() if isinstance(v, torch.Tensor)]
-    return Share(f"gradients and what {type(optimizer).__name__} keeps", trained + sum(v.nbytes for v in kept))
+    states = [of for one in optimizers for of in state_after_a_step(one).values()]
+    kept = [v for of in states for v in of.values() if isinstance(v, torch.Tensor)]
+    what = "optimizers keep" if len(optimizers) > 1 else f"{type(optimizers[0]).__name__} keeps"
+    return Share(f"gradients and what {what}", trained + sum(v.nbytes for v in kept))

@@ -232,6 +232,39 @@ def test_a_step_of_gradient_descent_by_hand():
             torch.testing.assert_close(p.detach(), w - rate * (p.grad + decay * w))
 
 
+def test_each_group_may_have_an_optimizer_of_its_own():
+    """Gradient descent for the actor, AdamW for the critics, and Adam as in TensorFlow for what is left out."""
+    ctors = {"actor": of_torch("SGD"), "critic": of_torch("AdamW", eps=1e-30, betas=(0.5, 0.75))}
+    learner = Learner(make_agent(), 0.1, optimizer_ctor=ctors, weight_decay={"critic": 0.5}, critic_learning_rate=0.2)
+    groups = learner.agent.algorithm.parameter_groups()
+    before = {name: [p.detach().clone() for p in group] for name, group in groups.items()}
+    learner.update(make_batch())
+    steps = {
+        "actor": lambda w, g: w - 0.1 * g,
+        "critic": lambda w, g: (1 - 0.2 * 0.5) * w - 0.2 * g.sign(),  # its first step
+        "temperature": lambda w, g: w - 0.1 * g / (g.abs() + 1e-7),
+    }
+    for name, step in steps.items():
+        for w, p in zip(before[name], groups[name], strict=True):
+            torch.testing.assert_close(p.detach(), step(w, p.grad))
+    assert [group.get("betas") for group in learner.optimizer.param_groups] == [None, (0.5, 0.75), (0.9, 0.999)]
+
+
+def test_settings_of_each_group_come_from_scopes_in_gin():
+    trainer = build(
+        "Learner.optimizer_ctor = {'actor': @actor/TensorFlowAdam, 'value': @value/AdamW}",
+        "actor/TensorFlowAdam.betas = (0.5, 0.9)", "value/AdamW.weight_decay = 0.25", "Learner.value_learning_rate = 0.125",
+        "SacValueAlgorithm.value_encoder_ctor = @LinearEncoder", method="sac_value",
+    )  # fmt: skip
+    trainer.close()
+    found = dict(zip(trainer.learner.group_names, trainer.learner.optimizer.param_groups))
+    assert list(found) == ["actor", "critic", "value", "value_encoder"]  # the temperature is fixed
+    assert found["actor"]["betas"] == (0.5, 0.9) and found["critic"]["betas"] == (0.9, 0.999)
+    # V's encoder, without settings of its own, has those of V.
+    assert [found[name]["weight_decay"] for name in found] == [0, 0, 0.25, 0.25]
+    assert [found[name]["lr"] == 0.125 for name in found] == [False, False, True, True]
+
+
 def test_decoupled_decay_shrinks_the_weights():
     """AdamW's first step is w (1 - lr decay) - lr sign(gradient), where the gradient is far above its eps."""
     learner = Learner(make_agent(), 0.1, optimizer_ctor=of_torch("AdamW", eps=1e-30), weight_decay={"actor": 0.5})
@@ -291,10 +324,11 @@ def bound(name):
     return [f"Learner.optimizer_ctor = @{name}", *(f"{name}.{key} = {value}" for key, value in OTHERS[name].items())]
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", [*OTHERS, "one for each group"])
 def test_a_saved_optimizer_goes_on_bit_for_bit(tmp_path, name):
     def make():
-        return Learner(make_agent(), 0.01, optimizer_ctor=of_torch(name, **OTHERS[name]), weight_decay={"actor": 0.1})
+        ctor = of_torch(name, **OTHERS[name]) if name in OTHERS else {"actor": of_torch("AdamW"), "critic": of_torch("RMSprop")}
+        return Learner(make_agent(), 0.01, optimizer_ctor=ctor, weight_decay={"actor": 0.1})
 
     whole, saved, resumed = make(), make(), make()
     saved.agent.load_state_dict(whole.agent.state_dict())
@@ -351,12 +385,23 @@ def test_a_checkpoint_that_lacks_a_part_of_the_state_is_refused(tmp_path):
         ({"weight_decay": {"actor": -1e-4}}, "weight_decay of 'actor' must be 0 or more, got -0.0001"),
         ({"weight_decay": {"actor": float("nan")}}, "must be 0 or more, got nan"),
         ({"weight_decay": {"actor": 0.1}, "optimizer_ctor": torch.optim.Rprop}, "Rprop has no weight decay"),
+        ({"optimizer_ctor": {"critics": torch.optim.Adam}}, "no group 'critics' of parameters; there are: actor, critic, te"),
         ({"epsilon": 1e-5, "optimizer_ctor": torch.optim.Adam}, "epsilon 1e-05 has no effect .* Adam.eps"),
     ],
 )
 def test_settings_that_are_refused(settings, message):
     with pytest.raises(TaacError, match=message):
         Learner(make_agent(), **settings)
+
+
+@pytest.mark.parametrize("ctors", [None, {"critic": torch.optim.Adam}, {"actor": torch.optim.AdamW}])
+def test_the_state_of_other_optimizers_is_refused(ctors):
+    learner, other = (Learner(make_agent(), 0.01, optimizer_ctor=c) for c in (ctors, {"actor": torch.optim.SGD}))
+    learner.update(make_batch()), other.update(make_batch())
+    before = str(learner.optimizer.state_dict())
+    with pytest.raises(TaacError, match="the state of another optimizer"):
+        load_state(learner.optimizer, other.optimizer.state_dict())
+    assert str(learner.optimizer.state_dict()) == before
 
 
 def test_what_an_optimizer_refuses_is_told():
