@@ -251,6 +251,8 @@ class Learner:
         )
         gradient_norms = self.diagnostics.gradient_norms(self.group_names, self.optimizer)
         self._take_step(found_inf)
+        if self._side.any:
+            self._learn_signals_more(experience, replay)
         self.losses, self._observed = extra, found.observed
         self.means.add(extra)
         if self.diagnostics.on:
@@ -300,6 +302,21 @@ class Learner:
             if gradient is not None:
                 parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
         return loss.detach(), sum_of_all(loss.detach(), gradients), extra
+
+    def _learn_signals_more(self, experience: Experience, replay: Replay | None) -> None:
+        """Takes the steps of the signals that learn more often than the algorithm; see `RewardSignal.update_period`."""
+        length, batch_size = experience.time_step.step_type.shape
+        for signal, frames, loss in self._side.more(batch_size, length, replay):
+            parameters = [p for p in signal.parameters() if p.requires_grad]
+            with using(self.products):
+                gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+            self._set_gradients([None] * len(self._differentiated))
+            for parameter, gradient in zip(parameters, gradients):
+                parameter.grad = gradient
+            loss, learnt = loss.detach(), Experience(frames, ())
+            total, summaries = sum_of_all(loss, gradients), {f"signal/{signal.name}_loss": loss}
+            step = GradientStep(self.num_updates + 1, learnt, learnt, loss, total, loss.reshape(1, 1), summaries)
+            take_step(self.optimizer, self.guard.check(step))
 
     def _averaging(self) -> contextlib.AbstractContextManager[Mapping[nn.Parameter, torch.Tensor]]:
         """Sends gradients while others are computed, if the ranks do so. A compiled program computes all at once."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
 from taac.algorithms.agent import Agent
@@ -57,7 +59,7 @@ class SideLosses:
         length, rows = time_step.step_type.shape
         segments = rows if self.agent.agents is None else rows // self.agent.agents.count
         weight = self.cloning.weight if self.cloning is not None else 0.0
-        due = [signal for signal in self.agent.signals if num_updates % signal.update_period == 0]
+        due = [signal for signal in self.agent.signals if num_updates % max(1, signal.update_period) == 0]
         needed = weight > 0 or any(signal.needs_demonstrations and signal.batch_size is None for signal in due)
         demonstrated = self.demonstrated(segments, length) if needed else None
         for signal in due:
@@ -84,14 +86,38 @@ class SideLosses:
         self, signal: RewardSignal, time_step: TimeStep, demonstrated: Experience | None, replay: Replay | None
     ) -> tuple[TimeStep, TimeStep | None]:
         """Returns the frames of the replay and the demonstrations that a signal's model learns from."""
-        shown, see = None, self.agent.shown_to_signals
+        see = self.agent.shown_to_signals
         if signal.batch_size is None:
             return see(time_step), None if demonstrated is None else see(demonstrated.time_step)
+        return self._new_frames(signal, signal.batch_size, len(time_step.step_type), replay)
+
+    def _new_frames(
+        self, signal: RewardSignal, batch_size: int, length: int, replay: Replay | None
+    ) -> tuple[TimeStep, TimeStep | None]:
+        """Draws frames of the replay, and demonstrations, for a signal's model."""
         if replay is None:
-            raise TaacError(f"{type(signal).__name__}.batch_size needs a replay buffer to sample from: pass it to Learner.update")
-        length = len(time_step.step_type)
+            raise TaacError(
+                f"{type(signal).__name__}.batch_size, or an update_period below 1, needs a replay buffer to sample from: pass it "
+                "to Learner.update"
+            )
+        see = self.agent.shown_to_signals
         # From the agent's own frames: half of what `SqilReplay.sample` returns are demonstrations.
-        sampled = self.agent.prepare_observations(replay.ring.sample(signal.batch_size, length))
-        if signal.needs_demonstrations:
-            shown = see(self.demonstrated(signal.batch_size, length).time_step)
+        sampled = self.agent.prepare_observations(replay.ring.sample(batch_size, length))
+        shown = see(self.demonstrated(batch_size, length).time_step) if signal.needs_demonstrations else None
         return see(sampled.time_step), shown
+
+    def more(
+        self, batch_size: int, length: int, replay: Replay | None
+    ) -> Iterator[tuple[RewardSignal, TimeStep, torch.Tensor]]:
+        """Yields the further losses of the signals that learn more often than the algorithm, with the frames they are of.
+
+        Args:
+            batch_size, length: of batches for signals without their own size.
+            replay: where to sample.
+        """
+        for signal in self.agent.signals:
+            for _ in range(signal.more_updates):
+                frames, shown = self._new_frames(signal, signal.batch_size or batch_size, length, replay)
+                loss = signal.loss(frames, shown)
+                signal.last_loss.copy_(loss.detach())
+                yield signal, frames, loss

@@ -147,6 +147,27 @@ def test_a_signal_learns_in_its_own_time():
     assert {int(state[p]["step"]) for p in rnd.parameters() if p.requires_grad} == {3}
 
 
+def test_a_signal_may_learn_more_often_than_the_algorithm(demonstrations):
+    """Its first step is taken with the algorithm's, the others on new batches; the algorithm moves as it would alone."""
+    parts = [binding(demonstrations), "Learner.max_grad_norm = 1.0", "create_agent.task_strength = 2.0"]
+    often = build(*parts, "GAIL.update_period = 0.25", method="sac", files=["gin/gail.gin"])
+    seen, actor = looked_at(often.agent.signals[0]), next(often.agent.algorithm.actor.parameters())
+    step, moved = often.learner.optimizer.step_fused, []
+
+    def watched(found_inf):
+        before = actor.detach().clone()
+        step(found_inf)
+        moved.append(not torch.equal(before, actor))
+
+    often.learner.optimizer.step_fused = watched
+    trained(often, 3)
+    assert moved == [True, False, False, False] * 3 and often.learner.num_updates == 3
+    assert len(seen) == 12 and len({float(own.observation.sum()) for own, _ in seen}) == 12
+    assert {(own.step_type.shape, shown.step_type.shape) for own, shown in seen} == {(torch.Size([2, 8]),) * 2}
+    steps = dict(zip(often.learner.group_names, (g["num_steps"] for g in often.learner.optimizer.param_groups)))
+    assert steps == {"actor": 3, "critic": 3, "temperature": 3, "gail": 12}
+
+
 @pytest.mark.parametrize("where", ["loss", "gradient"])
 def test_a_signal_that_diverges_alone_is_found(monkeypatch, where):
     """The algorithm's own loss and gradients are finite."""

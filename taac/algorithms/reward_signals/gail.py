@@ -58,7 +58,7 @@ class GAIL(RewardSignal):
         strength: float | Schedule = 1.0,
         gamma: float | None = None,
         learning_rate: float | Schedule = 1e-3,
-        update_period: int = 1,
+        update_period: float = 1,
         batch_size: int | None = None,
         normalize: bool = False,
         hidden_layers: Sequence[int] = (128, 128),

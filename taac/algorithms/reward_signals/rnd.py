@@ -43,7 +43,7 @@ class RND(RewardSignal):
         strength: float | Schedule = 0.1,
         gamma: float | None = None,
         learning_rate: float | Schedule = 3e-4,
-        update_period: int = 1,
+        update_period: float = 1,
         batch_size: int | None = None,
         normalize: bool = True,
         feature_size: int = 64,

@@ -29,7 +29,8 @@ class RewardSignal(nn.Module):
         strength: its weight in the sum that the policy maximises; a number or a schedule.
         gamma: its discount; None: the gamma of the TD loss, which is the task's gamma if that is a single number.
         learning_rate: of its model; a number or a schedule.
-        update_period: updates of the algorithm per update of this model.
+        update_period: updates of the algorithm per update of this model. 1/n is n updates of the model for each of the algorithm:
+            the first together with it, the others on new batches.
         batch_size: number of segments in a batch for its model, drawn uniformly from the algorithm's replay buffer, and as
             many of demonstrations if it needs them; None: its model learns from the algorithm's batch.
         normalize: whether to divide rewards by their running root mean square, so that strengths mean the same in every task.
@@ -49,7 +50,7 @@ class RewardSignal(nn.Module):
         strength: float | Schedule,
         gamma: float | None,
         learning_rate: float | Schedule,
-        update_period: int,
+        update_period: float,
         normalize: bool,
         batch_size: int | None = None,
     ):
@@ -61,12 +62,15 @@ class RewardSignal(nn.Module):
             raise TaacError(f"{kind}.gamma must be in [0, 1], or None, got {gamma}")
         if not (bounds(learning_rate)[0] >= 0 and 0 < bounds(learning_rate)[1] < math.inf):
             raise TaacError(f"{kind}.learning_rate must be above 0, got {learning_rate}")
-        if update_period < 1:
-            raise TaacError(f"{kind}.update_period must be 1 or more updates, got {update_period}")
+        steps = 1 / update_period if 0 < update_period < 1 else 1.0
+        whole = update_period % 1 == 0 if update_period >= 1 else math.isclose(steps, round(steps), rel_tol=1e-2)
+        if not (update_period > 0 and whole):
+            raise TaacError(f"{kind}.update_period must be a whole number of updates or 1/n of one, got {update_period}")
         self.strength, self.gamma, self.learning_rate = strength, gamma, learning_rate
         if batch_size is not None and batch_size < 1:
             raise TaacError(f"{kind}.batch_size must be 1 or more segments, or None, got {batch_size}")
         self.update_period, self.normalize, self.batch_size = update_period, normalize, batch_size
+        self.more_updates = round(steps) - 1  # of its model, after each of the algorithm's
         self.register_buffer("num_batches", torch.zeros((), dtype=torch.int64))
         self.register_buffer("mean_square", torch.zeros((), dtype=torch.float64))
         self.register_buffer("last_loss", torch.zeros(()))
