@@ -17,6 +17,7 @@ from taac.algorithms.algorithm import describe_failure
 from taac.data_structures import AlgStep, Nest, TimeStep
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
+from taac.ops.schedules import Schedule, bounds, follow
 from taac.pictures.video import EpisodeVideo
 from taac.runs.layout import EpisodeSummary
 from taac.runs.terminal import warn_user
@@ -113,9 +114,10 @@ class Evaluator:
         agent: the agent to evaluate.
         environment: used for nothing else. If it is recorded, the first episode of each evaluation is filmed.
         seed: of the run. The seed of each evaluation is derived from it.
-        num_episodes, epsilon, max_steps: as in `evaluate`.
+        num_episodes, epsilon, max_steps: as in `evaluate`; epsilon may follow a schedule.
 
     Attributes:
+        scheduled: the schedule of epsilon, if it has one.
         summary: of the last evaluation; None before the first.
         best_return: highest mean return so far after step 0; None before the first.
         unfinished: an evaluation has begun but not ended, because an environment failed.
@@ -125,22 +127,26 @@ class Evaluator:
         TaacError: a number is out of range.
     """
 
+    epsilon: float  # as it is now
+
     def __init__(
         self,
         agent: Agent,
         environment: VectorEnvironment,
         seed: int,
         num_episodes: int,
-        epsilon: float,
+        epsilon: float | Schedule,
         max_steps: int,
     ):
         for name, value in {"evaluation_episodes": num_episodes, "max_evaluation_steps": max_steps}.items():
             if value < 1:
                 raise TaacError(f"Trainer.{name} must be 1 or more, got {value}")
-        if not 0 <= epsilon <= 1:
+        least, most = bounds(epsilon)
+        if not (least >= 0 and most <= 1):
             raise TaacError(f"Trainer.evaluation_epsilon must be in [0, 1], got {epsilon}")
         self.agent, self.environment, self._seed = agent, environment, seed
-        self.num_episodes, self.epsilon, self.max_steps = num_episodes, epsilon, max_steps
+        self.num_episodes, self.max_steps = num_episodes, max_steps
+        self.scheduled = [one._replace(name="Trainer.evaluation_epsilon") for one in follow(self, epsilon=epsilon)]
         self.summary: EpisodeSummary | None = None
         self.best_return: float | None = None
         self.unfinished = False

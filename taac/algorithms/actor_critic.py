@@ -114,7 +114,7 @@ class ActorCriticAlgorithm(Algorithm):
         # Holds over whole schedules, because compiled programs treat it as a constant.
         self._none_negative = all(bounds(weight)[0] >= 0 for _, weight in kept)
         self.scheduled = [
-            Scheduled(f"reward_weights[{part}]", weight, functools.partial(self._set_weight, place))
+            Scheduled(f"reward_weights[{part}]", weight, functools.partial(self.set_weight, place))
             for place, (part, weight) in enumerate(kept)
             if isinstance(weight, Schedule)
         ] + self.target_update.scheduled
@@ -367,7 +367,8 @@ class ActorCriticAlgorithm(Algorithm):
             self.scheduled.append(Scheduled(target.formula, target.nats, temperature.set_target_entropy))
         return temperature
 
-    def _set_weight(self, number: int, weight: float) -> None:
+    def set_weight(self, number: int, weight: float) -> None:
+        """Sets the weight of a learnt part of the reward."""
         self.weights[number] = weight
         self.signs[number] = -1.0 if weight < 0 else 1.0
 

@@ -46,10 +46,21 @@ class BaseTDLoss(BoundAsItsBase):
             raise TaacError(f"gamma must be a number in [0, 1], or a sequence of them, got {gamma}")
         if huber_delta is not None and not 0 < huber_delta < math.inf:
             raise TaacError(f"{type(self).__name__}.huber_delta must be above 0, or None, got {huber_delta}")
+        self.gammas = str(self.gamma.tolist())  # as text, which compiled programs watch: they are traced with these numbers
         self.ignore_done, self.huber_delta = ignore_done, huber_delta
         self.repeat_gamma = 1.0  # discount per step inside a repeated action, as in the environment
 
     needs_probabilities = False  # whether it reads probabilities of the rollout's actions; few algorithms store them
+
+    def gamma_of(self, part: int) -> float:
+        """Returns the discount of a learnt part of the reward, or the one discount."""
+        return float(self.gamma.reshape(-1)[part])
+
+    def set_gamma(self, part: int, gamma: float) -> None:
+        """Sets what `gamma_of` returns."""
+        self.gamma = self.gamma.clone()  # the losses of which this one is a copy keep theirs
+        self.gamma.view(-1)[part] = gamma
+        self.gammas = str(self.gamma.tolist())
 
     def check(self, reward_dim: int | None, algorithm: str, stores_probabilities: bool = False) -> None:
         """Refuses a loss that does not fit the reward or the algorithm.

@@ -10,7 +10,7 @@ from taac.algorithms.agent import Agent
 from taac.data_structures import Experience
 from taac.errors import TaacError
 from taac.machine.products import mixed_precision
-from taac.ops.schedules import LinearSchedule, Schedule, follow
+from taac.ops.schedules import LinearSchedule, Schedule, bounds, follow
 
 
 @gin.configurable
@@ -21,7 +21,7 @@ class Cloning:
         pretraining_updates: gradient steps on demonstrations alone, before the run's first environment step.
         initial_weight: weight of the cloning loss, added to the algorithm's own, at the first update.
         decay_updates: updates over which that weight falls linearly to 0.
-        weight: a schedule of that weight, instead of `initial_weight` and `decay_updates`.
+        weight: that weight as a number or another schedule, instead of `initial_weight` and `decay_updates`.
 
     Raises:
         TaacError: a number is out of range, `weight` and `initial_weight` are both given, or no cloning would happen.
@@ -34,19 +34,19 @@ class Cloning:
         pretraining_updates: int = 0,
         initial_weight: float = 0.0,
         decay_updates: int = 10_000,
-        weight: Schedule | None = None,
+        weight: float | Schedule | None = None,
     ):
         if pretraining_updates < 0 or decay_updates < 1 or not 0 <= initial_weight < float("inf"):
             raise TaacError(
                 "Cloning: pretraining_updates must be 0 or more, initial_weight 0 or more and decay_updates 1 or more, got "
                 f"{pretraining_updates}, {initial_weight} and {decay_updates}"
             )
-        if weight is not None and (initial_weight != 0 or weight.bounds[0] < 0):
+        if weight is not None and (initial_weight != 0 or bounds(weight)[0] < 0):
             raise TaacError(
                 "Cloning.weight must be 0 or more at every step and replaces initial_weight, which must then be 0; got "
                 f"({weight}) and initial_weight = {initial_weight}"
             )
-        if pretraining_updates == 0 and initial_weight == 0 and (weight is None or weight.bounds[1] == 0):
+        if pretraining_updates == 0 and initial_weight == 0 and (weight is None or bounds(weight)[1] == 0):
             raise TaacError("Cloning does nothing: bind its pretraining_updates, initial_weight or weight")
         self.pretraining_updates = pretraining_updates
         decay = LinearSchedule(initial_weight, 0.0, updates=decay_updates) if initial_weight else 0.0

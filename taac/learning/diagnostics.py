@@ -75,9 +75,7 @@ class Diagnostics:
         if kind not in ("off", "scalars", "histograms"):
             raise TaacError(f"Learner.diagnostics must be 'off', 'scalars' or 'histograms', got '{kind}'")
         self.on, self._histograms = kind != "off", kind == "histograms"
-        parts = getattr(agent.algorithm, "reward_parts", None)  # indices of the parts that are learnt; None: all
-        self._numbers = None if parts is None else parts.tolist()
-        self._signals = [signal.name for signal in agent.signals]
+        self._agent = agent
 
     @torch.no_grad()
     def compute(
@@ -131,7 +129,7 @@ class Diagnostics:
         residual = ((error - mean_error[:, None, None]).square() * weight).sum((1, 2))
         spread = ((target - mean_target).square() * weight).sum((0, 1))
         found = {}
-        for d, part in enumerate(self._parts(target.shape[-1])):
+        for d, part in enumerate(reward_parts(self._agent, target.shape[-1])):
             found[f"critic/target/{part}"] = mean_target[d]
             found[f"critic/target_variance/{part}"] = spread[d]
             for i in range(len(q)):
@@ -139,13 +137,6 @@ class Diagnostics:
                 found[f"critic_{i}/td_error/{part}"] = mean_error[i, d]
                 found[f"critic_{i}/td_error_variance/{part}"] = residual[i, d]
         return found
-
-    def _parts(self, count: int) -> list[str]:
-        """Returns the names of the reward's parts."""
-        if count == 1 and not self._signals:
-            return ["reward"]
-        numbers = (self._numbers or list(range(count)))[: count - len(self._signals)]
-        return [*(f"part_{number}" for number in numbers), *self._signals]
 
     def gradient_norms(self, names: Sequence[str], optimizer: Optimizer) -> dict[str, torch.Tensor]:
         """Returns the norm of each group's gradient before clipping, if on. Groups without gradients are left out."""
@@ -165,6 +156,15 @@ def _moments(x: torch.Tensor, acted: torch.Tensor) -> tuple[torch.Tensor, torch.
     weight = weight / weight.sum().clamp(min=1.0)
     mean = (x * weight).sum()
     return mean, ((x - mean).square() * weight).sum().sqrt()
+
+
+def reward_parts(agent: Agent, count: int) -> list[str]:
+    """Returns the names of the `count` parts of the reward that an agent learns: `reward` if there is one, and no signal."""
+    signals, learnt = [signal.name for signal in agent.signals], getattr(agent.algorithm, "reward_parts", None)
+    if count == 1 and not signals:
+        return ["reward"]
+    numbers = (list(range(count)) if learnt is None else learnt.tolist())[: count - len(signals)]
+    return [*(f"part_{number}" for number in numbers), *signals]
 
 
 def explained_variances(means: Mapping[str, float]) -> dict[str, float]:

@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 import torch
 
 from taac.acting.explorers import Explorer
+from taac.algorithms.actor_critic import ActorCriticAlgorithm
 from taac.algorithms.temperature import Temperature
 from taac.errors import TaacError, nearest
+from taac.learning.diagnostics import reward_parts
 from taac.learning.learner import Learner
 from taac.training.schedules import Schedules
 
@@ -35,10 +37,16 @@ class Attributes:
     - `learning_rate/G`: of a group of parameters: `actor`, `critic`, `temperature`, `actor_encoder` or `value_encoder` if there
       is one, or a reward signal's name
     - `alpha/T`: a temperature that the algorithm has: `action`, `beta` or `choice`
-    - `target_entropy/T`: its target, in nats; it cannot be set where updates are compiled
+    - `target_entropy/T`: its target, in nats
+    - `gamma`: discount per step; `gamma/P` of a part of the reward where parts have their own
+    - `target_tau`: fraction by which target networks move
+    - `strength/S`: a reward signal's weight, of its sign
     - `epsilon`: the explorer's, if it has one
     - `max_grad_norm`: norm at which the gradient is clipped, if it is clipped
+    - `cloning_weight`: of the loss of behaviour cloning, if there is one
     - `batch_size`: segments per gradient step
+
+    A target entropy or a gamma is part of a compiled program, which is compiled again (`CompiledFunction`).
 
     Args:
         learner, explorer: the parts whose numbers are accessible.
@@ -68,8 +76,7 @@ class Attributes:
         """Sets an attribute. The next step or update uses the new value.
 
         Raises:
-            TaacError: there is no attribute of that name, it follows a schedule, it is part of a compiled program, or the value
-                is out of range.
+            TaacError: there is no attribute of that name, it follows a schedule, or the value is out of range.
         """
         attribute = self._find(name)
         if attribute.parameter in self._schedules.values:
@@ -118,9 +125,33 @@ class Attributes:
             found[f"target_entropy/{name}"] = Attribute(get, put, "", (-math.inf, math.inf))
         if hasattr(self._explorer, "epsilon"):
             found["epsilon"] = self._plain(self._explorer, "epsilon", (0.0, 1.0))
+        if isinstance(algorithm, ActorCriticAlgorithm):
+            found |= self._of_actor_critic(algorithm)
         if learner.max_grad_norm is not None:
             found["max_grad_norm"] = self._plain(learner, "max_grad_norm")
+        if learner.cloning is not None:
+            found["cloning_weight"] = self._plain(learner.cloning, "weight", (0.0, math.inf))
         return {**found, **self._own}
+
+    def _of_actor_critic(self, algorithm: ActorCriticAlgorithm) -> dict[str, Attribute]:
+        parts = reward_parts(self._learner.agent, algorithm.reward_dim or 1)
+        names: dict[str, Attribute] = {}
+        for part, name in enumerate(parts) if algorithm.td_loss.gamma.dim() else [(0, "")]:
+            get = functools.partial(algorithm.td_loss.gamma_of, part)
+            names[f"gamma/{name}" if name else "gamma"] = Attribute(get, functools.partial(self._set_gamma, part), "", (0.0, 1.0))
+        tau = self._plain(algorithm.target_update, "tau", (math.ulp(0.0), 1.0))._replace(parameter="target_update_tau")
+        names["target_tau"] = tau
+        for signal in self._learner.agent.signals:
+            part = parts.index(signal.name)
+            weight, put = algorithm.weights[part], functools.partial(algorithm.set_weight, part)  # a view of what is set
+            within = (0.0, math.inf) if algorithm.signs[part] > 0 else (-math.inf, 0.0)
+            names[f"strength/{signal.name}"] = Attribute(weight.item, put, f"{type(signal).__name__}.strength", within)
+        return names
+
+    def _set_gamma(self, part: int, gamma: float) -> None:
+        algorithm: Any = self._learner.agent.algorithm
+        algorithm.td_loss.set_gamma(part, gamma)
+        self._learner.growth.gamma = algorithm.gamma
 
     @staticmethod
     def _plain(part: Any, name: str, within: tuple[float, float] = ABOVE_ZERO) -> Attribute:
@@ -130,8 +161,4 @@ class Attributes:
     def _set_target(self, temperature: Temperature, nats: float) -> None:
         if isinstance(temperature.target_entropy, torch.Tensor):
             raise TaacError("the target entropy cannot be set: it follows a schedule, which would overwrite it")
-        if self._learner.agent.compiled:
-            raise TaacError(
-                "the target entropy is part of a compiled program: bind a schedule of it, or create_agent.compile = False"
-            )
         temperature.target_entropy = nats

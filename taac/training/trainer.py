@@ -69,7 +69,8 @@ class Trainer:
         evaluation_interval, evaluation_episodes: environment steps between evaluations, and greedy episodes in each.
         initial_evaluation: evaluates also before the first step (after what was loaded or cloned), so that curves begin at
             step 0. It changes nothing else in the run.
-        evaluation_epsilon: probability with which each choice is sampled in evaluation instead of taking the mode.
+        evaluation_epsilon: probability with which each choice is sampled in evaluation instead of taking the mode; a number or a
+            schedule.
         max_evaluation_steps: an evaluation that takes more steps than this in each environment stops the run, because its
             episodes may never end.
         summary_interval: environment steps between summaries of training.
@@ -118,7 +119,7 @@ class Trainer:
         evaluation_interval: int = 2_500,
         evaluation_episodes: int = 10,
         initial_evaluation: bool = True,
-        evaluation_epsilon: float = 0.0,
+        evaluation_epsilon: float | Schedule = 0.0,
         max_evaluation_steps: int = 1_000_000,
         summary_interval: int = 1_000,
         monitor: Monitor | None = None,
@@ -168,7 +169,8 @@ class Trainer:
         self.scheduled = (
             [Scheduled(parameter, batch_size, self.set_batch_size)] if isinstance(batch_size, Schedule) else []
         )
-        self.schedules = Schedules(self, self.update_ratio, learner, learner.cloning, explorer, self.agent)
+        parts = (self, self.update_ratio, learner, learner.cloning, explorer, self.agent, self.evaluator)
+        self.schedules = Schedules(*parts)
         self.schedules.check(num_env_steps, updates)
         in_force = Attribute(
             lambda: self.batch_size, self.set_batch_size, parameter, (replay_buffer.min_batch_size, float("inf"))

@@ -211,7 +211,8 @@ SHOWN = {
     "sac_krep": COMMON | POLICY | {"loss/temperature_choice"}, "sac_discrete": COMMON,
     "sdar": COMMON | POLICY | {"loss/temperature_beta"}, "temporl": COMMON | POLICY, "sac_recurrent": COMMON | POLICY,
     # its alpha is 1 and stays so: there is no temperature to learn
-    "sac_value": (COMMON | POLICY) - {"gradient/temperature", "learning_rate/temperature"},
+    "sac_value": (COMMON | POLICY | {"gradient/value", "learning_rate/value"})
+    - {"gradient/temperature", "learning_rate/temperature"},
 }  # fmt: skip
 
 

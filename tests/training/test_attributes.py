@@ -9,8 +9,9 @@ import torch
 
 from taac import configuration
 from taac.errors import TaacError
+from taac.machine.compiled import CompiledFunction
 from taac.runs.run_folder import RunFolder
-from tests.training.runs import assert_same_parameters, build, run
+from tests.training.runs import assert_same_parameters, build, recorded, run, trained
 
 SHORT = ("num_env_steps = 330", "evaluation_interval = 330", "evaluation_episodes = 1", "checkpoint_interval = 1000",
          "create_experiment.evaluation_envs = 1", "create_environment.max_episode_steps = 20")  # fmt: skip
@@ -23,6 +24,8 @@ def at_310(trainer):
         for name in ("learning_rate/critic", "batch_size", "max_grad_norm"):
             trainer.attributes.set(name, trainer.attributes.get(name) / 2)
         trainer.attributes.set("target_entropy/beta", 0.1)
+        trainer.attributes.set("gamma", 0.5)
+        trainer.attributes.set("target_tau", 0.5)
         trainer.attributes.set("alpha/action", 0.01)
 
 
@@ -31,17 +34,18 @@ def test_what_there_is_can_be_read_and_set():
     attributes, algorithm = trainer.attributes, trainer.agent.algorithm
     assert attributes.names() == [
         "learning_rate/actor", "learning_rate/critic", "learning_rate/temperature",
-        "alpha/action", "target_entropy/action", "alpha/beta", "target_entropy/beta", "max_grad_norm", "batch_size",
+        "alpha/action", "target_entropy/action", "alpha/beta", "target_entropy/beta", "gamma", "target_tau", "max_grad_norm",
+        "batch_size",
     ]  # fmt: skip
     assert attributes.get("alpha/action") == pytest.approx(0.5)
-    values = {name: 1.0 + i for i, name in enumerate(attributes.names())}
+    values = {name: 1.0 + i for i, name in enumerate(attributes.names())} | {"gamma": 0.75, "target_tau": 0.25}
     for name, value in values.items():
         attributes.set(name, value)
     assert {name: attributes.get(name) for name in values} == pytest.approx(values)
     assert [g["lr"] for g in trainer.learner.optimizer.param_groups] == [1.0, 2.0, 3.0]
     assert algorithm.action_temperature.alpha().item() == pytest.approx(4.0)
     assert algorithm.beta_temperature.target_entropy == 7.0
-    assert trainer.learner.max_grad_norm == 8.0 and trainer.batch_size == 9 and isinstance(trainer.batch_size, int)
+    assert trainer.learner.max_grad_norm == 10.0 and trainer.batch_size == 11 and isinstance(trainer.batch_size, int)
     trainer.close()
 
 
@@ -72,6 +76,7 @@ def test_what_was_set_is_there_after_a_resume(tmp_path):
     assert_same_parameters(whole, resumed)
     names = whole.attributes.names()
     assert [whole.attributes.get(name) for name in names] == [resumed.attributes.get(name) for name in names]
+    assert whole.attributes.get("gamma") == whole.attributes.get("target_tau") == 0.5
     assert whole.attributes.get("max_grad_norm") == 2.5 and whole.attributes.get("target_entropy/beta") == 0.1
 
 
@@ -136,9 +141,58 @@ def test_any_kind_of_number_can_be_set_and_saved(tmp_path, kind):
     resumed.close()
 
 
-def test_a_compiled_target_entropy_cannot_be_set(monkeypatch):
-    trainer = build()
-    monkeypatch.setattr(trainer.agent, "compiled", True)
-    with pytest.raises(TaacError, match="part of a compiled program: bind a schedule"):
-        trainer.attributes.set("target_entropy/action", -1.0)
+def test_what_a_compiled_program_was_traced_with_is_traced_again():
+    trainer = build(method="sac")
+    learner, algorithm = trainer.learner, trainer.agent.algorithm
+    trained(trainer, 1)
+    program = learner._loss_and_gradients = CompiledFunction(learner.differentiate, trainer.agent, compiler="none")
+    prepared = trainer.agent.prepare(trainer.replay_buffer.sample(16, 2))
+
+    def losses():
+        found = []
+        for compute in (program, learner.differentiate):
+            torch.manual_seed(0)
+            extra = compute(prepared, ()).extra
+            found.append((extra["critic/target"].item(), compute(prepared, ()).loss.item()))
+        assert found[0] == pytest.approx(found[1], rel=1e-6)
+        return found[0]
+
+    before = losses()
+    trainer.attributes.set("target_entropy/action", 5.0)
+    between = losses()
+    assert between[0] == before[0] and between[1] != before[1]
+    trainer.attributes.set("gamma", 0.0)
+    learnt = ~prepared.time_step.is_last()[:-1]
+    assert losses()[0] == pytest.approx(prepared.time_step.reward[1:][learnt].mean().item(), rel=1e-5)
+    assert program.retraced == 2 and algorithm.gamma == learner.growth.gamma == trainer.attributes.get("gamma") == 0.0
+
+
+def test_each_part_of_the_reward_has_its_discount_and_each_signal_its_strength():
+    trainer = build("create_agent.reward_signals = (@ICM, @RND)", "ICM.gamma = 0.5", "RND.strength = -0.5")
+    attributes, algorithm = trainer.attributes, trainer.agent.algorithm
+    values = {"gamma/part_0": 0.9, "gamma/icm": 0.25, "gamma/rnd": 1.0, "strength/icm": 3.0, "strength/rnd": -2.0}
+    values["target_tau"] = 0.5
+    assert [attributes.get(name) for name in values] == pytest.approx([0.99, 0.5, 0.99, 0.1, -0.5, 0.005])
+    for name, value in values.items():
+        attributes.set(name, value)
+    assert [attributes.get(name) for name in values] == pytest.approx([*values.values()])
+    assert algorithm.td_loss.gamma.tolist() == pytest.approx([0.9, 0.25, 1.0]) and algorithm.target_update.tau == 0.5
+    assert algorithm.weights.tolist() == [1.0, 3.0, -2.0] and algorithm.signs.tolist() == [1.0, 1.0, -1.0]
+    for name, value in {"strength/icm": -1.0, "strength/rnd": 1.0, "gamma/icm": 1.5, "target_tau": 0.0}.items():
+        with pytest.raises(TaacError, match=f"'{name}' must be a number"):
+            attributes.set(name, value)
     trainer.close()
+
+
+def test_the_weight_of_cloning(tmp_path):
+    actor = build(*SHORT, method="sac")
+    recorded(actor, tmp_path / "e.npz", 2, lambda i: actor.agent.random_step)
+    given = [*SHORT, f"create_experiment.demonstrations = '{tmp_path / 'e.npz'}'", "Learner.cloning = @Cloning()"]
+    trainer = build(*given, "Cloning.weight = 0.25", method="sac")
+    assert trainer.attributes.get("cloning_weight") == 0.25
+    trainer.attributes.set("cloning_weight", 0.5)
+    assert trained(trainer, 1).learner.losses["cloning/weight"] == 0.5
+    falling = build(*given, "Cloning.initial_weight = 1.0", method="sac")
+    with pytest.raises(TaacError, match=r"Cloning\.weight follows a schedule"):
+        falling.attributes.set("cloning_weight", 0.5)
+    falling.close()

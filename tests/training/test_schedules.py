@@ -99,6 +99,23 @@ def test_exploration_follows_at_each_step_of_collecting():
     assert seen[-1][1] == 0.0
 
 
+def test_an_evaluation_samples_as_often_as_its_schedule_says(monkeypatch):
+    trainer = build("Trainer.evaluation_epsilon = @epsilon/LinearSchedule()", *linear("epsilon", 1.0, 0.0, "env_steps = 400"))
+    seen, predict = [], trainer.agent.predict_step
+    monkeypatch.setattr(trainer.agent, "predict_step", lambda t, s, epsilon: seen.append(epsilon) or predict(t, s, epsilon))
+    for _ in range(3):
+        trainer.evaluator.run(trainer.env_steps)
+        learn_until_steps(trainer, trainer.env_steps + 200)
+    trainer.close()
+    assert list(dict.fromkeys(seen)) == [1.0, 0.5, 0.0]
+
+
+def learn_until_steps(trainer, env_steps):
+    while trainer.env_steps < env_steps:
+        trainer.collect()
+        trainer.learn()
+
+
 def test_what_follows_an_iteration_has_the_values_of_its_end():
     """An evaluation, which a resumed run may have to repeat, depends on the counts that are saved."""
     trainer = trained(build(*TARGET, *STRENGTHS), 320)
@@ -294,7 +311,9 @@ FALLING = linear("any", 1.0, 0.0, "env_steps = 100")
 @pytest.mark.parametrize(
     "method, params, words",
     [
-        ("taac", ["Trainer.evaluation_epsilon = " + ANY], r"evaluation_epsilon cannot follow a LinearSchedule; what can: .*"
+        ("taac", ["Trainer.evaluation_epsilon = " + ANY, *linear("any", 0.5, 1.5, "updates = 5")],
+         r"evaluation_epsilon must be in \[0, 1\], got 0.5 to 1.5"),
+        ("taac", ["Trainer.summary_interval = " + ANY], r"summary_interval cannot follow a LinearSchedule; what can: .*"
          r"Learner\.learning_rate.*Trainer\.updates_per_env_step.*create_agent\.task_strength"),
         ("taac", ["gamma = " + ANY], r"gamma cannot follow a LinearSchedule"),
         ("taac", ["Trainer.updates_per_iteration = " + ANY], "updates_per_iteration cannot follow"),
