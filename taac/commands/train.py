@@ -36,7 +36,7 @@ def define_flags() -> None:
         "extend", False, "Train the run in --root_dir on to a larger --num_env_steps. Task and method may be left out."
     )
     absl_flags.DEFINE_bool(
-        "trust", False, "With --root_dir alone: allow the configuration of a run that you did not train here. It can run any code."
+        "trust", False, "With --root_dir alone: allow the configuration of a run that you did not train here; it can run code."
     )
     flags.define_collectors()
     absl_flags.DEFINE_bool(
