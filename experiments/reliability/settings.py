@@ -6,12 +6,17 @@ from pathlib import Path
 
 from experiments.reliability import runs
 from experiments.reliability.runs import Setting
-from experiments.reliability.tasks import SWITCHES
+from experiments.reliability.tasks import BOARD, SWITCHES
 
 ASYNCHRONOUS = ("create_environment.asynchronous = True",)
 COMPILED = ("create_agent.compile = True",)
 PRIORITISED = ("create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer",)
 SIGNALS = ("create_agent.reward_signals = (@ICM, @RND)",)
+DIRECT = ("QuadraticTrajectory.inverse_mode = False", "TaacAlgorithm.randomize_first_state_tau = True")
+PIXELS = (
+    *(f"ImageEncoder.{name}" for name in ("kernels = (3,)", "strides = (2,)", "channels = (4,)")),
+    "DiscreteSacAlgorithm.reward_weights = (1.0, 0.5)",
+)
 CLONING = ("Cloning.pretraining_updates = 40", "Cloning.decay_updates = 100")
 EARLY = ("checkpoint_interval = 64", "initial_collect_steps = 160")
 NO_REPLAY = ("Trainer.save_replay = False", "initial_collect_steps = 40")
@@ -52,6 +57,11 @@ MORE = (
     Setting("taac", "Pendulum-v1", 1, "GAIL, asynchronous", ASYNCHRONOUS, ("gin/gail.gin",), True),
     Setting("sac", "Pendulum-v1", 1, "cloning", CLONING, ("gin/cloning.gin",), True),
     Setting("taac", "Pendulum-v1", 2, "cloning", CLONING, ("gin/cloning.gin",), True),
+    Setting("sac", "Humanoid-v5", 1, "many numbers"),
+    Setting("taac_q", "Pendulum-v1", 2, "direct, random first trajectories", DIRECT),
+    Setting("sac_discrete", "Taxi-v4", 2, "masks from info", ("create_environment.wrappers = (@ActionMaskFromInfo,)",)),
+    Setting("sac_discrete", BOARD, 2, "pixels, masks, a vector reward", PIXELS),
+    Setting("sac", "Pendulum-v1", 2, "collectors, ICM and RND", (*SIGNALS, "create_experiment.collectors = 2")),
     Setting("taac", "LunarLanderContinuous-v3", 32, "a checkpoint before any episode ends", EARLY),
     Setting("taac", "Hopper-v5", 1, "without the replay buffer", NO_REPLAY, compared="counters"),
     Setting("sac", "Pendulum-v1", 2, "without the replay buffer, asynchronous", (*NO_REPLAY, *ASYNCHRONOUS), compared="counters"),

@@ -17,7 +17,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-SWITCHES, UNRULY = (f"experiments.reliability.tasks:taac-reliability/{name}-v0" for name in ("Switches", "Unruly"))
+SWITCHES, UNRULY, BOARD = (f"experiments.reliability.tasks:taac-reliability/{n}-v0" for n in ("Switches", "Unruly", "Board"))
 
 
 class Switches(gymnasium.Env):
@@ -39,6 +39,34 @@ class Switches(gymnasium.Env):
         right = [self._seen[0] > 0, int(1.5 * (self._seen[1] + 1))]
         self._t += 1
         return self._observe(), float(np.equal(action, right).sum()), self._t >= 20, False, {}
+
+
+class Board(gymnasium.Env):
+    """A picture of 12 x 12 bytes whose brightest quarter is to be named; one of the others may not be. Two rewards."""
+
+    def __init__(self) -> None:
+        picture, mask = spaces.Box(0, 255, (12, 12, 1), np.uint8), spaces.MultiBinary(4)
+        self.observation_space, self.action_space = spaces.Dict(picture=picture, action_mask=mask), spaces.Discrete(4)
+        self.reward_space = spaces.Box(-1.0, 1.0, (2,))
+
+    def reset(self, *, seed: int | None = None, options: Any = None):
+        super().reset(seed=seed)
+        self._t = 0
+        return self._observe(), {}
+
+    def _observe(self) -> dict[str, np.ndarray]:
+        picture = self.np_random.integers(0, 128, (12, 12, 1), dtype=np.uint8)
+        self._bright = int(self.np_random.integers(4))
+        row, column = divmod(self._bright, 2)
+        picture[6 * row : 6 * row + 6, 6 * column : 6 * column + 6] += 127
+        mask = np.ones(4, np.int8)
+        mask[(self._bright + 1 + self.np_random.integers(3)) % 4] = 0
+        return {"picture": picture, "action_mask": mask}
+
+    def step(self, action):
+        self._t += 1
+        right = float(action == self._bright)
+        return self._observe(), np.array([right, -0.1]), self._t >= 20, False, {}
 
 
 class Unpicklable(Exception):
@@ -183,3 +211,4 @@ MISBEHAVIOURS: dict[str, Any] = {
 
 gymnasium.register("taac-reliability/Switches-v0", Switches)
 gymnasium.register("taac-reliability/Unruly-v0", Unruly)
+gymnasium.register("taac-reliability/Board-v0", Board)
