@@ -69,7 +69,7 @@ def collect(
         problems = [problem for problem in record.problems if not problem.startswith("diverged: ")]
         if problems or record.task is None or record.seed is None:
             raise TaacError(f"{record.folder}: {'; '.join(problems) or 'its task or seed is unknown'}")
-        folder = target / record.task / (method or record.method) / f"seed_{record.seed}"
+        folder = layout.run_folder(target, record.task, method or record.method, record.seed)
         for name, text in raw_texts(root / record.folder, root, record, method).items():
             if folder / name in texts:
                 raise TaacError(f"{record.folder}: another run below {root} has the same task, method and seed")

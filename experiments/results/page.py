@@ -3,7 +3,8 @@
 Called by `python -m experiments.results.page`.
 
 Every folder here with a `campaign.json` is a campaign, written by hand before its first run: `number` (its place on the page),
-`title`, `question`, `command`, `commit`, `notes`, and `planned`: `tasks`, `methods`, `seeds` (their number) and `env_steps`.
+`title`, `question`, `command`, `commit`, `notes`, and `planned`: `tasks`, `methods`, `seeds` (their number) and `env_steps`, one
+number or one for each task.
 It may have `differences`: comparisons of its own, written as in `claims.json`; and `beside`: "campaign/method", runs of another
 campaign that its figure shows in grey. It may have no run yet. Everything else on the page is computed from the runs below it and
 from `published.json`.
@@ -93,7 +94,7 @@ returns in this table is wrong with a probability of up to 5% for each campaign.
 
 
 ABOUT = {"number": int, "title": str, "question": str, "command": str, "commit": str, "notes": list, "planned": dict}
-PLAN = {"tasks": list, "methods": list, "seeds": int, "env_steps": int}
+PLAN = {"tasks": list, "methods": list, "seeds": int, "env_steps": (int, dict)}
 WORDS = {claims.AGREES: "yes", claims.DISAGREES: "no, the other"}  # of a campaign's own comparisons
 NEARLY = 0.9  # of a published step, from which on runs that end earlier are shown beside it
 IN_README, REFERENCE = "simple_control", "sac_reference"  # the campaigns that README.md shows
@@ -117,7 +118,7 @@ def described(path: Path) -> dict[str, Any]:
     plan = about["planned"] if "planned" not in wrong else {}
     wrong += [f"planned.{name}" for name, kind in PLAN.items() if not isinstance(plan.get(name), kind)]
     if wrong:
-        expected = ", ".join(f"{name} ({kind.__name__})" for name, kind in {**ABOUT, **PLAN}.items())
+        expected = ", ".join(f"{name} ({getattr(kind, '__name__', 'int or dict')})" for name, kind in {**ABOUT, **PLAN}.items())
         raise TaacError(f"{path}: {', '.join(wrong)} is missing or wrong; expected {expected}, the last four in planned")
     return about
 
@@ -180,7 +181,8 @@ def contents() -> list[str]:
         planned = len(plan["tasks"]) * len(plan["methods"]) * plan["seeds"]
         anchor = re.sub(r"[^\w -]", "", about["title"].lower()).replace(" ", "-")
         title = f"[{about['title']}](#{anchor})"
-        rows.append([title, ", ".join(plan["methods"]), f"{plan['env_steps']:,}", f"{done} of {planned}"])
+        steps = " or ".join(f"{n:,}" for n in sorted({steps_of(plan, task) for task in plan["tasks"]}))
+        rows.append([title, ", ".join(plan["methods"]), steps, f"{done} of {planned}"])
     return table(["campaign", "methods", "steps", "runs so far"], rows)
 
 
@@ -274,11 +276,16 @@ def section(folder: Path, about: dict[str, Any], entries: list[published.Entry])
         return [*lines, "No run is finished yet.", "", *(f"- {note}" for note in about["notes"]), ""]
     lines += [f"Code of commit {about['commit']}. {provenance(folder, records)} {protocol(records)}", ""]
     lines += [f"![Returns of {about['title']}](images/results_{folder.name}.png)", ""]
-    steps = [int(fraction * plan["env_steps"]) for fraction in FRACTIONS]
-    steps = [step for step in steps if any(np.isfinite(cells.value_at(r, step)) for r in records if not r.problems)]
-    head = ["task", "method", "seeds", "final return", "each seed", *(f"at {step:,}" for step in steps)]
+    whole = [r for r in records if not r.problems]
+    parts = [f for f in FRACTIONS if any(np.isfinite(cells.value_at(r, int(f * steps_of(plan, r.task)))) for r in whole)]
+    one = isinstance(plan["env_steps"], int)
+    places = [f"at {int(f * plan['env_steps']):,}" if one else f"at {f:.0%} of the steps" for f in parts]
+    head = ["task", "method", "seeds", "final return", "each seed", *places]
     rows = [
-        [task, method, ", ".join(str(r.seed) for r in runs), *cells.numbers(folder, runs, steps)]
+        [
+            *(task, method, ", ".join(str(r.seed) for r in runs)),
+            *cells.numbers(folder, runs, [int(f * steps_of(plan, task)) for f in parts]),
+        ]
         for (task, method), runs in groups.items()
     ]
     lines += table([*head, "first solved", "exploring", "repeated", "decisions"], rows)
@@ -295,6 +302,12 @@ def section(folder: Path, about: dict[str, Any], entries: list[published.Entry])
     lines += ["**Not run yet**: " + (missing(groups, plan) or "nothing; the plan is complete") + ".", ""]
     lines += [f"- {note}" for note in about["notes"]]
     return [*lines, ""]
+
+
+def steps_of(plan: dict[str, Any], task: str | None) -> int:
+    """The environment steps that a campaign plans for a run on a task."""
+    steps = plan["env_steps"]
+    return steps if isinstance(steps, int) else steps[task]
 
 
 def grouped(records: list[Record]) -> dict[tuple[str, str], list[Record]]:
