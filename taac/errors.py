@@ -31,7 +31,7 @@ class DivergedError(NotFiniteError):
 
 
 class NotTrusted(TaacError):
-    """A configuration that is not trusted would run code of other packages."""
+    """A configuration that is not trusted asks for more than acting needs, such as code of other packages."""
 
 
 class EnvironmentFailed(TaacError):
