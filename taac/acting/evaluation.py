@@ -22,7 +22,7 @@ from taac.pictures.video import EpisodeVideo
 from taac.runs.layout import EpisodeSummary
 from taac.runs.terminal import warn_user
 
-_LONG = 10_000  # steps without the end of any episode, after which a missing time limit is told
+_LONG = 10_000  # steps without the end of any episode, after which a missing time limit is told or refused
 
 
 def evaluate(
@@ -33,8 +33,10 @@ def evaluate(
     epsilon: float = 0.0,
     on_step: Callable[[TimeStep, AlgStep], None] | None = None,
     max_steps: int = 1_000_000,
+    refuse_endless: bool = False,
+    stop: Callable[[], bool] = lambda: False,
 ) -> list[Episode]:
-    """Plays `num_episodes` greedy episodes and returns them.
+    """Plays `num_episodes` greedy episodes and returns them; fewer if it is told to stop.
 
     Every environment contributes its first episodes, the same number from each (one more from some if the number does not
     divide). Taking whichever episodes end first would favour short ones. The random numbers of training are restored
@@ -48,9 +50,11 @@ def evaluate(
         epsilon: probability with which each random choice of the policy is sampled instead of taking its mode.
         on_step: called with each frame and what the agent did there.
         max_steps: most steps in each environment. Long before them a warning tells that the environments have no time limit.
+        refuse_endless: raises an error instead of that warning.
+        stop: returns whether to stop; asked at each step.
 
     Raises:
-        TaacError: the episodes do not end within `max_steps`.
+        TaacError: the episodes do not end within `max_steps`, or seem not to end.
     """
     shares = [
         num_episodes // environment.num_envs + (i < num_episodes % environment.num_envs)
@@ -75,7 +79,7 @@ def evaluate(
                     f"{type(agent.algorithm).__name__}.predict_step failed in an evaluation: {describe_failure(error)}"
                 ) from error
 
-        while sum(shares) > 0:
+        while sum(shares) > 0 and not stop():
             steps += 1
             if steps > max_steps:
                 raise TaacError(
@@ -84,10 +88,17 @@ def evaluate(
                     "or raise Trainer.max_evaluation_steps"
                 )
             if steps == _LONG and not episodes and environment.max_episode_steps is None:
+                about = (
+                    f"after {steps} steps of an evaluation in each of {environment.num_envs} environments '{environment.name}', "
+                    "which declare no time limit, no episode has ended"
+                )
+                if refuse_endless:
+                    raise TaacError(
+                        f"{about}: bind create_environment.max_episode_steps, to more steps than an episode takes if it ends by "
+                        "itself"
+                    )
                 warn_user(
-                    f"warning: after {steps} steps of an evaluation in each of {environment.num_envs} environments "
-                    f"'{environment.name}', which declare no time limit, no episode has ended; it goes on to {max_steps} steps. "
-                    "create_environment.max_episode_steps sets a time limit"
+                    f"warning: {about}; it goes on to {max_steps} steps. create_environment.max_episode_steps sets a time limit"
                 )
             step = rollout.step(act)
             if on_step is not None:
@@ -120,7 +131,7 @@ class Evaluator:
         scheduled: the schedule of epsilon, if it has one.
         summary: of the last evaluation; None before the first.
         best_return: highest mean return so far after step 0; None before the first.
-        unfinished: an evaluation has begun but not ended, because an environment failed.
+        unfinished: an evaluation has begun but not ended, because an environment failed or it was told to stop.
         evaluated_at: environment steps at the last evaluation; None before the first.
 
     Raises:
@@ -152,12 +163,15 @@ class Evaluator:
         self.unfinished = False
         self.evaluated_at: int | None = None
 
-    def run(self, env_steps: int) -> Evaluation:
+    def run(self, env_steps: int, stop: Callable[[], bool] = lambda: False) -> Evaluation | None:
         """Evaluates the agent after `env_steps` environment steps of training. At step 0 it cannot be the best.
 
+        Returns:
+            None if `stop()` has returned true. `unfinished` is then true until an evaluation has ended.
+
         Raises:
-            EnvironmentFailed: an environment fails. `unfinished` is then true until an evaluation has ended.
-            TaacError: the episodes do not end within `max_steps`.
+            EnvironmentFailed: an environment fails. `unfinished` is then true, too.
+            TaacError: the episodes do not end within `max_steps`; or, at step 0, seem not to end.
         """
         self.unfinished = True
         video = EpisodeVideo(self.environment) if self.environment.recorded else None
@@ -169,7 +183,11 @@ class Evaluator:
             self.epsilon,
             None if video is None else video.on_step,
             self.max_steps,
+            env_steps == 0,
+            stop,
         )
+        if len(episodes) < self.num_episodes:
+            return None
         self.summary = summarize(episodes)
         self.unfinished, self.evaluated_at = False, env_steps
         is_best = env_steps > 0 and (self.best_return is None or self.summary.return_mean > self.best_return)

@@ -147,13 +147,12 @@ def create_environment(
         recorded=recorded,
         durations=(1 if action_repeat_chosen else action_repeat, action_repeat),
         repeat_gamma=repeat_gamma,
-        max_episode_steps=max_episode_steps or spec.max_episode_steps,
     )
     if elsewhere or not asynchronous:
         makers = copies(single.make_seeded, tuple(wrappers))[: 1 if elsewhere else None]
         with _errors_name(env_name), process_settings.preserved("failed when it was created"):
             env = InProcess(makers, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
-        found = of_all(env, reward_dim=single.reward_dim(env.envs[0]))
+        found = of_all(env, reward_dim=single.reward_dim(env.envs[0]), max_episode_steps=single.time_limit(env.envs[0]))
         if elsewhere:
             found.close()
             found.num_envs = num_envs
@@ -161,7 +160,7 @@ def create_environment(
     with _errors_name(env_name), process_settings.preserved(None):
         # The probe is created in this process, so that its errors keep their own messages.
         probe = single.make_seeded((0, 1), False, spec, kwargs, tuple(wrappers), max_episode_steps, repeated, recorded)
-        reward_dim = single.reward_dim(probe)
+        found_in_it: dict[str, Any] = {"reward_dim": single.reward_dim(probe), "max_episode_steps": single.time_limit(probe)}
         probe.close()
     in_worker = functools.partial(single.make_in_worker, os.getpid(), carried.bindings())
     makers = copies(in_worker, tuple(_with_bindings(wrapper) for wrapper in wrappers))
@@ -177,4 +176,4 @@ def create_environment(
                 "uses taac must do so below `if __name__ == \"__main__\":`, because each of these processes imports it"
             ) from error
 
-    return of_all(start(), reward_dim=reward_dim, remake=start, max_restarts=max_restarts)
+    return of_all(start(), remake=start, max_restarts=max_restarts, **found_in_it)

@@ -105,17 +105,24 @@ def _refuse_earlier_limit(name: str, env: gymnasium.Env, max_episode_steps: int)
     Raises:
         TaacError: says both limits.
     """
-    layer: Any = env
-    while isinstance(layer, gymnasium.Wrapper):
-        if isinstance(layer, gymnasium.wrappers.TimeLimit) and layer._max_episode_steps < max_episode_steps:
-            inner = layer._max_episode_steps
-            env.close()
-            raise TaacError(
-                f"create_environment.max_episode_steps = {max_episode_steps} has no effect on environment '{name}', which is "
-                f"made with a TimeLimit of {inner} steps inside: make it with the limit {max_episode_steps} there, or leave "
-                "max_episode_steps out"
-            )
-        layer = layer.env
+    inner = time_limit(env)
+    if inner is not None and inner < max_episode_steps:
+        env.close()
+        raise TaacError(
+            f"create_environment.max_episode_steps = {max_episode_steps} has no effect on environment '{name}', which is "
+            f"made with a TimeLimit of {inner} steps inside: make it with the limit {max_episode_steps} there, or leave "
+            "max_episode_steps out"
+        )
+
+
+def time_limit(env: Any) -> int | None:
+    """The least limit of the `TimeLimit`s around an environment; None if it has none."""
+    limits = []
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, gymnasium.wrappers.TimeLimit):
+            limits.append(env._max_episode_steps)
+        env = env.env
+    return min(limits, default=None)
 
 
 def _gin_unlocked() -> contextlib.AbstractContextManager[None]:

@@ -258,7 +258,8 @@ def _train(trainer: Trainer, folder: RunFolder, interruption: Interruption, abou
         if not trainer.interrupted:
             return
         signal = "a signal to another rank" if interruption.signal is None else interruption.signal.name
-        why = f"{signal} at {trainer.env_steps} environment steps, a checkpoint is written"
+        why = f"{signal} at {trainer.env_steps} environment steps, "
+        why += "a checkpoint is written" if trainer.env_steps else "before anything was learnt"
     folder.update_run(status="interrupted")
     raise Interrupted(f"{why}; resumable: the same command continues to the same end")
 

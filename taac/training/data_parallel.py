@@ -158,8 +158,11 @@ class DataParallel:
         if self.ranks.first:
             self._collector.ended = [episode for episodes, _ in found for episode in episodes]
 
-    def evaluated(self, run: Callable[[], Evaluation]) -> Evaluation:
-        """Evaluates in the first rank while the others wait; returns the result, without a video in the others."""
+    def evaluated(self, run: Callable[[], Evaluation | None]) -> Evaluation | None:
+        """Evaluates in the first rank while the others wait; returns the result, without a video in the others.
+
+        None if the first was told to stop.
+        """
         if self.alone:
             return run()
         found: Evaluation | None = None

@@ -270,9 +270,9 @@ class Trainer:
             self.learn()  # updates that an iteration has earned in which the environments failed
             if initial or self.evaluator.unfinished:
                 self.evaluate(folder)
-                if self.intervals.done(self.env_steps):
+                if self.intervals.done(self.env_steps) and not self.evaluator.unfinished:
                     self.save(folder)
-            while not (self.intervals.done(self.env_steps) or self._stopped_here()):
+            while not (self.evaluator.unfinished or self.intervals.done(self.env_steps) or self._stopped_here()):
                 self._iteration_began = self.env_steps
                 self.collect()
                 self.learn()
@@ -285,14 +285,16 @@ class Trainer:
                     self.evaluate(folder)
                 if self.env_steps + self._iteration > self.update_ratio.initial_collect_steps:
                     self._wait_for_programs(stop)  # here, because only between iterations can a run stop
-                told_to_stop = stop()  # asked once: a signal after this is for the next iteration, which then saves
+                # Asked once: a signal after this is for the next iteration, which then saves.
+                told_to_stop = stop() or self.evaluator.unfinished
                 if due.checkpoint or told_to_stop or self.stopped:
                     self.save(folder)
                 else:
                     self.saver.write_full_chunks(folder)
                 if told_to_stop:
                     break
-            self.interrupted = not (self.intervals.done(self.env_steps) or self._stopped_here())
+            ended = self.intervals.done(self.env_steps) or self._stopped_here()
+            self.interrupted = self.evaluator.unfinished or not ended
             if not self.interrupted:
                 self.reporter.finished()
 
@@ -360,9 +362,16 @@ class Trainer:
         self.reporter.training(values)
 
     def evaluate(self, folder: RunFolder) -> None:
-        """Evaluates the agent, reports the result, and saves the agent if it is the best so far."""
+        """Evaluates the agent, reports the result, and saves the agent if it is the best so far.
+
+        If the run is told to stop meanwhile, the evaluation is done when the run goes on.
+        """
         self.hooks("before_evaluation", self)
-        found = self.parallel.evaluated(lambda: self.evaluator.run(self.env_steps))
+        cloned = self.env_steps == 0 and self.learner.cloning is not None  # which no checkpoint holds yet
+        stop = (lambda: False) if cloned else self._stop
+        found = self.parallel.evaluated(lambda: self.evaluator.run(self.env_steps, stop))
+        if found is None:
+            return
         self.reporter.evaluation(found)
         if self.save_best and found.is_best:
             counts = {"num_updates": self.learner.num_updates}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -18,7 +19,7 @@ from taac.data_structures import AlgStep, Nest, StepType, TimeStep
 from taac.environments.create import create_environment
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
-from tests.environments.toys import env_id
+from tests.environments.toys import Counter, env_id
 
 FIRST, MID, LAST = (int(t) for t in StepType)
 
@@ -136,9 +137,27 @@ def test_episodes_that_do_not_end_are_told_early_and_then_refused(monkeypatch, c
     assert ("create_environment.max_episode_steps" in told) != ends
 
 
-def test_a_time_limit_keeps_long_episodes_quiet(monkeypatch, capsys):
+def test_the_first_evaluation_of_a_run_refuses_episodes_that_seem_not_to_end(monkeypatch):
+    """Nothing is lost yet. A later one, of an agent that has learnt to survive, goes on."""
     monkeypatch.setattr(evaluation, "_LONG", 6)
-    environment = create_environment(env_id("Counter"), 1, env_kwargs={"scripts": (("9n",),)}, max_episode_steps=10)
+    evaluator = evaluation.Evaluator(agent(), counters(("9n",)), 0, num_episodes=1, epsilon=0.0, max_steps=8)
+    with pytest.raises(TaacError, match=r"after 6 steps .* no time limit, no episode has ended: bind create_environment\.max"):
+        evaluator.run(0)
+    with pytest.raises(TaacError, match="after 8 steps"):
+        evaluator.run(10)
+
+
+def limited():
+    return gymnasium.wrappers.TimeLimit(Counter((("9n",),)), 10)
+
+
+@pytest.mark.parametrize("name, limit", [(env_id("Counter"), 10), (f"{__name__}:limited", None), (f"{__name__}:limited", 10)])
+def test_a_time_limit_keeps_long_episodes_quiet(monkeypatch, capsys, name, limit):
+    """Also one that the environment brings along."""
+    monkeypatch.setattr(evaluation, "_LONG", 6)
+    kwargs = {} if "limited" in name else {"scripts": (("9n",),)}
+    environment = create_environment(name, 1, env_kwargs=kwargs, max_episode_steps=limit)
+    assert environment.max_episode_steps == 10
     assert [e.length for e in evaluate(agent(), environment, 1, seed=0)] == [10]
     assert capsys.readouterr().err == ""
 

@@ -307,7 +307,7 @@ def test_an_environment_that_is_restarted_costs_the_other_ranks_nothing(tmp_path
 
 
 def evaluation_fails(trainer, ranks):
-    def failing(env_steps):
+    def failing(env_steps, stop):
         raise TaacError("episodes have not ended")
 
     trainer.evaluator.run = failing

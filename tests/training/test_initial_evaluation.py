@@ -58,6 +58,16 @@ def test_a_resumed_run_has_it_once(whole, tmp_path):
     assert rows(tmp_path) == rows(path)
 
 
+@pytest.mark.parametrize("at", [0, 160, 320])
+def test_an_evaluation_that_a_signal_ends_is_done_when_the_run_goes_on(whole, tmp_path, at):
+    """It may take minutes, or not end at all."""
+    path, trainer = whole
+    stopped = run(tmp_path, *SHORT, stop=at)
+    assert stopped.interrupted and steps(tmp_path) == list(range(0, at, 160)) and stopped.env_steps == at
+    assert_same_parameters(run(tmp_path, *SHORT), trainer)
+    assert rows(tmp_path) == rows(path)
+
+
 def test_a_run_of_an_earlier_version_goes_on_without_it(whole, tmp_path):
     """Its config.gin does not have the setting. Called again, it is the same run."""
     path, trainer = whole
