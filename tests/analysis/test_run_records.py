@@ -50,6 +50,23 @@ def test_a_folder_that_cannot_be_listed_is_told(tmp_path, monkeypatch):
     assert theirs.problems[0] == "the folder cannot be listed, so runs in it are unknown: Permission denied"
 
 
+@pytest.mark.parametrize("name", ["d", "d" * 30])  # 30: paths that are too long for the system
+def test_folders_of_any_depth_are_searched(tmp_path, monkeypatch, name):
+    make_run(tmp_path / "sac" / "run", method=None)
+    monkeypatch.chdir(tmp_path)
+    for _ in range(1200):
+        os.mkdir(name)
+        os.chdir(name)
+    try:
+        found = {record.folder: record.problems for record in run_records.find(tmp_path)}
+    finally:
+        for _ in range(1200):  # else nobody could remove them
+            os.chdir("..")
+            os.rmdir(name)
+    assert found.pop("sac/run") == ()
+    assert not found if name == "d" else "cannot be listed" in found[name][0] and "too long" in found[name][0]
+
+
 def test_a_run_itself_can_be_the_root(tmp_path):
     make_run(tmp_path / "sac" / "run", method=None, algorithm="")
     record = only(tmp_path / "sac" / "run")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import math
 import os
 import re
@@ -92,13 +93,20 @@ def find(root: Path) -> list[Record]:
     if not root.is_dir():
         raise TaacError(f"--root_dir {root} is no folder; use one that holds runs of `taac train`")
     closed: dict[Path, str] = {}
-
-    def note(error: OSError) -> None:
-        folder = Path(error.filename)
-        if not isinstance(error, FileNotFoundError) and not is_run(folder.parent):  # removed meanwhile; checkpoints of a run
-            closed[folder] = f"the folder cannot be listed, so runs in it are unknown: {error.strerror}"
-
-    folders = sorted({*(Path(at) for at, _, _ in os.walk(root, onerror=note) if is_run(Path(at))), *closed})
+    open_folders, left = set(), [root]
+    while left:  # not os.walk, which in Python before 3.12 calls itself at each depth
+        folder = left.pop()
+        try:
+            with os.scandir(folder) as entries:
+                left += [folder / entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:  # nested too deeply; nor could it be read
+                folder = root / folder.relative_to(root).parts[0]
+            if not isinstance(error, FileNotFoundError) and not is_run(folder.parent):  # removed meanwhile; checkpoints of a run
+                closed[folder] = f"the folder cannot be listed, so runs in it are unknown: {error.strerror}"
+        else:
+            open_folders |= {folder} if is_run(folder) else set()
+    folders = sorted({*open_folders, *closed})
     if not folders:
         raise TaacError(f"--root_dir {root} holds no run: no {' or '.join(_MARKS)} at any depth")
     found = {folder: read(folder, root) for folder in folders}
