@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import multiprocessing
 import signal
@@ -12,7 +13,7 @@ from typing import Any
 
 import gymnasium
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
-from gymnasium.vector.async_vector_env import AsyncState
+from gymnasium.vector.async_vector_env import AsyncState, _async_worker
 
 from taac.environments.seeded_episodes import REPLAY, Replay
 
@@ -30,7 +31,7 @@ class Workers(AsyncVectorEnv):
 
     def __init__(self, makers: Sequence[Callable[[], gymnasium.Env]], step_timeout: float | None = None):
         # Not "fork", which torch's threads do not survive.
-        super().__init__(makers, copy=False, context="spawn", autoreset_mode=AutoresetMode.NEXT_STEP)
+        super().__init__(makers, copy=False, context="spawn", autoreset_mode=AutoresetMode.NEXT_STEP, worker=_serve)
         self.step_timeout = step_timeout
         # At exit, multiprocessing would send processes that are still open a signal that they ignore, and wait for ever.
         self._at_exit = functools.partial(_kill, self.processes)
@@ -85,6 +86,12 @@ class Workers(AsyncVectorEnv):
         """Kills all processes at once, whatever they are doing."""
         self._state = AsyncState.DEFAULT  # so that closing waits for no pending call
         self.close(terminate=True)
+
+
+def _serve(*args: Any) -> None:
+    """Gymnasium's worker, which ends without a traceback if the process that started it has ended, as by a signal to both."""
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        _async_worker(*args)
 
 
 def _kill(processes: Sequence[Any]) -> None:

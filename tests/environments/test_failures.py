@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import signal
@@ -15,6 +16,7 @@ import pytest
 import torch
 
 from taac.environments.create import create_environment
+from taac.environments.workers import Workers
 from taac.errors import EnvironmentFailed, TaacError
 from tests.campaigns.launched import wait_for
 from tests.environments.toys import env_id
@@ -30,6 +32,17 @@ def break_down(environment):
     environment.reset(7)
     for step in range(3):
         environment.step(torch.full((environment.num_envs, 1), 0.25 * (step + 1)))
+
+
+def test_worker_processes_whose_owner_has_ended_end_without_a_word(capfd):
+    """As where a signal reaches all processes of a run that is just being built."""
+    workers = Workers([functools.partial(gymnasium.make, "Pendulum-v1")] * 2)
+    for pipe in workers.parent_pipes:
+        pipe.close()
+    for process in workers.processes:
+        process.join(30)
+        assert process.exitcode == 0
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
