@@ -17,6 +17,7 @@ except ImportError:  # on Windows, where nothing is locked
     fcntl = None  # type: ignore[assignment]
 
 from taac.errors import TaacError
+from taac.runs import files
 from taac.runs.files import NotPlain, check_file, open_file
 
 AGAIN = "run the same command again"
@@ -43,8 +44,9 @@ def write(path: Path, data: bytes) -> None:
     try:
         descriptor = open_file(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
-            _write_all(descriptor, data)
-            os.fsync(descriptor)
+            with files.named(path):
+                _write_all(descriptor, data)
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
         os.replace(beside, path)
@@ -74,8 +76,9 @@ def append(path: Path, data: bytes) -> None:
     """
     descriptor = open_file(path, os.O_WRONLY | os.O_APPEND)
     try:
-        _write_all(descriptor, data)
-        os.fsync(descriptor)
+        with files.named(path):
+            _write_all(descriptor, data)
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
@@ -115,7 +118,8 @@ def sync(path: Path) -> None:
         return
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait for a writer
     try:
-        os.fsync(descriptor)
+        with files.named(path):
+            os.fsync(descriptor)
     except OSError as error:
         if error.errno not in _NO_SYNC or not path.is_dir():
             raise

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,17 @@ def open_file(path: Path, flags: int) -> int:
     return descriptor
 
 
+@contextlib.contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Has errors of the system within say at which file they arose, which those of open files do not (EIO, EROFS...)."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
+        raise
+
+
 # Reading -------------------------------------------------------------------------------------------------------------
 
 
@@ -115,7 +127,7 @@ def digest_of_file(path: Path, most: int, begun: dict[Path, tuple[Any, int]] | N
         begun: what earlier calls have read of files that only grow, and do not read again. This call adds to it.
     """
     begun = {} if begun is None else begun
-    with os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
+    with named(path), os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
         found, done = begun.get(path, (hashlib.blake2b(digest_size=16), 0))
         if done > min(most, os.fstat(file.fileno()).st_size):
             found, done = hashlib.blake2b(digest_size=16), 0
@@ -151,7 +163,7 @@ def read_bytes(path: Path, most: int | None = None) -> bytes:
         Damaged: it is longer.
         OSError: it cannot be read.
     """
-    with os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
+    with named(path), os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
         found = os.fstat(file.fileno()).st_size
         if most is not None and found > most:
             raise Damaged(f"{path.name} has {found} bytes, expected at most {most}")
@@ -200,7 +212,7 @@ def read_bounded(path: Path, most: int) -> bytes:
 
 def read_end(path: Path, most: int) -> bytes:
     """Returns the last `most` bytes of a plain file, or all of a shorter one. Raises as `read_bytes`."""
-    with os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
+    with named(path), os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - most))
         return file.read(most)
 

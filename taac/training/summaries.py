@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from taac.errors import TaacError
-from taac.runs import durable, layout
+from taac.runs import durable, files, layout
 from taac.runs.layout import EpisodeSummary
 from taac.training import hparams
 
@@ -149,6 +149,7 @@ class SummaryWriter:
         # The number orders a run's event files even if the clock was set back. The random part is unpredictable, so no link
         # can be waiting under that name.
         suffix = f".taac-{next_number(folder)}-{secrets.token_hex(8)}"
+        self._file = folder / f"events.out.tfevents.*{suffix}"  # for errors of the system, whose thread does not name it
         self._hook_before = threading.excepthook
         self._hook = threading.excepthook = _but_for_event_writers(threading.excepthook)
         try:
@@ -171,8 +172,9 @@ class SummaryWriter:
             )
         self._known.update(values)
         numbers = {tag: float(value) for tag, value in values.items()}
-        for tag, number in numbers.items():
-            self._writer.add_scalar(tag, number, env_steps)
+        with files.named(self._file):
+            for tag, number in numbers.items():
+                self._writer.add_scalar(tag, number, env_steps)
         self._also(numbers, env_steps)
 
     def histograms(self, values: Mapping[str, torch.Tensor], env_steps: int) -> None:
@@ -212,13 +214,15 @@ class SummaryWriter:
 
     def flush(self) -> None:
         """Flushes the event file to the disk. A checkpoint that counts it as written must not outlast it."""
-        self._writer.flush()
+        with files.named(self._file):
+            self._writer.flush()
         for path in self._folder.glob(layout.EVENTS):
             durable.sync(path)
 
     def close(self) -> None:
         try:
-            self._writer.close()
+            with files.named(self._file):
+                self._writer.close()
         finally:
             self._restore_hook()
 

@@ -56,6 +56,26 @@ def test_a_write_that_fails_leaves_what_was_there_and_nothing_beside(tmp_path, m
     assert (tmp_path / "f").read_bytes() == b"before" and [p.name for p in tmp_path.iterdir()] == ["f"]
 
 
+@pytest.mark.parametrize("code", [errno.EIO, errno.EROFS])
+@pytest.mark.parametrize("call", ["write", "fsync"])
+def test_an_error_of_the_disk_names_the_file(tmp_path, monkeypatch, call, code):
+    (tmp_path / "f").write_bytes(b"before")
+    for act in (durable.write, durable.append):
+        with monkeypatch.context() as patch, pytest.raises(OSError, match=f"{tmp_path / 'f'}'$"):
+            replace_os(patch, Stumbling(call, code=code))
+            act(tmp_path / "f", b"after")
+
+
+def test_an_error_while_reading_names_the_file(tmp_path, monkeypatch):
+    (tmp_path / "f").mkdir()
+    fails = SimpleNamespace(read=lambda most=-1: os.read(-1, 1), seek=lambda at: None, fileno=lambda: 0)
+    monkeypatch.setattr(files, "open_file", lambda path, flags: 0)
+    monkeypatch.setattr(files.os, "fdopen", lambda descriptor, mode: contextlib.nullcontext(fails))
+    for act in (files.read_bytes, lambda path: files.read_end(path, 9), lambda path: files.digest_of_file(path, 9)):
+        with pytest.raises(OSError, match=f"{tmp_path / 'f'}'$"):
+            act(tmp_path / "f")
+
+
 def test_a_write_is_on_the_disk_before_it_takes_its_name_and_the_name_too(tmp_path, monkeypatch):
     order = []
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import gin
 import pytest
 import torch
@@ -12,6 +14,20 @@ from taac.runs.layout import EpisodeSummary
 from taac.runs.run_folder import RunFolder
 from taac.training.summaries import PHASES, SummaryWriter, known_tags
 from tests.training.test_trainer import build
+
+
+def test_an_error_of_the_disk_names_the_event_file(tmp_path):
+    """TensorBoard writes in a thread, whose errors the next call raises without a name."""
+    writer = SummaryWriter(tmp_path)
+
+    def fails():
+        raise OSError(errno.EIO, "Input/output error")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writer._writer, "flush", fails)
+        with pytest.raises(OSError, match=r"Input/output error: '.*/events\.out\.tfevents\.\*\.taac-0-[0-9a-f]{16}'"):
+            writer.flush()
+    writer.close()
 
 
 def test_an_unknown_tag_is_refused(tmp_path):
