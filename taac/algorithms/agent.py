@@ -19,7 +19,7 @@ from taac.data_structures import AlgStep, Experience, Nest, TimeStep
 from taac.errors import TaacError
 from taac.machine.compiled import CompiledFunction, check_compiler
 from taac.machine.ranks import Ranks
-from taac.networks import ObservationNormalizer, RewardNormalizer
+from taac.networks import ObservationNormalizer, RewardNormalizer, RewardScaler
 from taac.specs import observed
 
 Role = Literal["learn", "collect", "act"]
@@ -35,7 +35,7 @@ class Agent(nn.Module):
         algorithm: acts and learns.
         observation_normalizer: updated by rollouts only. These include the demonstrator's rollouts if its policy is cloned
             before training. None: observations are not normalised.
-        reward_normalizer: updated by sampled batches; None: rewards are not normalised.
+        reward_normalizer: updated by sampled batches, or by rollouts; None: rewards are not normalised.
         reward_signals: each adds one part to the reward, after those of the environment. Used for learning only.
         role: "learn" does everything; "collect" explores and plays, and updates the statistics of observations; "act" only
             plays. The latter two keep only the networks that acting needs. The others are removed from `algorithm` itself.
@@ -59,7 +59,7 @@ class Agent(nn.Module):
         self,
         algorithm: Algorithm,
         observation_normalizer: ObservationNormalizer | None = None,
-        reward_normalizer: RewardNormalizer | None = None,
+        reward_normalizer: RewardNormalizer | RewardScaler | None = None,
         role: Role = "learn",
         reward_signals: Sequence[RewardSignal] = (),
         compile: bool | Literal["auto"] = False,
@@ -83,7 +83,7 @@ class Agent(nn.Module):
         self.signals = list(reward_signals)
         self.agents = agents
         if agents is not None and agents.masked:
-            _check_masked(algorithm, reward_signals)
+            _check_masked(algorithm, reward_signals, reward_normalizer)
         self.device = next(algorithm.parameters()).device
         self.eval()
         self.may_compile = compile == "auto" and role != "act"
@@ -132,7 +132,7 @@ class Agent(nn.Module):
         return self._act(functools.partial(self.algorithm.predict_step, epsilon=epsilon), time_step, state)
 
     def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
-        self.observe(time_step.observation)
+        self.count(time_step)
         return self._act(self._rollout_step, time_step, state)
 
     def acting_call(self, time_step: TimeStep, state: Nest) -> tuple[Policy, tuple[Nest, ...]]:
@@ -140,17 +140,23 @@ class Agent(nn.Module):
         return self._rollout_step, (self._seen(time_step), state)
 
     def random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
-        self.observe(time_step.observation)
+        self.count(time_step)
         return self.unobserved_random_step(time_step, state)
 
     def unobserved_random_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
-        """Acts like `random_step`, but does not update the statistics of observations."""
+        """Acts like `random_step`, but does not update the statistics of rollouts."""
         return self._act(self.algorithm.random_step, time_step, state)
 
     def _act(self, step: Policy, time_step: TimeStep, state: Nest) -> AlgStep:
         if self.agents is None:
             return step(self._seen(time_step), state)
         return self.agents.act(lambda t, s: step(self._seen(t), s), self.algorithm.initial_state, time_step, state)
+
+    def count(self, time_step: TimeStep) -> None:
+        """Adds the frames `[B]` of a rollout to the statistics of observations and of returns."""
+        self.observe(time_step.observation)
+        if self.reward_normalizer is not None and self.gathers_statistics:
+            self.reward_normalizer.observe(time_step if self.agents is None else self.agents.fold(time_step, 0))
 
     def observe(self, observation: Nest) -> None:
         """Adds a rollout's observations, leaves `[B, ...]`, to their statistics. Absent agents are left out."""
@@ -165,7 +171,7 @@ class Agent(nn.Module):
     def join(self, ranks: Ranks) -> None:
         """Takes the parameters of the first of several ranks, and has statistics count what all of them see from now on."""
         ranks.copy_first(list(self.state_dict().values()))
-        if self.reward_normalizer is not None:
+        if isinstance(self.reward_normalizer, RewardNormalizer):
             self.reward_normalizer.ranks = ranks
         if self.observation_normalizer is not None:
             self.observation_normalizer.wait_for_merge()
@@ -296,12 +302,19 @@ def _kinds(tensors: dict[str, torch.Tensor]) -> dict[str, str]:
     return {name: f"{tensor.dtype} {list(tensor.shape)}" for name, tensor in tensors.items()}
 
 
-def _check_masked(algorithm: Algorithm, reward_signals: Sequence[RewardSignal]) -> None:
+def _check_masked(
+    algorithm: Algorithm, reward_signals: Sequence[RewardSignal], reward_normalizer: RewardNormalizer | RewardScaler | None
+) -> None:
     """Refuses settings that would learn from the frames of absent agents."""
     if isinstance(algorithm, ActorCriticAlgorithm) and algorithm.td_loss.ignore_done:
         raise TaacError(
             "the observation has an 'agent_mask', so the episode of an agent that leaves terminates: bind ignore_done = False "
             "of the TD loss, which would ignore that"
+        )
+    if isinstance(reward_normalizer, RewardScaler):
+        raise TaacError(
+            "create_agent.normalize_rewards = 'scale' cannot be combined with an 'agent_mask' in the observation: an absent "
+            "agent has no return. Bind True or False"
         )
     if reward_signals:
         raise TaacError(

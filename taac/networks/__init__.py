@@ -3,7 +3,7 @@
 from taac.networks.actor import ActorNetwork, CategoricalActorNetwork, SwitchNetwork, TrajectoryEmbedding
 from taac.networks.critics import CriticEnsemble
 from taac.networks.encoders import ImageEncoder, LocalEncoder, ObservationEncoder
-from taac.networks.normalizers import ObservationNormalizer, RewardNormalizer
+from taac.networks.normalizers import ObservationNormalizer, RewardNormalizer, RewardScaler
 from taac.networks.recurrent import GRUMemory, LSTMMemory, RecurrentEncoder
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "ObservationNormalizer",
     "RecurrentEncoder",
     "RewardNormalizer",
+    "RewardScaler",
     "SwitchNetwork",
     "TrajectoryEmbedding",
 ]

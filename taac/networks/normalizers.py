@@ -9,7 +9,7 @@ import torch
 import torch.nn as nn
 
 from taac import nest
-from taac.data_structures import Nest
+from taac.data_structures import Nest, TimeStep
 from taac.errors import TaacError
 from taac.machine.ranks import ALONE, Ranks
 
@@ -70,7 +70,7 @@ class RewardNormalizer(nn.Module):
     def update(self, reward: torch.Tensor, duration: torch.Tensor | None = None) -> None:
         """Moves the statistics towards those of rewards `[T, B]` or `[T, B, D]` with durations `[T, B]` (None: 1)."""
         rate = self.SPEED / (self.SPEED + self.calls)
-        reward = reward.to(torch.float64) / self._steps(reward, duration)
+        reward = reward.to(torch.float64) / _steps(reward, duration)
         mean, second_moment = self.ranks.average([reward.mean((0, 1)), reward.square().mean((0, 1))])
         self.mean.lerp_(mean, rate)
         self.second_moment.lerp_(second_moment, rate)
@@ -79,19 +79,92 @@ class RewardNormalizer(nn.Module):
     def forward(self, reward: torch.Tensor, duration: torch.Tensor | None = None) -> torch.Tensor:
         """Normalises rewards `[T, B]` or `[T, B, D]` with durations `[T, B]` (None: 1) by the current statistics."""
         variance = (self.second_moment - self.mean.square()).clamp(min=0.0)
-        steps = self._steps(reward, duration)
+        steps = _steps(reward, duration)
         # The mean is rounded like r / k, or a constant reward would not become 0 where that division is not exact.
         normalized = (reward / steps - self.mean.to(reward.dtype)) / (variance + 1e-10).sqrt()
         if self.clip is not None:
             normalized = normalized.clamp(-self.clip, self.clip)
         return (normalized * steps).to(reward.dtype)
 
-    @staticmethod
-    def _steps(reward: torch.Tensor, duration: torch.Tensor | None) -> torch.Tensor | float:
-        """Reshapes durations to broadcast with rewards; 1 at FIRST, which follows no action."""
-        if duration is None:
-            return 1.0
-        return nest.broadcast(duration.clamp(min=1), reward)
+    def observe(self, time_step: TimeStep) -> None:
+        """Does nothing: its statistics are those of sampled batches."""
+
+
+@gin.configurable
+class RewardScaler(nn.Module):
+    """Divides sampled rewards by the standard deviation of discounted returns in rollouts, then clips. Their mean stays.
+
+    Subtracting a mean changes what is best where episodes can end early; a scale does not. The return of an environment is
+    the sum so far of its episode, `R <- gamma_k R + r` with `gamma_k = gamma repeat_gamma^(k-1)` after an action repeated for
+    k steps, and 0 at FIRST. Its variance is over all frames of rollouts but FIRST. While returns have not varied, the scale is
+    1. Each part of a vector reward has its own. A reward of k steps is clipped to +- k times the clip.
+
+    Args:
+        num_envs: environments (times agents that share the policy) of the rollouts.
+        gamma: discount per step.
+        repeat_gamma: discount per step inside a repeated action, as in the environment.
+        reward_dim: D, or None for a scalar reward.
+        clip: of the scaled reward of a step; None: no clipping.
+
+    Raises:
+        TaacError: a clip that is not above 0.
+
+    Source: `VecNormalize` of Stable-Baselines3, after Engstrom et al. (arXiv:2005.12729), section 3; it clips at 10.
+    """
+
+    returns: torch.Tensor
+    count: torch.Tensor
+    mean: torch.Tensor
+    squares: torch.Tensor
+
+    def __init__(
+        self,
+        num_envs: int,
+        gamma: float,
+        repeat_gamma: float = 1.0,
+        reward_dim: int | None = None,
+        clip: float | None = None,
+    ):
+        super().__init__()
+        if clip is not None and clip <= 0:
+            raise TaacError(f"RewardScaler.clip must be above 0, got {clip}")
+        self.gamma, self.repeat_gamma, self.clip = gamma, repeat_gamma, clip
+        parts = (reward_dim,) if reward_dim else ()
+        self.register_buffer("returns", torch.zeros(num_envs, *parts, dtype=torch.float64))
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("mean", torch.zeros(parts, dtype=torch.float64))
+        self.register_buffer("squares", torch.zeros(parts, dtype=torch.float64))  # of deviations from the mean, summed
+
+    @torch.no_grad()
+    def observe(self, time_step: TimeStep) -> None:
+        """Adds the frames `[B]` of a rollout, whose rewards are raw, to the returns and their statistics."""
+        inside = ~time_step.is_first()
+        counts, number = nest.broadcast(inside, self.returns).to(self.returns), inside.sum()
+        repeats = nest.broadcast(time_step.duration.clamp(min=1) - 1, self.returns).to(self.returns)
+        self.returns.mul_(self.gamma * self.repeat_gamma**repeats).add_(time_step.reward).mul_(counts)
+        mean = self.returns.sum(0) / number.clamp(min=1)
+        delta, total = mean - self.mean, (self.count + number).clamp(min=1)
+        self.squares += ((self.returns - mean).square() * counts).sum(0) + delta.square() * (self.count * number / total)
+        self.mean += delta * (number / total)
+        self.count += number
+
+    def update(self, reward: torch.Tensor, duration: torch.Tensor | None = None) -> None:
+        """Does nothing: sampled batches do not tell the returns."""
+
+    def forward(self, reward: torch.Tensor, duration: torch.Tensor | None = None) -> torch.Tensor:
+        """Scales rewards `[T, B]` or `[T, B, D]` with durations `[T, B]` (None: 1)."""
+        variance = self.squares / self.count.clamp(min=1)
+        varies = variance > 1e-12 * self.mean.square()
+        scaled = reward / torch.where(varies, variance, 1.0).sqrt()
+        if self.clip is not None:
+            limit = torch.as_tensor(self.clip * _steps(reward, duration)).to(scaled)
+            scaled = scaled.clamp(-limit, limit)
+        return scaled.to(reward.dtype)
+
+
+def _steps(reward: torch.Tensor, duration: torch.Tensor | None) -> torch.Tensor | float:
+    """Reshapes durations to broadcast with rewards; 1 at FIRST, which follows no action."""
+    return 1.0 if duration is None else nest.broadcast(duration.clamp(min=1), reward)
 
 
 @gin.configurable

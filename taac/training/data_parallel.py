@@ -18,6 +18,7 @@ from taac.acting.random_numbers import RANKS, derived_seed, seed_generators
 from taac.errors import RankLost, TaacError
 from taac.learning.learner import Learner
 from taac.machine.ranks import Ranks
+from taac.networks import RewardScaler
 from taac.training.update_ratio import UpdateRatio
 
 RESUME, TRAIN, END = "resume", "train", "end"  # what the first rank tells the others
@@ -44,6 +45,8 @@ def check_supported(learner: Learner, demonstrations: str | None) -> None:
     if agent.signals:
         names = ", ".join(type(signal).__name__ for signal in agent.signals)
         raise TaacError(f"{refusal} create_agent.reward_signals ({names}), whose statistics would differ between ranks")
+    if isinstance(agent.reward_normalizer, RewardScaler):
+        raise TaacError(f"{refusal} create_agent.normalize_rewards = 'scale', because each has returns of its own: bind True")
     if demonstrations is not None or learner.cloning is not None:
         raise TaacError(f"{refusal} demonstrations or behaviour cloning, which every rank would count as its own")
     if any(isinstance(part, _BatchNorm) for part in agent.modules()):

@@ -28,7 +28,7 @@ from taac.learning.learner import Learner
 from taac.machine.memory import keep_freed_memory
 from taac.machine.program_cache import check_named_folder
 from taac.machine.ranks import ALONE, Ranks
-from taac.networks import ObservationNormalizer, RewardNormalizer
+from taac.networks import ObservationNormalizer, RewardNormalizer, RewardScaler
 from taac.ops.schedules import Schedule
 from taac.replay import ReplayBuffer
 from taac.runs import layout
@@ -51,7 +51,7 @@ def create_agent(
     device: torch.device,
     algorithm_ctor: Callable[..., Algorithm] = gin.REQUIRED,
     normalize_observations: bool = False,
-    normalize_rewards: bool = False,
+    normalize_rewards: bool | Literal["scale"] = False,
     reward_clip: float | None = None,
     reward_signals: Sequence[Callable[..., RewardSignal]] = (),
     task_strength: float | Schedule | Sequence[float | Schedule] = 1.0,
@@ -67,8 +67,9 @@ def create_agent(
         algorithm_ctor: called with observation spec, action spec and `reward_dim`. Reward signals add `reward_weights`, and
             `signal_gammas` if one has its own discount. Repeated actions add `repeat_gamma`.
         normalize_observations: normalises by running statistics of the observations in rollouts; see `ObservationNormalizer`.
-        normalize_rewards: normalises by running statistics of sampled rewards; see `RewardNormalizer`. It sets the
-            algorithm's own `reward_scale` to 1.
+        normalize_rewards: True subtracts a running mean of sampled rewards and divides by their standard deviation; see
+            `RewardNormalizer`. "scale" keeps the mean and divides by the standard deviation of returns; see `RewardScaler`.
+            Either sets the algorithm's own `reward_scale` to 1.
         reward_clip: normalised rewards are clipped to +- this; None does not clip.
         reward_signals: rewards besides the task's, such as `(@ICM, @RND)`. Each is called with observation and action spec.
             The algorithm then learns a vector reward, the task's and theirs, with their strengths as `reward_weights`.
@@ -118,12 +119,30 @@ def create_agent(
     return Agent(
         algorithm,
         ObservationNormalizer(spec) if normalize_observations else None,
-        RewardNormalizer(normalized_parts, reward_clip) if normalize_rewards else None,
+        _reward_normalizer(environment, algorithm, agents, normalize_rewards, normalized_parts, reward_clip),
         role,
         signals,
         compile,
         agents,
     ).to_device(device)
+
+
+def _reward_normalizer(
+    environment: VectorEnvironment,
+    algorithm: Algorithm,
+    agents: AgentBatch | None,
+    kind: bool | Literal["scale"],
+    parts: int | None,
+    clip: float | None,
+) -> RewardNormalizer | RewardScaler | None:
+    if kind != "scale":
+        return RewardNormalizer(parts, clip) if kind else None
+    if algorithm.gamma is None:
+        raise TaacError(
+            f"create_agent.normalize_rewards = 'scale' needs a discount, but {type(algorithm).__name__}.gamma is None: define it"
+        )
+    rows = environment.num_envs * (1 if agents is None else agents.count)
+    return RewardScaler(rows, algorithm.gamma, environment.repeat_gamma, parts, clip)
 
 
 def _task_weights(strength: float | Schedule | Sequence[float | Schedule], parts: int) -> tuple[float | Schedule, ...]:

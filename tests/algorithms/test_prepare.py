@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
+import tests.toy_tasks  # noqa: F401
 from taac.algorithms import SacAlgorithm
 from taac.algorithms.agent import Agent
-from taac.data_structures import Experience, TimeStep
-from taac.networks import ObservationNormalizer, RewardNormalizer
+from taac.data_structures import Experience, StepType, TimeStep
+from taac.networks import ObservationNormalizer, RewardNormalizer, RewardScaler
 from tests.algorithms.reference import ACTION_SPEC, VECTOR_SPEC, frame
+from tests.environments.team import TEAM
+from tests.training.runs import build, trained
 
 
 def prepared_rewards(reward, duration):
@@ -36,3 +40,40 @@ def test_greedy_steps_count_no_observations():
     assert normalizer.count == 0
     agent.rollout_step(frame(4), ())
     assert normalizer.count == 4
+
+
+def test_only_rollouts_count_returns_and_batches_are_scaled_with_their_mean():
+    """Two environments whose returns are 0 and 2: their standard deviation is 1, and nothing is subtracted."""
+    agent = Agent(SacAlgorithm(VECTOR_SPEC, ACTION_SPEC), reward_normalizer=RewardScaler(2, 0.99))
+    frames = frame(2)._replace(step_type=torch.full((2,), int(StepType.MID), dtype=torch.uint8), reward=torch.tensor([0.0, 2.0]))
+    batch = Experience(TimeStep(*(leaf.unsqueeze(0) for leaf in frames._replace(reward=torch.tensor([-5.0, 3.0])))), ())
+    agent.predict_step(frames, ())
+    agent.unobserved_random_step(frames, ())
+    assert agent.prepare(batch).time_step.reward.tolist() == [[-5.0, 3.0]] and agent.reward_normalizer.count == 0
+    agent.rollout_step(frames._replace(reward=torch.tensor([0.0, 4.0])), ())
+    assert agent.prepare(batch).time_step.reward.tolist() == [[-2.5, 1.5]] and agent.reward_normalizer.count == 2
+    agent.random_step(frames, ())
+    assert agent.reward_normalizer.count == 4 and agent.reward_normalizer.returns.tolist() == [0.0, 4 * 0.99 + 2.0]
+
+
+@pytest.mark.parametrize("method", ["sac", "sac_value"])
+def test_a_scale_of_rewards_is_that_of_the_environments_of_a_run(method):
+    """Of each part of a vector reward, and with the discount of the critics; an algorithm's own scale is not applied too."""
+    two = ["create_environment.env_name = 'taac-test/TwoRewards-v0'", "num_envs = 3", "reward_clip = None", "gamma = 0.9"]
+    trainer = build(*two, "normalize_rewards = 'scale'", method=method)
+    trained(trainer, 3)
+    scaler = trainer.agent.reward_normalizer
+    assert scaler.returns.shape == (3, 2) and scaler.gamma == pytest.approx(0.9) and trainer.agent.algorithm.reward_scale == 1.0
+    raw = trainer.replay_buffer.sample(16, 2)
+    reward = trainer.agent.prepare(raw).time_step.reward
+    torch.testing.assert_close(reward, raw.time_step.reward / (scaler.squares / scaler.count).sqrt().float())
+
+
+def test_agents_that_share_a_policy_have_returns_each_of_its_own():
+    trainer = build(
+        f"create_environment.env_name = '{TEAM}'", "create_agent.shared_policy = True", "num_envs = 2",
+        "normalize_rewards = 'scale'", method="sac",
+    )  # fmt: skip
+    trained(trainer, 2)
+    assert trainer.agent.reward_normalizer.returns.shape == (2 * trainer.agent.agents.count,)
+    assert trainer.agent.reward_normalizer.count > 100

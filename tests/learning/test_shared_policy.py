@@ -164,6 +164,10 @@ def test_priorities_are_of_segments_and_weights_of_all_their_agents():
             "sac", TEAM, {"comes_and_goes": True}, [SHARED, "create_agent.reward_signals = (@RND,)"],
             "reward_signals cannot be combined with an 'agent_mask'",
         ),
+        (
+            "sac", TEAM, {"comes_and_goes": True}, [SHARED, "create_agent.normalize_rewards = 'scale'"],
+            "normalize_rewards = 'scale' cannot be combined with an 'agent_mask'",
+        ),
         ("sac", TEAM, {"global_state": True}, [SHARED], r"which only critics may see.*actor_encoder_ctor = @LocalEncoder"),
         ("sac_recurrent", TEAM, {"global_state": True}, [SHARED], "Recurrent algorithms do not support it"),
         ("sac", TEAM, {"comes_and_goes": True}, [SHARED, "OneStepTDLoss.ignore_done = True"], "bind ignore_done = False"),

@@ -7,10 +7,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from taac.data_structures import StepType, TimeStep
 from taac.environments.single import ActionRepeat
 from taac.errors import TaacError
-from taac.networks import ObservationNormalizer, RewardNormalizer
+from taac.networks import ObservationNormalizer, RewardNormalizer, RewardScaler
 from taac.specs import TensorSpec, bounded
+
+FIRST, MID, LAST = map(int, (StepType.FIRST, StepType.MID, StepType.LAST))
 
 # --- Rewards ----------------------------------------------------------------------------------------------------------
 
@@ -97,6 +100,66 @@ def test_a_constant_reward_becomes_0(value, reward_dim, steps):
 def test_a_clip_must_be_above_0(clip):
     with pytest.raises(TaacError, match="clip"):
         RewardNormalizer(clip=clip)
+
+
+def returns_reference(frames, gamma, repeat_gamma):
+    """The returns of each environment, frame by frame: docs/equations.md#rewards."""
+    running, found = {}, []
+    for step_types, rewards, durations in frames:
+        for env, (step_type, reward, k) in enumerate(zip(step_types, rewards, durations)):
+            if step_type == FIRST:
+                running[env] = 0.0 * np.asarray(reward)
+                continue
+            running[env] = gamma * repeat_gamma ** (k - 1) * running[env] + np.asarray(reward)
+            found.append(running[env])
+    return np.array(found)
+
+
+def in_rollouts(step_types, rewards, durations):
+    """One frame of each environment."""
+    step_type, duration = torch.tensor(step_types, dtype=torch.uint8), torch.tensor(durations, dtype=torch.int16)
+    return TimeStep(step_type, torch.tensor(rewards, dtype=torch.float32), torch.ones(len(step_types)), (), (), duration)
+
+
+def test_the_scale_of_rewards_by_hand():
+    """Two environments, gamma 1/2. Returns 4, 4/2 + 2 = 4 at LAST, then anew 8; and 0, 0, 2: variance of (4, 0, 4, 0, 8, 2)."""
+    scaler = RewardScaler(2, 0.5)
+    for step_types, rewards in [
+        ((FIRST, FIRST), (0.0, 0.0)), ((MID, MID), (4.0, 0.0)), ((LAST, MID), (2.0, 0.0)), ((FIRST, LAST), (0.0, 2.0)),
+        ((MID, FIRST), (8.0, 0.0)),
+    ]:  # fmt: skip
+        scaler.observe(in_rollouts(step_types, rewards, (1, 1)))
+    reward = torch.tensor([[-3.0, 0.0, 5.0]])
+    torch.testing.assert_close(scaler(reward), reward / np.var([4, 0, 4, 0, 2, 8]) ** 0.5)
+    assert scaler.count == 6 and scaler.mean == 3.0
+
+
+@pytest.mark.parametrize("parts, clip, repeat_gamma", [(None, None, 0.9), (3, None, 1.0), (3, 0.5, 0.9), (None, 0.5, 1.0)])
+def test_the_scale_of_rewards_against_the_recursion(parts, clip, repeat_gamma):
+    generator, num_envs = np.random.default_rng(0), 4
+    scaler, frames, position = RewardScaler(num_envs, 0.9, repeat_gamma, parts, clip), [], np.zeros(num_envs, dtype=int)
+    shape = (num_envs, parts) if parts else (num_envs,)
+    for _ in range(300):
+        step_types = [FIRST if p == 0 else LAST if p == 3 + env else MID for env, p in enumerate(position)]
+        position = np.where([s == LAST for s in step_types], 0, position + 1)
+        first = np.array([s == FIRST for s in step_types]).reshape(-1, *[1] * (len(shape) - 1))
+        rewards = np.where(first, 0.0, generator.normal(2.0, 3.0, shape)).astype(np.float32)
+        frames.append((step_types, rewards, [0 if s == FIRST else 1 + env for env, s in enumerate(step_types)]))
+        scaler.observe(in_rollouts(*frames[-1]))
+    std = returns_reference(frames, 0.9, repeat_gamma).std(0)
+    reward, duration = torch.tensor(generator.normal(size=(5, *shape)) * 9).float(), torch.tensor([[1, 2, 3, 4]] * 5)
+    limit = np.inf if clip is None else clip * duration.numpy().reshape(5, num_envs, *[1] * (len(shape) - 1))
+    np.testing.assert_allclose(scaler(reward, duration).numpy(), np.clip(reward.numpy() / std, -limit, limit), rtol=1e-5)
+
+
+@pytest.mark.parametrize("reward", [0.0, -5.0])
+def test_returns_that_do_not_vary_scale_nothing(reward):
+    """Episodes of one step: all have the same return."""
+    scaler = RewardScaler(3, 0.99)
+    for _ in range(1000):
+        scaler.observe(in_rollouts([FIRST] * 3, [0.0] * 3, [0] * 3))
+        scaler.observe(in_rollouts([LAST] * 3, [reward] * 3, [1] * 3))
+    assert torch.equal(scaler(torch.full((2, 3), reward)), torch.full((2, 3), reward))
 
 
 # --- Rewards of several steps ------------------------------------------------------------------------------------------

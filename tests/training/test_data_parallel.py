@@ -374,6 +374,7 @@ SCHEDULE = "s/LinearSchedule.start = 8\ns/LinearSchedule.end = 16\ns/LinearSched
         ("batch_size = 9", "Trainer.batch_size 9 is the number over all ranks"),
         (f"batch_size = @s/LinearSchedule()\n{SCHEDULE}", "Trainer.batch_size must be a number with 2 ranks"),
         ("create_agent.reward_signals = (@RND,)", r"create_agent.reward_signals \(RND\)"),
+        ("normalize_rewards = 'scale'", "create_agent.normalize_rewards = 'scale', because each has returns of its own"),
         ("create_experiment.demonstrations = 'x.npz'", "demonstrations or behaviour cloning"),
         ("ActorCriticAlgorithm.critic_ctor = @NormalizedCritics", "batch normalisation"),
         ("create_experiment.collectors = 2", "create_experiment.collectors: give one or the other"),

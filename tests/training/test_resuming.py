@@ -40,6 +40,7 @@ def test_a_killed_run_ends_as_the_run_that_was_never_killed(tmp_path, num_envs, 
         "evaluation_interval = 80",
         "create_environment.max_episode_steps = 70",
         "create_agent.normalize_observations = True",
+        f"normalize_rewards = {num_envs == 1 or 'scale'!r}",  # by returns, each of which goes on after a kill
     )
     whole = run(tmp_path / "whole", *params, method=method)
     for moment in (40, 90, 260, 330):  # 90 and 330: after an evaluation that the last checkpoint does not know of

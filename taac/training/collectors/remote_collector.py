@@ -106,7 +106,7 @@ class RemoteCollector(Collecting):
         self._begin()
         remotes = self.pool.remotes
         row = self._row()
-        self.agent.observe(nest.map_structure(lambda x: x.to(self.agent.device), row.observation))
+        self.agent.count(nest.map_structure(lambda x: x.to(self.agent.device), row))
         self._order(max(1, self.frames_ahead))
         frames = [self.pool.take(remote) for remote in remotes]
         cut = torch.tensor([frame.cut for frame in frames]).repeat_interleave(self._share)
