@@ -30,7 +30,7 @@ from taac.specs import TensorSpec
     denylist=["observation_spec", "action_spec", "action_width", "num_choices", "signal_gammas", "repeat_gamma"]
 )
 class ActorCriticAlgorithm(Algorithm):
-    """An encoder trained by the critics alone, critics `Q_i(features, action parts)`, and target networks of both.
+    """An encoder trained by the critics, critics `Q_i(features, action parts)`, and target networks of both.
 
     The actor uses the features of that encoder, or has an encoder of its own.
 
@@ -64,7 +64,8 @@ class ActorCriticAlgorithm(Algorithm):
         signal_gammas: discounts of the reward's last parts, those of reward signals; None: the discount of `td_loss`.
         repeat_gamma: discount per step inside a repeated action, as in the environment.
         actor_encoder_ctor: like `encoder_ctor`, for a separate encoder that is trained by the actor's loss. None: the actor
-            uses the critics' features, without a gradient.
+            uses the critics' features.
+        actor_trains_encoder: whether the actor's loss trains the critics' encoder too, where the actor uses its features.
 
     Raises:
         TaacError: settings out of range; weights or gammas that do not fit the reward; critics that define only one of
@@ -90,6 +91,7 @@ class ActorCriticAlgorithm(Algorithm):
         reward_weights: Sequence[float | Schedule] | None = None,
         encoder_ctor: Callable[..., nn.Module] = ObservationEncoder,
         actor_encoder_ctor: Callable[..., nn.Module] | None = None,
+        actor_trains_encoder: bool = False,
         critic_ctor: Callable[..., nn.Module] = CriticEnsemble,
         td_loss: BaseTDLoss | None = None,
         target_update_tau: float | Schedule = 0.005,
@@ -124,6 +126,10 @@ class ActorCriticAlgorithm(Algorithm):
         self.encoder = encoder_ctor(observation_spec)
         self.feature_size = int(self.encoder.output_size)  # type: ignore[arg-type]
         self.register_module("actor_encoder", actor_encoder_ctor and actor_encoder_ctor(observation_spec))
+        self.actor_trains_encoder = actor_trains_encoder
+        if actor_trains_encoder and (self.actor_encoder is not None or not trainable(self.encoder)):
+            why = "the actor has an encoder of its own" if self.actor_encoder is not None else "its encoder has no parameters"
+            raise TaacError(f"{type(self).__name__}: actor_trains_encoder = True has no effect, because {why}: remove it")
         own: Any = self.encoder if self.actor_encoder is None else self.actor_encoder
         self.actor_feature_size = int(own.output_size)
         choices = {} if num_choices is None else {"num_choices": num_choices}
@@ -148,13 +154,16 @@ class ActorCriticAlgorithm(Algorithm):
     # Features --------------------------------------------------------------------------------------------------------
 
     def encode(self, observation: Nest) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns features `[..., F]` for the critics and for the actor. The actor's loss never trains the critics' encoder."""
+        """Returns features `[..., F]` for the critics and for the actor."""
         features = self.encoder(observation)
-        return features, features.detach() if self.actor_encoder is None else self.actor_encoder(observation)
+        return features, self._shared(features) if self.actor_encoder is None else self.actor_encoder(observation)
 
     def actor_features(self, observation: Nest) -> torch.Tensor:
         """Returns the actor's features only; see `encode`."""
-        return self.encoder(observation).detach() if self.actor_encoder is None else self.actor_encoder(observation)
+        return self._shared(self.encoder(observation)) if self.actor_encoder is None else self.actor_encoder(observation)
+
+    def _shared(self, features: torch.Tensor) -> torch.Tensor:
+        return features if self.actor_trains_encoder else features.detach()
 
     # Critics' values -------------------------------------------------------------------------------------------------
 

@@ -59,6 +59,8 @@ class Memories:
             raise TaacError(f"{name}.burn_in must be 0 or more frames, got {burn_in}")
         if getattr(self, "actor_encoder", None) is not None:
             raise TaacError(f"{name} already has a recurrent encoder for its actor: remove actor_encoder_ctor")
+        if getattr(self, "actor_trains_encoder", False):
+            raise TaacError(f"{name} has a recurrent encoder for its actor: actor_trains_encoder has no effect, remove it")
         self.actor_encoder = actor_encoder
         self.burn_in, self.min_segment_length = burn_in, burn_in + 2
         self.min_segment_reason = f"{name}.burn_in = {burn_in}, and one transition that is learnt from"

@@ -132,6 +132,45 @@ def test_a_role_holds_the_encoders_that_acting_needs(method):
     assert "actor_encoder" in held and ("encoder" in held) == (method in needs_critics)
 
 
+@pytest.mark.parametrize("method", OWN)
+def test_the_actor_may_train_the_critics_encoder(method):
+    """By the gradient that an encoder of its own with the same weights gets; all else is computed as without it."""
+    trainer = with_encoders(method)
+    experience, algorithm = experience_of(trainer), trainer.agent.algorithm
+    algorithm.actor_encoder.load_state_dict(algorithm.encoder.state_dict())
+    own, shared = list(algorithm.actor_encoder.parameters()), list(algorithm.encoder.parameters())
+
+    def losses():
+        torch.manual_seed(0)
+        info = algorithm.calc_loss(experience, algorithm.train_step(experience))
+        return info.loss.mean(), algorithm.cloning_loss(experience).mean()
+
+    loss, cloning = losses()
+    of_own, of_critics = torch.autograd.grad(loss, own, retain_graph=True), torch.autograd.grad(loss, shared)
+    cloned = torch.autograd.grad(cloning, own)
+    algorithm.actor_encoder, algorithm.actor_trains_encoder = None, True
+    same, cloning = losses()
+    trainer.close()
+    assert torch.equal(loss, same)
+    for ours, theirs, both in zip(of_own, of_critics, torch.autograd.grad(same, shared)):
+        assert ours.any() and theirs.any()
+        torch.testing.assert_close(both, ours + theirs)
+    assert all(map(torch.equal, cloned, torch.autograd.grad(cloning, shared)))
+
+
+@pytest.mark.parametrize(
+    "method, params, why",
+    [
+        ("sac", ["SacAlgorithm.actor_encoder_ctor = @LinearEncoder"], "the actor has an encoder of its own"),
+        ("sac", [], "its encoder has no parameters"),
+        ("sac_recurrent", [], "remove it"),
+    ],
+)
+def test_an_encoder_that_the_actor_cannot_train_is_refused(method, params, why):
+    with pytest.raises(TaacError, match=f"actor_trains_encoder.* has no effect.*{why}"):
+        build("SacAlgorithm.actor_trains_encoder = True", *params, method=method)
+
+
 # The value network's -------------------------------------------------------------------------------------------------
 
 VALUE = "SacValueAlgorithm.value_encoder_ctor = @LinearEncoder"
