@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+_REWARDS = {
+    "False": "raw",
+    "True": "normalised, with their mean subtracted",
+    "'scale'": "divided by the standard deviation of returns",
+}
 _LONGEST = 100  # characters of a value
 
 
@@ -19,7 +24,7 @@ def deciding(settings: Mapping[str, str], update_ratio: float | None) -> dict[st
         return settings.get(name, "not stated")[:_LONGEST]
 
     clip, normalized = value("create_agent.reward_clip"), value("create_agent.normalize_rewards")
-    rewards = {"False": "raw", "True": "normalised, with their mean subtracted"}.get(normalized, normalized.strip("'"))
+    rewards = _REWARDS.get(normalized, normalized)
     if rewards != "raw" and clip not in ("None", "not stated"):
         rewards += f", clipped at {clip}"
     length = value("Trainer.segment_length")

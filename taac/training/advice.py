@@ -14,6 +14,7 @@ from taac.algorithms.actor_critic import ActorCriticAlgorithm
 from taac.data_structures import LAST
 from taac.machine.memory import available_bytes, readable_bytes
 from taac.machine.products import slowness
+from taac.networks import RewardNormalizer
 from taac.networks.encoders import is_image
 from taac.ops import distributions
 from taac.specs import TensorSpec
@@ -54,7 +55,7 @@ def advice(
 
 def subtracts_mean(trainer: Trainer) -> bool:
     """Whether learning sees rewards less their mean."""
-    return trainer.agent.reward_normalizer is not None
+    return isinstance(trainer.agent.reward_normalizer, RewardNormalizer)
 
 
 def _rewards(trainer: Trainer, terminated: int, ended: int) -> Iterator[str]:
@@ -62,7 +63,7 @@ def _rewards(trainer: Trainer, terminated: int, ended: int) -> Iterator[str]:
         yield (
             f"create_agent.normalize_rewards subtracts the mean of rewards, and {terminated} of {ended} random episodes "
             "terminated: where the agent decides how long an episode lasts, another policy may then be the best one. Bind "
-            "normalize_rewards = False, which keeps rewards as they are"
+            "normalize_rewards = 'scale', which divides rewards and keeps their mean, or False, which keeps them as they are"
         )
 
 
