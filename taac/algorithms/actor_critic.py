@@ -21,9 +21,9 @@ from taac.algorithms.td_losses import BaseTDLoss, OneStepTDLoss
 from taac.algorithms.temperature import BranchTemperatures, Temperature
 from taac.data_structures import Experience, LossInfo, Nest
 from taac.errors import TaacError
-from taac.networks import CriticEnsemble, ObservationEncoder
+from taac.networks import CriticEnsemble, LocalEncoder, ObservationEncoder
 from taac.ops.schedules import Schedule, Scheduled, at_start, bounds
-from taac.specs import TensorSpec
+from taac.specs import GLOBAL_STATE, TensorSpec
 
 
 @gin.configurable(
@@ -426,7 +426,8 @@ class ActorCriticAlgorithm(Algorithm):
             self.target_update.move(self.target_networks)
 
     def describe(self) -> list[str]:
-        return [
+        asked = [name for name in self.acting_modules() if "critic" in name and isinstance(self.actor_encoder, LocalEncoder)]
+        return [f"acting reads '{GLOBAL_STATE}', which the actor does not see, because it asks {name}" for name in asked] + [
             f"{name}: target entropy {t.target_entropy:.4f} nats = {t.formula}; "
             f"alpha {t.alpha().item():g} at the start, tuning: {t.tuning}"
             for name, t in self.temperatures().items()

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import gymnasium
 import numpy as np
 import torch
 
 from taac import nest
-from taac.acting.bare import bare_time_step
+from taac.acting.bare import bare_time_step, read_by_acting, whole_observation
 from taac.algorithms.agent import Agent
 from taac.api.environments import Environment, Named, named, refuse_other
 from taac.api.session import session
@@ -53,7 +54,9 @@ class TrainedAgent:
     done inside. An agent that was trained with wrappers or with repeated actions acts in an environment that has them, too.
 
     Attributes:
-        observation_space, action_space: of one environment.
+        observation_space: of one environment, without the keys of a Dict that acting does not read, such as a `global_state` that
+            only critics see. `act` ignores them.
+        action_space: of one environment.
         method: the name of the method.
         env_steps: environment steps of training.
         num_threads: torch's threads in `act`. 1 unless you set it, as in training: a step of one environment is too small to
@@ -61,10 +64,12 @@ class TrainedAgent:
     """
 
     def __init__(self, agent: Agent, environment: VectorEnvironment, method: str, env_steps: int):
-        self.observation_space, self.action_space = environment.observation_space, environment.action_space
+        self.action_space = environment.action_space
         self.method, self.env_steps, self.num_threads = method, env_steps, 1
         self._agent, self._reward_dim = agent, environment.reward_dim
-        self._observation_spec, self._action_spec = environment.observation_spec, environment.action_spec
+        self._whole_spec, self._action_spec = environment.observation_spec, environment.action_spec
+        self._observation_spec = read_by_acting(agent, self._whole_spec, self._action_spec, self._reward_dim)
+        self.observation_space = _of(self._observation_spec, environment.observation_space)
         self._to_environment = spaces.action_adapter(self.action_space)[1]
 
     def __repr__(self) -> str:
@@ -103,7 +108,7 @@ class TrainedAgent:
         with _threads(self.num_threads), torch.inference_mode():
             before = nest.map_structure(torch.as_tensor, (state.action, state.memory))
             action, memory = nest.where(first, initial, before)
-            seen = bare_time_step(first, tensors, action, self._reward_dim)
+            seen = bare_time_step(first, whole_observation(self._whole_spec, tensors), action, self._reward_dim)
             step = self._agent.predict_step(seen, memory, 0.0 if greedy else 1.0)
         executed = self._to_environment(step.output)
         after = State(
@@ -121,7 +126,8 @@ class TrainedAgent:
     def _tensors(self, observation: Any, num_envs: int) -> tuple[bool, Any]:
         """Whether an observation is batched, and its tensors `[B, ...]`."""
         try:
-            pairs = list(zip(nest.flatten(self._observation_spec), _leaves(self._observation_spec, observation), strict=True))
+            leaves = _leaves(self._observation_spec, self._whole_spec, observation)
+            pairs = list(zip(nest.flatten(self._observation_spec), leaves, strict=True))
         except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
             raise TaacError(f"the observation does not fit {self.observation_space}: {error!r}") from error
         extra = {leaf.ndim - len(spec.shape) for spec, leaf in pairs}
@@ -214,14 +220,22 @@ def _threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _leaves(spec: Any, observation: Any) -> list[np.ndarray]:
-    """The parts of an observation as arrays, in the order of the spec. Parts that it lacks raise."""
+def _of(spec: Any, space: gymnasium.Space) -> gymnasium.Space:
+    """A space without the keys that a spec lacks."""
+    if not isinstance(spec, dict):
+        return space
+    assert isinstance(space, gymnasium.spaces.Dict)
+    return gymnasium.spaces.Dict({key: _of(part, space[key]) for key, part in spec.items()})
+
+
+def _leaves(spec: Any, whole: Any, observation: Any) -> list[np.ndarray]:
+    """The parts of an observation as arrays, in the order of the spec. Parts that it lacks raise, and those of no environment."""
     if isinstance(spec, dict):
-        if observation.keys() != spec.keys():
+        if not spec.keys() <= observation.keys() <= whole.keys():
             raise KeyError(f"expected the keys {', '.join(spec)}, got {', '.join(map(str, observation))}")
-        return [leaf for key, child in spec.items() for leaf in _leaves(child, observation[key])]
+        return [leaf for key, child in spec.items() for leaf in _leaves(child, whole[key], observation[key])]
     if isinstance(spec, tuple) and not isinstance(spec, TensorSpec):
-        return [leaf for child, part in zip(spec, observation, strict=True) for leaf in _leaves(child, part)]
+        return [leaf for child, part in zip(spec, observation, strict=True) for leaf in _leaves(child, child, part)]
     return [np.asarray(observation)]
 
 

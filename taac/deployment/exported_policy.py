@@ -10,7 +10,7 @@ import torch.nn as nn
 from gymnasium import spaces
 
 from taac import nest, specs
-from taac.acting.bare import bare_time_step
+from taac.acting.bare import bare_time_step, read_by_acting, whole_observation
 from taac.algorithms.agent import Agent
 from taac.data_structures import Nest
 from taac.environments.vector_environment import VectorEnvironment
@@ -27,10 +27,11 @@ class Names(NamedTuple):
 class ExportedPolicy(nn.Module):
     """One greedy step `(first, observation, state) -> (action, switch, next state)`, all leaves `[B, ...]`.
 
-    Observations are raw: as the environment returns them, in the dtypes of `observation_spec`. Normalisation is part of the
-    function. Actions are in the environment's scale. The state is the action that was executed last, in the agent's scale, then
-    the algorithm's own state (of TAAC: the trajectory that is followed and for how many steps). Where `first` is true, an
-    episode begins and the state is replaced by the initial one, so any state may be passed in.
+    Observations are those that acting reads, raw: as the environment returns them, in the dtypes of `observation_spec`.
+    Normalisation is part of the function. Actions are in the environment's scale. The state is the action that was executed
+    last, in the agent's scale, then the algorithm's own state (of TAAC: the trajectory that is followed and for how many
+    steps). Where `first` is true, an episode begins and the state is replaced by the initial one, so any state may be passed
+    in.
 
     Args:
         agent: with role "act", on the CPU.
@@ -45,8 +46,9 @@ class ExportedPolicy(nn.Module):
         if agent.agents is not None:
             raise TaacError("several agents share this policy, which cannot be exported: each would need a state of its own")
         self.agent = agent
-        self.observation_spec, self.action_spec = environment.observation_spec, environment.action_spec
+        self._whole_spec, self.action_spec = environment.observation_spec, environment.action_spec
         self._space, self._reward_dim = environment.action_space, environment.reward_dim
+        self.observation_spec = read_by_acting(agent, self._whole_spec, self.action_spec, self._reward_dim)
         self.initial = (specs.zeros(self.action_spec, 1), agent.initial_state(1))
         _check_deterministic(self)
         observation = [f"observation{_suffix(path)}" for path, _ in nest.flatten_with_path(self.observation_spec)]
@@ -58,7 +60,7 @@ class ExportedPolicy(nn.Module):
     def forward(self, first: torch.Tensor, *leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Returns the tensors of `names.outputs` for those of `names.inputs`. `first`: `[B]` bool."""
         count = len(nest.flatten(self.observation_spec))
-        observation = nest.pack_like(self.observation_spec, list(leaves[:count]))
+        observation = whole_observation(self._whole_spec, nest.pack_like(self.observation_spec, list(leaves[:count])))
         prev_action, state = nest.where(first, self.initial, nest.pack_like(self.initial, list(leaves[count:])))
         step = self.agent.predict_step(bare_time_step(first, observation, prev_action, self._reward_dim), state)
         action = _to_environment(self._space, step.output)

@@ -24,6 +24,7 @@ from taac.acting.rollout import Rollout
 from taac.algorithms.algorithm import reset_where_first
 from taac.data_structures import AlgStep, Nest
 from taac.deployment.exported_policy import ExportedPolicy
+from taac.environments import spaces
 from taac.environments.spaces import action_adapter, describe
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
@@ -180,7 +181,9 @@ def check(step: Step, policy: ExportedPolicy, environment: VectorEnvironment, st
     largest, episodes, ties, times = 0.0, 0, 0, (np.zeros(steps), np.zeros(steps))
     for i in range(steps):
         seen = rollout.time_step
-        inputs = [seen.is_first().numpy(), *(leaf.numpy() for leaf in nest.flatten(seen.observation)), *state]
+        whole = nest.map_structure(nest.array, seen.observation)
+        observation = spaces.to_arrays(policy.observation_spec, whole)  # without what the policy does not read
+        inputs = [seen.is_first().numpy(), *nest.flatten(observation), *state]
         start = time.perf_counter()
         found = step(inputs)
         middle = time.perf_counter()

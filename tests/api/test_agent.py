@@ -178,6 +178,38 @@ def test_observations_may_be_nests():
         agent.act(observation, None)
 
 
+ASYMMETRIC = (
+    "create_environment.env_name = 'tests.toy_tasks:taac-test/Asymmetric-v0'", "create_agent.normalize_observations = True"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "method, algorithm, reads", [("sac", "Sac", False), ("sac_hybrid", "Taac", False), ("taac", "Taac", True)]
+)
+def test_what_acting_does_not_read_is_not_asked_for(method, algorithm, reads):
+    """The actor has an encoder that leaves the global state out; the switch of TAAC asks the critics, which see it."""
+    agent, inner, environment = untrained(method, *ASYMMETRIC, f"{algorithm}Algorithm.actor_encoder_ctor = @LocalEncoder")
+    environment.close()
+    assert list(agent.observation_space) == ["global_state", "x"][not reads :]
+    seen, state = {"x": np.array([0.5], np.float32)}, agent.initial_state()
+    told = [line for line in inner.algorithm.describe() if "acting reads 'global_state'" in line]
+    if reads:
+        assert told == ["acting reads 'global_state', which the actor does not see, because it asks critics"]
+        with pytest.raises(TaacError, match="expected the keys global_state, x, got x"):
+            agent.act(seen, state)
+        return
+    assert not told
+    for greedy in (True, False):
+        torch.manual_seed(0)
+        action, _ = agent.act(seen, state, greedy=greedy)
+        torch.manual_seed(0)  # what it ignores may be passed in, whatever it is
+        assert np.array_equal(action, agent.act({**seen, "global_state": None}, state, greedy=greedy)[0])
+    assert agent.act({"x": np.zeros((4, 1))}, agent.initial_state(4))[0].shape == (4, 1)
+    for wrong in ({}, {**seen, "other": 1}, {"global_state": np.zeros(1)}):
+        with pytest.raises(TaacError, match="expected the keys x, got"):
+            agent.act(wrong, state)
+
+
 def test_a_choice_outside_its_space_is_refused():
     agent, _, environment = untrained("taac", f"create_environment.env_name = '{env_id('Faulty')}'")
     environment.close()

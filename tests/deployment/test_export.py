@@ -35,6 +35,10 @@ AGENTS = {
     "temporl": ("temporl", "simple_control", "Pendulum-v1"),
     "sdar": ("sdar", "simple_control", "Pendulum-v1"),  # decides for each dimension, on the action before
     "krep": ("sac_krep", "simple_control", "Pendulum-v1"),  # a Tuple of actions
+    "asymmetric": (
+        "sac", "simple_control", "tests.toy_tasks:taac-test/Asymmetric-v0", "create_agent.normalize_observations = True",
+        "SacAlgorithm.actor_encoder_ctor = @LocalEncoder",
+    ),
     "images": ("taac", "simple_control", "tests.toy_tasks:taac-test/Camera-v0", *CAMERA[1:]),  # and choices that begin at 5
 }
 
@@ -55,7 +59,9 @@ def built(method, task, env_name, *params):
         if hasattr(agent.algorithm, "beta_temperature"):
             agent.algorithm.beta_temperature.value.fill_(-7.0)
     if agent.observation_normalizer is not None:
-        agent.observation_normalizer.update(torch.randn(64, 8) * 3 + 1)
+        agent.observation_normalizer.update(
+            nest.map_structure(lambda spec: torch.randn(64, *spec.shape) * 3 + 1, environment.observation_spec)
+        )
     return agent, environment
 
 
@@ -308,6 +314,17 @@ def test_what_cannot_be_traced_is_refused_with_the_reason(tmp_path, monkeypatch)
     with pytest.raises(TaacError, match=r"this policy cannot be exported to \.pt2: "):
         files.write(policy, tmp_path / "policy.pt2", {})
     assert list(tmp_path.iterdir()) == []
+    environment.close()
+
+
+@pytest.mark.parametrize("ending", files.FORMATS)
+def test_a_file_asks_for_what_acting_reads(tmp_path, ending):
+    """Not for what critics alone see."""
+    agent, environment = built(*AGENTS["asymmetric"])
+    policy, path = ExportedPolicy(agent, environment), tmp_path / f"policy{ending}"
+    files.write(policy, path, about := files.metadata(policy, environment, {}))
+    assert list(about["inputs"]) == ["first", "observation.x", "prev_action"]
+    assert files.check(files.load(path), policy, environment, steps=70, seed=3).episodes == 2
     environment.close()
 
 
