@@ -54,9 +54,9 @@ class AlgStep(NamedTuple):
     info: Nest  # [B, ...] what the replay buffer stores about this step; () when only acting
     decided: torch.Tensor  # [B] bool, or [B, A] if each dimension decides; False where the old trajectory continues
     switch_probability: Nest = ()  # shaped as `decided`, beta_1 at this step, for pictures; () if there is none
-    # Parameters of the distribution from which a rollout drew `output`, for explorers; () if nothing was drawn. For continuous
-    # actions (mean, log_std) before tanh, [B, A] each; for choices their probabilities, [B, K, C]; for both, probabilities
-    # [B, C] first.
+    # Parameters of the distribution from which a rollout draws a new action, and whose mode a greedy step takes; () for a random
+    # step. For continuous actions (mean, log_std) before tanh, [B, A] each; for choices their probabilities, [B, K, C]; for
+    # both, probabilities [B, C] first.
     policy: Nest = ()
 
 

@@ -116,7 +116,8 @@ class SacAlgorithm(ActorCriticAlgorithm):
     def greedy_step(self, time_step: TimeStep, features: torch.Tensor, epsilon: float) -> AlgStep:
         """Returns the step of `predict_step`, given the actor's features `[B, F]`."""
         mean, log_std = self.actor(features)
-        return self.execute(time_step, distributions.squashed_normal_mode(mean, log_std, epsilon))
+        action = distributions.squashed_normal_mode(mean, log_std, epsilon)
+        return self.execute(time_step, action)._replace(policy=(mean, log_std))
 
     def sampled_step(self, time_step: TimeStep, features: torch.Tensor) -> AlgStep:
         """Returns the step of `rollout_step`, given the actor's features `[B, F]`."""

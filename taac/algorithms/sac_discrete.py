@@ -136,7 +136,7 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
         if epsilon > 0:
             sampled = distributions.categorical_sample(probs)
             choice = torch.where(torch.rand(choice.shape, device=choice.device) < epsilon, sampled, choice)
-        return self.execute(time_step, choice)
+        return self.execute(time_step, choice)._replace(policy=probs)
 
     def sampled_step(self, time_step: TimeStep, features: torch.Tensor) -> AlgStep:
         """Returns the step of `rollout_step`, given the actor's features `[B, F]`."""

@@ -95,11 +95,11 @@ class MixedSacAlgorithm(SacAlgorithm):
         mean, log_std = self.actor(seen)
         action = distributions.squashed_normal_mode(mean, log_std, epsilon)
         q = self._values(self.q_values(self.critics, features, action))
-        choice = q.argmax(-1)
+        choice, probs = q.argmax(-1), self._choice_probs(q)
         if epsilon > 0:
             explores = torch.rand_like(q[..., 0]) < epsilon
-            choice = torch.where(explores, distributions.categorical_sample(self._choice_probs(q)), choice)
-        return self.execute(time_step, self.mixed.join(choice, action))
+            choice = torch.where(explores, distributions.categorical_sample(probs), choice)
+        return self.execute(time_step, self.mixed.join(choice, action))._replace(policy=(probs, (mean, log_std)))
 
     @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:

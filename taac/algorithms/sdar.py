@@ -100,8 +100,9 @@ class SdarAlgorithm(SacAlgorithm):
         if epsilon > 0:
             drawn = torch.rand_like(probability) < probability
             act = torch.where(torch.rand_like(probability) < epsilon, drawn, act)
-        a_hat = distributions.squashed_normal_mode(*self._propose(features, before, act.to(before.dtype)), epsilon)
-        return self._mix(before, a_hat, act, probability)
+        mean, log_std = self._propose(features, before, act.to(before.dtype))
+        a_hat = distributions.squashed_normal_mode(mean, log_std, epsilon)
+        return self._mix(before, a_hat, act, probability)._replace(policy=(mean, log_std))
 
     @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:

@@ -150,7 +150,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         switch = beta_1 > 0.5  # the mode; a tie repeats
         if epsilon > 0:
             switch = torch.where(torch.rand_like(beta_1) < epsilon, torch.rand_like(beta_1) < beta_1, switch)
-        return self._execute(time_step, state, a_hat, switch)._replace(switch_probability=beta_1)
+        return self._execute(time_step, state, a_hat, switch)._replace(switch_probability=beta_1, policy=(mean, log_std))
 
     @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: TaacState) -> AlgStep:

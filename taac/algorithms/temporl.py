@@ -109,7 +109,8 @@ class TempoRLAlgorithm(SacAlgorithm):
         features, seen = self.encode(time_step.observation)
         mean, log_std = self.actor(seen)
         action = distributions.squashed_normal_mode(mean, log_std, epsilon)
-        return self._commit(state, action, self._duration(features, action, epsilon * self.skip_epsilon))
+        step = self._commit(state, action, self._duration(features, action, epsilon * self.skip_epsilon))
+        return step._replace(policy=(mean, log_std))
 
     @torch.inference_mode()
     def rollout_step(self, time_step: TimeStep, state: TempoRLState) -> AlgStep:

@@ -16,6 +16,7 @@ from taac.acting.bare import bare_time_step, read_by_acting, whole_observation
 from taac.algorithms.agent import Agent
 from taac.api.environments import Environment, Named, named, refuse_other
 from taac.api.session import session
+from taac.data_structures import AlgStep
 from taac.environments import spaces
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
@@ -41,6 +42,16 @@ class State(NamedTuple):
         if given.dtype != np.bool_ or given.shape not in ((), self.first.shape):
             raise TaacError(f"where must be a bool, or one for each of {len(self.first)} environments, got {where!r:.200}")
         return self._replace(first=self.first | given)
+
+
+class Distribution(NamedTuple):
+    """What a policy may do at an observation, as numpy arrays, batched as the observation is. None: there is no such part."""
+
+    mean: np.ndarray | None  # [B, A], of the normal distribution whose tanh is the new action in [-1, 1]
+    std: np.ndarray | None  # [B, A]
+    probabilities: np.ndarray | None  # [B, K, C] of the choices of K branches; [B, C] beside continuous actions
+    # [B], or [B, A] if each dimension decides: of beginning a new action instead of continuing. A greedy agent does so above 1/2.
+    switch_probability: np.ndarray | None
 
 
 class TrainedAgent:
@@ -100,6 +111,40 @@ class TrainedAgent:
         Raises:
             TaacError: the observation does not fit the space or the state, or is not finite; or the state is none of `State`.
         """
+        batched, step = self._step(observation, state, 0.0 if greedy else 1.0)
+        executed = self._to_environment(step.output)
+        after = State(
+            np.zeros(len(state.first), dtype=bool),
+            nest.map_structure(nest.array, step.output),
+            nest.map_structure(nest.array, step.state),
+            nest.array(step.decided),
+        )
+        return (executed if batched else nest.map_structure(lambda leaf: leaf[0], executed)), after
+
+    def distribution(self, observation: Any, state: State) -> Distribution:
+        """Returns the distribution of what `act` may do; see `Distribution`. The arguments are those of `act`.
+
+        Raises:
+            TaacError: as in `act`; or an algorithm of your own leaves `AlgStep.policy` empty in greedy steps.
+        """
+        batched, step = self._step(observation, state, 0.0)
+        policy = step.policy
+        if isinstance(policy, tuple) and not policy:
+            raise TaacError(f"{type(self._agent.algorithm).__name__}.predict_step returns no AlgStep.policy to describe")
+        probabilities, normal = policy if isinstance(policy, tuple) else (policy, None)
+        if isinstance(normal, torch.Tensor):  # there are no choices
+            probabilities, normal = None, policy
+        mean, std = (None, None) if normal is None else (normal[0], normal[1].exp())
+        switch = step.switch_probability if isinstance(step.switch_probability, torch.Tensor) else None
+        parts = [None if p is None else nest.array(p) for p in (mean, std, probabilities, switch)]
+        return Distribution(*(p if p is None or batched else p[0] for p in parts))
+
+    def controller(self, num_envs: int = 1, *, greedy: bool = True) -> Controller:
+        """Returns a controller, which keeps the state itself."""
+        return Controller(self, num_envs, greedy)
+
+    def _step(self, observation: Any, state: State, epsilon: float) -> tuple[bool, AlgStep]:
+        """Whether an observation is batched, and what the agent does there."""
         if not isinstance(state, State):
             raise TaacError(f"the state must be agent.initial_state(), or what the act before returned, got {state!r:.200}")
         batched, tensors = self._tensors(observation, len(state.first))
@@ -109,19 +154,7 @@ class TrainedAgent:
             before = nest.map_structure(torch.as_tensor, (state.action, state.memory))
             action, memory = nest.where(first, initial, before)
             seen = bare_time_step(first, whole_observation(self._whole_spec, tensors), action, self._reward_dim)
-            step = self._agent.predict_step(seen, memory, 0.0 if greedy else 1.0)
-        executed = self._to_environment(step.output)
-        after = State(
-            np.zeros(len(first), dtype=bool),
-            nest.map_structure(nest.array, step.output),
-            nest.map_structure(nest.array, step.state),
-            nest.array(step.decided),
-        )
-        return (executed if batched else nest.map_structure(lambda leaf: leaf[0], executed)), after
-
-    def controller(self, num_envs: int = 1, *, greedy: bool = True) -> Controller:
-        """Returns a controller, which keeps the state itself."""
-        return Controller(self, num_envs, greedy)
+            return batched, self._agent.predict_step(seen, memory, epsilon)
 
     def _tensors(self, observation: Any, num_envs: int) -> tuple[bool, Any]:
         """Whether an observation is batched, and its tensors `[B, ...]`."""

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import taac
-from taac import configuration
+from taac import configuration, nest
 from taac.acting.evaluation import evaluate
 from taac.algorithms import TaacAlgorithm
 from taac.api.agent import TrainedAgent
@@ -18,7 +18,7 @@ from taac.training import experiment
 from taac.training.saved_agent import load_saved
 from tests.environments.toys import Masked, env_id
 from tests.learning.test_optimizers import CAMERA
-from tests.methods import METHODS, fitting
+from tests.methods import DISCRETE_METHODS, METHODS, fitting
 from tests.training.test_tensorboard import TINY
 
 
@@ -52,6 +52,38 @@ def test_every_method_acts_as_in_evaluations(method):
     finally:
         environment.close()
     assert found == pytest.approx(float(expected.ret), rel=1e-12)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_greedy_step_takes_the_mode_of_its_distribution(method):
+    """At the first frames of four episodes, and at the next ones, where a trajectory may go on."""
+    agent, _, environment = untrained(method)
+    environment.close()
+    space, state = agent.observation_space, agent.initial_state(4)
+    for _ in range(2):
+        observation = np.stack([space.sample() for _ in range(4)])
+        found = agent.distribution(observation, state)
+        _, after = agent.act(observation, state)
+        new, action = after.decided, nest.flatten(after.action)
+        if found.switch_probability is not None:
+            assert np.array_equal(new, found.switch_probability > 0.5)
+        if found.mean is not None:
+            assert (found.std > 0).all()
+            assert action[-1][new] == pytest.approx(np.tanh(found.mean)[new], abs=1e-6)
+        if found.probabilities is not None:
+            assert found.probabilities.sum(-1) == pytest.approx(1.0)
+            assert action[0].reshape(4, -1).tolist() == found.probabilities.argmax(-1).reshape(4, -1).tolist()
+        assert (found.mean is None) == (method in DISCRETE_METHODS) and len(found) == 4
+        state = after
+    one = agent.distribution(observation[0], agent.initial_state())
+    assert all((a is None) == (b is None) and (a is None or a.shape == b.shape[1:]) for a, b in zip(one, found))
+
+
+def test_an_algorithm_without_a_distribution_says_so(trained, monkeypatch):
+    step = TaacAlgorithm.predict_step
+    monkeypatch.setattr(TaacAlgorithm, "predict_step", lambda *given, **more: step(*given, **more)._replace(policy=()))
+    with pytest.raises(TaacError, match=r"TaacAlgorithm\.predict_step returns no AlgStep\.policy"):
+        trained.agent.distribution(np.zeros(3, np.float32), trained.agent.initial_state())
 
 
 def test_a_trained_agent_in_a_plain_environment(trained):
