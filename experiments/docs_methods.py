@@ -207,7 +207,8 @@ def tag_rows(agent: Agent, tags: list[str]) -> Rows:
     """The tags of a method's loss that not every method has."""
     assert {*tags} >= EVERY_METHOD
     meanings = {**TAGS, **agent.algorithm.summary_tags()}
-    return [(f"`{tag}`", meanings[tag]) for tag in tags if tag not in EVERY_METHOD]
+    known = EVERY_METHOD | {tag for tag in tags if tag.startswith("loss/temperature_")} | {"policy/log_std"}
+    return [(f"`{tag}`", meanings[tag]) for tag in tags if tag not in known]
 
 
 def tail(method: str) -> str:

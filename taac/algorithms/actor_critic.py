@@ -311,27 +311,37 @@ class ActorCriticAlgorithm(Algorithm):
         missing = len(critic_loss) - len(actor_loss)  # 1 if the actor does not learn on the last frame
         loss = self.masked(experience, nn.functional.pad(actor_loss, (0, 0, 0, missing)) + critic_loss)
         summaries = {**self.common_summaries(experience, info, critic_loss, target, temperature), **(own or {})}
-        detail = self.detail(experience, info, target, temperature_losses)
+        for name, of_temperature in temperature_losses.items():
+            summaries[f"loss/temperature_{name}"] = self.mean_acted(experience, of_temperature)
+        if hasattr(info, "log_std"):
+            summaries["policy/log_std"] = self.mean_acted(experience, info.log_std.mean(-1))
+        detail = self.detail(experience, info, target)
         return LossInfo(loss, summaries, self.segment_error(experience, info.q, target), detail)
 
-    @staticmethod
-    def detail(
-        experience: Experience, info: Any, target: torch.Tensor, temperature_losses: dict[str, torch.Tensor]
-    ) -> dict[str, torch.Tensor]:
-        """Collects the per-frame values that `Learner.diagnostics` reports; computes nothing.
+    def detail(self, experience: Experience, info: Any, target: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Collects the per-frame values that `Learner.diagnostics` reports.
 
         Args:
-            info: has `q`, and may have `mean` and `log_std`, `advantage`, and `beta`.
+            info: has `q`, and may have `value`, `q_pi`, `mean` and `log_std`, `advantage`, and `beta`.
             target: `[T-1, B(, D)]`, the returns.
-            temperature_losses: by name, `[T, B]` or `[T-1, B]`.
 
         Returns:
-            "step_type" `[T, B]`, "q" `[N, T-1, B(, D)]`, "target", "temperature/<name>", and, if the info has them, "mean" and
-            "log_std" `[T or T-1, B, A]`, "advantage" `[T, B]`, "beta" `[T, B, 2]`.
+            "step_type" `[T, B]`, "q" `[N, T-1, B(, D)]`, "target", and, if there are any, "value" `[T, B]`, "q_pi" and
+            "advantage" `[T or T-1, B]`, "mean" and "log_std" `[T or T-1, B, A]`, "beta" `[T, B, 2]`, "action" `[T-1, B, A]`, the
+            vector that was executed, and "switch" `[T, B]`, the rollout's.
         """
-        own = {f"temperature/{name}": loss for name, loss in temperature_losses.items()}
-        more = {name: getattr(info, name) for name in ("mean", "log_std", "advantage", "beta") if hasattr(info, name)}
-        return {"step_type": experience.time_step.step_type, "q": info.q, "target": target, **own, **more}
+        executed = experience.time_step.prev_action
+        names = ("q_pi", "mean", "log_std", "advantage", "beta")
+        more = {name: getattr(info, name) for name in names if hasattr(info, name)}
+        if "q_pi" in more:
+            more["q_pi"] = self.weighted(more["q_pi"]) if more["q_pi"].dim() > 2 else more["q_pi"]
+        if isinstance(executed, torch.Tensor) and executed.is_floating_point():
+            more["action"] = executed[1:]
+        if hasattr(experience.rollout_info, "switch"):
+            more["switch"] = experience.rollout_info.switch
+        if hasattr(info, "value"):
+            more["value"] = self.mean_over_parts(info.value)
+        return {"step_type": experience.time_step.step_type, "q": info.q, "target": target, **more}
 
     @staticmethod
     def mean_acted(experience: Experience, x: torch.Tensor) -> torch.Tensor:

@@ -112,7 +112,9 @@ class SacValueAlgorithm(SacAlgorithm):
         value_loss = self.value_error(self.value, info.v, target)  # equation 5
         value_loss = self.masked(experience, F.pad(value_loss, (0, 0, 0, len(loss_info.loss) - len(value_loss))))
         extra = {**loss_info.extra, "loss/value": self.mean_acted(experience, value_loss[: len(info.v[0])])}
-        return loss_info._replace(loss=loss_info.loss + value_loss, extra=extra)
+        v = self.mean_over_parts(self.value_of(self.value, info.v)[0])
+        detail = {**(loss_info.detail or {}), "v": v, "v_target": self.mean_over_parts(target)}
+        return loss_info._replace(loss=loss_info.loss + value_loss, extra=extra, detail=detail)
 
     def describe(self) -> list[str]:
         return [*super().describe(), f"rewards are multiplied by {self.reward_scale:g} where they are learnt from"]

@@ -31,6 +31,7 @@ class SdarTrainInfo(NamedTuple):
 
     actor_loss: torch.Tensor  # [T, B]
     log_pi: torch.Tensor  # [T, B], summed over the dimensions that act, detached
+    q_pi: torch.Tensor  # [T, B], min_i Q_i(s, a) at the proposed action, detached
     mean: torch.Tensor  # [T, B, A], of the action policy, before tanh
     log_std: torch.Tensor  # [T, B, A]
     acting: torch.Tensor  # [T, B], fraction of the dimensions that act, detached
@@ -170,6 +171,7 @@ class SdarAlgorithm(SacAlgorithm):
         return SdarTrainInfo(
             actor_loss=actor_loss,
             log_pi=log_pi.detach(),
+            q_pi=q_pi.detach(),
             mean=mean.detach(),
             log_std=log_std.detach(),
             acting=drawn.mean(-1),

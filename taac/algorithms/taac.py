@@ -58,6 +58,7 @@ class TaacTrainInfo(NamedTuple):
     log_std: torch.Tensor  # [T, B, A]
     beta: torch.Tensor  # [T, B, 2], detached
     advantage: torch.Tensor  # [T, B], q_1 - q_0, before clipping, detached
+    q_pi: torch.Tensor  # [T, B], q_1, the value of the actor's own new trajectory, detached
     switch: torch.Tensor  # [T, B] bool, b | b~, with b~ newly sampled
     prediction: torch.Tensor  # [N, T-1, B(, D)(, ...)], the critics' predictions at the executed trajectories
     q: torch.Tensor  # [N, T-1, B(, D)], the values of `prediction`
@@ -281,6 +282,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
             log_std=log_std.detach(),
             beta=beta,
             advantage=q_1.detach() - q_0,
+            q_pi=q_1.detach(),
             switch=b | b_new,
             prediction=prediction,
             q=self.value_of(self.critics, prediction),

@@ -9,7 +9,7 @@ import torch
 
 from taac import nest
 from taac.algorithms.agent import Agent
-from taac.data_structures import LAST
+from taac.data_structures import FIRST, LAST
 from taac.errors import TaacError
 from taac.learning.optimizers import Optimizer
 
@@ -89,24 +89,28 @@ class Diagnostics:
             return {}, {}
         acted = detail["step_type"] != LAST
         found = self._critic_statistics(detail, acted[:-1])
-        for name in ("mean", "log_std"):
+        for name in ("mean", "log_std", "action"):
             if name in detail:
                 found[f"policy/{name}"], found[f"policy/{name}_std"] = _moments(detail[name], acted)
+        found.pop("policy/log_std", None)  # which every summary has
+        for name, tag in (("q_pi", "policy/q"), ("v", "value/prediction"), ("v_target", "value/target")):
+            if name in detail:
+                found[tag] = _moments(detail[name], acted)[0]
+        if "value" in detail:
+            found["critic/next_value"] = _moments(detail["value"][1:], detail["step_type"][1:] != FIRST)[0]
+        if "switch" in detail:
+            found["replay/fraction_repeated"] = _moments((~detail["switch"]).float(), acted)[0]
         if "advantage" in detail:
             found["switch/advantage"], found["switch/advantage_std"] = _moments(detail["advantage"], acted)
             found["switch/beta_std"] = _moments(detail["beta"][..., 1], acted)[1]
-        for name, loss in detail.items():
-            if name.startswith("temperature/"):
-                found[f"loss/temperature_{name.removeprefix('temperature/')}"] = _moments(loss, acted)[0]
         if not self._histograms:
             return found, {}
-        return found, {name: x.detach().clone() for name, x in detail.items() if not name.startswith("temperature/")}
+        return found, {name: x.detach().clone() for name, x in detail.items() if name not in ("value", "switch")}
 
-    @staticmethod
-    def histograms(observed: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def histograms(self, observed: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Returns the tensors of `compute` by tag, restricted to the frames learnt from and flattened.
 
-        They include all critics, parts of the reward and dimensions of the action.
+        They include all dimensions of the action; values and errors also of each critic and part of the reward.
         """
         if not observed:
             return {}
@@ -116,6 +120,13 @@ class Diagnostics:
         found["td_error"] = found["target"] - found["q"]
         if "beta" in found:
             found["beta"] = found["beta"][..., 1]
+        q, target = found["q"], found["target"]
+        if target.dim() == 1:
+            q, target = q.unsqueeze(-1), target.unsqueeze(-1)
+        for d, part in enumerate(reward_parts(self._agent, target.shape[-1])):
+            found[f"target/{part}"] = target[:, d]
+            for i in range(len(q)):
+                found[f"critic_{i}/value/{part}"], found[f"critic_{i}/td_error/{part}"] = q[i, :, d], target[:, d] - q[i, :, d]
         return {f"histogram/{name}": x.flatten() for name, x in found.items()}
 
     def _critic_statistics(self, detail: Mapping[str, torch.Tensor], learnt: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -136,6 +147,7 @@ class Diagnostics:
                 found[f"critic_{i}/value/{part}"] = value[i, d]
                 found[f"critic_{i}/td_error/{part}"] = mean_error[i, d]
                 found[f"critic_{i}/td_error_variance/{part}"] = residual[i, d]
+                found[f"critic_{i}/loss/{part}"] = residual[i, d] + mean_error[i, d].square()
         return found
 
     def gradient_norms(self, names: Sequence[str], optimizer: Optimizer) -> dict[str, torch.Tensor]:

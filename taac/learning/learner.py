@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -155,6 +156,8 @@ class Learner:
         self._observed: dict[str, torch.Tensor] = {}
         self.num_updates = 0
         self.losses: Mapping[str, torch.Tensor | float] = {}
+        self._norm: torch.Tensor | float | None = None  # see `_gradient_norm`
+        self._sampling = 0.0  # seconds
         self.cloning, self._side = cloning, SideLosses(agent, cloning)
         self.together: Callable[..., Differentiated] | None = None
         self.compiles_ahead: Callable[[], bool] = lambda: True
@@ -208,10 +211,17 @@ class Learner:
             batch_size, length: number of segments, and of frames in each.
             progress: the completed fraction of the run, in [0, 1].
         """
+        began = time.perf_counter()
         batch = replay.sample_batch(batch_size, length, progress)
+        self._sampling += time.perf_counter() - began
         loss_info = self.update(batch.experience, batch.weights, replay)
         replay.update_priorities(batch, loss_info.segment_error)
         return loss_info
+
+    def pop_seconds_sampling(self) -> float:
+        """Returns the seconds that `learn_from` has sampled since the last call."""
+        seconds, self._sampling = self._sampling, 0.0
+        return seconds
 
     def update(
         self, experience: Experience, weights: torch.Tensor | None = None, replay: Replay | None = None
@@ -278,8 +288,9 @@ class Learner:
         return weights if agents is None else agents.spread(weights)
 
     def _take_step(self, found_inf: torch.Tensor | None) -> None:
+        self._norm = None  # computed when it is asked for
         if self.max_grad_norm is not None:
-            torch.nn.utils.clip_grad_norm_(self._differentiated, self.max_grad_norm)
+            self._norm = torch.nn.utils.clip_grad_norm_(self._differentiated, self.max_grad_norm)
         take_step(self.optimizer, found_inf)
 
     def _set_gradients(self, gradients: Sequence[torch.Tensor | None]) -> None:
@@ -310,6 +321,7 @@ class Learner:
             parameters = [p for p in signal.parameters() if p.requires_grad]
             with using(self.products):
                 gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+            self._gradient_norm()  # of the algorithm, before it is gone
             self._set_gradients([None] * len(self._differentiated))
             for parameter, gradient in zip(parameters, gradients):
                 parameter.grad = gradient
@@ -333,13 +345,23 @@ class Learner:
         return self.diagnostics.histograms(self._observed)
 
     def summary(self) -> dict[str, float]:
-        """Returns means over the updates since the last call, by tag; with diagnostics also the current learning rates."""
+        """Returns means over the updates since the last call, by tag, the current learning rates, and the last gradient's norm.
+
+        Without an update it is empty.
+        """
         means = self.means.means()
         self.means.clear()
-        if not (self.diagnostics.on and means):
+        if not means:
             return means
-        rates = {f"learning_rate/{n}": g["lr"] for n, g in zip(self.group_names, self.optimizer.param_groups)}
-        return {**explained_variances(means), **{tag: float(rate) for tag, rate in rates.items()}}
+        rates = {f"learning_rate/{n}": float(g["lr"]) for n, g in zip(self.group_names, self.optimizer.param_groups)}
+        return {**explained_variances(means), **rates, "gradient/total": self._gradient_norm()}
+
+    def _gradient_norm(self) -> float:
+        """Returns the norm of the last update's gradient over the algorithm's parameters, before clipping; 0 before the first."""
+        if self._norm is None:
+            gradients = [p.grad for p in self._differentiated if p.grad is not None]
+            self._norm = torch.stack(torch._foreach_norm(gradients)).norm() if gradients else 0.0
+        return float(self._norm)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns what a resumed run needs, besides the agent's state, to learn as if it had never been stopped."""
@@ -350,6 +372,7 @@ class Learner:
             "products": self.products,  # the choice that "auto" made, as below
             "compiled": self.agent.compiled,
             "num_updates": self.num_updates,
+            "gradient_norm": self._gradient_norm(),
             "losses": {tag: v.detach() if isinstance(v, torch.Tensor) else float(v) for tag, v in self.losses.items()},
             "demonstrations": None if self.demonstrations is None else self.demonstrations.digest,
         }
@@ -368,6 +391,7 @@ class Learner:
         self.keep(state.get("compiled"), state["products"])  # the first checkpoints of format 3 lack it
         self.num_updates = int(state["num_updates"])
         self.losses = dict(state["losses"])
+        self._norm = float(state.get("gradient_norm", 0.0))  # the first checkpoints of format 3 lack it
 
     def compile_programs(self) -> None:
         """Compiles updates and acting from now on; see `Agent.compile_programs`."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -27,6 +28,24 @@ class Progress(Protocol):
     def __call__(self, env_steps: int, updates: int, evaluation: EpisodeSummary | None, repeated: float) -> None: ...
 
 
+def timed(activity: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorates a method of a trainer, whose reporter then adds up the seconds that it takes."""
+
+    def decorate(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def measured(trainer: Any, *args: Any, **named: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return method(trainer, *args, **named)
+            finally:
+                spent = trainer.reporter.spent
+                spent[activity] = spent.get(activity, 0.0) + time.perf_counter() - began
+
+        return measured
+
+    return decorate
+
+
 class Reporter:
     """Writes reports of training into a run folder.
 
@@ -38,6 +57,7 @@ class Reporter:
     Attributes:
         seconds: duration of training as of the last report, earlier processes of the run included.
         logs_to: names of the loggers.
+        spent: seconds by activity since the last summary.
     """
 
     def __init__(
@@ -50,7 +70,7 @@ class Reporter:
         self._collector, self._learner, self._loggers = collector, learner, loggers or Loggers()
         self.logs_to = self._loggers.names
         self._tags = tags or {}
-        self.seconds = 0.0
+        self.seconds, self.spent = 0.0, dict[str, float]()
         self._clock = time.perf_counter()
         self._marks = (0, 0, 0.0)  # environment steps, updates and seconds at the last summary
         self._open: SummaryWriter | None = None
@@ -105,7 +125,10 @@ class Reporter:
         counts = {
             "count/updates": updates, "count/decisions": collector.decisions, "count/episodes": collector.episodes,
         }  # fmt: skip
-        writer.scalars({**learner.summary(), **rates, **counts, **more}, env_steps)
+        spent = {f"time/{activity}": seconds for activity, seconds in self.spent.items()}
+        spent["time/sampling"] = learner.pop_seconds_sampling()
+        self.spent.clear()
+        writer.scalars({**learner.summary(), **rates, **spent, **counts, **more}, env_steps)
         for warning in learner.growth.warnings(learner.losses, learner.agent.algorithm.bonus_share):
             warn_user(f"warning, at {env_steps} environment steps: {warning}")
             writer.text("warning", warning, env_steps)

@@ -36,6 +36,11 @@ TAGS: dict[str, str] = {
     "critic/target": "returns G, the targets of the critics, mean over the same frames",
     "policy/entropy": "-log pi of the sampled action, nats, mean over frames except LAST; for discrete SAC, the exact entropy",
     "policy/alpha": "temperature of the actor",
+    "policy/log_std": "of the actor's outputs before tanh, mean over frames except LAST and over dimensions",
+    "loss/temperature_{name}": "log_alpha (H - H_target) of a temperature (alpha instead of log_alpha if it is tuned directly), "
+    "mean over frames except LAST",
+    "learning_rate/{group}": "learning rate of a group of parameters, at the summary",
+    "gradient/total": "norm of the last update's gradient over all the algorithm's parameters, before clipping",
     "beta/switch_probability": "beta_1, mean over frames except LAST; for SDAR, fraction of the dimensions that act, mean over "
     "frames except FIRST and LAST",
     "beta/entropy": "entropy of beta, nats, mean over the same frames",
@@ -67,22 +72,27 @@ TAGS: dict[str, str] = {
     "cloning/weight": "weight of that loss",
     "schedule/{name}": "current value of a hyper-parameter that follows a schedule, such as `schedule/Learner.learning_rate`",
     "critic_{i}/value/{part}": "Q_i of a part of the reward at the executed actions, mean over the learnt frames; parts "
-    "are `reward`, or `part_0`, ..., and reward signals by name. This row and those with {} below need "
-    "`Learner.diagnostics`",
+    "are `reward`, or `part_0`, ..., and reward signals by name. This row and those down to "
+    "`gradient/{group}` need `Learner.diagnostics`",
     "critic_{i}/td_error/{part}": "G - Q_i, signed, mean over the same frames",
+    "critic_{i}/loss/{part}": "(G - Q_i)^2 of one critic, mean over the same frames",
     "critic_{i}/explained_variance/{part}": "1 - Var(G - Q_i) / Var(G), with variances over the learnt frames of a batch that "
     "are averaged over updates; 1 is best, below 0 is worse than a constant",
     "critic/target/{part}": "returns G of a part of the reward, mean over the same frames",
-    "policy/{statistic}": "of the actor's outputs before tanh, over frames except LAST and over dimensions: `mean` and `log_std` "
-    "are their means, `mean_std` and `log_std_std` their standard deviations",
+    "critic/next_value": "the value of the next state that G bootstraps from (SAC: soft; SAC-value: target V), mean over frames "
+    "1..T-1 except FIRST, and over parts of the reward",
+    "policy/{statistic}": "over frames except LAST and over dimensions: `mean` is that of the actor's outputs before tanh, "
+    "`mean_std` and `log_std_std` are standard deviations; `action` and `action_std` are of the replayed actions in [-1, 1]; `q` "
+    "is min_i Q_i at the policy's own action (TAAC: q_1), weighted over parts of the reward",
+    "value/{statistic}": "of SAC-value: `prediction` is V(s) and `target` what it learns, mean over frames except LAST and parts",
+    "replay/fraction_repeated": "fraction of the replayed frames except LAST at which the rollout did not switch (b = 0)",
     "switch/{statistic}": "over frames except LAST: `advantage` is the mean of q_1 - q_0 before clipping, `advantage_std` its "
     "standard deviation, `beta_std` that of beta_1",
-    "loss/temperature_{name}": "log_alpha (H - H_target) of a temperature (alpha instead of log_alpha if it is tuned directly), "
-    "mean over frames except LAST",
     "gradient/{group}": "norm of the gradient of a group of parameters, before clipping",
-    "learning_rate/{group}": "learning rate of a group of parameters, at the summary",
     "time/env_steps_per_second": "environment steps per second, over all environments, since the last summary",
     "time/updates_per_second": "gradient steps per second, since the last summary",
+    "time/{activity}": "seconds since the last summary: `collecting`, `updating` (on a GPU as the host sees it), of which "
+    "`sampling`, `evaluating` and `saving`",
     "count/updates": "gradient steps so far",
     "count/update_ratio": "gradient steps per environment step after the initial collection, so far",
     "count/decisions": "environment steps at which a new action was chosen, so far",
@@ -91,9 +101,9 @@ TAGS: dict[str, str] = {
     "frames since the last summary. This row and the next need `create_experiment.collectors`",
     "collectors/restarts": "how often running episodes of a collector were cut off, because it or its environments failed",
 }
-# Not scalars: `histogram/*` of q, target, td_error, mean, log_std, advantage and beta, for the last update before the
-# summary (`Learner.diagnostics = 'histograms'`); `evaluation/video`, a GIF of an evaluation's first episode
-# (`create_experiment.evaluation_video`).
+# Not scalars: `histogram/*` of q, target, td_error (also of each critic and part of the reward), q_pi, mean, log_std, action,
+# advantage, beta, v and v_target, for the last update before the summary (`Learner.diagnostics = 'histograms'`);
+# `evaluation/video`, a GIF of an evaluation's first episode (`create_experiment.evaluation_video`).
 PHASES = {"rollout": "while exploring", "evaluation": "acting greedily"}
 
 

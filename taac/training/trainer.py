@@ -33,7 +33,7 @@ from taac.training.hooks import Hooks
 from taac.training.intervals import Intervals
 from taac.training.loggers import Logger, Loggers
 from taac.training.monitors import Monitor
-from taac.training.reporting import Progress, Reporter
+from taac.training.reporting import Progress, Reporter, timed
 from taac.training.saving import Part, save_evidence
 from taac.training.schedules import Schedules
 from taac.training.update_ratio import UpdateRatio
@@ -325,6 +325,7 @@ class Trainer:
             self.loaded = load_parts(self.agent, self.load_from)
         return self.loaded
 
+    @timed("collecting")
     def collect(self) -> None:
         """Takes `unroll_length` steps in each environment; fewer if one fails and all are restarted."""
         self.hooks("before_collect", self)
@@ -340,6 +341,7 @@ class Trainer:
                 self.update_ratio.add_transitions(transitions, env_steps)
         self.hooks("after_collect", self)
 
+    @timed("updating")
     def learn(self) -> None:
         """Takes the gradient steps that the environment steps so far have earned."""
         for _ in range(self.update_ratio.updates_earned(self.env_steps) - self.learner.num_updates):
@@ -361,6 +363,7 @@ class Trainer:
         self.parallel.gather_episodes()
         self.reporter.training(values)
 
+    @timed("evaluating")
     def evaluate(self, folder: RunFolder) -> None:
         """Evaluates the agent, reports the result, and saves the agent if it is the best so far.
 
@@ -380,6 +383,7 @@ class Trainer:
             folder.save_best(self.env_steps, state)
         self._call_hooks("after_evaluation")
 
+    @timed("saving")
     def save(self, folder: RunFolder) -> None:
         """Writes a checkpoint. It includes the running episodes, so saving changes nothing in the run."""
         self.reporter.flush()

@@ -115,6 +115,7 @@ def test_critics_by_hand():
     assert explained_variances({tag: value.item() for tag, value in found.items()}) == {
         "critic/target/reward": 6.0,
         "critic_0/value/reward": 2.0, "critic_0/td_error/reward": 4.0, "critic_0/explained_variance/reward": 0.75,
+        "critic_0/loss/reward": (9 + 25) / 2, "critic_1/loss/reward": (0 + 16) / 2,
         "critic_1/value/reward": 4.0, "critic_1/td_error/reward": 2.0, "critic_1/explained_variance/reward": 0.0,
     }  # fmt: skip
 
@@ -146,8 +147,8 @@ def test_parts_have_names(agent, count, names):
     assert found == {f"critic_0/value/{name}": float(n) for n, name in enumerate(names)}
 
 
-def test_policy_switch_and_temperatures_by_hand():
-    """Frames F M L: what stands at LAST is not read. A mean of two dimensions; a temperature that learns on two frames alone."""
+def test_policy_switch_and_values_by_hand():
+    """Frames F M L: what stands at LAST is not read, but for the value there, which targets bootstrap from; at FIRST none is."""
     ignored = 1e6
     values = {
         "step_type": torch.tensor([[F], [M], [L]], dtype=torch.uint8),
@@ -156,22 +157,26 @@ def test_policy_switch_and_temperatures_by_hand():
         "log_std": torch.tensor([[[-1.0, -1.0]], [[-3.0, -3.0]]]),  # of frames 0..T-2: mean -2, deviation 1
         "advantage": torch.tensor([[2.0], [6.0], [ignored]]),  # mean 4, deviation 2
         "beta": torch.tensor([[[0.8, 0.2]], [[0.4, 0.6]], [[0.0, ignored]]]),  # deviation 0.2
-        "temperature/action": torch.tensor([[1.0], [5.0], [ignored]]),
-        "temperature/beta": torch.tensor([[2.0], [4.0]]),
+        "q_pi": torch.tensor([[1.0], [5.0], [ignored]]), "v": torch.tensor([[2.0], [4.0]]),
+        "v_target": torch.tensor([[6.0], [8.0], [ignored]]), "value": torch.tensor([[ignored], [3.0], [9.0]]),
+        "action": torch.tensor([[[-1.0]], [[0.0]]]), "switch": torch.tensor([[True], [False], [False]]),
     }  # fmt: skip
     found, observed = Diagnostics("histograms", agent_of()).compute(values)
     expected = {
-        "policy/mean": 4.0, "policy/mean_std": math.sqrt(5), "policy/log_std": -2.0, "policy/log_std_std": 1.0,
+        "policy/mean": 4.0, "policy/mean_std": math.sqrt(5), "policy/log_std_std": 1.0,
+        "policy/action": -0.5, "policy/action_std": 0.5, "policy/q": 3.0, "value/prediction": 3.0, "value/target": 7.0,
         "switch/advantage": 4.0, "switch/advantage_std": 2.0, "switch/beta_std": 0.2,
-        "loss/temperature_action": 3.0, "loss/temperature_beta": 3.0,
+        "replay/fraction_repeated": 0.5,
     }  # fmt: skip
     shown = {tag: value.item() for tag, value in found.items() if not tag.startswith("critic")}
-    assert shown == pytest.approx(expected)
-    histograms = {tag: sorted(x.tolist()) for tag, x in Diagnostics.histograms(observed).items()}
+    assert shown == pytest.approx(expected) and found["critic/next_value"] == 6.0
+    histograms = {tag: sorted(x.tolist()) for tag, x in Diagnostics("off", agent_of()).histograms(observed).items()}
     assert histograms.pop("histogram/beta") == pytest.approx([0.2, 0.6])
     assert histograms == {
         "histogram/mean": [1, 3, 5, 7], "histogram/log_std": [-3, -3, -1, -1], "histogram/advantage": [2, 6],
-        "histogram/q": [0, 0], "histogram/target": [0, 0], "histogram/td_error": [0, 0],
+        "histogram/q": [0, 0], "histogram/target": [0, 0], "histogram/td_error": [0, 0], "histogram/target/reward": [0, 0],
+        "histogram/critic_0/value/reward": [0, 0], "histogram/critic_0/td_error/reward": [0, 0],
+        "histogram/q_pi": [1, 5], "histogram/v": [2, 4], "histogram/v_target": [6, 8], "histogram/action": [-1, 0],
     }  # fmt: skip
 
 
@@ -199,20 +204,35 @@ def test_gradient_norms_are_those_before_clipping():
     assert torch.stack([p.grad.norm() for p in clipped.agent.parameters() if p.grad is not None]).norm() < 1.001e-3
 
 
+def test_the_norm_of_the_last_gradient_costs_nothing_before_a_summary():
+    """Over all of the algorithm's parameters, before clipping; a resumed learner knows it without an update."""
+    plain, clipped = make_learner(), make_learner(max_grad_norm=1e-3)
+    clipped.agent.load_state_dict(plain.agent.state_dict())
+    for learner in (plain, clipped):
+        torch.manual_seed(1)
+        learner.update(make_batch())
+    expected = torch.cat([p.grad.flatten() for p in plain.agent.parameters() if p.grad is not None]).norm().item()
+    resumed = make_learner()
+    resumed.load_state_dict(clipped.state_dict())
+    assert expected > 1e-2
+    for learner in (plain, clipped, resumed):
+        assert learner.summary()["gradient/total"] == pytest.approx(expected, rel=1e-5)
+        assert learner.summary() == {}
+
+
 COMMON = {
-    *(f"critic_{i}/{kind}/reward" for i in (0, 1) for kind in ("value", "td_error", "explained_variance")),
-    "critic/target/reward", "loss/temperature_action",
-    *(f"{kind}/{group}" for kind in ("gradient", "learning_rate") for group in ("actor", "critic", "temperature")),
+    *(f"critic_{i}/{kind}/reward" for i in (0, 1) for kind in ("value", "td_error", "explained_variance", "loss")),
+    "critic/target/reward", "critic/next_value", *(f"gradient/{group}" for group in ("actor", "critic", "temperature")),
 }  # fmt: skip
-POLICY = {"policy/mean", "policy/mean_std", "policy/log_std", "policy/log_std_std"}
-SWITCH = {"switch/advantage", "switch/advantage_std", "switch/beta_std", "loss/temperature_beta"}
+POLICY = {"policy/mean", "policy/mean_std", "policy/log_std_std", "policy/action", "policy/action_std", "policy/q"}
+SWITCH = {"switch/advantage", "switch/advantage_std", "switch/beta_std", "replay/fraction_repeated"}
 SHOWN = {
     "sac": COMMON | POLICY, "taac": COMMON | POLICY | SWITCH, "sac_hybrid": COMMON | POLICY | SWITCH,
-    "sac_krep": COMMON | POLICY | {"loss/temperature_choice"}, "sac_discrete": COMMON,
-    "sdar": COMMON | POLICY | {"loss/temperature_beta"}, "temporl": COMMON | POLICY, "sac_recurrent": COMMON | POLICY,
+    # its action is a choice and a vector
+    "sac_krep": COMMON | POLICY - {"policy/action", "policy/action_std", "policy/q"},
+    "sac_discrete": COMMON, "sdar": COMMON | POLICY, "temporl": COMMON | POLICY, "sac_recurrent": COMMON | POLICY,
     # its alpha is 1 and stays so: there is no temperature to learn
-    "sac_value": (COMMON | POLICY | {"gradient/value", "learning_rate/value"})
-    - {"gradient/temperature", "learning_rate/temperature"},
+    "sac_value": (COMMON | POLICY | {"gradient/value", "value/prediction", "value/target"}) - {"gradient/temperature"},
 }  # fmt: skip
 
 
@@ -225,6 +245,9 @@ def test_what_each_method_shows(method, tmp_path):
     assert_same_parameters(plain, shown)
     off, on = (events.read(tmp_path / name).scalars for name in ("off", "on"))
     assert set(on) - set(off) == SHOWN[method] and set(off) <= set(on)
+    always = {"loss/temperature_action", "learning_rate/actor", "learning_rate/critic", "gradient/total", "policy/entropy"}
+    always |= {f"time/{activity}" for activity in ("collecting", "sampling", "updating", "evaluating")}
+    assert always | ({"policy/log_std"} if "policy/mean" in SHOWN[method] else set()) <= set(off)
     for tag in set(off) - {t for t in off if t.startswith("time/")}:
         assert on[tag].value.tolist() == off[tag].value.tolist(), tag
     assert all(math.isfinite(value) for tag in SHOWN[method] for value in on[tag].value.tolist())
