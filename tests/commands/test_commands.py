@@ -291,6 +291,7 @@ def long_run(cwd, *more, **begun_with):
     """Begins a run that is stopped by signals alone, in a process group of its own; waits until it trains."""
     words = ["train", "--root_dir", "run", "--gin_file", "experiments/smoke.gin"]
     words += params("num_env_steps = 100000", UNCOMPILED, "Trainer.checkpoint_interval = 100000", *more)
+    words += params("Trainer.initial_evaluation = False")  # a signal during it leaves no checkpoint: nothing is learnt yet
     process = forked.Process(words, cwd=cwd, **begun_with)
     wait_for(lambda: begun(cwd / "run", 1), process)
     return process
