@@ -1,18 +1,31 @@
-"""Protects the process from environments that run in it: torch's settings and random numbers, and the working directory."""
+"""Protects the process from environments that run in it: torch's settings and random numbers, the working directory, and more."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import sys
 from typing import Any
 
 import torch
 
 from taac.errors import EnvironmentFailed
+from taac.machine.processes import end_fork
 
 
 def _settings() -> tuple[torch.dtype, bool]:
     return torch.get_default_dtype(), torch.is_grad_enabled()
+
+
+def _default_device() -> Any:
+    """What torch keeps of `set_default_device`; None if it was not called. Any value slows every call of torch."""
+    return getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)
+
+
+def _alarm() -> float:
+    """Seconds until SIGALRM arrives, or 0."""
+    return signal.getitimer(signal.ITIMER_REAL)[0] if hasattr(signal, "getitimer") else 0.0  # Windows has none
 
 
 def _directory() -> str | None:
@@ -24,18 +37,25 @@ def _directory() -> str | None:
 
 
 class kept:
-    """A context that keeps torch's random numbers and the working directory.
+    """A context that keeps torch's random numbers, number of threads and default device, and the working directory.
 
-    If the code within seeds torch, its generators go on as if it had not: else the policy would draw the same noise in every
-    episode. Code that merely draws from them is left alone. Both are restored even if the code raises.
+    A fork that the code within makes and that comes back from it is ended: it would train on, too. If the code within seeds
+    torch, its generators go on as if it had not: else the policy would draw the same noise in every episode. Code that
+    merely draws from them is left alone. All are restored even if the code raises.
     """
 
     def __enter__(self) -> None:
-        self._directory = _directory()
+        self._process, self._directory = os.getpid(), _directory()
+        self._threads, self._device = torch.get_num_threads(), _default_device()
         self._seed, self._state = torch.initial_seed(), torch.get_rng_state()
         self._of_gpu = torch.cuda.get_rng_state("cuda") if torch.cuda.is_initialized() else None
 
     def __exit__(self, *_: Any) -> None:
+        end_fork(self._process)
+        if torch.get_num_threads() != self._threads:
+            torch.set_num_threads(self._threads)
+        if _default_device() is not self._device:
+            torch.set_default_device(None if self._device is None else self._device.device)
         if torch.initial_seed() != self._seed:  # the very seed of a run is noticed too: see `seed_generators`
             torch.set_rng_state(self._state)
             if self._of_gpu is not None:
@@ -48,13 +68,15 @@ class kept:
 
 
 class preserved(kept):
-    """A context that also restores torch's default dtype and gradient mode if the code within changes them.
+    """A context that also restores torch's default dtype and gradient mode, and `sys.stdout` and `sys.stderr` from None.
+
+    It also cancels an alarm that the code within leaves behind: its handler would raise its error in the midst of training.
 
     Args:
-        where: which environment and when, for the message. None restores these settings without an error.
+        where: which environment and when, for the message. None restores all this without an error.
 
     Raises:
-        EnvironmentFailed: the default dtype or the gradient mode was changed.
+        EnvironmentFailed: something was restored or cancelled.
     """
 
     def __init__(self, where: str | None):
@@ -62,20 +84,26 @@ class preserved(kept):
 
     def __enter__(self) -> None:
         super().__enter__()
-        self._before = _settings()
+        self._before, self._streams, self._alarm = _settings(), (sys.stdout, sys.stderr), _alarm()
 
     def __exit__(self, raised: Any, *_: Any) -> None:
         super().__exit__()
-        before, after = self._before, _settings()
-        if after == before:
-            return
-        torch.set_default_dtype(before[0])
-        torch.set_grad_enabled(before[1])
-        if self._where is not None and raised is None:
-            names = ("default dtype", "gradient mode")
-            changed = "; ".join(f"{n} from {b} to {a}" for n, b, a in zip(names, before, after) if a != b)
+        changed = []
+        if (after := _settings()) != self._before:
+            torch.set_default_dtype(self._before[0])
+            torch.set_grad_enabled(self._before[1])
+            names = ("torch's default dtype", "torch's gradient mode")
+            changed += [f"changed {n} from {b} to {a}" for n, b, a in zip(names, self._before, after) if a != b]
+        for name, stream in zip(("stdout", "stderr"), self._streams):
+            if getattr(sys, name) is None and stream is not None:
+                setattr(sys, name, stream)
+                changed.append(f"changed sys.{name} to None")
+        if _alarm() and not self._alarm:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            changed.append("left a timer of SIGALRM running")
+        if changed and self._where is not None and raised is None:
             raise EnvironmentFailed(
-                f"{self._where}: it changed torch's {changed} for the whole process, and so for training. Make the "
+                f"{self._where}: it {'; '.join(changed)} for the whole process, and so for training. Make the "
                 "environment restore the setting (for example, `with torch.no_grad():`), or bind "
                 "create_environment.asynchronous = True"
             )

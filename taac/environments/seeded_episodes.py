@@ -136,6 +136,12 @@ class SeededEpisodes(gymnasium.Wrapper):
                     f"{reward!r}, expected a number: return float(...), or give the environment a reward_space, a Box of rank "
                     "1, if the reward is a vector"
                 )
+            for name, end in (("terminated", terminated), ("truncated", truncated)):
+                if not isinstance(end, (bool, np.bool_)):  # 'False' and an array of one would count as true, or as too many
+                    raise EnvironmentFailed(
+                        f"{self._location()} failed at step {self._step}: it returned {name} = {end!r:.100}, expected True or "
+                        "False: return bool(...)"
+                    )
             return observation, reward, terminated, truncated, _own(info)
         except BaseException as error:
             if not is_environment_error(error):

@@ -90,7 +90,8 @@ def to_arrays(spec: Nest, observation: Any) -> Nest:
     if isinstance(spec, tuple) and not isinstance(spec, TensorSpec):
         return tuple(to_arrays(child, part) for child, part in zip(spec, observation))
     with np.errstate(over="ignore"):  # an overflow becomes infinite, which `StepChecks` reports with the step
-        return np.array(observation, dtype=_NUMPY[spec.dtype])
+        array: np.ndarray = np.array(observation, dtype=_NUMPY[spec.dtype])
+        return array != 0 if spec.dtype == torch.bool else array  # bytes that numpy took for True may be no 1
 
 
 _NUMPY = {torch.uint8: np.uint8, torch.float32: np.float32, torch.int64: np.int64, torch.bool: np.bool_}

@@ -1,10 +1,11 @@
-"""Functions for this process and its children: signals that stop them, ending together, and the garbage collector."""
+"""Functions for this process and its children: signals that stop them, ending together, forks, and the garbage collector."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import gc
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -46,6 +47,17 @@ def interruptions_held() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def end_fork(owner: int) -> None:
+    """Ends this process at once if it is a fork of `owner`, made by code that it came back from.
+
+    It would go on as its parent does, and write to the same files.
+    """
+    if os.getpid() != owner:
+        with contextlib.suppress(OSError):
+            os.write(2, f"taac: process {os.getpid()}, a fork of {owner}, came back from what made it and ends\n".encode())
+        os._exit(1)
 
 
 def die_with_parent(number: signal.Signals) -> None:

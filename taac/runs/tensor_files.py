@@ -31,6 +31,7 @@ def unpack(data: bytes, path: Path) -> dict[str, torch.Tensor]:
         Damaged: the data is not safetensors, or holds a type of tensor that this package never writes.
     """
     import safetensors.torch
+    import torch
 
     try:
         tensors = safetensors.torch.load(data)
@@ -38,6 +39,8 @@ def unpack(data: bytes, path: Path) -> dict[str, torch.Tensor]:
         raise Damaged(f"{path} holds no tensors in the safetensors format: {type(error).__name__}: {error}") from error
     if odd := sorted({str(t.dtype) for t in tensors.values()} - _DTYPES):
         raise Damaged(f"{path} holds tensors of {', '.join(odd)}, which this package does not write")
+    if any(bool((t.view(torch.uint8) > 1).any()) for t in tensors.values() if t.dtype == torch.bool):
+        raise Damaged(f"{path} holds bytes that are no booleans")
     return tensors
 
 

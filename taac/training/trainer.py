@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from taac.demonstrations.replay import SqilReplay
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import EnvironmentFailed, NotFiniteError, TaacError
 from taac.learning.learner import Learner
-from taac.machine.processes import settled_heap
+from taac.machine.processes import end_fork, settled_heap
 from taac.machine.ranks import ALONE, Ranks
 from taac.ops.schedules import Schedule, Scheduled, at_start, bounds
 from taac.replay import ReplayBuffer
@@ -249,7 +250,7 @@ class Trainer:
             hyper_parameters: shown in TensorBoard's hparams view.
             stop: returns whether to stop; asked after each iteration.
         """
-        self._stop, self._iteration_began = stop, self.env_steps
+        self._stop, self._iteration_began, process = stop, self.env_steps, os.getpid()
         if self.ranks.first:  # the others keep what the first does
             folder.checkpoints.keep = self.keep_checkpoints
         self.parallel.begin(stop)
@@ -277,6 +278,7 @@ class Trainer:
                 self.collect()
                 self.learn()
                 self._call_hooks("after_iteration")
+                end_fork(process)  # of whatever was called since: below, files are written
                 self.reporter.progress(self.evaluation)
                 due = self.intervals.due(self._iteration_began, self.env_steps)
                 if due.summary:

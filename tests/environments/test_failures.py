@@ -133,6 +133,19 @@ def test_an_environment_that_changes_torch_is_named_and_the_change_undone(tmp_pa
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("name, value", [("terminated", "False"), ("truncated", None), ("terminated", np.array([True])),
+                                         ("terminated", 0)])  # fmt: skip
+def test_an_end_that_is_no_bool_is_refused(asynchronous, name, value):
+    """The text 'False' ended every episode, and an array of one broke what is not in this process."""
+    kwargs = {"where": name, "value": value, "seed": 8}
+    environment = create_environment(env_id("Faulty"), 2, env_kwargs=kwargs, asynchronous=asynchronous)
+    environment.reset(7)
+    with pytest.raises(EnvironmentFailed, match=rf"\(number 1 of 2, seed 8, .* step 1: it returned {name} = .*, expected True"):
+        environment.step(torch.zeros(2, 1))
+    environment.close()
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
 def test_an_environment_that_changes_torch_when_it_is_created(asynchronous):
     name = env_id("Quits")
     if asynchronous:

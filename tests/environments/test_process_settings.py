@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 import gymnasium
@@ -14,6 +15,7 @@ from taac.acting.random_numbers import seed_generators
 from taac.environments.create import create_environment
 from taac.environments.process_settings import kept
 from taac.errors import EnvironmentFailed
+from tests import forked
 from tests.machine.pretend_gpu import pretended
 
 CALLS = ("made", "reset", "step", "closed")
@@ -130,6 +132,85 @@ def test_the_gpus_random_numbers_are_kept(started, monkeypatch):
             torch.manual_seed(7)
             on_gpu()
         assert on_gpu() == expected
+
+
+@pytest.mark.parametrize("when", CALLS)
+def test_an_environment_that_sets_torchs_threads_and_device(when):
+    """Threads would make training many times slower, as would any default device, also the CPU."""
+
+    def sets():
+        torch.set_num_threads(torch.get_num_threads() + 3)
+        torch.set_default_device("cpu" if when == "reset" else "meta")
+
+    def found():
+        return torch.get_num_threads(), torch.empty(0).device.type, torch._C._len_torch_function_stack()
+
+    try:
+        assert seven_calls(found, when=when, does=sets) == [found()] * 8 and found()[1:] == ("cpu", 0)
+        with torch.device("meta"), kept():
+            torch.set_default_device("cpu")
+        assert torch.empty(0).device.type == "cpu"
+    finally:
+        torch.set_default_device(None)
+        torch.set_num_threads(1)
+
+
+def alarms():
+    signal.setitimer(signal.ITIMER_REAL, 500.0)
+
+
+@pytest.mark.parametrize("when", CALLS)
+@pytest.mark.parametrize(
+    "does, message",
+    [
+        (lambda: setattr(sys, "stdout", None), "it changed sys.stdout to None for the whole process"),
+        (lambda: setattr(sys, "stderr", None), "it changed sys.stderr to None for the whole process"),
+        (alarms, "it left a timer of SIGALRM running for the whole process"),
+    ],
+)
+def test_what_would_end_training_elsewhere_is_undone_and_named(monkeypatch, when, does, message):
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, getattr(sys, name))  # it is put back if this fails
+    before = sys.stdout, sys.stderr
+    try:
+        with pytest.raises(EnvironmentFailed, match=rf"'{__name__}:Careless' failed .*: {message}"):
+            seven_calls(lambda: None, when=when, does=does)
+        assert (sys.stdout, sys.stderr) == before and signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+class Forks:
+    """Forks at a call. The parent waits until its child has ended."""
+
+    def __init__(self, at):
+        self._left = at
+
+    def __call__(self, *_):
+        self._left -= 1
+        if self._left == 0 and (child := os.fork()):
+            os.waitpid(child, 0)
+
+
+class Forking(Careless):
+    def __init__(self):
+        super().__init__("step", Forks(4))
+
+
+FORKS = """
+import sys, taac
+from tests.api.small import SMALL
+from tests.environments.test_process_settings import Careless, Forking, Forks
+environment, more = (Forking, {}) if sys.argv[1] == "environment" else (Careless, {"on_iteration": Forks(4)})
+print("ended:", taac.train(environment, "sac", root_dir="run", **more, **SMALL).status)
+"""
+
+
+@pytest.mark.parametrize("where", ["environment", "callback"])
+def test_a_fork_that_comes_back_does_not_train_on(tmp_path, where):
+    """Both processes would write to the run folder, and hold its lock."""
+    done = forked.run([where], cwd=tmp_path, code=FORKS)
+    assert done.stdout.count("ended: finished") == 1 and "came back from what made it and ends" in done.stderr
 
 
 @pytest.mark.parametrize("when", CALLS)

@@ -133,6 +133,13 @@ def test_tensors_hold_what_each_environment_observed(space, num_envs, seed):
     assert seen == num_envs * len(nest.flatten(spec)) > 0
 
 
+def test_booleans_of_other_bytes_are_those_that_numpy_takes_them_for():
+    space = spaces.Dict({"action_mask": spaces.MultiBinary(3)})
+    held = {"action_mask": np.frombuffer(b"\xff\x00\x01", dtype=bool)[None]}
+    mask = to_tensors(observation_spec(space), held)["action_mask"]
+    assert mask.dtype == torch.bool and mask.numpy().tobytes() == b"\x01\x00\x01"
+
+
 def test_tensors_do_not_share_memory_with_the_environments_buffer():
     buffer = {"a": np.zeros((1, 2), np.float32), "b": np.zeros((1,), np.int64)}
     spec = observation_spec(spaces.Dict({"a": spaces.Box(-1, 1, (2,)), "b": spaces.Discrete(2)}))

@@ -240,7 +240,7 @@ class TwoOfThree(gymnasium.Env):
 
 
 class Faulty(gymnasium.Env):
-    """The environment seeded with `seed` returns `value` at step `step`, as the reward or in a part of the observation."""
+    """The environment seeded with `seed` returns `value` at step `step`, as the reward or an end, or in the observation."""
 
     def __init__(self, where: str = "reward", value: float = float("nan"), seed: int = 0, step: int = 1):
         self.observation_space = spaces.Dict(
@@ -258,7 +258,8 @@ class Faulty(gymnasium.Env):
     def step(self, action):
         self._step += 1
         reward = self._value if self._now("reward") else 0.0
-        return self._observe(), reward, False, False, {}
+        ends = [self._value if self._now(name) else False for name in ("terminated", "truncated")]
+        return self._observe(), reward, *ends, {}
 
     def _now(self, where: str) -> bool:
         return self._is_faulty and self._where == where and self._step == self._at

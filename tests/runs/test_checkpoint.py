@@ -9,6 +9,7 @@ import os
 import pickle
 import random
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from taac.data_structures import Experience, TimeStep
 from taac.errors import TaacError
 from taac.replay import ReplayBuffer
-from taac.runs import checkpoint, files, frame_chunks, manifest
+from taac.runs import checkpoint, files, frame_chunks, manifest, tensor_files
 from taac.runs.checkpoint import Checkpoints
 from taac.runs.files import Damaged
 from taac.runs.frame_chunks import FrameChunks
@@ -380,6 +381,14 @@ def test_whatever_is_forged_is_read_or_refused(tmp_path, data):
     buffer.load_state_dict({"position": torch.tensor([2, 3, 3, 5])})
     with contextlib.suppress(TaacError):
         FrameChunks(buffer).load(kept.path, kept.newest().frames)
+
+
+def test_bytes_that_are_no_booleans_are_damage():
+    """What torch computes with them depends on the operation."""
+    data = tensor_files.pack({"mask": torch.tensor([True, False, True])})
+    assert data.endswith(b"\1\0\1") and tensor_files.unpack(data, Path("a"))["mask"].tolist() == [True, False, True]
+    with pytest.raises(Damaged, match="a holds bytes that are no booleans"):
+        tensor_files.unpack(data[:-1] + b"\xff", Path("a"))
 
 
 @pytest.mark.parametrize("name", ["start", "stop", "added"])
