@@ -51,8 +51,7 @@ class Agent(nn.Module):
             False, because it takes them over with `load_acting_state`.
 
     Raises:
-        TaacError: an unknown role; no working compiler; an algorithm or reward signals that do not support agents that can
-            join and leave.
+        TaacError: an unknown role; no working compiler; an algorithm that does not support agents that can join and leave.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class Agent(nn.Module):
         self.signals = list(reward_signals)
         self.agents = agents
         if agents is not None and agents.masked:
-            _check_masked(algorithm, reward_signals, reward_normalizer)
+            _check_masked(algorithm, reward_normalizer)
         self.device = next(algorithm.parameters()).device
         self.eval()
         self.may_compile = compile == "auto" and role != "act"
@@ -302,10 +301,8 @@ def _kinds(tensors: dict[str, torch.Tensor]) -> dict[str, str]:
     return {name: f"{tensor.dtype} {list(tensor.shape)}" for name, tensor in tensors.items()}
 
 
-def _check_masked(
-    algorithm: Algorithm, reward_signals: Sequence[RewardSignal], reward_normalizer: RewardNormalizer | RewardScaler | None
-) -> None:
-    """Refuses settings that would learn from the frames of absent agents."""
+def _check_masked(algorithm: Algorithm, reward_normalizer: RewardNormalizer | RewardScaler | None) -> None:
+    """Refuses settings that would ignore that an agent has left."""
     if isinstance(algorithm, ActorCriticAlgorithm) and algorithm.td_loss.ignore_done:
         raise TaacError(
             "the observation has an 'agent_mask', so the episode of an agent that leaves terminates: bind ignore_done = False "
@@ -315,9 +312,4 @@ def _check_masked(
         raise TaacError(
             "create_agent.normalize_rewards = 'scale' cannot be combined with an 'agent_mask' in the observation: an absent "
             "agent has no return. Bind True or False"
-        )
-    if reward_signals:
-        raise TaacError(
-            "create_agent.reward_signals cannot be combined with an 'agent_mask' in the observation: the signals' models would "
-            "learn from the frames of absent agents"
         )

@@ -12,6 +12,8 @@ from taac import nest
 from taac.algorithms import DiscreteSacAlgorithm, RecurrentSacAlgorithm, SacAlgorithm, TaacAlgorithm, TDLoss
 from taac.algorithms.agent import Agent
 from taac.algorithms.algorithm import reset_where_first
+from taac.algorithms.reward_signals import GAIL, ICM, RND
+from taac.algorithms.reward_signals.signal import transitions
 from taac.algorithms.shared_policy import AgentBatch
 from taac.data_structures import Experience, StepType, TimeStep
 from taac.errors import TaacError
@@ -31,8 +33,8 @@ N, T = 3, 6
 ENVIRONMENTS = [[F, M, M, M, M, M], [M, M, L, F, M, M], [M, M, M, M, M, L], [L, F, M, M, L, F]]
 STEP_TYPE = torch.tensor(ENVIRONMENTS, dtype=torch.uint8).T
 B = len(ENVIRONMENTS)
-X = bounded((N, 4), -5.0, 5.0)
-BOX = bounded((N, 2), -1.0, 1.0)
+X, X_OF_ONE = bounded((N, 4), -5.0, 5.0), bounded((4,), -5.0, 5.0)
+BOX, BOX_OF_ONE = bounded((N, 2), -1.0, 1.0), bounded((2,), -1.0, 1.0)
 CHOICES = bounded((N,), 0, 3, torch.int64)
 BRANCHES = TensorSpec((N, 2), torch.int64, np.zeros((N, 2), dtype=np.int64), np.array([[1, 2]] * N))
 PRESENCE = bounded((N,), 0, 1, torch.bool)
@@ -290,6 +292,31 @@ def test_what_an_absent_agent_would_see_changes_neither_loss_nor_gradient(method
     assert not loss[~later].any() and loss[later].any()
     other["x"] = torch.where(absent, other["x"], 7.0)  # of those that are present it does
     assert not torch.equal(update(agent, changed)[0].loss, expected[0].loss)
+
+
+@pytest.mark.parametrize("kind", [ICM, RND, GAIL])
+def test_signals_see_an_agent_leave_and_nothing_of_its_absence(kind):
+    """Its reward for each transition, its loss, its statistics and an episode's sum."""
+    torch.manual_seed(0)
+    signal, (agent, action_spec) = kind(X_OF_ONE, BOX_OF_ONE, normalize=True), build("sac", MASKED)
+    given = frames(action_spec, present=PRESENT)
+
+    def seen(observation):
+        changed = given._replace(observation={**given.observation, "x": observation})
+        time_step = agent.agents.fold_experience(Experience(changed, ())).time_step
+        torch.manual_seed(4)
+        signal.mean_square.zero_(), signal.num_batches.zero_()
+        loss = signal.loss(time_step, time_step)
+        return [loss, signal(time_step), signal.mean_square.clone(), signal.total(time_step)], time_step
+
+    x, left = given.observation["x"], torch.zeros_like(PRESENT)
+    left[1:] = PRESENT[:-1] & ~PRESENT[1:]
+    expected, time_step = seen(x)
+    found, _ = seen(torch.where((~PRESENT & ~left).unsqueeze(-1), 7.0, x))
+    assert all(map(torch.equal, found, expected))
+    arrives = torch.cat([torch.zeros_like(time_step.is_last()[:1]), transitions(time_step)])
+    assert torch.equal(expected[1] != 0, arrives) and (left.flatten(1) & arrives).any()
+    assert not torch.equal(seen(torch.where(PRESENT.unsqueeze(-1), 7.0, x))[0][1], expected[1])
 
 
 @pytest.mark.parametrize("method", METHODS)

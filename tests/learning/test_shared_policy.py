@@ -69,6 +69,15 @@ def test_absent_agents_are_sent_nothing(name, tmp_path):
     assert not action[~present & acted.unsqueeze(-1)].any() and action[present & acted.unsqueeze(-1)].any()
 
 
+def test_agents_that_come_and_go_are_curious():
+    """A signal is one more part of the reward of each agent; that of an agent that stays absent is 0."""
+    trainer, told = train(build("sac", SHARED, "create_agent.reward_signals = (@RND,)", comes_and_goes=True), 3)
+    assert all(one.extra["signal/rnd_reward"] > 0 and one.extra["signal/rnd_loss"] > 0 for one in told)
+    prepared = trainer.agent.prepare(trainer.replay_buffer.sample(32, trainer.segment_length)).time_step
+    last = prepared.is_last()
+    assert not prepared.reward[1:, :, 1][last[:-1] & last[1:]].any() and (last[:-1] & last[1:]).any()
+
+
 @pytest.mark.parametrize("method", ["taac", "taac_l", "taac_q"])
 def test_recorded_agents_that_come_and_go_are_found_again_as_they_were_stored(method, tmp_path):
     """An agent that is back begins at rest, also where its last trajectory would have gone on through its absence."""
@@ -160,10 +169,6 @@ def test_priorities_are_of_segments_and_weights_of_all_their_agents():
         ("sac", TEAM, {}, [], r"got shape \[3, 1\]; if the first dimension counts agents.*shared_policy = True"),
         ("sac", "Pendulum-v1", {}, [SHARED], r"every observation but 'global_state' must be \[1, \.\.\.\], got float32\[3\]"),
         ("sac_ez", TEAM, {}, [SHARED], r"ZetaExplorer explores one continuous action vector.*float32\[3, 1\]"),
-        (
-            "sac", TEAM, {"comes_and_goes": True}, [SHARED, "create_agent.reward_signals = (@RND,)"],
-            "reward_signals cannot be combined with an 'agent_mask'",
-        ),
         (
             "sac", TEAM, {"comes_and_goes": True}, [SHARED, "create_agent.normalize_rewards = 'scale'"],
             "normalize_rewards = 'scale' cannot be combined with an 'agent_mask'",

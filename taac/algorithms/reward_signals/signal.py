@@ -95,8 +95,11 @@ class RewardSignal(nn.Module):
 
     @torch.no_grad()
     def total(self, time_step: TimeStep) -> torch.Tensor:
-        """Returns the sum `[B]` of an episode's rewards over its frames `[T, B]`, normalised; updates no statistics."""
-        return self._normalized(self.reward(time_step)).sum(0)
+        """Returns the sum `[B]` of an episode's rewards over its frames `[T, B]`, normalised; updates no statistics.
+
+        Frames at which an agent is absent have none.
+        """
+        return self._normalized(torch.where(transitions(time_step), self.reward(time_step), 0.0)).sum(0)
 
     def _normalized(self, reward: torch.Tensor) -> torch.Tensor:
         return reward / (self.mean_square + 1e-10).sqrt().to(reward.dtype) if self.normalize else reward
