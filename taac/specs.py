@@ -15,6 +15,7 @@ from taac.errors import TaacError
 # Keys of a Dict observation with a special meaning.
 ACTION_MASK = "action_mask"  # which choices are valid
 AGENT_MASK = "agent_mask"  # which of the agents that share a policy are present
+AGENT_TRUNCATED = "agent_truncated"  # which of the agents that leave were cut off, as by a time limit, instead of terminating
 GLOBAL_STATE = "global_state"  # observed by critics but not by the actor, see `networks.LocalEncoder`
 
 

@@ -19,7 +19,7 @@ import torch
 from taac import nest
 from taac.data_structures import FIRST, LAST, AlgStep, Experience, Nest, StepType, TimeStep
 from taac.errors import TaacError
-from taac.specs import AGENT_MASK, GLOBAL_STATE, TensorSpec
+from taac.specs import AGENT_MASK, AGENT_TRUNCATED, GLOBAL_STATE, TensorSpec
 
 _MID = int(StepType.MID)
 
@@ -35,13 +35,15 @@ class AgentBatch:
     """Folds the dimension of N agents into the batch, and unfolds it again.
 
     Every leaf of the action and of the observation has the agents' dimension first, `[N, ...]`. A Dict observation may have
-    two special keys:
+    three special keys:
 
     - `global_state`, a leaf or nest without that dimension. It becomes part of every agent's observation. It is meant for
       the critics; `networks.LocalEncoder` hides it from the actor.
     - `agent_mask`, bools `[N]`: which agents are present. An agent that leaves has its LAST frame there, with discount 0; the
       reward at that frame is its last one. While an agent is absent its frames are LAST, so that all losses and summaries
       skip them; its action is 0, and its state is the initial one. An agent that joins has its FIRST frame there.
+    - `agent_truncated`, bools `[N]`, beside that mask: which of the absent agents were cut off. The LAST frame of an agent that
+      leaves has discount 1 then, as where an episode is truncated, and its observation there is bootstrapped from.
 
     A scalar reward is shared by all agents. A reward of N parts has one part per agent.
 
@@ -69,11 +71,16 @@ class AgentBatch:
         self.count = leaves[0].shape[0]
         keyed = observation_spec if isinstance(observation_spec, dict) else {}
         self.masked, self.centralised = AGENT_MASK in keyed, GLOBAL_STATE in keyed
-        if self.masked:
-            mask = keyed[AGENT_MASK]
+        self._limited = AGENT_TRUNCATED in keyed
+        if self._limited and not self.masked:
+            raise TaacError(
+                f"the observation's '{AGENT_TRUNCATED}' is of agents that leave, which an '{AGENT_MASK}' tells: add it"
+            )
+        for key in (AGENT_MASK, AGENT_TRUNCATED)[: self.masked + self._limited]:
+            mask = keyed[key]
             if not isinstance(mask, TensorSpec) or mask.dtype != torch.bool or mask.shape != (self.count,):
                 raise TaacError(
-                    f"the observation's '{AGENT_MASK}' must be binary (a MultiBinary space, or a Box of integers in [0, 1]) of "
+                    f"the observation's '{key}' must be binary (a MultiBinary space, or a Box of integers in [0, 1]) of "
                     f"shape [{self.count}], one entry an agent; got {mask}"
                 )
         if reward_dim not in (None, self.count):
@@ -87,7 +94,7 @@ class AgentBatch:
             self.observation: Nest = {
                 key: part if key == GLOBAL_STATE else nest.map_structure(self._leaf_of_one, part)
                 for key, part in keyed.items()
-                if key != AGENT_MASK
+                if key not in (AGENT_MASK, AGENT_TRUNCATED)
             }
         else:
             self.observation = nest.map_structure(self._leaf_of_one, observation_spec)
@@ -202,7 +209,10 @@ class AgentBatch:
         )
         if self.masked:
             absent = self._fold(~self.present(time_step.observation), dim)
-            step_type, discount = torch.where(absent, LAST, step_type), torch.where(absent, 0.0, discount)
+            step_type = torch.where(absent, LAST, step_type)
+            if self._limited:
+                absent = absent & ~self._fold(time_step.observation[AGENT_TRUNCATED], dim)
+            discount = torch.where(absent, 0.0, discount)
         reward = time_step.reward
         return TimeStep(
             step_type=step_type,
@@ -222,7 +232,7 @@ class AgentBatch:
             if key == GLOBAL_STATE
             else self._fold(part, dim)
             for key, part in observation.items()
-            if not (self.masked and key == AGENT_MASK)
+            if not (self.masked and key in (AGENT_MASK, AGENT_TRUNCATED))
         }
 
     @staticmethod

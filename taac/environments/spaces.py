@@ -13,7 +13,7 @@ from gymnasium import spaces
 from taac import nest
 from taac.data_structures import Nest
 from taac.errors import TaacError
-from taac.specs import ACTION_MASK, AGENT_MASK, TensorSpec, bounded
+from taac.specs import ACTION_MASK, AGENT_MASK, AGENT_TRUNCATED, TensorSpec, bounded
 
 
 def _check_parts(what: str, space: spaces.Space, path: str) -> None:
@@ -38,8 +38,8 @@ def observation_spec(space: spaces.Space, path: str = "") -> Nest:
     """The spec of an observation space, which may nest Dict and Tuple to any depth.
 
     uint8 boxes (images, bytes) stay uint8. Other boxes and MultiBinary become float32. Discrete and MultiDiscrete become
-    categorical int64. The leaves `action_mask` and `agent_mask` of a Dict become bool if they are binary: MultiBinary, or an
-    integer or bool box in [0, 1].
+    categorical int64. The leaves `action_mask`, `agent_mask` and `agent_truncated` of a Dict become bool if they are binary:
+    MultiBinary, or an integer or bool box in [0, 1].
 
     Raises:
         TaacError: the space has no tensor form (Text, Graph, Sequence...), or is empty.
@@ -48,7 +48,7 @@ def observation_spec(space: spaces.Space, path: str = "") -> Nest:
     if isinstance(space, spaces.Dict):
         return {
             key: TensorSpec(tuple(child.shape or ()), torch.bool, np.asarray(0), np.asarray(1))
-            if key in (ACTION_MASK, AGENT_MASK) and _is_binary(child)
+            if key in (ACTION_MASK, AGENT_MASK, AGENT_TRUNCATED) and _is_binary(child)
             else observation_spec(child, f"{path}/{key}")
             for key, child in space.spaces.items()
         }

@@ -26,7 +26,7 @@ from taac.networks import (
     RecurrentEncoder,
 )
 from taac.networks.normalizers import ObservationNormalizer, RewardNormalizer
-from taac.specs import ACTION_MASK, AGENT_MASK, GLOBAL_STATE, TensorSpec, bounded
+from taac.specs import ACTION_MASK, AGENT_MASK, AGENT_TRUNCATED, GLOBAL_STATE, TensorSpec, bounded
 
 F, M, L = (int(kind) for kind in StepType)
 N, T = 3, 6
@@ -320,12 +320,15 @@ def test_signals_see_an_agent_leave_and_nothing_of_its_absence(kind):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_an_agent_that_leaves_is_as_one_whose_episode_terminates(method):
+@pytest.mark.parametrize("cut_off", [False, True])
+def test_an_agent_that_leaves_is_as_one_whose_episode_terminates_or_is_truncated(method, cut_off):
     """Its last reward counts, and nothing after it: the loss is that of frames that say so by themselves."""
     present = torch.ones(T, B, N, dtype=torch.bool)
     present[3:, 0, 1] = False
-    agent, action_spec = build(method, MASKED)
-    experience, _ = rolled(agent, frames(action_spec, present=present))
+    limited = {AGENT_TRUNCATED: ~present} if cut_off else {}
+    agent, action_spec = build(method, {**MASKED, **dict.fromkeys(limited, PRESENCE)})
+    assert AGENT_TRUNCATED not in agent.agents.observation
+    experience, _ = rolled(agent, frames(action_spec, present=present, **limited))
     loss, _ = update(agent, experience)
     plain = agent.agents.fold(
         experience.time_step._replace(
@@ -333,11 +336,18 @@ def test_an_agent_that_leaves_is_as_one_whose_episode_terminates(method):
         ),
         1,
     )
-    plain.step_type[3:, 1], plain.discount[3:, 1] = L, 0.0
+    plain.step_type[3:, 1], plain.discount[3:, 1] = L, float(cut_off)
     by_hand = Experience(plain, nest.map_structure(lambda x: x.flatten(1, 2), experience.rollout_info))
     torch.manual_seed(3)
     algorithm = agent.algorithm
     assert torch.equal(loss.loss, algorithm.calc_loss(by_hand, algorithm.train_step(by_hand)).loss)
+    if cut_off:  # the value of what it observes there counts, and of nothing later
+        observed = experience.time_step.observation
+        for t, matters in ((3, True), (4, False)):
+            x = observed["x"].clone()
+            x[t, 0, 1] += 1.0
+            other = experience._replace(time_step=experience.time_step._replace(observation={**observed, "x": x}))
+            assert torch.equal(update(agent, other)[0].loss, loss.loss) != matters
     rewarded = experience.time_step.reward.clone()
     for t, matters in ((3, True), (4, False)):
         reward = rewarded.clone()
@@ -424,6 +434,8 @@ def test_statistics_leave_out_who_is_absent():
         (X, CHOICES, 2, "must be one number, or 3, one an agent; it has 2 parts"),
         ({"x": X, AGENT_MASK: bounded((2,), 0, 1, torch.bool)}, CHOICES, None, r"\[3\], one entry an agent; got bool\[2\]"),
         ({"x": X, AGENT_MASK: bounded((N,), 0, 1)}, CHOICES, None, "must be binary"),
+        ({**MASKED, AGENT_TRUNCATED: bounded((N,), 0, 1)}, CHOICES, None, "'agent_truncated' must be binary"),
+        ({"x": X, AGENT_TRUNCATED: PRESENCE}, CHOICES, None, "of agents that leave, which an 'agent_mask' tells: add it"),
         (X, (CHOICES, bounded((2, 2), -1, 1)), None, r"got float32\[2, 2\]"),
     ],
 )  # fmt: skip

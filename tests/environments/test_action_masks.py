@@ -15,7 +15,7 @@ from taac.environments.spaces import action_adapter, observation_spec
 from taac.environments.wrappers import ActionMaskFromInfo
 from taac.errors import TaacError
 from taac.networks import ObservationNormalizer
-from taac.specs import ACTION_MASK, can_act
+from taac.specs import ACTION_MASK, AGENT_MASK, AGENT_TRUNCATED
 from tests.environments.toys import Masked, Probe, env_id
 
 
@@ -38,8 +38,9 @@ def masked(num_envs=2, wrappers=(), asynchronous=False, **kwargs):
     ids=str,
 )
 def test_a_binary_mask_is_kept_as_bools_of_one_byte(space, binary):
-    spec = observation_spec(spaces.Dict({ACTION_MASK: space, "flags": spaces.MultiBinary(2)}))
-    assert (spec[ACTION_MASK].dtype == torch.bool) == binary and spec[ACTION_MASK].shape == space.shape
+    masks = dict.fromkeys((ACTION_MASK, AGENT_MASK, AGENT_TRUNCATED), space)
+    spec = observation_spec(spaces.Dict({**masks, "flags": spaces.MultiBinary(2)}))
+    assert all((spec[key].dtype == torch.bool) == binary and spec[key].shape == space.shape for key in masks)
     assert spec["flags"].dtype == torch.float32
     if binary:
         assert spec[ACTION_MASK].num_bytes == np.prod(space.shape)
