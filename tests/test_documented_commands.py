@@ -92,7 +92,7 @@ def smaller(words: list[str]) -> list[str]:
         words += [word for param in TINY for word in ("--gin_param", param)]
     if command == "sweep":
         words += ["--num_env_steps", "60", "--trials", "1", "--seeds", "1", "--jobs", "1"]
-    if command in ("train", "sweep") and "--extend" not in given:
+    if command in ("train", "sweep") and not {"--extend", "--resume_with"} & set(given):
         words += [word for param in TINY for word in ("--gin_param", param)]
         words += [] if "--num_env_steps" in given else ["--num_env_steps", "60"]
     return [word for word in words if word]
@@ -136,6 +136,9 @@ class Reader:
         words = smaller(words)
         if "--root_dir" in words:
             self.provide(words[0], self.folder / words[words.index("--root_dir") + 1])
+        if "--resume_with" in words:  # of a run that is not finished yet
+            run = self.folder / words[words.index("--root_dir") + 1] / "run.json"
+            run.write_text(run.read_text().replace('"status": "finished"', '"status": "interrupted"'))
         told = self.ends_well(forked.run(words, cwd=self.folder, env=self.environment))
         if words[0] == "compare" and "--launcher" not in words:
             run = shlex.split(told.splitlines()[0])  # its first run, which the others are like

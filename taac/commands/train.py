@@ -38,6 +38,10 @@ def define_flags() -> None:
     absl_flags.DEFINE_bool(
         "trust", False, "With --root_dir alone: allow the configuration of a run that you did not train here; it can run code."
     )
+    absl_flags.DEFINE_multi_string(
+        "resume_with", [], "Go on with the run in --root_dir with another value of a setting, NAME=VALUE as with --set, from "
+        "where it stands; repeat for several.",
+    )  # fmt: skip
     flags.define_collectors()
     absl_flags.DEFINE_bool(
         "overlap", False, "Under torchrun: send gradients while the backward pass goes on. Not with compiled updates."
@@ -52,9 +56,13 @@ def run() -> None:
     if flags.FLAGS.num_seeds is not None:
         return _run_seeds(flags.FLAGS.num_seeds)
     asked, extend = flags.with_collectors(flags.asked()), flags.FLAGS.extend
-    of_run = None if asked.task or asked.method or asked.gin_files else _own_config(extend, flags.FLAGS.trust)
+    changed = tuple(flags.FLAGS.resume_with)
+    needed = "--extend" if extend else "--resume_with" if changed else ""
+    of_run = None if asked.task or asked.method or asked.gin_files else _own_config(needed, flags.FLAGS.trust)
+    if changed and (extend or not of_run or asked.gin_params or asked.settings or asked.num_env_steps or asked.seed is not None):
+        raise TaacError("--resume_with changes settings of the run in --root_dir: give it with --root_dir alone")
     if of_run:
-        asked = asked._replace(gin_files=(of_run,))
+        asked = asked._replace(gin_files=(of_run,), settings=(*asked.settings, *changed))
     elif flags.FLAGS.trust:
         raise TaacError("--trust is about the configuration in --root_dir, which only a call without --task and --gin_file uses")
     asked.files()  # refuses what is missing or unknown before anything is imported
@@ -78,7 +86,7 @@ def run() -> None:
         for note in loaded.without_effect():
             print(f"note: {note}", file=sys.stderr)
         folder = RunFolder(flags.run_dir(asked, loaded))
-        if not conduct(trainer, loaded, folder, ProgressBar, extend, flags.FLAGS.lock_timeout):
+        if not conduct(trainer, loaded, folder, ProgressBar, extend, flags.FLAGS.lock_timeout, change=bool(changed)):
             if joined.first:
                 print(
                     f"{folder.path} already holds this run, finished; nothing to do. To train it on, give --extend and a larger "
@@ -103,8 +111,10 @@ def run() -> None:
 
 def _run_seeds(num_seeds: int) -> None:
     asked = flags.asked()
-    if flags.FLAGS.extend:
-        raise TaacError("--extend trains one run on: give it without --num_seeds, for each of the run folders")
+    if flags.FLAGS.extend or flags.FLAGS.resume_with:
+        raise TaacError(
+            "--extend trains one run on, as --resume_with does: give it without --num_seeds, for each of the run folders"
+        )
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 or flags.FLAGS.overlap:
         raise TaacError("--num_seeds trains in one process, and torchrun starts several: give one of them, without --overlap")
     if any((flags.FLAGS.collectors, flags.FLAGS.collector_launcher, flags.FLAGS.ray_address)):
@@ -138,7 +148,7 @@ def _run_seeds(num_seeds: int) -> None:
         raise TaacError(f"{len(outcome.failed)} of {num_seeds} runs failed. {told}")
 
 
-def _own_config(needed: bool, trusted: bool) -> ReadFile | None:
+def _own_config(needed: str, trusted: bool) -> ReadFile | None:
     """Returns the configuration that the run in --root_dir was begun with, read; None if there is none.
 
     Lets the modules of an own run be imported.
@@ -154,7 +164,7 @@ def _own_config(needed: bool, trusted: bool) -> ReadFile | None:
     config = Path(flags.root_dir(), layout.CONFIG)
     if not files.check_file(config):
         if needed:
-            raise TaacError(f"--extend: {config.parent} holds no run: there is no {config.name}; give the --root_dir of a run")
+            raise TaacError(f"{needed}: {config.parent} holds no run: there is no {config.name}; give the --root_dir of a run")
         return None
     read = ReadFile(config.absolute(), files.read_bounded_text(config, files.MAX_CONFIG_BYTES))
     try:

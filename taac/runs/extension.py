@@ -1,13 +1,13 @@
-"""Runs that are trained on to more environment steps than they were begun with.
+"""Runs that are trained on to more environment steps than they were begun with, or with other settings.
 
-What such a run computes before its former end is what a run of the new length computes there, unless something follows the
-length, such as a schedule over `%num_env_steps`.
+What a longer run computes before its former end is what a run of the new length computes there, unless something follows the
+length, such as a schedule over `%num_env_steps`. Settings change where the run stands.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,10 +38,28 @@ def lengths(held: str, asked: str) -> Lengths | None:
     return Lengths(*map(int, totals))
 
 
-def continues(held: str, asked: str) -> bool:
-    """Returns whether a run of the configuration `asked` may resume from a checkpoint of a run of `held`."""
+def changes(held: str, asked: str) -> dict[str, tuple[str, str]]:
+    """Returns the settings that differ between two operative configurations: both values, in which macros are replaced."""
+    if layout.same_run(held, asked):
+        return {}
+    before, after = _settings(held), _settings(asked)
+    both = {name: (before.get(name, "nothing"), after.get(name, "nothing")) for name in (*before, *after)}
+    return {name: values for name, values in both.items() if values[0] != values[1]}
+
+
+def continues(held: str, asked: str, changed: Collection[str] = ()) -> bool:
+    """Returns whether a run of the configuration `asked` may resume from a checkpoint of a run of `held`.
+
+    Args:
+        changed: settings in which they may differ.
+    """
     found = lengths(held, asked)
-    return held == asked or (found is not None and found.held < found.asked)
+    return held == asked or (found is not None and found.held < found.asked) or changes(held, asked).keys() <= set(changed)
+
+
+def changed_in(run: Mapping[str, Any]) -> set[str]:
+    """Returns the settings that a run has changed, according to its run.json."""
+    return {name for entry in _entries(run, "changed") for name in _names_in(entry)}
 
 
 def held_steps(folder: Path) -> int | None:
@@ -84,18 +102,15 @@ def refuse_ratio(config: str) -> None:
 
 def extended_at(run: Mapping[str, Any]) -> int:
     """Returns the environment steps at which a run was last extended, according to its run.json; -1 if it never was."""
-    entries = run.get("extended")
-    last = entries[-1] if isinstance(entries, list) and entries else None
-    steps = last.get("env_steps") if isinstance(last, dict) else None
-    return steps if isinstance(steps, int) else -1
+    steps = [entry.get("env_steps") for entry in _entries(run, "extended")][-1:]
+    return steps[0] if steps and isinstance(steps[0], int) else -1
 
 
 def told(run: Mapping[str, Any]) -> list[str]:
-    """Returns a sentence for each extension that run.json lists, newest last. Leaves out what no run writes."""
-    entries = run.get("extended")
+    """Returns a sentence for each extension and change of settings that run.json lists. Leaves out what no run writes."""
     found = []
-    for entry in entries[:_MOST] if isinstance(entries, list) else ():
-        numbers = [entry.get(name) for name in ("from", "to", "env_steps")] if isinstance(entry, dict) else [None]
+    for entry in _entries(run, "extended"):
+        numbers = [entry.get(name) for name in ("from", "to", "env_steps")]
         if not all(type(n) is int and 0 <= n < 10**15 for n in numbers):
             continue
         time, follow = entry.get("time"), entry.get("follow_length")
@@ -105,6 +120,36 @@ def told(run: Mapping[str, Any]) -> list[str]:
         found.append(
             f"it was extended from {numbers[0]} to {numbers[1]} environment steps when it stood at {numbers[2]}{when}{changed}"
         )
+    for entry in _entries(run, "changed"):
+        at, told = entry.get("env_steps"), []
+        for name, values in _names_in(entry).items():
+            if isinstance(values, list) and len(values) == 2 and all(layout.is_name(text) for text in (name, *values)):
+                told.append(f"{name} = {values[1]}, before {values[0]}")
+        if type(at) is int and 0 <= at < 10**15 and told:
+            found.append(f"it went on with other settings at {at} environment steps: {'; '.join(told)}")
+    return found
+
+
+def _entries(run: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    entries = run.get(name)
+    return [entry for entry in entries[:_MOST] if isinstance(entry, dict)] if isinstance(entries, list) else []
+
+
+def _names_in(entry: Mapping[str, Any]) -> dict[str, Any]:
+    settings = entry.get("settings")
+    return dict(list(settings.items())[:_MOST]) if isinstance(settings, dict) else {}
+
+
+def _settings(config: str) -> dict[str, str]:
+    """The bindings but for macros, which are replaced wherever they are used, to a bounded depth."""
+    bindings = layout.parse_bindings(config)
+    macros = {name: value for name, value in bindings.items() if "." not in name and len(value) < 1000}
+    found = {name: value for name, value in bindings.items() if "." in name}
+    for _ in range(4):
+        found = {
+            name: re.sub(r"%(\w+)", lambda of: macros.get(of[1], of[0]), value) if len(value) < 10_000 else value
+            for name, value in found.items()
+        }
     return found
 
 

@@ -40,8 +40,8 @@ PACKAGES = (
 MAX_EVENTS_BYTES = 1 << 30  # bytes of event files that are checked against the last checkpoint
 # Keys of run.json that may change between checkpoints.
 CHANGING = (
-    "status", "end", "resumed", "stopped", "diverged", "error", "imports", "seal", "extended", "callbacks", "updates_together",
-    "compiled",
+    "status", "end", "resumed", "stopped", "diverged", "error", "imports", "seal", "extended", "changed", "callbacks",
+    "updates_together", "compiled",
 )  # fmt: skip
 COUNTS = ("env_steps", "updates")  # keys that a run adds when it has finished
 # Of a configuration that differs from the one asked for: lines that are compared, changes and characters that are shown.
@@ -66,15 +66,17 @@ class RunFolder:
         self.best = Checkpoints(self.path / layout.BEST, keep=sys.maxsize, resumed=self.checkpoints)
         self._hashed: dict[Path, tuple[Any, int]] = {}  # of event files, so that a checkpoint reads what is new alone
 
-    def open(self, config: str, extend: bool = False) -> str:
+    def open(self, config: str, extend: bool = False, change: bool = False) -> str:
         """Determines whether a run of this configuration may begin or resume here. Writes nothing.
 
         Args:
             config: the operative configuration.
             extend: whether it may have more environment steps than the run that is here.
+            change: whether it may have other settings.
 
         Returns:
-            "new", "unfinished" (with or without a checkpoint), "finished", or "shorter" if `extend` must be called to resume.
+            "new", "unfinished" (with or without a checkpoint), "finished", "shorter" if `extend` must be called to resume, or
+            "other" if `change` must be.
 
         Raises:
             TaacError: the folder holds a run of another configuration, or other files; or it contains a link, pipe or device.
@@ -102,6 +104,8 @@ class RunFolder:
             if (found := extension.lengths(held, config)) is not None:
                 self._check_longer(found, extend)
                 return "shorter"
+            if change:
+                return "other"
             lines = held.splitlines()[:_MOST_LINES]
             changes = list(difflib.unified_diff(lines, config.splitlines(), "held", "asked", n=0, lineterm=""))[2:]
             shown = [line[:_LONGEST_LINE] for line in changes[:_MOST_CHANGES]]
@@ -145,6 +149,15 @@ class RunFolder:
         held = [e for e in run.get("extended") or () if isinstance(e, dict) and e.get("to") != found.asked]  # killed here
         # run.json first: killed before config.gin is written, the run is unfinished and the same command does this again.
         self.write_run({**run, "status": "running", "end": None, "extended": [*held, entry]})
+        self._write(self.config, config)
+
+    def change(self, config: str, env_steps: int) -> None:
+        """Makes the run, which `open` calls "other", one of another configuration from where it stands on."""
+        run, changes = self.read_run(), extension.changes(files.read_text(self.config), config)
+        settings = {name: list(values) for name, values in changes.items()}
+        entry = {"time": now(), "env_steps": env_steps, "command": command(), "settings": settings}
+        held = [e for e in run.get("changed") or () if isinstance(e, dict) and e.get("settings") != settings]  # killed here
+        self.write_run({**run, "status": "running", "end": None, "changed": [*held, entry]})
         self._write(self.config, config)
 
     def has_checkpoints(self) -> bool:

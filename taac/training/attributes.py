@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import numbers
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +18,8 @@ from taac.learning.diagnostics import reward_parts
 from taac.learning.learner import Learner
 from taac.training.schedules import Schedules
 
+_COUNTED = ("params", "num_steps")  # of an optimizer's group, what no setting gives
+_OF_GROUPS = ("learning_rate", "weight_decay", "Learner.epsilon")  # ends of the settings that groups hold
 ABOVE_ZERO = (math.ulp(0.0), math.inf)
 
 
@@ -104,6 +106,27 @@ class Attributes:
         """Restores `state_dict()`."""
         for name, value in state.items():
             self.set(name, value)
+
+    def as_built(self) -> tuple[dict[str, float], list[dict[str, Any]]]:
+        """Returns the values that settings gave: of the attributes that start from one, and of the optimizer's groups."""
+        groups = [{k: v for k, v in g.items() if k not in _COUNTED} for g in self._learner.optimizer.param_groups]
+        return {name: float(one.get()) for name, one in self._known().items() if one.parameter}, groups
+
+    def renew(self, built: tuple[dict[str, float], list[dict[str, Any]]], changed: Collection[str]) -> None:
+        """Gives the values of changed settings to what a checkpoint holds of them, and forgets what was set there.
+
+        Args:
+            built: from `as_built`, before the checkpoint was restored.
+            changed: names of settings.
+        """
+        kinds = {kind.__name__ for kind in type(self._learner.optimizer).__mro__}
+        if any(name.rpartition(".")[0].rpartition(".")[2] in kinds or name.endswith(_OF_GROUPS) for name in changed):
+            for group, values in zip(self._learner.optimizer.param_groups, built[1], strict=True):
+                group.update(values)
+        for name, one in self._known().items():
+            if one.parameter in changed and not one.saved:
+                self._set.pop(name, None)
+                one.set(built[0][name])
 
     def _find(self, name: str) -> Attribute:
         known = self._known()

@@ -16,6 +16,7 @@ from taac.runs import durable, extension, files, layout, own
 from taac.runs.deciding import deciding
 from taac.runs.run_folder import RunFolder, changed_versions, now
 from taac.runs.terminal import shortened
+from taac.training import changes
 from taac.training.compilation import NO_COMPILER
 from taac.training.data_parallel import RESUME, TRAIN
 from taac.training.data_parallel_files import SharedFolder, check_count
@@ -43,6 +44,7 @@ def conduct(
     interruption: Callable[[], AbstractContextManager[Interruption]] = Interruption,
     about: Mapping[str, Any] | None = None,
     operative: str | None = None,
+    change: bool = False,
 ) -> bool:
     """Trains from wherever the run in the folder stands to its end. Call it when everything has been built.
 
@@ -57,6 +59,7 @@ def conduct(
         interruption: makes what records signals.
         about: more keys of run.json.
         operative: the operative configuration of the trainer; None: that of what was built last.
+        change: whether the run in the folder goes on with other settings from where it stands; see `changes`.
 
     Returns:
         False if the run is finished already: then nothing was done.
@@ -69,9 +72,11 @@ def conduct(
         return _follow(trainer, folder, interruption)
     with trainer.parallel.leading():
         operative = operative or configuration.operative_config()
-        status = folder.open(operative, extend)
+        status = folder.open(operative, extend, change)
         if status == "finished":
             return False
+        if status == "other":
+            _check_changes(trainer, folder, operative)
         if extend and not (status != "new" and folder.has_checkpoints()):
             raise TaacError(f"--extend: {folder.path} holds no run with a checkpoint to train on from; nothing was changed")
         if status == "new":
@@ -80,14 +85,16 @@ def conduct(
             for line in headline(trainer, loaded, operative):
                 tell(line)
         with folder.lock(lock_timeout):
-            status = folder.open(operative, extend)  # it may have changed while another process had the lock
+            status = folder.open(operative, extend, change)  # it may have changed while another process had the lock
             if status == "finished":
                 return False
             if status != "new":
                 check_count(folder, trainer.ranks)
-            if status in ("unfinished", "shorter") and folder.has_checkpoints():
+            if status in ("unfinished", "shorter", "other") and folder.has_checkpoints():
                 if status == "shorter":
                     _extend(trainer, folder, operative, tell)
+                elif status == "other":
+                    _change(trainer, folder, operative, tell)
                 else:
                     trainer.resume(folder)
                 _resume(trainer, loaded, folder, operative, about or {})
@@ -173,6 +180,23 @@ def _extend(trainer: Trainer, folder: RunFolder, operative: str, tell: Callable[
             f"note: {name} follows the length of the run. It followed the shorter one until now, so this run differs from one "
             "that was begun with the new length"
         )
+
+
+def _check_changes(trainer: Trainer, folder: RunFolder, operative: str) -> None:
+    """Refuses changes of settings that cannot be made, before anything is read but the configuration."""
+    changes.check(extension.changes(files.read_text(folder.config), operative))
+    if not trainer.parallel.alone:
+        raise TaacError("--resume_with is for runs of one process: several ranks could not agree on what has changed")
+    if folder.read_run().get("status") == "finished":
+        raise TaacError(f"--resume_with: the run in {folder.path} is finished; nothing was changed. --extend makes it longer")
+    if not folder.has_checkpoints():
+        raise TaacError(f"--resume_with: {folder.path} has no checkpoint yet; begin the run again, in another folder")
+
+
+def _change(trainer: Trainer, folder: RunFolder, operative: str, tell: Callable[[str], None]) -> None:
+    trainer.resume(folder, operative)
+    folder.change(operative, trainer.env_steps)
+    tell(f"note: {extension.told(folder.read_run())[-1]}")
 
 
 def _resume(trainer: Trainer, loaded: Config, folder: RunFolder, operative: str, more: Mapping[str, Any]) -> None:

@@ -100,7 +100,7 @@ class SharedSaver(Saver):
         if not self._ranks.first:  # what the first no longer holds is not needed here either
             folder.checkpoints.remove([steps for steps in folder.checkpoints.saved() if steps not in held])
 
-    def restore(self, folder: RunFolder) -> None:
+    def restore(self, folder: RunFolder, config: str | None = None) -> str:
         candidates = self.candidates(folder)
         while (env_steps := self._next(candidates)) is not None:
             damage: Damaged | None = None
@@ -117,7 +117,7 @@ class SharedSaver(Saver):
             if self._ranks.first:
                 for changed in folder.restore(found.state):
                     warn_user(changed)
-            return
+            return str(found.state["config"])
         raise folder.checkpoints.nothing_left()
 
     def _next(self, candidates: Iterator[Checkpoint]) -> int | None:

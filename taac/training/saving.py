@@ -50,13 +50,19 @@ class Saver:
         if self.frames is not None and self.frames.moved_on():
             folder.checkpoints.follow(self.frames)
 
-    def restore(self, folder: RunFolder) -> None:
+    def restore(self, folder: RunFolder, config: str | None = None) -> str:
         """Restores all parts and the folder's other files from the newest undamaged checkpoint. Warns of damaged ones.
+
+        Args:
+            config: the configuration to go on with, if it is another than the folder's.
+
+        Returns:
+            The configuration of the checkpoint.
 
         Raises:
             TaacError: no checkpoint is undamaged, or it belongs to a run of another configuration.
         """
-        for found in self.candidates(folder):
+        for found in self.candidates(folder, config):
             try:
                 self.load(found)
             except Damaged as error:
@@ -65,15 +71,20 @@ class Saver:
             folder.checkpoints.set_aside(newer_than=found.env_steps)
             for damage in folder.restore(found.state):
                 warn_user(damage)
-            return
+            return str(found.state["config"])
         raise folder.checkpoints.nothing_left()
 
     @staticmethod
-    def candidates(folder: RunFolder) -> Iterator[Checkpoint]:
+    def candidates(folder: RunFolder, config: str | None = None) -> Iterator[Checkpoint]:
         """Yields the folder's undamaged checkpoints, the newest first. Refuses those of another run."""
-        config = files.read_text(folder.config)
+        held = files.read_text(folder.config)
+        try:
+            changed = extension.changed_in(folder.read_run())
+        except TaacError:  # a checkpoint will restore it
+            changed = set()
+        changed |= set(extension.changes(held, config or held))
         for found in folder.checkpoints.readable():
-            if not extension.continues(str(found.state.get("config")), config):
+            if not extension.continues(str(found.state.get("config")), config or held, changed):
                 raise TaacError(
                     f"{found.path} belongs to a run with another configuration than {folder.config}; nothing was changed"
                 )

@@ -22,6 +22,7 @@ from taac.machine.processes import end_fork, settled_heap
 from taac.machine.ranks import ALONE, Ranks
 from taac.ops.schedules import Schedule, Scheduled, at_start, bounds
 from taac.replay import ReplayBuffer
+from taac.runs import extension, files
 from taac.runs.frame_chunks import FrameChunks
 from taac.runs.layout import EpisodeSummary
 from taac.runs.run_folder import RunFolder
@@ -395,14 +396,20 @@ class Trainer:
         self.saver.save(folder, self.env_steps)
         self._call_hooks("after_checkpoint")
 
-    def resume(self, folder: RunFolder) -> None:
+    def resume(self, folder: RunFolder, config: str | None = None) -> None:
         """Resumes from the folder's newest undamaged checkpoint. Warns of damaged ones.
+
+        Args:
+            config: the configuration to go on with, if it is another than the folder's.
 
         Raises:
             TaacError: no checkpoint is undamaged, it belongs to a run of another configuration, or its counts fit no run.
         """
         self.parallel.announce(RESUME)
-        self.saver.restore(folder)
+        built = self.attributes.as_built()
+        held = self.saver.restore(folder, config)
+        if self.ranks.first:  # several go on with the same settings
+            self.attributes.renew(built, extension.changes(held, config or files.read_text(folder.config)))
         updates, earned = self.learner.num_updates, self.update_ratio.updates_earned(self.env_steps)
         if updates < 0 or earned - updates > self.num_env_steps * max(1.0, float(self.update_ratio.ratio)):  # without end
             raise TaacError(

@@ -161,6 +161,20 @@ def test_the_folder_of_a_run_is_enough_to_resume_it(tmp_path):
     assert train(folder, tmp_path).returncode == 0
     about = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps({**about, "status": "interrupted"}))
+    for words, told in (
+        (("--resume_with", "num_envs=2"), "create_environment.num_envs = 2, not 1"),
+        (("--resume_with", "learning_rate=0.1", "--set", "gamma=0.9"), "give it with --root_dir alone"),
+        (("--resume_with", "learning_rate=0.1", "--extend"), "give it with --root_dir alone"),
+        (("--resume_with", "learning_rat=0.1"), "did you mean 'learning_rate'"),
+    ):
+        refused = taac("train", "--root_dir", folder, *words, cwd=tmp_path)
+        assert refused.returncode == 1 and told in refused.stderr, refused.stderr
+    changed = taac("train", "--root_dir", folder, "--resume_with", "learning_rate=0.125", cwd=tmp_path)
+    told = "note: it went on with other settings at 400 environment steps: Learner.learning_rate = 0.125, before "
+    assert changed.returncode == 0 and told in changed.stdout, changed.stderr
+    assert "\nlearning_rate = 0.125\n" in (folder / "config.gin").read_text()
+    about = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**about, "status": "interrupted"}))
     resumed = taac("train", "--root_dir", folder, cwd=tmp_path)
     assert resumed.returncode == 0 and f"resuming {folder} at 400 environment steps" in resumed.stdout, resumed.stderr
     assert json.loads((folder / "run.json").read_text())["status"] == "finished"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import pytest
@@ -11,8 +12,9 @@ from taac.analysis.readers import run_records
 from taac.errors import TaacError
 from taac.runs import extension
 from taac.runs.run_folder import RunFolder
+from taac.training import changes, conduct
 from tests.analysis.campaigns import make_run
-from tests.training.runs import assert_same_parameters, build, rows, run
+from tests.training.runs import Killed, assert_same_parameters, build, rows, run
 
 SHORT = ("initial_collect_steps = 40", "evaluation_interval = 40", "evaluation_episodes = 1", "checkpoint_interval = 1000",
          "create_experiment.evaluation_envs = 1", "create_environment.max_episode_steps = 20")  # fmt: skip
@@ -151,3 +153,102 @@ def test_reports_say_that_a_run_was_extended_and_believe_nothing_else(tmp_path):
     for value in (None, 3, "x", {"from": 1}):
         assert extension.told({"extended": value}) == []
     assert len(extension.told({"extended": [entry] * 1000})) == 100
+
+
+# Other settings --------------------------------------------------------------------------------------------------------
+
+RATE, CLIP = "Learner.learning_rate = 0.01", "Learner.max_grad_norm = 0.5"
+
+
+def resumed_with(path, *params):
+    """Goes on with the run in a folder with other settings, as `taac train --resume_with` does."""
+    trainer, folder = build(*SHORT, *params), RunFolder(path)
+    asked = configuration.operative_config()
+    assert folder.open(asked, change=True) == "other"
+    conduct._check_changes(trainer, folder, asked)
+    conduct._change(trainer, folder, asked, lambda text: None)
+    return trainer, folder
+
+
+def end(trainer, folder, **more):
+    with contextlib.suppress(Killed):
+        trainer.train(folder, **more)
+    trainer.close()
+    return trainer
+
+
+def test_a_run_goes_on_with_other_settings_as_if_they_had_been_set_there(tmp_path):
+    """Also after a kill before the next checkpoint, from one of the former settings, and after a stop."""
+    own = ("num_env_steps = 120", "Learner.max_grad_norm = 40.0")
+    reference = run(tmp_path / "reference", *SHORT, *own, stop=80)
+    reference = build(*SHORT, *own)
+    reference.resume(RunFolder(tmp_path / "reference"))
+    for name in reference.attributes.names():
+        if name.startswith("learning_rate/"):
+            reference.attributes.set(name, 0.01)
+    reference.attributes.set("max_grad_norm", 0.5)
+    end(reference, RunFolder(tmp_path / "reference"))
+    run(tmp_path / "run", *SHORT, *own, stop=80)
+
+    def dies(env_steps, *_):
+        if env_steps >= 100:
+            raise Killed
+
+    end(*resumed_with(tmp_path / "run", *own[:1], RATE, CLIP), progress=dies)
+    new = (*SHORT, own[0], RATE, CLIP)
+    stopped = run(tmp_path / "run", *new, stop=90)
+    changed = run(tmp_path / "run", *new)
+    assert_same_parameters(reference, changed)
+    assert stopped.env_steps == 90 and changed.learner.num_updates == reference.learner.num_updates == 80
+    assert rows(tmp_path / "run") == rows(tmp_path / "reference")
+    unchanged = run(tmp_path / "unchanged", *SHORT, *own)
+    with pytest.raises(AssertionError):
+        assert_same_parameters(unchanged, changed)
+    (entry,) = json.loads((tmp_path / "run" / "run.json").read_text())["changed"]
+    settings = {"Learner.learning_rate": ["0.0001", "0.01"], "Learner.max_grad_norm": ["40.0", "0.5"]}
+    assert (entry["env_steps"], entry["settings"]) == (80, settings)
+    (note,) = [note for note in run_records.find(tmp_path / "run")[0].notes if "other settings" in note]
+    assert note.startswith("it went on with other settings at 80 environment steps: Learner.learning_rate = 0.01, before 0.0001;")
+
+
+@pytest.mark.parametrize(
+    "param, names",
+    [
+        ("gamma = 0.9", None),
+        ("batch_size = 16", None),
+        ("Learner.learning_rate = @LinearSchedule()\nLinearSchedule.start = 0.01\nLinearSchedule.end = 0.0\n"
+         "LinearSchedule.env_steps = 120", None),
+        ("create_environment.max_episode_steps = 30", ["create_environment.max_episode_steps = 30, not 20"]),
+        ("replay_length = 500", ["ReplayBuffer.length = 500, not 1000"]),
+        ("create_experiment.seed = 7", ["create_experiment.seed"]),
+        ("num_env_steps = 200", ["Trainer.num_env_steps = 200, not 120"]),
+        ("initial_collect_steps = 50", ["Trainer.initial_collect_steps"]),
+        ("Trainer.updates_per_iteration = 2", ["Trainer.updates_per_iteration = 2"]),
+        ("Learner.optimizer_ctor = @SGD", ["Learner.optimizer_ctor = @", "SGD, not None"]),
+        ("hidden_layers = (8,)", ["hidden_layers = (8,), not (32, 32)"]),
+        ("Learner.products = 'plain'", ["Learner.products"]),
+    ],
+)  # fmt: skip
+def test_which_settings_can_change(tmp_path, param, names):
+    build(*SHORT, "num_env_steps = 120").close()
+    held = configuration.operative_config()
+    build(*SHORT, "num_env_steps = 120", *param.split("\n")).close()
+    changes_made = extension.changes(held, configuration.operative_config())
+    assert changes_made and not (names is None and extension.continues(held, configuration.operative_config()))
+    if names is None:
+        return changes.check(changes_made)
+    with pytest.raises(TaacError, match="nothing was changed") as error:
+        changes.check(changes_made)
+    assert all(name in str(error.value) for name in names)
+
+
+def test_a_change_that_the_checkpoint_does_not_fit_leaves_the_run_as_it_is(tmp_path):
+    own = ("num_env_steps = 120", "create_agent.reward_signals = (@RND,)")
+    run(tmp_path / "run", *SHORT, *own, stop=80)
+    before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*.gin")}
+    with pytest.raises(TaacError, match="holds another network"):
+        resumed_with(tmp_path / "run", *own, "RND.feature_size = 8")
+    assert {p: p.read_bytes() for p in (tmp_path / "run").rglob("*.gin")} == before
+    RunFolder(tmp_path / "run").update_run(status="finished")
+    with pytest.raises(TaacError, match="is finished; nothing was changed"):
+        resumed_with(tmp_path / "run", *own, RATE)
