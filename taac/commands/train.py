@@ -42,6 +42,9 @@ def define_flags() -> None:
         "resume_with", [], "Go on with the run in --root_dir with another value of a setting, NAME=VALUE as with --set, from "
         "where it stands; repeat for several.",
     )  # fmt: skip
+    absl_flags.DEFINE_bool(
+        "forget_replay", False, "Resume without the replay buffer, as where a file of its frames is damaged: it is filled again."
+    )
     flags.define_collectors()
     absl_flags.DEFINE_bool(
         "overlap", False, "Under torchrun: send gradients while the backward pass goes on. Not with compiled updates."
@@ -81,6 +84,7 @@ def run() -> None:
     if flags.FLAGS.overlap and joined is ranks.ALONE:
         raise TaacError("--overlap is about gradients that several processes send: start them with torchrun, or leave it out")
     trainer = configuration.build(lambda: experiment.create_experiment(ranks=joined))
+    trainer.forget_replay = flags.FLAGS.forget_replay
     try:
         loaded.check_used()
         for note in loaded.without_effect():

@@ -107,7 +107,10 @@ def extended_at(run: Mapping[str, Any]) -> int:
 
 
 def told(run: Mapping[str, Any]) -> list[str]:
-    """Returns a sentence for each extension and change of settings that run.json lists. Leaves out what no run writes."""
+    """Returns a sentence for each extension, change of settings and forgotten buffer that run.json lists.
+
+    Leaves out what no run writes.
+    """
     found = []
     for entry in _entries(run, "extended"):
         numbers = [entry.get(name) for name in ("from", "to", "env_steps")]
@@ -127,6 +130,10 @@ def told(run: Mapping[str, Any]) -> list[str]:
                 told.append(f"{name} = {values[1]}, before {values[0]}")
         if type(at) is int and 0 <= at < 10**15 and told:
             found.append(f"it went on with other settings at {at} environment steps: {'; '.join(told)}")
+    for entry in _entries(run, "resumed"):
+        at = entry.get("env_steps")
+        if entry.get("forgot_replay") is True and type(at) is int and 0 <= at < 10**15:
+            found.append(f"it was resumed at {at} environment steps without its replay buffer, which it filled again")
     return found
 
 

@@ -52,7 +52,9 @@ class FrameChunks:
                 continue
             start, stop = self._slots(part)
             data = tensor_files.pack(self._buffer.frames(start, stop))
-            name = f"frames-{part}-{self._buffer.added}.safetensors"
+            number = self._buffer.added
+            while (folder / (name := f"frames-{part}-{number}.safetensors")).exists():  # of a buffer that was forgotten
+                number += 1
             durable.write(folder / name, data)
             self._entries[part] = {
                 "name": name, "bytes": len(data), "blake2b": files.digest(data),

@@ -79,6 +79,8 @@ def conduct(
             _check_changes(trainer, folder, operative)
         if extend and not (status != "new" and folder.has_checkpoints()):
             raise TaacError(f"--extend: {folder.path} holds no run with a checkpoint to train on from; nothing was changed")
+        if trainer.forget_replay and (status == "new" or not folder.has_checkpoints() or not trainer.parallel.alone):
+            raise TaacError(f"--forget_replay resumes a run of one process from a checkpoint, and {folder.path} holds none")
         if status == "new":
             trainer.begin()  # what it cannot load is refused before the folder exists
             tell(f"training in {folder.path}{'' if trainer.parallel.alone else f', by {trainer.ranks.count} ranks'}")
@@ -209,6 +211,8 @@ def _resume(trainer: Trainer, loaded: Config, folder: RunFolder, operative: str,
     products = trainer.learner.products  # this machine may lack those of the run
     others = {"products": products} if run.get("products", products) != products else {}
     entry = {"time": now(), "env_steps": trainer.env_steps, **others, **changed_versions(run)}
+    if trainer.forget_replay:
+        entry["forgot_replay"] = True
     resumed = [*(held if isinstance(held, list) else []), entry]
     folder.update_run(
         status="running", products=products, resumed=resumed, stopped=None, diverged=None, error=None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -100,14 +100,14 @@ class SharedSaver(Saver):
         if not self._ranks.first:  # what the first no longer holds is not needed here either
             folder.checkpoints.remove([steps for steps in folder.checkpoints.saved() if steps not in held])
 
-    def restore(self, folder: RunFolder, config: str | None = None) -> str:
+    def restore(self, folder: RunFolder, config: str | None = None, without: Collection[str] = ()) -> str:
         candidates = self.candidates(folder)
         while (env_steps := self._next(candidates)) is not None:
             damage: Damaged | None = None
             with self._ranks.together():
                 try:
                     found = self._read(folder, env_steps)
-                    self.load(found)
+                    self.load(found, without)
                 except Damaged as error:
                     damage = error
                     warn_user(f"the checkpoint at {env_steps} environment steps cannot be used: {error}; looking for another")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Protocol
 
 import torch.nn as nn
@@ -50,11 +50,12 @@ class Saver:
         if self.frames is not None and self.frames.moved_on():
             folder.checkpoints.follow(self.frames)
 
-    def restore(self, folder: RunFolder, config: str | None = None) -> str:
+    def restore(self, folder: RunFolder, config: str | None = None, without: Collection[str] = ()) -> str:
         """Restores all parts and the folder's other files from the newest undamaged checkpoint. Warns of damaged ones.
 
         Args:
             config: the configuration to go on with, if it is another than the folder's.
+            without: names of parts that are not restored.
 
         Returns:
             The configuration of the checkpoint.
@@ -64,7 +65,7 @@ class Saver:
         """
         for found in self.candidates(folder, config):
             try:
-                self.load(found)
+                self.load(found, without)
             except Damaged as error:
                 warn_user(f"the checkpoint {found.path} cannot be used: {error}; looking for the one before it")
                 continue
@@ -72,7 +73,9 @@ class Saver:
             for damage in folder.restore(found.state):
                 warn_user(damage)
             return str(found.state["config"])
-        raise folder.checkpoints.nothing_left()
+        raise TaacError(
+            f"{folder.checkpoints.nothing_left()}. If only replayed frames are damaged, --forget_replay goes on without them"
+        )
 
     @staticmethod
     def candidates(folder: RunFolder, config: str | None = None) -> Iterator[Checkpoint]:
@@ -90,14 +93,16 @@ class Saver:
                 )
             yield found
 
-    def load(self, found: Checkpoint) -> None:
-        """Restores all parts from a checkpoint.
+    def load(self, found: Checkpoint, without: Collection[str] = ()) -> None:
+        """Restores all parts from a checkpoint, but for some.
 
         Raises:
             Damaged: the frames or the actions of the running episodes are not as they were written.
             TaacError: a part does not fit; the message names it.
         """
         for name, part in self.parts.items():
+            if name in without:
+                continue
             if isinstance(part, nn.Module):
                 checkpoint.load_into(part, found.part(name), found.path)
             else:

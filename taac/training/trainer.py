@@ -91,6 +91,7 @@ class Trainer:
     Attributes:
         method: the name of the method, if it has one.
         load_from: parts of other runs that a new run starts from; see `warm_start`.
+        forget_replay: whether `resume` leaves the replay buffer behind. It is then filled again, as without `save_replay`.
         batch_size, own_batch_size: segments of the current batches, and those of them that this rank samples.
         loaded: the parts that `begin` loaded; None before.
         interrupted: whether `train` ended because it was told to, before the end of the run.
@@ -181,6 +182,7 @@ class Trainer:
         self.hooks = Hooks(hooks or {})
         self.load_from: Sequence[str] = ()
         self.method: str | None = None
+        self.forget_replay = False
         self.loaded: list[dict[str, Any]] | None = None
         self.interrupted = False
         self._stop: Callable[[], bool] = lambda: False
@@ -407,7 +409,7 @@ class Trainer:
         """
         self.parallel.announce(RESUME)
         built = self.attributes.as_built()
-        held = self.saver.restore(folder, config)
+        held = self.saver.restore(folder, config, ("replay",) if self.forget_replay else ())
         if self.ranks.first:  # several go on with the same settings
             self.attributes.renew(built, extension.changes(held, config or files.read_text(folder.config)))
         updates, earned = self.learner.num_updates, self.update_ratio.updates_earned(self.env_steps)
@@ -416,7 +418,7 @@ class Trainer:
                 f"the checkpoint in {folder.path} counts {updates} updates, but its environment steps earn {earned}: no run "
                 "writes that. Remove its checkpoints/ to begin the run again"
             )
-        if self.saver.frames is None:
+        if self.saver.frames is None or self.forget_replay:
             self.update_ratio.refill(self.env_steps)
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from taac import configuration
 from taac.errors import TaacError
-from taac.runs import files, manifest, run_folder
+from taac.runs import extension, files, manifest, run_folder
 from taac.runs.checkpoint import Checkpoint
 from taac.runs.files import Damaged
 from taac.runs.layout import EpisodeSummary
@@ -131,6 +131,31 @@ def test_a_file_that_is_changed_while_the_run_writes_its_checkpoints_is_named(tm
     change(folder.path / name)
     with pytest.raises(TaacError, match=f"{name} has changed since this run wrote it"):
         stopped.saver.save(folder, 70)
+
+
+def test_a_damaged_frame_file_may_be_left_behind(tmp_path):
+    params = ("checkpoint_interval = 100", "num_env_steps = 1000", "evaluation_interval = 1000")
+    stopped = run(tmp_path / "run", *params, stop=450)
+    folder = RunFolder(tmp_path / "run")
+    for file in folder.checkpoints.path.glob("frames-*"):
+        file.write_bytes(b"damaged")
+    with pytest.raises(TaacError, match=r"no checkpoint in .* is whole.*--forget_replay"):
+        build(*params).resume(folder)
+    trainer = build(*params)
+    trainer.forget_replay = True
+    trainer.resume(folder)
+    assert_same_parameters(stopped, trainer)
+    optimizers = [t.learner.optimizer.state_dict()["state"] for t in (stopped, trainer)]
+    assert all(torch.equal(v, optimizers[1][i][name]) for i, of in optimizers[0].items() for name, v in of.items())
+    assert trainer.replay_buffer.size == 0 and trainer.env_steps == stopped.env_steps == 450
+    assert trainer.learner.num_updates == stopped.learner.num_updates == 150
+    trainer.train(folder, stop=lambda: trainer.env_steps >= 780)
+    trainer.close()
+    assert trainer.learner.num_updates == 150 + 780 - 450 - 300  # none while it is filled
+    (told,) = extension.told({"resumed": [{}, {"env_steps": 450, "forgot_replay": True}, {"env_steps": -1, "forgot_replay": True}]})
+    assert told == "it was resumed at 450 environment steps without its replay buffer, which it filled again"
+    resumed = run(tmp_path / "run", *params)  # what it wrote since is whole
+    assert resumed.env_steps == 1000 and resumed.learner.num_updates == 150 + 1000 - 450 - 300
 
 
 @pytest.mark.parametrize("events", [{"events.out\0": [1, ""]}, {"events.out": [float("inf"), ""]}])
