@@ -304,8 +304,9 @@ def test_a_signal_stops_a_run_in_order_and_a_second_one_at_once(tmp_path, number
 def long_run(cwd, *more, **begun_with):
     """Begins a run that is stopped by signals alone, in a process group of its own; waits until it trains."""
     words = ["train", "--root_dir", "run", "--gin_file", "experiments/smoke.gin"]
-    words += params("num_env_steps = 100000", UNCOMPILED, "Trainer.checkpoint_interval = 100000", *more)
-    words += params("Trainer.initial_evaluation = False")  # a signal during it leaves no checkpoint: nothing is learnt yet
+    # A signal during the initial evaluation leaves no checkpoint, because nothing is learnt yet.
+    own = ("num_env_steps = 100000", UNCOMPILED, "Trainer.checkpoint_interval = 100000", "Trainer.initial_evaluation = False")
+    words += params(*own, *more)
     process = forked.Process(words, cwd=cwd, **begun_with)
     wait_for(lambda: begun(cwd / "run", 1), process)
     return process

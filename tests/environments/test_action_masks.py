@@ -15,7 +15,7 @@ from taac.environments.spaces import action_adapter, observation_spec
 from taac.environments.wrappers import ActionMaskFromInfo
 from taac.errors import TaacError
 from taac.networks import ObservationNormalizer
-from taac.specs import ACTION_MASK, AGENT_MASK, AGENT_TRUNCATED
+from taac.specs import ACTION_MASK, AGENT_MASK, AGENT_TRUNCATED, can_act
 from tests.environments.toys import Masked, Probe, env_id
 
 

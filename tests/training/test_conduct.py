@@ -35,7 +35,7 @@ def begun(path, **about):
 def conducted(folder, extend=False, keep=stops, begin=stops):
     """Until the stand-in is asked for what it does not have."""
     trainer = SimpleNamespace(
-        begin=begin, learner=SimpleNamespace(keep=keep), ranks=SimpleNamespace(first=True, count=1),
+        begin=begin, learner=SimpleNamespace(keep=keep), ranks=SimpleNamespace(first=True, count=1), forget_replay=False,
         parallel=SimpleNamespace(leading=contextlib.nullcontext, alone=True),
     )  # fmt: skip
     return conduct.conduct(trainer, None, folder, None, extend, tell=lambda text: None, operative="x")

@@ -152,7 +152,8 @@ def test_a_damaged_frame_file_may_be_left_behind(tmp_path):
     trainer.train(folder, stop=lambda: trainer.env_steps >= 780)
     trainer.close()
     assert trainer.learner.num_updates == 150 + 780 - 450 - 300  # none while it is filled
-    (told,) = extension.told({"resumed": [{}, {"env_steps": 450, "forgot_replay": True}, {"env_steps": -1, "forgot_replay": True}]})
+    resumptions = [{}, {"env_steps": 450, "forgot_replay": True}, {"env_steps": -1, "forgot_replay": True}]
+    (told,) = extension.told({"resumed": resumptions})
     assert told == "it was resumed at 450 environment steps without its replay buffer, which it filled again"
     resumed = run(tmp_path / "run", *params)  # what it wrote since is whole
     assert resumed.env_steps == 1000 and resumed.learner.num_updates == 150 + 1000 - 450 - 300
