@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 
 import gymnasium
 import numpy as np
@@ -181,7 +182,7 @@ def test_what_would_end_training_elsewhere_is_undone_and_named(monkeypatch, when
 
 
 class Forks:
-    """Forks at a call. The parent waits until its child has ended."""
+    """Forks at a call. The parent waits until its child has ended, and kills one that trains on."""
 
     def __init__(self, at):
         self._left = at
@@ -189,6 +190,11 @@ class Forks:
     def __call__(self, *_):
         self._left -= 1
         if self._left == 0 and (child := os.fork()):
+            for _ in range(100):
+                if os.waitpid(child, os.WNOHANG)[0]:
+                    return
+                time.sleep(0.1)
+            os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
 
 
