@@ -23,7 +23,7 @@ from taac.training import experiment
 from taac.training.conduct import conduct
 from taac.training.data_parallel_files import SharedFolder, SharedSaver
 from tests import toy_tasks  # noqa: F401, registers them
-from tests.learning.test_learner import NormalizedCritics  # noqa: F401, gin's by its import
+from tests.learning.test_modes import NormalizedCritics  # noqa: F401, gin's by its import
 from tests.ranks import DEADLINE, Died, fork, together
 from tests.training.runs import SMALL, TASK, rows
 
