@@ -46,8 +46,9 @@ class Explorer(Protocol):
 class EpsilonGreedyExplorer:
     """Takes a uniformly random valid choice with probability epsilon, else the policy's sample. For discrete actions.
 
-    Choices follow `(1 - epsilon) pi(a|s) + epsilon / n(s)`, where n(s) is the number of valid choices. With several agents,
-    each explores independently. This is the epsilon-greedy multinomial sampling of PyMARL (arXiv:1902.04043).
+    Choices follow `(1 - epsilon) pi(a|s) + epsilon / n(s)`, where n(s) is the number of valid choices. Several branches explore
+    independently, branch k by `(1 - epsilon) pi_k(a|s) + epsilon / n_k(s)`, and so do several agents. This is the epsilon-greedy
+    multinomial sampling of PyMARL (arXiv:1902.04043).
 
     Args:
         epsilon: probability, or a schedule of it.

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from taac import configuration, nest
-from taac.acting.explorers import ZetaExplorer
+from taac.acting.explorers import EpsilonGreedyExplorer, ZetaExplorer
 from taac.data_structures import AlgStep, StepType, TimeStep
 from taac.errors import TaacError
 from taac.ops.schedules import LinearSchedule
@@ -217,3 +217,14 @@ def test_what_is_replayed_is_what_was_executed():
     decided_later = trainer.collector.decisions - 20
     assert repeats > 50
     assert 178 - decided_later == pytest.approx(repeats, abs=1)
+
+
+def test_branches_and_agents_explore_independently():
+    """Of 2 agents with 2 branches each, all four keep the policy's choice 0 in (1 - epsilon)^4 of the frames."""
+    torch.manual_seed(0)
+    choice = torch.zeros(20_000, 2, 2, dtype=torch.int64)
+    step = AlgStep(choice, (), (), torch.ones(20_000, dtype=torch.bool))
+    explored, _ = EpsilonGreedyExplorer(0.4).step(None, step, (), 0, lambda: torch.ones_like(choice))
+    kept = explored.output == 0
+    assert kept.float().mean((0,)).flatten().tolist() == pytest.approx([0.6] * 4, abs=0.015)
+    assert kept.flatten(1).all(1).float().mean() == pytest.approx(0.6**4, abs=0.015)
