@@ -147,7 +147,7 @@ class AgentBatch:
         """Applies an algorithm's acting step to the frames `[B]` of all agents. The result has leaves `[B, N, ...]`."""
         if not self.masked:
             return AlgStep(*self._unfold(step(self.fold(time_step, 0), self._fold(state, 0)), 0))
-        present, batch = self.present(time_step.observation), len(time_step.step_type)
+        present, batch = self.present(time_step.observation), time_step.step_type.shape[0]  # which an export keeps open
         folded = self.fold(time_step, 0)
         came = self._fold(present & ~state.present, 0)
         folded = folded._replace(step_type=torch.where(came & (folded.step_type == _MID), FIRST, folded.step_type))

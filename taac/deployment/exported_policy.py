@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,20 +32,18 @@ class ExportedPolicy(nn.Module):
     Normalisation is part of the function. Actions are in the environment's scale. The state is the action that was executed
     last, in the agent's scale, then the algorithm's own state (of TAAC: the trajectory that is followed and for how many
     steps). Where `first` is true, an episode begins and the state is replaced by the initial one, so any state may be passed
-    in.
+    in. Of N agents that share the policy, actions and states are `[B, N, ...]`.
 
     Args:
         agent: with role "act", on the CPU.
         environment: whose observations and actions it was trained on.
 
     Raises:
-        TaacError: the greedy policy draws random numbers, or several agents share it.
+        TaacError: the greedy policy draws random numbers.
     """
 
     def __init__(self, agent: Agent, environment: VectorEnvironment):
         super().__init__()
-        if agent.agents is not None:
-            raise TaacError("several agents share this policy, which cannot be exported: each would need a state of its own")
         self.agent = agent
         self._whole_spec, self.action_spec = environment.observation_spec, environment.action_spec
         self._space, self._reward_dim = environment.action_space, environment.reward_dim
@@ -61,7 +60,8 @@ class ExportedPolicy(nn.Module):
         """Returns the tensors of `names.outputs` for those of `names.inputs`. `first`: `[B]` bool."""
         count = len(nest.flatten(self.observation_spec))
         observation = whole_observation(self._whole_spec, nest.pack_like(self.observation_spec, list(leaves[:count])))
-        prev_action, state = nest.where(first, self.initial, nest.pack_like(self.initial, list(leaves[count:])))
+        before = nest.pack_like(self.initial, list(leaves[count:]))
+        prev_action, state = nest.map_structure(functools.partial(_chosen, first), self.initial, before)
         step = self.agent.predict_step(bare_time_step(first, observation, prev_action, self._reward_dim), state)
         action = _to_environment(self._space, step.output)
         return (*nest.flatten(action), step.decided, *nest.flatten(step.output), *nest.flatten(step.state))
@@ -72,6 +72,12 @@ class ExportedPolicy(nn.Module):
         observation = [spec.blank(batch_size) for spec in nest.flatten(self.observation_spec)]
         state = [leaf.expand(batch_size, *leaf.shape[1:]).clone() for leaf in nest.flatten(self.initial)]
         return (first, *observation, *state)
+
+
+def _chosen(mask: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """`torch.where`, of bools without it: onnxruntime chooses between no bools."""
+    mask = nest.broadcast(mask, y)
+    return (mask & x) | (~mask & y) if y.dtype == torch.bool else torch.where(mask, x, y)
 
 
 def _suffix(path: str) -> str:

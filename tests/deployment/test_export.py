@@ -25,6 +25,7 @@ from taac.environments.spaces import action_adapter
 from taac.errors import TaacError
 from taac.training import experiment
 from tests import forked
+from tests.environments.team import TEAM
 from tests.learning.test_optimizers import CAMERA
 
 # Greedy policies with every kind of state, action and observation.
@@ -39,6 +40,8 @@ AGENTS = {
         "sac", "simple_control", "tests.toy_tasks:taac-test/Asymmetric-v0", "create_agent.normalize_observations = True",
         "SacAlgorithm.actor_encoder_ctor = @LocalEncoder",
     ),
+    "team": ("taac", "simple_control", TEAM, "create_agent.shared_policy = True",
+             "create_environment.env_kwargs = {'comes_and_goes': True}"),
     "images": ("taac", "simple_control", "tests.toy_tasks:taac-test/Camera-v0", *CAMERA[1:]),  # and choices that begin at 5
 }
 
@@ -325,6 +328,18 @@ def test_a_file_asks_for_what_acting_reads(tmp_path, ending):
     files.write(policy, path, about := files.metadata(policy, environment, {}))
     assert list(about["inputs"]) == ["first", "observation.x", "prev_action"]
     assert files.check(files.load(path), policy, environment, steps=70, seed=3).episodes == 2
+    environment.close()
+
+
+@pytest.mark.parametrize("ending", files.FORMATS)
+def test_a_policy_that_agents_share_is_exported(tmp_path, ending):
+    """Which come and go, and choose in branches: each has a row of its own in actions and states."""
+    kwargs = "create_environment.env_kwargs = {'comes_and_goes': True, 'kind': 'branches'}"
+    agent, environment = built("sac_discrete", "discrete_control", TEAM, "create_agent.shared_policy = True", kwargs)
+    policy, path = ExportedPolicy(agent, environment), tmp_path / f"policy{ending}"
+    files.write(policy, path, {})
+    assert files.check(files.load(path), policy, environment, steps=50, seed=3).episodes == 2
+    assert {name: leaf.shape for name, leaf in zip(policy.names.inputs, policy.example(5))}["prev_action"] == (5, 3, 2)
     environment.close()
 
 
