@@ -8,10 +8,13 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from taac import nest
 from taac.acting.metrics import Episode
 from taac.algorithms.agent import Agent
 from taac.data_structures import Experience, Nest, TimeStep
+from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import EnvironmentFailed
+from taac.replay import ReplayBuffer
 from taac.runs.files import Damaged
 
 COUNTERS = ("env_steps", "decisions", "episodes", "num_restarts")  # attributes saved in a checkpoint
@@ -151,6 +154,51 @@ class Collecting:
     def _restore(self, running: dict[str, Any] | None) -> None:
         """Restores `_running()`."""
         raise NotImplementedError
+
+
+class Offline(Collecting):
+    """Collects nothing: a run learns from the frames that its replay buffer holds from the beginning, and counts as if it acted.
+
+    Each step counts one environment step for each environment, none of which is taken, so all that follows this count works as
+    in other runs: the ratio of updates, schedules, evaluations, checkpoints, the length of the run. At the first, statistics of
+    observations and returns take in the frames.
+
+    Args:
+        environment: is never stepped.
+        agent, replay: as in `Collecting`.
+        seed, explorer, uniform_steps, signal_returns: as in `Collector`, without effect.
+    """
+
+    def __init__(
+        self,
+        environment: VectorEnvironment,
+        agent: Agent,
+        replay: ReplayBuffer,
+        seed: int,
+        explorer: None = None,
+        uniform_steps: int = 0,
+        signal_returns: bool = False,
+    ):
+        super().__init__(agent, replay)
+        self._num_envs, self._ring = environment.num_envs, replay.ring
+
+    def step(self) -> int:
+        if self.env_steps == 0 and (self.agent.observation_normalizer or self.agent.reward_normalizer):
+            stored = self._ring.stored().time_step
+            for t in range(self._ring.size):
+                self.agent.count(nest.map_structure(lambda x, t=t: x[t].to(self.agent.device), stored))
+        self.env_steps += self._num_envs
+        self.decisions += self._num_envs
+        return self._num_envs
+
+    def restart(self, failure: EnvironmentFailed, stopping: Callable[[], bool] = lambda: False) -> None:
+        raise failure
+
+    def give_up(self) -> None: ...
+
+    def _running(self) -> None: ...
+
+    def _restore(self, running: dict[str, Any] | None) -> None: ...
 
 
 def plain(episode: Episode) -> dict[str, Any]:

@@ -90,7 +90,6 @@ class RewardNormalizer(nn.Module):
         """Does nothing: its statistics are those of sampled batches."""
 
 
-@gin.configurable
 class RewardScaler(nn.Module):
     """Divides sampled rewards by the standard deviation of discounted returns in rollouts, then clips. Their mean stays.
 

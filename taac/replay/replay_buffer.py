@@ -233,6 +233,10 @@ class ReplayBuffer:
         turn, stratum = row % self.num_envs, torch.div(row, self.num_envs, rounding_mode="floor")
         return turn, stratum, torch.div(batch_size - 1 - turn, self.num_envs, rounding_mode="floor") + 1
 
+    def stored(self) -> Experience:
+        """Returns all frames, leaves `[size, B, ...]` in the order of the ring, as views of its memory."""
+        return nest.map_structure(lambda leaf: leaf[: self.size], self._storage)
+
     def frames(self, start: int, stop: int) -> dict[str, torch.Tensor]:
         """The frames from `start` to `stop` in the ring, by path, `[stop - start, B, ...]`, as views of the buffer's memory."""
         return {f"frames/{path}": leaf[start:stop] for path, leaf in nest.flatten_with_path(self._storage)}

@@ -53,7 +53,7 @@ def refuse_given(environment: VectorEnvironment) -> None:
 def check_segments(
     length: int,
     num_env_steps: int,
-    initial_collect_steps: int,
+    initial_collect_steps: int | None,
     environment: VectorEnvironment,
     agent: Agent,
     replay_buffer: ReplayBuffer | SqilReplay,
@@ -61,25 +61,42 @@ def check_segments(
 ) -> None:
     """Refuses segments that the algorithm cannot learn from, or that no update could sample: there is none, or the replay buffer
     cannot hold one at the first.
+
+    None for `initial_collect_steps`: the buffer already holds frames.
     """
     shortest, reason = agent.algorithm.min_segment_length, agent.algorithm.min_segment_reason
     if length < shortest:
         raise TaacError(f"Trainer.segment_length must be {shortest} or more frames ({reason}), got {length}")
     least = length * environment.num_envs * ranks.count * environment.durations[1]
-    if num_env_steps <= initial_collect_steps:
+    if initial_collect_steps is not None and num_env_steps <= initial_collect_steps:
         example = max(least, num_env_steps // 2)
         either = f"Set either, for example --set initial_collect_steps={example}"
         raise TaacError(
             f"Trainer.num_env_steps {num_env_steps} must be above Trainer.initial_collect_steps {initial_collect_steps}: there "
             f"would be no update. {either if example < num_env_steps else f'The shortest run has {least + 1}'}"
         )
-    if initial_collect_steps < least:
+    if initial_collect_steps is not None and initial_collect_steps < least:
         raise TaacError(
             f"Trainer.initial_collect_steps must be at least segment_length x num_envs x action_repeat = {least}, so that there "
             f"is a segment to sample; got {initial_collect_steps}"
         )
     if replay_buffer.length < length:
         raise TaacError(f"ReplayBuffer.length {replay_buffer.length} is below Trainer.segment_length {length}")
+
+
+def check_offline(
+    length: int, replay_buffer: ReplayBuffer | SqilReplay, explorer: Explorer | None, collects_elsewhere: bool
+) -> None:
+    """Refuses what a run that takes no environment step cannot learn from, or would not use."""
+    if replay_buffer.ring.size < length:
+        raise TaacError(
+            "Trainer.offline = True learns from the first content of the replay buffer, which is empty: bind "
+            "create_experiment.demonstrations to a file or 'minari:ID'; demonstrations_ctor must be @prefilled, the default, for "
+            "SQIL and @kept_apart keep them out of the buffer"
+        )
+    if explorer is not None or collects_elsewhere:
+        what = "create_experiment.collectors" if explorer is None else "Trainer.explorer"
+        raise TaacError(f"{what} has no effect with Trainer.offline = True, which takes no environment step: remove it")
 
 
 def check_batches(

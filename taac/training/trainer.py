@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import gin
 
-from taac.acting.collecting import Collecting
+from taac.acting.collecting import Collecting, Offline
 from taac.acting.collector import Collector
 from taac.acting.evaluation import Evaluator
 from taac.acting.explorers import Explorer
@@ -27,7 +27,7 @@ from taac.runs.frame_chunks import FrameChunks
 from taac.runs.layout import EpisodeSummary
 from taac.runs.run_folder import RunFolder
 from taac.training.attributes import Attribute, Attributes
-from taac.training.checks import check_batches, check_segments
+from taac.training.checks import check_batches, check_offline, check_segments
 from taac.training.compilation import compile_if_it_pays
 from taac.training.data_parallel import RESUME, DataParallel, own_seed
 from taac.training.data_parallel_files import SilentReporter, saver_of
@@ -53,6 +53,9 @@ class Trainer:
         seed: the environments' seeds are derived from it.
         num_env_steps: environment steps of the whole run.
         initial_collect_steps: environment steps before the first update.
+        offline: learns from the first content of the replay buffer alone (`create_experiment.demonstrations`) and takes no
+            environment step, except in evaluations. `initial_collect_steps` is then 0, and whatever counts environment steps,
+            such as `num_env_steps`, counts those that would be taken: with one environment and the default ratio, updates.
         uniform_initial_collect: collects those with uniformly random actions instead of the untrained policy.
         explorer: may replace the policy's actions while collecting, after the initial collection; see `explorers`.
         unroll_length, updates_per_iteration: an iteration takes `unroll_length` steps in each environment, then
@@ -113,6 +116,7 @@ class Trainer:
         segment_length: int = gin.REQUIRED,
         initial_collect_steps: int = 10_000,
         uniform_initial_collect: bool = True,
+        offline: bool = False,
         explorer: Explorer | None = None,
         unroll_length: int = 1,
         updates_per_iteration: int = 1,
@@ -137,10 +141,12 @@ class Trainer:
     ):
         if keep_checkpoints < 1:
             raise TaacError(f"Trainer.keep_checkpoints must be 1 or more, got {keep_checkpoints}")
+        if offline:
+            check_offline(segment_length, replay_buffer, explorer, collector_ctor is not Collector)
+            initial_collect_steps, collector_ctor = 0, Offline
         self.intervals = Intervals(num_env_steps, summary_interval, evaluation_interval, checkpoint_interval)
-        check_segments(
-            segment_length, num_env_steps, initial_collect_steps, environment, learner.agent, replay_buffer, ranks
-        )
+        first_frames = None if offline else initial_collect_steps
+        check_segments(segment_length, num_env_steps, first_frames, environment, learner.agent, replay_buffer, ranks)
         self.update_ratio = UpdateRatio(
             environment.num_envs * ranks.count, num_env_steps, initial_collect_steps, unroll_length, updates_per_iteration,
             updates_per_env_step, update_clock,

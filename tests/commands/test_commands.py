@@ -249,7 +249,7 @@ def test_a_signal_stops_a_run_in_order_and_a_second_one_at_once(tmp_path, number
     """With environments in processes of their own, which Ctrl-C reaches too."""
     words = ["train", "--root_dir", "run", "--gin_file", "experiments/smoke.gin"]
     words += params("num_env_steps = 100000", UNCOMPILED, "num_envs = 2", "create_environment.asynchronous = True")
-    words += params("Trainer.checkpoint_interval = 10000", "Trainer.summary_interval = 50")
+    words += params("Trainer.checkpoint_interval = 10000", "Trainer.summary_interval = 50", "Trainer.initial_evaluation = False")
     words += params("create_environment.env_name = 'tests.toy_tasks:taac-test/Held-v0'")
 
     hold, started = tmp_path / "hold", []

@@ -351,6 +351,68 @@ def test_without_the_replay_buffer_demonstrations_do_not_stand_for_what_was_coll
     assert trainer.learner.num_updates == updates + 1
 
 
+OFFLINE = ["Trainer.offline = True", "num_env_steps = 60", "evaluation_interval = 20", "evaluation_episodes = 2",
+           "create_agent.normalize_observations = True", "normalize_rewards = 'scale'"]  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["sac", "taac"])
+def test_an_offline_run_takes_no_step_and_counts_as_if_it_did(method, demonstrations, monkeypatch):
+    """Statistics are those of the demonstrations, each frame of which counts once."""
+    trainer = build(binding(demonstrations), *OFFLINE, method=method)
+    monkeypatch.setattr(trainer.environment, "step", None)
+    monkeypatch.setattr(trainer.environment, "reset", None)
+    held = trainer.replay_buffer.stored().time_step
+    while trainer.env_steps < 60:
+        trainer.collect()
+        trainer.learn()
+    trainer.close()
+    assert trainer.learner.num_updates == 60 and trainer.collector.episodes == 0
+    assert trainer.replay_buffer.added == len(held.step_type)
+    normalizer, scaler = trainer.agent.observation_normalizer, trainer.agent.reward_normalizer
+    assert normalizer.count == held.step_type.numel() and scaler.count == (held.step_type != StepType.FIRST).sum()
+    torch.testing.assert_close(normalizer.mean_0, held.observation.double().mean((0, 1)))
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_killed_offline_run_ends_as_if_it_had_not_been(saved, demonstrations, tmp_path):
+    params = [*SMALL, binding(demonstrations), *OFFLINE, "Trainer.checkpoint_interval = 15", f"Trainer.save_replay = {saved}"]
+    whole = run(tmp_path / "whole", *params, method="taac")
+    run(tmp_path / "killed", *params, method="taac", until=40)
+    resumed = run(tmp_path / "killed", *params, method="taac")
+    assert_same_parameters(whole, resumed)
+    assert rows(tmp_path / "whole") == rows(tmp_path / "killed")
+    assert [int(row["env_steps"]) for row in rows(tmp_path / "whole")] == [0, 20, 40, 60]
+
+
+@pytest.mark.parametrize(
+    "params, message",
+    [
+        ([], "learns from the first content of the replay buffer, which is empty: bind create_experiment.demonstrations"),
+        (["create_experiment.demonstrations_ctor = @SqilReplay"], "which is empty: .* SQIL"),
+        (["Trainer.explorer = @ZetaExplorer()"], r"Trainer.explorer has no effect with Trainer.offline"),
+        (["create_experiment.collectors = 1"], r"create_experiment.collectors has no effect with Trainer.offline"),
+    ],
+)
+def test_what_an_offline_run_would_not_use_is_refused(params, message, demonstrations):
+    given = [binding(demonstrations)] if params else []
+    with pytest.raises(TaacError, match=message):
+        build(*given, "Trainer.offline = True", *params)
+
+
+def test_an_offline_run_learns_from_random_episodes(tmp_path):
+    """To stay near 0, which returns about -4; the random episodes return far less."""
+    returned = drive(tmp_path / "random.npz", create_environment(POINT), lambda t: 2 * torch.rand(1, 1) - 1, 60)
+    trainer = build(
+        binding(tmp_path / "random.npz"), "Trainer.offline = True", "num_env_steps = 1500", "learning_rate = 3e-3",
+        "target_tau = 0.05", "hidden_layers = (32, 32)", "batch_size = 64", "gamma = 0.95", "replay_length = 10000",
+        "normalize_rewards = False", "reward_clip = None",
+    )  # fmt: skip
+    learn_until(trainer, 1500)
+    found = summarize(evaluate(trainer.agent, trainer.evaluation_environment, 10, 0)).return_mean
+    trainer.close()
+    assert returned < -20 and found > -8, (returned, found)
+
+
 def test_after_the_demonstrations_a_new_episode_begins(demonstrations):
     for num_envs in (1, 2):
         trainer = build(binding(demonstrations), f"num_envs = {num_envs}")
