@@ -43,8 +43,9 @@ def parts(tmp_path, clock):
     growth = SimpleNamespace(warnings=lambda losses, bonus_share: [])
     algorithm = SimpleNamespace(bonus_share=0.0, summary_tags=lambda: {"mine/number": "of this test"})
     learner = SimpleNamespace(
-        num_updates=0, losses={}, growth=growth, agent=SimpleNamespace(algorithm=algorithm), summary=dict, histograms=dict
-    )
+        num_updates=0, losses={}, growth=growth, agent=SimpleNamespace(algorithm=algorithm), summary=dict, histograms=dict,
+        pop_seconds_sampling=lambda: 0.5,
+    )  # fmt: skip
     folder = RunFolder(tmp_path)
     folder.begin("gamma = 0.5\n", {})
     return Reporter(collector, learner), collector, learner, folder
@@ -74,6 +75,38 @@ def test_a_summary_counts_from_the_one_before(parts, clock):
     assert found["count/decisions"] == [(100, 60), (150, 60)] and found["count/episodes"] == [(100, 2), (150, 2)]
     assert found["mine/number"] == [(100, 3.0), (150, 3.0)] and found["loss/total"][0] == (100, 4.0)
     assert found["count/update_ratio"] == [(100, pytest.approx(0.1))]
+
+
+def test_seconds_of_what_a_run_does_are_those_since_the_last_summary(parts, clock):
+    """Two collections of 2 s and an update that fails after 1 s; then an evaluation of 4 s alone."""
+    reporter, collector, _, folder = parts
+
+    class Run:
+        def __init__(self):
+            self.reporter = reporter
+
+        @reporting.timed("collecting")
+        def collect(self, seconds):
+            clock.now += seconds
+            return seconds
+
+        @reporting.timed("updating")
+        def learn(self):
+            clock.now += 1.0
+            raise ValueError("diverged")
+
+    run = Run()
+    with reporter.reporting_to(folder, None):
+        assert run.collect(2.0) == run.collect(seconds=2.0) == 2.0
+        with pytest.raises(ValueError, match="diverged"):
+            run.learn()
+        collector.env_steps = 10
+        reporter.training({})
+        collector.env_steps, clock.now = 20, clock.now + 1.0
+        reporter.training({})
+    found = scalars(folder)
+    assert found["time/collecting"] == [(10, 4.0)] and found["time/updating"] == [(10, 1.0)]
+    assert found["time/sampling"] == [(10, 0.5), (20, 0.5)]
 
 
 def test_episodes_and_signals_are_averaged_once(parts, clock):

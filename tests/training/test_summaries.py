@@ -66,7 +66,7 @@ def test_every_episode_average_has_a_tag():
 
 
 # Prefixes of tags that are no means over updates: of episodes, and of counts and settings at the summary.
-NO_MEANS = ("rollout/", "evaluation/", "time/", "count/", "schedule/", "learning_rate/")
+NO_MEANS = ("rollout/", "evaluation/", "time/", "count/", "schedule/", "learning_rate/", "gradient/total")
 
 
 @pytest.mark.parametrize(
@@ -100,5 +100,6 @@ def test_what_updates_report_is_averaged_since_the_last_summary(tmp_path, method
             of = [value for at, value in values if after < at <= up_to]
             assert len(of) > 5 and shown == pytest.approx(sum(of) / len(of), rel=1e-5, abs=1e-6), tag
     others = {tag for tag in scalars if tag not in told and not tag.startswith(NO_MEANS)}
-    diagnostics = ("critic_", "critic/target/", "policy/", "switch/", "loss/temperature_", "gradient/", "signal/rnd_return")
+    diagnostics = ("critic_", "critic/target/", "critic/next_value", "policy/", "switch/", "gradient/", "signal/rnd_return",
+                   "replay/fraction_repeated")  # fmt: skip
     assert all(tag.startswith(diagnostics) for tag in others), others  # `learning/test_diagnostics.py` has their means
