@@ -164,8 +164,12 @@ class MixedSacAlgorithm(SacAlgorithm):
         entropy = distributions.categorical_entropy(info.probs)
         temperature_loss = self.choice_temperature.loss(entropy)
         loss = loss + self.masked(experience, temperature_loss)
-        own = {"choice/entropy": self.mean_acted(experience, entropy), "choice/alpha": self.choice_temperature.alpha()}
-        return LossInfo(loss, {**extra, **own}, error, {**(detail or {}), "temperature/choice": temperature_loss})
+        own = {
+            "choice/entropy": self.mean_acted(experience, entropy),
+            "choice/alpha": self.choice_temperature.alpha(),
+            "loss/temperature_choice": self.mean_acted(experience, temperature_loss),
+        }
+        return LossInfo(loss, {**extra, **own}, error, detail)
 
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
         """The cloning loss of SAC, for the continuous action. The choice is not cloned, because it follows from the critics.
