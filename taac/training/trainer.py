@@ -164,7 +164,7 @@ class Trainer:
         self.seed, self.num_env_steps, self.unroll_length = seed, num_env_steps, unroll_length
         self.segment_length, self.explorer, self.monitor = segment_length, explorer, monitor
         self.keep_checkpoints, self.save_best = keep_checkpoints, save_best
-        own_steps = num_env_steps // (environment.num_envs * ranks.count)
+        own_steps = 0 if offline else num_env_steps // (environment.num_envs * ranks.count)
         replay_buffer.ring.reserve(replay_buffer.ring.added + own_steps * 11 // 10)  # an episode has one frame more than steps
         self.initial_evaluation = initial_evaluation
         self.evaluator = Evaluator(
