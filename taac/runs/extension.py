@@ -53,8 +53,9 @@ def continues(held: str, asked: str, changed: Collection[str] = ()) -> bool:
     Args:
         changed: settings in which they may differ.
     """
-    found = lengths(held, asked)
-    return held == asked or (found is not None and found.held < found.asked) or changes(held, asked).keys() <= set(changed)
+    found, other = lengths(held, asked), changes(held, asked)
+    longer = found is not None and found.held < found.asked
+    return held == asked or longer or (bool(other) and other.keys() <= set(changed))
 
 
 def changed_in(run: Mapping[str, Any]) -> set[str]:

@@ -186,7 +186,9 @@ def _extend(trainer: Trainer, folder: RunFolder, operative: str, tell: Callable[
 
 def _check_changes(trainer: Trainer, folder: RunFolder, operative: str) -> None:
     """Refuses changes of settings that cannot be made, before anything is read but the configuration."""
-    changes.check(extension.changes(files.read_text(folder.config), operative))
+    if not (found := extension.changes(files.read_text(folder.config), operative)):
+        raise TaacError(f"--resume_with changes nothing: the run in {folder.path} has these values already")
+    changes.check(found)
     if not trainer.parallel.alone:
         raise TaacError("--resume_with is for runs of one process: several ranks could not agree on what has changed")
     if folder.read_run().get("status") == "finished":

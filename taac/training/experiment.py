@@ -197,7 +197,7 @@ def create_experiment(
         collectors: processes that collect while this one learns, each with an equal share of `num_envs`; see `RemoteCollector`.
             0: this process collects and learns in turn.
         evaluation_envs: environments that evaluate side by side. More is faster where an episode is cheap.
-        load_from: parts of other runs that a new run starts from, such as `("runs/a:actor", "runs/b:critics")`; see
+        load_from: parts of other runs that a new run starts from, such as `("runs/a:actor", "runs/b:replay")`; see
             `warm_start`. A resumed run no longer needs them.
         evaluation_video: writes each evaluation's first episode to TensorBoard as a video; see `EpisodeVideo`. It costs the
             time of rendering and a few hundred kilobytes per evaluation, and changes no random number.

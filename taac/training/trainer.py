@@ -333,7 +333,8 @@ class Trainer:
             TaacError: a part does not exist or does not fit.
         """
         if self.loaded is None:
-            self.loaded = load_parts(self.agent, self.load_from)
+            ring = self.replay_buffer.ring if self.ranks.count == 1 else None
+            self.loaded = load_parts(self.agent, self.load_from, self.learner, ring)
         return self.loaded
 
     @timed("collecting")

@@ -1,4 +1,4 @@
-"""Starts a run from parts of other runs: named modules of their checkpoints."""
+"""Starts a run from parts of other runs: named modules of their checkpoints, the optimizer's moments, the replay buffer."""
 
 from __future__ import annotations
 
@@ -7,12 +7,22 @@ from pathlib import Path
 from typing import Any
 
 from taac.algorithms.agent import Agent
+from taac.data_structures import LAST
 from taac.errors import TaacError, nearest
+from taac.learning.learner import Learner
+from taac.learning.optimizers import load_state
+from taac.replay import ReplayBuffer
 from taac.runs import checkpoint
+from taac.runs.checkpoint import Checkpoint
+from taac.runs.frame_chunks import FrameChunks
 from taac.runs.run_folder import RunFolder
 
+OPTIMIZER, REPLAY = "optimizer", "replay"
 
-def load_parts(agent: Agent, sources: Sequence[str]) -> list[dict[str, Any]]:
+
+def load_parts(
+    agent: Agent, sources: Sequence[str], learner: Learner | None = None, ring: ReplayBuffer | None = None
+) -> list[dict[str, Any]]:
     """Loads modules from the checkpoints of other runs; returns the origin of each, for run.json.
 
     The target of a module is loaded with it, so the two are equal as at the start of any run: `x` also sets `target_x`, and a
@@ -24,7 +34,10 @@ def load_parts(agent: Agent, sources: Sequence[str]) -> list[dict[str, Any]]:
         sources: each "FOLDER:MODULE". "runs/a:actor" is a module of the newest checkpoint of the run in runs/a.
             "runs/a/best:actor" is that of the agent of its best evaluation. A module is one of the algorithm's ("actor",
             "critics", "encoder", "actor.hidden"...), "algorithm" for all of it, "observation_normalizer",
-            "reward_normalizer" or "reward_signals".
+            "reward_normalizer" or "reward_signals". "runs/a:optimizer" are its moments and counts of steps; learning rates stay.
+            "runs/a:replay" are its frames, with priorities if there are any; running episodes end at the last one.
+        learner: takes an optimizer's moments. None: none can be taken.
+        ring: the empty buffer that takes frames. None: none can be taken.
 
     Raises:
         TaacError: a source is malformed or names no run or module; a module has other parameters or shapes (the message names
@@ -35,6 +48,11 @@ def load_parts(agent: Agent, sources: Sequence[str]) -> list[dict[str, Any]]:
     records = []
     for checkpoints, name in parsed:
         found = checkpoints.newest()
+        origin = {"run": str(checkpoints.path.parent), "module": name, "env_steps": found.env_steps}
+        if name in (OPTIMIZER, REPLAY):
+            _load_moments(learner, found) if name == OPTIMIZER else _load_frames(ring, found)
+            records.append(origin)
+            continue
         modules = found.part("agent")
         beginning = f"{name}."
         part = {key.removeprefix(beginning): v for key, v in modules.items() if key.startswith(beginning)}
@@ -46,8 +64,38 @@ def load_parts(agent: Agent, sources: Sequence[str]) -> list[dict[str, Any]]:
         target = _slow_copy(agent, name)
         if target is not None and not any(f"{target}.".startswith(f"{n}.") for n in named if ".target_" in n):
             checkpoint.load_into(agent.get_submodule(target), part, place)
-        records.append({"run": str(checkpoints.path.parent), "module": name, "env_steps": found.env_steps})
+        records.append(origin)
     return records
+
+
+def _load_moments(learner: Learner | None, found: Checkpoint) -> None:
+    """Takes over an optimizer's state, but none of its settings."""
+    held = found.part("learner").get("optimizer")
+    if held is None or learner is None:
+        raise TaacError(f"{found.path} holds no '{OPTIMIZER}': give the folder of a run, not of its best agent")
+    ours, theirs = learner.optimizer.state_dict()["param_groups"], held["param_groups"]
+    if [len(group["params"]) for group in ours] != [len(group["params"]) for group in theirs]:
+        raise TaacError(f"{found.path}:{OPTIMIZER} is of other groups of parameters than {', '.join(learner.group_names)} here")
+    groups = [{**o, **{k: t[k] for k in ("num_steps",) if k in t}} for o, t in zip(ours, theirs)]
+    try:
+        load_state(learner.optimizer, {"state": held["state"], "param_groups": groups})
+    except TaacError as error:
+        raise TaacError(f"{found.path}:{OPTIMIZER} cannot be taken: {error}") from error
+
+
+def _load_frames(ring: ReplayBuffer | None, found: Checkpoint) -> None:
+    """Takes over a buffer's frames. The newest of each environment becomes the LAST of its episode, which goes on elsewhere."""
+    if ring is None or ring.size:
+        why = "several ranks have buffers of their own" if ring is None else "the buffer begins with demonstrations"
+        raise TaacError(f"{found.path}:{REPLAY} cannot be taken: {why}")
+    try:
+        ring.load_state_dict({name: v for name, v in found.part(REPLAY).items() if name != "demonstrations"})
+        FrameChunks(ring).load(found.path.parent, found.frames)
+    except TaacError as error:
+        raise TaacError(f"{found.path}:{REPLAY} cannot be taken: {error}") from error
+    if ring.size:
+        newest = (ring.next - 1) % ring.length
+        ring.frames(newest, newest + 1)["frames/time_step/step_type"].fill_(LAST)
 
 
 def _slow_copy(agent: Agent, name: str) -> str | None:
@@ -64,11 +112,11 @@ def _parse(agent: Agent, source: str) -> tuple[checkpoint.Checkpoints, str]:
         raise TaacError(f"create_experiment.load_from must be 'FOLDER_OF_A_RUN:MODULE', got '{source}'")
     modules = [name for name, module in agent.named_modules() if name and module.state_dict()]
     for name in (f"algorithm.{short}", short):
-        if name in modules:
+        if name in (*modules, OPTIMIZER, REPLAY):
             folder, best = RunFolder(path), RunFolder(Path(path).parent).best
             is_best = best.path == folder.path and not folder.config.exists()  # a run itself may be called "best"
             return (best if is_best else folder.checkpoints), name
-    known = [name.removeprefix("algorithm.") for name in modules if name.count(".") <= 1]
+    known = [*(name.removeprefix("algorithm.") for name in modules if name.count(".") <= 1), OPTIMIZER, REPLAY]
     raise TaacError(
         f"create_experiment.load_from '{source}': this agent has no module '{short}'{nearest(short, known)}; it has: "
         f"{', '.join(known)}"

@@ -249,6 +249,8 @@ def test_a_change_that_the_checkpoint_does_not_fit_leaves_the_run_as_it_is(tmp_p
     with pytest.raises(TaacError, match="holds another network"):
         resumed_with(tmp_path / "run", *own, "RND.feature_size = 8")
     assert {p: p.read_bytes() for p in (tmp_path / "run").rglob("*.gin")} == before
+    with pytest.raises(TaacError, match=r"changes nothing: the run in .* has these values already"):
+        resumed_with(tmp_path / "run", *own, "Trainer.num_env_steps = 120")
     RunFolder(tmp_path / "run").update_run(status="finished")
     with pytest.raises(TaacError, match="is finished; nothing was changed"):
         resumed_with(tmp_path / "run", *own, RATE)

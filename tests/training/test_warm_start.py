@@ -7,6 +7,8 @@ import json
 import pytest
 import torch
 
+from taac import configuration
+from taac.data_structures import FIRST, LAST
 from taac.errors import TaacError
 from taac.runs.run_folder import RunFolder
 from tests.training.runs import assert_same_parameters, build, run
@@ -49,6 +51,59 @@ def test_a_module_is_taken_over_and_nothing_else(source, name, full):
         else:
             assert key not in changed, key
     assert any(key.startswith(f"{full}.") for key in changed)
+
+
+def test_moments_and_frames_are_taken_over_and_then_learnt_from(source, tmp_path):
+    folder, _ = source
+    state = RunFolder(folder).checkpoints.newest().part("learner")["optimizer"]
+    whole = build(*SHORT)
+    whole.resume(RunFolder(folder))
+    whole.close()
+    taken = f"create_experiment.load_from = ('{folder}:optimizer', '{folder}:replay')"
+    trainer = build(*SHORT, taken, "Learner.learning_rate = 0.0625", "create_experiment.seed = 7")
+    names = [record["module"] for record in trainer.begin()]
+    held = trainer.learner.optimizer.state_dict()
+    assert names == ["optimizer", "replay"] and trainer.env_steps == trainer.learner.num_updates == 0
+    assert {group["lr"] for group in held["param_groups"]} == {0.0625}
+    counts, expected = ([group["num_steps"] for group in of["param_groups"]] for of in (held, state))
+    assert counts == expected and min(counts) > 0
+    for number, moments in state["state"].items():
+        assert moments and all(torch.equal(value, held["state"][number][name]) for name, value in moments.items())
+    size = whole.replay_buffer.size
+    expected, found = whole.replay_buffer.frames(0, size), trainer.replay_buffer.frames(0, size)
+    assert trainer.replay_buffer.size == size > 300
+    kinds = found.pop("frames/time_step/step_type")
+    assert kinds[-1] == LAST and torch.equal(kinds[:-1], expected["frames/time_step/step_type"][:-1])
+    assert all(torch.equal(value, expected[name]) for name, value in found.items())
+    trainer.train(folder := begun(tmp_path / "run", trainer))
+    trainer.close()
+    assert trainer.replay_buffer.size == 2 * size and trainer.learner.num_updates == 60
+    after = trainer.replay_buffer.frames(size, size + 1)["frames/time_step/step_type"]
+    assert after == FIRST and folder.checkpoints.newest().env_steps == 360
+
+
+def begun(path, trainer):
+    folder = RunFolder(path)
+    folder.begin(configuration.operative_config(), {"seed": trainer.seed})
+    return folder
+
+
+@pytest.mark.parametrize(
+    "load_from, more, message",
+    [
+        ("{}/best:optimizer", (), "holds no 'optimizer': give the folder of a run"),
+        ("{}:optimizer", ("hidden_layers = (8, 8)",), "optimizer cannot be taken: it holds the state of another .*'exp_avg"),
+        ("{}:optimizer", ("Learner.optimizer_ctor = @Adam",), "optimizer cannot be taken: it holds the state of another"),
+        ("{}:optimizer", ("create_agent.reward_signals = (@RND,)",), "is of other groups of parameters than actor, "),
+        ("{}/best:replay", (), "holds no 'replay'"),
+        ("{}:replay", ("replay_length = 500",), "replay cannot be taken: the saved replay buffer has another shape: length 1000"),
+        ("{}:replay", ("num_envs = 2",), "replay cannot be taken: .* holds frames of another shape"),
+        ("{}:replay", ("create_environment.env_name = 'MountainCarContinuous-v0'",), "holds frames of another shape"),
+    ],
+)
+def test_moments_and_frames_that_do_not_fit_are_refused(source, load_from, more, message):
+    with pytest.raises(TaacError, match=message):
+        started(load_from.format(source[0]), more=more)
 
 
 def test_targets_start_as_copies_unless_they_are_named_too(source):
