@@ -45,7 +45,7 @@ def test_a_checkpoint_with_a_part_of_another_kind_is_damaged(tmp_path, change, m
     change(state)
     trainer = build("Trainer.save_replay = False")
     with pytest.raises(Damaged, match=message):
-        trainer.saver.load(Checkpoint(tmp_path / "70.json", 70, True, state, []))
+        trainer.saver.load(Checkpoint(tmp_path / "70.json", 70, state, []))
     trainer.close()
 
 
