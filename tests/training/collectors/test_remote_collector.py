@@ -89,7 +89,7 @@ FADING = ("ZetaExplorer.epsilon = @LinearSchedule()", "LinearSchedule.start = 0.
                                                                          "Learner.diagnostics = 'scalars'"))],
 )  # fmt: skip
 def test_one_collector_that_waits_does_what_one_process_does(method, more):
-    """Bit for bit, with updates, statistics of observations and returns, and the random steps at the beginning, where both draw alike."""
+    """Bit for bit, with updates, statistics of observations and returns, and random steps first, where both draw alike."""
     here = build(POINT, *SHORT, NORMALIZED, "num_envs = 2", *LEARNING, *more, method=method)
     own = Own(here, seed_of(0)).collector
     own._with_signal_returns = here.collector._with_signal_returns
