@@ -185,7 +185,7 @@ def find_spec(env_name: str) -> EnvSpec:
                 f"environment '{env_name}' needs {package.module}, which is not installed: {package.install}"
             ) from error
         raise TaacError(f"cannot create environment '{env_name}': {error} {_HINT}") from error
-    except gymnasium.error.Error as error:
+    except (gymnasium.error.Error, ValueError) as error:  # ValueError: a version of thousands of digits
         meant = "" if "Did you mean" in str(error) else nearest(name, gymnasium.registry)
         raise TaacError(f"cannot create environment '{env_name}': {error}{meant} {_HINT}") from error
 

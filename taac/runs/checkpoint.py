@@ -42,9 +42,9 @@ class Checkpoint(NamedTuple):
         """Returns a part of the state, such as "agent".
 
         Raises:
-            TaacError: there is no part of that name.
+            TaacError: there is no part of that name, or it is no dict.
         """
-        if name not in self.state:
+        if not isinstance(self.state.get(name), dict):
             raise TaacError(
                 f"the checkpoint {self.path} holds no '{name}'; it holds: {', '.join(map(str, self.state))}"
             )
@@ -53,7 +53,10 @@ class Checkpoint(NamedTuple):
     @property
     def num_updates(self) -> int:
         """Gradient steps taken when it was written."""
-        return int(self.part("learner")["num_updates"])
+        try:
+            return int(self.part("learner")["num_updates"])
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise TaacError(f"the checkpoint {self.path} does not count updates: {error!r}") from error
 
 
 class Checkpoints:

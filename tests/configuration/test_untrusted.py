@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import sys
 
 import pytest
+import torch
 
 from taac import configuration
 from taac.campaigns import comparison
 from taac.campaigns.run import Run
 from taac.commands import train
 from taac.configuration import gin_state, untrusted
-from taac.errors import NotTrusted
+from taac.errors import NotTrusted, TaacError
 from taac.runs import own
 from taac.runs.run_folder import RunFolder
 from taac.training import experiment
@@ -101,6 +103,21 @@ def trained(tmp_path_factory):
     return path
 
 
+@pytest.mark.parametrize("part, value", [
+    ("agent", []), ("agent", None), ("agent", {"x": "y"}), ("learner", "x"), ("learner", {}), ("learner", {"num_updates": math.nan}),
+    ("learner", {"num_updates": "9" * 5000}), ("learner", {"num_updates": torch.zeros(2)}), ("environment", {"a": torch.zeros(2)}),
+])  # fmt: skip
+def test_a_checkpoint_of_other_things_says_so(tmp_path, trained, part, value):
+    folder = RunFolder(shutil.copytree(trained, tmp_path / "run"))
+    with folder.config.open("a") as file:  # a schedule asks for the updates
+        file.write("SacAlgorithm.target_entropy = @LinearSchedule()\nLinearSchedule.start = -1.0\nLinearSchedule.end = -2.0\n")
+        file.write("LinearSchedule.updates = 9\n")
+    saved = folder.checkpoints.newest()
+    folder.checkpoints.save(saved.env_steps, {**saved.state, part: value})
+    with pytest.raises(TaacError, match=r"checkpoint .* (holds no|holds another|does not count)|its spaces have changed"):
+        load_saved(folder.path)
+
+
 def exchanges(monkeypatch, owner, name, path):
     """Has a function of the file's text, or of what was found in it, exchange the file first."""
     original, text = getattr(owner, name), path.read_text()
@@ -126,7 +143,8 @@ def test_a_run_that_is_extended_is_loaded_from_the_text_that_was_checked(tmp_pat
     folder = RunFolder(shutil.copytree(trained, tmp_path / "run"))
     folder.update_run(**own.sealed(folder.path, folder.config.read_text(), []))
     exchanges(monkeypatch, own, "import_from", folder.config)
-    read = train._own_config(str(folder.path), False)
+    monkeypatch.setattr(train.flags, "root_dir", lambda: str(folder.path))
+    read = train._own_config(True, False)
     configuration.Asked(gin_files=(read,), settings=("num_env_steps=900",)).load()
 
 

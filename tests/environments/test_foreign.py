@@ -84,3 +84,8 @@ def test_a_function_registered_by_another_package_is_refused(tmp_path, monkeypat
     monkeypatch.setitem(gymnasium.registry, "Elsewhere-v0", spec)
     with pytest.raises(TaacError, match=r"another package than gymnasium, taac, .*highway_env"):
         load(tmp_path, "create_environment.env_name = 'Elsewhere-v0'")
+
+
+def test_a_version_of_thousands_of_digits_is_no_environment(tmp_path):
+    with pytest.raises(TaacError, match=r"cannot create environment 'Pendulum-v9"):
+        load(tmp_path, f"create_environment.env_name = 'Pendulum-v{'9' * 5000}'")
