@@ -17,6 +17,8 @@ INSTALL = (
     "or: apt-get install libosmesa6"
 )
 _TRIAL = """
+import sys
+sys.path[:] = filter(None, sys.path)  # not from the working directory, which may be a stranger's
 import mujoco
 model = mujoco.MjModel.from_xml_string("<mujoco/>")
 with mujoco.Renderer(model, 8, 8) as renderer:

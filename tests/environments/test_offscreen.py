@@ -94,6 +94,12 @@ def test_a_backend_that_does_not_exist_fails_with_a_reason():
     assert "nonsense" in offscreen.try_mujoco("nonsense")
 
 
+def test_the_trial_imports_nothing_from_the_working_directory(tmp_path, monkeypatch):
+    (tmp_path / "mujoco.py").write_text("raise SystemExit('a stranger ran this')")
+    monkeypatch.chdir(tmp_path)
+    assert "stranger" not in offscreen.try_mujoco("nonsense")
+
+
 @pytest.mark.parametrize("name", ["Pendulum-v1", "MountainCarContinuous-v0", "LunarLanderContinuous-v3"])
 def test_pygame_draws(variables, name):
     frame = first_frame(name)
