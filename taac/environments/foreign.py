@@ -20,15 +20,17 @@ def refuse_foreign_environment(binding: Binding, config: Config, trusted: bool) 
     """
     if trusted or not binding.selector.endswith(".create_environment"):
         return
+    engine = config.bound("create_environment.engine")
     if binding.name == "env_name":
-        _refuse_foreign_name(binding, *config.resolve(binding.value), config.bound("create_environment.engine"))
+        _refuse_foreign_name(binding, *config.resolve(binding.value), engine)
     elif binding.name == "env_kwargs":
         known, value = config.resolve(binding.value)
-        plain = isinstance(value, dict) and all(isinstance(key, str) and _is_plain(part) for key, part in value.items())
+        words = engine != "envpool"  # whose VizDoom takes options of a program, and a file that names the program to start
+        plain = isinstance(value, dict) and all(isinstance(key, str) and _is_plain(part, words) for key, part in value.items())
         if not known or not (plain or value is None):
             raise NotTrusted(
-                f"{binding}: expected numbers, words, True, False, None, or lists of them; simulators import or open what other "
-                "arguments name"
+                f"{binding}: expected numbers, {'words, ' if words else ''}True, False, None, or lists of them; simulators import, "
+                "open or start what other arguments name"
             )
 
 
@@ -41,9 +43,9 @@ def _refuse_foreign_name(binding: Binding, known: bool, value: Any, engine: Any)
         raise NotTrusted(f"{binding} is an environment of another package than {', '.join(single.allowed_packages())}")
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: Any, words: bool) -> bool:
     if isinstance(value, (list, tuple)):
-        return all(_is_plain(part) for part in value)
+        return all(_is_plain(part, words) for part in value)
     if isinstance(value, str):
-        return re.fullmatch(r"[\w -]*", value) is not None  # no path
+        return words and re.fullmatch(r"[\w -]*", value) is not None  # no path
     return value is None or isinstance(value, (bool, int, float))

@@ -262,6 +262,14 @@ def test_names_of_other_packages_need_trust_with_envpool_too(tmp_path):
         del gymnasium.registry["Foreign-v0"]
 
 
+@pytest.mark.parametrize("kwargs", ["{'cfg_path': 'names a program'}", "{'game_args': '-exec file'}", "{'a': [1, ('x',)]}"])
+def test_words_need_trust(tmp_path, kwargs):
+    lines = ("engine = 'envpool'", "create_environment.engine = %engine", f"create_environment.env_kwargs = {kwargs}")
+    with pytest.raises(NotTrusted, match="expected numbers, True, False, None, or lists of them"):
+        configuration.load_untrusted(_config(tmp_path, *lines))
+    configuration.load_untrusted(_config(tmp_path, *lines[:2], "create_environment.env_kwargs = {'num_threads': 2}"))
+
+
 def test_pictures_are_of_gymnasiums_environment(tmp_path):
     configuration.load([_config(tmp_path, "create_environment.engine = 'envpool'")])
     pictures = Pictures(None, None, str(tmp_path / "timeline.png"), 1, True)
