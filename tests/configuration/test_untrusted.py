@@ -104,8 +104,9 @@ def trained(tmp_path_factory):
 
 
 @pytest.mark.parametrize("part, value", [
-    ("agent", []), ("agent", None), ("agent", {"x": "y"}), ("learner", "x"), ("learner", {}), ("learner", {"num_updates": math.nan}),
-    ("learner", {"num_updates": "9" * 5000}), ("learner", {"num_updates": torch.zeros(2)}), ("environment", {"a": torch.zeros(2)}),
+    ("agent", []), ("agent", None), ("agent", {"x": "y"}), ("environment", {"a": torch.zeros(2)}), ("learner", "x"),
+    ("learner", {}), ("learner", {"num_updates": math.nan}), ("learner", {"num_updates": "9" * 5000}),
+    ("learner", {"num_updates": torch.zeros(2)}),
 ])  # fmt: skip
 def test_a_checkpoint_of_other_things_says_so(tmp_path, trained, part, value):
     folder = RunFolder(shutil.copytree(trained, tmp_path / "run"))
