@@ -15,6 +15,7 @@ from taac import __version__
 from taac.commands import foreign
 from taac.commands.broken_pipe import BrokenPipeTolerant, open_closed_streams
 from taac.errors import RESUMABLE, Interrupted, TaacError
+from taac.machine.processes import import_elsewhere
 from taac.runs.terminal import printable, shortened
 
 COMMANDS = {
@@ -103,7 +104,7 @@ def _run(name: str, run: Callable[[], None], rest: Sequence[str]) -> int:
     if name in MAY_IMPORT or ("trust" in flags.FLAGS and flags.FLAGS.trust):
         sys.path.append(os.getcwd())  # for a gin file's `import my_module`
     elif name not in PLAIN:
-        _import_matplotlib()
+        import_elsewhere("matplotlib")
     return _attempt(name, run)
 
 
@@ -111,22 +112,6 @@ def escape_warnings() -> None:
     """Has Python's warnings printed as `printable` text: matplotlib quotes characters of a stranger's names in them."""
     plain = warnings.formatwarning
     warnings.formatwarning = lambda *about, **more: printable(plain(*about, **more))
-
-
-def _import_matplotlib() -> None:
-    """Imports matplotlib from another working directory, because it obeys a `matplotlibrc` that lies there.
-
-    Such a file can be a pipe, or have matplotlib call LaTeX with its author's text.
-    """
-    try:
-        before = os.getcwd()
-    except OSError:
-        return  # it has been removed, with all that lay there
-    os.chdir(os.path.dirname(__file__))
-    try:
-        importlib.import_module("matplotlib")
-    finally:
-        os.chdir(before)
 
 
 def _attempt(name: str, run: Callable[[], None]) -> int:

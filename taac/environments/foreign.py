@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 
@@ -28,9 +29,10 @@ def refuse_foreign_environment(binding: Binding, config: Config, trusted: bool) 
         words = engine != "envpool"  # whose VizDoom takes options of a program, and a file that names the program to start
         plain = isinstance(value, dict) and all(isinstance(key, str) and _is_plain(part, words) for key, part in value.items())
         if not known or not (plain or value is None):
+            named = "words that name nothing in the working directory, " if words else ""
             raise NotTrusted(
-                f"{binding}: expected numbers, {'words, ' if words else ''}True, False, None, or lists of them; simulators import, "
-                "open or start what other arguments name"
+                f"{binding}: expected numbers, {named}True, False, None, or lists of them; simulators import, open or start what "
+                "other arguments name"
             )
 
 
@@ -47,5 +49,5 @@ def _is_plain(value: Any, words: bool) -> bool:
     if isinstance(value, (list, tuple)):
         return all(_is_plain(part, words) for part in value)
     if isinstance(value, str):
-        return words and re.fullmatch(r"[\w -]*", value) is not None  # no path
+        return words and re.fullmatch(r"[\w -]*", value) is not None and not os.path.lexists(value)  # no path
     return value is None or isinstance(value, (bool, int, float))

@@ -17,8 +17,6 @@ INSTALL = (
     "or: apt-get install libosmesa6"
 )
 _TRIAL = """
-import sys
-sys.path[:] = filter(None, sys.path)  # not from the working directory, which may be a stranger's
 import mujoco
 model = mujoco.MjModel.from_xml_string("<mujoco/>")
 with mujoco.Renderer(model, 8, 8) as renderer:
@@ -62,9 +60,10 @@ def headless() -> bool:
 def try_mujoco(backend: str) -> str:
     """Renders an empty scene with MuJoCo in a new process. Returns the last line of the error, or ''."""
     environment = {k: v for k, v in os.environ.items() if k != "PYOPENGL_PLATFORM"} | {"MUJOCO_GL": backend}
+    elsewhere = os.path.dirname(__file__)  # python -c looks for modules in the working directory, which may be a stranger's
     try:
         trial = subprocess.run(
-            [sys.executable, "-c", _TRIAL], env=environment, capture_output=True, text=True, timeout=60
+            [sys.executable, "-c", _TRIAL], env=environment, cwd=elsewhere, capture_output=True, text=True, timeout=60
         )
     except subprocess.TimeoutExpired:
         return "no answer within 60 s"

@@ -19,7 +19,7 @@ from gymnasium.envs.registration import EnvSpec
 from taac.environments.seeded_episodes import SeededEpisodes
 from taac.environments.step_recorder import StepRecorder
 from taac.errors import TaacError, nearest
-from taac.machine.processes import INTERRUPTIONS, die_with_parent
+from taac.machine.processes import INTERRUPTIONS, die_with_parent, import_elsewhere
 
 
 class OptionalPackage(NamedTuple):
@@ -68,6 +68,7 @@ def make_single(
     try:
         with warnings.catch_warnings(), _gin_unlocked():
             warnings.filterwarnings("error", message=f".*{_NO_RENDER_MODE}")
+            _import_allowed(module_of(spec))
             env = gymnasium.make(spec, max_episode_steps=max_episode_steps, disable_env_checker=True, **env_kwargs)
     except UserWarning as error:
         if _NO_RENDER_MODE not in str(error):  # a warning of the environment's own, where warnings are errors
@@ -175,6 +176,7 @@ def find_spec(env_name: str) -> EnvSpec:
     try:
         if module:
             with _gin_unlocked():
+                _import_allowed(module)
                 imported = importlib.import_module(module)
             if name not in gymnasium.registry and callable(getattr(imported, name, None)):
                 return _spec_of_class(env_name, getattr(imported, name))
@@ -209,6 +211,12 @@ def _spec_of_class(env_name: str, found: Any) -> EnvSpec:
 def allowed_packages() -> tuple[str, ...]:
     """Packages whose environments an untrusted run may use. Their code never imports what plain arguments name."""
     return ("gymnasium", "taac", *(package.module for package in OPTIONAL_PACKAGES))
+
+
+def _import_allowed(module: str) -> None:
+    """Imports a module of `allowed_packages`, which need nothing of the working directory, and obeys nothing that lies there."""
+    if module.partition(".")[0] in allowed_packages():
+        import_elsewhere(module)
 
 
 def is_of_allowed_package(env_name: str) -> bool:

@@ -1,10 +1,11 @@
-"""Functions for this process and its children: signals that stop them, ending together, forks, and the garbage collector."""
+"""Functions for this process and its children: signals, ending together, forks, imports, and the garbage collector."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import gc
+import importlib
 import os
 import signal
 import sys
@@ -47,6 +48,24 @@ def interruptions_held() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def import_elsewhere(module: str) -> None:
+    """Imports a module in another working directory, for what it reads and starts while it is imported.
+
+    matplotlib obeys a `matplotlibrc` that lies there, which can be a pipe, or have LaTeX called with its author's text. glfw,
+    with which MuJoCo draws, starts a `python -c`, which looks for modules there first.
+    """
+    before = None
+    if module not in sys.modules:
+        with contextlib.suppress(OSError):  # it has been removed, with all that lay there
+            before = os.getcwd()
+            os.chdir(os.path.dirname(__file__))
+    try:
+        importlib.import_module(module)
+    finally:
+        if before is not None:
+            os.chdir(before)
 
 
 def end_fork(owner: int) -> None:

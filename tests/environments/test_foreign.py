@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import gymnasium
 import pytest
 
 from taac import configuration
 from taac.environments.create import create_environment
 from taac.errors import NotTrusted, TaacError
+from taac.runs.source import ROOT
 from tests.optional_packages import skip_without_package
 
 BY_DICTIONARY = "{'config': {'other_vehicles_type': 'elsewhere.Vehicle'}}"
@@ -62,7 +67,7 @@ def test_packages_on_the_list_are_imported(tmp_path, package):
 )
 @pytest.mark.parametrize("scope", ["", "evaluation/"])
 def test_arguments_that_may_name_modules_are_refused(tmp_path, scope, kwargs):
-    with pytest.raises(TaacError, match=r"env_kwargs.*expected numbers, words|create_environment.* is no network"):
+    with pytest.raises(TaacError, match=r"env_kwargs.*expected numbers, words that|create_environment.* is no network"):
         load(
             tmp_path,
             f"kwargs = {BY_DICTIONARY}",
@@ -89,3 +94,31 @@ def test_a_function_registered_by_another_package_is_refused(tmp_path, monkeypat
 def test_a_version_of_thousands_of_digits_is_no_environment(tmp_path):
     with pytest.raises(TaacError, match=r"cannot create environment 'Pendulum-v9"):
         load(tmp_path, f"create_environment.env_name = 'Pendulum-v{'9' * 5000}'")
+
+
+@pytest.mark.parametrize("name", ["Hopper-v5", "FetchReach-v4"])
+def test_simulators_start_nothing_that_lies_in_the_working_directory(tmp_path, name):
+    """glfw, with which MuJoCo draws, starts a `python -c` that imports ctypes, and Python looks for it there first."""
+    skip_without_package(name)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "ctypes.py").write_text("open('ran', 'w')")
+    (tmp_path / "make.py").write_text(
+        f"from taac.environments import single\nsingle.make_single(single.find_spec({name!r}), {{}}, (), None).close()"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "../make.py"], cwd=tmp_path / "folder", check=True, env=environment)
+    assert not (tmp_path / "folder" / "ran").exists()
+
+
+@pytest.mark.parametrize("kind", ["file", "pipe", "link", "folder"])
+def test_a_word_that_names_what_lies_in_the_working_directory_is_refused(tmp_path, monkeypatch, kind):
+    """AntMaze opens it, and waits for a pipe."""
+    place = tmp_path / "here" / "agent"
+    place.parent.mkdir()
+    make = {"file": place.touch, "pipe": lambda: os.mkfifo(place), "link": lambda: place.symlink_to("/x"), "folder": place.mkdir}
+    make[kind]()
+    lines = ("create_environment.env_name = 'Ant-v5'", "create_environment.env_kwargs = {'xml_file': ['agent']}")
+    load(tmp_path, *lines)
+    monkeypatch.chdir(place.parent)
+    with pytest.raises(NotTrusted, match="expected numbers, words that name nothing in the working directory"):
+        load(tmp_path, *lines)
