@@ -177,7 +177,8 @@ def test_what_check_prints(capsys):
     assert "what looks wrong: nothing" in out and "Adam's two moments" in out
     ratio = ["Trainer.updates_per_env_step = @LinearSchedule()", "LinearSchedule.start = 0.0", "LinearSchedule.end = 1.0"]
     params = [word for param in (*ratio, "LinearSchedule.env_steps = 100000") for word in ("--gin_param", param)]
-    checked("--task", "Pendulum-v1", "--method", "sac", "--set", "hidden_layers=8,", "--set", "beta_min_prob=0.1", *params)
+    checked("--task", "Pendulum-v1", "--method", "sac", "--set", "hidden_layers=8,", "--set", "beta_min_prob=0.1",
+            "--set", "initial_collect_steps=10000", *params)  # fmt: skip
     out = capsys.readouterr().out
     # Actor: 3x8+8, and two heads 8x1+1. Critics, two: 4x8+8, 8x1+1. The temperature. Targets are not trained.
     assert f"SacAlgorithm on cpu, {32 + 2 * 9 + 2 * (40 + 9) + 1} trainable parameters" in out

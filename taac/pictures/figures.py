@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from taac.pictures.literal_text import literal_text
+from taac.pictures.literal_text import caption, literal_text
 from taac.pictures.panels import panels
 
 ACT, REPEAT = (232, 119, 34), (62, 122, 178)  # orange and blue, as in videos
@@ -158,7 +158,7 @@ def timeline(
     extra = 1 + (switch_probability is not None)
     heights = [1.0] * size + [1.3] * extra
     figure, axes = panels(size + extra, 1, (13, 1.2 + 1.05 * sum(heights)), heights, sharex=True)
-    figure.suptitle(title, wrap=True)
+    caption(figure, title)
     for i, axis in enumerate(axes[:size, 0]):
         _draw_action(axis, steps, actions[:, i], decided[:, i], choices[i])
         axis.set_ylabel(names[i], rotation=0, ha="right", va="center")

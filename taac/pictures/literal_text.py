@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import textwrap
 from collections.abc import Iterator
+from typing import Any
 
 
 @contextlib.contextmanager
@@ -16,3 +18,8 @@ def literal_text() -> Iterator[None]:
 
     with matplotlib.rc_context({"text.parse_math": False, "text.usetex": False}):
         yield
+
+
+def caption(figure: Any, text: str, **look: Any) -> None:
+    """Writes a text above a figure, in lines as wide as that. matplotlib's own `wrap` reads `$` as a formula when it measures."""
+    figure.suptitle(textwrap.fill(text, max(20, int(11 * figure.get_figwidth()))), **look)

@@ -19,7 +19,7 @@ from taac.analysis.statistics.quantiles import CONFIDENCE
 from taac.analysis.styles import add_legend, draw_method, limit, shortened, span, style
 from taac.analysis.untrusted_text import csv_cell
 from taac.errors import TaacError
-from taac.pictures.literal_text import literal_text
+from taac.pictures.literal_text import caption, literal_text
 from taac.pictures.panels import panels
 from taac.runs import durable
 
@@ -65,7 +65,7 @@ def run_figure(record: Record) -> Any:
     steps, table, scalars = record.steps, record.evaluations, record.scalars
     figure, ((top,), (bottom,)) = panels(2, 1, (8, 6.5), sharex=True)
     task, seed = record.task or "unknown task", "?" if record.seed is None else record.seed
-    figure.suptitle(f"{shortened(record.method, 60)} on {shortened(task, 60)}, seed {seed}", wrap=True)
+    caption(figure, f"{shortened(record.method, 60)} on {shortened(task, 60)}, seed {seed}")
     greedy, exploring = style(0).color, style(1).color
     mean, deviation = table["return_mean"], table["return_std"]
     top.fill_between(steps, mean - deviation, mean + deviation, color=greedy, alpha=0.2, linewidth=0)
@@ -156,7 +156,7 @@ def picture(found: TagCurves, form: str) -> bytes:
                 axis.set(title=shortened(task, 60), xlabel=AXES[found.options.x], ylabel=shortened(tag, 60))
             else:
                 axis.set_axis_off()
-    figure.suptitle(_caption(found), fontsize="small", wrap=True)
+    caption(figure, _caption(found), fontsize="small")
     add_legend(figure, {number: _label(method, found.curves) for method, number in numbers.items()}, "method (runs)")
     file = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "taac"}):

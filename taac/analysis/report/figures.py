@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from taac.analysis.styles import add_legend, draw_method, faint, limit, line, shortened, span, style
-from taac.pictures.literal_text import literal_text
+from taac.pictures.literal_text import caption, literal_text
 from taac.pictures.panels import panels
 
 NAMES = ("report_return.png", "report_repeated.png", "report_iqm.png", "report_profile.png", "report_improvement.png")
@@ -59,7 +59,7 @@ def _curves(content: dict[str, Any], measure: str, numbers: Mapping[str, int]) -
     means = f"mean over seeds, band: {content['options']['confidence']:.0%} interval, may leave the panel; single runs are faint"
     left = f", {len(of)} of {len(tasks)} tasks" if len(of) < len(tasks) else ""
     what = means if several else "single runs"
-    figure.suptitle(f"{content['measures'][measure]}: {what}{left}", fontsize="small", wrap=True)
+    caption(figure, f"{content['measures'][measure]}: {what}{left}", fontsize="small")
     runs = {m: [of["runs"] for curve in of for of in curve["methods"] if of["method"] == m] for m in numbers}
     add_legend(figure, {numbers[m]: f"{m} ({span(n)})" for m, n in runs.items() if n}, "method (seeds)")
     return _png(figure)
@@ -72,7 +72,7 @@ def _iqm(curves: dict[str, Any], numbers: Mapping[str, int], confidence: float) 
         draw_method(axis, numbers[of["method"]], len(curves["methods"]), columns)
     axis.set(xlabel=curves["x_label"], ylabel="IQM of normalised returns")
     axis.grid(alpha=0.3)
-    figure.suptitle(f"IQM over tasks, band: {confidence:.0%} interval", fontsize="small", wrap=True)
+    caption(figure, f"IQM over tasks, band: {confidence:.0%} interval", fontsize="small")
     add_legend(figure, {numbers[of["method"]]: of["method"] for of in curves["methods"]}, "method")
     return _png(figure)
 
