@@ -22,4 +22,6 @@ def literal_text() -> Iterator[None]:
 
 def caption(figure: Any, text: str, **look: Any) -> None:
     """Writes a text above a figure, in lines as wide as that. matplotlib's own `wrap` reads `$` as a formula when it measures."""
-    figure.suptitle(textwrap.fill(text, max(20, int(11 * figure.get_figwidth()))), **look)
+    letters = 16 if look.get("fontsize") == "small" else 11  # an inch
+    width = max(20, int(letters * figure.get_figwidth()))
+    figure.suptitle("\n".join(textwrap.fill(line, width) for line in text.split("\n")), **look)

@@ -159,7 +159,7 @@ class SummaryWriter:
         # The number orders a run's event files even if the clock was set back. The random part is unpredictable, so no link
         # can be waiting under that name.
         suffix = f".taac-{next_number(folder)}-{secrets.token_hex(8)}"
-        self._file = folder / f"events.out.tfevents.*{suffix}"  # for errors of the system, whose thread does not name it
+        self._file = folder / f"{layout.EVENTS}{suffix}"  # for errors of the system, whose thread does not name it
         self._hook_before = threading.excepthook
         self._hook = threading.excepthook = _but_for_event_writers(threading.excepthook)
         try:
