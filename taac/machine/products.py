@@ -76,6 +76,8 @@ def available(kind: str, device: torch.device, compiled: bool = False) -> bool:
 
 
 def _missing(kind: str, device: torch.device, compiled: bool) -> str | None:
+    if kind not in get_args(Products)[1:]:
+        return "no machine has them"  # what a run.json or a checkpoint holds
     if kind in ("onednn", "bfloat16x6", "bfloat16x3") and device.type != "cpu":
         return f"they are for the CPU, and the agent is on {device}"
     if kind == "onednn" and not onednn_is_exact():

@@ -146,7 +146,7 @@ class RunFolder:
             "time": now(), "env_steps": env_steps, "from": found.held, "to": found.asked, "command": command(),
             "follow_length": extension.following_length(config),
         }  # fmt: skip
-        held = [e for e in run.get("extended") or () if isinstance(e, dict) and e.get("to") != found.asked]  # killed here
+        held = [e for e in _listed(run, "extended") if e.get("to") != found.asked]  # killed here
         # run.json first: killed before config.gin is written, the run is unfinished and the same command does this again.
         self.write_run({**run, "status": "running", "end": None, "extended": [*held, entry]})
         self._write(self.config, config)
@@ -156,7 +156,7 @@ class RunFolder:
         run, changes = self.read_run(), extension.changes(files.read_text(self.config), config)
         settings = {name: list(values) for name, values in changes.items()}
         entry = {"time": now(), "env_steps": env_steps, "command": command(), "settings": settings}
-        held = [e for e in run.get("changed") or () if isinstance(e, dict) and e.get("settings") != settings]  # killed here
+        held = [e for e in _listed(run, "changed") if e.get("settings") != settings]  # killed here
         self.write_run({**run, "status": "running", "end": None, "changed": [*held, entry]})
         self._write(self.config, config)
 
@@ -353,6 +353,12 @@ class RunFolder:
             durable.write(path, text.encode())
         except OSError as error:
             raise durable.refusal(error, path, len(text.encode())) from error
+
+
+def _listed(run: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """The entries of a list of run.json. Leaves out what no run writes."""
+    found = run.get(name)
+    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
 
 
 def command() -> str:

@@ -174,6 +174,12 @@ def test_a_product_of_another_name_is_refused():
         trainer("Learner.products = 'mkl'")
 
 
+@pytest.mark.parametrize("held", ["x", "auto", ["onednn"], {"plain": 1}, 3])
+def test_what_no_machine_has_is_not_kept(held):
+    """As a stranger's run.json may hold it."""
+    assert not products.available(held, torch.device("cpu"))
+
+
 def test_a_resumed_run_keeps_its_product(monkeypatch):
     """What "auto" meant when the run began: elsewhere it might be the other, which rounds differently."""
     tested, other = trainer("Learner.products = 'plain'"), trainer("Learner.products = 'bfloat16'")

@@ -254,3 +254,13 @@ def test_a_change_that_the_checkpoint_does_not_fit_leaves_the_run_as_it_is(tmp_p
     RunFolder(tmp_path / "run").update_run(status="finished")
     with pytest.raises(TaacError, match="is finished; nothing was changed"):
         resumed_with(tmp_path / "run", *own, RATE)
+
+
+@pytest.mark.parametrize("held", [7, "x", {"a": 1}, [3, None, []]])
+@pytest.mark.parametrize("made, name", [("extend", "extended"), ("change", "changed")])
+def test_entries_that_no_run_writes_are_no_obstacle(tmp_path, made, name, held):
+    folder = RunFolder(make_run(tmp_path / "run"))
+    folder.config.write_text(config(70))
+    folder.update_run(**{name: held})
+    getattr(folder, made)(config(100), 70)
+    assert len(folder.read_run()[name]) == 1 and folder.config.read_text() == config(100)
