@@ -177,8 +177,8 @@ def load_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
     Raises:
         TaacError: the state belongs to another optimizer or other parameters; nothing is changed.
     """
-    states = state.get("by_group") if isinstance(optimizer, ByGroup) else [state]
-    if states is None or len(states) != len(each(optimizer)) or any("param_groups" not in one for one in states):
+    states = state.get("by_group", [state])
+    if len(states) != len(each(optimizer)) or any("param_groups" not in one for one in states):
         raise TaacError("it holds the state of another optimizer: check Learner.optimizer_ctor")
     for one, its in zip(each(optimizer), states):
         _check_state(one, its)

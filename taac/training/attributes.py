@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import numbers
+import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -16,10 +17,11 @@ from taac.algorithms.temperature import Temperature
 from taac.errors import TaacError, nearest
 from taac.learning.diagnostics import reward_parts
 from taac.learning.learner import Learner
+from taac.learning.optimizers import each
 from taac.training.schedules import Schedules
 
 _COUNTED = ("params", "num_steps")  # of an optimizer's group, what no setting gives
-_OF_GROUPS = ("learning_rate", "weight_decay", "Learner.epsilon")  # ends of the settings that groups hold
+_OF_GROUPS = ("Learner.weight_decay", "Learner.epsilon")  # settings that groups hold, beside rates and the optimizer's own
 ABOVE_ZERO = (math.ulp(0.0), math.inf)
 
 
@@ -119,10 +121,12 @@ class Attributes:
             built: from `as_built`, before the checkpoint was restored.
             changed: names of settings.
         """
-        kinds = {kind.__name__ for kind in type(self._learner.optimizer).__mro__}
-        if any(name.rpartition(".")[0].rpartition(".")[2] in kinds or name.endswith(_OF_GROUPS) for name in changed):
-            for group, values in zip(self._learner.optimizer.param_groups, built[1], strict=True):
-                group.update(values)
+        optimizer = self._learner.optimizer
+        kinds = {kind.__name__ for one in each(optimizer) for kind in type(one).__mro__}
+        rates = any(name.endswith("learning_rate") for name in changed)
+        others = any(name.endswith(_OF_GROUPS) or re.split(r"[./]", name)[-2] in kinds for name in changed)
+        for group, values in zip(optimizer.param_groups, built[1], strict=True):
+            group.update({name: value for name, value in values.items() if (rates if name == "lr" else others)})
         for name, one in self._known().items():
             if one.parameter in changed and not one.saved:
                 self._set.pop(name, None)

@@ -73,12 +73,16 @@ def _load_moments(learner: Learner | None, found: Checkpoint) -> None:
     held = found.part("learner").get("optimizer")
     if held is None or learner is None:
         raise TaacError(f"{found.path} holds no '{OPTIMIZER}': give the folder of a run, not of its best agent")
-    ours, theirs = learner.optimizer.state_dict()["param_groups"], held["param_groups"]
-    if [len(group["params"]) for group in ours] != [len(group["params"]) for group in theirs]:
+    ours, theirs = (state.get("by_group", [state]) for state in (learner.optimizer.state_dict(), held))
+    sizes = [[[len(group["params"]) for group in one["param_groups"]] for one in of] for of in (ours, theirs)]
+    if sizes[0] != sizes[1]:
         raise TaacError(f"{found.path}:{OPTIMIZER} is of other groups of parameters than {', '.join(learner.group_names)} here")
-    groups = [{**o, **{k: t[k] for k in ("num_steps",) if k in t}} for o, t in zip(ours, theirs)]
+    for our, their in zip(ours, theirs):
+        our["state"] = their["state"]
+        for group, other in zip(our["param_groups"], their["param_groups"]):
+            group.update({name: other[name] for name in ("num_steps",) if name in other})
     try:
-        load_state(learner.optimizer, {"state": held["state"], "param_groups": groups})
+        load_state(learner.optimizer, {"by_group": ours})
     except TaacError as error:
         raise TaacError(f"{found.path}:{OPTIMIZER} cannot be taken: {error}") from error
 

@@ -242,6 +242,22 @@ def test_which_settings_can_change(tmp_path, param, names):
     assert all(name in str(error.value) for name in names)
 
 
+@pytest.mark.parametrize(
+    "ctor, constructor", [("{'critic': @critic/AdamW}", "critic/AdamW"), ("@AdamW", "AdamW"), ("@new/AdamW", "new/AdamW")]
+)
+def test_a_setting_of_an_optimizer_reaches_its_groups_and_leaves_the_rates_that_were_set(tmp_path, ctor, constructor):
+    own = ("num_env_steps = 120", f"Learner.optimizer_ctor = {ctor}")
+    begun, folder = build(*SHORT, *own), RunFolder(tmp_path / "run")
+    folder.begin(configuration.operative_config(), {"seed": 0})
+    begun.attributes.set("learning_rate/critic", 0.25)
+    begun.train(folder, stop=lambda: begun.env_steps >= 80)
+    begun.close()
+    trainer, _ = resumed_with(folder.path, *own, f"{constructor}.betas = (0.5, 0.75)", "Learner.weight_decay = {'critic': 0.125}")
+    trainer.close()
+    group = trainer.learner.optimizer.param_groups[trainer.learner.group_names.index("critic")]
+    assert (group["betas"], group["weight_decay"], group["lr"]) == ((0.5, 0.75), 0.125, 0.25)
+
+
 def test_a_change_that_the_checkpoint_does_not_fit_leaves_the_run_as_it_is(tmp_path):
     own = ("num_env_steps = 120", "create_agent.reward_signals = (@RND,)")
     run(tmp_path / "run", *SHORT, *own, stop=80)

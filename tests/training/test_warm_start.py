@@ -82,6 +82,21 @@ def test_moments_and_frames_are_taken_over_and_then_learnt_from(source, tmp_path
     assert after == FIRST and folder.checkpoints.newest().env_steps == 360
 
 
+def test_moments_of_an_optimizer_for_each_group(tmp_path):
+    own = ("Learner.optimizer_ctor = {'critic': @critic/AdamW}", "critic/AdamW.betas = (0.5, 0.75)")
+    held = run(tmp_path / "source", *SHORT, *own).learner.optimizer.state_dict()["by_group"]
+    load_from = f"create_experiment.load_from = '{tmp_path / 'source'}:optimizer'"
+    trainer = build(*SHORT, load_from, own[0], "critic/AdamW.betas = (0.25, 0.5)")
+    trainer.begin()
+    trainer.close()
+    for one, its in zip(held, trainer.learner.optimizer.state_dict()["by_group"], strict=True):
+        for number, moments in one["state"].items():
+            assert moments and all(torch.equal(value, its["state"][number][name]) for name, value in moments.items())
+    assert trainer.learner.optimizer.param_groups[1]["betas"] == (0.25, 0.5)
+    with pytest.raises(TaacError, match="is of other groups of parameters than actor, "):
+        started(f"{tmp_path / 'source'}:optimizer")
+
+
 def begun(path, trainer):
     folder = RunFolder(path)
     folder.begin(configuration.operative_config(), {"seed": trainer.seed})
