@@ -280,9 +280,9 @@ class Trainer:
             self.learn()  # updates that an iteration has earned in which the environments failed
             if initial or self.evaluator.unfinished:
                 self.evaluate(folder)
-                if self.intervals.done(self.env_steps) and not self.evaluator.unfinished:
+                if self._ended():
                     self.save(folder)
-            while not (self.evaluator.unfinished or self.intervals.done(self.env_steps) or self._stopped_here()):
+            while not (self.evaluator.unfinished or self._ended()):
                 self._iteration_began = self.env_steps
                 self.collect()
                 self.learn()
@@ -304,8 +304,7 @@ class Trainer:
                     self.saver.write_full_chunks(folder)
                 if told_to_stop:
                     break
-            ended = self.intervals.done(self.env_steps) or self._stopped_here()
-            self.interrupted = self.evaluator.unfinished or not ended
+            self.interrupted = not self._ended()
             if not self.interrupted:
                 self.reporter.finished()
 
@@ -318,6 +317,10 @@ class Trainer:
             why: the reason, a line of text. Of several, the first counts.
         """
         self.hooks.stopped = self.hooks.stopped or why
+
+    def _ended(self) -> bool:
+        """Returns whether the run is at its end, or where a hook ends it, and has been evaluated there."""
+        return (self.intervals.done(self.env_steps) or self._stopped_here()) and not self.evaluator.unfinished
 
     def _stopped_here(self) -> bool:
         """Returns whether a hook ends the run early and the agent has been evaluated at this step of training.

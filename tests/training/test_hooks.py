@@ -263,3 +263,14 @@ def test_a_run_that_is_told_to_stop_when_a_hook_has_ended_it_is_not_finished_bef
     trainer.train(folder)
     trainer.close()
     assert trainer.env_steps == trainer.evaluator.evaluated_at == 11 and not trainer.interrupted
+
+
+def test_the_checkpoint_of_a_run_that_a_hook_ends_has_the_evaluation_that_a_signal_had_ended(tmp_path):
+    trainer, folder = build(*SHORT), RunFolder(tmp_path / "run")
+    trainer.hooks.add("after_iteration", lambda t: t.env_steps >= 10 and t.stop_early("enough"))
+    folder.begin("x", {})
+    trainer.train(folder, stop=lambda: trainer.stopped is not None)
+    assert trainer.interrupted and folder.checkpoints.newest().part("evaluator")["unfinished"]
+    trainer.train(folder)
+    trainer.close()
+    assert not trainer.interrupted and folder.checkpoints.newest().part("evaluator")["evaluated_at"] == 10
