@@ -200,7 +200,7 @@ def _check_changes(trainer: Trainer, folder: RunFolder, operative: str) -> None:
 def _change(trainer: Trainer, folder: RunFolder, operative: str, tell: Callable[[str], None]) -> None:
     trainer.resume(folder, operative)
     folder.change(operative, trainer.env_steps)
-    for line in extension.told(folder.read_run())[-1:]:
+    for line in extension.told({"changed": folder.read_run()["changed"]})[-1:]:
         tell(f"note: {line}")
 
 

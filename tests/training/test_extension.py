@@ -162,11 +162,13 @@ RATE, CLIP = "Learner.learning_rate = 0.01", "Learner.max_grad_norm = 0.5"
 
 def resumed_with(path, *params):
     """Goes on with the run in a folder with other settings, as `taac train --resume_with` does."""
-    trainer, folder = build(*SHORT, *params), RunFolder(path)
+    trainer, folder, told = build(*SHORT, *params), RunFolder(path), []
     asked = configuration.operative_config()
     assert folder.open(asked, change=True) == "other"
     conduct._check_changes(trainer, folder, asked)
-    conduct._change(trainer, folder, asked, lambda text: None)
+    folder.update_run(resumed=[{"env_steps": 1, "forgot_replay": True}])  # which is not told again
+    conduct._change(trainer, folder, asked, told.append)
+    assert all(text.startswith("note: it went on with other settings at ") for text in told)
     return trainer, folder
 
 
