@@ -115,10 +115,9 @@ def run() -> None:
 
 def _run_seeds(num_seeds: int) -> None:
     asked = flags.asked()
-    if flags.FLAGS.extend or flags.FLAGS.resume_with:
-        raise TaacError(
-            "--extend trains one run on, as --resume_with does: give it without --num_seeds, for each of the run folders"
-        )
+    for name in ("extend", "resume_with", "forget_replay", "trust"):
+        if flags.FLAGS[name].value:
+            raise TaacError(f"--{name} is about one run: give it without --num_seeds, for each of the run folders")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 or flags.FLAGS.overlap:
         raise TaacError("--num_seeds trains in one process, and torchrun starts several: give one of them, without --overlap")
     if any((flags.FLAGS.collectors, flags.FLAGS.collector_launcher, flags.FLAGS.ray_address)):
@@ -175,8 +174,6 @@ def _own_config(needed: str, trusted: bool) -> ReadFile | None:
         if not trusted:
             own.import_from(own.check(config.parent, read.text))
     except own.NotOwn as why:
-        raise TaacError(
-            f"{config} can run any code, and {why}. If you trust it, give --trust; or give --task and --method, or a --gin_file, "
-            "and it is only compared"
-        ) from why
+        compared = "" if needed == "--resume_with" else "; or give --task and --method, or a --gin_file, and it is only compared"
+        raise TaacError(f"{config} can run any code, and {why}. If you trust it, give --trust{compared}") from why
     return read

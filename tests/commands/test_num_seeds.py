@@ -38,7 +38,10 @@ def test_runs_that_report_and_play_read_as_any_other(tmp_path):
 @pytest.mark.parametrize(
     "words, code, message",
     [
-        (("--extend", "--num_seeds", "2"), 1, "--extend trains one run on"),
+        (("--extend", "--num_seeds", "2"), 1, "--extend is about one run"),
+        (("--forget_replay", "--num_seeds", "2"), 1, "--forget_replay is about one run"),
+        (("--trust", "--num_seeds", "2"), 1, "--trust is about one run"),
+        (("--resume_with", "learning_rate=0.1", "--num_seeds", "2"), 1, "--resume_with is about one run"),
         (("--collectors", "2", "--num_seeds", "2"), 1, "--collectors starts several"),
         (("--set", "create_experiment.collectors=2", "--num_seeds", "2"), 1, "collectors starts processes for one run"),
         (("--overlap", "--num_seeds", "2"), 1, "without --overlap"),
