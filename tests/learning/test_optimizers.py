@@ -16,6 +16,7 @@ from taac.learning.optimizers import load_state, state_after_a_step, take_step
 from taac.runs import manifest
 from taac.runs.checkpoint import Checkpoints
 from taac.runs.run_folder import RunFolder
+from tests.algorithms.test_own_encoders import LinearEncoder  # noqa: F401, gin's by its import
 from tests.learning.test_guard import make_batch, parameters
 from tests.learning.test_learner import first_batch, make_agent
 from tests.training.runs import assert_same_parameters, build, run
