@@ -18,6 +18,7 @@ from taac.errors import TaacError, nearest
 from taac.learning.diagnostics import reward_parts
 from taac.learning.learner import Learner
 from taac.learning.optimizers import each
+from taac.networks import RewardScaler
 from taac.training.schedules import Schedules
 
 _COUNTED = ("params", "num_steps")  # of an optimizer's group, what no setting gives
@@ -30,7 +31,7 @@ class Attribute(NamedTuple):
 
     get: Callable[[], float]
     set: Callable[[float], None]
-    parameter: str  # the hyper-parameter it starts from, if a schedule may set that; else ""
+    parameter: str  # the setting that it starts from, or how its name ends; "" if none is restored by it
     within: tuple[float, float] = ABOVE_ZERO  # smallest and largest value
     saved: bool = False  # whether another part of the run already saves it
 
@@ -127,10 +128,12 @@ class Attributes:
         others = any(name.endswith(_OF_GROUPS) or re.split(r"[./]", name)[-2] in kinds for name in changed)
         for group, values in zip(optimizer.param_groups, built[1], strict=True):
             group.update({name: value for name, value in values.items() if (rates if name == "lr" else others)})
-        for name, one in self._known().items():
-            if one.parameter in changed and not one.saved:
-                self._set.pop(name, None)
-                one.set(built[0][name])
+        words = {name.rpartition(".")[2].replace("min_prob", "target_entropy") for name in changed}
+        for name in list(self._set):
+            parameter = self._find(name).parameter
+            if parameter and (parameter in changed or any(word.endswith(parameter) for word in words)):
+                self._set.pop(name)
+                self._find(name).set(built[0][name])
 
     def _find(self, name: str) -> Attribute:
         known = self._known()
@@ -149,7 +152,7 @@ class Attributes:
         for name, temperature in getattr(algorithm, "temperatures", dict)().items():
             found[f"alpha/{name}"] = Attribute(temperature.alpha, temperature.set_alpha, "", saved=True)
             get, put = functools.partial(getattr, temperature, "target_entropy"), functools.partial(self._set_target, temperature)
-            found[f"target_entropy/{name}"] = Attribute(get, put, "", (-math.inf, math.inf))
+            found[f"target_entropy/{name}"] = Attribute(get, put, "target_entropy", (-math.inf, math.inf))
         if hasattr(self._explorer, "epsilon"):
             found["epsilon"] = self._plain(self._explorer, "epsilon", (0.0, 1.0))
         if isinstance(algorithm, ActorCriticAlgorithm):
@@ -165,7 +168,9 @@ class Attributes:
         names: dict[str, Attribute] = {}
         for part, name in enumerate(parts) if algorithm.td_loss.gamma.dim() else [(0, "")]:
             get = functools.partial(algorithm.td_loss.gamma_of, part)
-            names[f"gamma/{name}" if name else "gamma"] = Attribute(get, functools.partial(self._set_gamma, part), "", (0.0, 1.0))
+            names[f"gamma/{name}" if name else "gamma"] = Attribute(
+                get, functools.partial(self._set_gamma, part), "gamma", (0.0, 1.0)
+            )
         tau = self._plain(algorithm.target_update, "tau", (math.ulp(0.0), 1.0))._replace(parameter="target_update_tau")
         names["target_tau"] = tau
         for signal in self._learner.agent.signals:
@@ -179,6 +184,9 @@ class Attributes:
         algorithm: Any = self._learner.agent.algorithm
         algorithm.td_loss.set_gamma(part, gamma)
         self._learner.growth.gamma = algorithm.gamma
+        scaler = self._learner.agent.reward_normalizer
+        if isinstance(scaler, RewardScaler) and algorithm.gamma is not None:
+            scaler.gamma = algorithm.gamma
 
     @staticmethod
     def _plain(part: Any, name: str, within: tuple[float, float] = ABOVE_ZERO) -> Attribute:

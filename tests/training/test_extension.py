@@ -160,9 +160,9 @@ def test_reports_say_that_a_run_was_extended_and_believe_nothing_else(tmp_path):
 RATE, CLIP = "Learner.learning_rate = 0.01", "Learner.max_grad_norm = 0.5"
 
 
-def resumed_with(path, *params):
+def resumed_with(path, *params, method="taac"):
     """Goes on with the run in a folder with other settings, as `taac train --resume_with` does."""
-    trainer, folder, told = build(*SHORT, *params), RunFolder(path), []
+    trainer, folder, told = build(*SHORT, *params, method=method), RunFolder(path), []
     asked = configuration.operative_config()
     assert folder.open(asked, change=True) == "other"
     conduct._check_changes(trainer, folder, asked)
@@ -258,6 +258,24 @@ def test_a_setting_of_an_optimizer_reaches_its_groups_and_leaves_the_rates_that_
     trainer.close()
     group = trainer.learner.optimizer.param_groups[trainer.learner.group_names.index("critic")]
     assert (group["betas"], group["weight_decay"], group["lr"]) == ((0.5, 0.75), 0.125, 0.25)
+
+
+def test_a_changed_setting_ends_what_a_hook_had_set_of_it_and_nothing_else(tmp_path):
+    own = ("num_env_steps = 120", "Learner.max_grad_norm = 40.0", "create_agent.normalize_rewards = 'scale'")
+    begun, folder = build(*SHORT, *own, method="sac"), RunFolder(tmp_path / "run")
+    folder.begin(configuration.operative_config(), {"seed": 0})
+    for name in ("gamma", "target_tau", "target_entropy/action", "max_grad_norm"):
+        begun.attributes.set(name, 0.5)
+    begun.train(folder, stop=lambda: begun.env_steps >= 80)
+    begun.close()
+    assert begun.agent.reward_normalizer.gamma == 0.5
+    trainer, _ = resumed_with(
+        folder.path, *own, "gamma = 0.75", "target_tau = 0.125", "SacAlgorithm.target_entropy = -3.0", method="sac"
+    )
+    trainer.close()
+    assert trainer.attributes.get("target_entropy/action") == -3 and trainer.attributes.state_dict() == {"max_grad_norm": 0.5}
+    assert (trainer.attributes.get("gamma"), trainer.attributes.get("target_tau")) == (0.75, 0.125)
+    assert trainer.agent.reward_normalizer.gamma == 0.75
 
 
 def test_a_change_that_the_checkpoint_does_not_fit_leaves_the_run_as_it_is(tmp_path):
