@@ -19,11 +19,11 @@ from taac.algorithms.target_entropies import TargetEntropy
 from taac.algorithms.target_networks import TargetUpdate
 from taac.algorithms.td_losses import BaseTDLoss, OneStepTDLoss
 from taac.algorithms.temperature import BranchTemperatures, Temperature
-from taac.data_structures import Experience, LossInfo, Nest
+from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
 from taac.errors import TaacError
 from taac.networks import CriticEnsemble, LocalEncoder, ObservationEncoder
 from taac.ops.schedules import Schedule, Scheduled, at_start, bounds
-from taac.specs import GLOBAL_STATE, TensorSpec
+from taac.specs import GLOBAL_STATE, TensorSpec, observed
 
 
 @gin.configurable(
@@ -181,6 +181,18 @@ class ActorCriticAlgorithm(Algorithm):
     def q_values(self, critics: nn.Module, features: torch.Tensor, *action: torch.Tensor) -> torch.Tensor:
         """Returns values `[N, ...(, C)(, D)]` at features `[..., F]` and action parts `[..., A]`."""
         return self.value_of(critics, critics(features, *action))
+
+    def critic_features(self, time_step: TimeStep, state: Nest) -> torch.Tensor:
+        """Returns the critics' features `[B, F]` of a frame, given the state before acting there."""
+        return self.encoder(observed(time_step.observation, time_step.prev_action))
+
+    def least_value(self, q: torch.Tensor) -> torch.Tensor:
+        """Returns the weighted `min_i Q_i`, `[N, ...(, D)]` to `[...]`."""
+        return self.weighted(self.min_over_critics(q))
+
+    def action_values(self, time_step: TimeStep, state: Nest, step: AlgStep) -> tuple[torch.Tensor, Nest]:
+        """Returns `min_i Q_i(s, a)` `[B]`, and ()."""
+        return self.least_value(self.q_values(self.critics, self.critic_features(time_step, state), step.output)), ()
 
     @staticmethod
     def expected(probs: torch.Tensor, q: torch.Tensor) -> torch.Tensor:

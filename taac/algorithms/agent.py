@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn as nn
@@ -22,7 +22,7 @@ from taac.machine.ranks import Ranks
 from taac.networks import ObservationNormalizer, RewardNormalizer, RewardScaler
 from taac.specs import observed
 
-Role = Literal["learn", "collect", "act"]
+Role = Literal["learn", "collect", "act", "value"]
 Policy = Callable[[TimeStep, Nest], AlgStep]
 
 
@@ -39,6 +39,7 @@ class Agent(nn.Module):
         reward_signals: each adds one part to the reward, after those of the environment. Used for learning only.
         role: "learn" does everything; "collect" explores and plays, and updates the statistics of observations; "act" only
             plays. The latter two keep only the networks that acting needs. The others are removed from `algorithm` itself.
+            "value" only plays, too, and keeps all networks, for `valued_step`.
         compile: whether to compile an update's loss and gradients into one program, and acting in rollouts into another. Each
             is compiled at its first call, which takes up to 20 seconds, or 1 if it was compiled before. Random numbers stay
             the same; sums are rounded differently. On a GPU programs are replayed as CUDA graphs. "auto" leaves the choice to
@@ -65,12 +66,12 @@ class Agent(nn.Module):
         agents: AgentBatch | None = None,
     ):
         super().__init__()
-        if role not in ("learn", "collect", "act"):
-            raise TaacError(f"role must be 'learn', 'collect' or 'act', got '{role}'")
+        if role not in get_args(Role):
+            raise TaacError(f"role must be 'learn', 'collect', 'act' or 'value', got '{role}'")
         self.role, self.gathers_statistics = role, True
         self._absent: tuple[str, ...] = ()  # prefixes of the names in a learning agent's state that this agent lacks
         if role != "learn":
-            others = _not_for_acting(algorithm)
+            others = [] if role == "value" else _not_for_acting(algorithm)
             self._absent = _prefixes(others)
             for name in others:
                 delattr(algorithm, name)
@@ -85,8 +86,9 @@ class Agent(nn.Module):
             _check_masked(algorithm, reward_normalizer)
         self.device = next(algorithm.parameters()).device
         self.eval()
-        self.may_compile = compile == "auto" and role != "act"
-        if compile is True and role != "act":
+        explores = role in ("learn", "collect")
+        self.may_compile = compile == "auto" and explores
+        if compile is True and explores:
             check_compiler()
             self.compile_programs()
         else:
@@ -130,6 +132,19 @@ class Agent(nn.Module):
     def predict_step(self, time_step: TimeStep, state: Nest, epsilon: float = 0.0) -> AlgStep:
         return self._act(functools.partial(self.algorithm.predict_step, epsilon=epsilon), time_step, state)
 
+    def valued_step(self, time_step: TimeStep, state: Nest, action: Nest | None = None) -> AlgStep:
+        """Acts like `predict_step`. `info` is what `action_values` returns of `action`, or by default of what is executed."""
+        given = action
+        if action is not None and self.agents is not None:
+            given = self.agents.fold(time_step._replace(prev_action=action), 0).prev_action
+
+        def step(seen: TimeStep, state: Nest) -> AlgStep:
+            taken = self.algorithm.predict_step(seen, state)
+            asked = taken if given is None else taken._replace(output=given, decided=torch.ones_like(taken.decided))
+            return taken._replace(info=self.algorithm.action_values(seen, state, asked))
+
+        return self._act(step, time_step, state)
+
     def rollout_step(self, time_step: TimeStep, state: Nest) -> AlgStep:
         self.count(time_step)
         return self._act(self._rollout_step, time_step, state)
@@ -159,8 +174,8 @@ class Agent(nn.Module):
 
     def observe(self, observation: Nest) -> None:
         """Adds a rollout's observations, leaves `[B, ...]`, to their statistics. Absent agents are left out."""
-        if self.role == "act":
-            raise TaacError("an agent whose role is 'act' does not explore; build it with role 'collect' or 'learn'")
+        if self.role not in ("learn", "collect"):
+            raise TaacError(f"an agent whose role is '{self.role}' does not explore; build it with role 'collect' or 'learn'")
         if self.observation_normalizer is not None and self.gathers_statistics:
             if self.agents is not None:
                 observation = self.agents.present_observations(observation)

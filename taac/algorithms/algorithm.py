@@ -85,6 +85,19 @@ class Algorithm(BoundAsItsBase, nn.Module):
         """Acts uniformly at random, to collect experience before training begins. Returns the same `info` as `rollout_step`."""
         raise self._undefined("random_step")
 
+    def action_values(self, time_step: TimeStep, state: Nest, step: AlgStep) -> tuple[torch.Tensor, Nest]:
+        """Returns the critics' values of an action and of the choices that the policy has there.
+
+        Args:
+            time_step, state: what `predict_step` was given, `[B, ...]`.
+            step: what it returned; or with another `output` and with `decided` all True, to value that action.
+
+        Returns:
+            `min_i Q_i(s, a)` `[B]` of the action a, of a vector reward the weighted sum; and the same of each choice,
+            `[B, ..., C]`, or () if the policy has none or does not ask the critics about them.
+        """
+        raise TaacError(f"{type(self).__name__} does not define action_values, so there is no Q to ask for")
+
     def demonstrated_info(self, time_step: TimeStep) -> Nest:
         """Returns the `info` `[T, E, ...]` that a rollout would have stored had it taken the recorded actions.
 

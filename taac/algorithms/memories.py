@@ -105,6 +105,10 @@ class Memories:
         _, critic = self.encoder(frame, state.critic)
         return features, RecurrentState(actor, critic)
 
+    def critic_features(self, time_step: TimeStep, state: RecurrentState) -> torch.Tensor:
+        """Returns the features `[B, F]` of the critics' history, this frame included."""
+        return self.encoder(self.memorable(time_step), state.critic)[0]
+
     # Learning --------------------------------------------------------------------------------------------------------
 
     def train_step(self, experience: Experience) -> Any:

@@ -153,6 +153,12 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
         """Returns the probabilities of each branch's choices and their logarithms, `[..., K, C]` both."""
         return distributions.categorical_policy(self.discrete.padded(self.actor(features)), valid)
 
+    def action_values(self, time_step: TimeStep, state: Nest, step: AlgStep) -> tuple[torch.Tensor, Nest]:
+        """Returns `min_i 1/K sum_b Q_{i,b}(s, a_b)` `[B]`, and `min_i Q_{i,b}(s, a)` of every choice, `[B, K, C]`."""
+        q = self.discrete.padded(self.q_values(self.critics, self.critic_features(time_step, state)), dim=2)
+        chosen = self.at_choice(q, self.discrete.to_branches(step.output)).mean(2)
+        return self.least_value(chosen), self.least_value(q)
+
     # Learning --------------------------------------------------------------------------------------------------------
 
     def train_step(self, experience: Experience) -> DiscreteSacTrainInfo:
@@ -173,7 +179,7 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
         # Actor: minimise sum_a pi(a|s) (alpha log pi(a|s) - min_i Q_i(s, a))  (equation 12)
         probs, log_probs = self.policy(seen, valid)
         alpha = self.temperature.alpha()
-        q_pi = self.weighted(self.min_over_critics(self.value_of(self.critics, predicted.detach())))
+        q_pi = self.least_value(self.value_of(self.critics, predicted.detach()))
         actor_loss = (probs * (alpha.unsqueeze(-1) * log_probs - q_pi)).sum(-1)
 
         # Temperature: the exact entropy H(pi(.|s)) against its target  (equation 11)

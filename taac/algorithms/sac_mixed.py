@@ -94,7 +94,7 @@ class MixedSacAlgorithm(SacAlgorithm):
         features, seen = self.encode(time_step.observation)
         mean, log_std = self.actor(seen)
         action = distributions.squashed_normal_mode(mean, log_std, epsilon)
-        q = self._values(self.q_values(self.critics, features, action))
+        q = self.least_value(self.q_values(self.critics, features, action))
         choice, probs = q.argmax(-1), self._choice_probs(q)
         if epsilon > 0:
             explores = torch.rand_like(q[..., 0]) < epsilon
@@ -106,7 +106,7 @@ class MixedSacAlgorithm(SacAlgorithm):
         features, seen = self.encode(time_step.observation)
         mean, log_std = self.actor(seen)
         action = distributions.squashed_normal_action(mean, log_std)
-        probs = self._choice_probs(self._values(self.q_values(self.critics, features, action)))
+        probs = self._choice_probs(self.least_value(self.q_values(self.critics, features, action)))
         step = self.execute(time_step, self.mixed.join(distributions.categorical_sample(probs), action))
         return step._replace(policy=(probs, (mean, log_std)))
 
@@ -117,6 +117,12 @@ class MixedSacAlgorithm(SacAlgorithm):
         return self.execute(
             time_step, self.mixed.join(torch.randint(self.mixed.num_choices, (batch,), device=device), action)
         )
+
+    def action_values(self, time_step: TimeStep, state: Nest, step: AlgStep) -> tuple[torch.Tensor, Nest]:
+        """Returns `min_i Q_i(s, a, d)` `[B]`, and that of every d beside the greedy a, `[B, C]`."""
+        features, (choice, action) = self.critic_features(time_step, state), self.mixed.split(step.output)
+        q = self.at_choice(self.q_values(self.critics, features, action), choice)
+        return self.least_value(q), self.least_value(self.q_values(self.critics, features, torch.tanh(step.policy[1][0])))
 
     # Learning --------------------------------------------------------------------------------------------------------
 
@@ -129,7 +135,7 @@ class MixedSacAlgorithm(SacAlgorithm):
         # a~ ~ pi(.|s), then p(d | s, a~)
         mean, log_std = self.actor(seen)
         action, log_pi = distributions.squashed_normal_sample(mean, log_std)
-        q = self._values(self.q_values(self.critics, frozen, action))
+        q = self.least_value(self.q_values(self.critics, frozen, action))
         probs = self._choice_probs(q)
 
         # Actor: minimise alpha log pi(a~|s) - sum_d p(d|s,a~) min_i Q_i(s, a~, d)  (equations 7 and 9)
@@ -178,10 +184,6 @@ class MixedSacAlgorithm(SacAlgorithm):
         """
         _, continuous = self.mixed.split(experience.time_step.prev_action)
         return super().cloning_loss(experience._replace(time_step=experience.time_step._replace(prev_action=continuous)))
-
-    def _values(self, q: torch.Tensor) -> torch.Tensor:
-        """Returns min_i Q_i of every choice, `[N, ..., C(, D)]` to `[..., C]`."""
-        return self.weighted(self.min_over_critics(q))
 
     def _choice_probs(self, q: torch.Tensor) -> torch.Tensor:
         return distributions.boltzmann_distribution(q, self.choice_temperature.alpha())

@@ -153,7 +153,7 @@ class SdarAlgorithm(SacAlgorithm):
         entropy = _bernoulli_entropy(probability).sum(-1)
 
         # Actor: minimise alpha log pi - alpha_b H(beta) - min_i Q_i(s, a)
-        q_pi = self.weighted(self.min_over_critics(self.q_values(self.critics, frozen, action)))
+        q_pi = self.least_value(self.q_values(self.critics, frozen, action))
         dq_da = self.action_gradient(q_pi, action)
         actor_loss = losses.action_gradient_loss(action, dq_da)
         actor_loss = actor_loss + self.temperature.alpha() * log_pi - self.beta_temperature.alpha() * entropy

@@ -197,6 +197,19 @@ class TaacAlgorithm(ActorCriticAlgorithm):
         drawn = trajectories.uniform_like(state.tau)
         return state._replace(tau=nest.where(time_step.is_first(), drawn, state.tau))
 
+    def action_values(self, time_step: TimeStep, state: TaacState, step: AlgStep) -> tuple[torch.Tensor, Nest]:
+        """Returns `min_i Q_i(s, tau)` `[B]`, and those of continuing and of the greedy new trajectory, `(q_0, q_1)` `[B, 2]`.
+
+        tau is the trajectory that begins with the action after the previous one, or the previous one advanced where `decided`
+        is False.
+        """
+        features, old = self.critic_features(time_step, state), self.trajectory.advance(state.tau)
+        a_hat = self.trajectory.output_for(step.output, state.tau)
+        tau = nest.where(step.decided, self.trajectory.start(a_hat, state.tau), old)
+        new = self.trajectory.start(torch.tanh(step.policy[0]), state.tau)
+        q, q_0, q_1 = (self.weighted(self._min_q(self.critics, features, each)) for each in (tau, old, new))
+        return q, torch.stack([q_0, q_1], dim=-1)
+
     # The switch: beta follows from the critics. A subclass with its own switching head overrides these methods ------------
 
     def switching_probability(

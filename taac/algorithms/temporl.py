@@ -139,6 +139,11 @@ class TempoRLAlgorithm(SacAlgorithm):
         left = torch.where(decided, duration, state.left) - 1
         return AlgStep(executed, TempoRLState(executed, left), TempoRLInfo(decided), decided)
 
+    def action_values(self, time_step: TimeStep, state: TempoRLState, step: AlgStep) -> tuple[torch.Tensor, Nest]:
+        """Returns `min_i Q_i(s, a)` `[B]`, and `Q_skip(s, a, j)` of every duration j of the greedy new action, `[B, J]`."""
+        durations = self.q_values(self.skip_critic, self.critic_features(time_step, state), torch.tanh(step.policy[0]))
+        return super().action_values(time_step, state, step)[0], self.least_value(durations)
+
     # Learning --------------------------------------------------------------------------------------------------------
 
     def train_step(self, experience: Experience) -> TempoRLTrainInfo:  # type: ignore[override]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ import torch
 
 from taac import nest
 from taac.acting.bare import bare_time_step, read_by_acting, whole_observation
-from taac.algorithms.agent import Agent
+from taac.algorithms.agent import Agent, Policy
 from taac.api.environments import Environment, Named, named, refuse_other
 from taac.api.session import session
 from taac.data_structures import AlgStep
@@ -52,6 +53,11 @@ class Distribution(NamedTuple):
     probabilities: np.ndarray | None  # [B, K, C] of the choices of K branches; [B, C] beside continuous actions
     # [B], or [B, A] if each dimension decides: of beginning a new action instead of continuing. A greedy agent does so above 1/2.
     switch_probability: np.ndarray | None
+    # Q, in the units of the rewards that are learnt from: the least of the critics, and the weighted sum of a vector reward.
+    q: np.ndarray | None = None  # [B], of the action that `distribution` was given, or of what a greedy agent does
+    # [B, K, C] of the choices of K branches, padded with the last one's; [B, C] of those beside the greedy continuous action; of
+    # TAAC [B, 2], of continuing and of the greedy new action; of TempoRL [B, J], of holding that for 1 to J steps.
+    q_choices: np.ndarray | None = None
 
 
 class TrainedAgent:
@@ -79,7 +85,9 @@ class TrainedAgent:
         self.method, self.env_steps, self.num_threads = method, env_steps, 1
         self._agent, self._reward_dim = agent, environment.reward_dim
         self._whole_spec, self._action_spec = environment.observation_spec, environment.action_spec
-        self._observation_spec = read_by_acting(agent, self._whole_spec, self._action_spec, self._reward_dim)
+        self._observation_spec, self._valued = self._whole_spec, agent.role == "value"
+        if not self._valued:  # critics may read all
+            self._observation_spec = read_by_acting(agent, self._whole_spec, self._action_spec, self._reward_dim)
         self.observation_space = _of(self._observation_spec, environment.observation_space)
         self._to_environment = spaces.action_adapter(self.action_space)[1]
 
@@ -111,7 +119,8 @@ class TrainedAgent:
         Raises:
             TaacError: the observation does not fit the space or the state, or is not finite; or the state is none of `State`.
         """
-        batched, step = self._step(observation, state, 0.0 if greedy else 1.0)
+        policy = functools.partial(self._agent.predict_step, epsilon=0.0 if greedy else 1.0)
+        batched, step = self._step(observation, state, policy)
         executed = self._to_environment(step.output)
         after = State(
             np.zeros(len(state.first), dtype=bool),
@@ -121,13 +130,23 @@ class TrainedAgent:
         )
         return (executed if batched else nest.map_structure(lambda leaf: leaf[0], executed)), after
 
-    def distribution(self, observation: Any, state: State) -> Distribution:
-        """Returns the distribution of what `act` may do; see `Distribution`. The arguments are those of `act`.
+    def distribution(self, observation: Any, state: State, action: Any = None) -> Distribution:
+        """Returns the distribution of what `act` may do, and Q if the agent was loaded with critics; see `Distribution`.
+
+        Args:
+            observation, state: as in `act`.
+            action: what to value, in the environment's scale, batched as the observation is. It is a new action where the
+                method may also continue an old one. None: what `act` does.
 
         Raises:
-            TaacError: as in `act`; or an algorithm of your own leaves `AlgStep.policy` empty in greedy steps.
+            TaacError: as in `act`; the action does not fit, or there are no critics to value it; or an algorithm of your own
+                leaves `AlgStep.policy` empty in greedy steps, or defines no `action_values`.
         """
-        batched, step = self._step(observation, state, 0.0)
+        if action is not None and not self._valued:
+            raise TaacError("the agent has no critics to value an action with: load it with taac.load(..., critics=True)")
+        given = None if action is None else self._unit_action(action, state)
+        ask = functools.partial(self._agent.valued_step, action=given) if self._valued else self._agent.predict_step
+        batched, step = self._step(observation, state, ask)
         policy = step.policy
         if isinstance(policy, tuple) and not policy:
             raise TaacError(f"{type(self._agent.algorithm).__name__}.predict_step returns no AlgStep.policy to describe")
@@ -136,60 +155,69 @@ class TrainedAgent:
             probabilities, normal = None, policy
         mean, std = (None, None) if normal is None else (normal[0], normal[1].exp())
         switch = step.switch_probability if isinstance(step.switch_probability, torch.Tensor) else None
-        parts = [None if p is None else nest.array(p) for p in (mean, std, probabilities, switch)]
+        values = [q if isinstance(q, torch.Tensor) else None for q in step.info] if self._valued else []
+        parts = [None if p is None else nest.array(p) for p in (mean, std, probabilities, switch, *values)]
         return Distribution(*(p if p is None or batched else p[0] for p in parts))
 
     def controller(self, num_envs: int = 1, *, greedy: bool = True) -> Controller:
         """Returns a controller, which keeps the state itself."""
         return Controller(self, num_envs, greedy)
 
-    def _step(self, observation: Any, state: State, epsilon: float) -> tuple[bool, AlgStep]:
+    def _step(self, observation: Any, state: State, policy: Policy) -> tuple[bool, AlgStep]:
         """Whether an observation is batched, and what the agent does there."""
-        if not isinstance(state, State):
-            raise TaacError(f"the state must be agent.initial_state(), or what the act before returned, got {state!r:.200}")
-        batched, tensors = self._tensors(observation, len(state.first))
+        parts = ("observation", self._observation_spec, self._whole_spec, self.observation_space)
+        batched, tensors = self._tensors(*parts, observation, state)
         first = torch.from_numpy(np.array(state.first))
         initial = (zeros(self._action_spec, len(first)), self._agent.initial_state(len(first)))
         with _threads(self.num_threads), torch.inference_mode():
             before = nest.map_structure(torch.as_tensor, (state.action, state.memory))
             action, memory = nest.where(first, initial, before)
             seen = bare_time_step(first, whole_observation(self._whole_spec, tensors), action, self._reward_dim)
-            return batched, self._agent.predict_step(seen, memory, epsilon)
+            return batched, policy(seen, memory)
 
-    def _tensors(self, observation: Any, num_envs: int) -> tuple[bool, Any]:
-        """Whether an observation is batched, and its tensors `[B, ...]`."""
+    def _unit_action(self, action: Any, state: State) -> Any:
+        """An action of the environment in the agent's scale, leaves `[B, ...]`."""
+        spec = spaces.observation_spec(self.action_space)  # in the environment's scale
+        _, tensors = self._tensors("action", spec, spec, self.action_space, action, state)
+        return spaces.to_unit("the batch", self.action_space, tensors)
+
+    @staticmethod
+    def _tensors(what: str, spec: Any, whole: Any, space: gymnasium.Space, given: Any, state: State) -> tuple[bool, Any]:
+        """Whether an observation or an action is batched, and its tensors `[B, ...]`."""
+        if not isinstance(state, State):
+            raise TaacError(f"the state must be agent.initial_state(), or what the act before returned, got {state!r:.200}")
+        num_envs = len(state.first)
         try:
-            leaves = _leaves(self._observation_spec, self._whole_spec, observation)
-            pairs = list(zip(nest.flatten(self._observation_spec), leaves, strict=True))
+            pairs = list(zip(nest.flatten(spec), _leaves(spec, whole, given), strict=True))
         except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
-            raise TaacError(f"the observation does not fit {self.observation_space}: {error!r}") from error
-        extra = {leaf.ndim - len(spec.shape) for spec, leaf in pairs}
+            raise TaacError(f"the {what} does not fit {space}: {error!r}") from error
+        extra = {leaf.ndim - len(part.shape) for part, leaf in pairs}
         batched = extra == {1}
-        shapes = [(num_envs, *spec.shape) if batched else spec.shape for spec, _ in pairs]
+        shapes = [(num_envs, *part.shape) if batched else part.shape for part, _ in pairs]
         found = [leaf.shape for _, leaf in pairs]
         if found != shapes or not (batched or num_envs == 1):
             raise TaacError(
-                f"the observation has the shape {_shapes(found)}, expected {_shapes([(num_envs, *s.shape) for s, _ in pairs])}: "
+                f"the {what} has the shape {_shapes(found)}, expected {_shapes([(num_envs, *s.shape) for s, _ in pairs])}: "
                 f"the state is of {num_envs} environment{'s' if num_envs > 1 else ', whose dimension may be left out'}"
             )
         try:
-            tensors = spaces.to_tensors(self._observation_spec, observation)
+            tensors = spaces.to_tensors(spec, given)
         except (TypeError, ValueError) as error:
-            raise TaacError(f"the observation does not fit {self.observation_space}: {error}") from error
-        for (spec, given), leaf in zip(pairs, nest.flatten(tensors)):
-            if not spec.dtype.is_floating_point and given.dtype != leaf.numpy().dtype and (leaf.numpy() != given).any():
-                first, kind = given[leaf.numpy() != given].flat[0], leaf.numpy().dtype
+            raise TaacError(f"the {what} does not fit {space}: {error}") from error
+        for (part, array), leaf in zip(pairs, nest.flatten(tensors)):
+            if not part.dtype.is_floating_point and array.dtype != leaf.numpy().dtype and (leaf.numpy() != array).any():
+                first, kind = array[leaf.numpy() != array].flat[0], leaf.numpy().dtype
                 raise TaacError(
-                    f"the observation does not fit {self.observation_space}: {first!s} is no {kind}; "
-                    "pass observations as the environment returns them, images of bytes from 0 to 255"
+                    f"the {what} does not fit {space}: {first!s} is no {kind}; "
+                    f"pass {what}s as the environment has them, images of bytes from 0 to 255"
                 )
         if not batched:
             tensors = nest.map_structure(lambda leaf: leaf.unsqueeze(0), tensors)
         if not all(bool(leaf.isfinite().all()) for leaf in nest.flatten(tensors)):
-            raise TaacError(f"the observation holds a number that is not finite: {observation!r:.500}")
-        for (spec, _), leaf in zip(pairs, nest.flatten(tensors)):
-            if spec.is_categorical and not ((leaf.numpy() >= spec.minimum) & (leaf.numpy() <= spec.maximum)).all():
-                raise TaacError(f"the observation does not fit {self.observation_space}: a choice is {leaf.tolist()}")
+            raise TaacError(f"the {what} holds a number that is not finite: {given!r:.500}")
+        for (part, _), leaf in zip(pairs, nest.flatten(tensors)):
+            if part.is_categorical and not ((leaf.numpy() >= part.minimum) & (leaf.numpy() <= part.maximum)).all():
+                raise TaacError(f"the {what} does not fit {space}: a choice is {leaf.tolist()}")
         return batched, tensors
 
 
@@ -215,7 +243,12 @@ class Controller:
 
 
 def load(
-    root_dir: str | Path, *, best: bool = False, environment: Environment | None = None, trust: bool = False
+    root_dir: str | Path,
+    *,
+    best: bool = False,
+    environment: Environment | None = None,
+    trust: bool = False,
+    critics: bool = False,
 ) -> TrainedAgent:
     """Loads the agent of a run, on the CPU.
 
@@ -224,6 +257,7 @@ def load(
         best: the agent with the best evaluation instead of the newest checkpoint.
         environment: that of a run whose environment was given as an object or as a function of a program.
         trust: allows a run that was not trained here to import modules. They are code: look at them first.
+        critics: keeps the critics, so that `TrainedAgent.distribution` says Q. `act` then asks for all that they observe.
 
     Raises:
         TaacError: the folder holds no run or no checkpoint, or one of another environment, or its configuration cannot be
@@ -231,13 +265,13 @@ def load(
     """
     place = named(environment)
     refuse_other(environment, place, Path(root_dir))
-    return load_in(place, root_dir, best, trust)
+    return load_in(place, root_dir, best, trust, critics)
 
 
-def load_in(place: Named | None, root_dir: str | Path, best: bool, trust: bool) -> TrainedAgent:
+def load_in(place: Named | None, root_dir: str | Path, best: bool, trust: bool, critics: bool = False) -> TrainedAgent:
     """Loads as `load` does, with the environment's name in place of the environment."""
     with session(place):
-        saved = load_saved(root_dir, best, trust)
+        saved = load_saved(root_dir, best, trust, "value" if critics else "act")
         saved.environment.close()
         return TrainedAgent(saved.agent, saved.environment, saved.method, saved.env_steps)
 

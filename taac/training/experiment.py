@@ -80,7 +80,7 @@ def create_agent(
         shared_policy: True: the first dimension of action and observation counts agents that share the policy; see
             `AgentBatch`. False: there is one agent, and the entries of a MultiDiscrete action are its branches; see
             `DiscreteSacAlgorithm`. None: like False, but MultiDiscrete actions are refused because they can mean either.
-        role: "learn", or "collect" or "act" for an agent that holds only what it needs for that; see `Agent`.
+        role: "learn", or "collect", "act" or "value" for an agent that holds only what it needs for that; see `Agent`.
 
     Raises:
         TaacError: the parts do not fit together.

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from taac import configuration
-from taac.algorithms.agent import Agent
+from taac.algorithms.agent import Agent, Role
 from taac.analysis.readers import run_records
 from taac.environments.create import create_environment
 from taac.environments.vector_environment import VectorEnvironment
@@ -24,13 +24,15 @@ from taac.training.schedules import Schedules
 class SavedAgent(NamedTuple):
     """An agent as a checkpoint holds it, and one environment like those it was trained in."""
 
-    agent: Agent  # role "act", on the CPU
+    agent: Agent  # role "act", or "value", on the CPU
     environment: VectorEnvironment  # of one environment
     method: str
     env_steps: int  # of training, at the checkpoint
 
 
-def load_saved(path: str | Path, best: bool = False, trusted: bool = False, **environment_arguments: Any) -> SavedAgent:
+def load_saved(
+    path: str | Path, best: bool = False, trusted: bool = False, role: Role = "act", **environment_arguments: Any
+) -> SavedAgent:
     """Loads the newest checkpoint of a run, or its best agent, and has torch act on one thread, as in training.
 
     Call `taac.registry.register()` first.
@@ -39,6 +41,7 @@ def load_saved(path: str | Path, best: bool = False, trusted: bool = False, **en
         path: the run folder.
         best: whether to load the agent with the best evaluation.
         trusted: whether the run's configuration may import modules. An own run may without it; see `taac.runs.own`.
+        role: "act", or "value" to keep the critics.
         environment_arguments: of `create_environment`, in place of the run's.
 
     Raises:
@@ -65,7 +68,7 @@ def load_saved(path: str | Path, best: bool = False, trusted: bool = False, **en
     try:
         environment.load_state_dict(saved.state.get("environment", {}))
         agent = configuration.build(
-            lambda: experiment.create_agent(environment, experiment.choose_device("cpu"), role="act")
+            lambda: experiment.create_agent(environment, experiment.choose_device("cpu"), role=role)
         )
         checkpoint.load_into(agent, agent.own_state(saved.part("agent")), saved.path)
         if (schedules := Schedules(agent)).values:  # it acts as it did there

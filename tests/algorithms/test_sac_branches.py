@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from taac import nest
 from taac.algorithms import DiscreteSacAlgorithm, OneStepTDLoss
-from taac.data_structures import Experience
+from taac.data_structures import AlgStep, Experience
 from taac.errors import TaacError
 from taac.networks import CategoricalActorNetwork, CriticEnsemble
 from taac.specs import ACTION_MASK, TensorSpec, bounded
@@ -176,6 +177,22 @@ def test_an_invalid_choice_is_never_made(step, spec, counts):
     for branch, (choice, allowed) in enumerate(zip(result.output.T, mask.split(counts, -1))):
         assert allowed.gather(-1, choice.unsqueeze(-1)).all()
         assert set(choice.tolist()) == set(range(counts[branch]))  # each choice is made somewhere
+
+
+def test_values_of_joint_actions_are_means_over_branches():
+    """Of a vector reward whose second part has a negative weight, so of which the greatest critic counts."""
+    algorithm, time_step = branched(reward_weights=(1.0, -0.5)), nest.index(frames(reward_dim=2), 1)
+    with torch.no_grad():
+        each = algorithm.critics(algorithm.encoder(time_step.observation)).movedim(-1, 0)  # [2, N, B, sum_b C_b]
+        for choices in itertools.product(*map(range, COUNTS)):
+            step = AlgStep(torch.tensor(choices).expand(BATCH, -1), (), (), ())
+            q, of_choices = algorithm.action_values(time_step, (), step)
+            first, second = of_action(each, choices)
+            torch.testing.assert_close(q, first.amin(0) - 0.5 * second.amax(0))
+    assert not torch.allclose(q, of_choices[:, range(3), choices].mean(1))  # which are each the least of their own
+    expected = each[0].amin(0) - 0.5 * each[1].amax(0)
+    for branch, alone in enumerate(expected.split(COUNTS, -1)):
+        torch.testing.assert_close(of_choices[:, branch, : COUNTS[branch]], alone)
 
 
 def test_branches_are_drawn_each_from_its_own_distribution():

@@ -10,26 +10,34 @@ import torch
 import taac
 from taac import configuration, nest
 from taac.acting.evaluation import evaluate
-from taac.algorithms import TaacAlgorithm
+from taac.algorithms import Algorithm, TaacAlgorithm
 from taac.api.agent import TrainedAgent
 from taac.environments.create import create_environment
 from taac.errors import TaacError
 from taac.training import experiment
 from taac.training.saved_agent import load_saved
+from tests.environments.team import TEAM, Team
 from tests.environments.toys import Masked, env_id
 from tests.learning.test_optimizers import CAMERA
+from tests.learning.test_roles import disturb
 from tests.methods import DISCRETE_METHODS, METHODS, fitting
 from tests.training.test_tensorboard import TINY
 
 
-def untrained(method, *params):
+def untrained(method, *params, role="act"):
     """An agent, and its environment."""
     configuration.load(["gin/tasks/simple_control.gin", f"gin/methods/{method}.gin"], [*TINY, *fitting(method), *params])
     environment = configuration.build(lambda: create_environment(num_envs=1))
     agent = configuration.build(
-        lambda: experiment.create_agent(environment, experiment.choose_device("cpu"), role="act")
+        lambda: experiment.create_agent(environment, experiment.choose_device("cpu"), role=role)
     )
     return TrainedAgent(agent, environment, method, 0), agent, environment
+
+
+@pytest.fixture(scope="module")
+def valued(trained):
+    """The agent of the run with its critics."""
+    return taac.load(trained.root_dir, critics=True)
 
 
 def episode(act, env, seed):
@@ -73,10 +81,164 @@ def test_a_greedy_step_takes_the_mode_of_its_distribution(method):
         if found.probabilities is not None:
             assert found.probabilities.sum(-1) == pytest.approx(1.0)
             assert action[0].reshape(4, -1).tolist() == found.probabilities.argmax(-1).reshape(4, -1).tolist()
-        assert (found.mean is None) == (method in DISCRETE_METHODS) and len(found) == 4
+        assert (found.mean is None) == (method in DISCRETE_METHODS) and found[4:] == (None, None)
         state = after
     one = agent.distribution(observation[0], agent.initial_state())
     assert all((a is None) == (b is None) and (a is None or a.shape == b.shape[1:]) for a, b in zip(one, found))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_decides_by_the_values_that_its_distribution_says(method):
+    """Probabilities, durations and the default of `q` follow from `q_choices` wherever the method asks its critics."""
+    agent, inner, environment = untrained(method, role="value")
+    environment.close()
+    disturb(inner)
+    space, state, algorithm = agent.observation_space, agent.initial_state(4), inner.algorithm
+    for _ in range(3):
+        observation = np.stack([space.sample() for _ in range(4)])
+        found, (action, after) = agent.distribution(observation, state), agent.act(observation, state)
+        q, choices, taken = found.q, found.q_choices, np.zeros(4, int)
+        assert q.shape == (4,) and q.std() > 0.01
+        if method == "temporl":
+            assert choices.shape == (4, algorithm.max_skip)
+            left = np.where(after.decided, choices.argmax(-1), after.memory.left)
+            assert left.tolist() == after.memory.left.tolist()
+        elif found.switch_probability is not None and method != "sdar":
+            assert q == pytest.approx(np.where(after.decided, choices[:, 1], choices[:, 0]), rel=1e-4, abs=1e-5)
+            if method != "sac_hybrid":  # whose switch is learnt
+                beta = algorithm._beta(*torch.from_numpy(choices).unbind(-1))[:, 1]
+                assert found.switch_probability == pytest.approx(beta.detach().numpy(), abs=1e-5)
+        elif found.probabilities is not None:
+            assert choices.shape == found.probabilities.shape
+            taken = nest.flatten(after.action)[0].reshape(*choices.shape[:-1], 1)
+            assert q == pytest.approx(np.take_along_axis(choices, taken, -1).reshape(4, -1).mean(-1), rel=1e-4, abs=1e-5)
+            if method == "sac_krep":
+                probs = algorithm._choice_probs(torch.from_numpy(choices)).detach().numpy()
+                assert found.probabilities == pytest.approx(probs, abs=1e-5)
+        else:
+            assert choices is None
+        new = agent.distribution(observation, state, action)
+        same = np.ones(4, bool) if after.decided.ndim > 1 else after.decided
+        assert new.q[same] == pytest.approx(q[same], rel=1e-4, abs=1e-5)
+        assert all(np.array_equal(a, b) for a, b in zip(new[:4] + new[5:], found[:4] + found[5:]))
+        state = after
+    one = agent.distribution(observation[0], agent.initial_state(), nest.map_structure(lambda leaf: leaf[0], action))
+    assert one.q.shape == () and (one.q_choices is None or one.q_choices.shape == choices.shape[1:])
+
+
+class HandActor(torch.nn.Module):
+    """Proposes 0.25."""
+
+    def forward(self, features):
+        return torch.full_like(features, 0.25).atanh(), torch.zeros_like(features)
+
+
+class HandCritics(torch.nn.Module):
+    """`Q_1 = (4 a + s, -1)` and `Q_2 = (2 - a, -2)`, of a reward of two parts."""
+
+    def forward(self, features, action):
+        a, s = action[..., 0], features[..., 0]
+        parts = [(4 * a + s, -torch.ones_like(a)), (2 - a, -2 * torch.ones_like(a))]
+        return torch.stack([torch.stack(of_one, -1) for of_one in parts])
+
+
+def test_values_by_hand():
+    """Of weights 1 and -0.5: the least of the first part, and the greatest of the second, which is -1 and so adds 0.5."""
+    two = "create_environment.env_name = 'tests.toy_tasks:taac-test/TwoRewards-v0'"
+    agent, inner, environment = untrained("taac", two, "TaacAlgorithm.reward_weights = (1.0, -0.5)", role="value")
+    environment.close()
+    algorithm = inner.algorithm
+    algorithm.critics, algorithm.encoder, algorithm.actor = HandCritics(), torch.nn.Identity(), HandActor()
+    algorithm.tau_embedding.forward = lambda features, tau: features
+    state = agent.initial_state(3)._replace(first=np.array([True, False, False]))
+    state.memory.tau.a[:] = 1.0  # which is read where no episode begins
+    seen = np.array([[0.0], [-2.0], [0.5]], np.float32) + np.zeros(agent.observation_space.shape, np.float32)
+    found = agent.distribution(seen, state)
+    # of continuing 0 where an episode begins, else 1: min(4 a + s, 2 - a) + 0.5; and of 0.25: min(1 + s, 1.75) + 0.5
+    assert found.q_choices == pytest.approx(np.array([[0.5, 1.5], [1.5, -0.5], [1.5, 2.0]]))
+    assert found.q.tolist() == pytest.approx([1.5, 1.5, 2.0])
+    given = agent.distribution(seen, state, np.array([[1.0], [-2.0], [0.0]]))  # 0.5, -1 and 0 in the agent's scale
+    assert given.q.tolist() == pytest.approx([1.5 + 0.5, -6.0 + 0.5, 0.5 + 0.5])
+    assert np.array_equal(given.q_choices, found.q_choices)
+
+
+def test_a_loaded_agent_values_actions_if_it_keeps_its_critics(trained, valued):
+    """It acts as it does without them. Each row has its own value."""
+    bare = trained.agent
+    state, seen = bare.initial_state(2), np.array([[1.0, 0.0, 0.5], [-1.0, 0.0, 2.0]], np.float32)
+    found, without = valued.distribution(seen, state), bare.distribution(seen, state)
+    assert without.q is None and all(np.array_equal(a, b) for a, b in zip(found[:4], without[:4]) if a is not None)
+    actions = np.array([[-2.0], [2.0]], np.float32)  # the bounds of Pendulum's torque
+    q = valued.distribution(seen, state, actions).q
+    alone = [valued.distribution(one, valued.initial_state(), action).q for one, action in zip(seen, actions)]
+    assert q == pytest.approx(np.array(alone), rel=1e-5) and q.shape == (2,) and (q != found.q).all()
+    with pytest.raises(TaacError, match=r"no critics to value an action with: load it with taac\.load\(\.\.\., critics=True\)"):
+        bare.distribution(seen, state, actions)
+
+
+@pytest.mark.parametrize(
+    "action, message",
+    [
+        (np.zeros((3, 1)), r"the action has the shape \[3, 1\], expected \[2, 1\]: the state is of 2 environments"),
+        (np.zeros(1), r"the action has the shape \[1\], expected \[2, 1\]"),
+        ([[0.0], [np.nan]], "the action holds a number that is not finite"),
+        ([[0.0], [2.5]], r"the batch has an action outside Box.*: \[2\.5\], at step 1"),
+        ("left", "the action .* expected"),
+        ({"a": 1}, "the action .* expected"),
+    ],
+)
+def test_actions_that_do_not_fit_are_not_valued(valued, action, message):
+    with pytest.raises(TaacError, match=message):
+        valued.distribution(np.zeros((2, 3)), valued.initial_state(2), action)
+
+
+def test_choices_are_valued_as_the_environment_counts_them():
+    masked = f"create_environment.env_name = '{env_id('Masked')}'", "create_environment.env_kwargs = {'start': 3}"
+    agent, inner, environment = untrained("sac_discrete", *masked, role="value")
+    environment.close()
+    observation, _ = Masked(start=3).reset(seed=0)
+    state, table = agent.initial_state(), torch.tensor([[0.0, 1, 2, 3, 4], [9, 8, 7, -1, 5]])
+    inner.algorithm.critics.forward = lambda features: table.unsqueeze(1)
+    assert agent.distribution(observation, state).q_choices.tolist() == [[0, 1, 2, -1, 4]]
+    assert [agent.distribution(observation, state, choice).q.item() for choice in (3, 4, np.int64(6), 7.0)] == [0, 1, -1, 4]
+    for wrong, message in ((2, r"a choice is \[2\]"), (8, r"a choice is \[8\]"), (3.5, r"3\.5 is no int64; pass actions as")):
+        with pytest.raises(TaacError, match=rf"the action does not fit Discrete.*{message}"):
+            agent.distribution(observation, state, wrong)
+
+
+@pytest.mark.parametrize("method, kind", [("taac", "box"), ("sac_discrete", "discrete")])
+def test_agents_that_share_a_policy_are_valued_each(method, kind):
+    """The environments' rows, each of 3 agents, are those of each environment alone."""
+    of = {"kind": kind, "comes_and_goes": True}
+    team = f"create_environment.env_name = '{TEAM}'", f"create_environment.env_kwargs = {of}"
+    agent, inner, environment = untrained(method, *team, "create_agent.shared_policy = True", role="value")
+    disturb(inner)
+    environment.close()
+    observation = nest.map_structure(lambda *rows: np.stack(rows), *[Team(**of).reset(seed=seed)[0] for seed in range(4)])
+    state, action = agent.initial_state(4), np.stack([agent.action_space.sample() for _ in range(4)])
+    found, given = agent.distribution(observation, state), agent.distribution(observation, state, action)
+    assert found.q.shape == given.q.shape == (4, 3) and (found.q != given.q).any()
+    for row in range(4):
+        alone = agent.distribution(nest.index(observation, row), agent.initial_state(), action[row])
+        assert alone.q == pytest.approx(given.q[row], rel=1e-4, abs=1e-5)
+        assert alone.q_choices == pytest.approx(found.q_choices[row], rel=1e-4, abs=1e-5)
+
+
+def test_critics_that_see_more_than_the_actor_ask_for_it():
+    agent, _, environment = untrained("sac", *ASYMMETRIC, "SacAlgorithm.actor_encoder_ctor = @LocalEncoder", role="value")
+    environment.close()
+    assert list(agent.observation_space) == ["global_state", "x"]
+    seen = {"x": np.full((2, 1), 0.5), "global_state": np.array([[0.0], [20.0]])}
+    found = agent.distribution(seen, agent.initial_state(2))
+    assert found.q[0] != found.q[1] and found.mean[0] == found.mean[1]
+    with pytest.raises(TaacError, match="expected the keys global_state, x, got x"):
+        agent.distribution({"x": np.zeros((2, 1))}, agent.initial_state(2))
+
+
+def test_an_algorithm_that_values_nothing_says_so(valued, monkeypatch):
+    monkeypatch.setattr(TaacAlgorithm, "action_values", Algorithm.action_values)
+    with pytest.raises(TaacError, match="TaacAlgorithm does not define action_values"):
+        valued.distribution(np.zeros(3, np.float32), valued.initial_state())
 
 
 def test_an_algorithm_without_a_distribution_says_so(trained, monkeypatch):

@@ -10,6 +10,7 @@ import torch
 
 from taac import configuration, nest
 from taac.algorithms.agent import Agent
+from taac.data_structures import Experience
 from taac.errors import TaacError
 from taac.learning.learner import Learner
 from taac.runs import checkpoint
@@ -89,6 +90,31 @@ def test_a_role_holds_no_more_than_it_needs(make):
         delattr(agent.algorithm, name)
         with pytest.raises(AttributeError, match=name):
             steps(agent, make.environment, "predict", "rollout_step")
+
+
+def test_values_of_replayed_actions_are_those_that_training_learns(make):
+    """Frame by frame, with the state and the decision of the rollout, where new actions begin and where old ones continue."""
+    whole, time_step = make("learn"), make.environment.reset(5)
+    disturb(whole)
+    whole.count(time_step)
+    whole.gathers_statistics = False  # so that memories of the rollout are those of the replay
+    state, states, steps, frames = whole.initial_state(3), [], [], []
+    for _ in range(7):
+        step = whole.rollout_step(time_step, state)
+        states, steps, frames = [*states, state], [*steps, step], [*frames, Experience(time_step, step.info)]
+        time_step, state = make.environment.step(step.output), step.state
+    experience = nest.map_structure(lambda *leaves: torch.stack(leaves), *frames)
+    info = whole.algorithm.train_step(whole.prepare(experience))
+    expected = whole.algorithm.least_value(getattr(info, "sac", info).q).detach()
+    burn_in, valuing = whole.algorithm.burn_in, make("value", seed=1)
+    valuing.load_state_dict(valuing.own_state(whole.state_dict()))
+    found = []
+    with torch.inference_mode():
+        for (time_step, _), before, step in list(zip(frames, states, steps))[burn_in:-1]:
+            asked = valuing.predict_step(time_step, before)._replace(output=step.output, decided=step.decided)
+            found.append(valuing.algorithm.action_values(valuing._seen(time_step), before, asked)[0])
+    torch.testing.assert_close(torch.stack(found), expected, rtol=1e-4, atol=1e-5)
+    assert expected.shape == (6 - burn_in, 3) and expected.std() > 0.1
 
 
 def test_the_state_of_a_role_is_saved_and_loaded_by_itself(make, tmp_path):
@@ -217,11 +243,12 @@ def test_what_a_role_is_not_for_is_refused():
     from tests.learning.test_learner import make_agent
 
     algorithm = make_agent().algorithm
-    acting = Agent(algorithm, role="act")
-    for step in (acting.rollout_step, acting.random_step):
-        with pytest.raises(TaacError, match="'act' does not explore"):
-            step(SimpleNamespace(observation=()), ())
-    for role in ("act", "collect"):
+    for role in ("value", "act"):
+        acting = Agent(algorithm, role=role)
+        for step in (acting.rollout_step, acting.random_step):
+            with pytest.raises(TaacError, match=f"'{role}' does not explore"):
+                step(SimpleNamespace(observation=()), ())
+    for role in ("value", "act", "collect"):
         with pytest.raises(TaacError, match=f"an agent with role '{role}' cannot learn"):
             Learner(Agent(make_agent().algorithm, role=role))
     with pytest.raises(TaacError, match="role must be"):
