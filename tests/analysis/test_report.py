@@ -24,6 +24,7 @@ from taac.analysis.report.verdicts import ranks
 from taac.analysis.statistics.differences import compare
 from taac.analysis.statistics.power import hedges_g
 from taac.errors import TaacError
+from taac.runs.deciding import deciding
 from tests.analysis.campaigns import (
     COLUMNS,
     EFFECTS,
@@ -946,3 +947,9 @@ def test_versions_that_differ_are_refused(tmp_path):
     make_run(tmp_path / "odd", "null", "Ant-v5", 2, versions={**VERSIONS, "torch": "2.0"})
     with pytest.raises(TaacError, match=r"version of torch: 2.13.0 in 6 run\(s\), but odd has 2.0"):
         make_report(tmp_path, Options())
+
+
+def test_a_run_that_learns_offline_takes_no_random_steps():
+    settings = {"Trainer.initial_collect_steps": "1000", "Trainer.offline": "True"}
+    assert deciding(settings, 1.0)["random steps first"] == "0"
+    assert deciding({**settings, "Trainer.offline": "False"}, 1.0)["random steps first"] == "1000"
