@@ -164,9 +164,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
         own = {name: value for name, value in state.items() if name.startswith("priorities/")}
         if len(own) != 3:
-            raise TaacError(
-                "the saved replay buffer has no priorities, so its run had no prioritised replay; resume it with its own settings"
-            )
+            raise TaacError("the saved replay buffer has no priorities, so its run had no prioritised replay")
         super().load_state_dict({name: value for name, value in state.items() if name not in own})
         masses = self._tree.masses.new_zeros(self.num_envs, self.length)
         masses[:, : self.size] = own["priorities/masses"].t()
