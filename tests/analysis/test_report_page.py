@@ -183,12 +183,16 @@ def test_tables_have_the_numbers_of_report_json(page, content):
     assert next(scores, None) is None and next(repetition, None) is None
 
 
+def verdict_text(pair):
+    return pair["verdict"] + ("" if pair["findable"] else " (too few runs)")
+
+
 @needs_browser
 def test_pairs_have_their_verdicts(page, content):
     page.evaluate("document.querySelectorAll('#verdicts details').forEach(d => { d.open = true; })")
     for name, given in (("pairs", content["pairs"]), ("area-pairs", content["area_pairs"])):
         for row, pair in zip(rows(page, f"#{name}"), given, strict=True):
-            assert [c["text"] for c in row[:4]] == [pair["task"], pair["x"], pair["y"], pair["verdict"]]
+            assert [c["text"] for c in row[:4]] == [pair["task"], pair["x"], pair["y"], verdict_text(pair)]
             assert shows(row[4], pair["difference"]) and shows(row[6], pair["improvement"])
             for cell, value in zip((row[5], row[7], row[8]), (pair["p_adjusted"], pair["effect"], pair["detectable"])):
                 assert (None if cell["estimate"] is None else float(cell["estimate"])) == value
@@ -205,7 +209,7 @@ def test_over_tasks_with_anchors_and_their_source(page, content):
             assert [c["text"] for c in row[:2]] == [m["method"], str(m["diverged"])]
             assert all(map(shows, row[2:], [m["rank"], *(m[measure][s] for s in order)]))
     for row, pair in zip(rows(page, "#iqm-pairs"), block["pairs"], strict=True):
-        assert row[2]["text"] == pair["verdict"] and shows(row[3], pair["difference"])
+        assert row[2]["text"] == verdict_text(pair) and shows(row[3], pair["difference"])
     for row, given in zip(rows(page, "#improvement"), block["improvement"], strict=True):
         assert [row[i]["text"] for i in (0, 1, 3)] == [given["x"], given["y"], str(len(given["tasks"]))]
         assert shows(row[2], given["improvement"])

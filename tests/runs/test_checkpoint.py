@@ -73,7 +73,7 @@ def names(kept):
 def test_the_newest_comes_back_and_the_one_before_is_kept(tmp_path):
     kept = saved(tmp_path, 9, 10, 100)
     found = kept.newest()
-    assert (found.env_steps, found.part("number")) == (100, 100)
+    assert (found.env_steps, found.state["number"]) == (100, 100)
     assert torch.equal(found.part("agent")["weight"], torch.full((50,), 100.0))
     assert names(kept) == ["10.json", "10.safetensors", "100.json", "100.safetensors"]
     assert Checkpoints(kept.path).saved() == [100, 10]
@@ -160,10 +160,10 @@ def test_one_that_is_written_again_at_its_step_is_whole_until_it_is_replaced(tmp
         with pytest.raises(TaacError, match=r"the checkpoint at 2 .* is whole"):
             kept.save(2, state(attempt), FrameChunks(filled(4, 6)))
         monkeypatch.undo()
-        assert kept.newest().part("number") == (2 if attempt == 3 else 3)
+        assert kept.newest().state["number"] == (2 if attempt == 3 else 3)
         kept = Checkpoints(kept.path)  # as another process that goes on
         kept.save(2, state(attempt))
-        assert kept.newest().part("number") == attempt
+        assert kept.newest().state["number"] == attempt
         tensors = "2-again.safetensors" if attempt == 3 else "2.safetensors"
         assert {*names(kept)} == {"1.json", "1.safetensors", "2.json", tensors}
 
@@ -216,15 +216,15 @@ def test_a_damaged_one_is_said_and_the_one_before_is_used(tmp_path, capsys, kind
     whole, count = file.read_bytes(), 0
     for damaged in damages(whole):
         file.write_bytes(damaged)
-        assert kept.newest().part("number") == 1
+        assert kept.newest().state["number"] == 1
         assert f"{kept.path / '2.json'} is damaged" in capsys.readouterr().err
         count += 1
     assert count == 32
     file.unlink()
-    assert kept.newest().part("number") == 1
+    assert kept.newest().state["number"] == 1
     assert ("damaged" in capsys.readouterr().err) == (kind != "json")  # without a manifest there is no checkpoint
     file.write_bytes(whole)
-    assert kept.newest().part("number") == 2 and not capsys.readouterr().err
+    assert kept.newest().state["number"] == 2 and not capsys.readouterr().err
 
 
 def test_a_value_that_is_still_json_is_no_less_damaged(tmp_path, capsys):
@@ -232,7 +232,7 @@ def test_a_value_that_is_still_json_is_no_less_damaged(tmp_path, capsys):
     text = (kept.path / "2.json").read_text()
     assert '"number": 2' in text
     (kept.path / "2.json").write_text(text.replace('"number": 2', '"number": 3'))
-    assert kept.newest().part("number") == 1 and "checksum" in capsys.readouterr().err
+    assert kept.newest().state["number"] == 1 and "checksum" in capsys.readouterr().err
 
 
 def test_of_two_files_changed_for_each_other_neither_is_taken(tmp_path, capsys):
@@ -258,7 +258,7 @@ def test_one_that_the_run_replaces_while_it_is_read_is_no_damage(tmp_path, monke
         return read(path)
 
     monkeypatch.setattr(checkpoint, "read_manifest", after_the_next_was_written)
-    assert Checkpoints(tmp_path / "c").newest().part("x") == 2
+    assert Checkpoints(tmp_path / "c").newest().state["x"] == 2
     assert not capsys.readouterr().err
 
 

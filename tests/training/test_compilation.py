@@ -137,7 +137,7 @@ class ToldToStop(Interruption):
 
 def test_a_run_that_goes_on_with_other_products_says_so(monkeypatch, tmp_path):
     """As on a processor that lacks those that it began with."""
-    params = ("num_env_steps = 310", "create_agent.compile = False")
+    params = ("num_env_steps = 310", "create_agent.compile = False", "Trainer.initial_evaluation = False")
     with pytest.raises(Interrupted):
         conducted(tmp_path / "run", *params, interruption=ToldToStop)
     began = RunFolder(tmp_path / "run").read_run()["products"]
@@ -149,10 +149,11 @@ def test_a_run_that_goes_on_with_other_products_says_so(monkeypatch, tmp_path):
 
 def test_a_resumed_run_says_again_that_its_first_update_waits(compiler, monkeypatch, tmp_path):
     monkeypatch.setattr(compilation, "FEWEST_UPDATES", 1)
+    params = ("num_env_steps = 310", "Trainer.initial_evaluation = False")
     with pytest.raises(Interrupted):
-        conducted(tmp_path / "run", "num_env_steps = 310", interruption=ToldToStop)
+        conducted(tmp_path / "run", *params, interruption=ToldToStop)
     told = []
-    conducted(tmp_path / "run", "num_env_steps = 310", tell=told.append)
+    conducted(tmp_path / "run", *params, tell=told.append)
     assert told[0].startswith("resuming ") and any("the first waits until that is done" in line for line in told)
 
 

@@ -160,7 +160,7 @@ def test_an_episode_that_had_ended_when_its_collector_was_cut_off_is_that_of_its
     for name, value in {"env_steps": 0, "decisions": 0, "num_restarts": 0, "_share": 2, "_staleness": [], "frames_ahead": 1,
                         "_learner": SimpleNamespace(num_updates=0), "_add_ended": added.append, "_begin": lambda: None,
                         "_row": lambda: row, "_info": lambda infos: (), "_order": lambda ahead: None,
-                        "agent": SimpleNamespace(observe=lambda x: None, device="cpu"),
+                        "agent": SimpleNamespace(count=lambda x: None, device="cpu"),
                         "pool": SimpleNamespace(remotes=[Remote(0)], take=lambda remote: frame),
                         "_replay": SimpleNamespace(add=stored.append)}.items():  # fmt: skip
         setattr(learners_own, name, value)
