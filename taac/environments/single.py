@@ -117,7 +117,7 @@ def _refuse_earlier_limit(name: str, env: gymnasium.Env, max_episode_steps: int)
 
 
 def time_limit(env: Any) -> int | None:
-    """The least limit of the `TimeLimit`s around an environment; None if it has none."""
+    """Returns the least limit of the wrappers `TimeLimit` around an environment; None if it has none."""
     limits = []
     while isinstance(env, gymnasium.Wrapper):
         if isinstance(env, gymnasium.wrappers.TimeLimit):
