@@ -81,6 +81,8 @@ def read_pace(folder: Path, told: float) -> Pace | None:
         return None
     # Random steps make no updates and take next to no time, so only the last interval counts, and only after them.
     steps_before, seconds_before = rows[-2] if len(rows) > 1 else (0, 0.0)
+    if bindings.get("Trainer.offline") == "True":  # which takes no random steps
+        first = 0
     if steps <= first:
         return None
     pace = (seconds - seconds_before) / (steps - max(steps_before, first))

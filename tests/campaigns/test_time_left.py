@@ -69,6 +69,9 @@ def test_random_steps_do_not_set_the_pace(tmp_path):
             file.write("Trainer.initial_collect_steps = 200\n")
         pace = time_left.read_pace(folder, 0.0)
         assert (pace and pace.left) == (left and pytest.approx(left))
+        with open(folder / "config.gin", "a") as file:
+            file.write("Trainer.offline = True\n")
+        assert time_left.read_pace(folder, 0.0) is not None
 
 
 def test_time_left(tmp_path, monkeypatch):
