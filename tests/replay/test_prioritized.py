@@ -393,3 +393,17 @@ def test_each_batch_knows_its_own_segments():
     assert first.indices != second.indices
     buffer.update_priorities(first, torch.tensor([7.0]))
     assert buffer._tree.masses[first.indices] == 7.5 and buffer._tree.masses[second.indices] == 1.0
+
+
+@pytest.mark.parametrize("reserved", [10, 11, 12])
+def test_segments_open_at_the_end_of_the_memory_taken_as_elsewhere(reserved):
+    """The newest frames begin segments that are not complete: what they would read may lie beyond that end."""
+    drawn = []
+    for frames in (reserved, 1000):
+        buffer = PrioritizedReplayBuffer(SPEC, 1, length=1000)
+        buffer.reserve(frames)
+        add(buffer, 0, 10)
+        assert buffer.reserved == frames
+        torch.manual_seed(0)
+        drawn.append(buffer.sample_batch(8, 4))
+    assert torch.equal(drawn[0].indices, drawn[1].indices) and drawn[0].indices.max() <= 6
