@@ -8,6 +8,7 @@ import signal
 import socket
 import tempfile
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -56,7 +57,12 @@ def _child(number: int, count: int, port: int, file: Path, function: Callable[..
     signal.alarm(DEADLINE)
     os.environ.update({name: str(value) for name, value in names.items()})
     try:
-        found = function(ranks.join(), *args)
+        joined = ranks.join()
+        # Rank 0 holds the store by which the others still join; under torchrun, its agent does. It must not end before they have.
+        file.with_suffix(".joined").touch()
+        while len(list(file.parent.glob("*.joined"))) < count:
+            time.sleep(0.002)
+        found = function(joined, *args)
         file.write_bytes(pickle.dumps(found))
     except BaseException as error:
         traceback.print_exc()
