@@ -41,9 +41,6 @@ MINARI = ["minari[hdf5]>=0.5.3"]
 DOCS = [f"{package}; python_version >= '3.11'" for package in ("sphinx>=8.2", "myst-parser>=4.0", "furo>=2024.8.6")]
 ONNX = ["onnx>=1.17", "onnxscript>=0.5", "onnxruntime>=1.20"]  # `taac export`
 SWEEP = ["optuna>=4.0"]  # `taac sweep`
-# Loggers; `make` installs neither, and their tests are skipped without them.
-WANDB = ["wandb>=0.18"]
-MLFLOW = ["mlflow-skinny>=2.16"]
 
 setup(
     name="taac",
@@ -67,7 +64,7 @@ setup(
     ],
     package_data={
         "taac": [
-            "py.typed", "machine/*.cpp", "commands/settings.txt", "analysis/report/anchors.json", "analysis/report/html/*",
+            "py.typed", "machine/*.cpp", "analysis/report/anchors.json", "analysis/report/html/*",
         ]
     },
     python_requires=f">=3.{PYTHONS[0]}",
@@ -97,8 +94,6 @@ setup(
         "onnx": ONNX,
         "docs": DOCS,
         "sweep": SWEEP,
-        "wandb": WANDB,
-        "mlflow": MLFLOW,
         "all": MANIPULATION + DRIVING + RAY + MINARI + ONNX + SWEEP,
         "dev": [
             *MANIPULATION,

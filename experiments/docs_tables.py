@@ -13,9 +13,7 @@ from pathlib import Path
 
 from experiments import docs_methods
 from experiments.docs_methods import table
-from taac import registry
-from taac.commands import completion
-from taac.configuration import TASK_MACROS, plain_words
+from taac.configuration import TASK_MACROS
 from taac.training.summaries import PHASES, TAGS
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -62,13 +60,6 @@ def macros() -> str:
     return _page(MACROS, ("macro", "meaning"), [(f"`{name}`", meaning) for name, meaning in TASK_MACROS.items()])
 
 
-def settings() -> str:
-    """The list of settings that `taac completion` reads: what of this package `--set` takes, by its full name."""
-    registry.register()
-    found = {name for names in plain_words.owners("taac.").values() for name in names}
-    return "\n".join(sorted(found)) + "\n"
-
-
 def choosing() -> str:
     """docs/choosing.md, whose table says what each method can do."""
     return _completed(DOCS / "choosing.md", table(docs_methods.ABLE_HEAD, docs_methods.able_rows()) + "\n")
@@ -101,6 +92,6 @@ def _page(text: str, head: tuple[str, str], rows: list[tuple[str, str]]) -> str:
 
 
 if __name__ == "__main__":
-    for path, write in {**WRITERS, completion.SETTINGS: settings}.items():
+    for path, write in WRITERS.items():
         path.write_text(write(), encoding="utf-8")
         print(path)

@@ -15,7 +15,6 @@ from experiments.examples.own_critics import QuantileCritics
 from experiments.examples.own_trajectory import Fading, FadingTrajectory
 from taac import nest
 from taac.errors import DivergedError, TaacError
-from taac.learning.joint import JointUpdates
 from tests.training.runs import built, learn_until
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "experiments" / "examples"
@@ -168,26 +167,6 @@ def test_the_learner_of_two_steps_moves_nothing_by_a_loss_that_is_not_finite():
         with pytest.raises(DivergedError):
             trainer.learner.update(experience)
         assert all(torch.equal(v, before[k]) for k, v in trainer.agent.algorithm.named_parameters())
-
-
-def test_seeds_with_a_learner_of_their_own_are_computed_in_turn():
-    told = []
-    with contextlib.closing(build("own_learner")) as one, contextlib.closing(build("own_learner")) as other:
-        joint = JointUpdates([one.learner, other.learner], lambda number, share: None, lambda *what: told.append(what))
-        for trainer in (one, other):
-            for _ in range(60):
-                trainer.collect()
-        learnt = copy.deepcopy(one.agent.algorithm.state_dict())
-        experience = one.replay_buffer.sample(8, 2)
-        torch.manual_seed(0)
-        one.learner.update(experience)
-        assert joint is not None and told == [(0, "in turn: CriticFirstLearner computes updates in its own way")]
-        torch.manual_seed(0)
-        other.agent.algorithm.load_state_dict(learnt)
-        other.learner.together = None
-        other.learner.update(experience)
-        pairs = zip(one.agent.algorithm.parameters(), other.agent.algorithm.parameters())
-        assert all(torch.equal(a, b) for a, b in pairs)
 
 
 def test_the_method_learns_and_moves_its_target_actor(trained):

@@ -4,7 +4,6 @@
 
 Takes about five minutes. Networks, batches and environments are those of `updates` and `training`; the buffer is on the GPU.
 Compiled rows replay loss and gradients, and acting, as CUDA graphs, unless a warning says that one could not be captured.
-`python -m experiments.benchmarks.seeds --device cuda --counts 32` measures many seeds in one process.
 Where torch finds no GPU, every row says "not measured". `--device cpu` tries the command without one.
 
 Published, of other protocols: LeanRL's SAC with CUDA graphs makes 725 environment steps a second on an H100, one update a step.

@@ -4,8 +4,8 @@
 
 Measures one training on HalfCheetah-v5 (TAAC, two layers of 256 units) on this machine: environment steps a second, bytes and
 seconds of a checkpoint, bytes that stay, seconds to report a run. Then it computes what so many runs need, one on each core,
-with run folders on one shared disk. Nothing here was run on so many machines. Throughput against seeds, ranks and collectors is
-measured by `seeds`, `ranks` and `collectors` beside this file.
+with run folders on one shared disk. Nothing here was run on so many machines. Throughput against ranks and collectors is
+measured by `ranks` and `collectors` beside this file.
 """
 
 from __future__ import annotations

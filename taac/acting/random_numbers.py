@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -63,41 +63,16 @@ class RandomNumbers:
             torch.cuda.set_rng_state(state["cuda"], self._gpu)
 
 
-class Generators(NamedTuple):
-    """The global random generators, from which runs and environments draw."""
-
-    of_python: Any
-    of_numpy: Any
-    of_torch: torch.Tensor
-    of_cuda: torch.Tensor | None
-
-    @staticmethod
-    def now(device: torch.device) -> Generators:
-        """Returns the current state.
-
-        Args:
-            device: of the run; its generator counts if it is a GPU.
-        """
-        cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-        return Generators(random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda)
-
-    def restore(self, device: torch.device) -> None:
-        """Makes this the current state."""
-        random.setstate(self.of_python)
-        np.random.set_state(self.of_numpy)
-        torch.set_rng_state(self.of_torch)
-        if self.of_cuda is not None:
-            torch.cuda.set_rng_state(self.of_cuda, device)
-
-
 @contextlib.contextmanager
 def random_numbers_kept(device: torch.device) -> Iterator[None]:
     """Restores the global generators of torch, numpy and Python on exit, because environments may draw from all of them."""
-    before = Generators.now(device)
+    numbers = RandomNumbers(device)
+    of_python, others = random.getstate(), numbers.state_dict()
     try:
         yield
     finally:
-        before.restore(device)
+        random.setstate(of_python)
+        numbers.load_state_dict(others)
 
 
 def _numpy_state() -> dict[str, Any]:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from taac.campaigns.comparison import Comparison
     from taac.campaigns.launchers import Launcher
     from taac.campaigns.launchers.slurm import SlurmArray
-    from taac.campaigns.packs import Pack
     from taac.campaigns.run import Run
     from taac.configuration import Asked
 
@@ -45,10 +44,6 @@ def define_flags() -> None:
         "jobs", 0, "Number of runs at a time, each on one thread; 0 for as many as cores, or as the cluster has room for.",
         lower_bound=0,
     )  # fmt: skip
-    absl_flags.DEFINE_integer(
-        "pack_seeds", None, "Train up to so many seeds of a task and a method in one process, as taac train --num_seeds does.",
-        lower_bound=1,
-    )  # fmt: skip
     absl_flags.DEFINE_enum("launcher", "local", ["local", "ray", "slurm"], "Where to run the runs.")
     absl_flags.DEFINE_string("ray_address", "auto", "The Ray cluster: auto, <host>:<port> or ray://<host>:<port>.")
     absl_flags.DEFINE_float("ray_cpus", 1.0, "Ray: CPUs that each run occupies; a fraction lets several runs share one.")
@@ -69,31 +64,26 @@ def run() -> None:
     from taac.analysis.report.tables import note_on_seeds
     from taac.campaigns.campaign import Campaign
     from taac.campaigns.comparison import check_folders
-    from taac.campaigns.packs import pack
     from taac.campaigns.view import View
     from taac.training.trial import check_new
 
     every = flags.asked_of_every_run()
-    if given.pack_seeds is not None and given.launcher != "local":
-        raise TaacError(f"--pack_seeds is for --launcher local, got {given.launcher}")
     for kind in ("ray", "slurm"):
         for name in (name for name in given if name.startswith(f"{kind}_") and given[name].present):
             if given.launcher != kind:
                 raise TaacError(f"--{name} is for --launcher {kind}, got {given.launcher}")
     comparison, array = read(every)
     runs = comparison.plan(root_dir, every, given.extend)
-    packs = None if given.pack_seeds is None else pack(runs, given.pack_seeds)
-    runs = runs if packs is None else [run for one in packs for run in one]
     check_folders(runs)
     tell_extended(runs)
     check_new(runs, here=given.launcher == "local")
     for note in note_on_seeds(len(comparison.methods), len(comparison.seeds)):
         print(note, file=sys.stderr)
     if given.dry_run:
-        slurm, commands = given.launcher == "slurm", dict.fromkeys(shlex.join(r.command) for r in runs)
-        print(array.script(runs, root_dir, given.jobs) if slurm else "\n".join(commands))
+        slurm = given.launcher == "slurm"
+        print(array.script(runs, root_dir, given.jobs) if slurm else "\n".join(shlex.join(r.command) for r in runs))
         return
-    launcher, jobs = launch(runs, root_dir, array, packs)
+    launcher, jobs = launch(runs, root_dir, array)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops the runs in order, as Ctrl-C does
     record = Path(root_dir) / layout.COMPARISON
     work = Campaign(runs, launcher, jobs, record)
@@ -155,12 +145,9 @@ def tell_extended(runs: list[Run]) -> None:
         print(f"note: {len(told) - MOST_TOLD} more extensions; taac report tells all", file=sys.stderr)
 
 
-def launch(
-    runs: list[Run], root_dir: str, array: SlurmArray, packs: list[Pack] | None = None
-) -> tuple[Launcher, int | None]:
+def launch(runs: list[Run], root_dir: str, array: SlurmArray) -> tuple[Launcher, int | None]:
     """The requested launcher, and the number of runs at a time. None leaves the number to the launcher."""
     from taac.campaigns.launchers import local, ray_cluster, slurm
-    from taac.campaigns.packs import PackedRuns
 
     given = flags.FLAGS
     if given.launcher == "ray":
@@ -173,8 +160,7 @@ def launch(
             f"{script}: the job array; once it is submitted, Ctrl-C does not stop it, and the same command follows it"
         )
         return slurm.SlurmQueue(runs, script, given.jobs), None
-    jobs = given.jobs or local.cores()
-    return (local.LocalProcesses(), jobs) if packs is None else (PackedRuns(local.LocalProcesses(), packs, jobs), None)
+    return local.LocalProcesses(), given.jobs or local.cores()
 
 
 def split(text: str | None) -> tuple[str, ...] | None:

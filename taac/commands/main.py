@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 from absl import app, flags, logging
 
 from taac import __version__
-from taac.commands import foreign
 from taac.commands.broken_pipe import BrokenPipeTolerant, open_closed_streams
-from taac.errors import RESUMABLE, Interrupted, TaacError
+from taac.errors import RESUMABLE, Interrupted, TaacError, nearest
 from taac.machine.processes import import_elsewhere
 from taac.runs.terminal import printable, shortened
 
@@ -28,12 +27,10 @@ COMMANDS = {
     "plot": "draw any summaries of any runs, averaged over seeds, to PNG, SVG or CSV",
     "check": "build an experiment without training, and describe it",
     "list": "name the methods and tasks that --method and --task know",
-    "completion": "print a script that completes commands, flags and names in bash, zsh or fish",
 }
 # Commands that read the user's own gin files. The others may be called in untrusted folders, whose modules must not run.
 MAY_IMPORT = ("train", "compare", "sweep", "check")
 LONG = ("train", "compare", "sweep")
-PLAIN = ("list", "completion")  # neither read a folder nor draw
 USAGE = (
     "usage: taac <command> [--flags]\n\ncommands:\n"
     + "\n".join(f"  {name:<11}{about}" for name, about in COMMANDS.items())
@@ -68,10 +65,8 @@ def _main(argv: list[str]) -> None:
         print(f"taac {__version__}")
         sys.exit(0)
     if name not in COMMANDS:
-        print(f"taac: no command '{name}'{foreign.command_meant(name, COMMANDS)}\n\n{USAGE}", end="", file=sys.stderr)
+        print(f"taac: no command '{name}'{nearest(name, COMMANDS)}\n\n{USAGE}", end="", file=sys.stderr)
         sys.exit(2)
-    if name == "completion" and len(argv) > 2 and not argv[2].startswith("-"):
-        argv[2:3] = ["--shell", argv[2]]
     command = importlib.import_module(f"taac.commands.{name}")
     command.define_flags()
     if {"-h", "--help", "-help"} & set(argv[2:]):
@@ -86,24 +81,41 @@ def _main(argv: list[str]) -> None:
 def _parse_flags(argv: Sequence[str]) -> list[str]:
     try:
         rest = flags.FLAGS(list(argv))
-        foreign.refuse_flags_of_logging(flags.FLAGS)
+        if "log_dir" in flags.FLAGS and flags.FLAGS["log_dir"].present:  # absl has this flag, and nothing here reads it
+            raise flags.UnrecognizedFlagError("log_dir")
         return rest
     except flags.UnrecognizedFlagError as error:
-        message = foreign.flag_meant(error.flagname, flags.FLAGS)
+        message = _unknown(error.flagname)
     except flags.Error as error:
         message = str(error)
     print(f"{argv[0]}: {message}\nflags: {argv[0]} --help", file=sys.stderr)
     sys.exit(2)
 
 
+def _unknown(flag: str) -> str:
+    """Returns the message for an unknown flag: it may be a macro, or a flag of this command that is misspelt."""
+    from taac.configuration.macros import TASK_MACROS
+
+    name, told = flag.replace("-", "_"), f"there is no flag --{flag}"
+    if "set" not in flags.FLAGS:
+        return told + nearest(f"--{name}", [f"--{own}" for own in flags.FLAGS])
+    if name in TASK_MACROS:
+        return f"{told}; settings are given as --set {name}=VALUE"
+    return f"{told}{nearest(f'--{name}', [f'--{own}' for own in flags.FLAGS])}; settings are given as --set NAME=VALUE"
+
+
 def _run(name: str, run: Callable[[], None], rest: Sequence[str]) -> int:
     if len(rest) > 1:
-        print(f"taac {name}: unexpected arguments {' '.join(rest[1:])}; {foreign.only_flags(flags.FLAGS)}", file=sys.stderr)
+        print(
+            f"taac {name}: unexpected arguments {' '.join(rest[1:])}; use flags only, such as --task Pendulum-v1; "
+            "lists have commas and no spaces (sac,taac), and settings an equals sign (--set learning_rate=1e-3)",
+            file=sys.stderr,
+        )
         return 2
     escape_warnings()
     if name in MAY_IMPORT or ("trust" in flags.FLAGS and flags.FLAGS.trust):
         sys.path.append(os.getcwd())  # for a gin file's `import my_module`
-    elif name not in PLAIN:
+    elif name != "list":
         import_elsewhere("matplotlib")
     return _attempt(name, run)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,17 +20,12 @@ if TYPE_CHECKING:
 def define_flags() -> None:
     flags.define_root_dir(
         "The folder of the run: a new or empty folder, or one that holds the same run, unfinished; alone, it resumes that. By "
-        "default runs/<task>/<method>/seed_<n>. With --num_seeds: the folder that holds each seed_<n>; runs/<task>/<method> by "
-        "default."
+        "default runs/<task>/<method>/seed_<n>."
     )
     flags.define_experiment()
     absl_flags.DEFINE_float(
         "lock_timeout", 0.0, "Seconds to wait for another process that is training in the folder.", lower_bound=0.0
     )
-    absl_flags.DEFINE_integer(
-        "num_seeds", None, "Train so many seeds in one process, from --seed on, each into a run folder of its own.",
-        lower_bound=1, upper_bound=1024,
-    )  # fmt: skip
     absl_flags.DEFINE_bool(
         "extend", False, "Train the run in --root_dir on to a larger --num_env_steps. Task and method may be left out."
     )
@@ -56,8 +50,6 @@ def define_flags() -> None:
 
 
 def run() -> None:
-    if flags.FLAGS.num_seeds is not None:
-        return _run_seeds(flags.FLAGS.num_seeds)
     asked, extend = flags.with_collectors(flags.asked()), flags.FLAGS.extend
     changed = tuple(flags.FLAGS.resume_with)
     needed = "--extend" if extend else "--resume_with" if changed else ""
@@ -111,44 +103,6 @@ def run() -> None:
         f"evaluation return {final.return_mean:.2f} +- {final.return_std:.2f}, "
         f"{100 * final.fraction_repeated:.0f}% of steps repeated; in {folder.path}"
     )
-
-
-def _run_seeds(num_seeds: int) -> None:
-    asked = flags.asked()
-    for name in ("extend", "resume_with", "forget_replay", "trust"):
-        if flags.FLAGS[name].value:
-            raise TaacError(f"--{name} is about one run: give it without --num_seeds, for each of the run folders")
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 or flags.FLAGS.overlap:
-        raise TaacError("--num_seeds trains in one process, and torchrun starts several: give one of them, without --overlap")
-    if any((flags.FLAGS.collectors, flags.FLAGS.collector_launcher, flags.FLAGS.ray_address)):
-        raise TaacError("--num_seeds trains in one process, and --collectors starts several for one run: give one of them")
-    asked.files()  # refuses what is missing or unknown before anything is imported
-    flags.check_run_dir(asked)
-
-    from taac import registry
-    from taac.training.progress_bar import ProgressBar
-    from taac.training.seeds import conduct_seeds, members
-
-    registry.register()
-    loaded = asked.load()
-    first = loaded.bound("create_experiment.seed", 0)
-    seeds = range(first, first + num_seeds)
-    parent = flags.root_dir() if flags.FLAGS.root_dir else str(Path(flags.run_dir(asked, loaded)).parent)
-    runs = members(asked, seeds, parent)
-    for note in loaded.without_effect():
-        print(f"note: {note}", file=sys.stderr)
-    if not runs:
-        print(f"{parent} already holds these {num_seeds} runs, finished; nothing to do.")
-        return
-    if len(runs) < num_seeds:
-        print(f"{num_seeds - len(runs)} of {num_seeds} runs are finished already")
-    outcome = conduct_seeds(runs, ProgressBar, flags.FLAGS.lock_timeout)
-    finals = [m.trainer.evaluation.return_mean for m in runs if m.seed in outcome.finished and m.trainer.evaluation]
-    if finals:
-        print(f"{len(finals)} runs finished, evaluation return {sum(finals) / len(finals):.2f} on average; in {parent}")
-    if outcome.failed:
-        told = "; ".join(f"seed {seed}: {error}" for seed, error in outcome.failed.items())
-        raise TaacError(f"{len(outcome.failed)} of {num_seeds} runs failed. {told}")
 
 
 def _own_config(needed: str, trusted: bool) -> ReadFile | None:

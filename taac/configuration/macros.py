@@ -30,33 +30,3 @@ TASK_MACROS: dict[str, str] = {
 
 # Configurables of `taac compare` and `taac sweep`, not of an experiment.
 OF_COMPARE = ("taac.campaigns.comparison.", "taac.campaigns.launchers.", "taac.campaigns.sweep.")
-
-# Other tools' names of settings.
-OTHER_NAMES: dict[str, tuple[str, ...]] = {
-    "num_env_steps": (
-        "total_timesteps", "timesteps", "n_timesteps", "total_steps", "num_steps", "steps", "max_steps", "num_timesteps",
-    ),
-    "learning_rate": ("lr", "step_size"),
-    "num_envs": ("n_envs", "num_env", "vec_envs"),
-    "hidden_layers": ("hidden_sizes", "hidden_size", "net_arch", "hidden_dim", "hid", "policy_kwargs"),
-    "replay_length": ("buffer_size", "replay_size", "memory_size"),
-    "initial_collect_steps": ("learning_starts", "start_steps", "random_steps", "warmup_steps"),
-    "unroll_length": ("train_freq",),
-    "updates_per_iteration": ("gradient_steps",),
-    "target_tau": ("tau", "polyak"),
-    "target_period": ("target_update_interval", "target_network_frequency"),
-    "evaluation_interval": ("eval_freq", "eval_interval", "eval_every"),
-    "evaluation_episodes": ("n_eval_episodes", "num_eval_episodes"),
-    "checkpoint_interval": ("save_freq", "save_interval", "checkpoint_freq"),
-    "Trainer.summary_interval": ("log_interval",),
-    "Trainer.explorer": ("action_noise",),
-    "Temperature.initial_value": ("ent_coef",),
-    "create_experiment.device": ("device", "cuda", "gpu"),
-    "create_experiment.num_threads": ("num_threads", "n_threads", "threads"),
-    "create_experiment.load_from": ("pretrained", "load_from", "trained_agent"),
-}
-
-
-def meant_by(name: str) -> str | None:
-    """Returns the setting that other tools call so, or None."""
-    return next((setting for setting, names in OTHER_NAMES.items() if name in names), None)

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from taac.configuration import gin_state, values
-from taac.configuration.macros import OF_COMPARE, TASK_MACROS, meant_by
+from taac.configuration.macros import OF_COMPARE, TASK_MACROS
 from taac.configuration.names import short
 from taac.errors import TaacError, nearest
 
@@ -80,10 +80,10 @@ def _full_name(setting: Setting, name: str, macros: Collection[str]) -> str:
     known = owners()
     found = known.get(name, [])
     if not found:
-        meant = meant_by(name)
-        similar = f"; did you mean '{meant}'?" if meant else nearest(name, [*macros, *TASK_MACROS, *known])
+        similar = nearest(name, [*macros, *TASK_MACROS, *known])
         raise TaacError(
-            f"{setting}: there is no macro and no parameter named '{name}'{similar}; docs/macros.md and `taac check` list names"
+            f"{setting}: there is no macro and no parameter named '{name}'{similar}; docs/macros.md and `taac check` list names, "
+            "docs/migration.md those of other packages"
         )
     if len(found) > 1:
         raise TaacError(f"{setting}: several constructors have '{name}'; write one of {', '.join(found)}")

@@ -88,9 +88,6 @@ class Learner:
         group_names: names of the optimizer's groups of parameters.
         ranks: the processes that learn together, each from its part of a batch.
         rate_names: for each group, the name of the binding that sets its learning rate.
-        together: called with this learner's own computation of loss and gradients and its arguments, and returns what that would;
-            None: the own one is called. See `JointUpdates`.
-        compiles_ahead: whether `compile_ahead` compiles anything; not where learners share one program.
 
     Raises:
         TaacError: a setting is out of range or has no effect, or the agent cannot learn.
@@ -159,8 +156,6 @@ class Learner:
         self._norm: torch.Tensor | float | None = None  # see `_gradient_norm`
         self._sampling = 0.0  # seconds
         self.cloning, self._side = cloning, SideLosses(agent, cloning)
-        self.together: Callable[..., Differentiated] | None = None
-        self.compiles_ahead: Callable[[], bool] = lambda: True
 
     @property
     def runs_compiled(self) -> bool:
@@ -242,9 +237,8 @@ class Learner:
         """
         agents, prepared = self.agent.agents, self.agent.prepare(experience)
         self.growth.observe(prepared.time_step.reward)
-        compute = self.compute if self.together is None else functools.partial(self.together, self.compute)
         with self._averaging() as early:
-            found = compute(prepared, self._prepare_weights(weights))
+            found = self.compute(prepared, self._prepare_weights(weights))
         loss, total, extra = found.loss, found.total, {"loss/total": found.loss, **found.extra}
         self._set_gradients(found.gradients)
         if self._side.any:
@@ -407,7 +401,7 @@ class Learner:
             blank: a batch of the shapes that updates will have.
             time_step, state: a frame like those in rollouts, and the agent's state there; None if this process has no rollouts.
         """
-        if not self.agent.compiled or not self.compiles_ahead():
+        if not self.agent.compiled:
             return lambda stop: None
         calls: list[Any] = []
         if time_step is not None and self.agent.agents is None:

@@ -67,23 +67,3 @@ class Attributes:
             if now is not before and now != before and (before is not None or isinstance(now, _SCALARS)):
                 return name
         return None
-
-    def differs(self, other: Attributes) -> str | None:
-        """Returns the name of an attribute that another module of this structure has with another value, or None."""
-        if len(self._held) != len(other._held):
-            return "what they hold"
-        for (_, _, own, name), (_, _, value, _) in zip(self._held, other._held):
-            if own is not value and (isinstance(own, _SCALARS) or isinstance(value, _SCALARS)) and own != value:
-                return name
-        return None
-
-
-def tensors_held(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Returns parameters, buffers, and tensors that are attributes of a module or of objects that it holds, by name."""
-    found: dict[str, torch.Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    seen: set[int] = set()
-    for name, part in module.named_modules():
-        for _, _, value, path in _walk(part, name, seen):
-            if isinstance(value, torch.Tensor):
-                found.setdefault(path, value)
-    return found

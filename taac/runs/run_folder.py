@@ -41,7 +41,7 @@ MAX_EVENTS_BYTES = 1 << 30  # bytes of event files that are checked against the 
 # Keys of run.json that may change between checkpoints.
 CHANGING = (
     "status", "end", "resumed", "stopped", "diverged", "error", "imports", "seal", "extended", "changed", "callbacks",
-    "updates_together", "compiled",
+    "compiled",
 )  # fmt: skip
 COUNTS = ("env_steps", "updates")  # keys that a run adds when it has finished
 # Of a configuration that differs from the one asked for: lines that are compared, changes and characters that are shown.

@@ -43,7 +43,6 @@ def conduct(
     tell: Callable[[str], None] = print,
     interruption: Callable[[], AbstractContextManager[Interruption]] = Interruption,
     about: Mapping[str, Any] | None = None,
-    operative: str | None = None,
     change: bool = False,
 ) -> bool:
     """Trains from wherever the run in the folder stands to its end. Call it when everything has been built.
@@ -58,7 +57,6 @@ def conduct(
         tell: called with what a user may want to know at the beginning.
         interruption: makes what records signals.
         about: more keys of run.json.
-        operative: the operative configuration of the trainer; None: that of what was built last.
         change: whether the run in the folder goes on with other settings from where it stands; see `changes`.
 
     Returns:
@@ -71,7 +69,7 @@ def conduct(
     if not trainer.ranks.first:
         return _follow(trainer, folder, interruption)
     with trainer.parallel.leading():
-        operative = operative or configuration.operative_config()
+        operative = configuration.operative_config()
         status = folder.open(operative, extend, change)
         if status == "finished":
             return False

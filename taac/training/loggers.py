@@ -1,7 +1,7 @@
-"""Sends the scalar summaries of a run to Weights & Biases or MLflow as well: the tags and steps of TensorBoard.
+"""Sends the scalar summaries of a run to a service as well: the tags and steps of TensorBoard.
 
-Bind one of them: `Trainer.loggers = @WandbLogger()`. Training does not depend on them: one that raises is left out for the
-rest of the process, with one warning, and none changes a random number.
+Bind a logger, such as `Trainer.loggers = @Wandb()`. Training does not depend on loggers: one that raises is left out for the rest
+of the process, with one warning, and none changes a random number.
 """
 
 from __future__ import annotations
@@ -9,13 +9,11 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
-import os
 import re
 import secrets
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import gin
 import torch
@@ -66,11 +64,10 @@ class Loggers:
         for logger in self._given:
             if isinstance(logger, type) or not all(hasattr(logger, name) for name in ("name", "begin", "scalars", "end")):
                 raise TaacError(
-                    f"Trainer.loggers must be loggers, got {logger!r}; in a gin file: Trainer.loggers = @WandbLogger()"
+                    f"Trainer.loggers must be loggers, got {logger!r}; in a gin file: Trainer.loggers = @Wandb()"
                 )
         if len({logger.name for logger in self._given}) < len(self._given):
             raise TaacError("Trainer.loggers has two loggers of one name; the second run would overwrite the first one's id")
-        self.names = [logger.name for logger in self._given]
         self._active: list[Logger] = []
 
     def begin(self, folder: Path, env_steps: int) -> None:
@@ -113,124 +110,38 @@ class Loggers:
 
 
 @gin.configurable
-class WandbLogger:
-    """Logs to Weights & Biases (`pip install 'taac[wandb]'`), with environment steps as the step.
+class Wandb:
+    """Sends what TensorBoard gets to Weights & Biases, by `wandb.init(sync_tensorboard=True)`.
 
-    config.gin and run.json are attached as files, and the settings as the configuration. A resumed run goes on in the same W&B
-    run; steps that it repeats are not logged twice.
+    By default the W&B run is named after method, environment and seed, and its group after method and environment. A resumed run
+    goes on in the same W&B run.
 
     Args:
-        project, entity, group, name, tags: as in `wandb.init`. By default the group is method and environment, and the name also
-            has the seed.
-        mode: "online", "offline" (`wandb sync` sends it later) or "disabled"; None: as the environment variable WANDB_MODE says.
+        init: arguments of `wandb.init`, such as `{'project': 'mine', 'mode': 'offline'}`.
     """
 
     name = "wandb"
 
-    def __init__(
-        self,
-        project: str = "taac",
-        entity: str | None = None,
-        group: str | None = None,
-        name: str | None = None,
-        tags: Sequence[str] = (),
-        mode: Literal["online", "offline", "disabled"] | None = None,
-    ):
-        _need("wandb", "WandbLogger", "wandb")
-        self._options: dict[str, Any] = {"project": project, "entity": entity, "tags": list(tags), "mode": mode}
-        self._group, self._run_name = group, name
-        self._run: Any = None
+    def __init__(self, init: Mapping[str, Any] | None = None):
+        if importlib.util.find_spec("wandb") is None:
+            raise TaacError("Trainer.loggers = @Wandb() needs the package wandb: pip install wandb, or leave it out")
+        self._init = {"project": "taac", **(init or {})}
 
     def begin(self, run: LoggedRun) -> str:
         import wandb
 
-        identity = run.id or secrets.token_hex(8)
-        self._run = wandb.init(
-            **self._options,
-            id=identity,
-            resume="allow",
-            name=self._run_name or run.name,
-            group=self._group or run.name.rpartition("/")[0],
-            settings=wandb.Settings(console="off", save_code=False),
-        )
-        self._run.config.update(dict(run.settings), allow_val_change=True)
-        self._folder = run.folder
-        self._attach()
-        return identity
-
-    def _attach(self) -> None:
-        for file in (layout.CONFIG, layout.RUN):
-            self._run.save(str(self._folder / file), base_path=str(self._folder), policy="now")
+        given: dict[str, Any] = {
+            "id": run.id or secrets.token_hex(8), "name": run.name, "group": run.name.rpartition("/")[0], "resume": "allow",
+            "config": dict(run.settings), **self._init,
+        }  # fmt: skip
+        self._run = wandb.init(sync_tensorboard=True, **given)
+        return given["id"]
 
     def scalars(self, values: Mapping[str, float], env_steps: int) -> None:
-        if env_steps >= self._run.step:  # W&B refuses earlier steps, which a resumed run repeats
-            self._run.log(dict(values), step=env_steps)
+        pass  # W&B reads the event files
 
     def end(self, finished: bool) -> None:
-        self._attach()
         self._run.finish(exit_code=0 if finished else 1)
-
-
-@gin.configurable
-class MlflowLogger:
-    """Logs to MLflow (`pip install 'taac[mlflow]'`), with environment steps as the step.
-
-    config.gin and run.json are artifacts, the settings are parameters. A resumed run goes on in the same MLflow run; steps that
-    it repeats are logged twice, with equal values.
-
-    Args:
-        experiment: its name.
-        tracking_uri: "http://server:5000", or "file:mlruns" for a folder. None: as the environment variable MLFLOW_TRACKING_URI
-            says, or else "file:mlruns".
-        name: of the run; by default method, environment and seed.
-    """
-
-    name = "mlflow"
-
-    def __init__(self, experiment: str = "taac", tracking_uri: str | None = None, name: str | None = None):
-        _need("mlflow", "MlflowLogger", "mlflow")
-        self._experiment, self._run_name = experiment, name
-        self._uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or "file:mlruns"
-
-    def begin(self, run: LoggedRun) -> str:
-        if self._uri.startswith("file:"):
-            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow 3 asks for it
-        from mlflow import MlflowClient
-        from mlflow.entities import Param
-
-        self._client, self._folder = MlflowClient(self._uri), run.folder
-        if run.id is not None:
-            self._id = run.id
-            self._client.update_run(self._id, status="RUNNING")
-        else:
-            found = self._client.get_experiment_by_name(self._experiment)
-            experiment = found.experiment_id if found else self._client.create_experiment(self._experiment)
-            tags = {name: str(run.about.get(name)) for name in ("method", "environment", "seed")}
-            self._id = self._client.create_run(experiment, run_name=self._run_name or run.name, tags=tags).info.run_id
-            params = [Param(name, str(value)[:500]) for name, value in run.settings.items()]
-            for first in range(0, len(params), 100):  # the most that MLflow takes at once
-                self._client.log_batch(self._id, params=params[first : first + 100])
-        self._attach()
-        return self._id
-
-    def _attach(self) -> None:
-        for file in (layout.CONFIG, layout.RUN):
-            self._client.log_artifact(self._id, str(self._folder / file))
-
-    def scalars(self, values: Mapping[str, float], env_steps: int) -> None:
-        from mlflow.entities import Metric
-
-        now = int(1000 * time.time())
-        self._client.log_batch(self._id, metrics=[Metric(tag, value, now, env_steps) for tag, value in values.items()])
-
-    def end(self, finished: bool) -> None:
-        self._attach()
-        self._client.set_terminated(self._id, "FINISHED" if finished else "KILLED")
-
-
-def _need(module: str, logger: str, extra: str) -> None:
-    if importlib.util.find_spec(module) is None:
-        raise TaacError(f"{logger} needs the package {module}: pip install 'taac[{extra}]', or leave it out of Trainer.loggers")
 
 
 def _read_ids(folder: Path) -> dict[str, str]:

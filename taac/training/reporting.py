@@ -56,7 +56,6 @@ class Reporter:
 
     Attributes:
         seconds: duration of training as of the last report, earlier processes of the run included.
-        logs_to: names of the loggers.
         spent: seconds by activity since the last summary.
     """
 
@@ -68,7 +67,6 @@ class Reporter:
         tags: Mapping[str, str] | None = None,
     ):
         self._collector, self._learner, self._loggers = collector, learner, loggers or Loggers()
-        self.logs_to = self._loggers.names
         self._tags = tags or {}
         self.seconds, self.spent = 0.0, dict[str, float]()
         self._clock = time.perf_counter()
@@ -80,6 +78,7 @@ class Reporter:
         """Opens a new event file in the folder and closes it on exit. Reports inside the context go there."""
         env_steps = self._collector.env_steps
         self._folder, self._progress, self._finished = folder, progress, False
+        self._loggers.begin(folder.path, env_steps)  # before the event file is opened, which some services follow
         self._open = SummaryWriter(
             folder.path,
             purge_step=env_steps + 1 if env_steps else 0,  # hides what an earlier process wrote and this one repeats
@@ -89,7 +88,6 @@ class Reporter:
         self._clock = time.perf_counter()
         self._marks = (env_steps, self._learner.num_updates, self.seconds)
         try:
-            self._loggers.begin(folder.path, env_steps)
             yield
         finally:
             self._loggers.end(self._finished)

@@ -25,7 +25,6 @@ from experiments.benchmarks import (
     ranks,
     rollout,
     scale,
-    seeds,
     startup,
     toy,
     training,
@@ -312,12 +311,6 @@ def test_ranks_count_the_bytes_of_their_messages():
         values = found.message_bytes // 4 - (critics + actor + temperature)
         assert 2 < values < 20, "the loss, its check, and what is summarised"
         assert found.wire_bytes == found.message_bytes
-
-
-def test_many_seeds_in_one_process():
-    (row,) = seeds.seeds(counts=(2,), widths=(8,), seconds=0.05, rounds=1)
-    assert (row["seeds"], row["width"]) == (2, 8) and row["ratio"] == row["stacked"] / row["in_turn"] > 0
-    assert all(row["shares"][name] > 0 for name in seeds.SHARES) and sum(row["shares"].values()) < 1
 
 
 def test_engines_are_measured_alike(monkeypatch):

@@ -195,7 +195,7 @@ class Launches(TorchDispatchMode):
 
 
 def test_little_is_launched_outside_the_program():
-    """What no CUDA graph holds, each seed of `--num_seeds` launches for itself; see docs/scaling.md."""
+    """What no CUDA graph holds is launched at each update."""
     trainer, launches = built("sac", "Learner.diagnostics = 'off'"), Launches()
     learner, algorithm = trainer.learner, trainer.agent.algorithm
     with (

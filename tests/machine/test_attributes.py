@@ -33,12 +33,3 @@ def test_of_what_was_nothing_a_number_is_a_change_and_what_is_made_when_needed_i
     assert attributes.changed() is None
     part.number = 2.0
     assert attributes.changed() == "Part.number"
-
-
-def test_modules_that_hold_more_or_less_differ():
-    few, many = Part(), Part()
-    many.more = 1.0
-    assert Attributes(few).differs(Attributes(Part())) is None
-    for one, other in ((few, many), (many, few)):
-        assert Attributes(one).differs(Attributes(other)) == "what they hold"
-    assert Attributes(Part(1.0)).differs(Attributes(Part(2.0))) == "Part.number"

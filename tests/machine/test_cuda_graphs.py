@@ -7,7 +7,6 @@ import torch
 
 from taac.machine import compiled, cuda_graphs
 from taac.machine.compiled import CompiledFunction
-from taac.machine.stacked import StackedFunction, StackedTensors
 from tests.learning.test_compiled_update import (  # noqa: F401, a fixture
     COMPILE,
     OF_TAAC,
@@ -20,7 +19,6 @@ from tests.learning.test_compiled_update import (  # noqa: F401, a fixture
 )
 from tests.machine.gpu_stand_in import CUDAGraph, stand_in  # noqa: F401, a fixture
 from tests.machine.test_compiled import Model, assert_same, batch
-from tests.machine.test_stacked import models
 from tests.training.runs import assert_same_parameters, run
 
 pytestmark = pytest.mark.usefixtures("stand_in")
@@ -170,24 +168,6 @@ def test_nothing_is_compiled_ahead_in_a_process_that_cannot_use_the_gpu(monkeypa
     assert function.trace_ahead((batch(),), lambda: None) is not None
     monkeypatch.setattr(compiled, "on_gpu", lambda tensors: True)
     assert CompiledFunction(model.differentiate, model).trace_ahead((batch(),), lambda: None) is None
-
-
-def test_stacked_tensors_are_read_where_they_are():
-    modules = models()
-    function = StackedFunction([m.differentiate for m in modules], StackedTensors(modules))
-    for _ in range(3):
-        batches, handed, own = [batch() for _ in modules], {}, {}
-        for number, module in enumerate(modules):
-            torch.manual_seed(number)
-            handed[number] = function.hand_in(number, batches[number])
-            torch.manual_seed(number)
-            own[number] = module.differentiate(batches[number])
-        found = function(handed)
-        for number, module in enumerate(modules):
-            assert_same(found[number], own[number])
-            with torch.no_grad():
-                module.actor.weight.mul_(1.1)
-    assert (CUDAGraph.made, CUDAGraph.replays) == (1, 3)
 
 
 @pytest.mark.parametrize(

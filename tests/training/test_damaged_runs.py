@@ -280,15 +280,15 @@ def test_a_file_system_without_locks_is_told_as_that(tmp_path, monkeypatch):
 
 
 def test_what_was_told_since_the_last_checkpoint_is_no_damage(tmp_path):
-    """Seeds that are trained together say so before their first update, which may come after a checkpoint."""
+    """Whether updates run compiled is known only once a compiler has failed, which may come after a checkpoint."""
     folder = RunFolder(tmp_path)
     folder.begin("a configuration", {})
     records = folder.records()
-    folder.update_run(updates_together="one program for 2 seeds")
+    folder.update_run(compiled=False)
     folder.add_evaluation(90, 40, 90, 1.0, EpisodeSummary(*[1] * 10))
     folder.update_run(status="finished", env_steps=90, updates=40)  # and is trained on with --extend
     assert folder.restore(records) == []
-    assert folder.read_run()["updates_together"] == "one program for 2 seeds" and not rows(tmp_path)
+    assert folder.read_run()["compiled"] is False and not rows(tmp_path)
 
 
 @pytest.mark.parametrize("name, text", [("config.gin", "gamma = 0.9"), ("run.json", '{"mine": 1}')])

@@ -34,7 +34,7 @@ _NO_MATTER = (
     "Trainer.initial_evaluation", "Trainer.loggers",
 )  # fmt: skip
 _BEFORE = {"create_environment.engine": "'gymnasium'"}  # of runs of earlier versions, whose config.gin does not say
-_LOGGERS = ("WandbLogger", "MlflowLogger")
+_LOGGERS = ("Wandb",)
 
 
 class Record(NamedTuple):
