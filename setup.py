@@ -73,6 +73,7 @@ setup(
     install_requires=[
         "torch>=2.6",
         "numpy>=1.26",
+        "scipy>=1.11",  # distributions of the report's statistics
         "gymnasium[classic-control,box2d,mujoco]>=1.2.3",
         "safetensors>=0.4.3",  # tensors in files that cannot run code
         "tensorboard>=2.18",

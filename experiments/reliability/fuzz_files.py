@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from taac import configuration, registry
-from taac.analysis.readers import events, run_records, tfrecords
+from taac.analysis.readers import events, run_records
 from taac.analysis.report import anchors, checks
 from taac.campaigns import time_left
 from taac.campaigns.launchers.slurm import SlurmQueue
@@ -250,8 +250,7 @@ def event_files(folder: Path) -> Kind:
     found = [path for path in folder.iterdir() if path.is_dir()]  # folders of hyper-parameters, if any
     assert found == [run] or found
     (run / "events.out.tfevents.1").write_bytes(whole)
-    kept = tfrecords.read(run / "events.out.tfevents.1")
-    payloads = [whole[s : s + n] for s, n in zip(kept.start.tolist(), kept.length.tolist())]
+    payloads = [event.SerializeToString() for event in events._events(whole)]
 
     def assembled(parts: list[bytes]) -> bytes:
         held = io.BytesIO()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from taac.analysis.statistics import intervals, quantiles
+from taac.analysis.statistics import intervals
 from taac.analysis.statistics import scores as statistics
 from taac.analysis.statistics.differences import bounded_difference, compare, improvement_interval
 from taac.analysis.statistics.intervals import bounded_interval, estimate_interval, performance_profile
@@ -112,18 +112,6 @@ def test_equal_scores_have_themselves_for_every_aggregate(name):
 def test_students_quantiles(confidence, df, expected):
     assert student_quantile(confidence, df) == pytest.approx(expected, rel=1e-6)
     assert student_p_value(-expected, df) == pytest.approx(1 - confidence, rel=1e-5)
-
-
-@PROPERTY
-@given(st.integers(1, 30), st.integers(1, 30), st.floats(0.001, 0.999))
-def test_incomplete_beta_is_a_binomial_tail(a, b, x):
-    n = a + b - 1  # I_x(a, b) = P(Bin(n, x) >= a)
-    tail = sum(math.comb(n, j) * x**j * (1 - x) ** (n - j) for j in range(a, n + 1))
-    assert quantiles.incomplete_beta(a, b, x) == pytest.approx(tail, rel=1e-9, abs=1e-14)
-
-
-def test_incomplete_beta_ends():
-    assert [quantiles.incomplete_beta(2, 3, x) for x in (-1, 0, 1, 2)] == [0, 0, 1, 1]
 
 
 def test_clopper_pearson_by_hand():

@@ -8,6 +8,7 @@ intervals overlap; `taac.analysis.statistics.families` makes it.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from taac.analysis.statistics import intervals
 from taac.analysis.statistics.intervals import Interval, Spread
-from taac.analysis.statistics.quantiles import CONFIDENCE, bisect, student_p_value
+from taac.analysis.statistics.quantiles import CONFIDENCE, student_p_value
 from taac.analysis.statistics.scores import STATISTICS, Tasks
 
 
@@ -104,8 +105,16 @@ def improvement_interval(x: Tasks, y: Tasks) -> Interval:
         variance = sum((1 + ((a.size + b.size) / 2 - 1) * shape) / a.size / b.size for a, b in zip(x, y)) / len(x) ** 2
         return (estimate - p) ** 2 > z**2 * p * (1 - p) * variance
 
-    low, high = (bisect(outside, estimate, end) if outside(end) else end for end in (0.0, 1.0))
+    low, high = (_boundary(outside, estimate, end) if outside(end) else end for end in (0.0, 1.0))
     return Interval(estimate, low, high, CONFIDENCE, "Newcombe score")
+
+
+def _boundary(outside: Callable[[float], bool], inner: float, outer: float) -> float:
+    """The point between both, in either order, from which on `outside` is true."""
+    for _ in range(60):
+        middle = (inner + outer) / 2
+        inner, outer = (inner, middle) if outside(middle) else (middle, outer)
+    return outer
 
 
 def bounded_difference(
