@@ -21,7 +21,6 @@ from taac import configuration, registry
 from taac.analysis.readers import events, run_records
 from taac.analysis.report import anchors, checks
 from taac.campaigns import time_left
-from taac.campaigns.launchers.slurm import SlurmQueue
 from taac.campaigns.run import Run
 from taac.demonstrations import episode_files
 from taac.environments.create import create_environment
@@ -280,12 +279,6 @@ def compare_json(folder: Path) -> Kind:
     )
 
 
-def tasks_json(folder: Path) -> Kind:
-    queue = SlurmQueue.__new__(SlurmQueue)
-    queue._known = folder / "tasks.json"
-    return writes(queue._known, json_bytes({"R/a": "5_0", "R/b": "5_1"})), attempts(queue._submitted)
-
-
 def anchors_json(folder: Path) -> Kind:
     content = {
         "version": "1",
@@ -402,7 +395,6 @@ KINDS: dict[str, Callable[[Path], Kind]] = {
     "evaluations.csv": evaluations_csv,
     "event files": event_files,
     "compare.json": compare_json,
-    "tasks.json": tasks_json,
     "anchors": anchors_json,
     "demonstrations": demonstrations,
     "checkpoint manifests": manifests,

@@ -32,7 +32,6 @@ class Run(NamedTuple):
     command: tuple[str, ...]
     asked: Asked = Asked()  # what the command trains
     steps: int | None = None  # environment steps that the run, which has fewer, is extended to; None if it is not
-    log_beside: Path | None = None  # the folder of another run, if it writes to that one's log
 
     @property
     def name(self) -> str:
@@ -40,7 +39,7 @@ class Run(NamedTuple):
 
     @property
     def log(self) -> Path:
-        return (self.log_beside or self.folder).with_suffix(".log")
+        return self.folder.with_suffix(".log")
 
     def finished(self) -> bool:
         if self.steps is not None and (extension.held_steps(self.folder) or 0) < self.steps:

@@ -13,7 +13,7 @@ from absl import flags as absl_flags
 
 from taac.commands import flags
 from taac.errors import TaacError
-from taac.runs import durable, extension, files, layout, terminal
+from taac.runs import extension, files, layout, terminal
 
 if TYPE_CHECKING:
     from taac.campaigns.comparison import Comparison
@@ -64,6 +64,7 @@ def run() -> None:
     from taac.analysis.report.tables import note_on_seeds
     from taac.campaigns.campaign import Campaign
     from taac.campaigns.comparison import check_folders
+    from taac.campaigns.launchers.slurm import submit
     from taac.campaigns.view import View
     from taac.training.trial import check_new
 
@@ -83,7 +84,11 @@ def run() -> None:
         slurm = given.launcher == "slurm"
         print(array.script(runs, root_dir, given.jobs) if slurm else "\n".join(shlex.join(r.command) for r in runs))
         return
-    launcher, jobs = launch(runs, root_dir, array)
+    if given.launcher == "slurm":
+        print(submit(runs, root_dir, array, given.jobs))
+        print(f"The same command submits again what is not finished. To compare: taac report --root_dir {shlex.quote(root_dir)}")
+        return
+    launcher, jobs = launch(root_dir)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops the runs in order, as Ctrl-C does
     record = Path(root_dir) / layout.COMPARISON
     work = Campaign(runs, launcher, jobs, record)
@@ -145,21 +150,13 @@ def tell_extended(runs: list[Run]) -> None:
         print(f"note: {len(told) - MOST_TOLD} more extensions; taac report tells all", file=sys.stderr)
 
 
-def launch(runs: list[Run], root_dir: str, array: SlurmArray) -> tuple[Launcher, int | None]:
+def launch(root_dir: str) -> tuple[Launcher, int | None]:
     """The requested launcher, and the number of runs at a time. None leaves the number to the launcher."""
-    from taac.campaigns.launchers import local, ray_cluster, slurm
+    from taac.campaigns.launchers import local, ray_cluster
 
     given = flags.FLAGS
     if given.launcher == "ray":
         return ray_cluster.RayCluster(given.ray_address, root_dir, given.ray_cpus, given.ray_gpus), given.jobs or None
-    if given.launcher == "slurm":
-        script = Path(root_dir) / "compare.sbatch"
-        slurm.make_folder(root_dir)  # for the tasks' output, whoever submits them
-        durable.write(script, array.script(runs, root_dir, given.jobs).encode())
-        print(
-            f"{script}: the job array; once it is submitted, Ctrl-C does not stop it, and the same command follows it"
-        )
-        return slurm.SlurmQueue(runs, script, given.jobs), None
     return local.LocalProcesses(), given.jobs or local.cores()
 
 

@@ -96,12 +96,13 @@ def _unknown(flag: str) -> str:
     """Returns the message for an unknown flag: it may be a macro, or a flag of this command that is misspelt."""
     from taac.configuration.macros import TASK_MACROS
 
-    name, told = flag.replace("-", "_"), f"there is no flag --{flag}"
+    name = flag.replace("-", "_")
+    meant = nearest(f"--{name}", [f"--{own}" for own in flags.FLAGS])
     if "set" not in flags.FLAGS:
-        return told + nearest(f"--{name}", [f"--{own}" for own in flags.FLAGS])
+        return f"there is no flag --{flag}{meant}"
     if name in TASK_MACROS:
-        return f"{told}; settings are given as --set {name}=VALUE"
-    return f"{told}{nearest(f'--{name}', [f'--{own}' for own in flags.FLAGS])}; settings are given as --set NAME=VALUE"
+        return f"there is no flag --{flag}; settings are given as --set {name}=VALUE"
+    return f"there is no flag --{flag}{meant}; settings are given as --set NAME=VALUE"
 
 
 def _run(name: str, run: Callable[[], None], rest: Sequence[str]) -> int:

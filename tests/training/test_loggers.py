@@ -196,7 +196,7 @@ def test_the_documented_logger_logs_to_mlflow(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "mlflow", mlflow)
     code = (ROOT / "docs" / "loggers.md").read_text().partition("```python\n")[2].partition("```")[0]
     exec(code.replace("@gin.configurable", ""), names := {})
-    logger = names["Mlflow"]()
+    logger = names["MyMlflow"]()
     logged = loggers.Loggers(logger)
     logged.begin(make_run(tmp_path / "run"), 0)
     logged.scalars({"loss/critic": 1.0}, 20)

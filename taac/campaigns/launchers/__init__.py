@@ -1,4 +1,4 @@
-"""Launchers: where the runs of a campaign execute. Local processes, a Ray cluster, or a SLURM job array.
+"""Launchers: where the runs of a campaign execute. Local processes, a Ray cluster, or a SLURM job array, which SLURM itself runs.
 
 All of them start the same `taac train` with the same log, so resuming, records and failures work the same everywhere.
 """
@@ -54,4 +54,4 @@ class Launcher(Protocol):
         """Returns the runs that have ended since the last call."""
 
     def stop(self) -> None:
-        """Stops the runs and lets them save. A SLURM array keeps running."""
+        """Stops the runs and lets them save."""
