@@ -44,7 +44,7 @@ def _nothing(_):
 
 @pytest.fixture(autouse=True, scope="session")
 def _state_home(tmp_path_factory):
-    """The key that seals runs is not put into the home of whoever calls the tests."""
+    """The list of own runs is not put into the home of whoever calls the tests."""
     before = os.environ.get("XDG_STATE_HOME")
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
     yield

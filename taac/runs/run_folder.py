@@ -40,7 +40,7 @@ PACKAGES = (
 MAX_EVENTS_BYTES = 1 << 30  # bytes of event files that are checked against the last checkpoint
 # Keys of run.json that may change between checkpoints.
 CHANGING = (
-    "status", "end", "resumed", "stopped", "diverged", "error", "imports", "seal", "extended", "changed", "callbacks",
+    "status", "end", "resumed", "stopped", "diverged", "error", "extended", "changed", "callbacks",
     "compiled",
 )  # fmt: skip
 COUNTS = ("env_steps", "updates")  # keys that a run adds when it has finished

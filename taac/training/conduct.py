@@ -162,10 +162,10 @@ def _begin(trainer: Trainer, loaded: Config, folder: RunFolder, operative: str, 
         "compiled": trainer.agent.compiled,
         "load_from": trainer.begin(),
         **({} if trainer.parallel.alone else {"ranks": trainer.ranks.count}),
-        **_seal(folder, loaded, operative),
         **more,
     }
     folder.begin(operative, about)
+    _note_own(folder, loaded, operative)
 
 
 def _extend(trainer: Trainer, folder: RunFolder, operative: str, tell: Callable[[str], None]) -> None:
@@ -217,14 +217,15 @@ def _resume(trainer: Trainer, loaded: Config, folder: RunFolder, operative: str,
     resumed = [*(held if isinstance(held, list) else []), entry]
     folder.update_run(
         status="running", products=products, resumed=resumed, stopped=None, diverged=None, error=None,
-        callbacks=more.get("callbacks"), **_seal(folder, loaded, config),
+        callbacks=more.get("callbacks"),
     )  # fmt: skip
+    _note_own(folder, loaded, config)
 
 
-def _seal(folder: RunFolder, loaded: Config, config: str) -> dict[str, Any]:
-    """What run.json holds so that `taac play` and `taac train --extend` know the run as the user's own."""
+def _note_own(folder: RunFolder, loaded: Config, config: str) -> None:
+    """Lets `taac play` and `taac train --extend` know the run as the user's own."""
     module, colon, _ = str(loaded.bound("create_environment.env_name")).partition(":")
-    return own.sealed(folder.path, config, {*loaded.imports, *([module] if colon else [])})
+    own.note(folder.path, config, {*loaded.imports, *([module] if colon else [])})
 
 
 def headline(trainer: Trainer, loaded: Config, operative: str) -> list[str]:

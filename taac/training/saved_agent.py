@@ -83,12 +83,12 @@ def _load_configuration(folder: RunFolder, trusted: bool) -> None:
     """Reads the configuration of a run. An own run may import what it imported when it was trained.
 
     Raises:
-        TaacError: acting needs what `load_untrusted` refuses, and neither `trusted` nor a seal allows that.
+        TaacError: acting needs what `load_untrusted` refuses, and it is neither `trusted` nor an own run.
     """
     config = configuration.ReadFile(folder.config.absolute(), files.read_bounded_text(folder.config, files.MAX_CONFIG_BYTES))
     try:
         if not trusted:
-            own.import_from(own.check(folder.path, config.text))
+            own.allow_imports(folder.path, config.text)
         configuration.load([config])
     except own.NotOwn as why:
         try:

@@ -267,7 +267,6 @@ def test_a_run_of_an_object_is_trained_resumed_and_played_by_giving_it_again(tmp
     settings = {**SMALL, "num_env_steps": 302, "max_episode_steps": None}
     run = taac.train(Easy, "sac", root_dir=tmp_path / "run", **settings)
     assert "create_environment.env_name = 'python/Easy'" in run.config and run.about["environment"] == "python/Easy"
-    assert run.about["imports"] == {}  # nothing of it can be imported
     assert run.evaluate(2).returns.tolist() == [6.0, 36.0]  # 1 + 2 + 3, and 10 more a step in the second episode
     assert run.agent.action_space.shape == (2,)
     with pytest.raises(TaacError, match=r"load\(root_dir, environment=environment\)"):

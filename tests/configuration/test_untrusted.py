@@ -123,10 +123,10 @@ def exchanges(monkeypatch, owner, name, path):
     """Has a function of the file's text, or of what was found in it, exchange the file first."""
     original, text = getattr(owner, name), path.read_text()
 
-    def exchanging(given, **more):
+    def exchanging(given, *rest, **more):
         if not isinstance(given, str) or given == text:
             path.write_text(EVIL + text)
-        return original(given, **more)
+        return original(given, *rest, **more)
 
     monkeypatch.setattr(owner, name, exchanging)
 
@@ -135,15 +135,16 @@ def exchanges(monkeypatch, owner, name, path):
 def test_a_file_that_is_exchanged_between_check_and_use_imports_nothing(tmp_path, trained, monkeypatch, evil, mine):
     """The text that was checked is parsed, and the file is not opened again."""
     folder = RunFolder(shutil.copytree(trained, tmp_path / "run"))
-    folder.update_run(**(own.sealed(folder.path, folder.config.read_text(), []) if mine else {"seal": None}))
-    exchanges(monkeypatch, *((own, "import_from") if mine else (gin_state, "statements")), folder.config)
+    if mine:
+        own.note(folder.path, folder.config.read_text(), [])
+    exchanges(monkeypatch, *((own, "allow_imports") if mine else (gin_state, "statements")), folder.config)
     load_saved(folder.path).environment.close()
 
 
 def test_a_run_that_is_extended_is_loaded_from_the_text_that_was_checked(tmp_path, trained, monkeypatch, evil):
     folder = RunFolder(shutil.copytree(trained, tmp_path / "run"))
-    folder.update_run(**own.sealed(folder.path, folder.config.read_text(), []))
-    exchanges(monkeypatch, own, "import_from", folder.config)
+    own.note(folder.path, folder.config.read_text(), [])
+    exchanges(monkeypatch, own, "allow_imports", folder.config)
     monkeypatch.setattr(train.flags, "root_dir", lambda: str(folder.path))
     read = train._own_config(True, False)
     configuration.Asked(gin_files=(read,), settings=("num_env_steps=900",)).load()

@@ -38,7 +38,9 @@ def conducted(folder, extend=False, keep=stops, begin=stops):
         begin=begin, learner=SimpleNamespace(keep=keep), ranks=SimpleNamespace(first=True, count=1), forget_replay=False,
         parallel=SimpleNamespace(leading=contextlib.nullcontext, alone=True),
     )  # fmt: skip
-    return conduct.conduct(trainer, None, folder, None, extend, tell=lambda text: None, operative="x")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(configuration, "operative_config", lambda: "x")
+        return conduct.conduct(trainer, None, folder, None, extend, tell=lambda text: None)
 
 
 def test_the_folder_of_a_run_for_which_none_is_given():
@@ -95,7 +97,7 @@ def test_a_run_that_another_process_finishes_meanwhile_is_left_alone(tmp_path, m
     assert conducted(folder) is False
 
 
-def test_a_configuration_that_is_exchanged_while_the_run_is_loaded_is_not_sealed(tmp_path):
+def test_a_configuration_that_is_exchanged_while_the_run_is_loaded_is_not_noted_as_own(tmp_path):
     folder = begun(tmp_path)
     folder.config.write_text("import evil\nx")
     before = folder.read_run()
