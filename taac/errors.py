@@ -51,5 +51,5 @@ RESUMABLE = 75  # EX_TEMPFAIL of sysexits.h: "try again"
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """Returns `"; did you mean 'x'?"` for a name that does not exist, to end a message; "" if no name is similar."""
-    found = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
+    found = difflib.get_close_matches(name, list(names), n=1)
     return f"; did you mean '{found[0]}'?" if found else ""

@@ -209,5 +209,5 @@ class Evaluator:
         self.summary = None if state["summary"] is None else EpisodeSummary(**state["summary"])
         self.best_return = None if state["best_return"] is None else float(state["best_return"])
         self.unfinished = bool(state["unfinished"])
-        evaluated_at = state.get("evaluated_at")  # the first checkpoints of format 3 lack it
+        evaluated_at = state["evaluated_at"]
         self.evaluated_at = None if evaluated_at is None else int(evaluated_at)

@@ -121,13 +121,13 @@ class VectorEnvironment:
         return {path: t if len(t) <= _LONGEST else hashlib.blake2b(t.encode()).hexdigest() for path, t in texts}
 
     def load_state_dict(self, state: Any) -> None:
-        """Compares the spaces with those of a `state_dict()`, which may be empty: earlier versions saved none.
+        """Compares the spaces with those of a `state_dict()`.
 
         Raises:
             TaacError: they differ; names where.
         """
         now, held = self.state_dict(), state if isinstance(state, dict) else {"its spaces": state}
-        for path in {**held, **now} if held else ():
+        for path in {**held, **now}:
             if held.get(path) != now.get(path):
                 raise TaacError(
                     f"environment '{self.name}' has {path} = {now.get(path)}, and it was {held.get(path)!r:.{_LONGEST}} in "

@@ -382,10 +382,10 @@ class Learner:
         load_state(self.optimizer, state["optimizer"])
         self.growth.load_state_dict(state["growth"])
         self.means.load_state_dict(state["means"], self.agent.device)
-        self.keep(state.get("compiled"), state["products"])  # the first checkpoints of format 3 lack it
+        self.keep(state["compiled"], state["products"])
         self.num_updates = int(state["num_updates"])
         self.losses = dict(state["losses"])
-        self._norm = float(state.get("gradient_norm", 0.0))  # the first checkpoints of format 3 lack it
+        self._norm = float(state["gradient_norm"])
 
     def compile_programs(self) -> None:
         """Compiles updates and acting from now on; see `Agent.compile_programs`."""

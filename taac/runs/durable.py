@@ -63,8 +63,8 @@ def temporary(path: Path) -> Path:
 
 
 def is_temporary(name: str) -> bool:
-    """Returns whether `name` is a temporary file of a killed write. Earlier versions used names without the random part."""
-    return re.fullmatch(r"[\w.-]+\.(csv|gin|json|safetensors)(\.[0-9a-f]{16})?\.tmp", name) is not None
+    """Returns whether `name` is a temporary file of a killed write."""
+    return re.fullmatch(r"[\w.-]+\.(csv|gin|json|safetensors)\.[0-9a-f]{16}\.tmp", name) is not None
 
 
 def append(path: Path, data: bytes) -> None:

@@ -30,7 +30,7 @@ class Lengths(NamedTuple):
 
 def lengths(held: str, asked: str) -> Lengths | None:
     """Returns both lengths if two operative configurations differ in nothing else; None if they do, or do not differ."""
-    if layout.same_run(held, asked) or not layout.same_run(_OF_TOTAL.sub("", held), _OF_TOTAL.sub("", asked)):
+    if held == asked or _OF_TOTAL.sub("", held) != _OF_TOTAL.sub("", asked):
         return None
     totals = [layout.parse_bindings(text).get(TOTAL, "") for text in (held, asked)]
     if not all(re.fullmatch(r"\d{1,18}", total) for total in totals):
@@ -40,7 +40,7 @@ def lengths(held: str, asked: str) -> Lengths | None:
 
 def changes(held: str, asked: str) -> dict[str, tuple[str, str]]:
     """Returns the settings that differ between two operative configurations: both values, in which macros are replaced."""
-    if layout.same_run(held, asked):
+    if held == asked:
         return {}
     before, after = _settings(held), _settings(asked)
     both = {name: (before.get(name, "nothing"), after.get(name, "nothing")) for name in (*before, *after)}

@@ -23,12 +23,6 @@ CHECKPOINTS, BEST = "checkpoints", "best"  # folders: the last checkpoints, and 
 LOCK = ".lock"
 EVENTS = "events.out.tfevents.*"  # TensorBoard's event files
 MAX_NAME = 200  # the most characters of the name of a method, a task or a version
-# Settings that the config.gin of earlier versions lacks. They change nothing in what is trained.
-ADDED_SETTINGS = (
-    "create_experiment.method", "create_experiment.tuning", "create_experiment.return_bounds", "Trainer.initial_evaluation",
-    "Trainer.loggers", "create_experiment.collectors", "create_environment.engine",
-)  # fmt: skip
-_IMPORTS = re.compile(r"\A(?:(?:import|from) .*\n)+\n*")
 COMPARISON = "compare.json"  # status of every run of `taac compare`, in the folder that holds the runs
 
 
@@ -145,21 +139,6 @@ def due_step(steps: int, interval: int, budget: int | None) -> int:
     """
     due = steps // interval * interval
     return budget if budget is not None and due < budget <= steps else due
-
-
-def same_run(held: str, asked: str) -> bool:
-    """Returns whether two operative configurations are of the same run. `held` may lack `ADDED_SETTINGS`, and imports."""
-    for name in ADDED_SETTINGS:
-        binding = re.compile(rf"^{re.escape(name)} = .*\n(?:[ \t]+\S.*\n)*", re.MULTILINE)
-        if not binding.search(held):
-            asked = binding.sub("", asked)
-    return held == asked or (_imports(held) < _imports(asked) and _IMPORTS.sub("", held) == _IMPORTS.sub("", asked))
-
-
-def _imports(config: str) -> set[str]:
-    """The import statements of an operative configuration, without the names that gin gives to modules of one package."""
-    found = _IMPORTS.match(config)
-    return {line.partition(" as ")[0] for line in found[0].splitlines() if line} if found else set()
 
 
 def parse_bindings(text: str) -> dict[str, str]:

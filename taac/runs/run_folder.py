@@ -99,7 +99,7 @@ class RunFolder:
                 f"({self.config.name} and {self.run.name} are not both there); give a new or empty folder"
             )
         held = files.read_text(self.config, errors="replace", most=files.MAX_CONFIG_BYTES)
-        if not layout.same_run(held, config):
+        if held != config:
             self.checkpoints.check_format()  # of another version, whose configuration has other parameters
             if (found := extension.lengths(held, config)) is not None:
                 self._check_longer(found, extend)

@@ -204,7 +204,7 @@ def _change(trainer: Trainer, folder: RunFolder, operative: str, tell: Callable[
 
 def _resume(trainer: Trainer, loaded: Config, folder: RunFolder, operative: str, more: Mapping[str, Any]) -> None:
     run, config = folder.read_run(), files.read_bounded_text(folder.config, files.MAX_CONFIG_BYTES)
-    if not layout.same_run(config, operative):  # which was so when it was opened
+    if config != operative:  # which was so when it was opened
         raise TaacError(f"{folder.config} has been exchanged while the run was loaded; nothing was changed")
     if trainer.env_steps <= extension.extended_at(run):  # the checkpoint is of the shorter run, which a hook may have ended
         trainer.hooks.stopped = None

