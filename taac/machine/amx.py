@@ -10,15 +10,18 @@ is the sum of three bfloat16 numbers, so a product of two float32 matrices is a 
 Source: Henry, Tang and Heinecke, Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision Computations
 (arXiv:1904.06376).
 
-The kernel, `amx_product.cpp`, is compiled on first use (see `kernels`). It runs on one thread.
+The kernel, `amx_product.cpp`, is compiled on first use and kept in torch's cache of compiled code. It runs on one thread.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
+import os
 import pathlib
 import platform
+import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -26,11 +29,12 @@ from typing import Any
 import torch
 
 from taac.errors import TaacError
-from taac.machine import kernels
+from taac.machine.processes import interruptions_held
 
 PARTS = {"bfloat16x6": 3, "bfloat16x3": 2, "bfloat16": 1}  # parts of each float32 factor
-_SOURCE = kernels.FOLDER / "amx_product.cpp"
-_FLAGS = ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512bf16", "-mamx-tile", "-mamx-bf16"]
+_SOURCE = pathlib.Path(__file__).with_name("amx_product.cpp")
+_FLAGS = ["-std=c++17", "-O3", "-shared", "-fPIC", "-fvisibility=hidden"]
+_FLAGS += ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512bf16", "-mamx-tile", "-mamx-bf16"]
 _NEEDED = {"amx_tile", "amx_bf16", "avx512f", "avx512bw", "avx512vl", "avx512_bf16"}
 # The declaration of the kernel in torch's compiled programs, which call it by this name.
 _DECLARATION = (
@@ -48,8 +52,10 @@ def missing() -> str | None:
         return f"this processor has no {', '.join(sorted(lacking))}"
     try:
         _library()
-    except kernels.ERRORS as error:
-        return f"the kernel could not be compiled and loaded: {kernels.reason(error)}"
+    except (OSError, RuntimeError, subprocess.SubprocessError, ImportError) as error:
+        lines = (getattr(error, "stderr", None) or str(error)).strip().splitlines() or [type(error).__name__]
+        why = next((line for line in lines if "error" in line), lines[0])
+        return f"the kernel could not be compiled and loaded: {why}"
     return None
 
 
@@ -123,12 +129,34 @@ def decompositions(parts: int) -> dict[Any, Callable[..., Any]]:
     return {torch.ops.aten.mm.default: product, torch.ops.aten.bmm.default: product}
 
 
+class _Operation:
+    """Stands for `torch.ops.taac.amx_product` as a dictionary's key.
+
+    Unlike the operation, it can be pickled, without which torch reads no compiled program from its caches.
+    """
+
+    def __init__(self) -> None:
+        self._operation = torch.ops.taac.amx_product.default
+
+    def __hash__(self) -> int:
+        return hash(self._operation)
+
+    def __eq__(self, other: object) -> bool:
+        return other is self._operation or isinstance(other, _Operation)
+
+    def __reduce__(self) -> Any:
+        return _Operation, ()
+
+
 def compiler_options() -> dict[str, Any]:
     """Options for torch's compiler that make its programs call the kernel directly instead of through Python.
 
     Empty if this version of torch does not support that.
     """
-    return kernels.compiler_options("amx_product", _DECLARATION)
+    import torch._inductor.config as settings
+
+    option = "custom_ops_to_c_shims"
+    return {f"aot_inductor.{option}": {_Operation(): [_DECLARATION]}} if hasattr(settings.aot_inductor, option) else {}
 
 
 @functools.cache
@@ -143,9 +171,29 @@ def processor() -> frozenset[str]:
 
 @functools.cache
 def _library() -> ctypes.CDLL:
-    library = kernels.load(_SOURCE, _FLAGS)
+    library = ctypes.CDLL(str(_compiled()), mode=ctypes.RTLD_GLOBAL)  # where compiled programs find its functions
     pointer, integer = ctypes.c_void_p, ctypes.c_int64
     library.taac_amx_product.argtypes = [pointer, *[integer] * 3, pointer, *[integer] * 3, pointer, *[integer] * 5]
     if library.taac_amx_request() != 0:
         raise OSError("the operating system refuses access to the AMX tiles")
     return library
+
+
+def _compiled() -> pathlib.Path:
+    """Returns the compiled kernel, compiling it unless that was done before."""
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    torch_folder = pathlib.Path(torch.__file__).parent
+    with interruptions_held():
+        command = [get_cpp_compiler(), *_FLAGS, f"-I{torch_folder / 'include'}", str(_SOURCE)]
+        command += [f"-L{torch_folder / 'lib'}", "-ltorch_cpu"]
+        key = hashlib.sha256(repr([torch.__version__, *command]).encode() + _SOURCE.read_bytes()).hexdigest()
+        path = pathlib.Path(cache_dir(), f"taac_{_SOURCE.stem}_{key[:32]}.so")
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            new = path.with_suffix(f".{os.getpid()}")
+            # Without a limit in time: programs without the kernel round differently, however long it takes.
+            subprocess.run([*command, "-o", str(new)], check=True, capture_output=True, text=True)
+            os.replace(new, path)  # another process may have been here first
+    return path

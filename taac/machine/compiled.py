@@ -23,7 +23,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from taac import nest
 from taac.data_structures import Nest
 from taac.errors import TaacError
-from taac.machine import amx, graph_products, rows_product
+from taac.machine import amx
 from taac.machine.attributes import Attributes, Unwatched
 from taac.machine.cuda_graphs import captured, on_gpu
 from taac.machine.processes import interruptions_held
@@ -126,12 +126,7 @@ class CompiledFunction(Unwatched):
         return graph if self._compiler == "none" else compile_graph(graph, leaves, self._parts)
 
     def _trace(self, args: tuple[Nest, ...]) -> tuple[torch.fx.GraphModule, Nest]:
-        graph, structure = trace(self._fn, args, self._module, decompositions(self._parts))
-        try:
-            graph_products.rewrite(graph)
-        except Exception as error:
-            raise TaacError(f"products of {_name(self._fn)} cannot be rewritten: {first_line(error)}. {ADVICE}") from error
-        return graph, structure
+        return trace(self._fn, args, self._module, decompositions(self._parts))
 
     def trace_ahead(self, args: tuple[Nest, ...], wait: Callable[[], object]) -> Callable[[], object] | None:
         """Traces now what the first call with such arguments would trace. That call then waits for `wait`, and compiles.
@@ -202,7 +197,7 @@ def compile_graph(graph: Any, leaves: list[torch.Tensor], parts: int | None) -> 
         # On a GPU, torch would choose kernels by their times, though they round differently. torch 2.6 lacks the setting.
         **({} if on_cpu or not hasattr(settings, "deterministic") else {"deterministic": True}),
         "cpp_cache_precompile_headers": False,  # takes 280 MB of the disk and saves less time than it takes
-        **(rows_product.compiler_options() if parts is None else amx.compiler_options()),
+        **({} if parts is None else amx.compiler_options()),
     }
     with warnings.catch_warnings(), torch.no_grad(), interruptions_held():
         warnings.simplefilter("ignore")  # from torch's own code
