@@ -149,7 +149,7 @@ def test_fields_of_records_are_described_by_their_comments():
     comment_of = sphinx_settings()["comment_of"]
     assert comment_of("taac.data_structures.LossInfo.loss") == "[T, B] the loss of each frame, before averaging"
     assert comment_of("taac.algorithms.taac.TaacInfo.tau_prev") == "parts [B, A], the trajectory before acting here"
-    assert comment_of("taac.algorithms.taac.TaacTrainInfo.switch") == r"[T, B] bool, b \| b~, with b~ newly sampled"
+    assert comment_of("taac.algorithms.actor_critic.TrainInfo.switch") == r"[T, B] bool, b \| b~, with b~ newly sampled"
 
 
 def source_links(page: Path, text: str) -> list[tuple[str, Path]]:

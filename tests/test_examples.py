@@ -108,13 +108,13 @@ def test_the_learner_moves_the_critics_first_and_the_others_by_the_moved_critics
 
         prepared = copy.deepcopy(trainer.agent).prepare(experience)
         torch.manual_seed(0)
-        at_old = learner.differentiate(prepared, ()).gradients
+        at_old = learner.uncompiled(prepared, ()).gradients
         parameters = [p for group in learner.optimizer.param_groups for p in group["params"]]
         with torch.no_grad():
             for p, g in zip(parameters, at_old):
                 if id(p) in critics:
                     p -= 0.01 * g
-        moved = learner.differentiate(prepared, ()).gradients  # goes on with the same random numbers
+        moved = learner.uncompiled(prepared, ()).gradients  # goes on with the same random numbers
         expected = dict(before)
         for p, old, new in zip(parameters, at_old, moved):
             expected[names[id(p)]] = before[names[id(p)]] - 0.01 * (old if id(p) in critics else new)

@@ -16,7 +16,7 @@ import torch
 
 from taac.data_structures import Experience, Nest
 from taac.errors import TaacError
-from taac.learning.gradients import Differentiated
+from taac.learning.gradients import LossAndGradients
 from taac.learning.learner import Learner
 from taac.learning.optimizers import take_step
 
@@ -41,13 +41,13 @@ class CriticFirstLearner(Learner):
         names = [name for name, group in zip(self.group_names, self.optimizer.param_groups) for _ in group["params"]]
         self.of_critics = [name in ("critic", "value_encoder") for name in names]
 
-    def compute(self, experience: Experience, weights: Nest) -> Differentiated:
+    def loss_and_gradients(self, experience: Experience, weights: Nest) -> LossAndGradients:
         """Moves the critics; returns the gradients of the others by the moved critics. The update takes a step along them."""
         if self.ranks.count > 1:
             raise TaacError(
                 "CriticFirstLearner does not average the critics' gradients over ranks: train in one process"
             )
-        old = super().compute(experience, weights)
+        old = super().loss_and_gradients(experience, weights)
         if not torch.isfinite(old.total):
             return old  # the update refuses it, and nothing was moved
         self.optimizer.zero_grad()  # of reward signals, which `Learner.update` steps later
@@ -55,6 +55,6 @@ class CriticFirstLearner(Learner):
         for parameter, gradient, of_critic in zip(parameters, old.gradients, self.of_critics):
             parameter.grad = gradient if of_critic else None
         take_step(self.optimizer, None)
-        new = super().compute(experience, weights)
+        new = super().loss_and_gradients(experience, weights)
         others = [None if of_critic else g for g, of_critic in zip(new.gradients, self.of_critics)]
         return new._replace(gradients=others)

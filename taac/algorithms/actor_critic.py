@@ -6,7 +6,7 @@ import copy
 import functools
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import gin
 import torch
@@ -24,6 +24,25 @@ from taac.errors import TaacError
 from taac.networks import CriticEnsemble, LocalEncoder, ObservationEncoder
 from taac.ops.schedules import Schedule, Scheduled, at_start, bounds
 from taac.specs import GLOBAL_STATE, TensorSpec, observed
+
+
+class TrainInfo(NamedTuple):
+    """Passed from `train_step` to `calc_loss`. What a method does not have is None."""
+
+    actor_loss: torch.Tensor  # [T, B], or [T-1, B] if the actor does not learn on the last frame
+    log_pi: torch.Tensor  # same shape, log pi of the sampled action, or its expectation over choices, detached
+    prediction: torch.Tensor  # [N, T-1, B(, D)(, ...)], the critics' predictions at the executed actions
+    q: torch.Tensor  # [N, T-1, B(, D)], the values of `prediction`
+    value: torch.Tensor  # [T, B(, D)], target values; 0 at frame 0, where they are never read
+    bonus: torch.Tensor | None = None  # [T, B(, D)], the entropy bonus in `value`; None if targets contain no entropy
+    q_pi: torch.Tensor | None = None  # [T or T-1, B(, D)], min_i Q_i at the policy's own action, detached
+    mean: torch.Tensor | None = None  # [T or T-1, B, A], of the policy, before tanh, detached
+    log_std: torch.Tensor | None = None  # same shape, detached
+    beta: torch.Tensor | None = None  # [T, B, 2], of TAAC's switch, detached
+    advantage: torch.Tensor | None = None  # [T, B], q_1 - q_0, before clipping, detached
+    switch: torch.Tensor | None = None  # [T, B] bool, b | b~, with b~ newly sampled
+    features: torch.Tensor | None = None  # [T, B, F], encoded observations, detached
+    own: Any = ()  # what the method itself adds
 
 
 @gin.configurable(
@@ -303,7 +322,7 @@ class ActorCriticAlgorithm(Algorithm):
     def loss_info(
         self,
         experience: Experience,
-        info: Any,
+        info: TrainInfo,
         target: torch.Tensor,
         temperature: Temperature | BranchTemperatures,
         temperature_losses: dict[str, torch.Tensor],
@@ -312,7 +331,7 @@ class ActorCriticAlgorithm(Algorithm):
         """Returns the loss of actor, temperatures and critics, with all that an actor-critic reports of it.
 
         Args:
-            info: with `actor_loss`, `log_pi`, `q` and the critics' `prediction`, and what `common_summaries` and `detail` read.
+            info: of `train_step`.
             target: `[T-1, B(, D)]`, the returns.
             temperature: of the action.
             temperature_losses: by name, of the shape of `info.actor_loss`.
@@ -325,35 +344,28 @@ class ActorCriticAlgorithm(Algorithm):
         summaries = {**self.common_summaries(experience, info, critic_loss, target, temperature), **(own or {})}
         for name, of_temperature in temperature_losses.items():
             summaries[f"loss/temperature_{name}"] = self.mean_acted(experience, of_temperature)
-        if hasattr(info, "log_std"):
+        if info.log_std is not None:
             summaries["policy/log_std"] = self.mean_acted(experience, info.log_std.mean(-1))
         detail = self.detail(experience, info, target)
         return LossInfo(loss, summaries, self.segment_error(experience, info.q, target), detail)
 
-    def detail(self, experience: Experience, info: Any, target: torch.Tensor) -> dict[str, torch.Tensor]:
+    def detail(self, experience: Experience, info: TrainInfo, target: torch.Tensor) -> dict[str, torch.Tensor]:
         """Collects the per-frame values that `Learner.diagnostics` reports.
-
-        Args:
-            info: has `q`, and may have `value`, `q_pi`, `mean` and `log_std`, `advantage`, and `beta`.
-            target: `[T-1, B(, D)]`, the returns.
 
         Returns:
             "step_type" `[T, B]`, "q" `[N, T-1, B(, D)]`, "target", and, if there are any, "value" `[T, B]`, "q_pi" and
             "advantage" `[T or T-1, B]`, "mean" and "log_std" `[T or T-1, B, A]`, "beta" `[T, B, 2]`, "action" `[T-1, B, A]`, the
             vector that was executed, and "switch" `[T, B]`, the rollout's.
         """
-        executed = experience.time_step.prev_action
-        names = ("q_pi", "mean", "log_std", "advantage", "beta")
-        more = {name: getattr(info, name) for name in names if hasattr(info, name)}
-        if "q_pi" in more:
-            more["q_pi"] = self.weighted(more["q_pi"]) if more["q_pi"].dim() > 2 else more["q_pi"]
-        if isinstance(executed, torch.Tensor) and executed.is_floating_point():
-            more["action"] = executed[1:]
-        if hasattr(experience.rollout_info, "switch"):
-            more["switch"] = experience.rollout_info.switch
-        if hasattr(info, "value"):
-            more["value"] = self.mean_over_parts(info.value)
-        return {"step_type": experience.time_step.step_type, "q": info.q, "target": target, **more}
+        executed, q_pi = experience.time_step.prev_action, info.q_pi
+        found = {
+            "step_type": experience.time_step.step_type, "q": info.q, "target": target, "value": self.mean_over_parts(info.value),
+            "q_pi": self.weighted(q_pi) if q_pi is not None and q_pi.dim() > 2 else q_pi,
+            "mean": info.mean, "log_std": info.log_std, "advantage": info.advantage, "beta": info.beta,
+            "action": executed[1:] if isinstance(executed, torch.Tensor) and executed.is_floating_point() else None,
+            "switch": getattr(experience.rollout_info, "switch", None),
+        }  # fmt: skip
+        return {name: value for name, value in found.items() if value is not None}
 
     @staticmethod
     def mean_acted(experience: Experience, x: torch.Tensor) -> torch.Tensor:
@@ -368,12 +380,12 @@ class ActorCriticAlgorithm(Algorithm):
     def common_summaries(
         self,
         experience: Experience,
-        info: Any,
+        info: TrainInfo,
         critic_loss: torch.Tensor,
         target: torch.Tensor,
         temperature: Temperature | BranchTemperatures,
     ) -> dict[str, torch.Tensor]:
-        """Returns the scalars that every actor-critic reports, from an info with `actor_loss`, `log_pi` and `q`.
+        """Returns the scalars that every actor-critic reports.
 
         Means are over the learnt frames: never LAST, and for the critics never the segment's last frame.
         """

@@ -28,8 +28,8 @@ class RecurrentState(NamedTuple):
 class Memories:
     """Mixin that adds recurrent memories to an actor-critic.
 
-    Its `greedy_step`, `sampled_step`, `learn_from` and `distance` then receive features of histories. List the mixin before it
-    among the bases of a class.
+    Its `greedy_step`, `sampled_step`, `learn_from_features` and `distance` then receive features of histories. List the mixin
+    before it among the bases of a class.
 
     Both memories run along in the rollout, and each frame stores their values before acting. A replayed segment starts with
     the memories stored at its first frame. The first `burn_in` frames update them with the current parameters and are not
@@ -45,7 +45,7 @@ class Memories:
     target_encoder: Any
     greedy_step: Callable[..., AlgStep]
     sampled_step: Callable[..., AlgStep]
-    learn_from: Callable[..., Any]
+    learn_from_features: Callable[..., Any]
     distance: Callable[..., torch.Tensor]
 
     def remember_from(self, actor_encoder: RecurrentEncoder, burn_in: int) -> None:
@@ -118,7 +118,7 @@ class Memories:
         features = self.encoder.unroll(frames, start.critic, self.burn_in)
         with torch.no_grad():
             target_features = self.target_encoder.unroll(frames, start.critic, self.burn_in + 1)
-        return self.learn_from(self.learnt(experience).time_step, seen, features, target_features)
+        return self.learn_from_features(self.learnt(experience).time_step, seen, features, target_features)
 
     def calc_loss(self, experience: Experience, info: Any) -> LossInfo:
         return super().calc_loss(self.learnt(experience), info)  # type: ignore[misc]

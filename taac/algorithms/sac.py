@@ -7,7 +7,7 @@ below are that paper's.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import gin
 import torch
@@ -15,7 +15,7 @@ import torch.nn as nn
 
 from taac import nest
 from taac.algorithms import target_entropies
-from taac.algorithms.actor_critic import ActorCriticAlgorithm
+from taac.algorithms.actor_critic import ActorCriticAlgorithm, TrainInfo
 from taac.algorithms.temperature import Temperature
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
 from taac.errors import TaacError
@@ -23,22 +23,6 @@ from taac.networks import ActorNetwork
 from taac.ops import distributions, losses
 from taac.ops.schedules import Schedule
 from taac.specs import TensorSpec, check_unit_box
-
-
-class SacTrainInfo(NamedTuple):
-    """Passed from `train_step` to `calc_loss`."""
-
-    actor_loss: torch.Tensor  # [T, B], or [T-1, B] if the actor does not learn on the last frame
-    log_pi: torch.Tensor  # same shape as actor_loss, log pi(a~|s), detached
-    q_pi: torch.Tensor  # [T or T-1, B(, D)], min_i Q_i(s, a~), detached
-    prediction: torch.Tensor  # [N, T-1, B(, D)(, ...)], the critics' predictions at the executed actions
-    q: torch.Tensor  # [N, T-1, B(, D)], the values of `prediction`
-    value: torch.Tensor  # [T, B(, D)], target values; 0 at frame 0, where they are never read
-    bonus: torch.Tensor | None  # [T, B(, D)], the entropy bonus in `value`; None if targets contain no entropy
-    mean: torch.Tensor  # [T or T-1, B, A], of the policy, before tanh
-    log_std: torch.Tensor  # [T or T-1, B, A]
-    features: torch.Tensor  # [T, B, F], encoded observations, detached
-    target_q: Nest  # [T-1, B(, D)], target critics at the executed actions, for corrected returns; otherwise ()
 
 
 @gin.configurable
@@ -138,20 +122,20 @@ class SacAlgorithm(ActorCriticAlgorithm):
 
     # Learning --------------------------------------------------------------------------------------------------------
 
-    def train_step(self, experience: Experience) -> SacTrainInfo:
+    def train_step(self, experience: Experience) -> TrainInfo:
         observation = experience.time_step.observation
         features, seen = self.encode(observation)
         with torch.no_grad():
             target_features = self.target_features(nest.index(observation, slice(1, None)))
-        return self.learn_from(experience.time_step, seen, features, target_features)
+        return self.learn_from_features(experience.time_step, seen, features, target_features)
 
     def target_features(self, observation: Nest) -> torch.Tensor:
         """Encodes the next observations s' for `next_value`."""
         return self.target_encoder(observation)
 
-    def learn_from(
+    def learn_from_features(
         self, time_step: TimeStep, seen: torch.Tensor, features: torch.Tensor, target_features: torch.Tensor
-    ) -> SacTrainInfo:
+    ) -> TrainInfo:
         """Runs a training step on features: `[T, B, F]` of actor and critics, `[T-1, B, F]` of the target critics."""
         frozen = features.detach()
         executed = time_step.prev_action[1:]
@@ -167,7 +151,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
         with torch.no_grad():
             value, bonus = self.next_value(target_features, seen[1:], action, log_pi)
         prediction = self.critics(features[:-1], executed)
-        return SacTrainInfo(
+        return TrainInfo(
             actor_loss=actor_loss,
             log_pi=log_pi.detach(),
             q_pi=q_pi.detach(),
@@ -178,7 +162,6 @@ class SacAlgorithm(ActorCriticAlgorithm):
             mean=mean.detach(),
             log_std=log_std.detach(),
             features=frozen,
-            target_q=(),
         )
 
     def next_value(
@@ -193,13 +176,13 @@ class SacAlgorithm(ActorCriticAlgorithm):
         next_action, next_log_pi = action[1:], log_pi[1:]
         if not self.actor_on_last_frame:
             next_action, next_log_pi = distributions.squashed_normal_sample(*self.actor(seen))
-        value = self.min_over_critics(self.q_values(self.target_critics, target_features, next_action))
+        q = self.q_values(self.target_critics, target_features, next_action)
         if not self.entropy_in_target:
-            return value, None
+            return self.min_over_critics(q), None
         bonus = self.share_out(-self.temperature.alpha() * next_log_pi)
-        return value + bonus, bonus
+        return self.min_over_critics(q) + bonus, bonus
 
-    def calc_loss(self, experience: Experience, info: SacTrainInfo) -> LossInfo:
+    def calc_loss(self, experience: Experience, info: TrainInfo) -> LossInfo:
         target = self.targets(experience, info)  # of the critics, equation 5
         temperature_losses = {"action": self.temperature.loss(-info.log_pi)}  # equation 18
         return self.loss_info(experience, info, target, self.temperature, temperature_losses)
@@ -213,7 +196,7 @@ class SacAlgorithm(ActorCriticAlgorithm):
         mean, _ = self.actor(features)
         return self.cloned(experience, (torch.tanh(mean) - experience.time_step.prev_action[1:]).square().sum(-1))
 
-    def targets(self, experience: Experience, info: SacTrainInfo) -> torch.Tensor:
+    def targets(self, experience: Experience, info: TrainInfo) -> torch.Tensor:
         """Returns the critics' targets `[T-1, B(, D)]`, detached."""
         switch = torch.ones_like(experience.time_step.step_type, dtype=torch.bool)
         return self.td_loss.returns(experience.time_step, info.value, switch, info.bonus)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import gin
 import torch
@@ -18,7 +18,7 @@ import torch.nn as nn
 from taac import nest
 from taac.algorithms import target_entropies
 from taac.algorithms.action_specs import DiscreteActionSpec
-from taac.algorithms.actor_critic import ActorCriticAlgorithm
+from taac.algorithms.actor_critic import ActorCriticAlgorithm, TrainInfo
 from taac.algorithms.target_entropies import TargetEntropy
 from taac.algorithms.temperature import BranchTemperatures, Temperature
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
@@ -26,19 +26,6 @@ from taac.errors import TaacError
 from taac.networks import CategoricalActorNetwork
 from taac.ops import distributions
 from taac.ops.schedules import Schedule
-
-
-class DiscreteSacTrainInfo(NamedTuple):
-    """Passed from `train_step` to `calc_loss`; K is the number of branches, 1 for a single choice."""
-
-    actor_loss: torch.Tensor  # [T, B], mean over branches
-    temperature_loss: torch.Tensor  # [T, B], mean over branches
-    log_pi: torch.Tensor  # [T, B], E log pi(a|s) of the whole action: the sum over branches, detached
-    entropy: torch.Tensor  # [T, B, K], of each branch, detached
-    prediction: torch.Tensor  # [N, T-1, B(, D)(, ...)], critics' predictions at the executed choices, mean over branches
-    q: torch.Tensor  # [N, T-1, B(, D)], the values of `prediction`
-    value: torch.Tensor  # [T, B(, D)], target values; 0 at frame 0, where they are never read
-    bonus: torch.Tensor | None  # [T, B(, D)], the entropy bonus in `value`; None if targets contain no entropy
 
 
 @gin.configurable
@@ -161,17 +148,17 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
 
     # Learning --------------------------------------------------------------------------------------------------------
 
-    def train_step(self, experience: Experience) -> DiscreteSacTrainInfo:
+    def train_step(self, experience: Experience) -> TrainInfo:
         time_step = experience.time_step
         observation = self.discrete.observed(time_step.observation)
         features, seen = self.encode(observation)
         with torch.no_grad():
             target_features = self.target_encoder(nest.index(observation, slice(1, None)))
-        return self.learn_from(time_step, seen, features, target_features)
+        return self.learn_from_features(time_step, seen, features, target_features)
 
-    def learn_from(
+    def learn_from_features(
         self, time_step: TimeStep, seen: torch.Tensor, features: torch.Tensor, target_features: torch.Tensor
-    ) -> DiscreteSacTrainInfo:
+    ) -> TrainInfo:
         """Runs a training step on features: `[T, B, F]` of actor and critics, `[T-1, B, F]` of the target critics."""
         valid = self.valid(time_step)
         predicted = self.discrete.padded(self.critics(features), dim=features.dim())  # [N, T, B, K, C(, D)(, ...)]
@@ -197,22 +184,22 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
             if bonus is not None:
                 value = value + bonus
         prediction = self.at_choice(predicted[:, :-1], self.discrete.to_branches(time_step.prev_action[1:])).mean(3)
-        return DiscreteSacTrainInfo(
+        return TrainInfo(
             actor_loss=actor_loss.mean(-1),
-            temperature_loss=temperature_loss.mean(-1),
-            log_pi=-entropy.sum(-1),
-            entropy=entropy,
+            log_pi=-entropy.sum(-1),  # E log pi(a|s) of the whole action
             prediction=prediction,
             q=self.value_of(self.critics, prediction),
             value=self.pad_front(value),
             bonus=None if bonus is None else self.pad_front(bonus),
+            own=(temperature_loss.mean(-1), entropy),  # [T, B], and [T, B, K] of each branch, detached
         )
 
-    def calc_loss(self, experience: Experience, info: DiscreteSacTrainInfo) -> LossInfo:
+    def calc_loss(self, experience: Experience, info: TrainInfo) -> LossInfo:
         switch = torch.ones_like(experience.time_step.step_type, dtype=torch.bool)
         target = self.td_loss.returns(experience.time_step, info.value, switch, info.bonus)
-        own = self._branch_summaries(experience, info) if self.discrete.branched else None
-        return self.loss_info(experience, info, target, self.temperature, {"action": info.temperature_loss}, own)
+        temperature_loss, entropy = info.own
+        own = self._branch_summaries(experience, entropy) if self.discrete.branched else None
+        return self.loss_info(experience, info, target, self.temperature, {"action": temperature_loss}, own)
 
     def cloning_loss(self, experience: Experience) -> torch.Tensor:
         """Returns `-log pi(a|s)` of the demonstrated choices, summed over branches; 0 for choices that the mask forbids."""
@@ -225,9 +212,9 @@ class DiscreteSacAlgorithm(ActorCriticAlgorithm):
         chosen = self.discrete.to_branches(experience.time_step.prev_action[1:]).unsqueeze(-1)
         return self.cloned(experience, -log_probs.gather(-1, chosen).squeeze(-1).sum(-1))
 
-    def _branch_summaries(self, experience: Experience, info: DiscreteSacTrainInfo) -> dict[str, torch.Tensor]:
-        alpha, acted = self.temperature.alpha(), (~experience.time_step.is_last()).to(info.entropy.dtype)
-        entropy = (info.entropy * acted.unsqueeze(-1)).sum((0, 1)) / acted.sum().clamp(min=1.0)
+    def _branch_summaries(self, experience: Experience, entropy: torch.Tensor) -> dict[str, torch.Tensor]:
+        alpha, acted = self.temperature.alpha(), (~experience.time_step.is_last()).to(entropy.dtype)
+        entropy = (entropy * acted.unsqueeze(-1)).sum((0, 1)) / acted.sum().clamp(min=1.0)
         each = {f"branch_{b}/entropy": entropy[b] for b in range(len(entropy))}
         return {**each, **{f"branch_{b}/alpha": alpha[b] for b in range(len(alpha))}, "policy/alpha": alpha.mean()}
 

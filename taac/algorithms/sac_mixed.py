@@ -10,7 +10,7 @@ for continuous actions Haarnoja et al. (arXiv:1812.05905), whose equation number
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import gin
 import torch
@@ -18,6 +18,7 @@ import torch
 from taac import nest
 from taac.algorithms import target_entropies
 from taac.algorithms.action_specs import MixedActionSpec
+from taac.algorithms.actor_critic import TrainInfo
 from taac.algorithms.sac import SacAlgorithm
 from taac.algorithms.target_entropies import TargetEntropy
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
@@ -25,20 +26,6 @@ from taac.errors import TaacError
 from taac.ops import distributions, losses
 from taac.ops.schedules import Schedule
 from taac.specs import ACTION_MASK
-
-
-class MixedSacTrainInfo(NamedTuple):
-    """Passed from `train_step` to `calc_loss`."""
-
-    actor_loss: torch.Tensor  # [T, B]
-    log_pi: torch.Tensor  # [T, B], log pi(a~|s), detached
-    mean: torch.Tensor  # [T, B, A], the policy's, before tanh
-    log_std: torch.Tensor  # [T, B, A]
-    probs: torch.Tensor  # [T, B, C], p(d | s, a~), detached
-    prediction: torch.Tensor  # [N, T-1, B(, D)(, ...)], the critics' predictions at the executed actions
-    q: torch.Tensor  # [N, T-1, B(, D)], the values of `prediction`
-    value: torch.Tensor  # [T, B(, D)], target values; 0 at frame 0, where they are never read
-    bonus: torch.Tensor | None  # [T, B(, D)], the entropy bonus in `value`; None if targets contain no entropy
 
 
 @gin.configurable
@@ -126,7 +113,7 @@ class MixedSacAlgorithm(SacAlgorithm):
 
     # Learning --------------------------------------------------------------------------------------------------------
 
-    def train_step(self, experience: Experience) -> MixedSacTrainInfo:  # type: ignore[override]
+    def train_step(self, experience: Experience) -> TrainInfo:
         time_step = experience.time_step
         features, seen = self.encode(time_step.observation)
         frozen = features.detach()
@@ -153,21 +140,21 @@ class MixedSacAlgorithm(SacAlgorithm):
                 bonus = self.share_out(choice_bonus - self.temperature.alpha() * log_pi[1:])
                 value = value + bonus
         prediction = self.at_choice(self.critics(features[:-1], executed), choice)
-        return MixedSacTrainInfo(
+        return TrainInfo(
             actor_loss=actor_loss,
             log_pi=log_pi.detach(),
             mean=mean.detach(),
             log_std=log_std.detach(),
-            probs=probs,
             prediction=prediction,
             q=self.value_of(self.critics, prediction),
             value=self.pad_front(value),
             bonus=None if bonus is None else self.pad_front(bonus),
+            own=probs,  # [T, B, C], p(d | s, a~), detached
         )
 
-    def calc_loss(self, experience: Experience, info: MixedSacTrainInfo) -> LossInfo:  # type: ignore[override]
-        loss, extra, error, detail = super().calc_loss(experience, info)  # type: ignore[arg-type]
-        entropy = distributions.categorical_entropy(info.probs)
+    def calc_loss(self, experience: Experience, info: TrainInfo) -> LossInfo:
+        loss, extra, error, detail = super().calc_loss(experience, info)
+        entropy = distributions.categorical_entropy(info.own)
         temperature_loss = self.choice_temperature.loss(entropy)
         loss = loss + self.masked(experience, temperature_loss)
         own = {

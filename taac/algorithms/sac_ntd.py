@@ -12,7 +12,8 @@ import gin
 import torch
 
 from taac import nest
-from taac.algorithms.sac import SacAlgorithm, SacTrainInfo
+from taac.algorithms.actor_critic import TrainInfo
+from taac.algorithms.sac import SacAlgorithm
 from taac.algorithms.td_losses import BaseTDLoss, RetraceTDLoss
 from taac.data_structures import AlgStep, Experience, Nest, TimeStep
 from taac.errors import TaacError
@@ -65,15 +66,17 @@ class SacNtdAlgorithm(SacAlgorithm):
         edge = 1.0 - torch.finfo(step.output.dtype).eps
         return step._replace(info=SacNtdInfo(torch.atanh(step.output.clamp(-edge, edge)), log_mu))
 
-    def train_step(self, experience: Experience) -> SacTrainInfo:
+    def train_step(self, experience: Experience) -> TrainInfo:
         with torch.no_grad():
             features = self.target_encoder(nest.index(experience.time_step.observation, slice(None, -1)))
             target_q = self.q_values(self.target_critics, features, experience.time_step.prev_action[1:])
-        return super().train_step(experience)._replace(target_q=self.min_over_critics(target_q))
+        # [T-1, B(, D)], the target critics at the executed actions
+        return super().train_step(experience)._replace(own=self.min_over_critics(target_q))
 
-    def targets(self, experience: Experience, info: SacTrainInfo) -> torch.Tensor:
+    def targets(self, experience: Experience, info: TrainInfo) -> torch.Tensor:
         pre_tanh, log_mu = experience.rollout_info
+        assert info.mean is not None and info.log_std is not None
         log_pi = distributions.squashed_normal_log_prob(
             pre_tanh[:-1], info.mean[: len(pre_tanh) - 1], info.log_std[: len(pre_tanh) - 1]
         )
-        return self.td_loss.retrace(experience.time_step, info.value, info.target_q, log_pi - log_mu[:-1])
+        return self.td_loss.retrace(experience.time_step, info.value, info.own, log_pi - log_mu[:-1])

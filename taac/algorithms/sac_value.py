@@ -9,15 +9,15 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import gin
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from taac.algorithms.actor_critic import trainable
-from taac.algorithms.sac import SacAlgorithm, SacTrainInfo
+from taac.algorithms.actor_critic import TrainInfo, trainable
+from taac.algorithms.sac import SacAlgorithm
 from taac.algorithms.temperature import Temperature
 from taac.data_structures import Experience, LossInfo, Nest
 from taac.errors import TaacError
@@ -25,14 +25,6 @@ from taac.networks import CriticEnsemble
 from taac.specs import TensorSpec
 
 ALPHA_1 = functools.partial(Temperature, tuning="fixed")
-
-
-class SacValueTrainInfo(NamedTuple):
-    """Passed from `train_step` to `calc_loss`."""
-
-    sac: SacTrainInfo
-    # [1, T, B(, D)(, ...)], predictions of V(s); [1, T-1, ...] if the actor does not learn on the last frame
-    v: torch.Tensor
 
 
 @gin.configurable
@@ -84,10 +76,12 @@ class SacValueAlgorithm(SacAlgorithm):
             self.target_value_encoder = copy.deepcopy(self.value_encoder).requires_grad_(False)
             del self.target_encoder
 
-    def train_step(self, experience: Experience) -> SacValueTrainInfo:  # type: ignore[override]
+    def train_step(self, experience: Experience) -> TrainInfo:
         info = super().train_step(experience)
+        assert info.features is not None
         features = info.features if self.value_encoder is None else self.value_encoder(experience.time_step.observation)
-        return SacValueTrainInfo(info, self.value(features[: len(info.log_pi)]))
+        # The predictions of V(s): [1, T, B(, D)(, ...)], or [1, T-1, ...] if the actor does not learn on the last frame
+        return info._replace(own=self.value(features[: len(info.log_pi)]))
 
     def target_features(self, observation: Nest) -> torch.Tensor:
         return (self.target_encoder if self.value_encoder is None else self.target_value_encoder)(observation)
@@ -103,16 +97,17 @@ class SacValueAlgorithm(SacAlgorithm):
         # The bonus of the segment's last frame is never read, and the actor may not have been evaluated there.
         return value, torch.cat([bonus, torch.zeros_like(value[len(bonus) :])])
 
-    def calc_loss(self, experience: Experience, info: SacValueTrainInfo) -> LossInfo:  # type: ignore[override]
+    def calc_loss(self, experience: Experience, info: TrainInfo) -> LossInfo:
         scaled = experience.time_step._replace(reward=self.reward_scale * experience.time_step.reward)
-        loss_info = super().calc_loss(experience._replace(time_step=scaled), info.sac)
-        target = info.sac.q_pi
+        loss_info = super().calc_loss(experience._replace(time_step=scaled), info)
+        target = info.q_pi
+        assert target is not None
         if self.entropy_in_target:
-            target = target + self.share_out(-self.temperature.alpha() * info.sac.log_pi)
-        value_loss = self.value_error(self.value, info.v, target)  # equation 5
+            target = target + self.share_out(-self.temperature.alpha() * info.log_pi)
+        value_loss = self.value_error(self.value, info.own, target)  # equation 5
         value_loss = self.masked(experience, F.pad(value_loss, (0, 0, 0, len(loss_info.loss) - len(value_loss))))
-        extra = {**loss_info.extra, "loss/value": self.mean_acted(experience, value_loss[: len(info.v[0])])}
-        v = self.mean_over_parts(self.value_of(self.value, info.v)[0])
+        extra = {**loss_info.extra, "loss/value": self.mean_acted(experience, value_loss[: len(info.own[0])])}
+        v = self.mean_over_parts(self.value_of(self.value, info.own)[0])
         detail = {**(loss_info.detail or {}), "v": v, "v_target": self.mean_over_parts(target)}
         return loss_info._replace(loss=loss_info.loss + value_loss, extra=extra, detail=detail)
 

@@ -10,7 +10,7 @@ arXiv:2502.06919).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import gin
 import torch
@@ -18,28 +18,12 @@ import torch.nn as nn
 
 from taac import nest
 from taac.algorithms import target_entropies
-from taac.algorithms.actor_critic import trainable
+from taac.algorithms.actor_critic import TrainInfo, trainable
 from taac.algorithms.sac import SacAlgorithm
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, StepType, TimeStep
 from taac.networks import SwitchNetwork, TrajectoryEmbedding
 from taac.ops import distributions, losses
 from taac.ops.schedules import Schedule
-
-
-class SdarTrainInfo(NamedTuple):
-    """Passed from `train_step` to `calc_loss`."""
-
-    actor_loss: torch.Tensor  # [T, B]
-    log_pi: torch.Tensor  # [T, B], summed over the dimensions that act, detached
-    q_pi: torch.Tensor  # [T, B], min_i Q_i(s, a) at the proposed action, detached
-    mean: torch.Tensor  # [T, B, A], of the action policy, before tanh
-    log_std: torch.Tensor  # [T, B, A]
-    acting: torch.Tensor  # [T, B], fraction of the dimensions that act, detached
-    entropy: torch.Tensor  # [T, B], of the selection policy, detached
-    prediction: torch.Tensor  # [N, T-1, B(, D)(, ...)], the critics' predictions at the executed actions
-    q: torch.Tensor  # [N, T-1, B(, D)], the values of `prediction`
-    value: torch.Tensor  # [T, B(, D)], target values; 0 at frame 0, where they are never read
-    bonus: torch.Tensor | None  # [T, B(, D)], the entropy bonus in `value`; None if targets contain no entropy
 
 
 @gin.configurable
@@ -137,7 +121,7 @@ class SdarAlgorithm(SacAlgorithm):
 
     # Learning --------------------------------------------------------------------------------------------------------
 
-    def train_step(self, experience: Experience) -> SdarTrainInfo:  # type: ignore[override]
+    def train_step(self, experience: Experience) -> TrainInfo:
         time_step = experience.time_step
         features, seen = self.encode(time_step.observation)
         frozen, before = features.detach(), time_step.prev_action
@@ -168,32 +152,31 @@ class SdarAlgorithm(SacAlgorithm):
                 bonus = self.share_out(both[1:])
                 value = value + bonus
         prediction = self.critics(features[:-1], before[1:])
-        return SdarTrainInfo(
+        return TrainInfo(
             actor_loss=actor_loss,
             log_pi=log_pi.detach(),
             q_pi=q_pi.detach(),
             mean=mean.detach(),
             log_std=log_std.detach(),
-            acting=drawn.mean(-1),
-            entropy=entropy.detach(),
             prediction=prediction,
             q=self.value_of(self.critics, prediction),
             value=self.pad_front(value),
             bonus=None if bonus is None else self.pad_front(bonus),
+            own=(drawn.mean(-1), entropy.detach()),  # [T, B], the fraction of dimensions that act, and H(beta)
         )
 
-    def calc_loss(self, experience: Experience, info: SdarTrainInfo) -> LossInfo:  # type: ignore[override]
-        target = self.targets(experience, info)  # type: ignore[arg-type]
+    def calc_loss(self, experience: Experience, info: TrainInfo) -> LossInfo:
+        target, (acting, entropy) = self.targets(experience, info), info.own
         # Target entropies apply only to what was chosen: the actions of dimensions that act, and selections after FIRST.
-        missing = self.temperature.target_entropy * (1.0 - info.acting)
-        given = self.beta_temperature.target_entropy * experience.time_step.is_first().to(info.entropy.dtype)
+        missing = self.temperature.target_entropy * (1.0 - acting)
+        given = self.beta_temperature.target_entropy * experience.time_step.is_first().to(entropy.dtype)
         temperature_losses = {
             "action": self.temperature.loss(missing - info.log_pi),
-            "beta": self.beta_temperature.loss(info.entropy + given),
+            "beta": self.beta_temperature.loss(entropy + given),
         }
         own = {
-            "beta/switch_probability": _mean_selected(experience, info.acting),
-            "beta/entropy": _mean_selected(experience, info.entropy),
+            "beta/switch_probability": _mean_selected(experience, acting),
+            "beta/entropy": _mean_selected(experience, entropy),
             "beta/alpha": self.beta_temperature.alpha(),
         }
         return self.loss_info(experience, info, target, self.temperature, temperature_losses, own)

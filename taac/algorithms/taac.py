@@ -18,7 +18,7 @@ import torch.nn as nn
 
 from taac import nest
 from taac.algorithms import target_entropies, trajectories
-from taac.algorithms.actor_critic import ActorCriticAlgorithm, trainable
+from taac.algorithms.actor_critic import ActorCriticAlgorithm, TrainInfo, trainable
 from taac.algorithms.td_losses import BaseTDLoss, TAACTDLoss
 from taac.algorithms.temperature import Temperature
 from taac.algorithms.trajectories import ConstantTrajectory, Tau, Trajectory
@@ -47,22 +47,6 @@ class TaacInfo(NamedTuple):
     tau_prev: Tau  # parts [B, A], the trajectory before acting here
     switch: torch.Tensor  # [B] bool, the executed b
     switch_state: Nest = ()  # [B, ...], state of the switching head before acting here, if it has one
-
-
-class TaacTrainInfo(NamedTuple):
-    """Passed from `train_step` to `calc_loss`."""
-
-    actor_loss: torch.Tensor  # [T, B]
-    log_pi: torch.Tensor  # [T, B], log pi(a_hat | s, tau_prev), detached
-    mean: torch.Tensor  # [T, B, A], of the actor, before tanh, detached
-    log_std: torch.Tensor  # [T, B, A]
-    beta: torch.Tensor  # [T, B, 2], detached
-    advantage: torch.Tensor  # [T, B], q_1 - q_0, before clipping, detached
-    q_pi: torch.Tensor  # [T, B], q_1, the value of the actor's own new trajectory, detached
-    switch: torch.Tensor  # [T, B] bool, b | b~, with b~ newly sampled
-    prediction: torch.Tensor  # [N, T-1, B(, D)(, ...)], the critics' predictions at the executed trajectories
-    q: torch.Tensor  # [N, T-1, B(, D)], the values of `prediction`
-    value: torch.Tensor  # [T, B(, D)], target values; 0 at frame 0, where they are never read
 
 
 @gin.configurable
@@ -259,7 +243,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
 
     # Learning --------------------------------------------------------------------------------------------------------
 
-    def train_step(self, experience: Experience) -> TaacTrainInfo:
+    def train_step(self, experience: Experience) -> TrainInfo:
         time_step, (tau_prev, b, switch_state) = experience
         tau = nest.index(tau_prev, slice(1, None))  # executed at frames 0..T-2
         features, seen = self.encode(time_step.observation)
@@ -288,7 +272,7 @@ class TaacAlgorithm(ActorCriticAlgorithm):
             value = self._target_value(*nest.index((time_step.observation, tau_0, tau_1, beta), slice(1, None)))
 
         prediction = self.critics(features[:-1], *nest.flatten(tau))
-        return TaacTrainInfo(
+        return TrainInfo(
             actor_loss=actor_loss,
             log_pi=log_pi.detach(),
             mean=mean.detach(),
@@ -302,7 +286,8 @@ class TaacAlgorithm(ActorCriticAlgorithm):
             value=self.pad_front(value),
         )
 
-    def calc_loss(self, experience: Experience, info: TaacTrainInfo) -> LossInfo:
+    def calc_loss(self, experience: Experience, info: TrainInfo) -> LossInfo:
+        assert info.switch is not None and info.beta is not None
         target = self.td_loss.returns(experience.time_step, info.value, info.switch)
         beta_entropy = distributions.categorical_entropy(info.beta)
         temperature_losses = {

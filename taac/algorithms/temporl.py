@@ -16,8 +16,8 @@ import gin
 import torch
 import torch.nn as nn
 
-from taac.algorithms.actor_critic import trainable
-from taac.algorithms.sac import SacAlgorithm, SacTrainInfo
+from taac.algorithms.actor_critic import TrainInfo, trainable
+from taac.algorithms.sac import SacAlgorithm
 from taac.data_structures import AlgStep, Experience, LossInfo, Nest, TimeStep
 from taac.errors import TaacError
 from taac.networks import CriticEnsemble
@@ -35,14 +35,6 @@ class TempoRLInfo(NamedTuple):
     """Stored with each frame in the replay buffer."""
 
     decided: torch.Tensor  # [B] bool, whether a new action was chosen here
-
-
-class TempoRLTrainInfo(NamedTuple):
-    """Passed from `train_step` to `calc_loss`."""
-
-    sac: SacTrainInfo
-    # [1, T-1, B, J(, D)(, ...)], predictions for every duration of the executed action
-    skip: torch.Tensor
 
 
 @gin.configurable
@@ -146,24 +138,26 @@ class TempoRLAlgorithm(SacAlgorithm):
 
     # Learning --------------------------------------------------------------------------------------------------------
 
-    def train_step(self, experience: Experience) -> TempoRLTrainInfo:  # type: ignore[override]
+    def train_step(self, experience: Experience) -> TrainInfo:
         info = super().train_step(experience)
-        return TempoRLTrainInfo(info, self.skip_critic(info.features[:-1], experience.time_step.prev_action[1:]))
+        assert info.features is not None
+        # [1, T-1, B, J(, D)(, ...)], predictions for every duration of the executed action
+        return info._replace(own=self.skip_critic(info.features[:-1], experience.time_step.prev_action[1:]))
 
-    def calc_loss(self, experience: Experience, info: TempoRLTrainInfo) -> LossInfo:  # type: ignore[override]
-        loss, extra, error, detail = super().calc_loss(experience, info.sac)
+    def calc_loss(self, experience: Experience, info: TrainInfo) -> LossInfo:
+        loss, extra, error, detail = super().calc_loss(experience, info)
         time_step = experience.time_step
         target, happened = value_ops.skip_returns(
             time_step.reward,
-            info.sac.value,
+            info.value,
             time_step.step_type,
             self.td_loss.discount(time_step),
             experience.rollout_info.decided,
             self.max_skip,
-            info.sac.bonus,
+            info.bonus,
         )
         # [J, T-1, B]: the error of each duration, then the mean over the durations that happened
-        errors = [self.value_error(self.skip_critic, p, g) for p, g in zip(info.skip.unbind(3), target)]
+        errors = [self.value_error(self.skip_critic, p, g) for p, g in zip(info.own.unbind(3), target)]
         skip_error = torch.stack(errors)
         skip_loss = (skip_error * happened).sum(0) / happened.sum(0).clamp(min=1)
         own = {

@@ -18,7 +18,7 @@ from taac.machine.products import mixed_precision
 from taac.machine.ranks import Ranks
 
 
-class Differentiated(NamedTuple):
+class LossAndGradients(NamedTuple):
     """An algorithm's loss on a batch, detached, and its gradients."""
 
     loss: torch.Tensor  # scalar
@@ -31,7 +31,7 @@ class Differentiated(NamedTuple):
     observed: dict[str, torch.Tensor]  # tensors by name, for histograms; empty if they are off
 
 
-def differentiate(
+def loss_and_gradients(
     agent: Agent,
     experience: Experience,
     weights: Nest,
@@ -39,7 +39,7 @@ def differentiate(
     importance_weights: str,
     products: str,
     diagnostics: Diagnostics,
-) -> Differentiated:
+) -> LossAndGradients:
     """Returns the algorithm's loss on a prepared batch, and its gradients.
 
     Args:
@@ -73,7 +73,7 @@ def differentiate(
         extra = {**extra, "replay/weight": weights.mean(), "replay/segment_error": segment_error.mean()}
     loss = loss.detach()
     statistics, observed = diagnostics.compute(detail)
-    return Differentiated(
+    return LossAndGradients(
         loss, sum_of_all(loss, gradients), frames.detach(), extra, segment_error, list(gradients), statistics, observed
     )
 
@@ -115,7 +115,7 @@ def average(
 
     Args:
         early: the means of gradients that were sent before.
-        loss, total, extra, statistics: as in `Differentiated`.
+        loss, total, extra, statistics: as in `LossAndGradients`.
     """
     for parameter, mean in early.items():
         parameter.grad = mean

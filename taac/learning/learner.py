@@ -20,7 +20,7 @@ from taac.errors import TaacError
 from taac.learning.adam import TensorFlowAdam
 from taac.learning.cloning import Cloning, cloning_loss
 from taac.learning.diagnostics import Diagnostics, RunningMeans, explained_variances
-from taac.learning.gradients import Differentiated, average, differentiate
+from taac.learning.gradients import LossAndGradients, average, loss_and_gradients
 from taac.learning.groups import groups_of_algorithm, groups_of_signals
 from taac.learning.growth import GrowthWatch
 from taac.learning.guard import GradientStep, Guard, sum_of_all
@@ -160,7 +160,7 @@ class Learner:
     @property
     def runs_compiled(self) -> bool:
         """Whether updates run compiled: not if compiling has failed."""
-        return self.agent.compiled and not getattr(self._loss_and_gradients, "failed", False)
+        return self.agent.compiled and not getattr(self._program, "failed", False)
 
     @property
     def needs_demonstrations(self) -> bool:
@@ -238,7 +238,7 @@ class Learner:
         agents, prepared = self.agent.agents, self.agent.prepare(experience)
         self.growth.observe(prepared.time_step.reward)
         with self._averaging() as early:
-            found = self.compute(prepared, self._prepare_weights(weights))
+            found = self.loss_and_gradients(prepared, self._prepare_weights(weights))
         loss, total, extra = found.loss, found.total, {"loss/total": found.loss, **found.extra}
         self._set_gradients(found.gradients)
         if self._side.any:
@@ -266,13 +266,13 @@ class Learner:
         error = found.segment_error
         return LossInfo(found.frames, extra, error if agents is None or error is None else agents.gather(error))
 
-    def compute(self, experience: Experience, weights: Nest) -> Differentiated:
-        """Returns loss and gradients for a prepared batch, compiled or not. `update` takes a step along them.
+    def loss_and_gradients(self, experience: Experience, weights: Nest) -> LossAndGradients:
+        """Returns loss and gradients for a prepared batch, by the compiled program if there is one. `update` steps along them.
 
-        A learner of your own may override it (`experiments/examples/own_learner.py`). Seeds in one process then learn in turn.
+        A learner of your own may override it (`experiments/examples/own_learner.py`).
         """
         with using(self.products):
-            return self._loss_and_gradients(experience, weights)
+            return self._program(experience, weights)
 
     def _prepare_weights(self, weights: torch.Tensor | None) -> Nest:
         """Returns the weights on the device, one for each segment that the algorithm receives; `()` for None."""
@@ -328,9 +328,9 @@ class Learner:
         """Sends gradients while others are computed, if the ranks do so. A compiled program computes all at once."""
         return contextlib.nullcontext({}) if self.agent.compiled else self.ranks.averaging(self._differentiated)
 
-    def differentiate(self, experience: Experience, weights: Nest) -> Differentiated:
-        """Computes loss and gradients for a prepared batch, without a compiled program."""
-        return differentiate(
+    def uncompiled(self, experience: Experience, weights: Nest) -> LossAndGradients:
+        """`loss_and_gradients`, never by a compiled program."""
+        return loss_and_gradients(
             self.agent, experience, weights, self._differentiated, self.importance_weights, self.products, self.diagnostics
         )  # fmt: skip
 
@@ -408,7 +408,7 @@ class Learner:
             calls.append(self.agent.acting_call(time_step, state))
         with contextlib.suppress(Exception), torch.random.fork_rng(devices=[]):  # an error on blank frames proves nothing
             prepared = copy.deepcopy(self.agent).prepare(blank.experience)
-            calls.append((self._loss_and_gradients, (prepared, self._prepare_weights(blank.weights))))
+            calls.append((self._program, (prepared, self._prepare_weights(blank.weights))))
         return compile_ahead(calls)
 
     def keep(self, compiled: bool | None, products: str | None) -> None:
@@ -429,13 +429,10 @@ class Learner:
 
     def _use_products(self, products: str) -> None:
         self.products = products
-        self._loss_and_gradients: Callable[..., Differentiated] = (
-            CompiledFunction(
-                self.differentiate, self.agent, parts(products, self.agent.device), optional=self.agent.may_compile
-            )
-            if self.agent.compiled
-            else self.differentiate
-        )
+        self._program: Callable[..., LossAndGradients] = self.uncompiled
+        if self.agent.compiled:
+            split = parts(products, self.agent.device)
+            self._program = CompiledFunction(self.uncompiled, self.agent, split, optional=self.agent.may_compile)
 
 
 def _check(

@@ -226,7 +226,7 @@ def test_weights_of_prioritised_replay_for_critics_alone_hold_for_the_encoder_of
     groups, found = learner.agent.algorithm.parameter_groups(), []
     for weight in (1.0, 2.0):
         torch.manual_seed(0)
-        gradients = learner.differentiate(experience, torch.full((8,), weight)).gradients
+        gradients = learner.uncompiled(experience, torch.full((8,), weight)).gradients
         found.append({id(p): g for p, g in zip(learner._differentiated, gradients, strict=True)})
     for name, times in {"critic": 2, "value_encoder": 2, "actor": 1, "actor_encoder": 1}.items():
         for p in groups[name]:

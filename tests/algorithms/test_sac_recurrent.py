@@ -208,7 +208,7 @@ def test_each_network_gets_the_features_that_are_its_own():
     target = reference_unroll(algorithm.target_encoder, time_step, start.critic, 0)[burn_in + 1 :].detach()
     learnt = Experience(nest.index(time_step, slice(burn_in, None)), ())
     torch.manual_seed(3)
-    expected = SacAlgorithm.calc_loss(algorithm, learnt, algorithm.learn_from(learnt.time_step, seen, features, target))
+    expected = SacAlgorithm.calc_loss(algorithm, learnt, algorithm.learn_from_features(learnt.time_step, seen, features, target))
     assert loss.loss.shape == (T - burn_in, B)
     torch.testing.assert_close(loss.loss, expected.loss)
     gradients = [

@@ -53,7 +53,7 @@ def assert_close(found, expected, **tolerance):
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method(method, traced_only):
     compiled = updated(method, COMPILE)
-    for function in (compiled[0].learner._loss_and_gradients, compiled[0].agent._rollout_step):
+    for function in (compiled[0].learner._program, compiled[0].agent._rollout_step):
         assert isinstance(function, CompiledFunction) and len(function._programs) == 1 and function.retraced == 0
     assert_close(compiled, updated(method), rtol=1e-4, atol=1e-5)
 
@@ -107,7 +107,7 @@ SIZES = ["batch_size = @size/PiecewiseSchedule()", "size/PiecewiseSchedule.value
 def test_what_follows_a_schedule(method, params, traced_only):
     compiled = updated(method, COMPILE, *params)
     assert compiled[0].agent.algorithm.weights.tolist() == [1.0, -1.0]
-    function = compiled[0].learner._loss_and_gradients
+    function = compiled[0].learner._program
     assert len(function._programs) == 1 + (method == "taac")  # one for each batch size
     assert function.retraced == compiled[0].agent._rollout_step.retraced == 0
     assert_close(compiled, updated(method, *params), rtol=1e-4, atol=1e-5)
@@ -153,9 +153,9 @@ def test_with_six_products_of_parts(method, traced_only):
 @pytest.mark.parametrize("products", ["bfloat16x6", "bfloat16x3", "bfloat16"])
 def test_resumed_with_other_products_the_program_is_another(products, traced_only):
     trainer, _ = updated("sac", COMPILE, "Learner.products = 'plain'", updates=1)
-    before = trainer.learner._loss_and_gradients
+    before = trainer.learner._program
     trainer.learner.keep(None, products)
-    after = trainer.learner._loss_and_gradients
+    after = trainer.learner._program
     assert trainer.learner.products == products and after is not before
     sampled = trainer.agent.prepare(trainer.replay_buffer.sample(trainer.batch_size, trainer.segment_length))
     results = []

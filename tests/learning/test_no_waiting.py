@@ -104,7 +104,7 @@ def test_a_traced_program(method):
     environments = trainer.environment
     frame = specs.time_step_spec(environments.observation_spec, environments.action_spec, environments.reward_dim)
     trainer.agent.rollout_step(specs.zeros(frame, 2, device=META), trainer.agent.initial_state(2))
-    for function in (trainer.learner._loss_and_gradients, trainer.agent._rollout_step):
+    for function in (trainer.learner._program, trainer.agent._rollout_step):
         (program,) = [program for program, _ in function._programs.values()]
         assert {device for _, device in places(program)} == {META}
 
@@ -199,7 +199,7 @@ def test_little_is_launched_outside_the_program():
     trainer, launches = built("sac", "Learner.diagnostics = 'off'"), Launches()
     learner, algorithm = trainer.learner, trainer.agent.algorithm
     with (
-        launches.watch(learner, "_loss_and_gradients", "program"),
+        launches.watch(learner, "_program", "program"),
         launches.watch(learner_module, "take_step", "optimizer and targets"),
         launches.watch(algorithm, "after_update", "optimizer and targets"),
     ):
@@ -229,12 +229,12 @@ READS = [
 @pytest.mark.parametrize("read", READS)
 def test_these_tests_notice_what_waits(read):
     trainer = built("sac")
-    compute = trainer.learner.differentiate
+    compute = trainer.learner.uncompiled
 
     def waits(experience, weights):
         read(experience.time_step.reward)
         return compute(experience, weights)
 
-    trainer.learner._loss_and_gradients = waits
+    trainer.learner._program = waits
     with pytest.raises((RuntimeError, NotImplementedError, AssertionError)):
         updates(trainer)

@@ -145,12 +145,12 @@ def test_what_a_compiled_program_was_traced_with_is_traced_again():
     trainer = build(method="sac")
     learner, algorithm = trainer.learner, trainer.agent.algorithm
     trained(trainer, 1)
-    program = learner._loss_and_gradients = CompiledFunction(learner.differentiate, trainer.agent, compiler="none")
+    program = learner._program = CompiledFunction(learner.uncompiled, trainer.agent, compiler="none")
     prepared = trainer.agent.prepare(trainer.replay_buffer.sample(16, 2))
 
     def losses():
         found = []
-        for compute in (program, learner.differentiate):
+        for compute in (program, learner.uncompiled):
             torch.manual_seed(0)
             extra = compute(prepared, ()).extra
             found.append((extra["critic/target"].item(), compute(prepared, ()).loss.item()))

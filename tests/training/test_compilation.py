@@ -37,7 +37,7 @@ def decided(*params):
     trainer = build(*params)
     trainer.close()
     held = isinstance(trainer.agent._rollout_step, CompiledFunction)
-    assert held == isinstance(trainer.learner._loss_and_gradients, CompiledFunction) == trainer.agent.compiled
+    assert held == isinstance(trainer.learner._program, CompiledFunction) == trainer.agent.compiled
     return trainer.agent.compiled, trainer.compilation
 
 
