@@ -10,8 +10,9 @@ from taac.configuration import Asked, Config
 from taac.machine.memory import readable_bytes
 from taac.training import experiment
 from taac.training.advice import advice, random_endings, subtracts_mean
-from taac.training.first_update import failure_of_first_update
+from taac.training.first_update import failure_of_first_update, tags_of_first_update
 from taac.training.footprint import Share, shares
+from taac.training.summaries import UNKNOWN, unknown_tags
 from taac.training.trainer import Trainer
 
 
@@ -79,6 +80,8 @@ def _numbers(trainer: Trainer, loaded: Config, memory: list[Share], endings: tup
     spec = experiment.experience_spec(trainer.environment, trainer.agent)
     failure = failure_of_first_update(trainer.agent, spec, trainer.segment_length)
     found = [failure] if failure else []
+    tags = tags_of_first_update(trainer.agent, spec, trainer.segment_length) or []
+    found += [f"{tag}: {UNKNOWN}" for tag in unknown_tags(tags, trainer.agent.algorithm.summary_tags())]
     found += [*loaded.without_effect(), *advice(trainer, loaded.settings("create_environment"), memory, endings)]
     found += _divided(trainer, loaded)
     yield "what looks wrong:" if found else "what looks wrong: nothing"

@@ -41,7 +41,7 @@ from taac.training.checks import (
 )
 from taac.training.collectors.remote_collector import RemoteCollector
 from taac.training.data_parallel import check_supported, seed_own
-from taac.training.first_update import check_first_update
+from taac.training.first_update import check_steps_of_training
 from taac.training.trainer import Trainer
 
 
@@ -285,7 +285,7 @@ def create_experiment(
         trainer = trainer_ctor(environment, evaluation_environment, learner, replay_buffer, seed, **several, **remote)
         if num_demonstrated is not None:
             check_demonstrations(num_demonstrated, trainer.segment_length)
-        check_first_update(agent, spec, trainer.segment_length)
+        check_steps_of_training(agent.algorithm)
         if trainer.explorer is not None:
             check_explorer(trainer.explorer, agent.algorithm, spec.rollout_info, environment.action_spec)
         trainer.load_from = (load_from,) if isinstance(load_from, str) else load_from

@@ -1,4 +1,4 @@
-"""What the first update would show: computed on blank frames when an experiment is built, not after its initial collection."""
+"""What the first update would show, computed on blank frames."""
 
 from __future__ import annotations
 
@@ -13,39 +13,26 @@ from taac.algorithms.agent import Agent
 from taac.algorithms.algorithm import describe_failure
 from taac.data_structures import Experience, Nest, StepType
 from taac.errors import TaacError
-from taac.training import summaries
 
 _SEGMENTS = 2
 
 
-def check_first_update(agent: Agent, spec: Nest, segment_length: int) -> None:
-    """Refuses an algorithm that does not define a step of training, or that summarises a tag without a meaning.
+def check_steps_of_training(algorithm: Algorithm) -> None:
+    """Refuses an algorithm that does not define a step of training."""
+    kind = type(algorithm)
+    for name in ("train_step", "calc_loss"):
+        if getattr(kind, name) is getattr(Algorithm, name):
+            raise TaacError(f"{kind.__name__} does not define {name}, which every algorithm needs")
 
-    An error of the algorithm on blank frames proves nothing and is left to the first update; `taac check` tells it.
+
+def tags_of_first_update(agent: Agent, spec: Nest, segment_length: int) -> list[str] | None:
+    """Returns the tags of the loss of blank segments; None if the algorithm fails on them.
 
     Args:
         agent: stays as it is, as do random numbers.
         spec: specs of one frame in the replay buffer.
         segment_length: frames T of a segment.
-
-    Raises:
-        TaacError: names the step or the tags.
     """
-    algorithm = agent.algorithm
-    kind = type(algorithm)
-    for name in ("train_step", "calc_loss"):
-        if getattr(kind, name) is getattr(Algorithm, name):
-            raise TaacError(f"{kind.__name__} does not define {name}, which every algorithm needs")
-    if unknown := summaries.unknown_tags(tags_of_first_update(agent, spec, segment_length) or [], algorithm.summary_tags()):
-        raise TaacError(
-            f"{kind.__name__}.calc_loss summarises {', '.join(unknown)} (in LossInfo.extra), but neither "
-            f"{kind.__name__}.summary_tags() nor the package's table (docs/summaries.md) has a meaning for it: return one from "
-            "summary_tags()"
-        )
-
-
-def tags_of_first_update(agent: Agent, spec: Nest, segment_length: int) -> list[str] | None:
-    """Returns the tags of the loss of blank segments; None if the algorithm fails on them."""
     try:
         return _first_update(copy.deepcopy(agent), spec, segment_length)
     except Exception:

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from taac.errors import TaacError
 from taac.runs import durable, files, layout
 from taac.runs.layout import EpisodeSummary
+from taac.runs.terminal import warn_user
 from taac.training import hparams
 
 # Tag -> meaning. No other scalar is written, except those that an algorithm declares in `summary_tags`.
@@ -104,6 +104,7 @@ TAGS: dict[str, str] = {
 # Not scalars: `histogram/*` of q, target, td_error (also of each critic and part of the reward), q_pi, mean, log_std, action,
 # advantage, beta, v and v_target, for the last update before the summary (`Learner.diagnostics = 'histograms'`);
 # `evaluation/video`, a GIF of an evaluation's first episode (`create_experiment.evaluation_video`).
+UNKNOWN = "this summary has no meaning, in docs/summaries.md or in summary_tags() of the algorithm or monitor: return one there"
 PHASES = {"rollout": "while exploring", "evaluation": "acting greedily"}
 
 
@@ -170,16 +171,9 @@ class SummaryWriter:
         self._tags, self._known = tags or {}, set[str]()  # known: tags that were written before
 
     def scalars(self, values: Mapping[str, float | torch.Tensor], env_steps: int) -> None:
-        """Writes each value at `env_steps`.
-
-        Raises:
-            TaacError: a tag is not in the table.
-        """
-        if unknown := unknown_tags([tag for tag in values if tag not in self._known], self._tags):
-            raise TaacError(
-                f"the summary tag '{unknown[0]}' has no meaning, neither in docs/summaries.md nor in summary_tags() of the "
-                "algorithm or the monitor: return one there"
-            )
+        """Writes each value at `env_steps`. Warns once of each tag that is not in the table."""
+        for tag in unknown_tags([tag for tag in values if tag not in self._known], self._tags):
+            warn_user(f"{tag}: {UNKNOWN}")
         self._known.update(values)
         numbers = {tag: float(value) for tag, value in values.items()}
         with files.named(self._file):

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from taac.analysis.readers import events
-from taac.errors import TaacError
 from taac.runs.layout import EpisodeSummary
 from taac.runs.run_folder import RunFolder
 from taac.training.summaries import PHASES, SummaryWriter, known_tags
@@ -30,11 +29,14 @@ def test_an_error_of_the_disk_names_the_event_file(tmp_path):
     writer.close()
 
 
-def test_an_unknown_tag_is_refused(tmp_path):
+def test_an_unknown_tag_is_told_once_and_written(tmp_path, capsys):
     writer = SummaryWriter(tmp_path)
-    with pytest.raises(TaacError, match="loss/unheard_of"):
-        writer.scalars({"loss/unheard_of": 1.0}, 0)
+    for step in (0, 1):
+        writer.scalars({"loss/unheard_of": 1.0, "loss/critic": 1.0}, step)
     writer.close()
+    told = capsys.readouterr().err
+    assert told.count("loss/unheard_of") == 1 and "summary_tags()" in told and "loss/critic" not in told
+    assert events.read(tmp_path).scalars["loss/unheard_of"].env_steps.tolist() == [0, 1]
 
 
 @gin.configurable(module="tests.summaries")
