@@ -94,8 +94,8 @@ def build_from(loaded: configuration.Config) -> tuple[Agent, Any]:
     try:
         agent = configuration.build(lambda: create_agent(environment, CPU))
         spec = experience_spec(environment, agent)
-        if any(binding.line.startswith("Trainer.explorer = ") for binding in loaded.bindings.values()):
-            explorer = configuration.build(lambda: copy.deepcopy(gin.query_parameter("Trainer.explorer")))  # makes what it names
+        if any(binding.line.startswith("create_collector.explorer = ") for binding in loaded.bindings.values()):
+            explorer = configuration.build(lambda: copy.deepcopy(gin.query_parameter("create_collector.explorer")))
             check_explorer(explorer, agent.algorithm, spec.rollout_info, environment.action_spec)
     finally:
         environment.close()

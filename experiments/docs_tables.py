@@ -26,7 +26,7 @@ A run writes these TensorBoard summaries. The x-axis is environment steps, summe
 temperatures) is the mean over the updates since the last summary. These are not: `schedule/` and `learning_rate/` are the
 values in force at the summary, `sqil/` is measured on one batch that is drawn for it, and histograms show the last update.
 
-Summaries are written every `Trainer.summary_interval` steps (1,000); none is written after the last of these steps, so a
+Summaries are written every `Intervals.summary_interval` steps (1,000); none is written after the last of these steps, so a
 shorter run has only `evaluations.csv` and `evaluation/`.
 
 A run is evaluated at step 0 too, before its first update; see [training](training.md#evaluations).

@@ -64,12 +64,12 @@ def settings(task: str, options: argparse.Namespace) -> str:
         [
             f"create_environment.env_name = '{task}'",
             "create_environment.num_envs = 1",
-            f"Trainer.num_env_steps = {options.num_env_steps}",
-            f"Trainer.initial_collect_steps = {options.initial_collect_steps}",
-            f"Trainer.evaluation_interval = {options.evaluation_interval}",
-            f"Trainer.evaluation_episodes = {options.evaluation_episodes}",
-            "Trainer.unroll_length = 1",
-            "Trainer.updates_per_iteration = 1",
+            f"Intervals.num_env_steps = {options.num_env_steps}",
+            f"UpdateRatio.initial_collect_steps = {options.initial_collect_steps}",
+            f"Intervals.evaluation_interval = {options.evaluation_interval}",
+            f"Evaluator.evaluation_episodes = {options.evaluation_episodes}",
+            "UpdateRatio.unroll_length = 1",
+            "UpdateRatio.updates_per_iteration = 1",
             "",
         ]
     )

@@ -45,21 +45,21 @@ def built(*params, method=METHOD):
 @pytest.mark.parametrize(
     "param, message",
     [
-        ("Trainer.evaluation_interval = 0", "Trainer.evaluation_interval must be 1 or more, got 0"),
-        ("Trainer.checkpoint_interval = -5", "Trainer.checkpoint_interval must be 1 or more, got -5"),
-        ("Trainer.summary_interval = 0", "Trainer.summary_interval must be 1 or more, got 0"),
-        ("Trainer.evaluation_episodes = 0", "Trainer.evaluation_episodes must be 1 or more, got 0"),
+        ("Intervals.evaluation_interval = 0", "Intervals.evaluation_interval must be 1 or more, got 0"),
+        ("Intervals.checkpoint_interval = -5", "Intervals.checkpoint_interval must be 1 or more, got -5"),
+        ("Intervals.summary_interval = 0", "Intervals.summary_interval must be 1 or more, got 0"),
+        ("Evaluator.evaluation_episodes = 0", "Evaluator.evaluation_episodes must be 1 or more, got 0"),
         ("Trainer.batch_size = 0", "Trainer.batch_size must be 1 or more with ReplayBuffer, got 0"),
-        ("Trainer.unroll_length = 0", "Trainer.unroll_length must be 1 or more, got 0"),
+        ("UpdateRatio.unroll_length = 0", "UpdateRatio.unroll_length must be 1 or more, got 0"),
         (
-            "Trainer.unroll_length = 100001",
-            r"unroll_length 100001 x num_envs 1 is above Trainer.num_env_steps 100000: the first iteration would be longer",
+            "UpdateRatio.unroll_length = 100001",
+            r"unroll_length 100001 x num_envs 1 is above Intervals.num_env_steps 100000: the first iteration would be longer",
         ),
         ("hidden_layers = (0,)", r"widths of hidden layers must be 1 or more, got \(0,\)"),
         ("hidden_layers = (8, -1)", r"widths of hidden layers must be 1 or more, got \(8, -1\)"),
-        ("Trainer.updates_per_iteration = 0", "Trainer.updates_per_iteration must be 1 or more, got 0"),
-        ("Trainer.max_evaluation_steps = 0", "Trainer.max_evaluation_steps must be 1 or more, got 0"),
-        ("Trainer.evaluation_epsilon = -0.1", r"evaluation_epsilon must be in \[0, 1\], got -0.1"),
+        ("UpdateRatio.updates_per_iteration = 0", "UpdateRatio.updates_per_iteration must be 1 or more, got 0"),
+        ("Evaluator.max_evaluation_steps = 0", "Evaluator.max_evaluation_steps must be 1 or more, got 0"),
+        ("Evaluator.evaluation_epsilon = -0.1", r"evaluation_epsilon must be in \[0, 1\], got -0.1"),
         ("Trainer.segment_length = 200000", "replay_length|ReplayBuffer.length|initial_collect_steps"),
         ("create_environment.step_timeout = 0.0", "step_timeout must be above 0 seconds, or None, got 0.0"),
         ("create_environment.step_timeout = 'long'", "wrong type"),
@@ -175,7 +175,7 @@ def test_what_check_prints(capsys):
     )
     assert "90000 updates in all, 0.9 a step of the whole run; 512 frames are replayed for each" in out
     assert "what looks wrong: nothing" in out and "Adam's two moments" in out
-    ratio = ["Trainer.updates_per_env_step = @LinearSchedule()", "LinearSchedule.start = 0.0", "LinearSchedule.end = 1.0"]
+    ratio = ["UpdateRatio.updates_per_env_step = @LinearSchedule()", "LinearSchedule.start = 0.0", "LinearSchedule.end = 1.0"]
     params = [word for param in (*ratio, "LinearSchedule.env_steps = 100000") for word in ("--gin_param", param)]
     checked("--task", "Pendulum-v1", "--method", "sac", "--set", "hidden_layers=8,", "--set", "beta_min_prob=0.1",
             "--set", "initial_collect_steps=10000", *params)  # fmt: skip

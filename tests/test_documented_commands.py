@@ -42,7 +42,7 @@ OFFLINE = {"WANDB_MODE": "offline"}
 STANDS_FOR = {"PENDULUM": "", "DIR": "D"}
 TINY = (
     "initial_collect_steps = 40", "evaluation_interval = 100000", "evaluation_episodes = 1", "batch_size = 4",
-    "hidden_layers = (8,)", "replay_length = 1000", "Trainer.initial_evaluation = False", "Trainer.summary_interval = 20",
+    "hidden_layers = (8,)", "replay_length = 1000", "Evaluator.initial_evaluation = False", "Intervals.summary_interval = 20",
     "create_environment.max_episode_steps = 20", "create_agent.compile = False",
 )  # fmt: skip
 STEPS = 300  # environment steps of the pages for each that the test takes

@@ -8,6 +8,7 @@ import math
 from pathlib import Path
 from types import SimpleNamespace
 
+import gin
 import pytest
 import torch
 
@@ -60,12 +61,12 @@ def test_the_trajectory_fades_while_it_goes_on(trained):
     goes_on = ~b[0] & ~replayed.time_step.is_last()[0]
     assert goes_on.any()
     torch.testing.assert_close(replayed.time_step.prev_action[1][goes_on], 0.9 * nest.index(tau, 0).a[goes_on])
-    assert trainer.method == "taac_fading"
+    assert gin.query_parameter("create_experiment.method") == "taac_fading"
 
 
 def test_the_exploration_repeats_no_action_until_training_begins():
     with contextlib.closing(build("own_exploration")) as trainer:
-        assert trainer.method == "taac_uniform"
+        assert gin.query_parameter("create_experiment.method") == "taac_uniform"
         for _ in range(60):
             trainer.collect()
         assert trainer.replay_buffer.sample(200, 2).rollout_info.switch.all()

@@ -72,8 +72,8 @@ class Unclamped(Widened):
 
 def test_an_explorer_that_leaves_the_range_of_actions_is_refused():
     """The environment would get an action outside of its space, or another one than is replayed."""
-    trainer = build("sac", "Trainer.explorer = @Unclamped()", "Unclamped.factor = 3.0")
-    with pytest.raises(TaacError, match=r"Trainer.explorer Unclamped returned the action \[.*\], outside \[-1, 1\].*: clamp it"):
+    trainer = build("sac", "create_collector.explorer = @Unclamped()", "Unclamped.factor = 3.0")
+    with pytest.raises(TaacError, match=r"explorer Unclamped returned the action \[.*\], outside \[-1, 1\].*: clamp it"):
         learn_until(trainer, 2)
     assert trainer.env_steps == trainer.update_ratio.initial_collect_steps  # nothing of it was executed
     trainer.close()
@@ -81,7 +81,7 @@ def test_an_explorer_that_leaves_the_range_of_actions_is_refused():
 
 @pytest.mark.parametrize("method", ["sac", "sac_recurrent"])
 def test_an_explorer_sees_the_distribution(method):
-    trainer = build(method, "Trainer.explorer = @Widened()", "Widened.factor = 0.0")
+    trainer = build(method, "create_collector.explorer = @Widened()", "Widened.factor = 0.0")
     learn_until(trainer, 2)
     rollout = trainer.collector.rollout
     alg_step = trainer.collector.explore(rollout.time_step, rollout.state)

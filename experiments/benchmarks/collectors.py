@@ -87,7 +87,7 @@ def _trainer(count: int, step_seconds: float, launcher: str, ray_address: str) -
             f"create_environment.env_kwargs = {{'seconds': {step_seconds}}}", f"num_envs = {max(1, count)}",
             f"create_experiment.collectors = {count}", *(options if count else ()), "hidden_layers = (32, 32)",
             "batch_size = 64", "initial_collect_steps = 100", "num_env_steps = 1000000", "replay_length = 10000",
-            "Trainer.updates_per_env_step = 0.02", "create_agent.compile = False",
+            "UpdateRatio.updates_per_env_step = 0.02", "create_agent.compile = False",
         ],
     )  # fmt: skip
     return configuration.build(experiment.create_experiment)

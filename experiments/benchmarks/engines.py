@@ -76,7 +76,7 @@ def _collecting(
         f"create_environment.env_name = '{env_name}'", f"create_environment.engine = '{engine}'", f"num_envs = {count}",
         f"create_environment.env_kwargs = {arguments!r}",
         f"hidden_layers = {hidden_layers!r}", "replay_length = 2000", "create_experiment.evaluation_envs = 1",
-        "Trainer.initial_collect_steps = 1000", "Trainer.num_env_steps = 100000000", "create_agent.compile = False",
+        "UpdateRatio.initial_collect_steps = 1000", "Intervals.num_env_steps = 100000000", "create_agent.compile = False",
     )  # fmt: skip
     configuration.load(["gin/tasks/simple_control.gin", f"gin/methods/{method}.gin"], bound)
     trainer = configuration.build(experiment.create_experiment)

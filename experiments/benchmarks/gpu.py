@@ -18,7 +18,7 @@ from experiments.benchmarks import common
 from experiments.benchmarks.contenders import ON_S_ALONE, SBX, peer
 
 MANY = 64  # environments of the rows with many
-COMPILE, RATIO = "create_agent.compile = True", "Trainer.updates_per_env_step"
+COMPILE, RATIO = "create_agent.compile = True", "UpdateRatio.updates_per_env_step"
 ROWS: dict[str, dict[str, Any]] = {
     "SAC, updates/s": {"task": "updates", "method": "sac", "gin_params": [ON_S_ALONE]},
     "SAC, compiled, updates/s": {"task": "updates", "method": "sac", "gin_params": [ON_S_ALONE, COMPILE]},

@@ -37,7 +37,7 @@ def build(options: dict[str, Any], params: list[str]) -> Any:
     loaded = configuration.load(files, [*fixed, *params, *options.get("gin_params", [])])
     trainer = configuration.build(experiment.create_experiment)
     loaded.check_used()
-    trainer.initial_evaluation = False
+    trainer.evaluator.initial = False
     return trainer
 
 
@@ -123,7 +123,7 @@ def rollout(options: dict[str, Any], answer: Answer) -> None:
         options,
         [
             f"initial_collect_steps = {FOREVER // 2}",
-            "Trainer.uniform_initial_collect = False",
+            "create_collector.uniform_initial_collect = False",
             "create_experiment.evaluation_envs = 1",
         ],
     )

@@ -52,7 +52,7 @@ def profile(env_name: str, params: list[str], steps: int) -> dict[str, float]:
         {"method": "taac", "env": env_name},
         [
             f"initial_collect_steps = {ours.FOREVER // 2}",
-            "Trainer.uniform_initial_collect = False",
+            "create_collector.uniform_initial_collect = False",
             "create_experiment.evaluation_envs = 1",
             *params,
         ],

@@ -160,8 +160,8 @@ create_environment.wrappers = \\
     ()
 create_agent.algorithm_ctor = @SacAlgorithm
 create_experiment.seed = 3
-Trainer.num_env_steps = %num_env_steps
-Trainer.unroll_length = 1
+Intervals.num_env_steps = %num_env_steps
+UpdateRatio.unroll_length = 1
 Learner.learning_rate = 3e-4
 """
 ABOUT = {

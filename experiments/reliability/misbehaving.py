@@ -98,7 +98,7 @@ def _setting(case: Case, at: int, log: Path) -> Setting:
         at = 30 + at % 30  # so that there is time for it
     kwargs = {"how": case.how, "at": at // num_envs, "log": str(log), "times": times, "workers": asynchronous}
     params = [f"create_environment.env_kwargs = {kwargs!r}", "num_env_steps = 220", "checkpoint_interval = 70"]
-    params += ["initial_collect_steps = 60", "Trainer.initial_evaluation = False"]
+    params += ["initial_collect_steps = 60", "Evaluator.initial_evaluation = False"]
     if asynchronous:
         params += ["create_environment.asynchronous = True", f"create_environment.step_timeout = {STEP_TIMEOUT}"]
         params += ["create_environment.max_restarts = 1"] * (times > 1)

@@ -39,7 +39,7 @@ for _name in ("classic_control", "box2d", "mujoco"):
 SMALL = (
     "num_env_steps = 300", "initial_collect_steps = 100", "hidden_layers = (16,)", "batch_size = 16",
     "replay_length = 125", "evaluation_interval = 75", "evaluation_episodes = 1", "checkpoint_interval = 70",
-    "Trainer.summary_interval = 45", "create_environment.max_episode_steps = 40",
+    "Intervals.summary_interval = 45", "create_environment.max_episode_steps = 40",
     "create_agent.normalize_observations = True", "create_experiment.evaluation_envs = 1",
     "Learner.products = 'plain'",  # the same on every machine
 )  # fmt: skip

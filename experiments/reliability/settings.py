@@ -19,7 +19,7 @@ PIXELS = (
 )
 CLONING = ("Cloning.pretraining_updates = 40", "Cloning.decay_updates = 100")
 EARLY = ("checkpoint_interval = 64", "initial_collect_steps = 160")
-NO_REPLAY = ("Trainer.save_replay = False", "initial_collect_steps = 40")
+NO_REPLAY = ("Saving.save_replay = False", "initial_collect_steps = 40")
 
 METHODS = (
     Setting("sac", "BipedalWalker-v3", 3),

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from taac import nest
+from taac.acting.explorers import Explorer
 from taac.acting.metrics import Episode
 from taac.algorithms.agent import Agent
 from taac.data_structures import Experience, Nest, TimeStep
@@ -38,6 +39,7 @@ class Collecting:
     """The counts of a collector and the episodes that it has seen end.
 
     Args:
+        environment: the environments of training.
         agent: its reward signals are summed up over episodes.
         replay: stores the frames.
         signal_returns: whether to sum up each reward signal over each episode.
@@ -53,8 +55,9 @@ class Collecting:
         num_restarts: how often running episodes were cut off because environments failed or could not be resumed.
     """
 
-    def __init__(self, agent: Agent, replay: Frames, signal_returns: bool = False):
-        self.agent, self._replay = agent, replay
+    def __init__(self, environment: VectorEnvironment, agent: Agent, replay: Frames, signal_returns: bool = False):
+        self.environment, self.agent, self._replay = environment, agent, replay
+        self.explorer: Explorer | None = None
         self._with_signal_returns = signal_returns and bool(agent.signals)
         self.env_steps = self.decisions = self.episodes = self.num_restarts = 0
         self.ended: list[Episode] = []
@@ -179,7 +182,7 @@ class Offline(Collecting):
         uniform_steps: int = 0,
         signal_returns: bool = False,
     ):
-        super().__init__(agent, replay)
+        super().__init__(environment, agent, replay)
         self._num_envs, self._ring = environment.num_envs, replay.ring
 
     def step(self) -> int:

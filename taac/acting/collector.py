@@ -54,8 +54,8 @@ class Collector(Collecting):
         uniform_steps: int = 0,
         signal_returns: bool = False,
     ):
-        super().__init__(agent, replay, signal_returns)
-        self.environment, self.explorer = environment, explorer
+        super().__init__(environment, agent, replay, signal_returns)
+        self.explorer = explorer
         self._seed, self._uniform_steps = seed, uniform_steps
         self.rollout = Rollout(environment, agent)
         self._begin_episodes()
@@ -94,8 +94,8 @@ class Collector(Collecting):
         for leaf in nest.flatten(action):
             if leaf.is_floating_point() and bool((leaf.abs() > 1.0 + _ROUNDING).any()):
                 raise TaacError(
-                    f"Trainer.explorer {type(self.explorer).__name__} returned the action {leaf.tolist()}, outside [-1, 1], the "
-                    "scale in which agents act: clamp it"
+                    f"create_collector.explorer {type(self.explorer).__name__} returned the action {leaf.tolist()}, outside "
+                    "[-1, 1], the scale in which agents act: clamp it"
                 )
 
     def acting(self) -> tuple[TimeStep | None, Nest]:

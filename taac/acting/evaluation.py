@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import gin
 import numpy as np
 import torch
 
@@ -85,7 +86,7 @@ def evaluate(
                 raise TaacError(
                     f"after {max_steps} steps in each of {environment.num_envs} environments '{environment.name}', "
                     f"{sum(shares)} of {num_episodes} episodes have not ended; set create_environment.max_episode_steps, "
-                    "or raise Trainer.max_evaluation_steps"
+                    "or raise Evaluator.max_evaluation_steps"
                 )
             if steps == _LONG and not episodes and environment.max_episode_steps is None:
                 about = (
@@ -118,6 +119,7 @@ class Evaluation(NamedTuple):
     video: tuple[bytes, tuple[int, int]] | None  # the first episode as a GIF with its height and width, if recorded
 
 
+@gin.configurable(denylist=["agent", "environment", "seed"])
 class Evaluator:
     """Evaluates an agent in greedy episodes.
 
@@ -125,7 +127,12 @@ class Evaluator:
         agent: the agent to evaluate.
         environment: used for nothing else. If it is recorded, the first episode of each evaluation is filmed.
         seed: of the run. The seed of each evaluation is derived from it.
-        num_episodes, epsilon, max_steps: as in `evaluate`; epsilon may follow a schedule.
+        evaluation_episodes: greedy episodes of an evaluation.
+        evaluation_epsilon: probability with which each choice is sampled instead of taking the mode; a number or a schedule.
+        max_evaluation_steps: an evaluation that takes more steps than this in each environment stops the run, because its
+            episodes may never end.
+        initial_evaluation: evaluates also before the first step (after what was loaded or cloned), so that curves begin at
+            step 0. It changes nothing else in the run.
 
     Attributes:
         scheduled: the schedule of epsilon, if it has one.
@@ -145,19 +152,21 @@ class Evaluator:
         agent: Agent,
         environment: VectorEnvironment,
         seed: int,
-        num_episodes: int,
-        epsilon: float | Schedule,
-        max_steps: int,
+        evaluation_episodes: int = 10,
+        evaluation_epsilon: float | Schedule = 0.0,
+        max_evaluation_steps: int = 1_000_000,
+        initial_evaluation: bool = True,
     ):
-        for name, value in {"evaluation_episodes": num_episodes, "max_evaluation_steps": max_steps}.items():
+        for name, value in {"evaluation_episodes": evaluation_episodes, "max_evaluation_steps": max_evaluation_steps}.items():
             if value < 1:
-                raise TaacError(f"Trainer.{name} must be 1 or more, got {value}")
-        least, most = bounds(epsilon)
+                raise TaacError(f"Evaluator.{name} must be 1 or more, got {value}")
+        least, most = bounds(evaluation_epsilon)
         if not (least >= 0 and most <= 1):
-            raise TaacError(f"Trainer.evaluation_epsilon must be in [0, 1], got {epsilon}")
-        self.agent, self.environment, self._seed = agent, environment, seed
-        self.num_episodes, self.max_steps = num_episodes, max_steps
-        self.scheduled = [one._replace(name="Trainer.evaluation_epsilon") for one in follow(self, epsilon=epsilon)]
+            raise TaacError(f"Evaluator.evaluation_epsilon must be in [0, 1], got {evaluation_epsilon}")
+        self.agent, self.environment, self.seed = agent, environment, seed
+        self.num_episodes, self.max_steps, self.initial = evaluation_episodes, max_evaluation_steps, initial_evaluation
+        followed = follow(self, epsilon=evaluation_epsilon)
+        self.scheduled = [one._replace(name="Evaluator.evaluation_epsilon") for one in followed]
         self.summary: EpisodeSummary | None = None
         self.best_return: float | None = None
         self.unfinished = False
@@ -179,7 +188,7 @@ class Evaluator:
             self.agent,
             self.environment,
             self.num_episodes,
-            derived_seed(self._seed, EVALUATION, env_steps),
+            derived_seed(self.seed, EVALUATION, env_steps),
             self.epsilon,
             None if video is None else video.on_step,
             self.max_steps,

@@ -66,8 +66,8 @@ class EpsilonGreedyExplorer:
     def check(self, action_spec: Nest) -> None:
         if not isinstance(action_spec, TensorSpec) or not action_spec.is_categorical:
             raise TaacError(
-                f"Trainer.explorer EpsilonGreedyExplorer explores discrete actions, but the actions are {_shown(action_spec)}; "
-                "use ZetaExplorer for a continuous action vector, or none"
+                f"create_collector.explorer EpsilonGreedyExplorer explores discrete actions, but the actions are "
+                f"{_shown(action_spec)}; use ZetaExplorer for a continuous action vector, or none"
             )
 
     def initial_state(self, action: torch.Tensor) -> Nest:
@@ -124,7 +124,7 @@ class ZetaExplorer:
     def check(self, action_spec: Nest) -> None:
         if not isinstance(action_spec, TensorSpec) or action_spec.is_categorical or len(action_spec.shape) != 1:
             raise TaacError(
-                f"Trainer.explorer ZetaExplorer explores one continuous action vector, but the actions are "
+                f"create_collector.explorer ZetaExplorer explores one continuous action vector, but the actions are "
                 f"{_shown(action_spec)}; use EpsilonGreedyExplorer for discrete actions, or none"
             )
 

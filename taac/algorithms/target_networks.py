@@ -52,7 +52,7 @@ class TargetUpdate(Unwatched):
         if updates_per_env_step is None:
             raise TaacError(
                 "target_update_env_steps needs a constant ratio of updates to environment steps: bind target_update_period "
-                "instead, or Trainer.updates_per_env_step to a number and Trainer.update_clock to 'env_steps'"
+                "instead, or UpdateRatio.updates_per_env_step to a number and UpdateRatio.update_clock to 'env_steps'"
             )
         self.period = self._env_steps * updates_per_env_step
 

@@ -68,7 +68,9 @@ def read_pace(folder: Path, told: float) -> Pace | None:
     """Returns the pace of a run whose last evaluation was written at time `told`; None before one after the random steps."""
     try:
         bindings = layout.read_bindings(folder)
-        whole, first = (int(bindings.get(f"Trainer.{name}", "0")) for name in ("num_env_steps", "initial_collect_steps"))
+        whole, first = (
+            int(bindings.get(name, "0")) for name in ("Intervals.num_env_steps", "UpdateRatio.initial_collect_steps")
+        )
         table = layout.read_evaluations(folder)
     except (OSError, files.Damaged, ValueError):
         return None
@@ -81,7 +83,7 @@ def read_pace(folder: Path, told: float) -> Pace | None:
         return None
     # Random steps make no updates and take next to no time, so only the last interval counts, and only after them.
     steps_before, seconds_before = rows[-2] if len(rows) > 1 else (0, 0.0)
-    if bindings.get("Trainer.offline") == "True":  # which takes no random steps
+    if bindings.get("create_experiment.offline") == "True":  # which takes no random steps
         first = 0
     if steps <= first:
         return None

@@ -125,8 +125,8 @@ def check(sweep: Sweep, asked: Asked, new: bool) -> tuple[int, int]:
             if new and tuple(words) not in built:
                 check_buildable(asked._replace(settings=(*asked.settings, *words)), here=True)
                 built.add(tuple(words))
-    steps, interval = loaded.bound("Trainer.num_env_steps"), loaded.bound("Trainer.evaluation_interval", 2_500)
-    if any(d.name in ("num_env_steps", "Trainer.num_env_steps") for d in sweep.dimensions) or not isinstance(steps, int):
+    steps, interval = loaded.bound("Intervals.num_env_steps"), loaded.bound("Intervals.evaluation_interval", 2_500)
+    if any(d.name in ("num_env_steps", "Intervals.num_env_steps") for d in sweep.dimensions) or not isinstance(steps, int):
         raise TaacError("all trials must have the same number of environment steps: do not search num_env_steps")
     return steps, interval
 

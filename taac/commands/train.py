@@ -76,13 +76,15 @@ def run() -> None:
     if flags.FLAGS.overlap and joined is ranks.ALONE:
         raise TaacError("--overlap is about gradients that several processes send: start them with torchrun, or leave it out")
     trainer = configuration.build(lambda: experiment.create_experiment(ranks=joined))
-    trainer.forget_replay = flags.FLAGS.forget_replay
     try:
         loaded.check_used()
         for note in loaded.without_effect():
             print(f"note: {note}", file=sys.stderr)
         folder = RunFolder(flags.run_dir(asked, loaded))
-        if not conduct(trainer, loaded, folder, ProgressBar, extend, flags.FLAGS.lock_timeout, change=bool(changed)):
+        if not conduct(
+            trainer, loaded, folder, ProgressBar, extend, flags.FLAGS.lock_timeout, change=bool(changed),
+            forget_replay=flags.FLAGS.forget_replay,
+        ):  # fmt: skip
             if joined.first:
                 print(
                     f"{folder.path} already holds this run, finished; nothing to do. To train it on, give --extend and a larger "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -264,11 +265,21 @@ def _binding(statement: Any, where: str) -> Binding:
     configurable = _configurable(selector, where)
     parameters = values.parameters(configurable.wrapped)
     if parameters and name not in parameters:
-        raise TaacError(
-            f"{where}: '{selector}' has no parameter '{name}'{nearest(name, parameters)}; it has: {', '.join(parameters)}"
-        )
+        owner = _owner(name)
+        meant = nearest(name, parameters) if owner is None else f"; did you mean '{owner}.{name}'?"
+        raise TaacError(f"{where}: '{selector}' has no parameter '{name}'{meant}; it has: {', '.join(parameters)}")
     _guarded(where, lambda: gin_state.check_bindable(scope, selector, name))
     return Binding(scope, configurable.selector, name, value, where)
+
+
+def _owner(parameter: str) -> str | None:
+    """Returns a constructor that has a parameter of this name; None if there is none."""
+    for selector, wrapped in gin_state.configurables().items():
+        with contextlib.suppress(ValueError):
+            gin_state.check_bindable("", selector, parameter)
+            if parameter in values.own_parameters(wrapped):
+                return selector.rpartition(".")[2]
+    return None
 
 
 def _configurable(selector: str, where: str) -> Any:

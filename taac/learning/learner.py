@@ -156,6 +156,7 @@ class Learner:
         self._norm: torch.Tensor | float | None = None  # see `_gradient_norm`
         self._sampling = 0.0  # seconds
         self.cloning, self._side = cloning, SideLosses(agent, cloning)
+        self.wait_for_programs: Callable[[Callable[[], bool]], None] = lambda stop: None
 
     @property
     def runs_compiled(self) -> bool:
@@ -394,22 +395,24 @@ class Learner:
 
     def compile_ahead(
         self, blank: Batch, time_step: TimeStep | None, state: Nest
-    ) -> Callable[[Callable[[], bool]], None]:
+    ) -> None:
         """Begins to compile the programs in another process, if they are compiled; see `machine.ahead.compile_ahead`.
+
+        `wait_for_programs` then waits until that is done, or until its argument returns true.
 
         Args:
             blank: a batch of the shapes that updates will have.
             time_step, state: a frame like those in rollouts, and the agent's state there; None if this process has no rollouts.
         """
         if not self.agent.compiled:
-            return lambda stop: None
+            return
         calls: list[Any] = []
         if time_step is not None and self.agent.agents is None:
             calls.append(self.agent.acting_call(time_step, state))
         with contextlib.suppress(Exception), torch.random.fork_rng(devices=[]):  # an error on blank frames proves nothing
             prepared = copy.deepcopy(self.agent).prepare(blank.experience)
             calls.append((self._program, (prepared, self._prepare_weights(blank.weights))))
-        return compile_ahead(calls)
+        self.wait_for_programs = compile_ahead(calls)
 
     def keep(self, compiled: bool | None, products: str | None) -> None:
         """Computes as a run began to, whatever "auto" would choose now, because other programs and products round differently.

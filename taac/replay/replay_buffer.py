@@ -186,7 +186,7 @@ class ReplayBuffer:
         if starts < 1:
             raise TaacError(
                 f"cannot sample segments of {length} frames from a buffer that holds {self.size} for each environment; "
-                "raise Trainer.initial_collect_steps or ReplayBuffer.length"
+                "raise UpdateRatio.initial_collect_steps or ReplayBuffer.length"
             )
         return starts
 

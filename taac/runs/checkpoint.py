@@ -112,7 +112,7 @@ class Checkpoints:
                 raise TaacError(
                     f"the checkpoint {self.path / str(env_steps)} would hold {len(manifest)} bytes of numbers and texts, and at "
                     f"most {files.MAX_JSON_BYTES} can be read again. Episodes that wait for the next summary are among them: "
-                    "with a smaller Trainer.summary_interval there are fewer"
+                    "with a smaller Intervals.summary_interval there are fewer"
                 )
             durable.write(self.path / f"{env_steps}.json", manifest)
         except OSError as error:

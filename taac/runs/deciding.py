@@ -28,9 +28,10 @@ def deciding(settings: Mapping[str, str], update_ratio: float | None) -> dict[st
     if rewards != "raw" and clip not in ("None", "not stated"):
         rewards += f", clipped at {clip}"
     length = value("Trainer.segment_length")
+    offline = settings.get("create_experiment.offline") == "True"
     return {
         "learning rate": value("Learner.learning_rate"),
-        "random steps first": "0" if settings.get("Trainer.offline") == "True" else value("Trainer.initial_collect_steps"),
+        "random steps first": "0" if offline else value("UpdateRatio.initial_collect_steps"),
         "rewards": rewards,
         "updates a step": "no constant" if update_ratio is None else f"{update_ratio:g}",
         "batch": f"{value('Trainer.batch_size')} x {length} frames",

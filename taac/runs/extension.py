@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 from taac.errors import TaacError
 from taac.runs import files, layout
 
-TOTAL, MACRO = "Trainer.num_env_steps", "num_env_steps"
+TOTAL, MACRO = "Intervals.num_env_steps", "num_env_steps"
 _OF_TOTAL = re.compile(rf"^(?:{re.escape(TOTAL)}|{MACRO}) = \d+\n", re.MULTILINE)
 _MOST = 100  # extensions of one run that are read
-_RATIO = "Trainer.updates_per_env_step"
+_RATIO = "UpdateRatio.updates_per_env_step"
 _BETA = "PrioritizedReplayBuffer.beta"
 
 

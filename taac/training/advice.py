@@ -69,18 +69,18 @@ def _rewards(trainer: Trainer, terminated: int, ended: int) -> Iterator[str]:
 
 def _intervals(trainer: Trainer, settings: Mapping[str, Any]) -> Iterator[str]:
     steps, envs, often = trainer.num_env_steps, trainer.environment.num_envs, trainer.intervals
-    iteration = trainer.unroll_length * envs
+    iteration = trainer.update_ratio.unroll_length * envs
     for name, interval, follows in (
-        ("evaluation_interval", often.evaluation, "the only evaluation is at the end" if not trainer.initial_evaluation
+        ("evaluation_interval", often.evaluation, "the only evaluation is at the end" if not trainer.evaluator.initial
          else "the only evaluations are at the beginning and at the end"),
         ("checkpoint_interval", often.checkpoint, "the only checkpoint is at the end, and a killed run starts over"),
         ("summary_interval", often.summary, "there are no summaries"),
     ):
         if interval > steps:
-            yield f"Trainer.{name} {interval} is above Trainer.num_env_steps {steps}: {follows}"
+            yield f"Intervals.{name} {interval} is above Intervals.num_env_steps {steps}: {follows}"
         if interval < iteration:
             yield (
-                f"Trainer.{name} {interval} is below the {iteration} environment steps of an iteration (unroll_length x "
+                f"Intervals.{name} {interval} is below the {iteration} environment steps of an iteration (unroll_length x "
                 "num_envs): it happens once an iteration"
             )
     if trainer.environment.max_episode_steps is None:
@@ -96,7 +96,7 @@ def _replay(trainer: Trainer, memory: list[Share]) -> Iterator[str]:
     replay, envs = trainer.replay_buffer, trainer.environment.num_envs
     if replay.length * envs < (first := trainer.update_ratio.initial_collect_steps):
         yield (
-            f"the replay buffer holds {replay.length * envs} frames, fewer than Trainer.initial_collect_steps "
+            f"the replay buffer holds {replay.length * envs} frames, fewer than UpdateRatio.initial_collect_steps "
             f"{first}: the first of them are lost before any update"
         )
     total, free = sum(share.bytes for share in memory), available_bytes(replay.device)
@@ -109,7 +109,7 @@ def _evaluation(trainer: Trainer) -> Iterator[str]:
     envs, episodes = trainer.evaluation_environment.num_envs, trainer.evaluator.num_episodes
     if episodes < envs:
         yield (
-            f"Trainer.evaluation_episodes {episodes} is below create_experiment.evaluation_envs {envs}: "
+            f"Evaluator.evaluation_episodes {episodes} is below create_experiment.evaluation_envs {envs}: "
             f"{envs - episodes} of them play no episode that counts"
         )
 

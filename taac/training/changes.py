@@ -15,9 +15,10 @@ from taac.errors import TaacError
 from taac.ops.schedules import Schedule
 
 _PLACES = ("taac.learning.", "taac.algorithms.", "taac.acting.explorers", "taac.ops.schedules", "torch.optim.")
-_OF_TRAINER = (
-    "batch_size", "evaluation_interval", "evaluation_episodes", "evaluation_epsilon", "max_evaluation_steps", "summary_interval",
-    "checkpoint_interval", "keep_checkpoints", "save_best", "monitor", "loggers",
+_OF_LOOP = (
+    "Trainer.batch_size", "Intervals.evaluation_interval", "Intervals.summary_interval", "Intervals.checkpoint_interval",
+    "Evaluator.evaluation_episodes", "Evaluator.evaluation_epsilon", "Evaluator.max_evaluation_steps", "Saving.keep_checkpoints",
+    "Saving.save_best", "Reporter.monitor", "Reporter.loggers",
 )  # fmt: skip
 _IN_CHECKPOINTS = ("initial_value", "products", "pretraining_updates")  # parameters that only a new run reads
 
@@ -34,8 +35,8 @@ def check(changes: Mapping[str, tuple[str, str]]) -> None:
     fixed = [f"{name} = {new}, not {old}" for name, (old, new) in changes.items() if not _may_change(name, old, new)]
     if fixed:
         raise TaacError(
-            "--resume_with changes numbers of the learner, optimizer, algorithm, losses, signals and explorer, and of Trainer "
-            f"{', '.join(_OF_TRAINER)}. What was stored, counted or drawn so far depends on the rest: {'; '.join(fixed)}; "
+            "--resume_with changes numbers of the learner, optimizer, algorithm, losses, signals and explorer, and "
+            f"{', '.join(_OF_LOOP)}. What was stored, counted or drawn so far depends on the rest: {'; '.join(fixed)}; "
             "nothing was changed. Train a new run, which may start from this one's networks (create_experiment.load_from)"
         )
 
@@ -43,8 +44,8 @@ def check(changes: Mapping[str, tuple[str, str]]) -> None:
 def _may_change(name: str, before: str, after: str) -> bool:
     constructor, _, parameter = name.rpartition(".")
     constructor = constructor.rpartition("/")[2]
-    if constructor == "Trainer":
-        return parameter in _OF_TRAINER
+    if f"{constructor}.{parameter}" in _OF_LOOP:
+        return True
     schedules = all(_is(reference, Schedule) for reference in re.findall(r"@([\w./]+)", f"{before} {after}"))
     return schedules and parameter not in _IN_CHECKPOINTS and _is(constructor, object)
 

@@ -72,31 +72,26 @@ def check_segments(
         example = max(least, num_env_steps // 2)
         either = f"Set either, for example --set initial_collect_steps={example}"
         raise TaacError(
-            f"Trainer.num_env_steps {num_env_steps} must be above Trainer.initial_collect_steps {initial_collect_steps}: there "
-            f"would be no update. {either if example < num_env_steps else f'The shortest run has {least + 1}'}"
+            f"Intervals.num_env_steps {num_env_steps} must be above UpdateRatio.initial_collect_steps {initial_collect_steps}: "
+            f"there would be no update. {either if example < num_env_steps else f'The shortest run has {least + 1}'}"
         )
     if initial_collect_steps is not None and initial_collect_steps < least:
         raise TaacError(
-            f"Trainer.initial_collect_steps must be at least segment_length x num_envs x action_repeat = {least}, so that there "
-            f"is a segment to sample; got {initial_collect_steps}"
+            f"UpdateRatio.initial_collect_steps must be at least segment_length x num_envs x action_repeat = {least}, so that "
+            f"there is a segment to sample; got {initial_collect_steps}"
         )
     if replay_buffer.length < length:
         raise TaacError(f"ReplayBuffer.length {replay_buffer.length} is below Trainer.segment_length {length}")
 
 
-def check_offline(
-    length: int, replay_buffer: ReplayBuffer | SqilReplay, explorer: Explorer | None, collects_elsewhere: bool
-) -> None:
-    """Refuses what a run that takes no environment step cannot learn from, or would not use."""
+def check_offline(length: int, replay_buffer: ReplayBuffer | SqilReplay) -> None:
+    """Refuses a replay buffer from which a run that takes no environment step cannot learn."""
     if replay_buffer.ring.size < length:
         raise TaacError(
-            "Trainer.offline = True learns from the first content of the replay buffer, which is empty: bind "
+            "create_experiment.offline = True learns from the first content of the replay buffer, which is empty: bind "
             "create_experiment.demonstrations to a file or 'minari:ID'; demonstrations_ctor must be @prefilled, the default, for "
             "SQIL and @kept_apart keep them out of the buffer"
         )
-    if explorer is not None or collects_elsewhere:
-        what = "create_experiment.collectors" if explorer is None else "Trainer.explorer"
-        raise TaacError(f"{what} has no effect with Trainer.offline = True, which takes no environment step: remove it")
 
 
 def check_batches(
@@ -140,7 +135,7 @@ def check_explorer(explorer: Explorer, algorithm: Algorithm, rollout_info: Nest,
     """
     if nest.flatten(rollout_info) and algorithm.info_depends_on_action:
         raise TaacError(
-            f"Trainer.explorer {type(explorer).__name__} replaces actions, but {type(algorithm).__name__} also stores what it "
-            "chose itself: remove the explorer, or use an algorithm that stores no choices, such as SacAlgorithm"
+            f"create_collector.explorer {type(explorer).__name__} replaces actions, but {type(algorithm).__name__} also stores "
+            "what it chose itself: remove the explorer, or use an algorithm that stores no choices, such as SacAlgorithm"
         )
     explorer.check(action_spec)

@@ -44,6 +44,7 @@ def conduct(
     interruption: Callable[[], AbstractContextManager[Interruption]] = Interruption,
     about: Mapping[str, Any] | None = None,
     change: bool = False,
+    forget_replay: bool = False,
 ) -> bool:
     """Trains from wherever the run in the folder stands to its end. Call it when everything has been built.
 
@@ -58,6 +59,7 @@ def conduct(
         interruption: makes what records signals.
         about: more keys of run.json.
         change: whether the run in the folder goes on with other settings from where it stands; see `changes`.
+        forget_replay: whether it goes on without the replay buffer.
 
     Returns:
         False if the run is finished already: then nothing was done.
@@ -77,7 +79,7 @@ def conduct(
             _check_changes(trainer, folder, operative)
         if extend and not (status != "new" and folder.has_checkpoints()):
             raise TaacError(f"--extend: {folder.path} holds no run with a checkpoint to train on from; nothing was changed")
-        if trainer.forget_replay and (status == "new" or not folder.has_checkpoints() or not trainer.parallel.alone):
+        if forget_replay and (status == "new" or not folder.has_checkpoints() or not trainer.parallel.alone):
             raise TaacError(f"--forget_replay resumes a run of one process from a checkpoint, and {folder.path} holds none")
         if status == "new":
             trainer.begin()  # what it cannot load is refused before the folder exists
@@ -96,8 +98,8 @@ def conduct(
                 elif status == "other":
                     _change(trainer, folder, operative, tell)
                 else:
-                    trainer.resume(folder)
-                _resume(trainer, loaded, folder, operative, about or {})
+                    trainer.resume(folder, forget_replay=forget_replay)
+                _resume(trainer, loaded, folder, operative, about or {}, forget_replay)
                 tell(f"resuming {folder.path} at {trainer.env_steps} environment steps")
             else:
                 if status == "unfinished":  # killed before its first checkpoint; "auto" might choose differently now
@@ -154,7 +156,7 @@ def _lost(error: RankLost) -> str:
 
 def _begin(trainer: Trainer, loaded: Config, folder: RunFolder, operative: str, more: Mapping[str, Any]) -> None:
     about = {
-        "method": trainer.method,
+        "method": loaded.bound("create_experiment.method", None),
         "seed": trainer.seed,
         "environment": trainer.environment.name,
         "device": str(trainer.agent.device),
@@ -202,7 +204,9 @@ def _change(trainer: Trainer, folder: RunFolder, operative: str, tell: Callable[
         tell(f"note: {line}")
 
 
-def _resume(trainer: Trainer, loaded: Config, folder: RunFolder, operative: str, more: Mapping[str, Any]) -> None:
+def _resume(
+    trainer: Trainer, loaded: Config, folder: RunFolder, operative: str, more: Mapping[str, Any], forget_replay: bool = False
+) -> None:
     run, config = folder.read_run(), files.read_bounded_text(folder.config, files.MAX_CONFIG_BYTES)
     if config != operative:  # which was so when it was opened
         raise TaacError(f"{folder.config} has been exchanged while the run was loaded; nothing was changed")
@@ -212,7 +216,7 @@ def _resume(trainer: Trainer, loaded: Config, folder: RunFolder, operative: str,
     products = trainer.learner.products  # this machine may lack those of the run
     others = {"products": products} if run.get("products", products) != products else {}
     entry = {"time": now(), "env_steps": trainer.env_steps, **others, **changed_versions(run)}
-    if trainer.forget_replay:
+    if forget_replay:
         entry["forgot_replay"] = True
     resumed = [*(held if isinstance(held, list) else []), entry]
     folder.update_run(

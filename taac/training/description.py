@@ -94,9 +94,9 @@ def _divided(trainer: Trainer, loaded: Config) -> Iterator[str]:
     given = {b.parameter: b for b in loaded.bindings.values() if not b.shipped}
     envs, constant = trainer.environment.num_envs, trainer.update_ratio.constant
     added = envs > 1 and {"num_envs", "create_environment.num_envs"} & set(given)
-    chosen = {"updates_per_iteration", "Trainer.updates_per_iteration", "Trainer.updates_per_env_step"} & set(given)
+    chosen = {"updates_per_iteration", "UpdateRatio.updates_per_iteration", "UpdateRatio.updates_per_env_step"} & set(given)
     if added and not chosen and constant is not None and constant < 1:
         yield (
             f"num_envs = {envs} divides the updates by {envs}, to {float(constant):g} a step, because an iteration steps all of "
-            "them: bind Trainer.updates_per_env_step = 1 to learn as much from each step as with one environment"
+            "them: bind UpdateRatio.updates_per_env_step = 1 to learn as much from each step as with one environment"
         )

@@ -12,6 +12,10 @@ import gin
 import torch
 
 from taac import nest, specs
+from taac.acting.collecting import Collecting, Offline
+from taac.acting.collector import Collector
+from taac.acting.evaluation import Evaluator
+from taac.acting.explorers import Explorer
 from taac.acting.random_numbers import seed_generators
 from taac.algorithms import Algorithm
 from taac.algorithms.agent import Agent, Role
@@ -36,13 +40,19 @@ from taac.training.checks import (
     check_centralised,
     check_demonstrations,
     check_explorer,
+    check_offline,
     refuse_ambiguous,
     refuse_given,
 )
 from taac.training.collectors.remote_collector import RemoteCollector
-from taac.training.data_parallel import check_supported, seed_own
+from taac.training.data_parallel import check_supported, own_seed, seed_own
+from taac.training.data_parallel_files import SilentReporter
 from taac.training.first_update import check_steps_of_training
+from taac.training.intervals import Intervals
+from taac.training.reporting import Reporter
+from taac.training.saving import Saving
 from taac.training.trainer import Trainer
+from taac.training.update_ratio import UpdateRatio
 
 
 @gin.configurable(denylist=["environment", "device", "role"])
@@ -173,6 +183,7 @@ def create_experiment(
     device: str = "auto",
     num_threads: int = 1,
     collectors: int = 0,
+    offline: bool = False,
     evaluation_envs: int = 5,
     load_from: Sequence[str] = (),
     evaluation_video: bool = False,
@@ -196,6 +207,9 @@ def create_experiment(
         num_threads: torch's threads on the CPU. 1 is best for networks of this size when several runs share a machine.
         collectors: processes that collect while this one learns, each with an equal share of `num_envs`; see `RemoteCollector`.
             0: this process collects and learns in turn.
+        offline: learns from the first content of the replay buffer alone (`demonstrations`) and takes no environment step, except
+            in evaluations. `initial_collect_steps` is then 0, and whatever counts environment steps, such as `num_env_steps`,
+            counts those that would be taken: with one environment and the default ratio, updates.
         evaluation_envs: environments that evaluate side by side. More is faster where an episode is cheap.
         load_from: parts of other runs that a new run starts from, such as `("runs/a:actor", "runs/b:replay")`; see
             `warm_start`. A resumed run no longer needs them.
@@ -272,26 +286,69 @@ def create_experiment(
         opened.callback(evaluation_environment.close)
         evaluation_environment.name += " (evaluation)"  # for error messages
         evaluation_environment.load_state_dict(environment.state_dict())  # they may draw their spaces
-        remote: dict[str, Any] = {}
-        if collectors:
-            refuse_given(environment)
-            if several:
-                raise TaacError("several ranks cannot train one run with create_experiment.collectors: give one or the other")
-            remote["collector_ctor"] = functools.partial(
-                RemoteCollector, number=collectors, learner=learner,
-                build=functools.partial(create_collecting, environment.state_dict()),
-            )  # fmt: skip
+        if collectors and several:
+            raise TaacError("several ranks cannot train one run with create_experiment.collectors: give one or the other")
+        check_steps_of_training(agent.algorithm)
+        intervals = Intervals()
+        ratio = functools.partial(UpdateRatio, environment.num_envs * ranks.count, intervals.num_env_steps)
+        update_ratio = ratio(initial_collect_steps=0) if offline else ratio()
         seed_own(seed, ranks)
-        trainer = trainer_ctor(environment, evaluation_environment, learner, replay_buffer, seed, **several, **remote)
+        first = update_ratio.initial_collect_steps
+        collector = create_collector(environment, learner, replay_buffer, own_seed(seed, ranks), first, collectors, offline)
+        trainer = trainer_ctor(
+            collector, learner, replay_buffer, intervals, update_ratio, Evaluator(agent, evaluation_environment, seed), Saving(),
+            (Reporter if ranks.first else SilentReporter)(collector, learner),
+            load_from=(load_from,) if isinstance(load_from, str) else load_from, **several,
+        )  # fmt: skip
         if num_demonstrated is not None:
             check_demonstrations(num_demonstrated, trainer.segment_length)
-        check_steps_of_training(agent.algorithm)
-        if trainer.explorer is not None:
-            check_explorer(trainer.explorer, agent.algorithm, spec.rollout_info, environment.action_spec)
-        trainer.load_from = (load_from,) if isinstance(load_from, str) else load_from
-        trainer.method = method
+        if offline:
+            check_offline(trainer.segment_length, replay_buffer)
         opened.pop_all()  # all is well, so the trainer closes them from here on
         return trainer
+
+
+@gin.configurable(denylist=["environment", "learner", "replay_buffer", "seed", "initial_collect_steps", "number", "offline"])
+def create_collector(
+    environment: VectorEnvironment,
+    learner: Learner,
+    replay_buffer: ReplayBuffer | SqilReplay,
+    seed: int,
+    initial_collect_steps: int,
+    number: int = 0,
+    offline: bool = False,
+    explorer: Explorer | None = None,
+    uniform_initial_collect: bool = True,
+) -> Collecting:
+    """Builds the collector.
+
+    Args:
+        environment, learner, replay_buffer: the parts between which it stands.
+        seed: of this rank's environments.
+        initial_collect_steps, number, offline: `initial_collect_steps`, `collectors` and `offline` of the experiment.
+        explorer: may replace the policy's actions while collecting, after the initial collection; see `explorers`.
+        uniform_initial_collect: whether the first `initial_collect_steps` actions are uniformly random, instead of the untrained
+            policy's.
+
+    Raises:
+        TaacError: the parts do not fit together.
+    """
+    agent = learner.agent
+    if offline and (explorer is not None or number):
+        what = "create_collector.explorer" if explorer is not None else "create_experiment.collectors"
+        raise TaacError(f"{what} has no effect with create_experiment.offline = True, which takes no environment step: remove it")
+    if explorer is not None:
+        info = experience_spec(environment, agent).rollout_info
+        check_explorer(explorer, agent.algorithm, info, environment.action_spec)
+    ctor: Callable[..., Collecting] = Offline if offline else Collector
+    if number:
+        refuse_given(environment)
+        build = functools.partial(create_collecting, environment.state_dict())
+        ctor = functools.partial(RemoteCollector, number=number, learner=learner, build=build)
+    random_steps = initial_collect_steps if uniform_initial_collect else 0
+    return ctor(
+        environment, agent, replay_buffer, seed, explorer, random_steps, signal_returns=learner.diagnostics.on
+    )
 
 
 def create_collecting(spaces: dict[str, str], num_envs: int) -> tuple[VectorEnvironment, Agent]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import gin
+
 from taac.errors import TaacError
 
 
@@ -15,28 +17,37 @@ class Due(NamedTuple):
     checkpoint: bool
 
 
+@gin.configurable
 class Intervals:
-    """Determines what is due after an iteration. All numbers are environment steps.
+    """Determines what is due after an iteration. All numbers are environment steps, summed over environments and ranks.
 
     Args:
         num_env_steps: length of the run. An evaluation and a checkpoint are due at its end.
-        summary, evaluation, checkpoint: each is due whenever a multiple of its interval is reached or passed.
+        summary_interval, evaluation_interval, checkpoint_interval: a summary of training, an evaluation or a checkpoint is due
+            whenever a multiple of its interval is reached or passed. A checkpoint changes nothing in the run.
 
     Raises:
         TaacError: a number is below 1.
     """
 
-    def __init__(self, num_env_steps: int, summary: int, evaluation: int, checkpoint: int):
-        self.num_env_steps, self.summary, self.evaluation, self.checkpoint = num_env_steps, summary, evaluation, checkpoint
+    def __init__(
+        self,
+        num_env_steps: int = gin.REQUIRED,
+        summary_interval: int = 1_000,
+        evaluation_interval: int = 2_500,
+        checkpoint_interval: int = 10_000,
+    ):
+        self.num_env_steps = num_env_steps
+        self.summary, self.evaluation, self.checkpoint = summary_interval, evaluation_interval, checkpoint_interval
         given = {
             "num_env_steps": num_env_steps,
-            "evaluation_interval": evaluation,
-            "summary_interval": summary,
-            "checkpoint_interval": checkpoint,
+            "evaluation_interval": evaluation_interval,
+            "summary_interval": summary_interval,
+            "checkpoint_interval": checkpoint_interval,
         }
         for name, value in given.items():
             if value < 1:
-                raise TaacError(f"Trainer.{name} must be 1 or more, got {value}")
+                raise TaacError(f"Intervals.{name} must be 1 or more, got {value}")
 
     def done(self, env_steps: int) -> bool:
         """Returns whether the run is complete."""

@@ -1,7 +1,7 @@
 """Sends the scalar summaries of a run to a service as well: the tags and steps of TensorBoard.
 
-Bind a logger, such as `Trainer.loggers = @Wandb()`. Training does not depend on loggers: one that raises is left out for the rest
-of the process, with one warning, and none changes a random number.
+Bind a logger, such as `Reporter.loggers = @Wandb()`. Training does not depend on loggers: one that raises is left out for the
+rest of the process, with one warning, and none changes a random number.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ class Loggers:
         for logger in self._given:
             if isinstance(logger, type) or not all(hasattr(logger, name) for name in ("name", "begin", "scalars", "end")):
                 raise TaacError(
-                    f"Trainer.loggers must be loggers, got {logger!r}; in a gin file: Trainer.loggers = @Wandb()"
+                    f"Reporter.loggers must be loggers, got {logger!r}; in a gin file: Reporter.loggers = @Wandb()"
                 )
         if len({logger.name for logger in self._given}) < len(self._given):
-            raise TaacError("Trainer.loggers has two loggers of one name; the second run would overwrite the first one's id")
+            raise TaacError("Reporter.loggers has two loggers of one name; the second run would overwrite the first one's id")
         self._active: list[Logger] = []
 
     def begin(self, folder: Path, env_steps: int) -> None:
@@ -124,7 +124,7 @@ class Wandb:
 
     def __init__(self, init: Mapping[str, Any] | None = None):
         if importlib.util.find_spec("wandb") is None:
-            raise TaacError("Trainer.loggers = @Wandb() needs the package wandb: pip install wandb, or leave it out")
+            raise TaacError("Reporter.loggers = @Wandb() needs the package wandb: pip install wandb, or leave it out")
         self._init = {"project": "taac", **(init or {})}
 
     def begin(self, run: LoggedRun) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+import gin
 import torch
 
 from taac.acting.collecting import Collecting
@@ -18,7 +19,8 @@ from taac.runs import files
 from taac.runs.layout import EpisodeSummary
 from taac.runs.run_folder import RunFolder
 from taac.runs.terminal import warn_user
-from taac.training.loggers import Loggers
+from taac.training.loggers import Logger, Loggers
+from taac.training.monitors import Monitor
 from taac.training.summaries import SummaryWriter
 
 
@@ -46,13 +48,14 @@ def timed(activity: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return decorate
 
 
+@gin.configurable(denylist=["collector", "learner"])
 class Reporter:
     """Writes reports of training into a run folder.
 
     Args:
         collector, learner: the parts to report on.
-        loggers: receive the same scalars.
-        tags: of a monitor's own, and their meaning.
+        loggers: receive the scalar summaries besides TensorBoard; see `loggers`.
+        monitor: adds scalars to the summaries of training; see `Monitor`.
 
     Attributes:
         seconds: duration of training as of the last report, earlier processes of the run included.
@@ -63,11 +66,12 @@ class Reporter:
         self,
         collector: Collecting,
         learner: Learner,
-        loggers: Loggers | None = None,
-        tags: Mapping[str, str] | None = None,
+        loggers: Sequence[Logger] | Logger = (),
+        monitor: Monitor | None = None,
     ):
-        self._collector, self._learner, self._loggers = collector, learner, loggers or Loggers()
-        self._tags = tags or {}
+        self._collector, self._learner, self._loggers = collector, learner, Loggers(loggers)
+        self.monitor = monitor
+        self._tags: dict[str, str] = getattr(monitor, "summary_tags", dict)()
         self.seconds, self.spent = 0.0, dict[str, float]()
         self._clock = time.perf_counter()
         self._marks = (0, 0, 0.0)  # environment steps, updates and seconds at the last summary

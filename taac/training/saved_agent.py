@@ -54,7 +54,7 @@ def load_saved(
         )
     if best and not folder.best.saved():
         raise TaacError(
-            f"{folder.best.path} holds no agent with a best evaluation: there has been none, or Trainer.save_best is "
+            f"{folder.best.path} holds no agent with a best evaluation: there has been none, or Saving.save_best is "
             "False; leave out --best to use the newest checkpoint"
         )
     torch.set_num_threads(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Protocol
 
+import gin
 import torch.nn as nn
 
 from taac.errors import NotFiniteError, TaacError
@@ -14,6 +15,23 @@ from taac.runs.files import Damaged
 from taac.runs.frame_chunks import FrameChunks
 from taac.runs.run_folder import RunFolder
 from taac.runs.terminal import warn_user
+
+
+@gin.configurable
+class Saving:
+    """What a run keeps.
+
+    Args:
+        keep_checkpoints: how many of the newest checkpoints are kept. With 1, a damaged checkpoint has no replacement.
+        save_best: whether the agent of the evaluation with the highest return is saved, in the folder `best` of the run.
+        save_replay: whether checkpoints hold the replay buffer. Without it, a resumed run differs from an uninterrupted one,
+            because it takes `initial_collect_steps` steps to refill the buffer before updates continue.
+    """
+
+    def __init__(self, keep_checkpoints: int = 2, save_best: bool = True, save_replay: bool = True):
+        if keep_checkpoints < 1:
+            raise TaacError(f"Saving.keep_checkpoints must be 1 or more, got {keep_checkpoints}")
+        self.keep_checkpoints, self.save_best, self.save_replay = keep_checkpoints, save_best, save_replay
 
 
 class Part(Protocol):

@@ -5,17 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import gin
 
 from taac.acting.collecting import Collecting, Offline
-from taac.acting.collector import Collector
 from taac.acting.evaluation import Evaluator
-from taac.acting.explorers import Explorer
 from taac.acting.random_numbers import RandomNumbers
 from taac.demonstrations.replay import SqilReplay
-from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import EnvironmentFailed, NotFiniteError, TaacError
 from taac.learning.learner import Learner
 from taac.machine.processes import end_fork, settled_heap
@@ -27,74 +24,41 @@ from taac.runs.frame_chunks import FrameChunks
 from taac.runs.layout import EpisodeSummary
 from taac.runs.run_folder import RunFolder
 from taac.training.attributes import Attribute, Attributes
-from taac.training.checks import check_batches, check_offline, check_segments
+from taac.training.checks import check_batches, check_segments
 from taac.training.compilation import compile_if_it_pays
-from taac.training.data_parallel import RESUME, DataParallel, own_seed
-from taac.training.data_parallel_files import SilentReporter, saver_of
+from taac.training.data_parallel import RESUME, DataParallel
+from taac.training.data_parallel_files import saver_of
 from taac.training.hooks import Hooks
 from taac.training.intervals import Intervals
-from taac.training.loggers import Logger, Loggers
-from taac.training.monitors import Monitor
 from taac.training.reporting import Progress, Reporter, timed
-from taac.training.saving import Part, save_evidence
+from taac.training.saving import Part, Saving, save_evidence
 from taac.training.schedules import Schedules
 from taac.training.update_ratio import UpdateRatio
 from taac.training.warm_start import load_parts
 
 
-@gin.configurable(denylist=["ranks", "collector_ctor"])
+@gin.configurable(denylist=["ranks", "load_from"])
 class Trainer:
     """Collects, learns, evaluates, writes summaries and saves. Counts of steps are sums over all environments and ranks.
 
     Args:
-        environment, evaluation_environment: the environments for collecting and for evaluating.
+        collector: takes the environment steps, and fills the replay buffer.
         learner: takes the gradient steps; holds the agent.
         replay_buffer: stores the frames.
-        seed: the environments' seeds are derived from it.
-        num_env_steps: environment steps of the whole run.
-        initial_collect_steps: environment steps before the first update.
-        offline: learns from the first content of the replay buffer alone (`create_experiment.demonstrations`) and takes no
-            environment step, except in evaluations. `initial_collect_steps` is then 0, and whatever counts environment steps,
-            such as `num_env_steps`, counts those that would be taken: with one environment and the default ratio, updates.
-        uniform_initial_collect: collects those with uniformly random actions instead of the untrained policy.
-        explorer: may replace the policy's actions while collecting, after the initial collection; see `explorers`.
-        unroll_length, updates_per_iteration: an iteration takes `unroll_length` steps in each environment, then
-            `updates_per_iteration` gradient steps. The resulting ratio of updates to environment steps is held exactly. A
-            reset earns no update, because it is no environment step.
-        updates_per_env_step: sets that ratio directly, above or below 1, and replaces `updates_per_iteration`. The updates
-            that an iteration earns are taken at its end. None: as above. If it is a schedule in environment steps, the updates
-            are its integral over them. Steps that refill the buffer earn nothing and delay the schedule.
-        update_clock: what earns updates. "env_steps": environment steps, as above; an action that is repeated k times inside
-            the environment earns as much as k steps. "transitions": transitions of the replay buffer; an action earns
-            `updates_per_iteration / (unroll_length * num_envs)` however often it is repeated, as published for SAC-Nrep and
-            SAC-Krep.
+        intervals: say when summaries, evaluations, checkpoints and the end are due.
+        update_ratio: says how many gradient steps the environment steps earn.
+        evaluator: evaluates the agent.
+        saving: says what is kept.
+        reporter: writes summaries.
+        segment_length: frames per segment, T.
         batch_size: segments per gradient step. The values of a schedule are rounded. A compiled agent recompiles its update
             for each size, so its schedule must be a `PiecewiseSchedule` in steps.
-        segment_length: frames per segment, T.
-        evaluation_interval, evaluation_episodes: environment steps between evaluations, and greedy episodes in each.
-        initial_evaluation: evaluates also before the first step (after what was loaded or cloned), so that curves begin at
-            step 0. It changes nothing else in the run.
-        evaluation_epsilon: probability with which each choice is sampled in evaluation instead of taking the mode; a number or a
-            schedule.
-        max_evaluation_steps: an evaluation that takes more steps than this in each environment stops the run, because its
-            episodes may never end.
-        summary_interval: environment steps between summaries of training.
-        monitor: adds scalars to those summaries; see `Monitor`.
-        checkpoint_interval: environment steps between checkpoints. A checkpoint changes nothing in the run.
-        keep_checkpoints: how many of the newest checkpoints are kept. With 1, a damaged checkpoint has no replacement.
-        save_best: saves the agent of the evaluation with the highest return, in the folder `best` of the run.
         hooks: functions called with the trainer, by the name of a point of the loop: `{'after_evaluation': @my_function}`;
             see `Hooks`.
-        loggers: receive the scalar summaries besides TensorBoard; see `loggers`.
         ranks: the processes that train this run together; see `DataParallel`.
-        save_replay: saves the replay buffer in checkpoints. Without it, a resumed run differs from an uninterrupted one,
-            because it takes `initial_collect_steps` steps to refill the buffer before updates continue.
-        collector_ctor: makes what collects; `create_experiment` chooses it by its `collectors`.
+        load_from: parts of other runs that a new run starts from; see `warm_start`.
 
     Attributes:
-        method: the name of the method, if it has one.
-        load_from: parts of other runs that a new run starts from; see `warm_start`.
-        forget_replay: whether `resume` leaves the replay buffer behind. It is then filled again, as without `save_replay`.
         batch_size, own_batch_size: segments of the current batches, and those of them that this rank samples.
         loaded: the parts that `begin` loaded; None before.
         interrupted: whether `train` ended because it was told to, before the end of the run.
@@ -107,101 +71,59 @@ class Trainer:
 
     def __init__(
         self,
-        environment: VectorEnvironment,
-        evaluation_environment: VectorEnvironment,
+        collector: Collecting,
         learner: Learner,
         replay_buffer: ReplayBuffer | SqilReplay,
-        seed: int,
-        num_env_steps: int = gin.REQUIRED,
+        intervals: Intervals,
+        update_ratio: UpdateRatio,
+        evaluator: Evaluator,
+        saving: Saving,
+        reporter: Reporter,
         segment_length: int = gin.REQUIRED,
-        initial_collect_steps: int = 10_000,
-        uniform_initial_collect: bool = True,
-        offline: bool = False,
-        explorer: Explorer | None = None,
-        unroll_length: int = 1,
-        updates_per_iteration: int = 1,
-        updates_per_env_step: float | Schedule | None = None,
-        update_clock: Literal["env_steps", "transitions"] = "env_steps",
         batch_size: int | Schedule = 256,
-        evaluation_interval: int = 2_500,
-        evaluation_episodes: int = 10,
-        initial_evaluation: bool = True,
-        evaluation_epsilon: float | Schedule = 0.0,
-        max_evaluation_steps: int = 1_000_000,
-        summary_interval: int = 1_000,
-        monitor: Monitor | None = None,
-        checkpoint_interval: int = 10_000,
-        keep_checkpoints: int = 2,
-        save_best: bool = True,
-        save_replay: bool = True,
         hooks: Mapping[str, Any] | None = None,
-        loggers: Sequence[Logger] | Logger = (),
         ranks: Ranks = ALONE,
-        collector_ctor: Callable[..., Collecting] = Collector,
+        load_from: Sequence[str] = (),
     ):
-        if keep_checkpoints < 1:
-            raise TaacError(f"Trainer.keep_checkpoints must be 1 or more, got {keep_checkpoints}")
-        if offline:
-            check_offline(segment_length, replay_buffer, explorer, collector_ctor is not Collector)
-            initial_collect_steps, collector_ctor = 0, Offline
-        self.intervals = Intervals(num_env_steps, summary_interval, evaluation_interval, checkpoint_interval)
-        first_frames = None if offline else initial_collect_steps
-        check_segments(segment_length, num_env_steps, first_frames, environment, learner.agent, replay_buffer, ranks)
-        self.update_ratio = UpdateRatio(
-            environment.num_envs * ranks.count, num_env_steps, initial_collect_steps, unroll_length, updates_per_iteration,
-            updates_per_env_step, update_clock,
-        )  # fmt: skip
-        updates = self.update_ratio.updates_expected(num_env_steps, environment.durations[0])
+        self.collector, self.learner, self.agent, self.replay_buffer = collector, learner, learner.agent, replay_buffer
+        self.intervals, self.update_ratio, self.evaluator = intervals, update_ratio, evaluator
+        self.saving, self.reporter, self.ranks, self.load_from = saving, reporter, ranks, load_from
+        self.environment, self.evaluation_environment = collector.environment, evaluator.environment
+        self.num_env_steps, self.segment_length = intervals.num_env_steps, segment_length
+        offline = isinstance(collector, Offline)
+        first = None if offline else update_ratio.initial_collect_steps
+        check_segments(segment_length, self.num_env_steps, first, self.environment, self.agent, replay_buffer, ranks)
+        updates = update_ratio.updates_expected(self.num_env_steps, self.environment.durations[0])
         self.compilation = compile_if_it_pays(learner, updates, batch_size)
-        if ranks.overlap and learner.agent.compiled:
+        if ranks.overlap and self.agent.compiled:
             raise TaacError(
                 "--overlap sends gradients while others are computed, but a compiled program computes all at once: leave it "
                 "out, or bind create_agent.compile = False"
             )
-        check_batches(batch_size, learner.agent, replay_buffer, monitor, ranks)
-        self.environment, self.evaluation_environment = environment, evaluation_environment
-        self.learner, self.agent, self.replay_buffer = learner, learner.agent, replay_buffer
-        self.seed, self.num_env_steps, self.unroll_length = seed, num_env_steps, unroll_length
-        self.segment_length, self.explorer, self.monitor = segment_length, explorer, monitor
-        self.keep_checkpoints, self.save_best = keep_checkpoints, save_best
-        own_steps = 0 if offline else num_env_steps // (environment.num_envs * ranks.count)
+        check_batches(batch_size, self.agent, replay_buffer, reporter.monitor, ranks)
+        own_steps = 0 if offline else self.num_env_steps // (self.environment.num_envs * ranks.count)
         replay_buffer.ring.reserve(replay_buffer.ring.added + own_steps * 11 // 10)  # an episode has one frame more than steps
-        self.initial_evaluation = initial_evaluation
-        self.evaluator = Evaluator(
-            self.agent, evaluation_environment, seed, evaluation_episodes, evaluation_epsilon, max_evaluation_steps
-        )
-        self.agent.algorithm.set_update_ratio(self.update_ratio.constant)
+        self.agent.algorithm.set_update_ratio(update_ratio.constant)
         self.batch_sizes = tuple(round(size) for size in bounds(batch_size))  # smallest and largest
-        self.ranks = ranks
         self.set_batch_size(at_start(batch_size))
         parameter = "Trainer.batch_size"
         self.scheduled = (
             [Scheduled(parameter, batch_size, self.set_batch_size)] if isinstance(batch_size, Schedule) else []
         )
-        parts = (self, self.update_ratio, learner, learner.cloning, explorer, self.agent, self.evaluator)
-        self.schedules = Schedules(*parts)
-        self.schedules.check(num_env_steps, updates)
+        explorer = collector.explorer
+        self.schedules = Schedules(self, update_ratio, learner, learner.cloning, explorer, self.agent, evaluator)
+        self.schedules.check(self.num_env_steps, updates)
         in_force = Attribute(
             lambda: self.batch_size, self.set_batch_size, parameter, (replay_buffer.min_batch_size, float("inf"))
         )
         self.attributes = Attributes(learner, explorer, self.schedules, {"batch_size": in_force})
         self.hooks = Hooks(hooks or {})
-        self.load_from: Sequence[str] = ()
-        self.method: str | None = None
-        self.forget_replay = False
         self.loaded: list[dict[str, Any]] | None = None
         self.interrupted = False
         self._stop: Callable[[], bool] = lambda: False
-        self._wait_for_programs: Callable[[Callable[[], bool]], None] = lambda stop: None
-        frames = FrameChunks(replay_buffer.ring) if save_replay else None
-        self.collector = collector_ctor(
-            environment, self.agent, replay_buffer, own_seed(seed, ranks), explorer,
-            initial_collect_steps if uniform_initial_collect else 0, signal_returns=learner.diagnostics.on,
-        )  # fmt: skip
-        tags: dict[str, str] = getattr(monitor, "summary_tags", dict)()
-        self.reporter = (Reporter if ranks.first else SilentReporter)(self.collector, learner, Loggers(loggers), tags)
-        self.saver = saver_of(ranks, self._parts(replay_buffer if save_replay else None), frames)
-        self.parallel = DataParallel(ranks, learner, self.collector, self.update_ratio, self.evaluator)
+        frames = FrameChunks(replay_buffer.ring) if saving.save_replay else None
+        self.saver = saver_of(ranks, self._parts(replay_buffer if saving.save_replay else None), frames)
+        self.parallel = DataParallel(ranks, learner, collector, update_ratio, evaluator)
 
     def _parts(self, saved_replay: ReplayBuffer | SqilReplay | None) -> dict[str, Part]:
         """Returns the parts of a checkpoint, in the order in which `Saver` restores them."""
@@ -225,9 +147,14 @@ class Trainer:
         return self.collector.env_steps
 
     @property
+    def seed(self) -> int:
+        """The seed of the run."""
+        return self.evaluator.seed
+
+    @property
     def _iteration(self) -> int:
         """Environment steps of an iteration, if no action is repeated inside the environments."""
-        return self.unroll_length * self.environment.num_envs * self.ranks.count
+        return self.update_ratio.unroll_length * self.environment.num_envs * self.ranks.count
 
     @property
     def stopped(self) -> str | None:
@@ -261,27 +188,14 @@ class Trainer:
         """
         self._stop, self._iteration_began, process = stop, self.env_steps, os.getpid()
         if self.ranks.first:  # the others keep what the first does
-            folder.checkpoints.keep = self.keep_checkpoints
+            folder.checkpoints.keep = self.saving.keep_checkpoints
         self.parallel.begin(stop)
         self.hooks.stopped = self.ranks.from_first(self.stopped)  # which `--extend` forgets in the first rank
         stop = self.parallel.stopping
         self.hooks.state_dict()  # fails early if a hook's state cannot be saved
         folder.trim_best(self.env_steps)
         with self.reporter.reporting_to(folder, progress), self._saved_on_failure(folder):
-            if self.env_steps == 0:
-                self.begin()
-                self.reporter.beginning(hyper_parameters)
-            self._follow_schedules()
-            if self.env_steps == 0:
-                self.learner.pretrain(self.batch_size, self.segment_length)
-                blank = self.replay_buffer.ring.blank(self.own_batch_size, self.segment_length)
-                self._wait_for_programs = self.learner.compile_ahead(blank, *self.collector.acting())
-            initial = self.initial_evaluation and self.env_steps == 0 and self.evaluation is None
-            self.learn()  # updates that an iteration has earned in which the environments failed
-            if initial or self.evaluator.unfinished:
-                self.evaluate(folder)
-                if self._ended():
-                    self.save(folder)
+            self._start(folder, hyper_parameters)
             while not (self.evaluator.unfinished or self._ended()):
                 self._iteration_began = self.env_steps
                 self.collect()
@@ -295,7 +209,7 @@ class Trainer:
                 if due.evaluation or (self.stopped is not None and not self._stopped_here()):
                     self.evaluate(folder)
                 if self.env_steps + self._iteration > self.update_ratio.initial_collect_steps:
-                    self._wait_for_programs(stop)  # here, because only between iterations can a run stop
+                    self.learner.wait_for_programs(stop)  # here, because only between iterations can a run stop
                 # Asked once: a signal after this is for the next iteration, which then saves.
                 told_to_stop = stop() or self.evaluator.unfinished
                 if due.checkpoint or told_to_stop or self.stopped:
@@ -307,6 +221,24 @@ class Trainer:
             self.interrupted = not self._ended()
             if not self.interrupted:
                 self.reporter.finished()
+
+    def _start(self, folder: RunFolder, hyper_parameters: Mapping[str, Any] | None) -> None:
+        """Begins a new run, or does what an iteration owes that broke off."""
+        new = self.env_steps == 0
+        if new:
+            self.begin()
+            self.reporter.beginning(hyper_parameters)
+        self._follow_schedules()
+        if new:
+            self.learner.pretrain(self.batch_size, self.segment_length)
+            blank = self.replay_buffer.ring.blank(self.own_batch_size, self.segment_length)
+            self.learner.compile_ahead(blank, *self.collector.acting())
+        initial = self.evaluator.initial and new and self.evaluation is None
+        self.learn()  # updates that an iteration has earned in which the environments failed
+        if initial or self.evaluator.unfinished:
+            self.evaluate(folder)
+            if self._ended():
+                self.save(folder)
 
     def stop_early(self, why: str) -> None:
         """Ends the run after this iteration, with an evaluation and a checkpoint. For hooks.
@@ -345,7 +277,7 @@ class Trainer:
         """Takes `unroll_length` steps in each environment; fewer if one fails and all are restarted."""
         self.hooks("before_collect", self)
         with self.parallel.collecting():
-            for _ in range(self.unroll_length):
+            for _ in range(self.update_ratio.unroll_length):
                 self._follow_schedules()
                 env_steps = self.env_steps
                 try:
@@ -372,8 +304,8 @@ class Trainer:
         updates, earning = self.learner.num_updates, self.env_steps - self.update_ratio.initial_collect_steps
         values: dict[str, Any] = {"count/update_ratio": updates / max(1, earning), **self.schedules.summaries()}
         values |= self.collector.summaries()
-        if self.monitor is not None and updates:
-            values |= self.monitor(self.agent, self.replay_buffer, self.own_batch_size, self.segment_length)
+        if self.reporter.monitor is not None and updates:
+            values |= self.reporter.monitor(self.agent, self.replay_buffer, self.own_batch_size, self.segment_length)
         self.parallel.check_identical()
         self.parallel.gather_episodes()
         self.reporter.training(values)
@@ -391,7 +323,7 @@ class Trainer:
         if found is None:
             return
         self.reporter.evaluation(found)
-        if self.save_best and found.is_best:
+        if self.saving.save_best and found.is_best:
             counts = {"num_updates": self.learner.num_updates}
             state = {name: self.saver.parts[name].state_dict() for name in ("environment", "agent")}
             state |= {"evaluation": found.summary._asdict(), "learner": counts}
@@ -408,18 +340,19 @@ class Trainer:
         self.saver.save(folder, self.env_steps)
         self._call_hooks("after_checkpoint")
 
-    def resume(self, folder: RunFolder, config: str | None = None) -> None:
+    def resume(self, folder: RunFolder, config: str | None = None, forget_replay: bool = False) -> None:
         """Resumes from the folder's newest undamaged checkpoint. Warns of damaged ones.
 
         Args:
             config: the configuration to go on with, if it is another than the folder's.
+            forget_replay: leaves the replay buffer behind. It is then filled again, as without `save_replay`.
 
         Raises:
             TaacError: no checkpoint is undamaged, it belongs to a run of another configuration, or its counts fit no run.
         """
         self.parallel.announce(RESUME)
         built = self.attributes.as_built()
-        held = self.saver.restore(folder, config, ("replay",) if self.forget_replay else ())
+        held = self.saver.restore(folder, config, ("replay",) if forget_replay else ())
         if self.ranks.first:  # several go on with the same settings
             self.attributes.renew(built, extension.changes(held, config or files.read_text(folder.config)))
         updates, earned = self.learner.num_updates, self.update_ratio.updates_earned(self.env_steps)
@@ -428,12 +361,12 @@ class Trainer:
                 f"the checkpoint in {folder.path} counts {updates} updates, but its environment steps earn {earned}: no run "
                 "writes that. Remove its checkpoints/ to begin the run again"
             )
-        if self.saver.frames is None or self.forget_replay:
+        if self.saver.frames is None or forget_replay:
             self.update_ratio.refill(self.env_steps)
 
     def close(self) -> None:
         """Closes the environments, and ends the process that compiles ahead."""
-        self._wait_for_programs(lambda: True)
+        self.learner.wait_for_programs(lambda: True)
         self.collector.close()
         self.environment.close()
         self.evaluator.environment.close()

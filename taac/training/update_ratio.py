@@ -5,10 +5,13 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any, Literal
 
+import gin
+
 from taac.errors import TaacError
 from taac.ops.schedules import Schedule, Scheduled, at_start, bounds
 
 
+@gin.configurable(denylist=["num_envs", "num_env_steps"])
 class UpdateRatio:
     """Holds the ratio of gradient steps to environment steps (or transitions) exactly, whatever the length of iterations.
 
@@ -16,16 +19,26 @@ class UpdateRatio:
     the floor of the integral of the ratio if it follows a schedule.
 
     Args:
-        num_envs: environments stepped at once.
+        num_envs: environments stepped at once, in all ranks.
         num_env_steps: environment steps of the whole run.
-        initial_collect_steps, unroll_length, updates_per_iteration, updates_per_env_step, clock: as in `Trainer`.
+        initial_collect_steps: environment steps before the first update.
+        unroll_length, updates_per_iteration: an iteration takes `unroll_length` steps in each environment, then
+            `updates_per_iteration` gradient steps. The resulting ratio of updates to environment steps is held exactly. A
+            reset earns no update, because it is no environment step.
+        updates_per_env_step: sets that ratio directly, above or below 1, and replaces `updates_per_iteration`. The updates
+            that an iteration earns are taken at its end. None: as above. If it is a schedule in environment steps, the updates
+            are its integral over them. Steps that refill the buffer earn nothing and delay the schedule.
+        update_clock: what earns updates. "env_steps": environment steps, as above; an action that is repeated k times inside
+            the environment earns as much as k steps. "transitions": transitions of the replay buffer; an action earns
+            `updates_per_iteration / (unroll_length * num_envs)` however often it is repeated, as published for SAC-Nrep and
+            SAC-Krep.
 
     Attributes:
         ratio: current number of updates per environment step or transition.
         schedule: of the ratio; None if it is constant.
         clock: "env_steps" or "transitions".
         transitions: those so far that earn updates by the clock "transitions".
-        initial_collect_steps: as above.
+        initial_collect_steps, unroll_length: as above.
 
     Raises:
         TaacError: the numbers are out of range or do not fit together.
@@ -35,22 +48,22 @@ class UpdateRatio:
         self,
         num_envs: int,
         num_env_steps: int,
-        initial_collect_steps: int,
+        initial_collect_steps: int = 10_000,
         unroll_length: int = 1,
         updates_per_iteration: int = 1,
         updates_per_env_step: float | Schedule | None = None,
-        clock: Literal["env_steps", "transitions"] = "env_steps",
+        update_clock: Literal["env_steps", "transitions"] = "env_steps",
     ):
         for name, value in {"unroll_length": unroll_length, "updates_per_iteration": updates_per_iteration}.items():
             if value < 1:
-                raise TaacError(f"Trainer.{name} must be 1 or more, got {value}")
+                raise TaacError(f"UpdateRatio.{name} must be 1 or more, got {value}")
         if unroll_length * num_envs > num_env_steps:
             raise TaacError(
-                f"Trainer.unroll_length {unroll_length} x num_envs {num_envs} is above Trainer.num_env_steps "
+                f"UpdateRatio.unroll_length {unroll_length} x num_envs {num_envs} is above Intervals.num_env_steps "
                 f"{num_env_steps}: the first iteration would be longer than the run, and no update would be due"
             )
-        _check_clock(clock, updates_per_env_step)
-        self.clock, self.initial_collect_steps = clock, initial_collect_steps
+        _check_clock(update_clock, updates_per_env_step)
+        self.clock, self.initial_collect_steps, self.unroll_length = update_clock, initial_collect_steps, unroll_length
         self.schedule = updates_per_env_step if isinstance(updates_per_env_step, Schedule) else None
         self.ratio = Fraction(updates_per_iteration, unroll_length * num_envs)
         self.transitions = 0
@@ -60,10 +73,10 @@ class UpdateRatio:
             self._set_ratio(at_start(updates_per_env_step))
             if self.updates_due(num_env_steps) < 1:
                 raise TaacError(
-                    f"Trainer.updates_per_env_step {updates_per_env_step} gives no update in the "
+                    f"UpdateRatio.updates_per_env_step {updates_per_env_step} gives no update in the "
                     f"{num_env_steps - initial_collect_steps} environment steps after the initial collection"
                 )
-        parameter = "Trainer.updates_per_env_step"
+        parameter = "UpdateRatio.updates_per_env_step"
         self.scheduled = [] if self.schedule is None else [Scheduled(parameter, self.schedule, self._set_ratio)]
 
     @property
@@ -126,17 +139,17 @@ def _check_clock(clock: str, updates_per_env_step: float | Schedule | None) -> N
     """Refuses an unknown clock, and a ratio that does not fit the clock."""
     if isinstance(updates_per_env_step, Schedule) and updates_per_env_step.unit != "env_steps":
         raise TaacError(
-            "Trainer.updates_per_env_step must be a number or a schedule in environment steps, because these earn updates; "
+            "UpdateRatio.updates_per_env_step must be a number or a schedule in environment steps, because these earn updates; "
             f"got a schedule in updates: {updates_per_env_step}"
         )
     if updates_per_env_step is not None:
         least, most = bounds(updates_per_env_step)
         if not (least >= 0 and 0 < most < float("inf")):
-            raise TaacError(f"Trainer.updates_per_env_step must be above 0, or None, got {updates_per_env_step}")
+            raise TaacError(f"UpdateRatio.updates_per_env_step must be above 0, or None, got {updates_per_env_step}")
     if clock not in ("env_steps", "transitions"):
-        raise TaacError(f"Trainer.update_clock must be 'env_steps' or 'transitions', got '{clock}'")
+        raise TaacError(f"UpdateRatio.update_clock must be 'env_steps' or 'transitions', got '{clock}'")
     if clock == "transitions" and updates_per_env_step is not None:
         raise TaacError(
-            f"Trainer.updates_per_env_step {updates_per_env_step} is a ratio to environment steps, but "
-            "Trainer.update_clock is 'transitions': give updates_per_iteration and unroll_length instead"
+            f"UpdateRatio.updates_per_env_step {updates_per_env_step} is a ratio to environment steps, but "
+            "UpdateRatio.update_clock is 'transitions': give updates_per_iteration and unroll_length instead"
         )

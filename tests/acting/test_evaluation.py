@@ -140,7 +140,7 @@ def test_episodes_that_do_not_end_are_told_early_and_then_refused(monkeypatch, c
 def test_the_first_evaluation_of_a_run_refuses_episodes_that_seem_not_to_end(monkeypatch):
     """Nothing is lost yet. A later one, of an agent that has learnt to survive, goes on."""
     monkeypatch.setattr(evaluation, "_LONG", 6)
-    evaluator = evaluation.Evaluator(agent(), counters(("9n",)), 0, num_episodes=1, epsilon=0.0, max_steps=8)
+    evaluator = evaluation.Evaluator(agent(), counters(("9n",)), 0, evaluation_episodes=1, max_evaluation_steps=8)
     with pytest.raises(TaacError, match=r"after 6 steps .* no time limit, no episode has ended: bind create_environment\.max"):
         evaluator.run(0)
     with pytest.raises(TaacError, match="after 8 steps"):
@@ -202,7 +202,7 @@ def test_each_evaluation_of_a_run_has_a_seed_of_its_own(monkeypatch):
     monkeypatch.setattr(evaluation, "evaluate", played)
     environment = counters(("1t",))
     for run, steps in ((0, (0, 100, 200, 100)), (1, (100,))):
-        evaluator = Evaluator(agent(), environment, run, num_episodes=1, epsilon=0.0, max_steps=100)
+        evaluator = Evaluator(agent(), environment, run, evaluation_episodes=1, max_evaluation_steps=100)
         for env_steps in steps:
             evaluator.run(env_steps)
     environment.close()

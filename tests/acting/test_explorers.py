@@ -113,7 +113,7 @@ def test_epsilon_follows_its_schedule(monkeypatch):
 def test_algorithms_that_store_their_own_choice_are_refused():
     configuration.load(
         ["gin/tasks/simple_control.gin", "gin/methods/taac.gin"],
-        ["Trainer.explorer = @ZetaExplorer()", "replay_length = 500"],
+        ["create_collector.explorer = @ZetaExplorer()", "replay_length = 500"],
     )
     with pytest.raises(TaacError, match="ZetaExplorer replaces actions, but TaacAlgorithm also stores"):
         configuration.build(experiment.create_experiment)
@@ -124,7 +124,7 @@ def test_recurrent_sac_learns_from_what_was_executed():
     configuration.load(
         ["gin/tasks/simple_control.gin", "gin/methods/sac_recurrent.gin"],
         ["create_environment.env_name = 'Pendulum-v1'", "initial_collect_steps = 20", "replay_length = 500",
-         "hidden_layers = (8,)", "batch_size = 4", "num_envs = 1", "Trainer.explorer = @ZetaExplorer()",
+         "hidden_layers = (8,)", "batch_size = 4", "num_envs = 1", "create_collector.explorer = @ZetaExplorer()",
          "ZetaExplorer.epsilon = 1.0"],
     )  # fmt: skip
     trainer = configuration.build(experiment.create_experiment)
@@ -142,7 +142,7 @@ def test_recurrent_sac_learns_from_what_was_executed():
 def test_nested_actions_are_refused():
     configuration.load(
         ["gin/tasks/simple_control.gin", "gin/methods/sac_krep.gin"],
-        ["Trainer.explorer = @ZetaExplorer()", "replay_length = 500"],
+        ["create_collector.explorer = @ZetaExplorer()", "replay_length = 500"],
     )
     with pytest.raises(
         TaacError, match="ZetaExplorer explores one continuous action vector, but the actions are nested: 0, 1"
@@ -166,9 +166,9 @@ def test_where_dimensions_decide_alone_exploring_decides_for_all_of_them(monkeyp
 
 def test_a_random_action_is_new_in_all_dimensions_whatever_random_steps_of_the_algorithm_keep():
     """SDAR's own random steps keep the last value of a dimension half of the time."""
-    params = ["create_environment.env_name = 'Reacher-v5'", "Trainer.explorer = @ZetaExplorer()",
+    params = ["create_environment.env_name = 'Reacher-v5'", "create_collector.explorer = @ZetaExplorer()",
               "ZetaExplorer.epsilon = 1.0", "ZetaExplorer.max_duration = 1", "initial_collect_steps = 10",
-              "Trainer.uniform_initial_collect = False", "hidden_layers = (8,)"]  # fmt: skip
+              "create_collector.uniform_initial_collect = False", "hidden_layers = (8,)"]  # fmt: skip
     trainer = built(["gin/tasks/simple_control.gin", "gin/methods/sdar.gin"], params)
     for _ in range(20):
         trainer.collector.step()
@@ -192,7 +192,7 @@ def test_epsilon_of_sac_ez_falls_over_the_run_unless_it_is_constant(params, last
     trainer = configuration.build(experiment.create_experiment)
     loaded.check_used()
     trainer.close()
-    explorer, asked = trainer.explorer, torch.ones(4000, dtype=torch.uint8)
+    explorer, asked = trainer.collector.explorer, torch.ones(4000, dtype=torch.uint8)
     policy = AlgStep(torch.full((4000, 1), 9.0), (), (), torch.ones(4000, dtype=torch.bool))
     for env_steps, epsilon in ((0, 0.1), (10_000, (0.1 + last) / 2), (20_000, last), (30_000, last)):
         state = explorer.initial_state(policy.output)

@@ -36,8 +36,8 @@ def make_run(
         f"# Macros:\nnum_env_steps = {budget}\nnum_envs = 2\n\ncreate_agent.algorithm_ctor = @{algorithm}\n"
         f"create_environment.env_name = '{task}'\ncreate_environment.num_envs = %num_envs\n"
         f"create_environment.wrappers = \\\n    ()\ncreate_experiment.seed = {seed}\n"
-        f"Trainer.num_env_steps = %num_env_steps\nTrainer.unroll_length = 1\n"
-        f"Trainer.updates_per_iteration = {updates_per_iteration}\n{extra_gin}"
+        f"Intervals.num_env_steps = %num_env_steps\nUpdateRatio.unroll_length = 1\n"
+        f"UpdateRatio.updates_per_iteration = {updates_per_iteration}\n{extra_gin}"
     )
     returns = list(steps) if returns is None else returns
     with open(folder / "evaluations.csv", "w", newline="") as file:

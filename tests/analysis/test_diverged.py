@@ -102,7 +102,7 @@ def test_what_a_diverged_run_counts_as_does_not_depend_on_unrelated_runs(tmp_pat
 @pytest.mark.parametrize("ended", [True, False])
 def test_a_divergence_that_was_due_at_the_compared_step_counts(tmp_path, policy, final, ended):
     """At 1002 of 1000 steps, in an evaluation or before it: the run was left out as too short, which flatters its method."""
-    gin, late = "Trainer.evaluation_interval = 100\n", [step + 2 for step in STEPS]
+    gin, late = "Intervals.evaluation_interval = 100\n", [step + 2 for step in STEPS]
     for seed in range(2):
         make_run(tmp_path / f"a{seed}", "a", "Mine-v0", seed, extra_gin=gin)
         make_run(tmp_path / f"b{seed}", "b", "Mine-v0", seed, steps=late, extra_gin=gin)
@@ -144,7 +144,7 @@ def test_a_task_on_which_all_diverged_stays(tmp_path):
     write_report(content, tmp_path / "out")
 
 
-INTERVAL = "Trainer.evaluation_interval = 100\n"
+INTERVAL = "Intervals.evaluation_interval = 100\n"
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ INTERVAL = "Trainer.evaluation_interval = 100\n"
         ("", (100,), 3, (7 - 1000 - 1000) / 3),  # the same, by the distance to the first
         (INTERVAL, (), 3, -1000),
         ("", (), 1, -1000),  # nothing says when it would have been evaluated, but at the compared step
-        ("Trainer.evaluation_interval = 7\n", (), 3, -1000),
+        ("Intervals.evaluation_interval = 7\n", (), 3, -1000),
     ],
 )
 def test_an_assigned_return_reaches_the_compared_step_where_all_runs_of_a_task_diverged(
@@ -197,7 +197,7 @@ def test_the_evaluations_of_the_longest_run_that_diverged_are_those_of_the_other
 
 
 def test_a_strangers_interval_makes_no_more_evaluations_than_can_be_held(tmp_path):
-    gin = "Trainer.evaluation_interval = 1\n"
+    gin = "Intervals.evaluation_interval = 1\n"
     told(make_run(tmp_path / "a", "a", "Mine-v0", returns=(), steps=(), budget=10**15, extra_gin=gin), 150, "diverged")
     assert scores(make_report(tmp_path, Options(diverged=-1.0)), "a")[0] == -1
 

@@ -34,7 +34,7 @@ def test_the_final_return_is_of_trained_agents_and_the_area_begins_at_step_0(tmp
 
 def test_runs_with_and_without_it_are_compared_where_both_were_evaluated(tmp_path):
     """The area of both is from step 500 on."""
-    make_run(tmp_path / "with", "a", steps=(0, 500, 1000), returns=(0, 8, 10), extra_gin="Trainer.initial_evaluation = True\n")
+    make_run(tmp_path / "with", "a", steps=(0, 500, 1000), returns=(0, 8, 10), extra_gin="Evaluator.initial_evaluation = True\n")
     make_run(tmp_path / "without", "a", seed=1, steps=(500, 1000), returns=(8, 10))
     content = make_report(tmp_path, QUICK)
     assert content["methods"] == ["a"] and [r["area"] for r in content["runs"]] == [9, 9]

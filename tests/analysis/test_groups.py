@@ -77,8 +77,8 @@ def test_a_label_says_what_differs(tmp_path, settings, expected):
     [
         "create_experiment.method = 'x'\n",
         "create_experiment.evaluation_video = True\n",
-        "checkpoint_interval = 7\nTrainer.checkpoint_interval = %checkpoint_interval\n",
-        "Trainer.save_best = False\nTrainer.keep_checkpoints = 1\n",
+        "checkpoint_interval = 7\nIntervals.checkpoint_interval = %checkpoint_interval\n",
+        "Saving.save_best = False\nSaving.keep_checkpoints = 1\n",
     ],
 )
 def test_what_changes_nothing_in_a_run_tells_no_runs_apart(tmp_path, text):

@@ -104,13 +104,13 @@ def test_a_bad_run_is_named_and_left_out_of_the_report(root, tmp_path, kind):
     "line",
     [
         "create_environment.env_name = [1]",
-        "Trainer.num_env_steps = {[]: 1}",
-        "Trainer.num_env_steps = 0x" + "f" * 500,
-        "Trainer.updates_per_env_step = 1e999",
-        "Trainer.updates_per_iteration = " + "9" * 400,
-        "Trainer.update_clock = " + "(" * 500,
-        "Trainer.update_clock = " + "-" * 900 + "1",
-        "Trainer.unroll_length = 1e-320",
+        "Intervals.num_env_steps = {[]: 1}",
+        "Intervals.num_env_steps = 0x" + "f" * 500,
+        "UpdateRatio.updates_per_env_step = 1e999",
+        "UpdateRatio.updates_per_iteration = " + "9" * 400,
+        "UpdateRatio.update_clock = " + "(" * 500,
+        "UpdateRatio.update_clock = " + "-" * 900 + "1",
+        "UpdateRatio.unroll_length = 1e-320",
         "create_experiment.seed = '\\d'",
     ],
 )
@@ -202,7 +202,7 @@ NUMBER = st.floats().map(repr) | st.sampled_from(["", "1e400", "0x1", "9" * 400,
     about=st.dictionaries(st.sampled_from(FIELDS), ANY),
     rows=st.lists(st.lists(NUMBER, min_size=len(COLUMNS), max_size=len(COLUMNS)), max_size=3),
     value=st.sampled_from(["1", "[1]", "{}", "1e999", "'x'", "%a", "@b()", "-1", "0", "nan", "True", "1j"]) | st.text(),
-    name=st.sampled_from(["Trainer.num_env_steps", "Trainer.unroll_length", "create_environment.env_name"]),
+    name=st.sampled_from(["Intervals.num_env_steps", "UpdateRatio.unroll_length", "create_environment.env_name"]),
 )
 def test_whatever_a_run_holds_it_stops_no_report(tmp_path_factory, about, rows, value, name):
     root = tmp_path_factory.mktemp("runs")

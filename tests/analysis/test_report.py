@@ -353,7 +353,7 @@ def test_evaluations_that_come_late_are_matched_by_when_they_were_due(tmp_path):
     """A method that repeats 3 actions is evaluated at 102, 201, ..., 1002. Its last evaluation was dropped."""
     late = [-(-step // 3) * 3 for step in STEPS]
     assert late[-1] == 1002
-    extra = "Trainer.evaluation_interval = 100\n"
+    extra = "Intervals.evaluation_interval = 100\n"
     rng = np.random.default_rng(0)
     for seed in range(5):
         noise = rng.normal(size=10)
@@ -753,7 +753,7 @@ def test_too_few_seeds_are_told_before_and_after(tmp_path, seeds, told):
 def test_the_settings_that_decide_are_told_once_or_by_method_and_task(tmp_path):
     def run(task, method, rate, steps=5000, normalized="False", clip="None"):
         make_run(tmp_path / task / method, method, task, extra_gin=(
-            f"Learner.learning_rate = {rate}\nTrainer.initial_collect_steps = {steps}\nTrainer.batch_size = 256\n"
+            f"Learner.learning_rate = {rate}\nUpdateRatio.initial_collect_steps = {steps}\nTrainer.batch_size = 256\n"
             f"Trainer.segment_length = {2 if method == 'a' else 4}\ncreate_agent.normalize_rewards = {normalized}\n"
             f"create_agent.reward_clip = {clip}\n"
         ))  # fmt: skip
@@ -951,6 +951,6 @@ def test_versions_that_differ_are_refused(tmp_path):
 
 
 def test_a_run_that_learns_offline_takes_no_random_steps():
-    settings = {"Trainer.initial_collect_steps": "1000", "Trainer.offline": "True"}
+    settings = {"UpdateRatio.initial_collect_steps": "1000", "create_experiment.offline": "True"}
     assert deciding(settings, 1.0)["random steps first"] == "0"
-    assert deciding({**settings, "Trainer.offline": "False"}, 1.0)["random steps first"] == "1000"
+    assert deciding({**settings, "create_experiment.offline": "False"}, 1.0)["random steps first"] == "1000"

@@ -22,7 +22,7 @@ def campaign(tmp_path_factory):
     """The runs, and what `taac report` printed of them."""
     root = tmp_path_factory.mktemp("campaign")
     short = ("num_env_steps = 200", "initial_collect_steps = 160", "evaluation_interval = 50", "updates_per_iteration = 1",
-             "checkpoint_interval = 1000", "Trainer.summary_interval = 50")  # fmt: skip
+             "checkpoint_interval = 1000", "Intervals.summary_interval = 50")  # fmt: skip
     params = [word for param in short for word in ("--gin_param", param)]
     code, out, err = compared(root, *params, methods=",".join(METHODS), tasks=",".join(TASKS), seeds=SEEDS)
     assert code == 0 and "18 of 18 runs finished" in out, err

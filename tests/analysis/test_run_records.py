@@ -121,14 +121,14 @@ def test_a_record_holds_the_contents_of_the_folder(tmp_path):
 
 @pytest.mark.parametrize("given, expected", [("0.25", 0.25), ("@ratio/LinearSchedule()", None), ("None", 1.5)])
 def test_an_update_ratio_that_was_given_counts(tmp_path, given, expected):
-    given = f"Trainer.updates_per_env_step = {given}\n"
+    given = f"UpdateRatio.updates_per_env_step = {given}\n"
     record = only(make_run(tmp_path / "run", updates_per_iteration=3, extra_gin=given).parent)
     assert record.update_ratio == expected
 
 
 @pytest.mark.parametrize("clock, expected", [("env_steps", 1.5), ("transitions", None)])
 def test_a_ratio_to_transitions_is_none_to_environment_steps(tmp_path, clock, expected):
-    given = f"Trainer.update_clock = '{clock}'\n"
+    given = f"UpdateRatio.update_clock = '{clock}'\n"
     record = only(make_run(tmp_path / "run", updates_per_iteration=3, extra_gin=given).parent)
     assert record.update_ratio == expected
 

@@ -60,7 +60,7 @@ def test_a_value_means_in_a_run_what_it_is():
         {"learning_rate": np.float64(2e-3), "hidden_layers": [8, 8]},
         {"TaacAlgorithm.trajectory": "@QuadraticTrajectory()", "create_experiment.tuning": "1e3", "ReplayBuffer.length": 1e3},
     ).load()  # fmt: skip
-    assert found.bound("Trainer.num_env_steps") == 20_000 and found.macros["learning_rate"] == 2e-3
+    assert found.bound("Intervals.num_env_steps") == 20_000 and found.macros["learning_rate"] == 2e-3
     assert found.bound("create_experiment.tuning") == "1e3" and found.bound("ReplayBuffer.length") == 1000
     assert found.bound("create_experiment.seed") == 7 and found.macros["hidden_layers"] == [8, 8]
     assert configuration.Config is type(found)

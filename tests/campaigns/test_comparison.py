@@ -244,7 +244,7 @@ def test_folders_of_the_same_settings_are_accepted(tmp_path, monkeypatch, operat
     (tmp_path / "mine.gin").write_text("gamma = 0.9\n")
     monkeypatch.setattr(sys, "executable", "/elsewhere/python")
     comparison.check_folders(planned(tmp_path, ["gamma = 9e-1"]))
-    comparison.check_folders(planned(tmp_path, ["Trainer.uniform_initial_collect = True", "gamma = 0.9"]))  # a default
+    comparison.check_folders(planned(tmp_path, ["create_collector.uniform_initial_collect = True", "gamma = 0.9"]))  # a default
     comparison.check_folders(planned(tmp_path, [], [tmp_path / "mine.gin"]))
     monkeypatch.chdir(tmp_path)
     comparison.check_folders(planned(".", [], ["mine.gin"]))
@@ -257,8 +257,8 @@ def test_folders_of_the_same_settings_are_accepted(tmp_path, monkeypatch, operat
         ([], "gamma = 0.9, not 0.99"),
         (["gamma = 0.9", "num_env_steps = 500"], "num_env_steps = 400, not 500"),
         (
-            ["gamma = 0.9", "Trainer.uniform_initial_collect = False"],
-            "Trainer.uniform_initial_collect = True, not False",
+            ["gamma = 0.9", "create_collector.uniform_initial_collect = False"],
+            "create_collector.uniform_initial_collect = True, not False",
         ),
         (["gamma = 0.9", "TaacAlgorithm.max_repeat_steps = 8"], "TaacAlgorithm.max_repeat_steps = 7, not 8"),
         (["gamma = 0.9", "RND.strength = 0.5"], "no RND.strength = 0.5"),

@@ -34,7 +34,7 @@ def run(tmp_path, name, rows, total=1000, task="T", age=0.0):
     folder = tmp_path / name
     if rows is not None:
         folder.mkdir()
-        (folder / "config.gin").write_text(f"num_env_steps = {total}\nTrainer.num_env_steps = %num_env_steps\n")
+        (folder / "config.gin").write_text(f"num_env_steps = {total}\nIntervals.num_env_steps = %num_env_steps\n")
         text = "env_steps,updates,seconds\n" + "".join(f"{s},0,{t}\n" for s, t in rows)
         (folder / "evaluations.csv").write_text(text)
         os.utime(folder / "evaluations.csv", (NOW - age, NOW - age))
@@ -48,7 +48,7 @@ def test_the_rest_of_a_run_takes_what_its_last_interval_did(tmp_path):
     assert time_left.read_pace(run(tmp_path, "b", [(250, 5.0)]).folder, 0.0).left == pytest.approx(15.0)
     assert time_left.read_pace(run(tmp_path, "c", []).folder, 0.0) is None
     bound = run(tmp_path, "bound", [(100, 1.0), (300, 21.0)])
-    (bound.folder / "config.gin").write_text("num_env_steps = 5\nTrainer.num_env_steps = 1000\n")
+    (bound.folder / "config.gin").write_text("num_env_steps = 5\nIntervals.num_env_steps = 1000\n")
     assert time_left.read_pace(bound.folder, 5.0) == pace, "the length without the macro"
     broken = run(tmp_path, "d", [(100, 1.0)])
     (broken.folder / "evaluations.csv").write_text("env_steps,updates,seconds\n100,0\n")
@@ -66,11 +66,11 @@ def test_random_steps_do_not_set_the_pace(tmp_path):
     ):
         folder = run(tmp_path, f"{rows}", rows).folder
         with open(folder / "config.gin", "a") as file:
-            file.write("Trainer.initial_collect_steps = 200\n")
+            file.write("UpdateRatio.initial_collect_steps = 200\n")
         pace = time_left.read_pace(folder, 0.0)
         assert (pace and pace.left) == (left and pytest.approx(left))
         with open(folder / "config.gin", "a") as file:
-            file.write("Trainer.offline = True\n")
+            file.write("create_experiment.offline = True\n")
         assert time_left.read_pace(folder, 0.0) is not None
 
 

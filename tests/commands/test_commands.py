@@ -224,7 +224,7 @@ def test_an_unfinished_run_is_resumed(trained, tmp_path):
         "main()\n"
     )
     words = ["train", "--root_dir", "run", "--gin_file", "experiments/smoke.gin"]
-    words += params("Trainer.checkpoint_interval = 200")
+    words += params("Intervals.checkpoint_interval = 200")
     died = forked.run(words, cwd=tmp_path, code=code)
     assert died.returncode == 9
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "running"
@@ -249,7 +249,7 @@ def test_a_signal_stops_a_run_in_order_and_a_second_one_at_once(tmp_path, number
     """With environments in processes of their own, which Ctrl-C reaches too."""
     words = ["train", "--root_dir", "run", "--gin_file", "experiments/smoke.gin"]
     words += params("num_env_steps = 100000", UNCOMPILED, "num_envs = 2", "create_environment.asynchronous = True")
-    words += params("Trainer.checkpoint_interval = 10000", "Trainer.summary_interval = 50", "Trainer.initial_evaluation = False")
+    words += params("checkpoint_interval = 10000", "Intervals.summary_interval = 50", "Evaluator.initial_evaluation = False")
     words += params("create_environment.env_name = 'tests.toy_tasks:taac-test/Held-v0'")
 
     hold, started = tmp_path / "hold", []
@@ -305,7 +305,7 @@ def long_run(cwd, *more, **begun_with):
     """Begins a run that is stopped by signals alone, in a process group of its own; waits until it trains."""
     words = ["train", "--root_dir", "run", "--gin_file", "experiments/smoke.gin"]
     # A signal during the initial evaluation leaves no checkpoint, because nothing is learnt yet.
-    own = ("num_env_steps = 100000", UNCOMPILED, "Trainer.checkpoint_interval = 100000", "Trainer.initial_evaluation = False")
+    own = ("num_env_steps = 100000", UNCOMPILED, "Intervals.checkpoint_interval = 100000", "Evaluator.initial_evaluation = False")
     words += params(*own, *more)
     process = forked.Process(words, cwd=cwd, **begun_with)
     wait_for(lambda: begun(cwd / "run", 1), process)
@@ -783,7 +783,7 @@ def test_a_gin_file_imports_a_module_from_the_working_directory(tmp_path):
 
 def test_nan_reward_stops_the_run_and_says_where(tmp_path):
     breaks = "create_environment.env_name = 'tests.toy_tasks:taac-test/BreaksDown-v0'"
-    result = train("run", tmp_path, breaks, "Trainer.initial_evaluation = False")
+    result = train("run", tmp_path, breaks, "Evaluator.initial_evaluation = False")
     assert result.returncode == 1
     assert "not finite" in result.stderr and "number 0 of 1" in result.stderr and "step" in result.stderr
     run = json.loads((tmp_path / "run" / "run.json").read_text())

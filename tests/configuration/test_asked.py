@@ -103,7 +103,8 @@ def test_what_the_experiment_gives_itself_is_no_setting():
 
 def test_settings_win_over_files_and_parameters(tmp_path):
     file = tmp_path / "mine.gin"
-    file.write_text("gamma = 0.1\nbatch_size = 1\nTrainer.explorer = @ZetaExplorer()\nwidth = 5\nhidden_layers = (%width,)\n")
+    text = "gamma = 0.1\nbatch_size = 1\ncreate_collector.explorer = @ZetaExplorer()\nwidth = 5\nhidden_layers = (%width,)\n"
+    file.write_text(text)
     params = ("batch_size = 2", "learning_rate = 0.2", "create_environment.env_name = 'CartPole-v1'")
     params = (*params, "create_experiment.seed = 5")
     asked = Asked("Pendulum-v1", "taac", (str(file),), params, ("learning_rate=0.3", "width=6"), seed=0)

@@ -361,10 +361,10 @@ def test_a_value_of_the_wrong_type_is_blamed_where_it_is_given(tmp_path):
     assert message.startswith(f"{path}:1: rate = 'fast'")
 
 
-@pytest.mark.parametrize("param", ["num_env_steps = 1e5", "Trainer.num_env_steps = 1e5", "num_env_steps = %steps"])
+@pytest.mark.parametrize("param", ["num_env_steps = 1e5", "Intervals.num_env_steps = 1e5", "num_env_steps = %steps"])
 def test_whole_floats_are_ints_where_ints_are_wanted(param):
     loaded = configuration.load([TASK, METHOD], ["steps = 1e5", param, "hidden_layers = (1e2, 64)", "gamma = 1.0"])
-    (steps,) = [b for b in loaded.bindings.values() if b.parameter == "Trainer.num_env_steps"]
+    (steps,) = [b for b in loaded.bindings.values() if b.parameter == "Intervals.num_env_steps"]
     for name, value in (("steps", 100_000), ("hidden", (100, 64)), ("gamma", 1.0)):
         asked = {"steps": steps.value, "hidden": loaded.macros["hidden_layers"], "gamma": loaded.macros["gamma"]}[name]
         assert repr(loaded.resolve(asked)[1]) == repr(value)  # repr tells 1 from 1.0
@@ -445,9 +445,9 @@ def test_a_file_that_is_not_text(tmp_path):
         ("create_experiment.device = 'tpu9'", ["device", "tpu9"]),
         ("create_experiment.seed = -1", ["seed", "-1"]),
         ("create_experiment.num_threads = 0", ["num_threads"]),
-        ("Trainer.evaluation_epsilon = 2.0", ["evaluation_epsilon"]),
-        ("Trainer.updates_per_env_step = 0.0", ["updates_per_env_step", "above 0"]),
-        ("Trainer.updates_per_env_step = 0.00001", ["no update", "environment steps after the initial collection"]),
+        ("Evaluator.evaluation_epsilon = 2.0", ["evaluation_epsilon"]),
+        ("UpdateRatio.updates_per_env_step = 0.0", ["updates_per_env_step", "above 0"]),
+        ("UpdateRatio.updates_per_env_step = 0.00001", ["no update", "environment steps after the initial collection"]),
         ("num_env_steps = 20", ["num_env_steps 20", "initial_collect_steps 20", "no update"]),
         ("Learner.max_grad_norm = -1.0", ["max_grad_norm", "-1"]),
         ("Learner.epsilon = -1.0", ["epsilon", "-1"]),
@@ -478,20 +478,20 @@ def test_loading_again_forgets_what_was_loaded_before():
 def test_settings_of_a_schedule_that_a_number_took_the_place_of_are_no_mistake():
     files = (TASK, "gin/methods/sac_ez.gin")
     trainer = build(files, [*SMALL, "ZetaExplorer.epsilon = 0.3"])
-    assert trainer.explorer.epsilon == 0.3 and not trainer.schedules.values
+    assert trainer.collector.explorer.epsilon == 0.3 and not trainer.schedules.values
     trainer.close()
     refused(
         ["ZetaExplorer.epsilon = 0.3", "explore/LinearSchedule.end = 0.1"], "explore/LinearSchedule.end", files=files
     )
     refused(["exploration/LinearSchedule.ending = 0.1"], "ending", files=files)
     refused(["explor/LinearSchedule.end = 0.1"], "explor/LinearSchedule.end", files=files)
-    refused(["Trainer.explorer = None"], "ZetaExplorer.epsilon", "nothing in this experiment uses", files=files)
+    refused(["create_collector.explorer = None"], "ZetaExplorer.epsilon", "nothing in this experiment uses", files=files)
 
 
 def test_only_ties_to_macros_of_tasks_and_settings_of_algorithms_may_be_unused_in_a_shipped_file():
     expected = {
         "BaseTDLoss.gamma = %gamma": True, "SacAlgorithm.entropy_in_target = False": True, "Learner.epsilon = %mine": False,
-        "Trainer.explorer = @ZetaExplorer()": False, "Learner.max_grad_norm = 1.0": False,
+        "create_collector.explorer = @ZetaExplorer()": False, "Learner.max_grad_norm = 1.0": False,
     }  # fmt: skip
     loaded = configuration.load([], ["gamma = 0.9", "mine = 1e-3", *expected])
     bindings = [b for b in loaded.bindings.values() if not b.is_macro]

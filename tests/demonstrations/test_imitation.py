@@ -275,13 +275,13 @@ def test_the_monitor_looks_and_touches_nothing(demonstrations):
     """A run with it ends as one without, bit for bit; and before the first update there is nothing to look at."""
 
     def trained(monitor, interval):
-        trainer = build(binding(demonstrations), f"Trainer.summary_interval = {interval}", method="sqil_sac")
-        trainer.monitor = trainer.monitor if monitor else None
+        trainer = build(binding(demonstrations), f"Intervals.summary_interval = {interval}", method="sqil_sac")
+        trainer.reporter.monitor = trainer.reporter.monitor if monitor else None
         while trainer.learner.num_updates < 30:
             trainer.collect()
             trainer.learn()
-            if trainer.monitor is not None and trainer.learner.num_updates:
-                seen = trainer.monitor(trainer.agent, trainer.replay_buffer, 8, 2)
+            if trainer.reporter.monitor is not None and trainer.learner.num_updates:
+                seen = trainer.reporter.monitor(trainer.agent, trainer.replay_buffer, 8, 2)
                 assert all(x.dim() == 0 and bool(x.isfinite()) and not x.requires_grad for x in seen.values())
         trainer.close()
         return trainer
@@ -291,7 +291,7 @@ def test_the_monitor_looks_and_touches_nothing(demonstrations):
 
 def test_the_monitor_needs_two_halves(demonstrations):
     with pytest.raises(TaacError, match=r"bind create_experiment.demonstrations_ctor = @SqilReplay"):
-        build(binding(demonstrations), "Trainer.monitor = @SqilMonitor()")
+        build(binding(demonstrations), "Reporter.monitor = @SqilMonitor()")
 
 
 # The run --------------------------------------------------------------------------------------------------------------
@@ -299,8 +299,8 @@ def test_the_monitor_needs_two_halves(demonstrations):
 
 @pytest.mark.parametrize("method", ["sac", "taac_l", "sqil_sac", "sqil_taac"])
 def test_a_killed_run_with_demonstrations_ends_as_if_it_had_not_been(method, demonstrations, tmp_path):
-    more = [binding(demonstrations), *SMALL, "replay_length = 150", "Trainer.checkpoint_interval = 100",
-            "evaluation_interval = 150", "evaluation_episodes = 1", "Trainer.summary_interval = 50"]  # fmt: skip
+    more = [binding(demonstrations), *SMALL, "replay_length = 150", "Intervals.checkpoint_interval = 100",
+            "evaluation_interval = 150", "evaluation_episodes = 1", "Intervals.summary_interval = 50"]  # fmt: skip
     whole = run(tmp_path / "whole", *more, method=method)
     for moment in (130, 340):
         killed = run(tmp_path / "killed", *more, method=method, until=moment)
@@ -336,8 +336,8 @@ def test_without_the_replay_buffer_demonstrations_do_not_stand_for_what_was_coll
     num_envs, method, held, demonstrations, tmp_path
 ):
     """It is refilled before updates continue, even if the demonstrations are shorter than a segment of 4 frames."""
-    params = [*SMALL, binding(demonstrations), f"num_envs = {num_envs}", "Trainer.checkpoint_interval = 150",
-              "initial_collect_steps = 124", "evaluation_episodes = 1", "Trainer.save_replay = False"]  # fmt: skip
+    params = [*SMALL, binding(demonstrations), f"num_envs = {num_envs}", "Intervals.checkpoint_interval = 150",
+              "initial_collect_steps = 124", "evaluation_episodes = 1", "Saving.save_replay = False"]  # fmt: skip
     run(tmp_path / "run", *params, method=method, until=200)
     trainer, folder = build(*params, method=method), RunFolder(tmp_path / "run")
     trainer.resume(folder)
@@ -351,7 +351,7 @@ def test_without_the_replay_buffer_demonstrations_do_not_stand_for_what_was_coll
     assert trainer.learner.num_updates == updates + 1
 
 
-OFFLINE = ["Trainer.offline = True", "num_env_steps = 60", "evaluation_interval = 20", "evaluation_episodes = 2",
+OFFLINE = ["create_experiment.offline = True", "num_env_steps = 60", "evaluation_interval = 20", "evaluation_episodes = 2",
            "create_agent.normalize_observations = True", "normalize_rewards = 'scale'"]  # fmt: skip
 
 
@@ -375,7 +375,7 @@ def test_an_offline_run_takes_no_step_and_counts_as_if_it_did(method, demonstrat
 
 @pytest.mark.parametrize("saved", [True, False])
 def test_a_killed_offline_run_ends_as_if_it_had_not_been(saved, demonstrations, tmp_path):
-    params = [*SMALL, binding(demonstrations), *OFFLINE, "Trainer.checkpoint_interval = 15", f"Trainer.save_replay = {saved}"]
+    params = [*SMALL, binding(demonstrations), *OFFLINE, "Intervals.checkpoint_interval = 15", f"Saving.save_replay = {saved}"]
     whole = run(tmp_path / "whole", *params, method="taac")
     run(tmp_path / "killed", *params, method="taac", until=40)
     resumed = run(tmp_path / "killed", *params, method="taac")
@@ -389,21 +389,21 @@ def test_a_killed_offline_run_ends_as_if_it_had_not_been(saved, demonstrations, 
     [
         ([], "learns from the first content of the replay buffer, which is empty: bind create_experiment.demonstrations"),
         (["create_experiment.demonstrations_ctor = @SqilReplay"], "which is empty: .* SQIL"),
-        (["Trainer.explorer = @ZetaExplorer()"], r"Trainer.explorer has no effect with Trainer.offline"),
-        (["create_experiment.collectors = 1"], r"create_experiment.collectors has no effect with Trainer.offline"),
+        (["create_collector.explorer = @ZetaExplorer()"], "explorer has no effect with create_experiment.offline"),
+        (["create_experiment.collectors = 1"], "collectors has no effect with create_experiment.offline"),
     ],
 )
 def test_what_an_offline_run_would_not_use_is_refused(params, message, demonstrations):
     given = [binding(demonstrations)] if params else []
     with pytest.raises(TaacError, match=message):
-        build(*given, "Trainer.offline = True", *params)
+        build(*given, "create_experiment.offline = True", *params)
 
 
 def test_an_offline_run_learns_from_random_episodes(tmp_path):
     """To stay near 0, which returns about -4; the random episodes return far less."""
     returned = drive(tmp_path / "random.npz", create_environment(POINT), lambda t: 2 * torch.rand(1, 1) - 1, 60)
     trainer = build(
-        binding(tmp_path / "random.npz"), "Trainer.offline = True", "num_env_steps = 1500", "learning_rate = 3e-3",
+        binding(tmp_path / "random.npz"), "create_experiment.offline = True", "num_env_steps = 1500", "learning_rate = 3e-3",
         "target_tau = 0.05", "hidden_layers = (32, 32)", "batch_size = 64", "gamma = 0.95", "replay_length = 10000",
         "normalize_rewards = False", "reward_clip = None",
     )  # fmt: skip

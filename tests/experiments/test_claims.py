@@ -199,10 +199,10 @@ def test_evaluations_that_are_not_of_the_same_step_are_not_compared(tmp_path):
 
 
 def test_runs_of_two_campaigns_are_compared_only_if_what_was_measured_is_alike(tmp_path):
-    for name, settings in (("a", ""), ("b", "Trainer.evaluation_episodes = 3\n"), ("c", "Learner.epsilon = 1e-8\n")):
+    for name, settings in (("a", ""), ("b", "Evaluator.evaluation_episodes = 3\n"), ("c", "Learner.epsilon = 1e-8\n")):
         folder = tmp_path / name
         write_run(folder, tmp_path)
-        (folder / "config.gin").write_text(f"Trainer.num_env_steps = 400\nTrainer.evaluation_episodes = 10\n{settings}")
+        (folder / "config.gin").write_text(f"Intervals.num_env_steps = 400\nEvaluator.evaluation_episodes = 10\n{settings}")
     a, b, c = ([r] for r in run_records.find(tmp_path))
     assert [float(v[0]) for v in claims.scores(a, c, "area")] == [3.0, 3.0]  # the methods themselves may differ
     with pytest.raises(TaacError, match=r"not comparable.*evaluation_episodes"):

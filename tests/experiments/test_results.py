@@ -23,7 +23,7 @@ def write_run(folder, root, seed=0, status="finished", returns=(1.0, 2.0, 3.0, 6
         cells["fraction_repeated"] = repeated
         rows.append(",".join(str(cells[name]) for name in layout.COLUMNS))
     (folder / "evaluations.csv").write_text("\n".join(rows) + "\n")
-    (folder / "config.gin").write_text("Trainer.num_env_steps = 400\n")
+    (folder / "config.gin").write_text("Intervals.num_env_steps = 400\n")
     about = {
         "status": status,
         "method": method,
@@ -206,7 +206,7 @@ def test_the_mean_curve_is_of_evaluations_that_were_due_at_the_same_steps(tmp_pa
     file = tmp_path / "b" / "evaluations.csv"
     file.write_text(file.read_text().replace("\n100", "\n101"))
     for name in "abc":
-        (tmp_path / name / "config.gin").write_text("Trainer.num_env_steps = 400\nTrainer.evaluation_interval = 100\n")
+        (tmp_path / name / "config.gin").write_text("Intervals.num_env_steps = 400\nIntervals.evaluation_interval = 100\n")
     runs = run_records.find(tmp_path)
     steps, mean = figures.mean_curve(runs)
     assert steps.tolist() == [100, 200, 300, 400] and mean.tolist() == [2, 3, 4, 8]
@@ -242,7 +242,7 @@ def test_a_run_that_is_replaced_leaves_no_rollouts(tmp_path):
 def test_runs_that_differ_in_a_setting_are_not_averaged(tmp_path):
     for seed in range(2):
         write_run(tmp_path / "x" / str(seed), tmp_path, seed)
-    (tmp_path / "x" / "1" / "config.gin").write_text("Trainer.num_env_steps = 400\nLearner.epsilon = 1e-8\n")
+    (tmp_path / "x" / "1" / "config.gin").write_text("Intervals.num_env_steps = 400\nLearner.epsilon = 1e-8\n")
     with pytest.raises(TaacError, match="not comparable"):
         page.runs_of(tmp_path)
 

@@ -168,7 +168,7 @@ def test_resumed_with_other_products_the_program_is_another(products, traced_onl
 @needs_compiler
 def test_a_killed_run_ends_as_the_run_that_was_never_killed(tmp_path):
     # With the sizes of `test_with_the_compiler`, whose programs are kept on the disk.
-    params = (COMPILE, "num_envs = 2", "Trainer.checkpoint_interval = 100", "num_env_steps = 450")
+    params = (COMPILE, "num_envs = 2", "Intervals.checkpoint_interval = 100", "num_env_steps = 450")
     whole = run(tmp_path / "whole", *params)
     run(tmp_path / "killed", *params, until=430)
     resumed = run(tmp_path / "killed", *params)

@@ -80,7 +80,7 @@ def test_a_summary_is_the_mean_of_its_updates(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Learner, "update", watched)
     monkeypatch.setattr(SummaryWriter, "scalars", scalars_of)
-    train(tmp_path, "sac", "num_env_steps = 120", "Trainer.summary_interval = 5")
+    train(tmp_path, "sac", "num_env_steps = 120", "Intervals.summary_interval = 5")
     assert len(seen) == 20
     means = [sum(seen[i : i + 5]) / 5 for i in range(0, 20, 5)]
     assert [value for _, value in written if value is not None] == pytest.approx(means, rel=1e-6)
@@ -239,7 +239,7 @@ SHOWN = {
 @pytest.mark.parametrize("method", SHOWN)
 def test_what_each_method_shows(method, tmp_path):
     """In a run, beside what it shows without; nothing of what is learnt changes. Histograms stay out of the scalars' reader."""
-    short = ("num_env_steps = 120", "Trainer.summary_interval = 60")
+    short = ("num_env_steps = 120", "Intervals.summary_interval = 60")
     plain = train(tmp_path / "off", method, *short)
     shown = train(tmp_path / "on", method, *short, "Learner.diagnostics = 'histograms'")
     assert_same_parameters(plain, shown)
@@ -260,7 +260,7 @@ def test_what_each_method_shows(method, tmp_path):
 @pytest.mark.usefixtures("traced_only")
 @pytest.mark.parametrize("method", ["taac", "sac"])
 def test_compiled_the_same_is_shown(method, tmp_path):
-    short = ("num_env_steps = 120", "Trainer.summary_interval = 60", "Learner.diagnostics = 'histograms'")
+    short = ("num_env_steps = 120", "Intervals.summary_interval = 60", "Learner.diagnostics = 'histograms'")
     train(tmp_path / "eager", method, *short)
     train(tmp_path / "compiled", method, *short, "create_agent.compile = True")
     eager, compiled = (events.read(tmp_path / name).scalars for name in ("eager", "compiled"))

@@ -214,7 +214,7 @@ def test_a_run_that_diverges_is_saved_explained_and_can_go_on(tmp_path, monkeypa
 def test_a_reward_that_is_not_finite_is_saved_too(tmp_path):
     name = "create_environment.env_name = 'tests.toy_tasks:taac-test/BreaksDown-v0'"
     with pytest.raises(NotFiniteError, match=r"a reward that is not finite at step .*taac check --batch") as error:
-        run(tmp_path / "run", name, "Trainer.initial_evaluation = False", method="sac")
+        run(tmp_path / "run", name, "Evaluator.initial_evaluation = False", method="sac")
     (path,) = (tmp_path / "run").glob("diverged-*.json")
     assert str(path) in str(error.value)
     text = "\n".join(inspection.describe(inspection.read(path)))

@@ -354,8 +354,8 @@ def test_a_saved_optimizer_goes_on_bit_for_bit(tmp_path, name):
 
 def test_a_killed_run_ends_as_the_run_that_was_never_killed(tmp_path):
     params = (
-        *bound("AdamW"), "Learner.weight_decay = {'critic': 1e-3}", "Trainer.checkpoint_interval = 20", "hidden_layers = (8,)",
-        "initial_collect_steps = 20", "num_env_steps = 60", "evaluation_interval = 1000", "Trainer.evaluation_episodes = 1",
+        *bound("AdamW"), "Learner.weight_decay = {'critic': 1e-3}", "Intervals.checkpoint_interval = 20", "hidden_layers = (8,)",
+        "initial_collect_steps = 20", "num_env_steps = 60", "evaluation_interval = 1000", "Evaluator.evaluation_episodes = 1",
     )  # fmt: skip
     whole = run(tmp_path / "whole", *params)
     run(tmp_path / "killed", *params, until=50)
@@ -366,7 +366,7 @@ def test_a_killed_run_ends_as_the_run_that_was_never_killed(tmp_path):
 
 
 def test_a_checkpoint_that_lacks_a_part_of_the_state_is_refused(tmp_path):
-    params = (*bound("AdamW"), "num_env_steps = 310", "evaluation_interval = 1000", "Trainer.evaluation_episodes = 1")
+    params = (*bound("AdamW"), "num_env_steps = 310", "evaluation_interval = 1000", "Evaluator.evaluation_episodes = 1")
     run(tmp_path / "run", *params)
     trainer, folder = build(*params), RunFolder(tmp_path / "run")
     path = folder.checkpoints.path / "310.json"

@@ -49,7 +49,7 @@ def test_a_killed_run_ends_as_the_run_that_was_never_killed(tmp_path):
         "num_envs = 3",
         "num_env_steps = 450",
         "replay_length = 120",  # the ring wraps, and is saved in the middle
-        "Trainer.checkpoint_interval = 100",
+        "Intervals.checkpoint_interval = 100",
         "evaluation_interval = 150",
         "create_environment.max_episode_steps = 70",
     )

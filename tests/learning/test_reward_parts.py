@@ -195,7 +195,7 @@ def test_the_tasks_errors_do_not_shape_the_values_of_a_signal(method, share):
 
 
 def test_a_checkpoint_of_shared_hidden_layers_says_how_to_go_on(tmp_path):
-    params = ["create_agent.reward_signals = (@RND,)", "num_env_steps = 400", "Trainer.checkpoint_interval = 350"]
+    params = ["create_agent.reward_signals = (@RND,)", "num_env_steps = 400", "Intervals.checkpoint_interval = 350"]
     shared = "CriticEnsemble.share_hidden_layers = True"
     run(tmp_path / "run", *params, shared, until=360)
     with pytest.raises(

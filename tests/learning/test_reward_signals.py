@@ -109,7 +109,7 @@ def test_strengths_and_discounts_beside_a_reward_that_is_a_vector():
 
 def test_signals_do_not_see_which_choices_are_valid(monkeypatch):
     """Their rewards, losses and returns are of frames without the mask, as those of the policy's networks."""
-    masked = [f"create_environment.env_name = '{env_id('Masked')}'", "Trainer.summary_interval = 100"]
+    masked = [f"create_environment.env_name = '{env_id('Masked')}'", "Intervals.summary_interval = 100"]
     trainer, seen = build(*masked, SIGNALS, "RND.batch_size = 4", "Learner.diagnostics = 'scalars'", method="sac_discrete"), []
     for signal in trainer.agent.signals:
         for name in ("reward", "loss"):
@@ -265,7 +265,7 @@ def test_a_monitor_leaves_the_statistics_of_rewards_alone(demonstrations):
     trainer = build(binding(demonstrations), SIGNALS, "create_agent.normalize_rewards = True", method="sqil_sac")
     trained(trainer, 2)
     before = clones(trainer.agent)
-    trainer.monitor(trainer.agent, trainer.replay_buffer, 8, 2)
+    trainer.reporter.monitor(trainer.agent, trainer.replay_buffer, 8, 2)
     assert all(torch.equal(before[name], value) for name, value in trainer.agent.state_dict().items())
 
 
@@ -396,7 +396,7 @@ def test_a_run_begins_with_the_pretraining_and_a_resumed_one_does_not(demonstrat
     called = []
     monkeypatch.setattr(Learner, "pretrain", lambda self, *sizes: called.append(sizes))
     more = [*SMALL, binding(demonstrations), "Learner.cloning = @Cloning()", "Cloning.pretraining_updates = 3",
-            "num_env_steps = 150", "Trainer.checkpoint_interval = 60", "evaluation_episodes = 1"]  # fmt: skip
+            "num_env_steps = 150", "Intervals.checkpoint_interval = 60", "evaluation_episodes = 1"]  # fmt: skip
     run(tmp_path, *more, method="sac", until=100)
     assert called == [(8, 2)]
     run(tmp_path, *more, method="sac")
@@ -473,8 +473,8 @@ RND_AND_CLONING = {
 
 @pytest.mark.parametrize("name", RND_AND_CLONING)
 def test_a_killed_run_ends_as_if_it_had_not_been(name, demonstrations, tmp_path):
-    more = [*SMALL, *RND_AND_CLONING[name], "num_env_steps = 260", "Trainer.checkpoint_interval = 60",
-            "evaluation_interval = 100", "evaluation_episodes = 1", "Trainer.summary_interval = 50"]  # fmt: skip
+    more = [*SMALL, *RND_AND_CLONING[name], "num_env_steps = 260", "Intervals.checkpoint_interval = 60",
+            "evaluation_interval = 100", "evaluation_episodes = 1", "Intervals.summary_interval = 50"]  # fmt: skip
     more += [] if name == "rnd" else [binding(demonstrations)]
     whole = run(tmp_path / "whole", *more, method="sac")
     run(tmp_path / "killed", *more, method="sac", until=130)
@@ -492,7 +492,7 @@ def test_a_killed_run_ends_as_if_it_had_not_been(name, demonstrations, tmp_path)
 
 
 def test_a_run_does_not_go_on_with_other_demonstrations(demonstrations, tmp_path):
-    more = [*SMALL, *RND_AND_CLONING["gail"], "num_env_steps = 150", "Trainer.checkpoint_interval = 60",
+    more = [*SMALL, *RND_AND_CLONING["gail"], "num_env_steps = 150", "Intervals.checkpoint_interval = 60",
             "evaluation_episodes = 1"]  # fmt: skip
     run(tmp_path / "run", *more, binding(demonstrations), method="sac", until=130)
     drive(tmp_path / "other.npz", create_environment(POINT), lambda t: torch.zeros(1, 1), 3)

@@ -18,7 +18,7 @@ from tests.training.runs import build, curves, run
 
 LEDGER = (
     f"create_environment.env_name = '{env_id('Ledger')}'", "num_envs = 2", "num_env_steps = 420", "evaluation_interval = 420",
-    "evaluation_episodes = 1", "Trainer.summary_interval = 60", "create_agent.reward_signals = (@Doubled,)",
+    "evaluation_episodes = 1", "Intervals.summary_interval = 60", "create_agent.reward_signals = (@Doubled,)",
     "create_agent.normalize_observations = True", "normalize_rewards = False",
 )  # fmt: skip
 

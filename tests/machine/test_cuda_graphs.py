@@ -190,8 +190,8 @@ def test_updates_and_acting(method, params, traced_only):  # noqa: F811
 def test_a_killed_run_ends_as_the_run_that_was_never_killed(tmp_path, traced_only):  # noqa: F811
     """It captures anew in the middle, which moves nothing."""
     params = (
-        COMPILE, "Trainer.checkpoint_interval = 20", "hidden_layers = (8,)", "initial_collect_steps = 40",
-        "num_env_steps = 70", "evaluation_interval = 1000", "Trainer.evaluation_episodes = 1",
+        COMPILE, "Intervals.checkpoint_interval = 20", "hidden_layers = (8,)", "initial_collect_steps = 40",
+        "num_env_steps = 70", "evaluation_interval = 1000", "Evaluator.evaluation_episodes = 1",
     )  # fmt: skip
     whole = run(tmp_path / "whole", *params)
     run(tmp_path / "killed", *params, until=65)

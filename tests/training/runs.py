@@ -23,7 +23,7 @@ SMALL = [
     "replay_length = 1000",
     "evaluation_interval = 300",
     "evaluation_episodes = 2",
-    "Trainer.summary_interval = 100",
+    "Intervals.summary_interval = 100",
 ]
 
 

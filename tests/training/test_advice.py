@@ -38,13 +38,13 @@ def test_nothing_looks_wrong_with_what_is_shipped():
 @pytest.mark.parametrize(
     "params, message",
     [
-        (["evaluation_interval = 200000"], "200000 is above Trainer.num_env_steps 100000: the only evaluations are at the begin"),
-        (["evaluation_interval = 200000", "Trainer.initial_evaluation = False"], "the only evaluation is at the end"),
+        (["evaluation_interval = 200000"], "200000 is above Intervals.num_env_steps 100000: the only evaluations are at"),
+        (["evaluation_interval = 200000", "Evaluator.initial_evaluation = False"], "the only evaluation is at the end"),
         (["checkpoint_interval = 200000"], "a killed run starts over"),
-        (["Trainer.summary_interval = 200000"], "there are no summaries"),
-        (["Trainer.summary_interval = 3", "unroll_length = 4"], "summary_interval 3 is below the 4 environment steps"),
+        (["Intervals.summary_interval = 200000"], "there are no summaries"),
+        (["Intervals.summary_interval = 3", "unroll_length = 4"], "summary_interval 3 is below the 4 environment steps"),
         (["create_environment.env_name = 'tests.toy_tasks:taac-test/PointMass-v0'"], "declares no time limit: unless its"),
-        (["replay_length = 5000"], "fewer than Trainer.initial_collect_steps 10000"),
+        (["replay_length = 5000"], "fewer than UpdateRatio.initial_collect_steps 10000"),
         (["evaluation_episodes = 2"], "is below create_experiment.evaluation_envs 5: 3 of them"),
         (["action_min_prob = 0.95"], "within 0.05 nats a dimension of the uniform policy"),
         (["SacAlgorithm.target_entropy = -11.0"], "11.7 nats a dimension below the uniform policy's"),
@@ -104,7 +104,7 @@ def test_rewards_less_their_mean_where_episodes_terminate(normalized):
         ("Pendulum-v1", ("num_envs=8",), True),
         ("Pendulum-v1", ("create_environment.num_envs=8",), True),
         ("Pendulum-v1", ("num_envs=8", "updates_per_iteration=4"), False),  # on purpose
-        ("Pendulum-v1", ("num_envs=8", "Trainer.updates_per_env_step=1"), False),
+        ("Pendulum-v1", ("num_envs=8", "UpdateRatio.updates_per_env_step=1"), False),
         ("Pendulum-v1", ("num_envs=1", "unroll_length=4"), False),
         ("terrain", (), False),  # as published
     ],

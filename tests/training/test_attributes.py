@@ -54,7 +54,7 @@ def test_an_explorers_epsilon():
     assert trainer.attributes.get("epsilon") == 0.3
     for probability in (0.1, 0.0, 1.0):
         trainer.attributes.set("epsilon", probability)
-        assert trainer.explorer.epsilon == probability
+        assert trainer.collector.explorer.epsilon == probability
     for value in (-0.1, 1.1):
         with pytest.raises(TaacError, match="'epsilon' must be a number from 0 to 1, got"):
             trainer.attributes.set("epsilon", value)

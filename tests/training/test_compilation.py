@@ -53,9 +53,9 @@ def decided(*params):
          False, "LinearEncoder may read"),
         ([LONG, "create_agent.algorithm_ctor = @TaacAlgorithm", "TaacAlgorithm.trajectory = @FadingTrajectory()"],
          False, "FadingTrajectory may read"),
-        (["num_env_steps = 30300", "create_environment.action_repeat = 3", "Trainer.update_clock = 'transitions'"],
+        (["num_env_steps = 30300", "create_environment.action_repeat = 3", "UpdateRatio.update_clock = 'transitions'"],
          True, "pays with 10000 updates"),
-        (["num_env_steps = 30299", "create_environment.action_repeat = 3", "Trainer.update_clock = 'transitions'"],
+        (["num_env_steps = 30299", "create_environment.action_repeat = 3", "UpdateRatio.update_clock = 'transitions'"],
          False, "9999 updates are too few"),
     ],
 )  # fmt: skip
@@ -137,7 +137,7 @@ class ToldToStop(Interruption):
 
 def test_a_run_that_goes_on_with_other_products_says_so(monkeypatch, tmp_path):
     """As on a processor that lacks those that it began with."""
-    params = ("num_env_steps = 310", "create_agent.compile = False", "Trainer.initial_evaluation = False")
+    params = ("num_env_steps = 310", "create_agent.compile = False", "Evaluator.initial_evaluation = False")
     with pytest.raises(Interrupted):
         conducted(tmp_path / "run", *params, interruption=ToldToStop)
     began = RunFolder(tmp_path / "run").read_run()["products"]
@@ -149,7 +149,7 @@ def test_a_run_that_goes_on_with_other_products_says_so(monkeypatch, tmp_path):
 
 def test_a_resumed_run_says_again_that_its_first_update_waits(compiler, monkeypatch, tmp_path):
     monkeypatch.setattr(compilation, "FEWEST_UPDATES", 1)
-    params = ("num_env_steps = 310", "Trainer.initial_evaluation = False")
+    params = ("num_env_steps = 310", "Evaluator.initial_evaluation = False")
     with pytest.raises(Interrupted):
         conducted(tmp_path / "run", *params, interruption=ToldToStop)
     told = []

@@ -108,7 +108,8 @@ def test_a_configuration_that_is_exchanged_while_the_run_is_loaded_is_not_noted_
 
 
 def test_a_run_whose_ratio_of_updates_follows_its_length_is_not_extended():
-    config = "num_env_steps = 9\nLinearSchedule.env_steps = %num_env_steps\nTrainer.updates_per_env_step = @LinearSchedule()\n"
+    config = "num_env_steps = 9\nLinearSchedule.env_steps = %num_env_steps\n"
+    config += "UpdateRatio.updates_per_env_step = @LinearSchedule()\n"
     with pytest.raises(TaacError, match="this run cannot be extended"):
         conduct._extend(None, None, config, print)  # and nothing is touched
 

@@ -43,7 +43,7 @@ def test_a_checkpoint_with_a_part_of_another_kind_is_damaged(tmp_path, change, m
     stopped = run(tmp_path / "run", stop=70)
     state = {name: part.state_dict() for name, part in stopped.saver.parts.items()}
     change(state)
-    trainer = build("Trainer.save_replay = False")
+    trainer = build("Saving.save_replay = False")
     with pytest.raises(Damaged, match=message):
         trainer.saver.load(Checkpoint(tmp_path / "70.json", 70, state, []))
     trainer.close()
@@ -59,7 +59,7 @@ def test_a_run_of_a_version_whose_checkpoints_have_another_format_is_refused_as_
         earlier.setattr(manifest, "FORMAT", 2)
         path.write_bytes(manifest.make_manifest(content))
     operative = configuration.operative_config()
-    for held in (operative, operative.replace("Trainer.keep_checkpoints = 2\n", "")):
+    for held in (operative, operative.replace("Saving.keep_checkpoints = 2\n", "")):
         folder.config.write_text(held)
         with pytest.raises(TaacError, match=r"70\.json has format 2, and this version of taac reads format 3: go on with"):
             folder.open(operative)
@@ -111,7 +111,7 @@ def test_records_that_were_altered_are_said_and_restored(tmp_path, capsys, name,
 @pytest.mark.parametrize("part, name, count", [("learner", "num_updates", -(10**12)), ("update_ratio", "transitions", 10**12)])
 def test_updates_that_no_run_owes_are_refused(tmp_path, part, name, count):
     """They would be taken at once, without end."""
-    clock = "Trainer.update_clock = 'transitions'"
+    clock = "UpdateRatio.update_clock = 'transitions'"
     run(tmp_path / "run", clock, stop=70)
     path = tmp_path / "run" / "checkpoints" / "70.json"
     content = manifest.read_manifest(path)
@@ -142,8 +142,7 @@ def test_a_damaged_frame_file_may_be_left_behind(tmp_path):
     with pytest.raises(TaacError, match=r"no checkpoint in .* is whole.*--forget_replay"):
         build(*params).resume(folder)
     trainer = build(*params)
-    trainer.forget_replay = True
-    trainer.resume(folder)
+    trainer.resume(folder, forget_replay=True)
     assert_same_parameters(stopped, trainer)
     optimizers = [t.learner.optimizer.state_dict()["state"] for t in (stopped, trainer)]
     assert all(torch.equal(v, optimizers[1][i][name]) for i, of in optimizers[0].items() for name, v in of.items())
@@ -236,12 +235,12 @@ def test_an_optimizer_of_other_shapes_is_refused(tmp_path):
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
-    run(tmp_path / "a", "Trainer.checkpoint_interval = 100", until=250)
-    run(tmp_path / "b", "Trainer.checkpoint_interval = 100", "create_experiment.seed = 1", until=250)
+    run(tmp_path / "a", "Intervals.checkpoint_interval = 100", until=250)
+    run(tmp_path / "b", "Intervals.checkpoint_interval = 100", "create_experiment.seed = 1", until=250)
     shutil.rmtree(tmp_path / "a" / "checkpoints")
     shutil.copytree(tmp_path / "b" / "checkpoints", tmp_path / "a" / "checkpoints")
     with pytest.raises(TaacError, match="to a run with another configuration"):
-        run(tmp_path / "a", "Trainer.checkpoint_interval = 100")
+        run(tmp_path / "a", "Intervals.checkpoint_interval = 100")
 
 
 def test_only_one_process_trains_in_a_folder(tmp_path):

@@ -37,8 +37,8 @@ PARAMS = [
     "batch_size = 8",
     "replay_length = 40",  # the ring wraps
     "evaluation_interval = 120",
-    "Trainer.summary_interval = 60",
-    "Trainer.checkpoint_interval = 80",
+    "Intervals.summary_interval = 60",
+    "Intervals.checkpoint_interval = 80",
     "create_agent.normalize_observations = True",
 ]
 
@@ -191,13 +191,13 @@ def dies_between_two_parts_of_a_checkpoint(trainer, ranks):
 
 @pytest.mark.parametrize("dies", [dies_collecting, dies_between_two_parts_of_a_checkpoint])
 def test_a_run_that_lost_a_rank_goes_on_to_the_same_end(whole, tmp_path, dies):
-    found = together(train, tmp_path, ["Trainer.keep_checkpoints = 1"], dies)
+    found = together(train, tmp_path, ["Saving.keep_checkpoints = 1"], dies)
     lost = next(rank for rank in found if not isinstance(rank, Died))
     assert sum(isinstance(rank, Died) for rank in found) == 1
     assert isinstance(lost["failure"], Interrupted)
     assert "cannot reach the others" in str(lost["failure"]) and "the same command continues" in str(lost["failure"])
     assert about(tmp_path)["status"] == ("interrupted" if dies is dies_collecting else "running")
-    resumed = together(train, tmp_path, ["Trainer.keep_checkpoints = 1"])
+    resumed = together(train, tmp_path, ["Saving.keep_checkpoints = 1"])
     for rank, other in zip(resumed, whole[1]):
         assert rank["failure"] is None
         same(rank, other)
@@ -254,7 +254,7 @@ def action_is_not_finite(trainer, ranks):
 
 @pytest.mark.parametrize("change", [reward_is_not_finite, action_is_not_finite])
 def test_what_is_not_finite_in_one_rank_ends_the_run_in_all(tmp_path, change):
-    before_any_checkpoint = ["normalize_rewards = False", "Trainer.checkpoint_interval = 200"]
+    before_any_checkpoint = ["normalize_rewards = False", "Intervals.checkpoint_interval = 200"]
     first, second = together(train, tmp_path, before_any_checkpoint, change)
     for rank in (first, second):
         assert isinstance(rank["failure"], NotFiniteError) and rank["updates"] == 20

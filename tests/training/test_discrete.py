@@ -170,10 +170,10 @@ def test_epsilon_out_of_range(epsilon):
     [
         (
             ["gin/tasks/simple_control.gin", "gin/methods/sac.gin"],
-            ["Trainer.explorer = @EpsilonGreedyExplorer()"],
+            ["create_collector.explorer = @EpsilonGreedyExplorer()"],
             r"EpsilonGreedyExplorer explores discrete actions, but the actions are float32\[1\].*ZetaExplorer",
         ),
-        (FILES, ["Trainer.explorer = @ZetaExplorer()"], r"one continuous action vector, but the actions are int64\[\].*Epsilon"),
+        (FILES, ["create_collector.explorer = @ZetaExplorer()"], r"one continuous action vector, .* are int64\[\].*Epsilon"),
         (FILES, ["DiscreteSacAlgorithm.target_entropy = -1.0"], "is negative, which only continuous actions allow"),
         (FILES, ["DiscreteSacAlgorithm.target_entropy = 0.7"], r"0\.7 nats cannot be reached.*log\(2\)"),
         (FILES, ["action_min_prob = 0.6"], r"min_prob must be in \(0, 0\.5\] for 2 choices"),

@@ -22,7 +22,7 @@ OTHER = "gamma = 0.99\nLearner.epsilon = 1e-08\n"
 
 
 def config(steps, more="", total="%num_env_steps"):
-    return f"# Macros:\n# ===\nnum_env_steps = {steps}\n{OTHER}{more}Trainer.num_env_steps = {total}\n"
+    return f"# Macros:\n# ===\nnum_env_steps = {steps}\n{OTHER}{more}Intervals.num_env_steps = {total}\n"
 
 
 def extended(path, *params):
@@ -135,9 +135,9 @@ def test_settings_that_follow_the_length_are_told(more, expected):
 
 
 def test_a_ratio_of_updates_that_follows_the_length_is_refused():
-    extension.refuse_ratio(config(70, SCHEDULE + "Trainer.updates_per_env_step = @b/LinearSchedule()\n"))
+    extension.refuse_ratio(config(70, SCHEDULE + "UpdateRatio.updates_per_env_step = @b/LinearSchedule()\n"))
     with pytest.raises(TaacError, match=r"a/LinearSchedule\.env_steps = %num_env_steps, so a longer run"):
-        extension.refuse_ratio(config(70, SCHEDULE + "Trainer.updates_per_env_step = @a/LinearSchedule()\n"))
+        extension.refuse_ratio(config(70, SCHEDULE + "UpdateRatio.updates_per_env_step = @a/LinearSchedule()\n"))
 
 
 def test_reports_say_that_a_run_was_extended_and_believe_nothing_else(tmp_path):
@@ -223,9 +223,9 @@ def test_a_run_goes_on_with_other_settings_as_if_they_had_been_set_there(tmp_pat
         ("create_environment.max_episode_steps = 30", ["create_environment.max_episode_steps = 30, not 20"]),
         ("replay_length = 500", ["ReplayBuffer.length = 500, not 1000"]),
         ("create_experiment.seed = 7", ["create_experiment.seed"]),
-        ("num_env_steps = 200", ["Trainer.num_env_steps = 200, not 120"]),
-        ("initial_collect_steps = 50", ["Trainer.initial_collect_steps"]),
-        ("Trainer.updates_per_iteration = 2", ["Trainer.updates_per_iteration = 2"]),
+        ("num_env_steps = 200", ["Intervals.num_env_steps = 200, not 120"]),
+        ("initial_collect_steps = 50", ["UpdateRatio.initial_collect_steps"]),
+        ("UpdateRatio.updates_per_iteration = 2", ["UpdateRatio.updates_per_iteration = 2"]),
         ("Learner.optimizer_ctor = @SGD", ["Learner.optimizer_ctor = @", "SGD, not None"]),
         ("hidden_layers = (8,)", ["hidden_layers = (8,), not (32, 32)"]),
         ("Learner.products = 'plain'", ["Learner.products"]),
@@ -286,7 +286,7 @@ def test_a_change_that_the_checkpoint_does_not_fit_leaves_the_run_as_it_is(tmp_p
         resumed_with(tmp_path / "run", *own, "RND.feature_size = 8")
     assert {p: p.read_bytes() for p in (tmp_path / "run").rglob("*.gin")} == before
     with pytest.raises(TaacError, match=r"changes nothing: the run in .* has these values already"):
-        resumed_with(tmp_path / "run", *own, "Trainer.num_env_steps = 120")
+        resumed_with(tmp_path / "run", *own, "Intervals.num_env_steps = 120")
     RunFolder(tmp_path / "run").update_run(status="finished")
     with pytest.raises(TaacError, match="is finished; nothing was changed"):
         resumed_with(tmp_path / "run", *own, RATE)

@@ -167,7 +167,7 @@ def test_so_many_checkpoints_are_kept(tmp_path):
         tmp_path,
         "num_env_steps = 400",
         "checkpoint_interval = 20",
-        "Trainer.keep_checkpoints = 4",
+        "Saving.keep_checkpoints = 4",
         "evaluation_interval = 400",
     )
     assert RunFolder(tmp_path).checkpoints.saved() == [400, 380, 360, 340]
@@ -215,7 +215,7 @@ def test_the_best_agent_is_one_of_the_runs_own_after_a_resume_with_other_bits(tm
     returns = iter([99, 10, 20, 30, 40, 0, 15, 0, 0, 25, 0, 0])
     monkeypatch.setattr(evaluation_module, "summarize", lambda e: summarize(e)._replace(return_mean=float(next(returns))))
     params = (*SHORT[1:], "num_env_steps = 400", "evaluation_interval = 20", "checkpoint_interval = 50",
-              "Trainer.save_replay = False", "Trainer.summary_interval = 1000")  # fmt: skip
+              "Saving.save_replay = False", "Intervals.summary_interval = 1000")  # fmt: skip
     folder = RunFolder(tmp_path)
     trainer = run(
         tmp_path, *params, until=95
@@ -250,7 +250,7 @@ def test_a_run_in_a_folder_that_is_called_best_can_be_loaded_from(tmp_path):
 
 
 def test_the_best_is_not_kept_where_nobody_wants_it(tmp_path):
-    run(tmp_path, *SHORT, "Trainer.save_best = False")
+    run(tmp_path, *SHORT, "Saving.save_best = False")
     assert not (tmp_path / "best").exists()
 
 

@@ -14,9 +14,9 @@ from taac.runs.run_folder import RunFolder
 from tests.training.runs import assert_same_parameters, build, rows, run
 from tests.training.test_restarts import fragile
 
-WITHOUT = "Trainer.initial_evaluation = False"
+WITHOUT = "Evaluator.initial_evaluation = False"
 SHORT = ("num_env_steps = 320", "evaluation_interval = 160", "evaluation_episodes = 1", "hidden_layers = (8,)",
-         "batch_size = 4", "Trainer.checkpoint_interval = 160", "create_experiment.evaluation_envs = 1")  # fmt: skip
+         "batch_size = 4", "Intervals.checkpoint_interval = 160", "create_experiment.evaluation_envs = 1")  # fmt: skip
 
 
 def steps(path):
@@ -77,7 +77,7 @@ def test_a_run_of_an_earlier_version_goes_on_without_it(whole, tmp_path):
     folder = RunFolder(tmp_path / "earlier")
     build(*SHORT).close()
     asked = configuration.operative_config()
-    folder.begin(asked.replace("Trainer.initial_evaluation = True\n", ""), {})
+    folder.begin(asked.replace("Evaluator.initial_evaluation = True\n", ""), {})
     assert folder.open(asked) == "unfinished" and "initial_evaluation" in asked
 
 

@@ -20,7 +20,7 @@ from tests.training.runs import assert_same_parameters, run
 ROOT = Path(__file__).resolve().parent.parent.parent
 SHORT = ("num_env_steps = 60", "initial_collect_steps = 20", "evaluation_interval = 30", "evaluation_episodes = 1",
          "create_experiment.evaluation_envs = 1", "create_environment.max_episode_steps = 20", "checkpoint_interval = 1000",
-         "Trainer.summary_interval = 20")  # fmt: skip
+         "Intervals.summary_interval = 20")  # fmt: skip
 
 
 @gin.configurable(module="tests.loggers")
@@ -45,7 +45,7 @@ class Notes:
             raise RuntimeError(f"no connection\x1b in {what}")
 
     def begin(self, about):
-        self._called("begin", about.id, about.name, about.env_steps, about.settings["Trainer.num_env_steps"])
+        self._called("begin", about.id, about.name, about.env_steps, about.settings["Intervals.num_env_steps"])
         return about.id or "abc"
 
     def scalars(self, values, env_steps):
@@ -78,7 +78,7 @@ def logged():
 
 
 def test_a_logger_receives_what_tensorboard_does_and_changes_no_bit(tmp_path, plain):
-    trained = run(tmp_path / "run", *SHORT, "Trainer.loggers = @Notes()")
+    trained = run(tmp_path / "run", *SHORT, "Reporter.loggers = @Notes()")
     assert_same_parameters(trained, plain[0])
     curves = events.read(tmp_path / "run").scalars
     assert {"evaluation/return", "rollout/return", "loss/critic", "count/updates"} < set(curves)
@@ -89,18 +89,18 @@ def test_a_logger_receives_what_tensorboard_does_and_changes_no_bit(tmp_path, pl
 
 
 def test_a_resumed_run_goes_on_in_the_same_run_of_the_service(tmp_path):
-    run(tmp_path / "run", *SHORT, "Trainer.loggers = (@Notes(),)", stop=40)
+    run(tmp_path / "run", *SHORT, "Reporter.loggers = (@Notes(),)", stop=40)
     assert Notes.calls[-1] == ("end", False)
     assert json.loads((tmp_path / "run" / loggers.IDS).read_text()) == {"notes": "abc"}
     Notes.calls.clear()
-    run(tmp_path / "run", *SHORT, "Trainer.loggers = (@Notes(),)")
+    run(tmp_path / "run", *SHORT, "Reporter.loggers = (@Notes(),)")
     assert Notes.calls[0][:4] == ("begin", "abc", "None/Pendulum-v1/seed_0", 40) and Notes.calls[-1] == ("end", True)
     assert min(logged()["loss/critic"]) == 60
 
 
 @pytest.mark.parametrize("fails", ["begin", "scalars", "end"])
 def test_a_logger_that_fails_is_left_out_with_one_warning(tmp_path, plain, capsys, fails):
-    trained = run(tmp_path / "run", *SHORT, "Trainer.loggers = @Notes()", f"Notes.fails = ('{fails}',)")
+    trained = run(tmp_path / "run", *SHORT, "Reporter.loggers = @Notes()", f"Notes.fails = ('{fails}',)")
     assert_same_parameters(trained, plain[0])
     assert [call[0] for call in Notes.calls].count(fails) == 1
     told = [line for line in capsys.readouterr().err.splitlines() if "notes is left out" in line]
@@ -147,9 +147,9 @@ def test_ids_of_a_strangers_folder_are_ids_or_nothing(tmp_path):
 def test_runs_with_other_loggers_are_of_one_method(plain):
     folder = plain[1]
     config = (folder / "config.gin").read_text()
-    assert "Trainer.loggers = ()" in config
+    assert "Reporter.loggers = ()" in config
     (record,) = run_records.find(folder)
-    more = config.replace("Trainer.loggers = ()", "Trainer.loggers = (@Wandb(),)\nWandb.init = {'project': 'mine'}")
+    more = config.replace("Reporter.loggers = ()", "Reporter.loggers = (@Wandb(),)\nWandb.init = {'project': 'mine'}")
     (folder / "config.gin").write_text(more)
     (other,) = run_records.find(folder)
     (folder / "config.gin").write_text(config)
@@ -166,13 +166,13 @@ def test_wandb_follows_the_event_files(tmp_path, plain, monkeypatch):
 
     monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init, __spec__=None))
     monkeypatch.setattr(loggers.importlib.util, "find_spec", lambda module: module)
-    params = (*SHORT, "Trainer.loggers = @Wandb()", "Wandb.init = {'mode': 'offline'}")
+    params = (*SHORT, "Reporter.loggers = @Wandb()", "Wandb.init = {'mode': 'offline'}")
     run(tmp_path / "run", *params, stop=40)
     assert_same_parameters(run(tmp_path / "run", *params), plain[0])
     (first, before), stopped, (again, _), ended = told
     assert (before, stopped, ended) == ([], 1, 0)
     assert first["sync_tensorboard"] is True and first["mode"] == "offline" and first["project"] == "taac"
-    assert first["group"] == "None/Pendulum-v1" and first["config"]["Trainer.num_env_steps"] == 60
+    assert first["group"] == "None/Pendulum-v1" and first["config"]["Intervals.num_env_steps"] == 60
     assert again["id"] == first["id"] and again["resume"] == "allow"
 
 
@@ -180,7 +180,7 @@ def test_wandb_itself_writes_the_scalars(tmp_path, monkeypatch):
     pytest.importorskip("wandb", reason="wandb is not installed: pip install wandb")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     monkeypatch.setenv("WANDB_SILENT", "true")
-    run(tmp_path / "run", *SHORT, "Trainer.loggers = @Wandb()", "Wandb.init = {'mode': 'offline'}")
+    run(tmp_path / "run", *SHORT, "Reporter.loggers = @Wandb()", "Wandb.init = {'mode': 'offline'}")
     (written,) = (tmp_path / "wandb").glob("offline-run-*/*.wandb")
     assert b"evaluation/return" in written.read_bytes() and b"loss/critic" in written.read_bytes()
 
@@ -200,7 +200,7 @@ def test_the_documented_logger_logs_to_mlflow(tmp_path, monkeypatch):
     logged.begin(make_run(tmp_path / "run"), 0)
     logged.scalars({"loss/critic": 1.0}, 20)
     logged.end(False)
-    assert told[0][0] is None and "Trainer.num_env_steps" in told[1]
+    assert told[0][0] is None and "Intervals.num_env_steps" in told[1]
     assert told[2:] == [(20, {"loss/critic": 1.0}), "KILLED"]
     logged.begin(tmp_path / "run", 20)
     assert told[-1][0] == "7", "the resumed run goes on in the same run, and its parameters are not logged again"

@@ -22,8 +22,8 @@ from tests.training.runs import assert_same_parameters, build, learn_until, rows
 SMALL = (
     "create_environment.env_name = 'tests.toy_tasks:taac-test/PointMass-v0'", "num_envs = 2", "hidden_layers = (8,)",
     "num_env_steps = 46", "initial_collect_steps = 40", "batch_size = 8", "evaluation_interval = 46", "replay_length = 300",
-    "evaluation_episodes = 1", "create_experiment.evaluation_envs = 1", "Trainer.initial_evaluation = False",
-    "Trainer.checkpoint_interval = 4", "Trainer.summary_interval = 4", "Learner.learning_rate = 0.01",
+    "evaluation_episodes = 1", "create_experiment.evaluation_envs = 1", "Evaluator.initial_evaluation = False",
+    "Intervals.checkpoint_interval = 4", "Intervals.summary_interval = 4", "Learner.learning_rate = 0.01",
 )  # fmt: skip
 SHORT = "create_environment.max_episode_steps = 12"
 NORMALIZED = ("create_agent.normalize_observations = True", "create_agent.normalize_rewards = True")
@@ -86,7 +86,7 @@ def test_a_run_goes_on_where_there_is_no_gpu_and_the_other_way_round(first_on_gp
     [
         (
             "sac",
-            ["create_experiment.demonstrations_ctor = @SqilReplay", PRIORITIZED, "Trainer.monitor = @SqilMonitor()"],
+            ["create_experiment.demonstrations_ctor = @SqilReplay", PRIORITIZED, "Reporter.monitor = @SqilMonitor()"],
         ),
         ("sac", ["create_experiment.demonstrations_ctor = @kept_apart", "create_agent.reward_signals = (@GAIL,)"]),
         ("taac", ["Learner.cloning = @Cloning()", "Cloning.pretraining_updates = 1", "Cloning.initial_weight = 1.0"]),

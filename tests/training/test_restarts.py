@@ -15,7 +15,7 @@ from tests.training.runs import assert_same_parameters, build, rows, run
 
 SHORT = ("num_env_steps = 80", "initial_collect_steps = 40", "batch_size = 4", "evaluation_episodes = 1",
          "evaluation_interval = 80", "hidden_layers = (8,)", "create_experiment.evaluation_envs = 1",
-         "Trainer.unroll_length = 3", "Trainer.initial_evaluation = False")  # fmt: skip
+         "UpdateRatio.unroll_length = 3", "Evaluator.initial_evaluation = False")  # fmt: skip
 
 
 def fragile(tmp_path, how, at, times, asynchronous=True, **more):
@@ -83,9 +83,9 @@ def test_environments_of_this_process_stop_the_run_with_a_checkpoint(tmp_path):
 )
 def test_what_an_iteration_that_broke_off_still_owed_is_done_when_the_run_goes_on(tmp_path, length, ends):
     settings = (
-        *fragile(tmp_path, "raise", at=45, times=1, asynchronous=False), "num_envs = 1", "Trainer.unroll_length = 31",
+        *fragile(tmp_path, "raise", at=45, times=1, asynchronous=False), "num_envs = 1", "UpdateRatio.unroll_length = 31",
         "create_environment.max_episode_steps = 100", f"num_env_steps = {length}", "initial_collect_steps = 10",
-        "evaluation_interval = 40", "Trainer.updates_per_env_step = 1.0",
+        "evaluation_interval = 40", "UpdateRatio.updates_per_env_step = 1.0",
     )  # fmt: skip
     with pytest.raises(EnvironmentFailed, match="written at 44 env"):
         run(tmp_path / "run", *settings, method="sac")

@@ -36,7 +36,7 @@ def test_a_killed_run_ends_as_the_run_that_was_never_killed(tmp_path, num_envs, 
         "num_env_steps = 390",
         "initial_collect_steps = 210",
         "replay_length = 110",  # the ring wraps, and is saved in the middle
-        "Trainer.checkpoint_interval = 60",
+        "Intervals.checkpoint_interval = 60",
         "evaluation_interval = 80",
         "create_environment.max_episode_steps = 70",
         "create_agent.normalize_observations = True",
@@ -181,7 +181,7 @@ def test_a_run_saved_before_its_first_step_or_between_two_goes_on(tmp_path, stop
 
 def test_a_signal_after_the_last_look_of_an_iteration_is_seen_in_the_next_which_saves(tmp_path):
     """While a part of the buffer is written, for example. Stopping there would lose what was done since the last checkpoint."""
-    trainer, folder, told = build("Trainer.initial_evaluation = False"), RunFolder(tmp_path / "run"), []
+    trainer, folder, told = build("Evaluator.initial_evaluation = False"), RunFolder(tmp_path / "run"), []
     folder.begin(configuration.operative_config(), {})
     trainer.saver.write_full_chunks = lambda folder: told.append(trainer.env_steps) if trainer.env_steps == 20 else None
     trainer.train(folder, stop=lambda: bool(told))
@@ -190,7 +190,7 @@ def test_a_signal_after_the_last_look_of_an_iteration_is_seen_in_the_next_which_
 
 
 def test_without_the_replay_buffer_it_is_filled_again_before_updates_go_on(tmp_path):
-    params = ("checkpoint_interval = 100", "Trainer.save_replay = False", "num_env_steps = 1000")
+    params = ("checkpoint_interval = 100", "Saving.save_replay = False", "num_env_steps = 1000")
     run(tmp_path / "run", *params, until=420)
     folder = RunFolder(tmp_path / "run")
     assert not list(folder.checkpoints.path.glob("frames-*")) and "replay" not in folder.checkpoints.newest().state
@@ -233,7 +233,7 @@ def test_the_bits_of_a_run_do_not_depend_on_its_checkpoints(tmp_path, num_envs, 
 
 def test_a_resumed_run_reports_what_the_whole_run_reports(tmp_path):
     """Summaries and checkpoints at intervals that do not divide each other, with episodes that end in between."""
-    params = ("Trainer.checkpoint_interval = 170", "create_environment.max_episode_steps = 20")
+    params = ("Intervals.checkpoint_interval = 170", "create_environment.max_episode_steps = 20")
     run(tmp_path / "whole", *params)
     run(tmp_path / "killed", *params, until=390)
     run(tmp_path / "killed", *params)

@@ -198,7 +198,7 @@ def test_an_evaluator_that_is_restored_alone_knows_the_best():
 
 
 def test_a_second_resume_without_replay_waits_no_longer_than_it_takes_to_fill_the_buffer(tmp_path):
-    params = ("checkpoint_interval = 100", "Trainer.save_replay = False", "num_env_steps = 1000", *SHORT[2:3])
+    params = ("checkpoint_interval = 100", "Saving.save_replay = False", "num_env_steps = 1000", *SHORT[2:3])
     run(tmp_path, *params, until=405)  # the checkpoint at 400 has 100 updates
     run(tmp_path, *params, until=605)  # filling again from 400 to 700; the checkpoint at 600
     updates = {}

@@ -40,12 +40,12 @@ STRENGTHS = ["create_agent.reward_signals = (@RND,)", "create_agent.task_strengt
              *linear("novelty", 2.0, -0.5, "updates = 150"), "RND.learning_rate = @model/LinearSchedule()",
              *linear("model", 0.01, 0.0, "updates = 100")]  # fmt: skip
 SIZES = ["batch_size = @size/PiecewiseSchedule()", *steps("size", "(8, 16)", "(0, 450)")]
-RATIO = ["Trainer.updates_per_env_step = @ratio/LinearSchedule()", *linear("ratio", 0.1, 0.9, "env_steps = 300"),
+RATIO = ["UpdateRatio.updates_per_env_step = @ratio/LinearSchedule()", *linear("ratio", 0.1, 0.9, "env_steps = 300"),
          "ratio/LinearSchedule.begin = 250"]  # fmt: skip
 EVERYTHING = [*RATE, *TARGET, *STRENGTHS, *SIZES, *RATIO]
 NAMES = {
     "Learner.learning_rate", "TaacAlgorithm.beta_target_entropy", "create_agent.task_strength", "RND.strength",
-    "RND.learning_rate", "Trainer.batch_size", "Trainer.updates_per_env_step",
+    "RND.learning_rate", "Trainer.batch_size", "UpdateRatio.updates_per_env_step",
 }  # fmt: skip
 
 
@@ -88,11 +88,11 @@ def test_each_is_in_force_where_it_is_used():
 
 
 def test_exploration_follows_at_each_step_of_collecting():
-    params = ["Trainer.explorer = @ZetaExplorer()", "ZetaExplorer.epsilon = @epsilon/LinearSchedule()", "unroll_length = 5",
-              *linear("epsilon", 1.0, 0.0, "env_steps = 400")]  # fmt: skip
+    params = ["create_collector.explorer = @ZetaExplorer()", "ZetaExplorer.epsilon = @epsilon/LinearSchedule()",
+              "unroll_length = 5", *linear("epsilon", 1.0, 0.0, "env_steps = 400")]  # fmt: skip
     trainer, seen = build(*params, method="sac"), []
-    step = trainer.explorer.step
-    trainer.explorer.step = lambda *args: seen.append((args[3], trainer.explorer.epsilon)) or step(*args)
+    step = trainer.collector.explorer.step
+    trainer.collector.explorer.step = lambda *args: seen.append((args[3], trainer.collector.explorer.epsilon)) or step(*args)
     trained(trainer, 410).close()
     assert seen[:2] == [(300, 0.25), (301, pytest.approx(1 - 301 / 400))]
     assert all(epsilon == pytest.approx(max(0.0, 1 - env_steps / 400)) for env_steps, epsilon in seen)
@@ -100,7 +100,7 @@ def test_exploration_follows_at_each_step_of_collecting():
 
 
 def test_an_evaluation_samples_as_often_as_its_schedule_says(monkeypatch):
-    trainer = build("Trainer.evaluation_epsilon = @epsilon/LinearSchedule()", *linear("epsilon", 1.0, 0.0, "env_steps = 400"))
+    trainer = build("Evaluator.evaluation_epsilon = @epsilon/LinearSchedule()", *linear("epsilon", 1.0, 0.0, "env_steps = 400"))
     seen, predict = [], trainer.agent.predict_step
     monkeypatch.setattr(trainer.agent, "predict_step", lambda t, s, epsilon: seen.append(epsilon) or predict(t, s, epsilon))
     for _ in range(3):
@@ -157,11 +157,11 @@ SAME = [
     ("create_agent.task_strength", 2.0, "env_steps", "taac", ["create_agent.reward_signals = (@RND,)"]),
     ("Trainer.batch_size", 12, "env_steps", "taac", []),
     ("Trainer.batch_size", 12, "env_steps", "sac", ["create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer"]),
-    ("Trainer.updates_per_env_step", 0.3, "env_steps", "taac", []),
+    ("UpdateRatio.updates_per_env_step", 0.3, "env_steps", "taac", []),
     ("TaacAlgorithm.target_update_tau", 0.1, "updates", "taac", []),
     ("DiscreteSacAlgorithm.target_update_tau", 0.1, "env_steps", "sac_discrete",
      ["create_environment.env_name = 'CartPole-v1'"]),
-    ("ZetaExplorer.epsilon", 0.3, "env_steps", "sac", ["Trainer.explorer = @ZetaExplorer()"]),
+    ("ZetaExplorer.epsilon", 0.3, "env_steps", "sac", ["create_collector.explorer = @ZetaExplorer()"]),
 ]  # fmt: skip
 
 
@@ -218,7 +218,7 @@ def test_a_ratio_that_changes_is_held_exactly():
 
 def test_a_resumed_run_makes_up_no_updates(tmp_path):
     """Without its frames it fills the buffer again first, and then goes on at the ratio at which it was stopped."""
-    params = [*RATIO, "Trainer.save_replay = False", "Trainer.checkpoint_interval = 50", "num_env_steps = 800",
+    params = [*RATIO, "Saving.save_replay = False", "Intervals.checkpoint_interval = 50", "num_env_steps = 800",
               "initial_collect_steps = 100", "evaluation_interval = 800"]  # fmt: skip
     killed = run(tmp_path / "run", *params, until=410)
     learnt = killed.update_ratio.updates_due(400)
@@ -237,7 +237,7 @@ def test_a_resumed_run_makes_up_no_updates(tmp_path):
 
 
 def test_a_killed_run_ends_as_the_run_that_was_never_killed(tmp_path):
-    params = (*EVERYTHING, "Trainer.checkpoint_interval = 70", "evaluation_interval = 150", "num_envs = 2",
+    params = (*EVERYTHING, "Intervals.checkpoint_interval = 70", "evaluation_interval = 150", "num_envs = 2",
               "replay_length = 150", "TAACTDLoss.gamma = 0.9")  # fmt: skip
     whole = run(tmp_path / "whole", *params)
     for moment in (50, 310, 452):
@@ -262,7 +262,7 @@ def test_summaries_show_what_is_in_force(tmp_path):
     updates = [trainer.update_ratio.updates_due(n) for n in at.env_steps.tolist()]
     rates = [0.01 * 0.01 ** min(1, n / 200) for n in updates]
     assert scalars["schedule/Learner.learning_rate"].value.tolist() == pytest.approx(rates)
-    assert scalars["schedule/Trainer.updates_per_env_step"].value.tolist() == pytest.approx(
+    assert scalars["schedule/UpdateRatio.updates_per_env_step"].value.tolist() == pytest.approx(
         [0.1, 0.1, 7 / 30, 0.5, 23 / 30, 0.9]
     )
 
@@ -311,12 +311,12 @@ FALLING = linear("any", 1.0, 0.0, "env_steps = 100")
 @pytest.mark.parametrize(
     "method, params, words",
     [
-        ("taac", ["Trainer.evaluation_epsilon = " + ANY, *linear("any", 0.5, 1.5, "updates = 5")],
+        ("taac", ["Evaluator.evaluation_epsilon = " + ANY, *linear("any", 0.5, 1.5, "updates = 5")],
          r"evaluation_epsilon must be in \[0, 1\], got 0.5 to 1.5"),
-        ("taac", ["Trainer.summary_interval = " + ANY], r"summary_interval cannot follow a LinearSchedule; what can: .*"
-         r"Learner\.learning_rate.*Trainer\.updates_per_env_step.*create_agent\.task_strength"),
+        ("taac", ["Intervals.summary_interval = " + ANY], r"summary_interval cannot follow a LinearSchedule; what can: .*"
+         r"Learner\.learning_rate.*UpdateRatio\.updates_per_env_step.*create_agent\.task_strength"),
         ("taac", ["gamma = " + ANY], r"gamma cannot follow a LinearSchedule"),
-        ("taac", ["Trainer.updates_per_iteration = " + ANY], "updates_per_iteration cannot follow"),
+        ("taac", ["UpdateRatio.updates_per_iteration = " + ANY], "updates_per_iteration cannot follow"),
         ("taac", ["Learner.learning_rate = @LinearSchedule"], "wrong type"),
         ("taac", ["Learner.learning_rate = " + ANY, *linear("any", 1.0, -1.0, "updates = 5")], "must be above 0, got 1 to -1"),
         ("taac", ["Learner.learning_rate = " + ANY, *linear("any", 0.0, 0.0, "updates = 5")], "must be above 0"),
@@ -343,11 +343,11 @@ FALLING = linear("any", 1.0, 0.0, "env_steps = 100")
         ("taac", ["batch_size = " + ANY, *linear("any", 10, 0, "updates = 5")], "batch_size must be 1 or more.*got 0"),
         ("taac", ["batch_size = " + ANY, *linear("any", 10, 20, "updates = 5"), "create_agent.compile = True"],
          "compiles the update for each batch size"),
-        ("taac", ["Trainer.updates_per_env_step = " + ANY, *linear("any", 1.0, 0.5, "updates = 100")],
+        ("taac", ["UpdateRatio.updates_per_env_step = " + ANY, *linear("any", 1.0, 0.5, "updates = 100")],
          "a number or a schedule in environment steps"),
-        ("taac", ["Trainer.updates_per_env_step = " + ANY, *linear("any", 1.0, -0.5, "env_steps = 100")], "must be above 0"),
-        ("taac", ["Trainer.updates_per_env_step = " + ANY, *FALLING], "gives no update"),
-        ("taac", [*RATIO, "Trainer.update_clock = 'transitions'"], "update_clock is 'transitions'"),
+        ("taac", ["UpdateRatio.updates_per_env_step = " + ANY, *linear("any", 1.0, -0.5, "env_steps = 100")], "must be above 0"),
+        ("taac", ["UpdateRatio.updates_per_env_step = " + ANY, *FALLING], "gives no update"),
+        ("taac", [*RATIO, "UpdateRatio.update_clock = 'transitions'"], "update_clock is 'transitions'"),
         ("taac", [*RATIO, "TaacAlgorithm.target_update_env_steps = 5"], "a constant ratio of updates"),
         ("taac", ["Learner.learning_rate = " + ANY, *FALLING, "any/LinearSchedule.begin = 600"],
          r"Learner\.learning_rate would keep its value: .* first changes at 601 environment steps, but the run has only 600"),

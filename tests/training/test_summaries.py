@@ -52,9 +52,9 @@ class Answer:
 
 def test_a_monitor_may_have_tags_of_its_own(tmp_path):
     short = ("hidden_layers = (8,)", "batch_size = 4", "initial_collect_steps = 20", "num_env_steps = 40", "replay_length = 100",
-             "evaluation_episodes = 1", "Trainer.summary_interval = 40", "Trainer.initial_evaluation = False",
+             "evaluation_episodes = 1", "Intervals.summary_interval = 40", "Evaluator.initial_evaluation = False",
              "create_environment.max_episode_steps = 20")  # fmt: skip
-    trainer, folder = build(*short, "Trainer.monitor = @tests.summaries.Answer()"), RunFolder(tmp_path)
+    trainer, folder = build(*short, "Reporter.monitor = @tests.summaries.Answer()"), RunFolder(tmp_path)
     folder.begin("x", {})
     trainer.train(folder)
     trainer.close()
@@ -81,7 +81,7 @@ NO_MEANS = ("rollout/", "evaluation/", "time/", "count/", "schedule/", "learning
 def test_what_updates_report_is_averaged_since_the_last_summary(tmp_path, method, params):
     """Summaries after about 330 and 360 steps, so after about 30 updates and 30 more."""
     short = ["num_env_steps = 360", "evaluation_interval = 360", "evaluation_episodes = 1", "hidden_layers = (8,)",
-             "batch_size = 4", "Trainer.summary_interval = 30"]  # fmt: skip
+             "batch_size = 4", "Intervals.summary_interval = 30"]  # fmt: skip
     trainer, folder = build(*short, *params, method=method), RunFolder(tmp_path)
     told: dict[str, list[tuple[int, float]]] = {}
 

@@ -22,7 +22,7 @@ TINY = [
     "create_environment.env_name = 'Pendulum-v1'", "create_environment.max_episode_steps = 20", "num_env_steps = 240",
     "initial_collect_steps = 100", "hidden_layers = (8,)", "batch_size = 8", "replay_length = 300",
     "evaluation_interval = 120", "evaluation_episodes = 2", "create_experiment.evaluation_envs = 2",
-    "Trainer.summary_interval = 60", "checkpoint_interval = 120",
+    "Intervals.summary_interval = 60", "checkpoint_interval = 120",
 ]  # fmt: skip
 # What only methods with a switch, durations or choices have.
 OWN = {

@@ -55,7 +55,7 @@ def test_updates_per_environment_step_as_a_number(ratio, exact):
     """Held exactly: in floats, 100 steps times 0.29 would be 28.999999999999996 updates."""
     trainer = build(
         "num_envs = 2", "unroll_length = 3", "updates_per_iteration = 7", "initial_collect_steps = 12",
-        f"Trainer.updates_per_env_step = {ratio}", "create_environment.max_episode_steps = 20",
+        f"UpdateRatio.updates_per_env_step = {ratio}", "create_environment.max_episode_steps = 20",
     )  # fmt: skip
     exactly = []
     for _ in range(60):
@@ -71,7 +71,7 @@ def test_updates_per_environment_step_as_a_number(ratio, exact):
 
 def test_an_update_ratio_below_1_is_held_over_a_resume_and_logged(tmp_path):
     params = (
-        "Trainer.updates_per_env_step = 0.3", "Trainer.checkpoint_interval = 70", "Trainer.summary_interval = 60",
+        "UpdateRatio.updates_per_env_step = 0.3", "Intervals.checkpoint_interval = 70", "Intervals.summary_interval = 60",
     )  # fmt: skip
     whole = run(tmp_path / "whole", *params)
     learnt = []
@@ -89,7 +89,7 @@ def test_an_update_ratio_below_1_is_held_over_a_resume_and_logged(tmp_path):
 def test_targets_move_by_environment_steps(method, name):
     """Every 20 steps, with an update every 8: with updates 3, 5, 8 and 10, at steps 24, 40, 64 and 80."""
     trainer = build(
-        "initial_collect_steps = 20", "hidden_layers = (4,)", "Trainer.updates_per_env_step = 0.125", "target_tau = 1.0",
+        "initial_collect_steps = 20", "hidden_layers = (4,)", "UpdateRatio.updates_per_env_step = 0.125", "target_tau = 1.0",
         f"{name}.target_update_env_steps = 20", method=method,
     )  # fmt: skip
     algorithm, moved = trainer.agent.algorithm, []
@@ -106,7 +106,7 @@ def test_targets_move_by_environment_steps(method, name):
 
 @pytest.mark.parametrize(
     "param",
-    ["Trainer.update_clock = 'transitions'", "Trainer.updates_per_env_step = @LinearSchedule()"],
+    ["UpdateRatio.update_clock = 'transitions'", "UpdateRatio.updates_per_env_step = @LinearSchedule()"],
 )
 def test_environment_steps_of_the_targets_need_a_ratio_that_stays(param):
     schedule = ["LinearSchedule.start = 1.0", "LinearSchedule.end = 0.5", "LinearSchedule.env_steps = 100"]
@@ -121,7 +121,7 @@ def test_every_option_of_the_sac_family_at_once_by_gin():
         "Learner.actor_learning_rate = 0.002", "Learner.critic_learning_rate = 0.003", "OneStepTDLoss.ignore_done = True",
         "SacAlgorithm.entropy_in_target = False", "SacAlgorithm.dqda_clipping = 0.1",
         "SacAlgorithm.target_entropy = -3.0", "create_agent.normalize_observations = True",
-        "create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer", "Trainer.updates_per_env_step = 0.5",
+        "create_experiment.replay_buffer_ctor = @PrioritizedReplayBuffer", "UpdateRatio.updates_per_env_step = 0.5",
         method="sac",
     )  # fmt: skip
     algorithm = trainer.agent.algorithm
@@ -166,7 +166,7 @@ def test_uniform_collection_ends_with_the_initial_steps(monkeypatch):
 
 
 def test_collecting_with_the_untrained_policy(monkeypatch):
-    trainer = build("initial_collect_steps = 10", "Trainer.uniform_initial_collect = False")
+    trainer = build("initial_collect_steps = 10", "create_collector.uniform_initial_collect = False")
     kinds = []
     monkeypatch.setattr(type(trainer.agent), "rollout_step", _spy(type(trainer.agent).rollout_step, kinds, "policy"))
     for _ in range(5):
@@ -204,7 +204,7 @@ def test_what_a_run_leaves_behind(tmp_path):
 
 
 def test_an_evaluation_without_an_end_stops_the_run():
-    trainer = build("Trainer.max_evaluation_steps = 50", "evaluation_episodes = 1")
+    trainer = build("Evaluator.max_evaluation_steps = 50", "evaluation_episodes = 1")
     with pytest.raises(TaacError, match=r"after 50 steps .*max_episode_steps"):
         evaluate(trainer.agent, trainer.evaluation_environment, 1, 0, max_steps=trainer.evaluator.max_steps)
     trainer.close()
@@ -216,7 +216,7 @@ def test_nested_observations_with_an_image(tmp_path, method):
     params = (
         "create_environment.env_name = 'tests.toy_tasks:taac-test/Camera-v0'", "num_envs = 2", "num_env_steps = 200",
         "initial_collect_steps = 100", "evaluation_interval = 100", "hidden_layers = (16,)", "batch_size = 8",
-        "create_agent.normalize_observations = True", "Trainer.checkpoint_interval = 60",
+        "create_agent.normalize_observations = True", "Intervals.checkpoint_interval = 60",
         "ImageEncoder.channels = (4, 8)", "ImageEncoder.kernels = (3, 3)", "ImageEncoder.strides = (2, 1)",
         "ImageEncoder.output_size = 16",
     )  # fmt: skip

@@ -11,7 +11,7 @@ from taac.errors import TaacError
 from taac.runs.run_folder import RunFolder
 from tests.training.runs import assert_same_parameters, build, rows, run
 
-TRANSITIONS = "Trainer.update_clock = 'transitions'"
+TRANSITIONS = "UpdateRatio.update_clock = 'transitions'"
 # Episodes of 7 steps under a repeat of 3 are transitions of 3, 3 and 1 steps, and a reset.
 SHORT = ("create_environment.max_episode_steps = 7", "initial_collect_steps = 20", "num_env_steps = 400")
 
@@ -55,7 +55,7 @@ def test_of_actions_of_one_step_both_clocks_are_one():
 
 
 def test_transitions_are_held_over_a_resume(tmp_path):
-    params = (TRANSITIONS, "Trainer.checkpoint_interval = 70", "updates_per_iteration = 2", "unroll_length = 3")
+    params = (TRANSITIONS, "Intervals.checkpoint_interval = 70", "updates_per_iteration = 2", "unroll_length = 3")
     whole = run(tmp_path / "whole", *params, method="sac_nrep")
     for moment in (333, 404):
         run(tmp_path / "killed", *params, method="sac_nrep", until=moment)
@@ -68,7 +68,7 @@ def test_transitions_are_held_over_a_resume(tmp_path):
 
 
 def test_without_the_replay_buffer_transitions_earn_when_it_is_filled_again(tmp_path):
-    params = (TRANSITIONS, "checkpoint_interval = 100", "Trainer.save_replay = False", "num_env_steps = 1000")
+    params = (TRANSITIONS, "checkpoint_interval = 100", "Saving.save_replay = False", "num_env_steps = 1000")
     run(tmp_path / "run", *params, method="sac_nrep", until=460)
     trainer = build(*params, method="sac_nrep")
     trainer.resume(RunFolder(tmp_path / "run"))
@@ -87,9 +87,9 @@ def test_without_the_replay_buffer_transitions_earn_when_it_is_filled_again(tmp_
 @pytest.mark.parametrize(
     "params, message",
     [
-        (["Trainer.update_clock = 'decisions'"], r"update_clock.*'env_steps'.*'transitions'"),
+        (["UpdateRatio.update_clock = 'decisions'"], r"update_clock.*'env_steps'.*'transitions'"),
         (
-            [TRANSITIONS, "Trainer.updates_per_env_step = 0.5"],
+            [TRANSITIONS, "UpdateRatio.updates_per_env_step = 0.5"],
             r"0\.5 is a ratio to environment steps, but .* 'transitions'",
         ),
     ],

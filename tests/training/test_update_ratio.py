@@ -11,7 +11,7 @@ from taac.training.update_ratio import UpdateRatio
 
 
 def test_transitions_earn_after_the_initial_collection():
-    ratio = UpdateRatio(2, 1000, 10, unroll_length=2, updates_per_iteration=3, clock="transitions")  # 3/4 of an update each
+    ratio = UpdateRatio(2, 1000, 10, unroll_length=2, updates_per_iteration=3, update_clock="transitions")  # 3/4 each
     for env_steps in range(0, 20, 4):  # transitions that take two steps each
         ratio.add_transitions(2, env_steps)
     assert ratio.updates_earned(20) == 2 * 2 * 3 // 4  # those that began at 12 and 16
@@ -27,7 +27,7 @@ def test_a_decimal_ratio_is_the_number_that_was_written():
 
 @pytest.mark.parametrize("clock", ["env_steps", "transitions"])
 def test_a_ratio_that_is_restored_alone_earns_as_before(clock):
-    first, second = (UpdateRatio(1, 1000, 10, updates_per_iteration=2, clock=clock) for _ in range(2))
+    first, second = (UpdateRatio(1, 1000, 10, updates_per_iteration=2, update_clock=clock) for _ in range(2))
 
     def go_on(ratio, env_steps):
         taken = [2 * (49 - 10)]
@@ -49,7 +49,7 @@ def test_a_ratio_that_is_restored_alone_earns_as_before(clock):
 @pytest.mark.parametrize("moments", [(0,), (4,), (30,), (30, 60), (30, 33), (30, 33, 39, 45), (3, 7, 20), (30, 40)])
 def test_updates_go_on_as_soon_as_the_buffer_is_full_again(moments, clock):
     """Each step of a run that has 10 steps in its buffer earns an update; however often it is resumed with none."""
-    ratio, held, taken, expected = UpdateRatio(1, 1000, 10, clock=clock), 0, 0, 0
+    ratio, held, taken, expected = UpdateRatio(1, 1000, 10, update_clock=clock), 0, 0, 0
     for step in range(100):
         if step in moments:
             ratio.refill(step)
@@ -66,8 +66,8 @@ def test_what_it_refuses():
         ({"unroll_length": 0}, "unroll_length must be 1 or more"),
         ({"updates_per_iteration": 0}, "updates_per_iteration must be 1 or more"),
         ({"unroll_length": 101}, "the first iteration would be longer than the run"),
-        ({"clock": "seconds"}, "must be 'env_steps' or 'transitions', got 'seconds'"),
-        ({"clock": "transitions", "updates_per_env_step": 0.5}, "is a ratio to environment steps"),
+        ({"update_clock": "seconds"}, "must be 'env_steps' or 'transitions', got 'seconds'"),
+        ({"update_clock": "transitions", "updates_per_env_step": 0.5}, "is a ratio to environment steps"),
         ({"updates_per_env_step": 0.001}, "gives no update in the 90"),
         ({"updates_per_env_step": 0.0}, "must be above 0, or None"),
         ({"updates_per_env_step": LinearSchedule(1.0, 2.0, updates=5)}, "a number or a schedule in environment steps"),
@@ -84,7 +84,7 @@ def test_a_ratio_that_follows_a_schedule_earns_the_floor_of_its_integral():
 
 
 def test_what_is_due_when_a_multiple_is_reached_or_passed():
-    intervals = Intervals(100, summary=10, evaluation=30, checkpoint=40)
+    intervals = Intervals(100, summary_interval=10, evaluation_interval=30, checkpoint_interval=40)
     assert intervals.due(0, 9) == Due(False, False, False)
     assert intervals.due(9, 10) == Due(True, False, False)
     assert intervals.due(10, 12) == Due(False, False, False)
@@ -92,5 +92,5 @@ def test_what_is_due_when_a_multiple_is_reached_or_passed():
     assert intervals.due(95, 99) == Due(False, False, False) and not intervals.done(99)
     assert intervals.due(99, 100) == Due(True, True, True) and intervals.done(100)
     assert intervals.due(95, 103) == Due(True, True, True)  # the end, reached in an iteration of several steps
-    with pytest.raises(TaacError, match=r"Trainer\.evaluation_interval must be 1 or more, got 0"):
-        Intervals(100, summary=10, evaluation=0, checkpoint=40)
+    with pytest.raises(TaacError, match=r"Intervals\.evaluation_interval must be 1 or more, got 0"):
+        Intervals(100, summary_interval=10, evaluation_interval=0, checkpoint_interval=40)

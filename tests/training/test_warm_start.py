@@ -169,12 +169,12 @@ def test_a_run_goes_on_without_its_source(source, tmp_path):
 
     copy = tmp_path / "source"
     shutil.copytree(source[0], copy)
-    params = (*SHORT, f"create_experiment.load_from = '{copy}:critics'", "Trainer.checkpoint_interval = 50")
+    params = (*SHORT, f"create_experiment.load_from = '{copy}:critics'", "Intervals.checkpoint_interval = 50")
     whole = run(tmp_path / "whole", *params)
     run(tmp_path / "killed", *params, until=330)
     shutil.rmtree(copy)
     assert_same_parameters(whole, run(tmp_path / "killed", *params))
-    fresh = run(tmp_path / "fresh", *params[:3], "Trainer.checkpoint_interval = 50")
+    fresh = run(tmp_path / "fresh", *params[:3], "Intervals.checkpoint_interval = 50")
     with pytest.raises(AssertionError):
         assert_same_parameters(whole, fresh)
 

@@ -12,7 +12,7 @@ from taac.errors import TaacError
 # Packages that do not affect results.
 _NO_MATTER = ("tensorboard", "gin-config")
 _ENVIRONMENT = ("engine", "env_kwargs", "max_episode_steps", "wrappers")
-_EVALUATION = ("evaluation_interval", "evaluation_episodes", "evaluation_epsilon")
+_EVALUATION = ("Intervals.evaluation_interval", "Evaluator.evaluation_episodes", "Evaluator.evaluation_epsilon")
 _LONGEST = 200  # the most characters of a value in a message
 _NAMED = 8  # the most runs named in a message
 
@@ -33,8 +33,7 @@ def mixtures(records: Sequence[Record]) -> list[str]:
         found += _differing(group, f"budget on {task}, environment steps", lambda r: r.budget)
         found += _differing(group, f"updates per environment step on {task}", lambda r: r.update_ratio)
         inside = sorted(set[str]().union(*(environment_settings.names(r.settings) for r in group)))
-        evaluation = (f"Trainer.{n}" for n in _EVALUATION)
-        for name in (*(f"create_environment.{n}" for n in _ENVIRONMENT), *inside, *evaluation):
+        for name in (*(f"create_environment.{n}" for n in _ENVIRONMENT), *inside, *_EVALUATION):
             found += _differing(group, f"{name} on {task}", lambda r, n=name: r.settings.get(n))  # type: ignore[misc]
     for (task, method), group in grouped(records, lambda r: (r.task, r.method)).items():
         found += _differing(group, f"configuration of {method} on {task}", _configuration, show=False)

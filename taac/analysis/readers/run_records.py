@@ -30,8 +30,8 @@ TUNING, RETURN_BOUNDS = "create_experiment.tuning", "create_experiment.return_bo
 _NO_MATTER = (
     TUNING, RETURN_BOUNDS,
     "create_experiment.seed", "create_experiment.method", "create_experiment.evaluation_video",
-    "checkpoint_interval", "Trainer.checkpoint_interval", "Trainer.keep_checkpoints", "Trainer.save_best",
-    "Trainer.initial_evaluation", "Trainer.loggers",
+    "checkpoint_interval", "Intervals.checkpoint_interval", "Saving.keep_checkpoints", "Saving.save_best",
+    "Evaluator.initial_evaluation", "Reporter.loggers",
 )  # fmt: skip
 _LOGGERS = ("Wandb",)
 
@@ -256,7 +256,7 @@ def _method(about: Mapping[str, Any], settings: Mapping[str, str], folder: Path)
 
 
 def _budget(about: Mapping[str, Any], settings: Mapping[str, str]) -> int | None:
-    steps = _value(settings, "Trainer.num_env_steps")
+    steps = _value(settings, "Intervals.num_env_steps")
     if steps is None and about.get("status") == "finished":
         steps = about.get("env_steps")
     return _count(steps)
@@ -267,14 +267,14 @@ def _update_ratio(settings: Mapping[str, str]) -> float | None:
 
     None if updates follow another clock, or the ratio a schedule.
     """
-    if _value(settings, "Trainer.update_clock") not in (None, "env_steps"):
+    if _value(settings, "UpdateRatio.update_clock") not in (None, "env_steps"):
         return None
-    ratio = _value(settings, "Trainer.updates_per_env_step")
+    ratio = _value(settings, "UpdateRatio.updates_per_env_step")
     if _number_of(ratio) is not None:
         return ratio
-    if settings.get("Trainer.updates_per_env_step", "").startswith("@"):
+    if settings.get("UpdateRatio.updates_per_env_step", "").startswith("@"):
         return None
-    names = ("Trainer.updates_per_iteration", "Trainer.unroll_length", "create_environment.num_envs")
+    names = ("UpdateRatio.updates_per_iteration", "UpdateRatio.unroll_length", "create_environment.num_envs")
     updates, unroll, envs = (_number_of(_value(settings, name)) for name in names)
     if updates is None or not unroll or not envs:
         return None

@@ -1,6 +1,6 @@
 """Matches evaluations of different runs by the step at which they were due.
 
-An evaluation is due when a multiple of `Trainer.evaluation_interval`, or the end of the run, is reached or passed. A method
+An evaluation is due when a multiple of `Intervals.evaluation_interval`, or the end of the run, is reached or passed. A method
 that repeats an action inside the environment passes it by some steps: it is evaluated at 1002 instead of 1000. Evaluations
 that were due at the same step belong together.
 """
@@ -90,6 +90,6 @@ def plan(record: Record) -> tuple[int | None, int | None]:
 
 def _number(record: Record, name: str) -> int | None:
     """A whole number above 0 that a run bound, or None."""
-    text = record.settings.get(f"Trainer.{name}", "")
+    text = record.settings.get(f"Intervals.{name}", "")
     value = float(text) if re.fullmatch(r"\d{1,15}(\.\d{0,15})?(e\+?\d{1,2})?", text) else 0.0
     return int(value) if 1 <= value < 1e15 and value == int(value) else None

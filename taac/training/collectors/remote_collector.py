@@ -83,9 +83,9 @@ class RemoteCollector(Collecting):
         max_replacements: int = 10,
         replacement_window: float = 3600.0,
     ):
-        super().__init__(agent, replay, signal_returns)
+        super().__init__(environment, agent, replay, signal_returns)
         _check(number, environment.num_envs, frames_ahead, updates_per_broadcast, timeout, max_replacements)
-        self._share, self._explorer, self._learner = environment.num_envs // number, explorer, learner
+        self._share, self.explorer, self._learner = environment.num_envs // number, explorer, learner
         self.frames_ahead, self.updates_per_broadcast = frames_ahead, updates_per_broadcast
         self._like = specs.time_step_spec(environment.observation_spec, environment.action_spec, environment.reward_dim)
         self._info_like = self._info_spec()
@@ -166,7 +166,7 @@ class RemoteCollector(Collecting):
     def _message(self, with_parameters: bool) -> bytes:
         normalizer = self.agent.observation_normalizer
         statistics = None if normalizer is None else {k: v.cpu().numpy() for k, v in normalizer.state_dict().items()}
-        held = {} if self._explorer is None else vars(self._explorer)
+        held = {} if self.explorer is None else vars(self.explorer)
         numbers = {name: v for name, v in held.items() if type(v) in (int, float)}
         assert self._version is not None
         return worker.message(

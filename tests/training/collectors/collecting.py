@@ -18,7 +18,7 @@ from tests.training.runs import build
 FIRST, MID, LAST = (int(kind) for kind in StepType)
 POINT = "create_environment.env_name = 'tests.toy_tasks:taac-test/PointMass-v0'"
 SHORT = ("hidden_layers = (8,)", "batch_size = 8", "evaluation_episodes = 1", "create_experiment.evaluation_envs = 1",
-         "Trainer.initial_evaluation = False", "create_environment.max_episode_steps = 12")  # fmt: skip
+         "Evaluator.initial_evaluation = False", "create_environment.max_episode_steps = 12")  # fmt: skip
 
 
 def seed_of(number, seed=0):

@@ -304,7 +304,7 @@ def train(folder, *more):
         "train",
         "--task", "tests.toy_tasks:taac-test/Slow-v0", "--method", "sac", "--root_dir", str(folder), "--collectors", "2",
         "--num_env_steps", "100000", "--set", "num_envs=2", "--set", "initial_collect_steps=100", "--set", "hidden_layers=8,",
-        "--set", "batch_size=8", "--set", "checkpoint_interval=60", "--set", "Trainer.initial_evaluation=False",
+        "--set", "batch_size=8", "--set", "checkpoint_interval=60", "--set", "Evaluator.initial_evaluation=False",
         "--set", "updates_per_env_step=0.1", "--set", "create_agent.compile=False", *more,
     ]  # fmt: skip
 

@@ -19,8 +19,8 @@ pytest.importorskip("ray", reason="the extra 'ray' is not installed")
 
 PARAMS = (
     POINT, *SHORT, "num_envs = 4", "num_env_steps = 10000", "initial_collect_steps = 60", "evaluation_interval = 100",
-    "Trainer.updates_per_env_step = 0.25", "create_experiment.collectors = 2", "create_agent.normalize_observations = True",
-    "checkpoint_interval = 100", "Trainer.keep_checkpoints = 1000",
+    "UpdateRatio.updates_per_env_step = 0.25", "create_experiment.collectors = 2", "create_agent.normalize_observations = True",
+    "checkpoint_interval = 100", "Saving.keep_checkpoints = 1000",
 )  # fmt: skip
 CODE = (
     "import sys, torch; torch.set_num_threads(1)\n"

@@ -45,7 +45,7 @@ class Own:
     def __init__(self, trainer, seed):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            options = {"explorer": trainer.explorer, "uniform_steps": trainer.update_ratio.initial_collect_steps}
+            options = {"explorer": trainer.collector.explorer, "uniform_steps": trainer.update_ratio.initial_collect_steps}
             self.collector = Collector(trainer.environment, trainer.agent, trainer.replay_buffer, seed, **options)
             self.numbers = torch.get_rng_state()
         self.step_before, self.collector.step = self.collector.step, self.step
@@ -76,7 +76,7 @@ def test_actors_that_ray_would_have_wait_are_told(free, told, monkeypatch, capfd
     assert (f"has {free.get('CPU', 0):g} free CPUs, and each of 2 collectors" in err) == told
 
 
-LEARNING = ("num_env_steps = 400", "initial_collect_steps = 30", "Trainer.updates_per_env_step = 0.5")
+LEARNING = ("num_env_steps = 400", "initial_collect_steps = 30", "UpdateRatio.updates_per_env_step = 0.5")
 
 
 FADING = ("ZetaExplorer.epsilon = @LinearSchedule()", "LinearSchedule.start = 0.9", "LinearSchedule.end = 0.1",
@@ -180,7 +180,7 @@ def test_what_acts_is_as_old_as_it_may_be():
 
     The first K are ordered before the first update. Parameters that are sent at every third update are up to 2 older.
     """
-    settings = ("num_env_steps = 400", "initial_collect_steps = 4", "Trainer.updates_per_env_step = 0.5")
+    settings = ("num_env_steps = 400", "initial_collect_steps = 4", "UpdateRatio.updates_per_env_step = 0.5")
     scripts = counter(("99n",))
     for ahead, every in ((0, 1), (2, 1), (3, 1), (2, 3)):
         trainer = with_collectors(
@@ -229,9 +229,9 @@ def test_a_slow_collector_changes_nothing_but_the_time():
 def test_a_run_that_is_stopped_ends_as_one_that_is_not(tmp_path, ahead, every):
     params = (
         POINT, *SHORT, NORMALIZED, "create_experiment.collectors = 2", "num_envs = 4", "num_env_steps = 240",
-        "initial_collect_steps = 60", f"RemoteCollector.frames_ahead = {ahead}", "Trainer.updates_per_env_step = 0.25",
+        "initial_collect_steps = 60", f"RemoteCollector.frames_ahead = {ahead}", "UpdateRatio.updates_per_env_step = 0.25",
         f"RemoteCollector.updates_per_broadcast = {every}", "evaluation_interval = 120", "checkpoint_interval = 100",
-        "Trainer.summary_interval = 50",
+        "Intervals.summary_interval = 50",
     )  # fmt: skip
     whole = run(tmp_path / "whole", *params)
     for moment in (40, 170):
