@@ -98,8 +98,8 @@ def test_retrace_corrects_the_same_actions_either_way():
         train_info = algorithm.train_step(experience)
         # The values differ by their noise: with those of one, both must give one target.
         steps[last] = (algorithm, experience, train_info)
-    value, target_q = steps[True][2].value, steps[True][2].target_q
-    targets = [a.targets(e, i._replace(value=value, target_q=target_q)) for a, e, i in steps.values()]
+    value, target_q = steps[True][2].value, steps[True][2].own
+    targets = [a.targets(e, i._replace(value=value, own=target_q)) for a, e, i in steps.values()]
     torch.testing.assert_close(*targets)
 
 

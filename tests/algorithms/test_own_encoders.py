@@ -187,15 +187,15 @@ def test_the_value_network_has_an_encoder_and_a_slow_copy_of_it():
     observation = experience.time_step.observation
     own.weight.data.normal_(), slow.weight.data.normal_()
     info = algorithm.train_step(experience)
-    torch.testing.assert_close(info.v, algorithm.value(own(observation)))
+    torch.testing.assert_close(info.own, algorithm.value(own(observation)))
     expected = algorithm.target_value(slow(observation[1:]))[0]
-    torch.testing.assert_close(info.sac.value[1:], expected)
+    torch.testing.assert_close(info.value[1:], expected)
     for other in (algorithm.encoder, algorithm.actor_encoder):
-        assert torch.autograd.grad(info.v.sum(), list(other.parameters()), retain_graph=True, allow_unused=True) == (
+        assert torch.autograd.grad(info.own.sum(), list(other.parameters()), retain_graph=True, allow_unused=True) == (
             None,
             None,
         )
-    gradient = torch.autograd.grad(info.v.sum(), list(own.parameters()), retain_graph=True)
+    gradient = torch.autograd.grad(info.own.sum(), list(own.parameters()), retain_graph=True)
     assert all(bool(g.any()) for g in gradient)
 
     before, now = slow.weight.clone(), own.weight.detach().clone()

@@ -119,7 +119,7 @@ def test_expectations_are_those_over_all_joint_actions(masked):
     torch.testing.assert_close(info.actor_loss, expected_loss)
     torch.testing.assert_close(info.value[1:], value[1:])
     torch.testing.assert_close(-info.log_pi, entropy)
-    torch.testing.assert_close(info.entropy.sum(-1), entropy)
+    torch.testing.assert_close(info.own[1].sum(-1), entropy)
     ours, theirs = (
         torch.autograd.grad(x.sum(), list(algorithm.actor.parameters()), retain_graph=True)
         for x in (info.actor_loss, expected_loss)
@@ -134,7 +134,7 @@ def test_expectations_are_those_over_all_joint_actions(masked):
         torch.testing.assert_close(info.q[:, t, b], executed)
         if not IS_LAST[t, b]:
             critic_loss = (executed - target).square().sum()
-            rest = info.actor_loss[t, b] + info.temperature_loss[t, b]
+            rest = info.actor_loss[t, b] + info.own[0][t, b]
             torch.testing.assert_close(loss.loss[t, b], rest + critic_loss)
 
 
@@ -250,15 +250,15 @@ def test_each_branch_has_a_temperature_and_a_target_entropy_of_its_own():
     loss, info = losses_of(algorithm, frames(mask))
     targets = torch.tensor([0.3, 1.0, 0.5 * math.log(2) / math.log(3)])
     scale = torch.tensor([0.5, 1.0, 2.0]).log()
-    torch.testing.assert_close(info.temperature_loss, (scale * (info.entropy - targets)).mean(-1), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(info.own[0], (scale * (info.own[1] - targets)).mean(-1), rtol=1e-5, atol=1e-6)
     tags = algorithm.summary_tags()
     acted = ~IS_LAST
     for b, alpha in enumerate((0.5, 1.0, 2.0)):
         assert loss.extra[f"branch_{b}/alpha"].item() == pytest.approx(alpha)
-        torch.testing.assert_close(loss.extra[f"branch_{b}/entropy"], info.entropy[..., b][acted].mean())
+        torch.testing.assert_close(loss.extra[f"branch_{b}/entropy"], info.own[1][..., b][acted].mean())
         assert f"branch_{b}/alpha" in tags and f"branch_{b}/entropy" in tags
     assert loss.extra["policy/alpha"].item() == pytest.approx(3.5 / 3)
-    torch.testing.assert_close(loss.extra["policy/entropy"], info.entropy.sum(-1)[acted].mean())
+    torch.testing.assert_close(loss.extra["policy/entropy"], info.own[1].sum(-1)[acted].mean())
     lines = algorithm.describe()
     assert len(lines) == 3 and lines[1].startswith("branch 1: target entropy 1.0000 nats")
 

@@ -215,7 +215,7 @@ def test_an_update_by_hand():
     # H = 0.8 * 0.2231436 + 0.2 * 1.6094379 = 0.5004024; its target is 0.4 log 2 / log 3 = 0.2523719
     torch.testing.assert_close(info.log_pi, torch.full((2, 1), -0.5004024).double(), atol=1e-6, rtol=0)
     # log alpha (H - target) = -0.6931472 * 0.2480305
-    torch.testing.assert_close(info.temperature_loss, torch.full((2, 1), -0.1719216).double(), atol=1e-6, rtol=0)
+    torch.testing.assert_close(info.own[0], torch.full((2, 1), -0.1719216).double(), atol=1e-6, rtol=0)
     # V = 0.8 * 4 + 0.2 * 6 + 0.5 H = 4.6502012; G = 1 + 0.5 V = 3.3251006
     assert info.value[1].item() == pytest.approx(4.6502012, abs=1e-6)
     # Q(s, 0) is 1 and 2: (1 - G)^2 + (2 - G)^2 = 5.4060928 + 1.7558916
@@ -314,7 +314,7 @@ def test_where_there_is_one_choice_there_is_nothing_to_tune():
     mask = torch.zeros(STEPS, BATCH, CHOICES, dtype=torch.bool)
     mask[..., 2] = True
     loss, info = losses_of(algorithm, replayed_discrete(mask=mask)[0])
-    assert not info.log_pi.any() and not info.temperature_loss.any()
+    assert not info.log_pi.any() and not info.own[0].any()
     loss.loss.mean().backward()
     assert algorithm.temperature.value.grad == 0 and not algorithm.actor.head.weight.grad.any()
 
@@ -325,7 +325,7 @@ def test_the_target_entropy_of_masked_states_is_the_same_fraction_of_what_can_be
     mask = (torch.arange(CHOICES) < valid).expand(STEPS, BATCH, CHOICES)
     _, info = losses_of(algorithm, replayed_discrete(mask=mask)[0])
     expected = algorithm.temperature.value * (-info.log_pi - target)
-    torch.testing.assert_close(info.temperature_loss, expected)
+    torch.testing.assert_close(info.own[0], expected)
     assert target <= math.log(valid)
 
 

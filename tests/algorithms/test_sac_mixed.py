@@ -175,7 +175,7 @@ def test_the_entropy_bonus_of_a_vector_reward_adds_up(reward_weights):
         torch.manual_seed(3)
         info = algorithm.train_step(Experience(time_step, ()))
         values[algorithm.entropy_in_target] = info.value @ torch.tensor(reward_weights, dtype=torch.float64)
-    p = info.probs
+    p = info.own
     bonus = algorithm.choice_temperature.value.exp() * -(p * p.log()).sum(-1)
     bonus = bonus - algorithm.temperature.value.exp() * info.log_pi
     torch.testing.assert_close((values[True] - values[False])[1:], bonus[1:].detach())
@@ -219,7 +219,7 @@ def test_with_one_choice_it_is_continuous_sac():
 def test_the_actors_loss_trains_the_actor_alone():
     algorithm = mixed(MIXED, spec=IMAGE_SPEC)
     info = algorithm.train_step(Experience(replayed_mixed(IMAGE_SPEC)[0], ()))
-    assert not info.probs.requires_grad and not info.value.requires_grad and not info.log_pi.requires_grad
+    assert not info.own.requires_grad and not info.value.requires_grad and not info.log_pi.requires_grad
     check_actor_alone(algorithm, info.actor_loss, ("actor.",))
 
 
@@ -241,7 +241,7 @@ def test_what_an_update_reports():
     extra = algorithm.calc_loss(experience, info).extra
     assert all(x.dim() == 0 and not x.requires_grad for x in extra.values())
     assert extra["choice/alpha"].item() == pytest.approx(math.exp(algorithm.choice_temperature.value.item()))
-    entropies = [entropy_of(p) for p in info.probs[~IS_LAST].tolist()]
+    entropies = [entropy_of(p) for p in info.own[~IS_LAST].tolist()]
     assert extra["choice/entropy"].item() == pytest.approx(sum(entropies) / len(entropies))
     assert {"choice/entropy", "choice/alpha"} == set(algorithm.summary_tags())
 

@@ -145,4 +145,4 @@ def test_retrace_corrects_by_the_target_networks():
     with torch.no_grad():
         features = tested.target_encoder(frames.observation[:-1])
         expected = tested.target_critics(features, frames.prev_action[1:]).amin(0)
-    torch.testing.assert_close(tested.train_step(experience).target_q, expected)
+    torch.testing.assert_close(tested.train_step(experience).own, expected)

@@ -146,9 +146,9 @@ def test_a_table_by_hand():
     info = algorithm.train_step(experience)
     loss, extra, *_ = algorithm.calc_loss(experience, info)
     assert extra["critic/target"].item() == pytest.approx((4 + 3 + 4) / 3)
-    v_loss = info.sac.log_pi[0] ** 2
+    v_loss = info.log_pi[0] ** 2
     critic_loss = 2 * torch.tensor([16.0, 9.0, 16.0])  # two critics
-    torch.testing.assert_close(loss[0].detach(), info.sac.actor_loss[0].detach() + v_loss + critic_loss)
+    torch.testing.assert_close(loss[0].detach(), info.actor_loss[0].detach() + v_loss + critic_loss)
     assert extra["loss/value"].item() == pytest.approx(
         v_loss.mean().item()
     )  # the other three are LAST or weigh nothing
@@ -178,7 +178,7 @@ def test_only_v_has_a_target_and_it_follows_v():
 def test_the_actors_loss_trains_the_actor_alone():
     algorithm = build(DEFAULT)
     info = algorithm.train_step(Experience(replayed(VECTOR_SPEC), ()))
-    check_actor_alone(algorithm, info.sac.actor_loss, ("actor.",))
+    check_actor_alone(algorithm, info.actor_loss, ("actor.",))
 
 
 def test_every_parameter_is_in_one_group():
@@ -206,8 +206,8 @@ def test_with_v_in_the_place_of_min_q_it_is_sac():
     torch.manual_seed(1)
     algorithm.target_value.forward = lambda features: expected.value[1:].unsqueeze(0)
     info = algorithm.train_step(experience)
-    torch.testing.assert_close(algorithm.targets(experience, info.sac), sac.targets(experience, expected))
-    torch.testing.assert_close(info.sac.actor_loss, expected.actor_loss)
+    torch.testing.assert_close(algorithm.targets(experience, info), sac.targets(experience, expected))
+    torch.testing.assert_close(info.actor_loss, expected.actor_loss)
 
 
 def test_the_paper_s_defaults():

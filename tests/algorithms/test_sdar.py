@@ -203,14 +203,14 @@ def test_the_entropy_bonus_of_a_vector_reward_adds_up(reward_weights):
         torch.manual_seed(3)
         info = algorithm.train_step(Experience(time_step, ()))
         values[algorithm.entropy_in_target] = info.value @ torch.tensor(reward_weights, dtype=torch.float64)
-    bonus = algorithm.beta_temperature.value.exp() * info.entropy - algorithm.temperature.value.exp() * info.log_pi
+    bonus = algorithm.beta_temperature.value.exp() * info.own[1] - algorithm.temperature.value.exp() * info.log_pi
     torch.testing.assert_close((values[True] - values[False])[1:], bonus[1:].detach())
 
 
 def test_the_actors_loss_trains_selection_and_action_alone():
     algorithm = sdar(SDAR, spec=IMAGE_SPEC)
     info = algorithm.train_step(Experience(replayed_all(IMAGE_SPEC), ()))
-    assert not any(x.requires_grad for x in (info.log_pi, info.acting, info.entropy, info.value))
+    assert not any(x.requires_grad for x in (info.log_pi, info.own[0], info.own[1], info.value))
     check_actor_alone(algorithm, info.actor_loss, POLICY)
 
 
@@ -223,7 +223,7 @@ def test_at_first_the_selection_learns_nothing():
     )
     experience = Experience(time_step, ())
     info = algorithm.train_step(experience)
-    assert (info.acting == 1).all() and info.entropy.abs().max() < 1e-4
+    assert (info.own[0] == 1).all() and info.own[1].abs().max() < 1e-4
     algorithm.calc_loss(experience, info).loss.mean().backward()
     for name, parameter in algorithm.named_parameters():
         if name.startswith("selection"):
@@ -250,7 +250,7 @@ def test_the_target_entropy_counts_for_the_dimensions_that_act(logit, acts):
     time_step = time_step._replace(reward=torch.zeros(STEPS, BATCH).double(), discount=torch.ones(STEPS, BATCH))
     experience = Experience(time_step, ())
     info = algorithm.train_step(experience)
-    assert (info.acting == (1.0 if acts else 0.5)).all()
+    assert (info.own[0] == (1.0 if acts else 0.5)).all()
     algorithm.calc_loss(experience, info).loss.mean().backward()
     dimensions = 2 if acts else 1
     expected = (-info.log_pi).mean().item() - dimensions * math.log(0.2)
@@ -265,10 +265,10 @@ def test_where_every_dimension_repeats_there_is_no_action_to_pay_for():
     algorithm = set_logits(sdar(SDAR), -40.0, -40.0)
     time_step = replayed_all()._replace(step_type=torch.full((STEPS, BATCH), int(M), dtype=torch.uint8))
     info = algorithm.train_step(Experience(time_step, ()))
-    assert not info.log_pi.any() and not info.acting.any()
+    assert not info.log_pi.any() and not info.own[0].any()
     # V is the target critics' of going on with the action before
     q = algorithm.target_critics(time_step.observation.double(), time_step.prev_action).amin(0)
-    bonus = algorithm.beta_temperature.value.exp() * info.entropy
+    bonus = algorithm.beta_temperature.value.exp() * info.own[1]
     torch.testing.assert_close(info.value[1:], (q + bonus)[1:].detach())
 
 
@@ -281,9 +281,9 @@ def test_what_an_update_reports():
     assert extra["beta/alpha"].item() == pytest.approx(math.exp(algorithm.beta_temperature.value.item()))
     acted = ~IS_LAST
     selected = acted & ~IS_FIRST  # at FIRST every dimension acts, and nothing is selected
-    assert info.acting[IS_FIRST].eq(1).all()
-    assert extra["beta/switch_probability"].item() == pytest.approx(info.acting[selected].mean().item())
-    assert extra["beta/entropy"].item() == pytest.approx(info.entropy[selected].mean().item())
+    assert info.own[0][IS_FIRST].eq(1).all()
+    assert extra["beta/switch_probability"].item() == pytest.approx(info.own[0][selected].mean().item())
+    assert extra["beta/entropy"].item() == pytest.approx(info.own[1][selected].mean().item())
     assert extra["policy/entropy"].item() == pytest.approx(-info.log_pi[acted].mean().item())
 
 

@@ -319,19 +319,19 @@ def test_the_target_of_a_skip_is_sacs_soft_value():
     a, log_pi = act(w, obs, noise[2, 0])
     q = tested.target_critics(obs, a).min()
     value = (q - w["temperature.value"].exp() * log_pi).item()
-    assert info.sac.value[2, 0].item() == pytest.approx(value)
+    assert info.value[2, 0].item() == pytest.approx(value)
 
 
 @pytest.mark.parametrize("spec", [VECTOR_SPEC, IMAGE_SPEC], ids=["vector", "image"])
 def test_no_gradient_of_skip_values_reaches_anything_else(spec):
     tested, _ = learner(spec=spec)
     info = tested.train_step(stored(spec))
-    check_actor_alone(tested, info.skip[0], ("skip_critic.",))
+    check_actor_alone(tested, info.own[0], ("skip_critic.",))
 
 
 def test_the_actors_loss_trains_the_actor_alone():
     tested, _ = learner(spec=IMAGE_SPEC)
-    check_actor_alone(tested, tested.train_step(stored(IMAGE_SPEC)).sac.actor_loss, ("actor.",))
+    check_actor_alone(tested, tested.train_step(stored(IMAGE_SPEC)).actor_loss, ("actor.",))
 
 
 def test_what_is_observed():
@@ -371,7 +371,7 @@ def test_skip_values_learn_a_known_return():
         optimizer.zero_grad()
         losses_of(tested, experience)[0].loss.mean().backward()
         optimizer.step()
-    q = tested.train_step(experience).skip[0].mean((0, 1))
+    q = tested.train_step(experience).own[0].mean((0, 1))
     torch.testing.assert_close(q, torch.tensor([1.0, 1.5, 1.75]), atol=0.03, rtol=0)
 
 
@@ -405,7 +405,7 @@ def test_the_entropy_bonus_favours_no_duration(log_std):
         optimizer.zero_grad()
         losses_of(tested, experience, number)[0].loss.mean().backward()
         optimizer.step()
-    learnt = tested.train_step(experience).skip[0].mean((0, 1))
+    learnt = tested.train_step(experience).own[0].mean((0, 1))
     torch.testing.assert_close(learnt, torch.full((3,), q), atol=0.04, rtol=0)
 
 
