@@ -20,7 +20,7 @@ from taac.configuration import Binding, Config, carried, gin_state, values
 from taac.configuration.names import short
 from taac.configuration.reading import add_check
 from taac.errors import TaacError
-from taac.learning.adam import TensorFlowAdam
+from taac.learning.optimizers import TensorFlowAdam
 from taac.ops import schedules
 from taac.ops.schedules import Schedule
 

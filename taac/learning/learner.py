@@ -17,23 +17,23 @@ from taac.algorithms.agent import Agent
 from taac.data_structures import Experience, LossInfo, Nest, TimeStep
 from taac.demonstrations.replay import Demonstrations
 from taac.errors import TaacError
-from taac.learning.adam import TensorFlowAdam
-from taac.learning.cloning import Cloning, cloning_loss
 from taac.learning.diagnostics import Diagnostics, RunningMeans, explained_variances
 from taac.learning.gradients import LossAndGradients, average, loss_and_gradients
-from taac.learning.groups import groups_of_algorithm, groups_of_signals
 from taac.learning.growth import GrowthWatch
 from taac.learning.guard import GradientStep, Guard, sum_of_all
 from taac.learning.optimizers import (
     OptimizerCtor,
+    TensorFlowAdam,
     build_optimizer,
     decay_weights,
+    groups_of_algorithm,
+    groups_of_signals,
     load_state,
     scheduled_rates,
     skips_on_device,
     take_step,
 )
-from taac.learning.side_losses import SideLosses
+from taac.learning.side_losses import Cloning, SideLosses, cloning_loss
 from taac.machine.ahead import compile_ahead
 from taac.machine.compiled import CompiledFunction, find_compiler
 from taac.machine.products import Products, available, parts, resolve, using

@@ -1,18 +1,177 @@
-"""Operations on any optimizer, ours or torch's: a step, weight decay by group, and a checked state."""
+"""The optimizer's groups of parameters, TensorFlow's Adam, and what any optimizer needs: a step, weight decay, a checked state."""
 
 from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn as nn
 
+from taac.algorithms.agent import Agent
+from taac.algorithms.algorithm import check_groups
 from taac.errors import TaacError
-from taac.learning.adam import TensorFlowAdam
-from taac.learning.groups import ParameterGroup, Rate, own_or_fallback
-from taac.ops.schedules import Schedule, Scheduled
+from taac.ops.schedules import Schedule, Scheduled, at_start, bounds
+
+# Groups ---------------------------------------------------------------------------------------------------------------
+
+Rate = float | Schedule
+
+# A group without a rate or an optimizer of its own uses that of another group.
+_FALLS_BACK_ON = {"actor_encoder": "actor", "value_encoder": "value", "value": "critic"}
+
+
+class ParameterGroup(NamedTuple):
+    """Parameters that share a learning rate."""
+
+    name: str  # "actor", "critic", ..., or a reward signal's
+    parameters: list[nn.Parameter]
+    rate_name: str  # the binding that sets the rate, such as "Learner.actor_learning_rate"
+    rate: Rate
+
+    def for_optimizer(self) -> dict[str, Any]:
+        """Returns the group in the form that torch's optimizers accept."""
+        return {"params": self.parameters, "lr": at_start(self.rate)}
+
+
+def groups_of_algorithm(agent: Agent, learning_rate: Rate, own: Mapping[str, Rate | None]) -> list[ParameterGroup]:
+    """Returns the parameter groups of the agent's algorithm, without empty ones.
+
+    Args:
+        agent: holds the algorithm.
+        learning_rate: rate of groups without their own.
+        own: rates of groups by name. None: an encoder uses the rate of the actor or of V, and V that of the critics; the others
+            use `learning_rate`.
+
+    Raises:
+        TaacError: a rate is not above 0, or belongs to an encoder that the algorithm lacks; a trainable parameter is in no
+            group, or in two.
+    """
+    for name, rate in {"learning_rate": learning_rate, **own}.items():
+        if rate is not None and not (bounds(rate)[0] >= 0 and bounds(rate)[1] > 0):
+            raise TaacError(f"Learner: the learning rate '{name}' must be above 0, got {rate}")
+    check_groups(agent.algorithm)
+    parameters = {name: group for name, group in agent.algorithm.parameter_groups().items() if group}
+    for name in _FALLS_BACK_ON:
+        if name not in parameters and own[name] is not None:
+            raise TaacError(f"Learner.{name}_learning_rate has no effect: the algorithm has no {name} to train")
+    return [ParameterGroup(name, group, *_rate_of(name, learning_rate, own)) for name, group in parameters.items()]
+
+
+def groups_of_signals(agent: Agent) -> list[ParameterGroup]:
+    """Returns a group for each of the agent's reward signals, with the signal's own learning rate."""
+    return [
+        ParameterGroup(
+            signal.name, [p for p in signal.parameters() if p.requires_grad], f"{type(signal).__name__}.learning_rate",
+            signal.learning_rate,
+        )
+        for signal in agent.signals
+    ]  # fmt: skip
+
+
+def _rate_of(group: str, learning_rate: Rate, own: Mapping[str, Rate | None]) -> tuple[str, Rate]:
+    """Returns the name of the binding that sets a group's learning rate, and the rate."""
+    given = {name: rate for name, rate in own.items() if rate is not None}
+    name = own_or_fallback(group, given)
+    return ("Learner.learning_rate", learning_rate) if name is None else (f"Learner.{name}_learning_rate", given[name])
+
+
+def own_or_fallback(group: str, given: Collection[str]) -> str | None:
+    """Returns the group among `given` whose setting applies to a group: itself, or one that it falls back on; None if none."""
+    while group not in given and group in _FALLS_BACK_ON:
+        group = _FALLS_BACK_ON[group]
+    return group if group in given else None
+
+
+# Adam -----------------------------------------------------------------------------------------------------------------
+
+
+class _Fused(NamedTuple):
+    """The arguments of a fused step for one group of parameters: lists of one length."""
+
+    parameters: list[torch.Tensor]
+    exp_avgs: list[torch.Tensor]
+    exp_avg_sqs: list[torch.Tensor]
+    counts: list[torch.Tensor]  # one counter, repeated, because separate counters would take as long as the step
+
+
+class TensorFlowAdam(torch.optim.Adam):
+    """Adam with epsilon added as TensorFlow does: a step of `lr sqrt(1-b2^t)/(1-b1^t) m / (sqrt(v) + eps)`.
+
+    PyTorch divides by `sqrt(v)/sqrt(1-b2^t) + eps`. That is the same step with `eps / sqrt(1-b2^t)` in place of eps.
+
+    Source: Kingma and Ba (arXiv:1412.6980), the end of section 2 ("epsilon hat").
+    """
+
+    def __init__(self, params: Any, lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-7):
+        super().__init__(params, lr=lr, betas=betas, eps=eps, fused=True)
+        self._fused: dict[int, _Fused] = {}  # by number of the group
+        for group in self.param_groups:
+            group["epsilon_hat"], group["num_steps"] = eps, 0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """Takes a step in every group that has gradients. Each group counts its own steps t.
+
+        Args:
+            closure: computes the loss and its gradients, and returns the loss.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self.step_fused(None)
+        return loss
+
+    def step_fused(self, found_inf: torch.Tensor | None) -> None:
+        """`step` without torch's hooks, which double its time. Call it under `no_grad`.
+
+        Args:
+            found_inf: a scalar; where it is 1, parameters and moments stay as they are.
+        """
+        for number, group in enumerate(self.param_groups):
+            gradients = [p.grad for p in group["params"] if p.grad is not None]
+            if not gradients:
+                continue
+            fused = self._fused.get(number)
+            if (
+                fused is None
+                or len(fused.parameters) != len(gradients)
+                or any(p.grad is None for p in fused.parameters)
+            ):
+                fused = self._fused[number] = self._with_moments(group)
+            group["num_steps"] += 1
+            beta1, beta2 = group["betas"]
+            group["eps"] = group["epsilon_hat"] / (1.0 - beta2 ** group["num_steps"]) ** 0.5
+            fused.counts[0].fill_(group["num_steps"])
+            torch._fused_adam_(
+                fused.parameters, gradients, fused.exp_avgs, fused.exp_avg_sqs, [], fused.counts, lr=group["lr"], beta1=beta1,
+                beta2=beta2, weight_decay=group["weight_decay"], eps=group["eps"], amsgrad=False, maximize=False,
+                found_inf=found_inf,
+            )  # fmt: skip
+
+    def _with_moments(self, group: dict[str, Any]) -> _Fused:
+        """Returns the group's parameters that have gradients, with their moments, which are 0 initially."""
+        parameters = [p for p in group["params"] if p.grad is not None]
+        count = torch.zeros((), device=parameters[0].device)
+        for parameter in parameters:
+            state = self.state[parameter]
+            if "exp_avg" not in state:
+                state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+            state["step"] = count
+        states = [self.state[p] for p in parameters]
+        return _Fused(
+            parameters, [s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states], [count] * len(parameters)
+        )
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._fused = {}
+
+
+# Any optimizer --------------------------------------------------------------------------------------------------------
 
 OptimizerCtor = Callable[..., torch.optim.Optimizer]
 MOST_STEPS = 2**53  # beyond, floats do not count

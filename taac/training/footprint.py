@@ -8,8 +8,7 @@ import psutil
 import torch
 
 from taac import nest, specs
-from taac.learning.adam import TensorFlowAdam
-from taac.learning.optimizers import each, state_after_a_step
+from taac.learning.optimizers import TensorFlowAdam, each, state_after_a_step
 from taac.training.trainer import Trainer
 
 

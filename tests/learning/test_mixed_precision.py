@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from taac import nest
-from taac.learning.cloning import cloning_loss
+from taac.learning.side_losses import cloning_loss
 from taac.machine import amx
 from taac.machine.compiled import CompiledFunction
 from taac.networks import ActorNetwork, CategoricalActorNetwork, CriticEnsemble, SwitchNetwork

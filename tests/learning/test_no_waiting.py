@@ -23,7 +23,7 @@ from taac.algorithms.action_specs import DiscreteActionSpec
 from taac.algorithms.agent import Agent
 from taac.algorithms.reward_signals import GAIL, RND
 from taac.demonstrations.replay import Demonstrations, SqilReplay
-from taac.learning import cloning, gradients
+from taac.learning import gradients, side_losses
 from taac.learning import learner as learner_module
 from taac.learning.guard import CUDA_INTERVAL
 from taac.learning.learner import Learner
@@ -47,7 +47,7 @@ def no_numbers(monkeypatch):
     monkeypatch.setattr(agent_module, "check_compiler", lambda: None)
     for module in (agent_module, learner_module):
         monkeypatch.setattr(module, "CompiledFunction", lambda *args, **more: CompiledFunction(*args, compiler="none", **more))
-    for module in (gradients, cloning):  # torch has no mixed precision on this device
+    for module in (gradients, side_losses):  # torch has no mixed precision on this device
         monkeypatch.setattr(module, "mixed_precision", lambda *_: contextlib.nullcontext())
     enabled = torch.is_autocast_enabled
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind=None: kind != "meta" and enabled(kind))
@@ -131,7 +131,7 @@ def test_demonstrations(monkeypatch):
     observation, action = bounded((3,), -1, 1), bounded((2,), -1, 1)
     algorithm = SacAlgorithm(observation, action, reward_dim=3, reward_weights=(1.0, 1.0, 1.0))
     agent = Agent(algorithm, reward_signals=[GAIL(observation, action), RND(observation, action)]).to_device(META)
-    learner = Learner(agent, cloning=cloning.Cloning(weight=LinearSchedule(1.0, 0.5, updates=10)), products="plain")
+    learner = Learner(agent, cloning=side_losses.Cloning(weight=LinearSchedule(1.0, 0.5, updates=10)), products="plain")
     shown = nest.map_structure(lambda x: x[0].to(META), make_batch())
     with monkeypatch.context() as patched:  # of their digest, which is taken once
         patched.setattr(torch.Tensor, "cpu", lambda x: torch.zeros(x.shape))

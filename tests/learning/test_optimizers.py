@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from taac.errors import DivergedError, TaacError
-from taac.learning.adam import TensorFlowAdam
 from taac.learning.learner import Learner
-from taac.learning.optimizers import load_state, state_after_a_step, take_step
+from taac.learning.optimizers import TensorFlowAdam, load_state, state_after_a_step, take_step
 from taac.runs import manifest
 from taac.runs.checkpoint import Checkpoints
 from taac.runs.run_folder import RunFolder

@@ -14,8 +14,8 @@ from taac.acting.metrics import summarize
 from taac.data_structures import FIRST, LAST
 from taac.environments.create import create_environment
 from taac.errors import DivergedError, TaacError
-from taac.learning.adam import TensorFlowAdam
-from taac.learning.cloning import Cloning
+from taac.learning.optimizers import TensorFlowAdam
+from taac.learning.side_losses import Cloning
 from taac.ops.schedules import LinearSchedule
 from taac.runs import checkpoint
 from taac.runs.run_folder import RunFolder

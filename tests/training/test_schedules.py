@@ -283,7 +283,7 @@ def test_an_agent_that_plays_follows_too():
 
 
 def test_demonstrations_are_cloned_with_the_weight_in_force():
-    from taac.learning.cloning import Cloning
+    from taac.learning.side_losses import Cloning
 
     cloning = Cloning(weight=PiecewiseSchedule((0.0, 2.0), env_steps=(0, 10)))
     schedules = Schedules(cloning)
