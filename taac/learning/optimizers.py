@@ -1,4 +1,4 @@
-"""The optimizer's groups of parameters, TensorFlow's Adam, and what any optimizer needs: a step, weight decay, a checked state."""
+"""Groups of parameters, TensorFlow's Adam, and what any optimizer needs: a step, weight decay, a checked state."""
 
 from __future__ import annotations
 

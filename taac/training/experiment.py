@@ -48,11 +48,10 @@ from taac.training.collectors.remote_collector import RemoteCollector
 from taac.training.data_parallel import check_supported, own_seed, seed_own
 from taac.training.data_parallel_files import SilentReporter
 from taac.training.first_update import check_steps_of_training
-from taac.training.intervals import Intervals
 from taac.training.reporting import Reporter
 from taac.training.saving import Saving
 from taac.training.trainer import Trainer
-from taac.training.update_ratio import UpdateRatio
+from taac.training.update_ratio import Intervals, UpdateRatio
 
 
 @gin.configurable(denylist=["environment", "device", "role"])

@@ -29,11 +29,10 @@ from taac.training.compilation import compile_if_it_pays
 from taac.training.data_parallel import RESUME, DataParallel
 from taac.training.data_parallel_files import saver_of
 from taac.training.hooks import Hooks
-from taac.training.intervals import Intervals
 from taac.training.reporting import Progress, Reporter, timed
 from taac.training.saving import Part, Saving, save_evidence
 from taac.training.schedules import Schedules
-from taac.training.update_ratio import UpdateRatio
+from taac.training.update_ratio import Intervals, UpdateRatio
 from taac.training.warm_start import load_parts
 
 

@@ -6,8 +6,7 @@ import pytest
 
 from taac.errors import TaacError
 from taac.ops.schedules import LinearSchedule
-from taac.training.intervals import Due, Intervals
-from taac.training.update_ratio import UpdateRatio
+from taac.training.update_ratio import Due, Intervals, UpdateRatio
 
 
 def test_transitions_earn_after_the_initial_collection():
