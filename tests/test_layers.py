@@ -229,6 +229,7 @@ def run(code: str) -> None:
 def test_worker_processes_of_asynchronous_environments_stay_light():
     """`environments.single` is what every worker imports: it must not bring torch along."""
     run("import sys, taac.environments.single; assert 'torch' not in sys.modules and 'gin' not in sys.modules")
+    run("import sys, taac.environments.wrappers; assert 'torch' not in sys.modules")
 
 
 def test_analysis_loads_no_training_code():

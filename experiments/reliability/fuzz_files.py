@@ -215,7 +215,7 @@ def config_gin(folder: Path) -> Kind:
     asked = configuration.load([str(path)])
 
     def held() -> configuration.ReadFile:
-        return configuration.ReadFile(path, files.read_bounded_text(path, files.MAX_CONFIG_BYTES))
+        return configuration.ReadFile(path, files.read_text(path, files.MAX_CONFIG_BYTES))
 
     readers = attempts(
         lambda: _record(run),

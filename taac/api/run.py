@@ -96,7 +96,7 @@ class Run:
     @property
     def config(self) -> str:
         """The whole configuration, a gin file that trains the run again."""
-        return files.read_bounded_text(self.root_dir / layout.CONFIG, files.MAX_CONFIG_BYTES)
+        return files.read_text(self.root_dir / layout.CONFIG, files.MAX_CONFIG_BYTES)
 
     @property
     def curve(self) -> dict[str, np.ndarray]:

@@ -127,7 +127,7 @@ class Campaign:
         self._record.parent.mkdir(parents=True, exist_ok=True)
         with durable.locked(self._record.with_name(f".{self._record.name}.lock")):  # another campaign may write here, too
             with contextlib.suppress(OSError, files.Damaged):  # what is there now is replaced
-                self._others = _others(files.read_bounded_json(self._record, files.MAX_JSON_BYTES), self._all)
+                self._others = _others(files.read_json(self._record, files.MAX_JSON_BYTES), self._all)
             every = [*self._others, *runs]
             counts = {name: [entry["status"] for entry in every].count(name) for name in STATUSES}
             updated = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")

@@ -175,7 +175,7 @@ def other_settings(run: Run) -> list[str]:
         return []
     asked = run.asked.load()
     try:
-        read = configuration.ReadFile(file.absolute(), files.read_bounded_text(file, files.MAX_CONFIG_BYTES))
+        read = configuration.ReadFile(file.absolute(), files.read_text(file, files.MAX_CONFIG_BYTES))
         found = asked.differences(configuration.read_held(read, asked.imports), ignored=("create_experiment.method",))
     except NotTrusted as error:
         return [f"{error}. The configuration that is asked for does not"]

@@ -120,7 +120,7 @@ class Record:
                 raise TaacError(f"--root_dir {folder} is not empty and holds no sweep ({RECORD}); give a new or empty folder")
             return
         try:
-            content = files.read_bounded_json(self.path, files.MAX_JSON_BYTES)
+            content = files.read_json(self.path, files.MAX_JSON_BYTES)
             held, trials = content["settings"], content["trials"]
             if not isinstance(held, dict) or not isinstance(trials, list) or len(trials) > _MOST_TRIALS:
                 raise ValueError("it has no settings or no trials")

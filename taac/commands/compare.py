@@ -13,7 +13,7 @@ from absl import flags as absl_flags
 
 from taac.commands import flags
 from taac.errors import TaacError
-from taac.runs import extension, files, layout, terminal
+from taac.runs import files, history, layout, terminal
 
 if TYPE_CHECKING:
     from taac.campaigns.comparison import Comparison
@@ -143,7 +143,7 @@ def tell_extended(runs: list[Run]) -> None:
     told = []
     for run in runs:
         with contextlib.suppress(OSError, files.Damaged):
-            told += [f"note: {run.name}: {entry}" for entry in extension.told(layout.read_run(run.folder))]
+            told += [f"note: {run.name}: {entry}" for entry in history.describe_changes(layout.read_run(run.folder))]
     for line in told[:MOST_TOLD]:
         print(terminal.printable(line), file=sys.stderr)
     if len(told) > MOST_TOLD:

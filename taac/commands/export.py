@@ -26,23 +26,23 @@ def run() -> None:
     given = flags.FLAGS
 
     from taac import registry
-    from taac.deployment import files
+    from taac.deployment import policy_files
     from taac.deployment.exported_policy import ExportedPolicy
     from taac.training.pictures import new_file
     from taac.training.saved_agent import load_saved
 
-    path = new_file("--output", given.output, *files.FORMATS)
+    path = new_file("--output", given.output, *policy_files.FORMATS)
     if path is None:
         raise TaacError("--output is missing; it is a new file that ends with .onnx or .pt2")
-    files.check_packages(path)
+    policy_files.check_packages(path)
     registry.register()
     saved = load_saved(flags.root_dir(), best=given.best, trusted=given.trust)
     with contextlib.closing(saved.environment) as environment:
         policy = ExportedPolicy(saved.agent, environment)
         about = {"method": saved.method, "env_steps": saved.env_steps}
-        files.write(policy, path, files.metadata(policy, environment, about))
+        policy_files.write(policy, path, policy_files.metadata(policy, environment, about))
         try:
-            parity = files.check(files.load(path), policy, environment, given.check_steps, given.seed)
+            parity = policy_files.check(policy_files.load(path), policy, environment, given.check_steps, given.seed)
         except BaseException:
             os.unlink(path)  # a file that acts differently must not be used
             raise

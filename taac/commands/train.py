@@ -116,7 +116,7 @@ def _own_config(needed: str, trusted: bool) -> ReadFile | None:
         TaacError: there is none and it is needed, or the run is not known to be one's own, and not trusted.
     """
     from taac.configuration import ReadFile
-    from taac.runs import own
+    from taac.runs import own_runs
 
     if not (needed or flags.FLAGS.root_dir):
         return None
@@ -125,11 +125,11 @@ def _own_config(needed: str, trusted: bool) -> ReadFile | None:
         if needed:
             raise TaacError(f"{needed}: {config.parent} holds no run: there is no {config.name}; give the --root_dir of a run")
         return None
-    read = ReadFile(config.absolute(), files.read_bounded_text(config, files.MAX_CONFIG_BYTES))
+    read = ReadFile(config.absolute(), files.read_text(config, files.MAX_CONFIG_BYTES))
     try:
         if not trusted:
-            own.allow_imports(config.parent, read.text)
-    except own.NotOwn as why:
+            own_runs.allow_imports(config.parent, read.text)
+    except own_runs.NotOwn as why:
         compared = "" if needed == "--resume_with" else "; or give --task and --method, or a --gin_file, and it is only compared"
         raise TaacError(f"{config} can run any code, and {why}. If you trust it, give --trust{compared}") from why
     return read

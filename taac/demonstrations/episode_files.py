@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import io
 import json
+import math
 import os
 import zipfile
 from collections.abc import Iterator
@@ -25,16 +26,17 @@ import torch
 import taac
 from taac import nest, specs
 from taac.data_structures import AlgStep, StepType, TimeStep
-from taac.demonstrations import bounds, plain_arrays
 from taac.environments import spaces
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
 from taac.machine.memory import available_bytes, readable_bytes
 from taac.runs import durable, files
+from taac.specs import TensorSpec
 
 FORMAT = 1
 MAX_BYTES = 4 << 30  # limit for all frames of a file
 MINARI = "minari:"  # prefix of a dataset's id
+ROUNDING = 1e-5  # tolerance for actions in [-1, 1] and discounts in [0, 1]
 
 
 def read(source: str, environment: VectorEnvironment) -> list[TimeStep]:
@@ -69,15 +71,18 @@ def _check(where: str, episode: TimeStep, environment: VectorEnvironment) -> Non
             f"{where} has actions that take {longest} environment steps, but those of '{environment.name}' take "
             f"{high if low == high else f'{low} to {high}'}; record with the same create_environment.action_repeat"
         )
-    bounds.check(where, episode, _frame_specs(environment), environment)
-    _check_discounts(where, episode, environment)
-
-
-def _check_discounts(where: str, episode: TimeStep, environment: VectorEnvironment) -> None:
-    """Refuses repeated actions whose rewards were summed with another discount than the environment's."""
-    inside = environment.repeat_gamma ** (episode.duration.double() - 1.0).clamp(min=0.0)
+    for (path, spec), (_, leaf) in zip(nest.flatten_with_path(_frame_specs(environment)), nest.flatten_with_path(episode)):
+        if path != "step_type":
+            _check_leaf(where, path, leaf, *_bounds(path, spec, environment))
     terminated = episode.is_last() & (episode.discount == 0)
-    wrong = (~terminated & ((episode.discount - inside).abs() > bounds.ROUNDING)).nonzero()
+    observation = episode.observation
+    if isinstance(observation, dict) and specs.ACTION_MASK in observation:  # as `StepChecks` requires in training
+        forbids = specs.forbids_acting(observation, environment.action_spec) & ~terminated
+        if bool(forbids.any()):
+            frame = int(forbids.nonzero()[0])
+            raise TaacError(f"{where}, frame {frame}: '{specs.ACTION_MASK}' forbids every choice, expected one that is valid")
+    inside = environment.repeat_gamma ** (episode.duration.double() - 1.0).clamp(min=0.0)
+    wrong = (~terminated & ((episode.discount - inside).abs() > ROUNDING)).nonzero()
     if len(wrong):
         frame = int(wrong[0])
         raise TaacError(
@@ -85,6 +90,36 @@ def _check_discounts(where: str, episode: TimeStep, environment: VectorEnvironme
             f"environment steps, expected {inside[frame]:g}: record with the same create_environment.action_repeat_gamma and "
             "action_repeat_plain_sum, with which the rewards of a repeat were added up"
         )
+
+
+def _bounds(path: str, spec: TensorSpec, environment: VectorEnvironment) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the least and the greatest value of each element, float64, which broadcast to the leaf."""
+    least, greatest = (-np.inf, np.inf) if spec.minimum is None else (spec.minimum, spec.maximum)
+    low, high = np.asarray(least, dtype=np.float64), np.asarray(greatest, dtype=np.float64)
+    if path == "discount":
+        low, high = np.asarray(-ROUNDING), np.asarray(1 + ROUNDING)
+    elif path == "duration":
+        low, high = np.asarray(0.0), np.asarray(float(environment.durations[1]))
+    elif path.startswith("prev_action") and not spec.is_categorical:
+        low, high = low - ROUNDING, high + ROUNDING
+    elif path.startswith("observation") and spec.dtype == torch.float32:  # simulators exceed the bounds that they declare
+        low, high = low - np.inf, high + np.inf
+    if spec.dtype == torch.float32:
+        most = float(np.finfo(np.float32).max)
+        low, high = np.maximum(low, -most), np.minimum(high, most)
+    return low, high
+
+
+def _check_leaf(where: str, path: str, leaf: torch.Tensor, low: np.ndarray, high: np.ndarray) -> None:
+    values = leaf.numpy()
+    wrong = np.argwhere(~((values >= low) & (values <= high)))  # NaN, too
+    if not len(wrong):
+        return
+    frame, *place = wrong[0].tolist()
+    least, greatest = (float(np.broadcast_to(bound, values.shape[1:])[tuple(place)]) for bound in (low, high))
+    expected = f"{least:g} to {greatest:g}" if max(-least, greatest) < 1e38 else "a finite number"
+    at = f" at {place}" if place else ""
+    raise TaacError(f"{where}, frame {frame}: '{path}'{at} is {values[tuple(wrong[0])]!s}, expected {expected}")
 
 
 def _check_spaces(source: str, held: dict[str, Any], environment: VectorEnvironment) -> None:
@@ -145,11 +180,7 @@ class EpisodeWriter:
         )
 
     def save(self) -> None:
-        """Writes the file completely or not at all.
-
-        Raises:
-            TaacError: no episode has ended.
-        """
+        """Writes the file completely or not at all. Raises TaacError if no episode has ended."""
         if not self._frames:
             raise TaacError(f"no episode has ended, so there is nothing to write to {self.path}")
         frames = nest.map_structure(lambda *leaves: torch.stack(leaves), *self._frames)
@@ -170,15 +201,11 @@ class EpisodeWriter:
 
 
 def check_new_file(path: str | Path) -> Path:
-    """Returns the path of a file that can be created.
-
-    Raises:
-        TaacError: see `EpisodeWriter`.
-    """
+    """Returns the path of a file that can be created. Raises as `EpisodeWriter`."""
     path = Path(path)
     if path.suffix != ".npz":
         raise TaacError(f"recorded episodes go into a .npz file, got '{path}'")
-    if os.path.lexists(path):  # including a link to nothing
+    if os.path.lexists(path):
         raise TaacError(f"{path} exists; use a new name")
     if not path.parent.is_dir():
         raise TaacError(f"{path}: there is no folder {path.parent}")
@@ -202,7 +229,7 @@ def _read_file(source: str, environment: VectorEnvironment) -> list[TimeStep]:
         )
     try:
         with open(source, "rb") as file, zipfile.ZipFile(file) as held:
-            meta = json.loads(plain_arrays.read_array(held, "meta", files.MAX_JSON_BYTES).tobytes().decode())
+            meta = json.loads(read_array(held, "meta", files.MAX_JSON_BYTES).tobytes().decode())
             version = int(meta["format"])
             if version > FORMAT:
                 raise TaacError(
@@ -211,8 +238,8 @@ def _read_file(source: str, environment: VectorEnvironment) -> list[TimeStep]:
             _check_spaces(source, meta, environment)
             names = [path for path, _ in nest.flatten_with_path(_frame_specs(environment))]
             most = min(MAX_BYTES, available_bytes(torch.device("cpu")))
-            plain_arrays.check_members(held, ["meta", *names], most)
-            arrays = {name: plain_arrays.read_array(held, name, most) for name in names}
+            check_members(held, ["meta", *names], most)
+            arrays = {name: read_array(held, name, most) for name in names}
     except TaacError:
         raise
     except Exception as error:
@@ -222,13 +249,47 @@ def _read_file(source: str, environment: VectorEnvironment) -> list[TimeStep]:
     return _split(_packed(f"the demonstrations '{source}'", arrays, environment))
 
 
+def check_members(held: zipfile.ZipFile, names: list[str], most: int) -> None:
+    """Requires arrays of these names, at most `most` bytes uncompressed in all, without reading them. Raises ValueError."""
+    found, expected = sorted(info.filename for info in held.infolist()), sorted(f"{name}.npy" for name in names)
+    if found != expected:
+        raise ValueError(f"expected the arrays {', '.join(expected)}; got {found!r:.500}")
+    if any(info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for info in held.infolist()):
+        raise ValueError("its arrays are compressed in a way that NumPy does not use; expected none or deflate")
+    total = sum(info.file_size for info in held.infolist())
+    if total > most:
+        raise ValueError(f"its arrays have {total} bytes, expected at most {most}")
+
+
+def read_array(held: zipfile.ZipFile, name: str, most: int) -> np.ndarray:
+    """Reads an array of booleans or numbers. Checks its size before it decompresses or allocates anything."""
+    info = held.getinfo(f"{name}.npy")
+    if info.file_size > most:
+        raise ValueError(f"array '{name}' has {info.file_size} bytes, expected at most {most}")
+    with held.open(info) as file:
+        version = np.lib.format.read_magic(file)
+        if version != (1, 0):
+            raise ValueError(f"array '{name}' has version {version} of NumPy's format, expected (1, 0)")
+        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+        if dtype.kind not in "biuf":
+            raise ValueError(f"array '{name}' holds {dtype}, expected numbers; an array of objects would be a pickle")
+        size = math.prod(shape) * dtype.itemsize + file.tell()
+        if min(shape, default=0) < 0 or size != info.file_size:
+            raise ValueError(f"array '{name}' of shape {shape!r:.100} would have {size} bytes, but has {info.file_size}")
+        file.seek(0)
+        array = np.lib.format.read_array(file, allow_pickle=False)
+    if array.dtype.kind == "b" and array.size and array.view(np.uint8).max() > 1:
+        raise ValueError(f"array '{name}' holds bytes that are no booleans")
+    return array
+
+
 def _frame_specs(environment: VectorEnvironment) -> TimeStep:
     """Dtypes and shapes of a frame. `_check` compares the reward's shape, with a better message."""
     return specs.time_step_spec(environment.observation_spec, environment.action_spec, None)
 
 
 def _packed(where: str, arrays: dict[str, np.ndarray], environment: VectorEnvironment) -> TimeStep:
-    """The frames as one `TimeStep`, leaves `[F, ...]`. Refuses arrays of other lengths, shapes or dtypes."""
+    """Returns the frames as one `TimeStep`, leaves `[F, ...]`. Refuses arrays of other lengths, shapes or dtypes."""
     tree = _frame_specs(environment)
     frames = len(arrays["step_type"]) if arrays["step_type"].ndim else 0
     for path, spec in nest.flatten_with_path(tree):
@@ -257,18 +318,12 @@ def _read_minari(source: str, environment: VectorEnvironment) -> list[TimeStep]:
         import minari
 
         dataset = minari.load_dataset(name)
-    held = {
-        "observation_space": spaces.describe(dataset.observation_space),
-        "action_space": spaces.describe(dataset.action_space),
-    }
+    held = {kind: spaces.describe(getattr(dataset, kind)) for kind in ("observation_space", "action_space")}
     _check_spaces(source, held, environment)
     with _reading_minari(name):
-        about = dataset.storage.get_episode_metadata(dataset.episode_indices)
+        about = zip(dataset.iterate_episodes(), dataset.storage.get_episode_metadata(dataset.episode_indices))
         where = f"the Minari dataset '{name}'"
-        return [
-            _frames(where, episode, int(held["total_steps"]), environment)
-            for episode, held in zip(dataset.iterate_episodes(), about)
-        ]
+        return [_frames(where, episode, int(held["total_steps"]), environment) for episode, held in about]
 
 
 @contextlib.contextmanager
@@ -289,11 +344,7 @@ def _reading_minari(name: str) -> Iterator[None]:
 
 
 def _frames(where: str, episode: Any, steps: int, environment: VectorEnvironment) -> TimeStep:
-    """Converts a Minari episode to frames.
-
-    Args:
-        steps: N of its description. It has N+1 observations and N of everything else, or frames would shift.
-    """
+    """Converts a Minari episode of N `steps` to frames. It has N+1 observations and N of everything else."""
     for name in ("observations", "actions", "rewards", "terminations", "truncations"):
         expected = steps + (name == "observations")
         for path, leaf in nest.flatten_with_path(getattr(episode, name)):

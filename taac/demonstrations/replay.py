@@ -1,4 +1,4 @@
-"""Uses of demonstrations: as half of each batch (SQIL), as the first frames of the replay buffer, or for other losses alone."""
+"""Demonstrations as an agent's frames: half of each batch (SQIL), the first of the replay buffer, or for other losses alone."""
 
 from __future__ import annotations
 
@@ -6,12 +6,49 @@ import hashlib
 
 import gin
 import torch
+import torch.nn as nn
 
 from taac import nest, specs
-from taac.data_structures import Experience, Nest, StepType
+from taac.algorithms.agent import Agent
+from taac.data_structures import Experience, Nest, StepType, TimeStep
+from taac.demonstrations import episode_files
+from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
 from taac.replay.batch import Batch
 from taac.replay.replay_buffer import ReplayBuffer
+
+_EPISODES_AT_ONCE = 64  # number of episodes for which an algorithm computes `info` in one batch
+
+
+def demonstrated_frames(source: str, environment: VectorEnvironment, agent: Agent, spec: Nest) -> Experience:
+    """Converts demonstrations to frames as this agent's rollouts would be stored. Episodes are joined, leaves `[F, ...]`.
+
+    Args:
+        source: a file of recorded episodes, or `"minari:ID"`; see `episode_files.read`.
+        spec: the spec of one stored frame.
+
+    Raises:
+        TaacError: the algorithm stores something that recorded actions do not contain; also as in `episode_files.read`.
+    """
+    recorded = episode_files.read(source, environment)
+    step = _EPISODES_AT_ONCE
+    parts = [_with_info(agent, recorded[i : i + step]) for i in range(0, len(recorded), step)]
+    frames: Experience = nest.map_structure(lambda *leaves: torch.cat(leaves), *(e for part in parts for e in part))
+    stored = {path: tuple(s.shape) for path, s in nest.flatten_with_path(spec.rollout_info)}
+    computed = {path: tuple(x.shape[1:]) for path, x in nest.flatten_with_path(frames.rollout_info)}
+    if stored != computed:
+        raise TaacError(
+            f"{type(agent.algorithm).__name__} cannot learn from demonstrations: it stores {', '.join(stored)} of its "
+            "rollouts, which recorded actions do not contain. Use SacAlgorithm, TaacAlgorithm or another method that can"
+        )
+    return frames
+
+
+def _with_info(agent: Agent, recorded: list[TimeStep]) -> list[Experience]:
+    """Returns each episode with the `info` that the algorithm computes for it, leaves `[N+1, ...]`."""
+    padded = nest.map_structure(lambda *leaves: nn.utils.rnn.pad_sequence(list(leaves)), *recorded)
+    info = agent.demonstrated_info(padded)
+    return [Experience(episode, nest.index(info, (slice(len(episode.step_type)), e))) for e, episode in enumerate(recorded)]
 
 
 def prefilled(replay_buffer: ReplayBuffer, frames: Experience) -> ReplayBuffer:
@@ -42,11 +79,6 @@ def prefilled(replay_buffer: ReplayBuffer, frames: Experience) -> ReplayBuffer:
 class Demonstrations(ReplayBuffer):
     """A buffer that holds only demonstrations, leaves `[F, ...]`.
 
-    Args:
-        frames: the demonstrations.
-        device: the device that stores them.
-        burn_in, learns_on_last_frame: of what learns from them; see `ReplayBuffer`.
-
     Attributes:
         digest: uint8 `[32]`, a hash that identifies the demonstrations.
     """
@@ -64,24 +96,18 @@ class Demonstrations(ReplayBuffer):
             self.add(nest.index(frames, slice(t, t + 1)))
 
     def observations(self) -> Nest:
-        """All observations, leaves `[F, ...]`."""
+        """Returns all observations, leaves `[F, ...]`."""
         return nest.map_structure(lambda leaf: leaf[: self.size, 0], self._storage.time_step.observation)
 
     def check(self, digest: torch.Tensor) -> None:
-        """Checks that the demonstrations have a given digest.
-
-        Raises:
-            TaacError: they do not.
-        """
+        """Raises TaacError if the demonstrations have another digest."""
         if not torch.equal(digest.cpu(), self.digest):
-            raise TaacError(
-                "the demonstrations are not those that the run began with; use the same file, or begin a new run"
-            )
+            raise TaacError("the demonstrations are not those that the run began with; use the same file, or begin a new run")
 
 
 @gin.configurable
 def kept_apart(replay_buffer: ReplayBuffer, frames: Experience) -> ReplayBuffer:
-    """Returns the agent's buffer unchanged. Only reward signals and behaviour cloning use the demonstrations."""
+    """Returns the agent's buffer unchanged: only reward signals and behaviour cloning use the demonstrations."""
     return replay_buffer
 
 
@@ -97,10 +123,7 @@ class SqilReplay:
 
     Args:
         replay_buffer: the buffer of the agent's frames.
-        frames: demonstrations, leaves `[F, ...]`.
-
-    Raises:
-        TaacError: the reward is a vector.
+        frames: demonstrations, leaves `[F, ...]`, without a vector reward.
 
     Source: Reddy, Dragan and Levine, SQIL (ICLR 2020, arXiv:1905.11108), algorithm 1.
     """
@@ -114,10 +137,7 @@ class SqilReplay:
         )
 
     def sample(self, batch_size: int, length: int) -> Experience:
-        """Returns `batch_size` segments of `length` frames, leaves `[length, batch_size, ...]`, demonstrations first.
-
-        Both halves are drawn uniformly.
-        """
+        """Returns segments, leaves `[length, batch_size, ...]`, demonstrations first. Both halves are drawn uniformly."""
         half = batch_size // 2
         demonstrated = _rewarded(self.demonstrations.sample(batch_size - half, length), 1.0)
         return _joined(demonstrated, _rewarded(self.agents.sample(half, length), 0.0))
@@ -171,11 +191,7 @@ class SqilReplay:
         return {**self.agents.state_dict(), "demonstrations": self.demonstrations.digest}
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        """Restores `state_dict()`.
-
-        Raises:
-            TaacError: the demonstrations have changed.
-        """
+        """Restores `state_dict()`. Raises TaacError if the demonstrations have changed."""
         rest = dict(state)
         self.demonstrations.check(rest.pop("demonstrations"))
         self.agents.load_state_dict(rest)
@@ -186,7 +202,7 @@ def _joined(demonstrated: Experience, own: Experience) -> Experience:
 
 
 def _rewarded(experience: Experience, reward: float) -> Experience:
-    """The experience with this reward at every frame, except for 0 at FIRST, where no transition arrives."""
+    """Returns the experience with this reward at every frame, except for 0 at FIRST, where no transition arrives."""
     time_step = experience.time_step
     rewards = (~time_step.is_first()).to(time_step.reward.dtype) * reward
     return experience._replace(time_step=time_step._replace(reward=rewards))

@@ -36,7 +36,6 @@ class ExportedPolicy(nn.Module):
 
     Args:
         agent: with role "act", on the CPU.
-        environment: whose observations and actions it was trained on.
 
     Raises:
         TaacError: the greedy policy draws random numbers.
@@ -94,9 +93,7 @@ def _check_deterministic(policy: ExportedPolicy) -> None:
             torch.manual_seed(seed)
             found.append(policy(*inputs))
     if not all(torch.equal(a, b) for a, b in zip(*found)):
-        raise TaacError(
-            "this policy draws random numbers even when it acts greedily, so no file could repeat what it does"
-        )
+        raise TaacError("this policy draws random numbers even when it acts greedily, so no file could repeat what it does")
 
 
 def _to_environment(space: spaces.Space, action: Nest) -> Nest:
@@ -108,17 +105,12 @@ def _to_environment(space: spaces.Space, action: Nest) -> Nest:
     if isinstance(space, spaces.Box):
         if bool(np.all(space.low == -1) and np.all(space.high == 1)):
             return action.to(_dtype(space))
-        low, high = (_double(bound) for bound in (space.low, space.high))
+        low, high = (torch.from_numpy(np.asarray(bound, dtype=np.float64)) for bound in (space.low, space.high))
         scaled = low + ((action + 1.0) * 0.5).double() * (high - low)  # rounded where the agent's own actions are
         return torch.minimum(torch.maximum(scaled, low), high).to(_dtype(space))
     assert isinstance(space, (spaces.Discrete, spaces.MultiDiscrete))  # `action_adapter` has refused everything else
     return (action + torch.as_tensor(np.asarray(space.start))).to(_dtype(space))
 
 
-def _double(bound: Any) -> torch.Tensor:
-    return torch.from_numpy(np.asarray(bound, dtype=np.float64))
-
-
-def _dtype(space: spaces.Space) -> torch.dtype:
-    found: torch.dtype = getattr(torch, np.dtype(space.dtype).name)
-    return found
+def _dtype(space: spaces.Space) -> Any:
+    return getattr(torch, np.dtype(space.dtype).name)

@@ -1,47 +1,29 @@
-"""Making the vector environment of a run from a registered Gymnasium environment."""
+"""Makes the vector environment of a run from a registered Gymnasium environment."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import gin
 import gymnasium
-from gymnasium.vector import AutoresetMode
+import numpy as np
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector.utils import concatenate, iterate
 
-from taac.configuration import carried, reading
-from taac.environments import offscreen, pool, process_settings, single
-from taac.environments.foreign import refuse_foreign_environment
-from taac.environments.in_process import InProcess
+from taac.configuration import Binding, Config, carried, reading
+from taac.environments import envpool_vector, offscreen, single
+from taac.environments.process_settings import Preserved
 from taac.environments.vector_environment import VectorEnvironment
 from taac.environments.workers import Workers
-from taac.errors import EnvironmentFailed, TaacError
+from taac.errors import EnvironmentFailed, NotTrusted, TaacError
 from taac.machine.ranks import ALONE, Ranks
 
 _MOST_REPEATS = 2**15 - 1  # of `TimeStep.duration`
-
-
-@contextlib.contextmanager
-def _errors_name(name: str) -> Iterator[None]:
-    """Adds the environment's name to every `EnvironmentFailed` raised within."""
-    try:
-        yield
-    except EnvironmentFailed as error:
-        raise EnvironmentFailed(f"environment '{name}' {error}") from error
-
-
-def _with_bindings(wrapper: Callable[..., gymnasium.Env]) -> Callable[..., gymnasium.Env]:
-    """Returns the wrapper with its gin bindings as arguments, because those that are no text do not reach a worker process."""
-    try:
-        return functools.partial(wrapper, **gin.get_bindings(wrapper))
-    except ValueError:  # not configurable
-        return wrapper
-
-
-reading.add_check(refuse_foreign_environment)
 
 
 @gin.configurable(denylist=["recorded", "ranks", "elsewhere"])
@@ -89,14 +71,14 @@ def create_environment(
             1..`action_repeat`.
         step_timeout: seconds allowed for a step or reset of all asynchronous environments together. After that the
             environment has failed. None waits for ever. The environments of evaluations are never asynchronous.
-        max_restarts: number of times that training recreates asynchronous environments after one has failed, which means
-            that it raised an exception, took too long, or its process died. All running episodes then end as truncations.
-            After the last restart, the next failure stops the run with a checkpoint.
+        max_restarts: number of times that training recreates asynchronous environments after one has failed: it raised an
+            exception, took too long, or its process died. All running episodes then end as truncations. After the last
+            restart, the next failure stops the run with a checkpoint.
         remake: whether to recreate environments for every episode. Simulators that keep state across episodes need it,
             or a resumed run would differ. None does so for those known to need it, Box2D's. `taac check --env_name` tests it.
-        engine: what steps the environments. "envpool" steps them in a pool of C++ threads; see `pool.Pool`. `env_name` is then
-            envpool's name of the task, and `env_kwargs` are arguments of `envpool.make`, such as `num_threads`. It has neither
-            wrappers, repeated actions, asynchronous environments nor rendering.
+        engine: what steps the environments. "envpool" steps them in a pool of C++ threads; see `EnvpoolVector`. `env_name`
+            is then envpool's name of the task, and `env_kwargs` are arguments of `envpool.make`, such as `num_threads`. It has
+            neither wrappers, repeated actions, asynchronous environments nor rendering.
         ranks: the processes among which the environments are divided.
         recorded: whether steps can be read with `VectorEnvironment.pop_steps`, and filmed.
         elsewhere: describes environments that other processes create: all attributes are those of `num_envs` environments, but
@@ -113,62 +95,58 @@ def create_environment(
         raise TaacError(f"create_environment.action_repeat must be 1 to {_MOST_REPEATS}, got {action_repeat}")
     if not 0 < action_repeat_gamma <= 1:
         raise TaacError(f"create_environment.action_repeat_gamma must be in (0, 1], got {action_repeat_gamma}")
-    kwargs = dict(env_kwargs or {})
-    repeats = action_repeat > 1 or action_repeat_chosen
-    repeat_gamma = action_repeat_gamma if repeats and not action_repeat_plain_sum else 1.0
-    repeated = single.ActionRepeatSettings(action_repeat, repeat_gamma, action_repeat_chosen) if repeats else None
     if step_timeout is not None and not step_timeout > 0:
         raise TaacError(f"create_environment.step_timeout must be above 0 seconds, or None, got {step_timeout}")
     if max_restarts < 0:
         raise TaacError(f"create_environment.max_restarts must be 0 or more, got {max_restarts}")
     if max_episode_steps is not None and max_episode_steps < 1:
         raise TaacError(f"create_environment.max_episode_steps must be 1 or more, or None, got {max_episode_steps}")
+    kwargs = dict(env_kwargs or {})
+    repeats = action_repeat > 1 or action_repeat_chosen
+    repeat_gamma = action_repeat_gamma if repeats and not action_repeat_plain_sum else 1.0
+    repeated = single.ActionRepeatSettings(action_repeat, repeat_gamma, action_repeat_chosen) if repeats else None
     if engine == "envpool":
         refused = {
             "asynchronous": asynchronous, "wrappers": tuple(wrappers), "action_repeat": repeated, "remake": remake,
             "step_timeout": step_timeout, "recorded steps (such as evaluation_video)": recorded, "render_mode": render_mode,
         }  # fmt: skip
-        envs = pool.create(env_name, num_envs, max_episode_steps, kwargs, refused)
+        envs = envpool_vector.create(env_name, num_envs, max_episode_steps, kwargs, refused)
         return VectorEnvironment(envs, env_name, max_episode_steps=envs.max_episode_steps)
-    with process_settings.kept():  # it may import the environment's module
+    with Preserved(None):  # it may import the environment's module
         spec = single.find_spec(env_name)
     if render_mode is not None:
         kwargs["render_mode"] = render_mode
         offscreen.prepare(spec)
     remakes = single.keeps_state(spec) if remake is None else remake
 
-    def copies(make: Callable[..., gymnasium.Env], wrapped_in: tuple[Any, ...]) -> list[Callable[[], gymnasium.Env]]:
+    def copies(make: Callable[..., gymnasium.Env], wrapped_in: tuple[Any, ...], count: int) -> list[Callable[[], gymnasium.Env]]:
         args = (remakes, spec, kwargs, wrapped_in, max_episode_steps, repeated, recorded)
-        return [functools.partial(make, (number, num_envs), *args) for number in range(num_envs)]
+        return [functools.partial(make, (number, num_envs), *args) for number in range(count)]
 
-    of_all = functools.partial(
-        VectorEnvironment,
-        name=env_name,
-        recorded=recorded,
-        durations=(1 if action_repeat_chosen else action_repeat, action_repeat),
-        repeat_gamma=repeat_gamma,
-    )
+    def about(env: gymnasium.Env) -> dict[str, Any]:
+        return {
+            "name": env_name, "reward_dim": single.reward_dim(env), "recorded": recorded, "repeat_gamma": repeat_gamma,
+            "durations": (1 if action_repeat_chosen else action_repeat, action_repeat),
+            "max_episode_steps": single.time_limit(env),
+        }  # fmt: skip
+
     if elsewhere or not asynchronous:
-        makers = copies(single.make_seeded, tuple(wrappers))[: 1 if elsewhere else None]
-        with _errors_name(env_name), process_settings.preserved("failed when it was created"):
+        makers = copies(single.make_seeded, tuple(wrappers), 1 if elsewhere else num_envs)
+        with _errors_name(env_name), Preserved("failed when it was created"):
             env = InProcess(makers, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
-        found = of_all(env, reward_dim=single.reward_dim(env.envs[0]), max_episode_steps=single.time_limit(env.envs[0]))
+        found = VectorEnvironment(env, **about(env.envs[0]))
         if elsewhere:
             found.close()
             found.num_envs = num_envs
         return found
-    with _errors_name(env_name), process_settings.preserved(None):
-        # The probe is created in this process, so that its errors keep their own messages.
-        probe = single.make_seeded((0, 1), False, spec, kwargs, tuple(wrappers), max_episode_steps, repeated, recorded)
-        found_in_it: dict[str, Any] = {"reward_dim": single.reward_dim(probe), "max_episode_steps": single.time_limit(probe)}
-        probe.close()
+
     in_worker = functools.partial(single.make_in_worker, os.getpid(), carried.bindings())
-    makers = copies(in_worker, tuple(_with_bindings(wrapper) for wrapper in wrappers))
+    workers = copies(in_worker, tuple(_with_bindings(wrapper) for wrapper in wrappers), num_envs)
 
     def start() -> Workers:
         try:
-            with _errors_name(env_name), process_settings.preserved(None):  # Gymnasium creates one here, for its spaces
-                return Workers(makers, step_timeout)
+            with _errors_name(env_name), Preserved(None):  # Gymnasium creates one here, for its spaces
+                return Workers(workers, step_timeout)
         except (ConnectionError, EOFError) as error:
             raise TaacError(
                 f"the worker processes of '{env_name}' died when they were started: {error!r}. They must be able to import "
@@ -176,4 +154,99 @@ def create_environment(
                 "uses taac must do so below `if __name__ == \"__main__\":`, because each of these processes imports it"
             ) from error
 
-    return of_all(start(), remake=start, max_restarts=max_restarts, **found_in_it)
+    (make_probe,) = copies(single.make_seeded, tuple(wrappers), 1)  # in this process, so that its errors keep their own messages
+    with _errors_name(env_name), Preserved(None), contextlib.closing(make_probe()) as probe:
+        known = about(probe)
+    return VectorEnvironment(start(), **known, remake=start, max_restarts=max_restarts)
+
+
+class InProcess(SyncVectorEnv):
+    """A `SyncVectorEnv` in mode NEXT_STEP and without copies, which steps to the same results in less time.
+
+    Gymnasium's takes half as long as a step of HalfCheetah's physics, to look at spaces and to stack observations.
+    """
+
+    _autoreset_envs: np.ndarray
+    _observations: Any
+
+    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        infos: dict[str, Any] = {}
+        of_each = actions if isinstance(actions, np.ndarray) else iterate(self.action_space, actions)
+        for i, (env, action) in enumerate(zip(self.envs, of_each, strict=True)):
+            if self._autoreset_envs[i]:
+                self._env_obs[i], info = env.reset()
+                self._rewards[i], self._terminations[i], self._truncations[i] = 0.0, False, False
+            else:
+                self._env_obs[i], self._rewards[i], self._terminations[i], self._truncations[i], info = env.step(action)
+            if info:
+                infos = self._add_info(infos, info, i)
+        rows = self._observations
+        if isinstance(rows, np.ndarray) and all(_is_row(observation, rows) for observation in self._env_obs):
+            for i, observation in enumerate(self._env_obs):
+                rows[i] = observation
+        else:
+            self._observations = concatenate(self.single_observation_space, self._env_obs, rows)
+        self._autoreset_envs = self._terminations | self._truncations
+        return self._observations, self._rewards.copy(), self._terminations.copy(), self._truncations.copy(), infos
+
+
+def _is_row(observation: Any, rows: np.ndarray) -> bool:
+    return type(observation) is np.ndarray and observation.shape == rows.shape[1:] and observation.dtype == rows.dtype
+
+
+@contextlib.contextmanager
+def _errors_name(name: str) -> Iterator[None]:
+    """Adds the environment's name to every `EnvironmentFailed` raised within."""
+    try:
+        yield
+    except EnvironmentFailed as error:
+        raise EnvironmentFailed(f"environment '{name}' {error}") from error
+
+
+def _with_bindings(wrapper: Callable[..., gymnasium.Env]) -> Callable[..., gymnasium.Env]:
+    """Returns the wrapper with its gin bindings as arguments, because those that are no text do not reach a worker process."""
+    try:
+        return functools.partial(wrapper, **gin.get_bindings(wrapper))
+    except ValueError:  # not configurable
+        return wrapper
+
+
+# Configurations that are not trusted --------------------------------------------------------------------------------------
+
+
+def refuse_foreign_environment(binding: Binding, config: Config, trusted: bool) -> None:
+    """Refuses an environment of a package that is not on the list, and arguments that could make one import or open others.
+
+    Raises:
+        NotTrusted: names the binding's place and what is allowed. Never, if the configuration is trusted.
+    """
+    if trusted or not binding.selector.endswith(".create_environment"):
+        return
+    words = config.bound("create_environment.engine") != "envpool"  # its VizDoom takes options that name a program to start
+    if binding.name == "env_name":
+        known, name = config.resolve(binding.value)
+        if not known or not isinstance(name, str) or ":" in name:
+            raise NotTrusted(f"{binding} imports the module before the colon, or is only known once it is built")
+        # envpool looks up what Gymnasium does not know in a list of its own.
+        if (words or name in gymnasium.registry) and not single.is_of_allowed_package(name):
+            raise NotTrusted(f"{binding} is an environment of another package than {', '.join(single.allowed_packages())}")
+    elif binding.name == "env_kwargs":
+        known, value = config.resolve(binding.value)
+        plain = isinstance(value, dict) and all(isinstance(key, str) and _is_plain(part, words) for key, part in value.items())
+        if not known or not (plain or value is None):
+            named = "words that name nothing in the working directory, " if words else ""
+            raise NotTrusted(
+                f"{binding}: expected numbers, {named}True, False, None, or lists of them; simulators import, open or start what "
+                "other arguments name"
+            )
+
+
+reading.add_check(refuse_foreign_environment)
+
+
+def _is_plain(value: Any, words: bool) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(_is_plain(part, words) for part in value)
+    if isinstance(value, str):
+        return words and re.fullmatch(r"[\w -]*", value) is not None and not os.path.lexists(value)  # no path
+    return value is None or isinstance(value, (bool, int, float))

@@ -1,7 +1,9 @@
-"""Checks an environment for everything that training needs. Reports what it is, what is wrong and how to fix it."""
+"""Examines an environment for everything that training needs: what it is, what is wrong and how to mend it."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import time
 import warnings
 from collections.abc import Callable
@@ -10,6 +12,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 import torch
+from gymnasium.spaces import Box, Dict, MultiBinary, MultiDiscrete, Tuple
 
 from taac import configuration, nest, specs
 from taac.data_structures import Nest
@@ -17,8 +20,9 @@ from taac.environments import single, spaces
 from taac.environments.create import create_environment
 from taac.errors import TaacError
 
-_ARRAYS = (gymnasium.spaces.Box, gymnasium.spaces.MultiBinary, gymnasium.spaces.MultiDiscrete)
 EPISODES, STEPS = 20, 3000  # whichever comes first
+_CRASH = (Exception, SystemExit)  # what an environment may raise
+_CLIP = "fix it, or clip it in a wrapper"
 
 
 class Finding(NamedTuple):
@@ -52,18 +56,14 @@ def examine(env_name: str, encoder_ctor: Callable[[Nest], object]) -> list[Findi
     Raises:
         TaacError: there is no such environment, or it cannot be created.
     """
-    spec = single.find_spec(env_name)
-
-    def make() -> gymnasium.Env:
-        return single.make_single(spec, {}, (), None)
-
+    make = functools.partial(single.make_single, single.find_spec(env_name), {}, (), None)
     try:
         env = make()
     except TaacError:
         raise
-    except (Exception, SystemExit) as error:
+    except _CRASH as error:
         raise TaacError(f"'{env_name}' cannot be created: {type(error).__name__}: {error}") from error
-    try:
+    with contextlib.closing(env):
         findings, usable = _spaces(env, encoder_ctor)
         if not usable:
             return findings
@@ -72,22 +72,15 @@ def examine(env_name: str, encoder_ctor: Callable[[Nest], object]) -> list[Findi
         except _Fault as fault:
             return [*findings, Finding(False, *fault.args)]
         about = f"{play.steps} random steps: observations are in their space, numbers are finite, ends are bools"
-        findings.append(Finding(True, about))
-        findings += _episodes(env, play)
-        findings.append(
-            _attempt(lambda: _seeding(make), "seeding: the same seed and actions in two environments, and again")
-        )
-    finally:
-        env.close()
+        seeding = _attempt(lambda: _seeding(make), "seeding: the same seed and actions in two environments, and again")
+        findings += [Finding(True, about), _episodes(env, play), seeding]
     findings.append(_attempt(lambda: _as_in_training(env_name), "two in parallel, as in training"))
-    findings.append(
-        Finding(True, f"a step takes {1e6 * play.seconds / max(1, play.steps):.0f} us, over {play.steps} random steps")
-    )
-    return findings
+    microseconds = 1e6 * play.seconds / max(1, play.steps)
+    return [*findings, Finding(True, f"a step takes {microseconds:.0f} us, over {play.steps} random steps")]
 
 
 def _spaces(env: gymnasium.Env, encoder_ctor: Callable[[Nest], object]) -> tuple[list[Finding], bool]:
-    """Findings about the spaces and wrappers, and whether training can use them."""
+    """Returns findings about the spaces and wrappers, and whether training can use them."""
     if missing := single.missing_spaces(env):
         return [Finding(False, f"it has {missing[0]}", missing[1])], False
     findings, usable = [], True
@@ -98,15 +91,21 @@ def _spaces(env: gymnasium.Env, encoder_ctor: Callable[[Nest], object]) -> tuple
     for name, read, space in kinds:
         try:
             spec = read(space)
-            leaves = list(nest.flatten_with_path(spec))
-            findings.append(Finding(True, f"{name} space {space}: {len(leaves)} tensor(s), {_sizes(leaves)}"))
-            if name == "observation":
-                findings += _encoding(spec, encoder_ctor)
-            elif (advice := _unlearnable([leaf for _, leaf in leaves])) is not None:
-                findings.append(Finding(False, "actions that hardly any method learns", advice))
         except TaacError as error:
             usable = False
             findings.append(Finding(False, f"{name} space {space}", str(error)))
+            continue
+        leaves = list(nest.flatten_with_path(spec))
+        sizes = ", ".join(f"{path + ' ' if path else ''}{list(leaf.shape)}" for path, leaf in leaves)
+        findings.append(Finding(True, f"{name} space {space}: {len(leaves)} tensor(s), {sizes}"))
+        if name == "observation":
+            try:
+                configuration.build(lambda spec=spec: encoder_ctor(spec))
+            except TaacError as error:
+                about = "the networks, with their default settings, cannot read its observations"
+                findings.append(Finding(False, about, str(error)))
+        elif (advice := _unlearnable([leaf for _, leaf in leaves])) is not None:
+            findings.append(Finding(False, "actions that hardly any method learns", advice))
     layer: Any = env
     while isinstance(layer, gymnasium.Wrapper):
         if isinstance(layer, gymnasium.wrappers.Autoreset):
@@ -118,7 +117,7 @@ def _spaces(env: gymnasium.Env, encoder_ctor: Callable[[Nest], object]) -> tuple
 
 
 def _unlearnable(actions: list[specs.TensorSpec]) -> str | None:
-    """What to do about actions that no method learns, or only SAC-Krep, which learns a duration and any Boxes."""
+    """Returns what to do about actions that no method learns, or only SAC-Krep, which learns a duration and any Boxes."""
     choices = sum(leaf.is_categorical for leaf in actions)
     if len(actions) == 1:
         return None if choices or actions[0].shape else "give the Box the shape (1,); only sac_krep learns it as it is"
@@ -129,40 +128,21 @@ def _unlearnable(actions: list[specs.TensorSpec]) -> str | None:
     return None if choices == 1 else "put the choices together into one Discrete, in a wrapper"
 
 
-def _encoding(observation_spec: Nest, encoder_ctor: Callable[[Nest], object]) -> list[Finding]:
-    """A finding if training, as it is by default, would refuse observations that have a tensor form."""
-    try:
-        configuration.build(lambda: encoder_ctor(observation_spec))
-    except TaacError as error:
-        return [Finding(False, "the networks, with their default settings, cannot read its observations", str(error))]
-    return []
-
-
-def _sizes(leaves: list[tuple[str, specs.TensorSpec]]) -> str:
-    return ", ".join(f"{path + ' ' if path else ''}{list(leaf.shape)}" for path, leaf in leaves)
-
-
 def _play(env: gymnasium.Env) -> _Play:
-    """Plays random episodes.
-
-    Raises:
-        _Fault: the first thing that is wrong.
-    """
+    """Plays random episodes. Raises _Fault at the first thing that is wrong."""
     env.action_space.seed(0)
     lengths: list[int] = []
     ends: list[bool] = []
-    steps, seconds = 0, 0.0
-    vector = single.reward_dim(env) is not None
-    seed: int | None = 0
+    steps, seconds, seed = 0, 0.0, 0
     while len(lengths) < EPISODES and steps < STEPS:
-        _check_observation(env, _reset(env, seed), "at reset")
-        seed, length, done = None, 0, False
+        _check_observation(env, _reset(env, None if lengths else seed), "at reset")
+        length, done = 0, False
         while not done and steps < STEPS:
             action = env.action_space.sample()
             start = time.perf_counter()
             try:
                 observation, reward, terminated, truncated, _ = env.step(action)
-            except (Exception, SystemExit) as error:
+            except _CRASH as error:
                 advice = "it must accept every action of its space and return (observation, reward, terminated, truncated, info)"
                 about = f"step {length + 1} of episode {len(lengths) + 1} failed: {type(error).__name__}: {error}, with {action}"
                 raise _Fault(about, advice) from error
@@ -170,9 +150,11 @@ def _play(env: gymnasium.Env) -> _Play:
             steps, length = steps + 1, length + 1
             where = f"at step {length} of episode {len(lengths) + 1}"
             _check_observation(env, observation, where)
-            _check_reward(reward, vector, where)
-            _check_ends(terminated, truncated, where)
-            done = bool(terminated) or bool(truncated)
+            _check_reward(reward, single.reward_dim(env) is not None, where)
+            for name, value in (("terminated", terminated), ("truncated", truncated)):
+                if not isinstance(value, (bool, np.bool_)):
+                    raise _Fault(f"'{name}' {where} is {value!r}", "return a bool")
+            done = bool(terminated or truncated)
         if done:
             lengths.append(length)
             ends.append(bool(terminated))
@@ -180,11 +162,11 @@ def _play(env: gymnasium.Env) -> _Play:
 
 
 def _reset(env: gymnasium.Env, seed: int | None) -> Any:
-    """The first observation of an episode."""
+    """Returns the first observation of an episode."""
     advice = "reset(*, seed=None, options=None) must return a pair (observation, info) at the start and after any episode"
     try:
         result = env.reset(seed=seed)
-    except (Exception, SystemExit) as error:
+    except _CRASH as error:
         raise _Fault(f"reset failed: {type(error).__name__}: {error}", advice) from error
     if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
         raise _Fault(f"reset returned {result!r}", advice)
@@ -192,43 +174,39 @@ def _reset(env: gymnasium.Env, seed: int | None) -> Any:
 
 
 def _check_observation(env: gymnasium.Env, observation: Any, where: str) -> None:
-    space = env.observation_space
+    """Requires an observation in its space, an array where that holds arrays, and finite."""
+    space: Any = env.observation_space
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Gymnasium warns if it is not an array
-        inside = space.contains(observation) and (isinstance(observation, np.ndarray) or not isinstance(space, _ARRAYS))
-        part, space, observation = ("", space, observation) if inside else _outside(space, observation)
+        arrays = isinstance(space, (Box, MultiBinary, MultiDiscrete))
+        inside = space.contains(observation) and (isinstance(observation, np.ndarray) or not arrays)
+        part, space, found = ("", space, observation) if inside else _outside(space, observation)
+    for path, leaf in nest.flatten_with_path(observation) if inside else [(part, found)]:
+        if isinstance(leaf, (float, np.floating, np.ndarray)) and not np.all(np.isfinite(leaf)):
+            raise _Fault(f"the observation{f' {path!r}' if path else ''} {where} is not finite", _CLIP)
     if inside:
-        for path, leaf in nest.flatten_with_path(observation):
-            if np.issubdtype(np.asarray(leaf).dtype, np.floating) and not np.isfinite(leaf).all():
-                name = f" '{path}'" if path else ""
-                raise _Fault(f"the observation{name} {where} is not finite", "fix it, or clip it in a wrapper")
         return
-    named = f"the observation '{part}' {where}" if part else f"the observation {where}"
-    about = f"{named} is not in its space {space}"
-    if isinstance(space, gymnasium.spaces.Box) and isinstance(observation, (list, tuple)):
+    about = f"the observation{f' {part!r}' if part else ''} {where} is not in its space {space}"
+    if isinstance(space, Box) and isinstance(found, (list, tuple)):
         advice = f"return np.array(observation, dtype=np.{space.dtype})"
-        raise _Fault(f"{about}: it is a {type(observation).__name__}, not an array: {observation!r}", advice)
-    if isinstance(space, gymnasium.spaces.Box) and isinstance(observation, np.ndarray):
-        array = observation
-        if array.shape != space.shape:
-            raise _Fault(f"{about}: its shape is {array.shape}", "return the shape of the space, or correct the space")
-        if not np.can_cast(array.dtype, space.dtype):
-            advice = f"return observation.astype(np.{space.dtype}), or create the space with dtype=np.{array.dtype}"
-            raise _Fault(f"{about}: its dtype is {array.dtype}", advice)
-        if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
-            raise _Fault(f"{named} is not finite: {array}", "fix it, or clip it in a wrapper")
-        outside = f"{array.min()} to {array.max()}" if array.size else "empty"
-        advice = "widen the space's bounds (np.inf for no bound), or clip the observation"
-        raise _Fault(f"{about}: its values are {outside}", advice)
-    raise _Fault(f"{about}: {observation!r}", "return an element of the space, or correct the space")
+        raise _Fault(f"{about}: it is a {type(found).__name__}, not an array: {found!r}", advice)
+    if not isinstance(space, Box) or not isinstance(found, np.ndarray):
+        raise _Fault(f"{about}: {found!r}", "return an element of the space, or correct the space")
+    if found.shape != space.shape:
+        raise _Fault(f"{about}: its shape is {found.shape}", "return the shape of the space, or correct the space")
+    if not np.can_cast(found.dtype, space.dtype):
+        advice = f"return observation.astype(np.{space.dtype}), or create the space with dtype=np.{found.dtype}"
+        raise _Fault(f"{about}: its dtype is {found.dtype}", advice)
+    advice = "widen the space's bounds (np.inf for no bound), or clip the observation"
+    raise _Fault(f"{about}: its values are {found.min()} to {found.max()}", advice)
 
 
 def _outside(space: gymnasium.Space, observation: Any, path: str = "") -> tuple[str, gymnasium.Space, Any]:
-    """The innermost part of an observation that is not in its space: its path, that space, and the part."""
+    """Returns the innermost part of an observation that is not in its space: its path, that space, and the part."""
     parts: list[tuple[Any, gymnasium.Space, Any]] = []
-    if isinstance(space, gymnasium.spaces.Dict) and isinstance(observation, dict) and observation.keys() == space.keys():
+    if isinstance(space, Dict) and isinstance(observation, dict) and observation.keys() == space.keys():
         parts = [(key, inner, observation[key]) for key, inner in space.items()]
-    elif isinstance(space, gymnasium.spaces.Tuple) and isinstance(observation, tuple) and len(observation) == len(space):
+    elif isinstance(space, Tuple) and isinstance(observation, tuple) and len(observation) == len(space):
         parts = [(i, inner, part) for i, (inner, part) in enumerate(zip(space, observation))]
     for key, inner, part in parts:
         if not inner.contains(part):
@@ -244,53 +222,44 @@ def _check_reward(reward: Any, vector: bool, where: str) -> None:
         advice = "return a float; if the reward is a vector, add a reward_space, a Box of rank 1, to the environment"
         raise _Fault(f"the reward {where} has shape {array.shape}", advice)
     if not np.isfinite(array).all():
-        raise _Fault(f"the reward {where} is {reward}", "fix it, or clip it in a wrapper")
+        raise _Fault(f"the reward {where} is {reward}", _CLIP)
 
 
-def _check_ends(terminated: Any, truncated: Any, where: str) -> None:
-    for name, value in (("terminated", terminated), ("truncated", truncated)):
-        if not isinstance(value, (bool, np.bool_)):
-            raise _Fault(f"'{name}' {where} is {value!r}", "return a bool")
-
-
-def _episodes(env: gymnasium.Env, play: _Play) -> list[Finding]:
+def _episodes(env: gymnasium.Env, play: _Play) -> Finding:
     limit = getattr(env.spec, "max_episode_steps", None)
-    limit_text = f"time limit {limit} steps" if limit else "declares no time limit"
+    about = f"time limit {limit} steps" if limit else "declares no time limit"
     if not play.lengths:
-        if limit:
-            return [Finding(True, f"{limit_text}; no episode ended within {play.steps} random steps")]
         advice = "set create_environment.max_episode_steps, or make episodes end; an evaluation waits until they end"
-        return [Finding(False, f"{limit_text}, and no episode ended within {play.steps} random steps", advice)]
-    about = (
-        f"{limit_text}; {sum(play.terminated)} of {len(play.lengths)} episodes terminated, the others were truncated, after "
+        return Finding(bool(limit), f"{about}; no episode ended within {play.steps} random steps", "" if limit else advice)
+    about += (
+        f"; {sum(play.terminated)} of {len(play.lengths)} episodes terminated, the others were truncated, after "
         f"{min(play.lengths)} to {max(play.lengths)} steps"
     )
-    same = len(play.lengths) >= 3 and len(set(play.lengths)) == 1 and all(play.terminated)
-    if same:
-        advice = (
-            "if that is a time limit, return truncated=True instead, or register the environment with max_episode_steps. After "
-            "a termination no further reward is expected, which is wrong where an episode is only cut off"
-        )
-        return [Finding(True, f"{about}. All episodes have the same length", advice)]
-    return [Finding(True, about)]
+    if len(play.lengths) < 3 or len(set(play.lengths)) > 1 or not all(play.terminated):
+        return Finding(True, about)
+    advice = (
+        "if that is a time limit, return truncated=True instead, or register the environment with max_episode_steps. After "
+        "a termination no further reward is expected, which is wrong where an episode is only cut off"
+    )
+    return Finding(True, f"{about}. All episodes have the same length", advice)
 
 
-def _seeding(make: Any) -> Finding:
+def _seeding(make: Callable[[], gymnasium.Env]) -> Finding:
     """Checks that the same seed and actions repeat an episode, in a second environment and again in the first."""
 
-    def play(env: gymnasium.Env, seed: int) -> list[Any]:
+    def play(env: gymnasium.Env) -> list[Any]:
         env.action_space.seed(1)
-        observation, _ = env.reset(seed=seed)
-        steps, done = [_bytes(observation)], False
+        observation, _ = env.reset(seed=5)
+        steps: list[Any] = [_bytes(observation)]
+        done = False
         while not done and len(steps) < 200:
             observation, reward, terminated, truncated, _ = env.step(env.action_space.sample())
             steps.append((_bytes(observation), np.asarray(reward).tolist(), bool(terminated), bool(truncated)))
             done = bool(terminated or truncated)
         return steps
 
-    first, second = make(), make()
-    try:
-        one, two = play(first, 5), play(second, 5)
+    with contextlib.closing(make()) as first, contextlib.closing(make()) as second:
+        one, two = play(first), play(second)
         if one != two:
             at = next((i for i, (a, b) in enumerate(zip(one, two)) if a != b), min(len(one), len(two)))
             advice = (
@@ -298,7 +267,7 @@ def _seeding(make: Any) -> Finding:
                 "neither be repeated nor resumed bit for bit"
             )
             return Finding(False, f"the same seed and actions lead to different results at step {at}", advice)
-        if play(first, 5) != one:
+        if play(first) != one:
             about = "the same seed repeats the episode in a new environment, but not in one that was used before"
             advice = (
                 "bind create_environment.remake = True, which recreates it for every episode. Otherwise a run cannot be "
@@ -306,30 +275,26 @@ def _seeding(make: Any) -> Finding:
             )
             return Finding(True, about, advice)
         return Finding(True, "the same seed and actions repeat the episode")
-    finally:
-        first.close()
-        second.close()
-
-
-def _attempt(check: Callable[[], Finding], about: str) -> Finding:
-    """The finding of a check, or a finding that the check failed with an exception."""
-    try:
-        return check()
-    except TaacError as error:
-        return Finding(False, about, str(error))
-    except (Exception, SystemExit) as error:  # whatever the environment raises
-        advice = "it must work when several are created, and in a second episode as in the first"
-        return Finding(False, f"{about}: failed with {type(error).__name__}: {error}", advice)
 
 
 def _bytes(observation: Any) -> Nest:
     return nest.map_structure(lambda part: np.asarray(part).tobytes(), observation)
 
 
+def _attempt(check: Callable[[], Finding], about: str) -> Finding:
+    """Returns the finding of a check, or one that the check failed with an exception."""
+    try:
+        return check()
+    except TaacError as error:
+        return Finding(False, about, str(error))
+    except _CRASH as error:
+        advice = "it must work when several are created, and in a second episode as in the first"
+        return Finding(False, f"{about}: failed with {type(error).__name__}: {error}", advice)
+
+
 def _as_in_training(env_name: str) -> Finding:
     """Steps two environments in parallel, as training does. Each LAST must be followed by a FIRST."""
-    environment = create_environment(env_name, 2)
-    try:
+    with contextlib.closing(create_environment(env_name, 2)) as environment:
         generator = torch.Generator().manual_seed(0)
         before, lasts = environment.reset(0), 0
         for _ in range(300):
@@ -338,11 +303,9 @@ def _as_in_training(env_name: str) -> Finding:
                 return Finding(False, "no new episode begins after one has ended", "reset must work after any episode")
             lasts, before = lasts + int(now.is_last().sum()), now
         return Finding(True, f"two in parallel, 300 steps; after each of {lasts} ends a new episode began")
-    finally:
-        environment.close()
 
 
-def _random(action_spec: Any, generator: torch.Generator) -> Any:
+def _random(action_spec: Nest, generator: torch.Generator) -> Nest:
     def leaf(spec: specs.TensorSpec) -> torch.Tensor:
         uniform = torch.rand(2, *spec.shape, generator=generator)
         if spec.is_categorical:

@@ -26,11 +26,10 @@ with mujoco.Renderer(model, 8, 8) as renderer:
 
 
 def prepare(spec: EnvSpec) -> None:
-    """Enables rendering to arrays on a machine without a screen. Does nothing where there is a screen.
+    """Enables rendering to arrays on a machine without a screen.
 
-    Chooses a windowless driver for pygame. For MuJoCo, chooses the first of EGL and OSMesa that renders in a trial process.
-    It sets the environment variables `SDL_VIDEODRIVER` and `MUJOCO_GL`, which these libraries read when they are imported
-    or first render. A variable that is already set is kept.
+    Sets the environment variables that libraries read when they are imported or first render, unless they are set:
+    `SDL_VIDEODRIVER` for pygame, and for MuJoCo `MUJOCO_GL`, the first of EGL and OSMesa that renders in a trial process.
 
     Raises:
         TaacError: the environment is one of MuJoCo's, and neither backend, or not the one that is set, can render.
@@ -53,18 +52,17 @@ def prepare(spec: EnvSpec) -> None:
 
 
 def headless() -> bool:
-    """Whether this is a Linux machine without a screen. Other systems can render without one."""
+    """Returns whether this is a Linux machine without a screen. Other systems can render without one."""
     return sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
 def try_mujoco(backend: str) -> str:
     """Renders an empty scene with MuJoCo in a new process. Returns the last line of the error, or ''."""
     environment = {k: v for k, v in os.environ.items() if k != "PYOPENGL_PLATFORM"} | {"MUJOCO_GL": backend}
+    command = [sys.executable, "-c", _TRIAL]
     elsewhere = os.path.dirname(__file__)  # python -c looks for modules in the working directory, which may be a stranger's
     try:
-        trial = subprocess.run(
-            [sys.executable, "-c", _TRIAL], env=environment, cwd=elsewhere, capture_output=True, text=True, timeout=60
-        )
+        trial = subprocess.run(command, env=environment, cwd=elsewhere, capture_output=True, text=True, timeout=60)
     except subprocess.TimeoutExpired:
         return "no answer within 60 s"
     if trial.returncode == 0:

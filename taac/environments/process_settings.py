@@ -14,43 +14,53 @@ from taac.errors import EnvironmentFailed
 from taac.machine.processes import end_fork
 
 
-def _settings() -> tuple[torch.dtype, bool]:
-    return torch.get_default_dtype(), torch.is_grad_enabled()
-
-
 def _default_device() -> Any:
-    """What torch keeps of `set_default_device`; None if it was not called. Any value slows every call of torch."""
+    """Returns what torch keeps of `set_default_device`; None if it was not called. Any value slows every call of torch."""
     return getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)
 
 
 def _alarm() -> float:
-    """Seconds until SIGALRM arrives, or 0."""
+    """Returns the seconds until SIGALRM arrives, or 0."""
     return signal.getitimer(signal.ITIMER_REAL)[0] if hasattr(signal, "getitimer") else 0.0  # Windows has none
 
 
 def _directory() -> str | None:
-    """The working directory; None if it has been deleted."""
+    """Returns the working directory; None if it has been deleted."""
     try:
         return os.getcwd()
     except FileNotFoundError:
         return None
 
 
-class kept:
-    """A context that keeps torch's random numbers, number of threads and default device, and the working directory.
+class Preserved:
+    """A context that keeps settings of the process, even if the code within raises.
 
-    A fork that the code within makes and that comes back from it is ended: it would train on, too. If the code within seeds
-    torch, its generators go on as if it had not: else the policy would draw the same noise in every episode. Code that
-    merely draws from them is left alone. All are restored even if the code raises.
+    It restores torch's random numbers, threads, default device, default dtype and gradient mode, the working directory, and
+    `sys.stdout` and `sys.stderr` from None. It cancels an alarm that the code leaves behind, whose handler would raise its
+    error in the midst of training, and ends a fork that comes back from the code, which would train on, too.
+
+    If the code seeds torch, its generators go on as if it had not: else the policy would draw the same noise in every episode.
+    Code that merely draws from them is left alone.
+
+    Args:
+        where: which environment and when, for the message. None restores all without an error.
+
+    Raises:
+        EnvironmentFailed: the code changed the dtype, the gradient mode or a stream, or left an alarm.
     """
+
+    def __init__(self, where: str | None):
+        self._where = where
 
     def __enter__(self) -> None:
         self._process, self._directory = os.getpid(), _directory()
         self._threads, self._device = torch.get_num_threads(), _default_device()
         self._seed, self._state = torch.initial_seed(), torch.get_rng_state()
         self._of_gpu = torch.cuda.get_rng_state("cuda") if torch.cuda.is_initialized() else None
+        self._dtype, self._gradients = torch.get_default_dtype(), torch.is_grad_enabled()
+        self._streams, self._alarm = (sys.stdout, sys.stderr), _alarm()
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, raised: Any, *_: Any) -> None:
         end_fork(self._process)
         if torch.get_num_threads() != self._threads:
             torch.set_num_threads(self._threads)
@@ -65,35 +75,13 @@ class kept:
         if self._directory is not None and _directory() != self._directory:
             with contextlib.suppress(OSError):  # it has been deleted meanwhile
                 os.chdir(self._directory)
-
-
-class preserved(kept):
-    """A context that also restores torch's default dtype and gradient mode, and `sys.stdout` and `sys.stderr` from None.
-
-    It also cancels an alarm that the code within leaves behind: its handler would raise its error in the midst of training.
-
-    Args:
-        where: which environment and when, for the message. None restores all this without an error.
-
-    Raises:
-        EnvironmentFailed: something was restored or cancelled.
-    """
-
-    def __init__(self, where: str | None):
-        self._where = where
-
-    def __enter__(self) -> None:
-        super().__enter__()
-        self._before, self._streams, self._alarm = _settings(), (sys.stdout, sys.stderr), _alarm()
-
-    def __exit__(self, raised: Any, *_: Any) -> None:
-        super().__exit__()
         changed = []
-        if (after := _settings()) != self._before:
-            torch.set_default_dtype(self._before[0])
-            torch.set_grad_enabled(self._before[1])
-            names = ("torch's default dtype", "torch's gradient mode")
-            changed += [f"changed {n} from {b} to {a}" for n, b, a in zip(names, self._before, after) if a != b]
+        if (dtype := torch.get_default_dtype()) != self._dtype:
+            torch.set_default_dtype(self._dtype)
+            changed.append(f"changed torch's default dtype from {self._dtype} to {dtype}")
+        if torch.is_grad_enabled() != self._gradients:
+            torch.set_grad_enabled(self._gradients)
+            changed.append(f"changed torch's gradient mode from {self._gradients} to {not self._gradients}")
         for name, stream in zip(("stdout", "stderr"), self._streams):
             if getattr(sys, name) is None and stream is not None:
                 setattr(sys, name, stream)

@@ -28,25 +28,19 @@ class Replay(NamedTuple):
 
 
 def episode_seed(seed: int, episode: int) -> int:
-    """The seed of an episode: the environment's own for episode 0, and one derived from both numbers for later episodes."""
+    """Returns the seed of an episode: the environment's own for episode 0, and one derived from both numbers later."""
     return seed if episode == 0 else int(np.random.SeedSequence([seed, episode]).generate_state(1)[0] % 2**31)
 
 
 def is_environment_error(error: BaseException) -> bool:
-    """Whether the environment's own code raised the error. False for Ctrl-C and for errors that already say what to do.
-
-    Training replaces Python's handler of Ctrl-C. While it is replaced, a KeyboardInterrupt comes from the environment.
-    """
-    if isinstance(error, KeyboardInterrupt):
+    """Returns whether the environment's own code raised the error: not Ctrl-C, nor an error that already says what to do."""
+    if isinstance(error, KeyboardInterrupt):  # from the environment while training has replaced Python's handler of Ctrl-C
         return signal.getsignal(signal.SIGINT) is not signal.default_int_handler
     return not isinstance(error, TaacError)
 
 
 def describe_error(error: BaseException) -> str:
-    """The error as text for messages, with the line of the environment's code that raised it.
-
-    Says so if it would have ended the process, as its own text does not.
-    """
+    """Returns the error as text for messages, with the line of the environment's code that raised it."""
     if isinstance(error, Exception):
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_TAAC)]
         place = f" (in {frames[-1].name}, {frames[-1].filename}:{frames[-1].lineno})" if frames else ""
@@ -71,8 +65,8 @@ class SeededEpisodes(gymnasium.Wrapper):
     Args:
         make: creates the environment.
         number: the number of this environment, and how many there are.
-        remake: whether to recreate the environment for every episode. Some simulators keep state across episodes. The Box2D
-            world of `BipedalWalker-v3`, for example, behaves differently after an episode than before any, for one seed.
+        remake: whether to recreate the environment for every episode. Some simulators keep state across episodes, such as the
+            Box2D world of `BipedalWalker-v3`.
         own_process: whether no other environment runs in this process. In that case, or if there is only one environment,
             each episode also seeds Python's and numpy's global generators.
     """
@@ -115,12 +109,8 @@ class SeededEpisodes(gymnasium.Wrapper):
                 break  # the simulator is not deterministic; the caller finds a mismatch
             observation, reward, terminated, truncated, info = self.step(action)
             self._done = bool(terminated or truncated)
-            last = {
-                "taac_reward": float(reward),
-                "taac_terminated": bool(terminated),
-                "taac_truncated": bool(truncated),
-            }
-            info = {**info, **last}
+            ends = {"taac_terminated": bool(terminated), "taac_truncated": bool(truncated)}
+            info = {**info, "taac_reward": float(reward), **ends}
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -131,25 +121,19 @@ class SeededEpisodes(gymnasium.Wrapper):
         try:
             observation, reward, terminated, truncated, info = self.env.step(action)
             if not isinstance(reward, (float, int)) and np.ndim(reward):
-                raise EnvironmentFailed(
-                    f"{self._location()} failed at step {self._step}: it returned a reward of shape {list(np.shape(reward))}, "
-                    f"{reward!r}, expected a number: return float(...), or give the environment a reward_space, a Box of rank "
-                    "1, if the reward is a vector"
+                raise self._failure(
+                    f"it returned a reward of shape {list(np.shape(reward))}, {reward!r}, expected a number: return float(...), "
+                    "or give the environment a reward_space, a Box of rank 1, if the reward is a vector"
                 )
             for name, end in (("terminated", terminated), ("truncated", truncated)):
                 if not isinstance(end, (bool, np.bool_)):  # 'False' and an array of one would count as true, or as too many
-                    raise EnvironmentFailed(
-                        f"{self._location()} failed at step {self._step}: it returned {name} = {end!r:.100}, expected True or "
-                        "False: return bool(...)"
-                    )
+                    raise self._failure(f"it returned {name} = {end!r:.100}, expected True or False: return bool(...)")
             return observation, reward, terminated, truncated, _own(info)
         except BaseException as error:
             if not is_environment_error(error):
                 raise
-            raise EnvironmentFailed(
-                f"{self._location()} failed at step {self._step}: {describe_error(error)}; its last action, in its own scale, "
-                f"was {_action_text(action)}"
-            ) from error
+            given = action.tolist() if isinstance(action, np.ndarray) else action
+            raise self._failure(f"{describe_error(error)}; its last action, in its own scale, was {given}") from error
 
     def _begin(self, options: dict[str, Any] | None, recreate: bool) -> tuple[Any, dict[str, Any]]:
         self._step, self._done = 0, False
@@ -163,9 +147,7 @@ class SeededEpisodes(gymnasium.Wrapper):
                 before, self.env = self.env, self._make()
                 for name in ("observation_space", "action_space"):
                     if (now := getattr(self.env, name)) != (first := getattr(before, name)):
-                        raise EnvironmentFailed(
-                            f"{self._location()} failed at reset: made anew, its {name} is {now}, and it was {first}"
-                        )
+                        raise self._failure(f"made anew, its {name} is {now}, and it was {first}")
                 for name, value in self._attributes.items():
                     self.env.set_wrapper_attr(name, value)
             self._used = True
@@ -174,11 +156,13 @@ class SeededEpisodes(gymnasium.Wrapper):
         except BaseException as error:
             if not is_environment_error(error):
                 raise
-            raise EnvironmentFailed(f"{self._location()} failed at reset: {describe_error(error)}") from error
+            raise self._failure(describe_error(error)) from error
 
-    def _location(self) -> str:
-        number, count = self._number
-        return f"(number {number} of {count}, seed {self._seed}, episode {self._episode + 1} since it was seeded)"
+    def _failure(self, what: str) -> EnvironmentFailed:
+        (number, count), episode = self._number, self._episode + 1
+        place = f"(number {number} of {count}, seed {self._seed}, episode {episode} since it was seeded)"
+        where = f"step {self._step}" if self._step else "reset"
+        return EnvironmentFailed(f"{place} failed at {where}: {what}")
 
     def set_wrapper_attr(self, name: str, value: Any, **more: Any) -> bool:
         self._attributes[name] = value
@@ -188,6 +172,3 @@ class SeededEpisodes(gymnasium.Wrapper):
 def _own(info: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in info.items() if str(name).startswith(OWN)}
 
-
-def _action_text(action: Any) -> str:
-    return str(action.tolist()) if isinstance(action, np.ndarray) else str(action)

@@ -58,11 +58,10 @@ def make_single(
     action_repeat: ActionRepeatSettings | None = None,
     recorded: bool = False,
 ) -> gymnasium.Env:
-    """Creates a registered environment inside the given wrappers (the first is the innermost), then a recorder and an
-    action repeat if requested.
+    """Creates a registered environment inside the given wrappers, then a recorder and an action repeat if requested.
 
     Raises:
-        TaacError: the environment is unknown or cannot be created.
+        TaacError: it is unknown or cannot be created, or brings along an earlier time limit.
     """
     name = spec.id
     try:
@@ -73,21 +72,24 @@ def make_single(
     except UserWarning as error:
         if _NO_RENDER_MODE not in str(error):  # a warning of the environment's own, where warnings are errors
             raise
-        raise TaacError(
-            f"environment '{name}' cannot be rendered: it has no render mode '{env_kwargs.get('render_mode')}'"
-        ) from error
+        mode = env_kwargs.get("render_mode")
+        raise TaacError(f"environment '{name}' cannot be rendered: it has no render mode '{mode}'") from error
     except gymnasium.error.DependencyNotInstalled as error:
         raise TaacError(f"environment '{name}' needs a package that is not installed: {error}") from error
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
         raise TaacError(f"cannot create environment '{name}': {error} {_HINT}") from error
     except (TypeError, ValueError, AssertionError, OSError) as error:
-        render = " It may not be able to render." if "render_mode" in env_kwargs else ""
-        more = " create_environment.env_kwargs gives it arguments." if isinstance(error, TypeError) else ""
+        more = " It may not be able to render." if "render_mode" in env_kwargs else ""
+        more += " create_environment.env_kwargs gives it arguments." if isinstance(error, TypeError) else ""
+        raise TaacError(f"cannot create environment '{name}' with arguments {dict(env_kwargs)}: {error}.{more}") from error
+    # `gymnasium.make` replaces the limit of a registration. One that a class, a function or an object brings along stays.
+    if max_episode_steps is not None and (inner := time_limit(env)) is not None and inner < max_episode_steps:
+        env.close()
         raise TaacError(
-            f"cannot create environment '{name}' with arguments {dict(env_kwargs)}: {error}.{render}{more}"
-        ) from error
-    if max_episode_steps is not None:
-        _refuse_earlier_limit(name, env, max_episode_steps)
+            f"create_environment.max_episode_steps = {max_episode_steps} has no effect on environment '{name}', which is "
+            f"made with a TimeLimit of {inner} steps inside: make it with the limit {max_episode_steps} there, or leave "
+            "max_episode_steps out"
+        )
     for wrapper in wrappers:
         env = wrapper(env)
     if recorded:
@@ -96,24 +98,6 @@ def make_single(
         repeat = ChosenRepeat if action_repeat.chosen else ActionRepeat
         env = repeat(env, action_repeat.num_steps, action_repeat.gamma)
     return env if reward_dim(env) is None else VectorReward(env)
-
-
-def _refuse_earlier_limit(name: str, env: gymnasium.Env, max_episode_steps: int) -> None:
-    """Refuses a time limit that has no effect, as what was made has an earlier one inside.
-
-    `gymnasium.make` replaces the limit of a registration. One that a class, a function or an object brings along stays.
-
-    Raises:
-        TaacError: says both limits.
-    """
-    inner = time_limit(env)
-    if inner is not None and inner < max_episode_steps:
-        env.close()
-        raise TaacError(
-            f"create_environment.max_episode_steps = {max_episode_steps} has no effect on environment '{name}', which is "
-            f"made with a TimeLimit of {inner} steps inside: make it with the limit {max_episode_steps} there, or leave "
-            "max_episode_steps out"
-        )
 
 
 def time_limit(env: Any) -> int | None:
@@ -167,8 +151,14 @@ def find_spec(env_name: str) -> EnvSpec:
     Raises:
         TaacError: nothing is registered under the name, or the package that registers it is not installed.
     """
+    if env_name in _given:
+        return EnvSpec(env_name, entry_point=_given[env_name])
     if env_name.startswith(GIVEN):
-        return _spec_of_given(env_name)
+        raise TaacError(
+            f"environment '{env_name}' was given by a Python program as an object, so only a program that gives it again can "
+            "make it: taac.train(environment, ...) with the same root_dir, or taac.load(root_dir, environment=environment). For "
+            "runs that every command can use, put the environment in a module and give 'module:Class'"
+        )
     module, _, name = env_name.rpartition(":")
     package = next((p for p in OPTIONAL_PACKAGES if name.startswith(p.prefixes)), None)
     if package is not None and not module and name not in gymnasium.registry:
@@ -178,8 +168,11 @@ def find_spec(env_name: str) -> EnvSpec:
             with _gin_unlocked():
                 _import_allowed(module)
                 imported = importlib.import_module(module)
-            if name not in gymnasium.registry and callable(getattr(imported, name, None)):
-                return _spec_of_class(env_name, getattr(imported, name))
+            found = getattr(imported, name, None)
+            if name not in gymnasium.registry and callable(found):
+                if isinstance(found, type) and not issubclass(found, gymnasium.Env):
+                    raise TaacError(f"environment '{env_name}' is the class {found.__qualname__}, which is no gymnasium.Env")
+                return EnvSpec(env_name, entry_point=env_name)
         return gymnasium.spec(name)
     except ModuleNotFoundError as error:
         if package is not None and error.name == package.module:
@@ -187,25 +180,11 @@ def find_spec(env_name: str) -> EnvSpec:
                 f"environment '{env_name}' needs {package.module}, which is not installed: {package.install}"
             ) from error
         raise TaacError(f"cannot create environment '{env_name}': {error} {_HINT}") from error
+    except TaacError:
+        raise
     except (gymnasium.error.Error, ValueError) as error:  # ValueError: a version of thousands of digits
         meant = "" if "Did you mean" in str(error) else nearest(name, gymnasium.registry)
         raise TaacError(f"cannot create environment '{env_name}': {error}{meant} {_HINT}") from error
-
-
-def _spec_of_given(env_name: str) -> EnvSpec:
-    if env_name not in _given:
-        raise TaacError(
-            f"environment '{env_name}' was given by a Python program as an object, so only a program that gives it again can "
-            "make it: taac.train(environment, ...) with the same root_dir, or taac.load(root_dir, environment=environment). For "
-            "runs that every command can use, put the environment in a module and give 'module:Class'"
-        )
-    return EnvSpec(env_name, entry_point=_given[env_name])
-
-
-def _spec_of_class(env_name: str, found: Any) -> EnvSpec:
-    if isinstance(found, type) and not issubclass(found, gymnasium.Env):
-        raise TaacError(f"environment '{env_name}' is the class {found.__qualname__}, which is no gymnasium.Env")
-    return EnvSpec(env_name, entry_point=env_name)
 
 
 def allowed_packages() -> tuple[str, ...]:
@@ -220,26 +199,18 @@ def _import_allowed(module: str) -> None:
 
 
 def is_of_allowed_package(env_name: str) -> bool:
-    """Whether the entry point of a registered id, without `module:`, lies in one of `allowed_packages`.
-
-    Raises:
-        TaacError: nothing is registered under the name, or the package that registers it is not installed.
-    """
+    """Returns whether the entry point of a registered id, without `module:`, lies in one of `allowed_packages`."""
     return module_of(find_spec(env_name)).partition(".")[0] in allowed_packages()
 
 
 def module_of(spec: EnvSpec) -> str:
-    """The module of a spec's entry point, or ""."""
+    """Returns the module of a spec's entry point, or ""."""
     where = spec.entry_point
     return where.partition(":")[0] if isinstance(where, str) else str(getattr(where, "__module__", ""))
 
 
 def reward_dim(env: gymnasium.Env) -> int | None:
-    """D if the environment has vector rewards, declared by a `reward_space` of rank 1; else None.
-
-    Raises:
-        TaacError: the `reward_space` has another rank.
-    """
+    """Returns D if the environment has vector rewards, declared by a `reward_space` of rank 1 (no other); else None."""
     if not env.has_wrapper_attr("reward_space"):
         return None
     shape = env.get_wrapper_attr("reward_space").shape
@@ -249,16 +220,12 @@ def reward_dim(env: gymnasium.Env) -> int | None:
 
 
 def keeps_state(spec: EnvSpec) -> bool:
-    """Whether the simulator is known to keep state across episodes in spite of seeding, as Box2D does."""
+    """Returns whether the simulator is known to keep state across episodes in spite of seeding, as Box2D does."""
     return str(spec.entry_point).startswith("gymnasium.envs.box2d")
 
 
 def make_seeded(number: tuple[int, int], remake: bool, *args: Any, own_process: bool = False) -> gymnasium.Env:
-    """Creates `make_single(*args)` inside `SeededEpisodes`.
-
-    Raises:
-        TaacError: as `make_single` does, or the environment has no space of observations or actions.
-    """
+    """Creates `make_single(*args)` inside `SeededEpisodes`. Refuses an environment without a space."""
     env = SeededEpisodes(functools.partial(make_single, *args), number, remake, own_process)
     if missing := missing_spaces(env):
         raise TaacError(f"environment '{args[0].id}' has {missing[0]}: {missing[1]}")
@@ -282,27 +249,20 @@ def make_in_worker(
 
     Args:
         owner: the process that starts the workers.
-        bindings: gin's in the owner, by which the environment and its wrappers may be configured.
-        number, remake, spec, args: as in `make_seeded`.
+        bindings: gin's in the owner. The environment and its wrappers may be configured by them.
     """
     own_process = os.getpid() != owner
     if own_process:
         for signal_number in INTERRUPTIONS:
             signal.signal(signal_number, signal.SIG_IGN)
         die_with_parent(signal.SIGKILL)
-        _configure(bindings, spec)
+        if isinstance(spec.entry_point, str):  # the wrappers' modules have been imported already
+            with contextlib.suppress(Exception):  # creating the environment tells what is wrong
+                importlib.import_module(spec.entry_point.partition(":")[0])
+        if (gin := sys.modules.get("gin")) is not None:  # else nothing here is configurable
+            with gin.unlock_config():
+                gin.parse_config(bindings, skip_unknown=True)
     return make_seeded(number, remake, spec, *args, own_process=own_process)
-
-
-def _configure(bindings: str, spec: EnvSpec) -> None:
-    """Tells gin in a worker process what it was told in the owner. The wrappers' modules have been imported by then."""
-    if isinstance(spec.entry_point, str):
-        with contextlib.suppress(Exception):  # creating the environment tells what is wrong
-            importlib.import_module(spec.entry_point.partition(":")[0])
-    gin = sys.modules.get("gin")
-    if gin is not None:  # else nothing here is configurable
-        with gin.unlock_config():
-            gin.parse_config(bindings, skip_unknown=True)
 
 
 class ActionRepeat(gymnasium.Wrapper):
@@ -339,9 +299,7 @@ class ChosenRepeat(ActionRepeat):
 
     def __init__(self, env: gymnasium.Env, num_steps: int, gamma: float):
         super().__init__(env, num_steps, gamma)
-        self.action_space = gymnasium.spaces.Tuple(
-            (gymnasium.spaces.Discrete(num_steps, start=1), self.env.action_space)
-        )
+        self.action_space = gymnasium.spaces.Tuple((gymnasium.spaces.Discrete(num_steps, start=1), env.action_space))
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         num_steps, repeated = action

@@ -35,7 +35,7 @@ def _check_parts(what: str, space: spaces.Space, path: str) -> None:
 
 
 def observation_spec(space: spaces.Space, path: str = "") -> Nest:
-    """The spec of an observation space, which may nest Dict and Tuple to any depth.
+    """Returns the spec of an observation space, which may nest Dict and Tuple to any depth.
 
     uint8 boxes (images, bytes) stay uint8. Other boxes and MultiBinary become float32. Discrete and MultiDiscrete become
     categorical int64. The leaves `action_mask`, `agent_mask` and `agent_truncated` of a Dict become bool if they are binary:
@@ -57,12 +57,9 @@ def observation_spec(space: spaces.Space, path: str = "") -> Nest:
     if isinstance(space, spaces.Box):
         dtype = torch.uint8 if space.dtype == np.uint8 else torch.float32
         return TensorSpec(tuple(space.shape), dtype, space.low, space.high)
-    if isinstance(space, spaces.Discrete):
-        low = int(space.start)
-        return TensorSpec((), torch.int64, np.asarray(low), np.asarray(low + int(space.n) - 1))
-    if isinstance(space, spaces.MultiDiscrete):
-        start = np.asarray(space.start)
-        return TensorSpec(tuple(space.nvec.shape), torch.int64, start, start + space.nvec - 1)
+    if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
+        count, start = _choices(space)
+        return TensorSpec(count.shape, torch.int64, start, start + count - 1)
     if isinstance(space, spaces.MultiBinary):
         return bounded(tuple(space.shape), 0, 1)
     raise TaacError(
@@ -79,7 +76,7 @@ def _is_binary(space: spaces.Space) -> bool:
 
 
 def to_tensors(spec: Nest, observation: Any) -> Nest:
-    """Copies a batched observation of numpy arrays to tensors of the spec's dtypes, leaves `[B, ...]`."""
+    """`to_arrays` as tensors."""
     return nest.map_structure(torch.from_numpy, to_arrays(spec, observation))
 
 
@@ -101,9 +98,7 @@ def action_adapter(space: spaces.Space) -> tuple[Nest, Callable[[Nest], Any]]:
     """Returns the spec in which algorithms act, and the function from its actions `[B, ...]`, on the CPU, to the environment's.
 
     Boxes are rescaled: algorithms act in [-1, 1], and `a` becomes `low + (a + 1) / 2 * (high - low)`. Choices (Discrete and
-    MultiDiscrete) count from 0, and the space's `start` is added.
-
-    Tuple and Dict spaces become tuples and dicts of the specs of their parts.
+    MultiDiscrete) count from 0, and the space's `start` is added. Tuples and Dicts become tuples and dicts.
 
     Raises:
         TaacError: a box is unbounded, wider than float32 holds, has an empty range or holds integers; a space is not supported
@@ -143,36 +138,36 @@ def action_adapter(space: spaces.Space) -> tuple[Nest, Callable[[Nest], Any]]:
             return np.clip((low + (array + 1.0) * 0.5 * span).astype(dtype), space.low, space.high)
 
         return bounded(tuple(space.shape), -1.0, 1.0), rescale
-    if isinstance(space, spaces.Discrete):
-        start = int(space.start)
-        spec = TensorSpec((), torch.int64, np.asarray(0), np.asarray(int(space.n) - 1))
+    if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
+        count, start = _choices(space)
+        spec = TensorSpec(count.shape, torch.int64, np.zeros_like(count), count - 1)
         return spec, lambda action: (np.asarray(action) + start).astype(space.dtype)
-    if isinstance(space, spaces.MultiDiscrete):
-        nvec, starts = np.asarray(space.nvec), np.asarray(space.start)
-        spec = TensorSpec(tuple(nvec.shape), torch.int64, np.zeros_like(nvec), nvec - 1)
-        return spec, lambda action: (np.asarray(action) + starts).astype(space.dtype)
     raise TaacError(
         f"the action space {space} is not supported; expected a Box, a Discrete or MultiDiscrete space, or a Tuple or Dict "
         "of them"
     )
 
 
+def _choices(space: spaces.Discrete | spaces.MultiDiscrete) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the number of choices, and the first one."""
+    count = space.n if isinstance(space, spaces.Discrete) else space.nvec
+    return np.asarray(count, dtype=np.int64), np.asarray(space.start, dtype=np.int64)
+
+
 def to_unit(where: str, space: spaces.Space, action: Any) -> Nest:
     """Converts the environment's actions `[N, ...]` to the scale in which algorithms act. The inverse of `action_adapter`.
 
-    Args:
-        where: for messages.
-
     Raises:
-        TaacError: an action is outside the space by more than rounding.
+        TaacError: an action is outside the space by more than rounding; begins with `where`.
     """
     if isinstance(space, spaces.Tuple):
         return tuple(to_unit(where, child, part) for child, part in zip(space.spaces, action))
     if isinstance(space, spaces.Dict):
         return {key: to_unit(where, child, action[key]) for key, child in space.spaces.items()}
     if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
-        choice = np.asarray(action, dtype=np.int64) - np.asarray(space.start)
-        inside = (choice >= 0) & (choice < (space.n if isinstance(space, spaces.Discrete) else space.nvec))
+        count, start = _choices(space)
+        choice = np.asarray(action, dtype=np.int64) - start
+        inside = (choice >= 0) & (choice < count)
         unit = torch.from_numpy(choice)
     else:
         assert isinstance(space, spaces.Box)  # `action_adapter` has refused everything else
@@ -212,7 +207,7 @@ def by_path(described: dict[str, Any], path: str) -> Iterator[tuple[str, str]]:
 
 
 def _bound(values: Any) -> Any:
-    """Bounds as text, because JSON has no infinity: one number if all elements are equal, else a list."""
+    """Returns bounds as text, because JSON has no infinity: one number if all elements are equal, else a list."""
     array = np.asarray(values) + 0  # turns -0.0 into 0.0
     if array.size and (array == array.flat[0]).all():
         return str(array.flat[0].item())

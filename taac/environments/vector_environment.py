@@ -14,9 +14,10 @@ from gymnasium.vector.utils import iterate
 
 from taac import nest, specs
 from taac.data_structures import Nest, StepType, TimeStep
-from taac.environments import process_settings, spaces
-from taac.environments.checks import StepChecks
+from taac.environments import spaces
+from taac.environments.process_settings import Preserved
 from taac.environments.seeded_episodes import REPLAY, Replay, describe_error, is_environment_error
+from taac.environments.step_checks import StepChecks
 from taac.environments.step_recorder import CANNOT_RENDER, RecordedStep
 from taac.environments.workers import Workers
 from taac.errors import EnvironmentFailed, TaacError
@@ -28,8 +29,8 @@ _LONGEST = 500  # characters of a part of a space that a checkpoint holds as the
 class VectorEnvironment:
     """Steps a `gymnasium.vector.VectorEnv` with NEXT_STEP autoreset and returns time steps on the CPU.
 
-    A step that terminates and reaches the time limit counts as a termination (not with envpool, see `Pool`). Every float is
-    checked to be finite.
+    A step that terminates and reaches the time limit counts as a termination (not with envpool, see `EnvpoolVector`). Every
+    float is checked to be finite.
 
     Attributes:
         observation_spec, action_spec: nests of specs for one environment. Float actions are in [-1, 1].
@@ -46,12 +47,9 @@ class VectorEnvironment:
     Args:
         env: the vector environment. A vector reward arrives in its `info["taac_vector_reward"]`, see `single.VectorReward`.
         name: for messages.
-        reward_dim: D if the reward is a vector.
         recorded: whether each environment is wrapped in a `StepRecorder`.
-        durations, repeat_gamma: see above.
-        remake: makes a vector environment like `env`, for `restart`. None if it cannot be restarted.
-        max_restarts: the greatest number of restarts.
-        max_episode_steps: the environments' time limit in environment steps. None if there is none or it is unknown.
+        remake: makes a vector environment like `env`, for at most `max_restarts` calls of `restart`. None: there are none.
+        max_episode_steps: the time limit in environment steps. None if there is none or it is unknown.
 
     Raises:
         TaacError: the autoreset mode is not NEXT_STEP, or a space has no tensor form.
@@ -121,11 +119,7 @@ class VectorEnvironment:
         return {path: t if len(t) <= _LONGEST else hashlib.blake2b(t.encode()).hexdigest() for path, t in texts}
 
     def load_state_dict(self, state: Any) -> None:
-        """Compares the spaces with those of a `state_dict()`.
-
-        Raises:
-            TaacError: they differ; names where.
-        """
+        """Compares the spaces with those of a `state_dict()`. Raises TaacError if they differ; names where."""
         now, held = self.state_dict(), state if isinstance(state, dict) else {"its spaces": state}
         for path in {**held, **now}:
             if held.get(path) != now.get(path):
@@ -136,11 +130,7 @@ class VectorEnvironment:
                 )
 
     def reset(self, seed: int) -> TimeStep:
-        """Begins an episode in every environment. Environment i is seeded with `seed + i`.
-
-        The seed of each later episode follows from that seed and the episode's number, see `SeededEpisodes`; envpool's episodes
-        draw from one stream, see `Pool`.
-        """
+        """Begins an episode in every environment, seeded with `seed + i`; see `SeededEpisodes` and `EnvpoolVector`."""
         blank = [nest.map_structure(lambda a: a[:0], self._zero_action)] * self.num_envs
         return self.replay(seed, np.zeros(self.num_envs, dtype=np.int64), blank)
 
@@ -161,23 +151,14 @@ class VectorEnvironment:
         if counts.any() or episodes.any():
             env_actions = [list(iterate(self._env.action_space, self._to_env_action(sequence))) for sequence in actions]
             options = {REPLAY: [Replay(int(n), sequence) for n, sequence in zip(episodes, env_actions)]}
-        observation, info = self._call("reset", lambda: self._read(*self._env.reset(seed=seed, options=options)))
+        observation, info = self._call("reset", lambda: self._read(self._env.reset(seed=seed, options=options)))
         first = counts == 0
-        last = [
-            nest.index(self._zero_action, i) if first[i] else nest.index(sequence, -1)
-            for i, sequence in enumerate(actions)
-        ]
+        last = [nest.index(self._zero_action, i) if first[i] else nest.index(of, -1) for i, of in enumerate(actions)]
         none = np.zeros(self.num_envs)
         self.episodes, self._done = np.array(episodes, dtype=np.int64), none.astype(bool)
-        return self._time_step(
-            observation,
-            info.get("taac_reward", none),
-            info.get("taac_terminated", none).astype(bool),
-            info.get("taac_truncated", none).astype(bool),
-            info,
-            nest.map_structure(lambda *leaves: torch.stack(leaves).numpy(), *last),
-            first,
-        )
+        terminated, truncated = (info.get(name, none).astype(bool) for name in ("taac_terminated", "taac_truncated"))
+        action = nest.map_structure(lambda *leaves: torch.stack(leaves).numpy(), *last)
+        return self._time_step(observation, info.get("taac_reward", none), terminated, truncated, info, action, first)
 
     def step(self, action: Nest) -> TimeStep:
         """Executes `action` `[B, ...]`. Where an episode has just ended, ignores it and begins the next episode.
@@ -185,14 +166,12 @@ class VectorEnvironment:
         Raises:
             NotFiniteError: a reward or observation is NaN or infinite. DivergedError if the action was, too.
             EnvironmentFailed: an environment raised an exception (even one that would end the process), did not answer in
-                time or changed torch's default dtype or gradient mode, or its process died. Not if it seeded torch or
-                changed the working directory, which is undone.
+                time, changed what `Preserved` refuses, or its process died.
         """
         executed = nest.map_structure(torch.Tensor.numpy, action)
+        where = f"step {self._steps + 1} after reset"
         observation, reward, terminated, truncated, info = self._call(
-            f"step {self._steps + 1} after reset",
-            lambda: self._read(*self._env.step(self._to_env_action(executed))),
-            executed,
+            where, lambda: self._read(self._env.step(self._to_env_action(executed))), executed
         )
         first = self._done
         self._steps += 1
@@ -209,7 +188,7 @@ class VectorEnvironment:
         action: Nest,
         first: np.ndarray,
     ) -> TimeStep:
-        """Builds the time step from what `_read` returned and the actions before it. `first` `[B]` marks episodes that begin."""
+        """Builds the time step from what the environments returned and the actions before; `first` `[B]`: an episode begins."""
         self._done = terminated | truncated
         if self.reward_dim is not None:  # the key is absent when every environment has just begun an episode
             reward = info.get("taac_vector_reward", np.zeros(self._reward_shape))
@@ -266,7 +245,7 @@ class VectorEnvironment:
     def _call(self, where: str, fn: Callable[[], Any], action: Nest = None) -> Any:
         """Calls `fn`. Turns what an environment raises into an `EnvironmentFailed` that names the environment and the step."""
         try:
-            with process_settings.preserved(f"failed at {where}"):
+            with Preserved(f"failed at {where}"):
                 return fn()
         except EnvironmentFailed as error:
             self._broken = True
@@ -291,13 +270,13 @@ class VectorEnvironment:
                     message += f"; its last action, in [-1, 1], was {last}"
             raise EnvironmentFailed(message + self._hint(message)) from error
 
-    def _hint(self, message: str) -> str:
-        """What to do about an environment that fails at once; "" for others, and for rendering, which the check does not try."""
-        return "" if self._steps or CANNOT_RENDER in message else "; `taac check` of the environment alone says how to mend it"
-
-    def _read(self, observation: Any, *others: Any) -> tuple[Any, ...]:
+    def _read(self, result: tuple[Any, ...]) -> tuple[Any, ...]:
         """Returns what the vector environment returned, with the observation in the spec's dtypes."""
-        return spaces.to_arrays(self.observation_spec, observation), *others
+        return spaces.to_arrays(self.observation_spec, result[0]), *result[1:]
+
+    def _hint(self, message: str) -> str:
+        """Returns what to do about an environment that fails at once, but not for rendering, which the check does not try."""
+        return "" if self._steps or CANNOT_RENDER in message else "; `taac check` of the environment alone says how to mend it"
 
     def film(self, every: int) -> None:
         """Records a frame at every `every`-th step of the first environment from now on; 0 stops. Needs `recorded`."""

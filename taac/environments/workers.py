@@ -22,7 +22,6 @@ class Workers(AsyncVectorEnv):
     """An `AsyncVectorEnv` whose calls have a time limit, and which can be closed when a process hangs or has died.
 
     Args:
-        makers: functions that create the environments, each called in a process of its own.
         step_timeout: seconds allowed for a step or a reset; None waits for ever. A replay of n actions may take n + 1
             times as long.
     """
@@ -63,11 +62,7 @@ class Workers(AsyncVectorEnv):
             raise kind(str(value))
 
     def find_failure(self, error: Exception) -> tuple[int, str] | None:
-        """Finds the first environment that caused a call to fail: its process died, or it did not answer in time.
-
-        Returns:
-            Its number and the cause, or None if no environment caused the error.
-        """
+        """Returns the first environment that caused a call to fail and why: its process died, or it did not answer in time."""
         if not isinstance(error, (multiprocessing.TimeoutError, ConnectionError, EOFError)):
             return None
         late = isinstance(error, multiprocessing.TimeoutError)
@@ -101,17 +96,14 @@ def _kill(processes: Sequence[Any]) -> None:
 
 
 def _has_answered(pipe: Any) -> bool:
-    try:
+    with contextlib.suppress(OSError):  # closed at the other end
         return bool(pipe.poll(0))
-    except OSError:
-        return True  # closed at the other end
+    return True
 
 
 def exit_reason(exitcode: int) -> str:
     """Says how a process ended, by its exit code as `multiprocessing` returns it."""
     if exitcode >= 0:
         return f"exit code {exitcode}"
-    try:
-        return signal.Signals(-exitcode).name
-    except ValueError:
-        return f"signal {-exitcode}"
+    known = {int(number) for number in signal.Signals}
+    return signal.Signals(-exitcode).name if -exitcode in known else f"signal {-exitcode}"

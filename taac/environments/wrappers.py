@@ -17,9 +17,6 @@ class SuccessEndsEpisode(gymnasium.Wrapper):
     """Sparse reward: the episode terminates on success (`info["is_success"]`) with reward 1; every other reward is 0.
 
     The environment's own time limit still truncates. Source: manipulation as published with TAAC (arXiv:2104.06521).
-
-    Raises:
-        TaacError: the environment does not report success.
     """
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -35,10 +32,9 @@ class SuccessEndsEpisode(gymnasium.Wrapper):
 
 @gin.configurable
 class SplitReward(gymnasium.Wrapper):
-    """Turns the reward into a vector of parts from `info`: `r_d = info[keys[d]]`, where `sum_d r_d = r`.
+    """Turns a scalar reward into a vector of parts from `info`: `r_d = info[keys[d]]`, where `sum_d r_d = r`.
 
     Args:
-        env: an environment with a scalar reward.
         keys: keys of the parts, such as `("reward_forward", "reward_ctrl")`; MuJoCo's keys begin with `reward_`.
 
     Raises:
@@ -54,8 +50,7 @@ class SplitReward(gymnasium.Wrapper):
 
     def step(self, action: Any) -> tuple[Any, np.ndarray, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
-        missing = [key for key in self.keys if key not in info]
-        if missing:
+        if missing := [key for key in self.keys if key not in info]:
             raise TaacError(f"SplitReward.keys: the info has no {', '.join(missing)}; it has {_keys(info)}")
         for key in self.keys:
             if np.ndim(info[key]):
@@ -85,9 +80,6 @@ class ActionMaskFromInfo(gymnasium.Wrapper):
         env: an environment with Discrete actions, or MultiDiscrete with the same number of choices for each of N agents or
             branches.
         key: key of the mask in the info of `reset` and `step`: numbers or bools `[(N,) C]`, 0 where a choice is invalid.
-
-    Raises:
-        TaacError: the actions are of another kind, the info has no mask, or the mask has another shape.
     """
 
     def __init__(self, env: gymnasium.Env, key: str = "action_mask"):

@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from taac.pictures.literal_text import caption, literal_text
-from taac.pictures.panels import panels
+from taac.pictures.panels import caption, literal_text, panels
+from taac.pictures.video import ACT, REPEAT
 
-ACT, REPEAT = (232, 119, 34), (62, 122, 178)  # orange and blue, as in videos
 MOST_COLUMNS, MOST_ROWS = 60, 6  # the most actions drawn, and frames of each
 _WIDTH, _GAP = 1680, 6  # pixels
 _WHITE, _BLACK, _GREY = (255, 255, 255), (20, 20, 20), (110, 110, 110)
@@ -27,11 +26,11 @@ class Column(NamedTuple):
 
 
 def columns(decided: np.ndarray, most_columns: int = MOST_COLUMNS, most_rows: int = MOST_ROWS) -> list[Column]:
-    """The actions of an episode. Of more than `most_columns` actions, or `most_rows` frames of one, evenly spaced ones.
+    """Returns the actions of an episode. Of more than `most_columns` actions, or `most_rows` frames of one, evenly spaced ones.
 
     Args:
-        decided: `[T]` or `[T, P]` bool, whether a new action was chosen at a step, in any of P dimensions. The steps before
-            the first decision count as an action.
+        decided: `[T]` or `[T, P]` bool, whether a new action was chosen at a step, in any of P dimensions. What runs before
+            the first decision counts as an action.
     """
     steps = len(decided)
     acts = np.asarray(decided.reshape(steps, -1).any(axis=1)) | (np.arange(steps) == 0)
@@ -45,7 +44,7 @@ def columns(decided: np.ndarray, most_columns: int = MOST_COLUMNS, most_rows: in
 
 
 def _spread(n: int, most: int) -> list[int]:
-    """0..n-1, or `most` of them evenly spaced, including the first and the last."""
+    """Returns 0..n-1, or `most` of them evenly spaced, including the first and the last."""
     if n <= most:
         return list(range(n))
     return np.linspace(0, n - 1, most).round().astype(int).tolist() if most > 1 else [0]
@@ -54,16 +53,12 @@ def _spread(n: int, most: int) -> list[int]:
 def film_strip(path: Path, frames: Sequence[np.ndarray], decided: np.ndarray, title: str) -> Path:
     """Draws an episode as columns, one for each action, with frames stacked downwards (as in figure 1 of arXiv:2104.06521).
 
-    Columns are wrapped. At most 60 evenly spaced actions are drawn, and at most 6 evenly spaced frames of each. The picture
-    says what was left out.
+    Columns are wrapped. Of many actions and frames only those of `columns` are drawn, and the picture says so.
 
     Args:
+        path: a PNG file, which is returned.
         frames: T frames `[H, W, 3]` uint8 of one size, each rendered after its step.
-        decided: `[T]` or `[T, P]` bool.
-        title: the first line.
-
-    Returns:
-        `path`, a PNG file.
+        decided: as in `columns`.
     """
     from PIL import Image, ImageDraw, ImageFont
 
@@ -75,10 +70,8 @@ def film_strip(path: Path, frames: Sequence[np.ndarray], decided: np.ndarray, ti
     heights = [header + max(len(c.drawn) for c in band) * (high + _GAP) + 3 * _GAP for band in bands]
     font, small = ImageFont.load_default(20), ImageFont.load_default(14)
     lines = [title, *_caption(decided, drawn)]
-    width = max(
-        per_band * (wide + _GAP) + _GAP,
-        round(max(font.getlength(lines[0]), *map(small.getlength, lines[1:]))) + 4 * _GAP,
-    )
+    widest = max(font.getlength(title), *map(small.getlength, lines[1:]))
+    width = max(per_band * (wide + _GAP) + _GAP, round(widest) + 4 * _GAP)
     top = 34 + 20 * (len(lines) - 1) + _GAP
     image = Image.new("RGB", (width, top + sum(heights)), _WHITE)
     draw = ImageDraw.Draw(image)
@@ -142,16 +135,13 @@ def timeline(
     """Draws every part of the action against time and marks the steps at which it was newly chosen, with beta_1 and reward.
 
     Args:
+        path: a PNG file, which is returned.
         actions: `[T, A]`; boxes in [-1, 1].
         names: A labels.
         choices: A entries; the number of choices (counted from 0) where a part is a choice, None where it is a quantity.
         decided: `[T, P]` bool; P is 1, or A if each dimension decides separately.
         switch_probability: `[T, P]`, NaN at steps where the method does not decide. None if it has none.
         reward: `[T]`.
-        title: title of the figure.
-
-    Returns:
-        `path`, a PNG file.
     """
     steps, size = np.arange(1, len(actions) + 1), actions.shape[1]
     decided = decided if decided.shape[1] == size else np.repeat(decided.any(1, keepdims=True), size, axis=1)
@@ -197,6 +187,4 @@ def _draw_switch_probability(axis: Any, steps: np.ndarray, probability: np.ndarr
     axis.set(ylim=(-0.05, 1.05), yticks=(0, 0.5, 1))
     axis.set_ylabel("beta (act)", rotation=0, ha="right", va="center")
     if several:
-        axis.legend(
-            loc="center left", bbox_to_anchor=(1, 0.5), fontsize="x-small", frameon=False, ncols=1 + len(names) // 8
-        )
+        axis.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize="x-small", frameon=False, ncols=1 + len(names) // 8)

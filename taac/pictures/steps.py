@@ -31,7 +31,6 @@ class Recorder:
     Args:
         environment: created with `recorded=True`, and with `render_mode='rgb_array'` for filming.
         watchers: called with every step in order. An episode begins where `number` is 1.
-        num_episodes: number of episodes to follow.
         film_every: see `VectorEnvironment.film`. Filming stops after the last of these episodes.
     """
 
@@ -64,9 +63,7 @@ class Recorder:
         for step in steps:  # several if the environment repeats the action
             self._number, self._return = self._number + 1, self._return + step.reward
             self._run = np.where(decided, 1, self._run + 1)
-            episode_step = EpisodeStep(
-                self._number, action, decided, self._run, probability, step.reward, self._return, step.frame
-            )
+            shown = EpisodeStep(self._number, action, decided, self._run, probability, step.reward, self._return, step.frame)
             for watcher in self._watchers:
-                watcher(episode_step)
+                watcher(shown)
             decided, probability = np.zeros_like(decided), None

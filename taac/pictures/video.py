@@ -1,16 +1,101 @@
-"""Watchers that record the frames of an episode: a video file, a GIF for TensorBoard, a list of steps."""
+"""Watchers that record the frames of an episode: a video file, a GIF for TensorBoard, a list of steps. Draws on frames."""
 
 from __future__ import annotations
 
 import io
+from collections import deque
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
-from taac.pictures.overlay import Overlay, enlarge
 from taac.pictures.steps import EpisodeStep, Recorder
+
+ACT, REPEAT = (232, 119, 34), (62, 122, 178)  # orange, blue
+_BACKGROUND, _TEXT = (24, 26, 30), (240, 240, 240)
+NARROWEST = 240  # pixels; a narrower frame is enlarged by an integer factor before it is drawn on
+_TAPE = 60  # number of recent steps drawn
+
+
+class Overlay:
+    """Adds a band below each frame of an episode, without hiding any part of the frame.
+
+    The band shows whether the agent acts or repeats, for how many steps the current action has run, beta_1, the step and the
+    return. If P dimensions decide separately, it shows how many act and the longest run. A tape below shows the last steps,
+    a column each, with a row for each dimension that decides separately; orange marks a newly chosen action.
+    """
+
+    def __init__(self) -> None:
+        self._past: deque[np.ndarray] = deque(maxlen=_TAPE)
+
+    def __call__(self, step: EpisodeStep) -> np.ndarray | None:
+        """Returns the frame with its band, `[H', W', 3]` uint8, or None if the step was not filmed. Call it at every step."""
+        if step.number == 1:
+            self._past.clear()
+        self._past.append(step.decided)
+        if step.frame is None:
+            return None
+        frame = enlarge(step.frame, -(-NARROWEST // step.frame.shape[1]))
+        return np.concatenate([frame, _band(step, list(self._past), frame.shape[1])])
+
+
+def enlarge(frame: np.ndarray, times: int) -> np.ndarray:
+    """Returns the frame `[H, W, 3]` with every pixel repeated as a square of `times` x `times`."""
+    return frame if times <= 1 else frame.repeat(times, 0).repeat(times, 1)
+
+
+def shrink(frame: np.ndarray, side: int) -> np.ndarray:
+    """Scales the frame `[H, W, 3]` so that no side is longer than `side`. A small frame is enlarged by an integer factor."""
+    from PIL import Image
+
+    height, width = frame.shape[:2]
+    if max(height, width) <= side:
+        return enlarge(frame, side // max(height, width))
+    scale = side / max(height, width)
+    image = Image.fromarray(frame).resize((max(1, round(width * scale)), max(1, round(height * scale))))
+    return np.asarray(image)
+
+
+def band_texts(step: EpisodeStep) -> tuple[str, str, str, str]:
+    """Returns the texts of the band: act or repeat, for how long, beta, and step and return."""
+    acting, parts = int(step.decided.sum()), len(step.decided)
+    doing = "REPEAT" if not acting else "ACT" if parts == 1 else f"ACT {acting}/{parts}"
+    beta = "" if step.switch_probability is None else f"beta {step.switch_probability.mean():.2f}"
+    ran = int(step.run.max())
+    return doing, f"{ran} step{'s' * (ran > 1)}", beta, f"step {step.number}   return {step.ret:.1f}"
+
+
+def _band(step: EpisodeStep, past: list[np.ndarray], width: int) -> np.ndarray:
+    """Returns the band `[h, width, 3]`. Its height depends only on the width and the number of parts."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    size = max(12, min(28, width // 20))
+    font, margin = ImageFont.load_default(size), size // 2
+    line, row = round(1.5 * size), max(3, min(size // 2, 6 * size // len(step.decided)))
+    height = 2 * margin + 2 * line + row * len(step.decided)
+    image = Image.new("RGB", (width, height + height % 2), _BACKGROUND)
+    draw = ImageDraw.Draw(image)
+    doing, ran, beta, where = band_texts(step)
+    chip = draw.textlength("REPEAT" if len(step.decided) == 1 else "ACT 88/88", font) + size
+    color, middle = ACT if step.decided.any() else REPEAT, margin // 2 + line // 2
+    draw.rounded_rectangle((margin, margin // 2, margin + chip, margin // 2 + line), size // 3, fill=color)
+    draw.text((margin + chip / 2, middle), doing, _TEXT, font, anchor="mm")
+    draw.text((2 * margin + chip, middle), ran, _TEXT, font, anchor="lm")
+    draw.text((width - margin, middle), beta, _TEXT, font, anchor="rm")
+    draw.text((margin, margin + line + line // 2), where, _TEXT, font, anchor="lm")
+    _tape(draw, past, (margin, margin + 2 * line), (width - 2 * margin) / _TAPE, row)
+    return np.asarray(image)
+
+
+def _tape(draw: Any, past: list[np.ndarray], corner: tuple[int, int], column: float, row: int) -> None:
+    """Draws the last steps, the newest on the right."""
+    for i, decided in enumerate(past, _TAPE - len(past)):
+        for j, acts in enumerate(decided.tolist()):
+            left, top = corner[0] + i * column, corner[1] + j * row
+            gap = 1 if acts and column >= 3 else 0  # separates a decision from the step before
+            draw.rectangle((left + gap, top, left + column - 1, top + row - 2), fill=ACT if acts else REPEAT)
 
 
 class VideoFile:
@@ -37,9 +122,10 @@ class VideoFile:
         if size != self._size:
             self.close()
             self._path.unlink(missing_ok=True)
+            (high, wide), (before_high, before_wide) = size, self._size
             raise TaacError(
-                f"{self._path}: the environment's frames change their size, from {_pixels(self._size)} to {_pixels(size)} at "
-                f"step {step.number} of an episode, and a video has one size: make render() return frames of one size"
+                f"{self._path}: the environment's frames change their size, from {before_wide} x {before_high} pixels to "
+                f"{wide} x {high} pixels at step {step.number} of an episode: make render() return frames of one size"
             )
         self._writer.append_data(frame)
 
@@ -47,18 +133,11 @@ class VideoFile:
         self._writer.close()
 
 
-def _pixels(size: tuple[int, ...]) -> str:
-    return f"{size[1]} x {size[0]} pixels"
-
-
 class EpisodeVideo:
     """Records the first episode of an evaluation as a small GIF with an overlay.
 
     It stores at most `MOST` frames, at most `SIDE` pixels high and wide without the overlay. For a long episode it stores
     every second, fourth... frame and displays each for correspondingly longer.
-
-    Args:
-        environment: as in `Recorder`.
     """
 
     MOST, SIDE = 200, 240
@@ -100,15 +179,3 @@ class Film:
         if self._episodes == 1:
             frame = None if step.frame is None else shrink(step.frame, self._side)
             self.steps.append(step._replace(frame=frame))
-
-
-def shrink(frame: np.ndarray, side: int) -> np.ndarray:
-    """Scales the frame `[H, W, 3]` so that no side is longer than `side`. A small frame is enlarged by an integer factor."""
-    from PIL import Image
-
-    height, width = frame.shape[:2]
-    if max(height, width) <= side:
-        return enlarge(frame, side // max(height, width))
-    scale = side / max(height, width)
-    image = Image.fromarray(frame).resize((max(1, round(width * scale)), max(1, round(height * scale))))
-    return np.asarray(image)

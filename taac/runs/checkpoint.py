@@ -24,7 +24,7 @@ from taac.errors import TaacError
 from taac.runs import durable, files, tensor_files
 from taac.runs.files import Damaged
 from taac.runs.frame_chunks import FrameChunks
-from taac.runs.manifest import FileEntry, make_manifest, read_entry, read_manifest
+from taac.runs.manifest import FileEntry, make_manifest, read_entry, read_manifest, write_entry
 from taac.runs.terminal import warn_user
 
 _OURS = re.compile(r"\d+\.json|\d+(-again)?\.safetensors|frames-\d+-\d+\.safetensors|\d+\.json\.damaged")
@@ -39,15 +39,9 @@ class Checkpoint(NamedTuple):
     frames: list[dict[str, Any]]  # for `FrameChunks.load`
 
     def part(self, name: str) -> Any:
-        """Returns a part of the state, such as "agent".
-
-        Raises:
-            TaacError: there is no part of that name, or it is no dict.
-        """
+        """Returns a part of the state, such as "agent". Raises TaacError if there is none, or it is no dict."""
         if not isinstance(self.state.get(name), dict):
-            raise TaacError(
-                f"the checkpoint {self.path} holds no '{name}'; it holds: {', '.join(map(str, self.state))}"
-            )
+            raise TaacError(f"the checkpoint {self.path} holds no '{name}'; it holds: {', '.join(map(str, self.state))}")
         return self.state[name]
 
     @property
@@ -63,7 +57,6 @@ class Checkpoints:
     """The checkpoints of a run. Their folder is created when the first is saved.
 
     Args:
-        path: the folder.
         keep: how many of the newest checkpoints are kept.
         resumed: the checkpoints that the run resumes from, if not these. Used in messages.
     """
@@ -73,11 +66,7 @@ class Checkpoints:
         self._kept: dict[int, set[str]] | None = None  # env_steps -> names of files; None: not read yet
 
     def saved(self) -> list[int]:
-        """Returns the environment steps of all checkpoints, damaged or not, the newest first.
-
-        Raises:
-            NotPlain: the path is a link, or no folder.
-        """
+        """Returns the environment steps of all checkpoints, damaged or not, the newest first."""
         names = [p.stem for p in self.path.glob("*.json")] if files.check_folder(self.path) else []
         return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
 
@@ -87,7 +76,6 @@ class Checkpoints:
         """Writes a checkpoint, then removes all but the newest `keep`.
 
         Args:
-            env_steps: environment steps of the run, which name the checkpoint.
             state: nested dicts, lists and tuples of tensors, numbers and strings.
             frames: the replay buffer's frames, of which only the changed parts are written.
 
@@ -100,13 +88,11 @@ class Checkpoints:
         try:
             self._make_folder()
             name = f"{env_steps}.safetensors"
-            if name in self._remember().get(env_steps, ()):  # which stays until the new manifest replaces the one that names it
+            if name in self._remember().get(env_steps, ()):  # it stays until the new manifest replaces the one that names it
                 name = f"{env_steps}-again.safetensors"
-            entry = FileEntry(name, len(data), files.digest(data))
             held = frames.write_stale(self.path) if frames else []
-            durable.write(self.path / entry.name, data)
-            content = {"env_steps": env_steps, "state": tree}
-            manifest = make_manifest({**content, "tensors": entry._asdict(), "frames": held})
+            entry = write_entry(self.path / name, data)
+            manifest = make_manifest({"env_steps": env_steps, "state": tree, "tensors": entry._asdict(), "frames": held})
             needed += len(manifest)
             if len(manifest) > files.MAX_JSON_BYTES:  # reading it would be refused
                 raise TaacError(
@@ -131,7 +117,7 @@ class Checkpoints:
         self._sweep(frames.names())
 
     def _make_folder(self) -> None:
-        if not files.check_folder(self.path):  # through a link, files elsewhere would be written and removed
+        if not files.check_folder(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
 
     def what_remains(self) -> str:
@@ -190,21 +176,13 @@ class Checkpoints:
                 yield found
 
     def newest(self) -> Checkpoint:
-        """Returns the newest undamaged checkpoint. Its frames are not read.
-
-        Raises:
-            TaacError: there is none, or one of another format.
-        """
-        for found in self.readable():
-            return found
-        raise self.nothing_left()
+        """Returns the newest undamaged checkpoint. Raises TaacError as `readable`, or if none is whole."""
+        if (found := next(self.readable(), None)) is None:
+            raise self.nothing_left()
+        return found
 
     def check_format(self) -> None:
-        """Refuses a newest checkpoint of another format.
-
-        Raises:
-            TaacError: it has one.
-        """
+        """Raises TaacError if the newest checkpoint has another format."""
         with contextlib.suppress(Damaged):
             for steps in self.saved()[:1]:
                 read_manifest(self.path / f"{steps}.json")
@@ -218,8 +196,7 @@ class Checkpoints:
         """Renames damaged checkpoints newer than `newer_than` to `*.damaged`, so that they are not used again."""
         for steps in self.saved():
             if steps > newer_than:
-                path = self.path / f"{steps}.json"
-                path.replace(path.with_name(path.name + ".damaged"))
+                (self.path / f"{steps}.json").replace(self.path / f"{steps}.json.damaged")
         self._kept = None
 
     def read(self, env_steps: int) -> Checkpoint:
@@ -246,11 +223,7 @@ class Checkpoints:
 
 
 def load_into(module: torch.nn.Module, state: dict[str, torch.Tensor], path: Path) -> None:
-    """Loads a module's parameters.
-
-    Raises:
-        TaacError: the module has other parameters or shapes; lists each.
-    """
+    """Loads a module's parameters. Raises TaacError if it has others, or other shapes; lists each."""
     try:
         module.load_state_dict(state)
     except (RuntimeError, TypeError, AttributeError) as error:

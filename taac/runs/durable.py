@@ -17,8 +17,7 @@ except ImportError:  # on Windows, where nothing is locked
     fcntl = None  # type: ignore[assignment]
 
 from taac.errors import TaacError
-from taac.runs import files
-from taac.runs.files import NotPlain, check_file, open_file
+from taac.runs.files import NotPlain, check_file, named, open_file
 
 AGAIN = "run the same command again"
 FULL = {
@@ -32,8 +31,7 @@ _NO_SYNC = (errno.EINVAL, errno.ENOTSUP)  # of file systems, some of them remote
 def write(path: Path, data: bytes) -> None:
     """Replaces the content of `path` with `data`, flushed to the disk. If writing fails, the old content stays.
 
-    The data is written to a temporary file with an unpredictable name in the same folder, flushed and renamed. A concurrent
-    reader sees either the old content or the new.
+    A concurrent reader sees either the old content or the new.
 
     Raises:
         NotPlain: `path` is a link, a pipe, a device or a folder.
@@ -42,13 +40,7 @@ def write(path: Path, data: bytes) -> None:
     check_file(path)
     beside = temporary(path)
     try:
-        descriptor = open_file(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        try:
-            with files.named(path):
-                _write_all(descriptor, data)
-                os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _write_flushed(beside, os.O_CREAT | os.O_EXCL, data, path)
         os.replace(beside, path)
     except OSError:
         with contextlib.suppress(OSError):
@@ -74,10 +66,17 @@ def append(path: Path, data: bytes) -> None:
         NotPlain: `path` is no plain file.
         OSError: it does not exist, or could not be written.
     """
-    descriptor = open_file(path, os.O_WRONLY | os.O_APPEND)
+    _write_flushed(path, os.O_APPEND, data, path)
+
+
+def _write_flushed(path: Path, flags: int, data: bytes, called: Path) -> None:
+    """Writes and flushes `data`. Errors name the file `called`."""
+    descriptor = open_file(path, os.O_WRONLY | flags)
+    left = memoryview(data)
     try:
-        with files.named(path):
-            _write_all(descriptor, data)
+        with named(called):
+            while left:
+                left = left[os.write(descriptor, left) :]
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -85,9 +84,7 @@ def append(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """A context that one process at a time is in, so that none writes what another is about to change. The others wait.
-
-    Where the file system has no locks, none waits.
+    """A context that one process at a time is in; the others wait. Where the file system has no locks, none waits.
 
     Args:
         path: a file that is made for this, and stays.
@@ -106,19 +103,13 @@ def locked(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(descriptor, left) :]
-
-
 def sync(path: Path) -> None:
     """Flushes a file, or a folder's list of entries, to the disk."""
     if os.name == "nt":  # has no such call for folders, and does it for files on closing them
         return
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait for a writer
     try:
-        with files.named(path):
+        with named(path):
             os.fsync(descriptor)
     except OSError as error:
         if error.errno not in _NO_SYNC or not path.is_dir():
@@ -130,7 +121,7 @@ def sync(path: Path) -> None:
 def refusal(
     error: OSError, path: Path, needed: int, whole: str = "", otherwise: str = f"{AGAIN} once it can be written"
 ) -> TaacError:
-    """Returns the error for a failed write of `needed` bytes at `path`; reports a full disk, limits and missing inodes as such.
+    """Returns the error for a failed write of `needed` bytes at `path`; names a full disk, a quota and missing inodes as such.
 
     Args:
         whole: says what is still whole.
@@ -138,28 +129,26 @@ def refusal(
     """
     if isinstance(error, NotPlain):
         return error
-    kept = f"; {whole}" if whole else ""
-    if error.errno not in FULL:
+    kept, there, code = f"; {whole}" if whole else "", path if os.path.exists(path) else path.parent, error.errno
+    if code not in FULL:
         return TaacError(f"cannot write {path}: {error}{kept}; {otherwise}")
-    if error.errno == errno.ENOSPC and _has_no_inodes(path):
+    if code == errno.ENOSPC and _has_no_inodes(there):
         return TaacError(
             f"the file system of {path} has no inodes left: it holds as many files and folders as it can, however many bytes "
             f"are free ({error.strerror}){kept}; remove files there and {AGAIN}"
         )
     free = ""
     with contextlib.suppress(OSError):
-        if error.errno == errno.ENOSPC:
-            left = shutil.disk_usage(path if path.exists() else path.parent).free
+        if code == errno.ENOSPC:
+            left = shutil.disk_usage(there).free
             free = f", {left} bytes are free" if left < needed else f"; {left} bytes are free now, so look for a quota, too"
-    mend = "raise it" if error.errno == errno.EFBIG else "make room"
-    return TaacError(
-        f"{FULL[error.errno]} at {path}: {needed} bytes are needed{free} ({error.strerror}){kept}; {mend} and {AGAIN}"
-    )
+    mend = "raise it" if code == errno.EFBIG else "make room"
+    return TaacError(f"{FULL[code]} at {path}: {needed} bytes are needed{free} ({error.strerror}){kept}; {mend} and {AGAIN}")
 
 
 def _has_no_inodes(path: Path) -> bool:
     try:
-        held = os.statvfs(path if path.exists() else path.parent)
+        held = os.statvfs(path)
     except (OSError, AttributeError):  # Windows has no such call
         return False
     return held.f_files > 0 and held.f_favail == 0  # file systems without a bound count 0 of 0

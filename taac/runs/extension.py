@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 from taac.errors import TaacError
 from taac.runs import files, layout
+from taac.runs.history import entries, settings_in
 
 TOTAL, MACRO = "Intervals.num_env_steps", "num_env_steps"
 _OF_TOTAL = re.compile(rf"^(?:{re.escape(TOTAL)}|{MACRO}) = \d+\n", re.MULTILINE)
-_MOST = 100  # extensions of one run that are read
 _RATIO = "UpdateRatio.updates_per_env_step"
 _BETA = "PrioritizedReplayBuffer.beta"
 
@@ -60,7 +60,7 @@ def continues(held: str, asked: str, changed: Collection[str] = ()) -> bool:
 
 def changed_in(run: Mapping[str, Any]) -> set[str]:
     """Returns the settings that a run has changed, according to its run.json."""
-    return {name for entry in _entries(run, "changed") for name in _names_in(entry)}
+    return {name for entry in entries(run, "changed") for name in settings_in(entry)}
 
 
 def held_steps(folder: Path) -> int | None:
@@ -103,53 +103,12 @@ def refuse_ratio(config: str) -> None:
 
 def extended_at(run: Mapping[str, Any]) -> int:
     """Returns the environment steps at which a run was last extended, according to its run.json; -1 if it never was."""
-    steps = [entry.get("env_steps") for entry in _entries(run, "extended")][-1:]
+    steps = [entry.get("env_steps") for entry in entries(run, "extended")][-1:]
     return steps[0] if steps and isinstance(steps[0], int) else -1
 
 
-def told(run: Mapping[str, Any]) -> list[str]:
-    """Returns a sentence for each extension, change of settings and forgotten buffer that run.json lists.
-
-    Leaves out what no run writes.
-    """
-    found = []
-    for entry in _entries(run, "extended"):
-        numbers = [entry.get(name) for name in ("from", "to", "env_steps")]
-        if not all(type(n) is int and 0 <= n < 10**15 for n in numbers):
-            continue
-        time, follow = entry.get("time"), entry.get("follow_length")
-        names = [name for name in follow[:_MOST] if layout.is_name(name)] if isinstance(follow, list) else []
-        changed = f"; {', '.join(names)} followed the shorter length until then" if names else ""
-        when = f" ({time})" if layout.is_name(time) else ""
-        found.append(
-            f"it was extended from {numbers[0]} to {numbers[1]} environment steps when it stood at {numbers[2]}{when}{changed}"
-        )
-    for entry in _entries(run, "changed"):
-        at, told = entry.get("env_steps"), []
-        for name, values in _names_in(entry).items():
-            if isinstance(values, list) and len(values) == 2 and all(layout.is_name(text) for text in (name, *values)):
-                told.append(f"{name} = {values[1]}, before {values[0]}")
-        if type(at) is int and 0 <= at < 10**15 and told:
-            found.append(f"it went on with other settings at {at} environment steps: {'; '.join(told)}")
-    for entry in _entries(run, "resumed"):
-        at = entry.get("env_steps")
-        if entry.get("forgot_replay") is True and type(at) is int and 0 <= at < 10**15:
-            found.append(f"it was resumed at {at} environment steps without its replay buffer, which it filled again")
-    return found
-
-
-def _entries(run: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    entries = run.get(name)
-    return [entry for entry in entries[:_MOST] if isinstance(entry, dict)] if isinstance(entries, list) else []
-
-
-def _names_in(entry: Mapping[str, Any]) -> dict[str, Any]:
-    settings = entry.get("settings")
-    return dict(list(settings.items())[:_MOST]) if isinstance(settings, dict) else {}
-
-
 def _settings(config: str) -> dict[str, str]:
-    """The bindings but for macros, which are replaced wherever they are used, to a bounded depth."""
+    """Returns the bindings but for macros, which are replaced wherever they are used, to a bounded depth."""
     bindings = layout.parse_bindings(config)
     macros = {name: value for name, value in bindings.items() if "." not in name and len(value) < 1000}
     found = {name: value for name, value in bindings.items() if "." in name}
@@ -162,5 +121,5 @@ def _settings(config: str) -> dict[str, str]:
 
 
 def _unresolved(config: str) -> dict[str, str]:
-    """The bindings, with every macro replaced but that of the length."""
+    """Returns the bindings, with every macro replaced but that of the length."""
     return layout.parse_bindings(re.sub(rf"^{MACRO} = ", "_ = ", config, flags=re.MULTILINE))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import json
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +23,13 @@ class Damaged(TaacError):
     """A file does not hold what was written: it is torn or altered, or it is missing although another file names it."""
 
 
-class NotPlain(TaacError, OSError):
+class NotPlain(Damaged, OSError):
     """A link, pipe or device is where a plain file or folder belongs. It could lead anywhere, or never end."""
 
 
 # What is at a path -----------------------------------------------------------------------------------------------------
 
-_KINDS = (
-    (stat.S_ISLNK, "a symbolic link"), (stat.S_ISDIR, "a folder"), (stat.S_ISREG, "a plain file"),
-    (stat.S_ISFIFO, "a named pipe"), (stat.S_ISSOCK, "a socket"), (stat.S_ISBLK, "a device"), (stat.S_ISCHR, "a device"),
-)  # fmt: skip
+_KINDS = {"-": "a plain file", "d": "a folder", "l": "a symbolic link", "p": "a named pipe", "s": "a socket"}
 
 
 def check_file(path: Path) -> bool:
@@ -42,7 +38,7 @@ def check_file(path: Path) -> bool:
     Raises:
         NotPlain: something other than a plain file is there.
     """
-    return _check(path, stat.S_ISREG, "a plain file")
+    return _check(path, "-", "a plain file")
 
 
 def check_folder(path: Path) -> bool:
@@ -51,59 +47,43 @@ def check_folder(path: Path) -> bool:
     Raises:
         NotPlain: something else is there, such as a link to a folder.
     """
-    return _check(path, stat.S_ISDIR, "a folder")
+    return _check(path, "d", "a folder")
 
 
 def check_entries(folder: Path) -> None:
     """Raises NotPlain if a folder holds anything but plain files and folders. Does not look inside its subfolders."""
     for path in sorted(folder.iterdir()):
-        _check(path, lambda mode: stat.S_ISREG(mode) or stat.S_ISDIR(mode), "a plain file or folder")
+        _check(path, "-d", "a plain file or folder")
 
 
-def _check(path: Path, expected: Callable[[int], bool], name: str) -> bool:
+def _check(path: Path, expected: str, name: str) -> bool:
     try:
-        mode = os.stat(path, follow_symlinks=False).st_mode
+        kind = stat.filemode(os.lstat(path).st_mode)[0]
     except (FileNotFoundError, NotADirectoryError):
         return False
-    if not expected(mode):
-        raise _not_plain(path, mode, name)
+    if kind not in expected:
+        found = _KINDS.get(kind, "a device")
+        raise NotPlain(f"{path} is not {name} but {found}, and was not touched; move it away, or put {name} there")
     return True
-
-
-def _not_plain(path: Path, mode: int, expected: str) -> NotPlain:
-    found = next((kind for matches, kind in _KINDS if matches(mode)), "something else")
-    return NotPlain(f"{path} is not {expected} but {found}, and was not touched; move it away, or put {expected} there")
 
 
 def open_file(path: Path, flags: int) -> int:
     """Opens a plain file without following links and without blocking; returns the descriptor.
 
     Raises:
-        NotPlain: something else is there. With `O_APPEND`, also if the file has a second name (a hard link), because the
-            appended bytes would appear there too.
+        NotPlain: something else is there. With `O_APPEND`, also if the file has a second name (a hard link).
         OSError: it cannot be opened.
     """
-    check_file(path)  # before opening, because opening a device may already act on it
+    if check_file(path) and flags & os.O_APPEND and os.lstat(path).st_nlink > 1:  # what is appended would appear there too
+        raise NotPlain(f"{path} has a second name (a hard link), and was not touched; move it away, or put a copy there")
     for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"):  # not on every system
         flags |= getattr(os, name, 0)
-    descriptor = os.open(path, flags, 0o666)
-    try:
-        mode = os.fstat(descriptor).st_mode
-        if not stat.S_ISREG(mode):
-            raise _not_plain(path, mode, "a plain file")
-        if flags & os.O_APPEND and os.fstat(descriptor).st_nlink > 1:
-            raise NotPlain(
-                f"{path} has a second name (a hard link), and was not touched; move it away, or put a copy there"
-            )
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
+    return os.open(path, flags, 0o666)
 
 
 @contextlib.contextmanager
 def named(path: Path) -> Iterator[None]:
-    """Has errors of the system within say at which file they arose, which those of open files do not (EIO, EROFS...)."""
+    """Adds the file's name to errors of the system, which those of open files lack (EIO, EROFS...)."""
     try:
         yield
     except OSError as error:
@@ -141,42 +121,12 @@ def digest_of_file(path: Path, most: int, begun: dict[Path, tuple[Any, int]] | N
 
 
 def size(path: Path) -> int:
-    """Returns the size of a plain file in bytes.
-
-    Raises:
-        Damaged: it is missing, or is no plain file.
-    """
+    """Returns the size of a plain file in bytes. Raises Damaged if it is missing, or is no plain file."""
     try:
         check_file(path)
-        return os.stat(path, follow_symlinks=False).st_size
-    except NotPlain as error:
-        raise Damaged(str(error)) from error
-    except (OSError, ValueError) as error:
+        return os.lstat(path).st_size
+    except OSError as error:
         raise Damaged(f"{path} cannot be read: {error}") from error
-
-
-def read_bytes(path: Path, most: int | None = None) -> bytes:
-    """Returns the content of a plain file of at most `most` bytes. The size is checked before anything is read.
-
-    Raises:
-        NotPlain: a link, a pipe, a device or a folder is there.
-        Damaged: it is longer.
-        OSError: it cannot be read.
-    """
-    with named(path), os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
-        found = os.fstat(file.fileno()).st_size
-        if most is not None and found > most:
-            raise Damaged(f"{path.name} has {found} bytes, expected at most {most}")
-        return file.read() if most is None else file.read(most)
-
-
-def read_text(path: Path, errors: str = "strict", most: int | None = None) -> str:
-    """Returns the text of a plain file, with line ends converted as by `Path.read_text`. Raises as `read_bytes`.
-
-    Raises:
-        UnicodeDecodeError: it is not UTF-8, unless `errors` says how to decode it.
-    """
-    return io.TextIOWrapper(io.BytesIO(read_bytes(path, most)), encoding="utf-8", errors=errors).read()
 
 
 def read(path: Path, expected_size: int, expected_digest: str) -> bytes:
@@ -197,17 +147,18 @@ def read(path: Path, expected_size: int, expected_digest: str) -> bytes:
     return data
 
 
-def read_bounded(path: Path, most: int) -> bytes:
-    """As `read_bytes`, but anything other than a plain file counts as damage.
+def read_bytes(path: Path, most: int | None = None) -> bytes:
+    """Returns the content of a plain file of at most `most` bytes. The size is checked before anything is read.
 
     Raises:
-        OSError: it is missing or cannot be read.
-        Damaged: it is longer than `most`, or no plain file.
+        Damaged: it is longer, or no plain file.
+        OSError: it cannot be read.
     """
-    try:
-        return read_bytes(path, most)
-    except NotPlain as error:
-        raise Damaged(str(error)) from error
+    with named(path), os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
+        found = os.fstat(file.fileno()).st_size
+        if most is not None and found > most:
+            raise Damaged(f"{path.name} has {found} bytes, expected at most {most}")
+        return file.read() if most is None else file.read(most)
 
 
 def read_end(path: Path, most: int) -> bytes:
@@ -217,27 +168,18 @@ def read_end(path: Path, most: int) -> bytes:
         return file.read(most)
 
 
-def read_bounded_text(path: Path, most: int) -> str:
-    """Returns the UTF-8 text of a plain file of at most `most` bytes.
-
-    Raises:
-        OSError: it is missing or cannot be read.
-        Damaged: it is longer, no plain file, or not UTF-8.
-    """
+def read_text(path: Path, most: int | None = None) -> str:
+    """Returns the UTF-8 text of a plain file. Raises as `read_bytes`, and Damaged if it is not UTF-8."""
     try:
-        return read_bounded(path, most).decode("utf-8")
+        return read_bytes(path, most).decode("utf-8")
     except UnicodeDecodeError as error:
         raise Damaged(f"{path.name} is not UTF-8 text: {error}") from error
 
 
-def read_bounded_json(path: Path, most: int) -> Any:
-    """Returns the parsed JSON of a plain file of at most `most` bytes.
-
-    Raises:
-        OSError: it is missing or cannot be read.
-        Damaged: it is longer, no plain file, not JSON, or nested too deeply.
-    """
+def read_json(path: Path, most: int) -> Any:
+    """Returns the parsed JSON of a plain file. Raises as `read_text`, and Damaged if it is not JSON or nested too deeply."""
+    text = read_text(path, most)
     try:
-        return json.loads(read_bounded_text(path, most))
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise Damaged(f"{path.name} is not JSON: {type(error).__name__}: {error}") from error

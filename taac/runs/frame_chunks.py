@@ -7,9 +7,9 @@ from typing import Any
 
 from taac.errors import TaacError
 from taac.replay import ReplayBuffer
-from taac.runs import durable, files, tensor_files
+from taac.runs import tensor_files
 from taac.runs.files import Damaged
-from taac.runs.manifest import FileEntry, read_entry
+from taac.runs.manifest import FileEntry, read_entry, write_entry
 
 CHUNK_BYTES = 4 << 20  # small enough for a slow disk, large enough to keep the number of files low
 
@@ -19,9 +19,6 @@ class FrameChunks:
 
     The ring of `length` frames is divided into parts of equal size. A file holds one part as of a certain number of added
     frames and is never modified. A part that has changed is written to a new file.
-
-    Args:
-        buffer: the replay buffer to save.
     """
 
     def __init__(self, buffer: ReplayBuffer):
@@ -51,15 +48,11 @@ class FrameChunks:
             if but_current and part == self._buffer.next // self._step:
                 continue
             start, stop = self._slots(part)
-            data = tensor_files.pack(self._buffer.frames(start, stop))
-            number = self._buffer.added
-            while (folder / (name := f"frames-{part}-{number}.safetensors")).exists():  # of a buffer that was forgotten
+            added = number = self._buffer.added
+            while (path := folder / f"frames-{part}-{number}.safetensors").exists():  # of a buffer that was forgotten
                 number += 1
-            durable.write(folder / name, data)
-            self._entries[part] = {
-                "name": name, "bytes": len(data), "blake2b": files.digest(data),
-                "start": start, "stop": stop, "added": self._buffer.added,
-            }  # fmt: skip
+            entry = write_entry(path, tensor_files.pack(self._buffer.frames(start, stop)))
+            self._entries[part] = {**entry._asdict(), "start": start, "stop": stop, "added": added}
         return [self._entries[part] for part in sorted(self._entries)]
 
     def names(self) -> set[str]:

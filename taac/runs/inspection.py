@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from taac.errors import NotFiniteError
 from taac.runs import durable, files, tensor_files
 from taac.runs.files import Damaged
-from taac.runs.manifest import FileEntry, make_manifest, read_entry, read_manifest
+from taac.runs.manifest import FileEntry, make_manifest, read_entry, read_manifest, write_entry
 
 
 class Inspection(NamedTuple):
@@ -28,22 +28,16 @@ def write(folder: Path, env_steps: int, error: NotFiniteError) -> Path:
         OSError: it could not be written.
     """
     tree, tensors = tensor_files.encode({"message": str(error), "env_steps": env_steps, "evidence": error.evidence})
-    data = tensor_files.pack(tensors)
-    entry = FileEntry(f"diverged-{env_steps}.safetensors", len(data), files.digest(data))
     if not files.check_folder(folder):  # a rank after the first has none before its first checkpoint
         folder.mkdir(parents=True)
-    durable.write(folder / entry.name, data)
+    entry = write_entry(folder / f"diverged-{env_steps}.safetensors", tensor_files.pack(tensors))
     path = folder / f"diverged-{env_steps}.json"
     durable.write(path, make_manifest({"inspection": tree, "tensors": entry._asdict()}))
     return path
 
 
 def read(path: Path) -> Inspection:
-    """Returns what `write` saved.
-
-    Raises:
-        Damaged: the file is something else, or not as it was written.
-    """
+    """Returns what `write` saved. Raises Damaged if the file is something else, or not as it was written."""
     content = read_manifest(path)
     try:
         data = read_entry(path.parent, FileEntry(**content["tensors"]))
@@ -65,28 +59,23 @@ def describe(found: Inspection) -> list[str]:
     for path, leaf in found.evidence.items():
         shape = f"{list(leaf.shape)} {str(leaf.dtype).removeprefix('torch.')}"
         lines.append(f"{path:<{width}}  {shape:<24} {_range(leaf)}")
-    sampled = {path: leaf for path, leaf in found.evidence.items() if path.startswith("sampled/")}
+    sampled = [path for path in found.evidence if path.startswith("sampled/")]
     spoilt = [path for path, leaf in found.evidence.items() if not bool(leaf.isfinite().all())]
-    lines.append("")
     if not spoilt:
-        lines.append("all of these are finite: only gradients were not")
+        where = "all of these are finite: only gradients were not"
     elif sampled and not set(spoilt) & set(sampled):
-        first = next(iter(spoilt))
-        lines.append(
-            f"the batch as it was sampled is finite: networks or normalisers made the numbers of '{first}'"
-        )
+        where = f"the batch as it was sampled is finite: networks or normalisers made the numbers of '{spoilt[0]}'"
     else:
-        lines.append(f"the first field that is not finite is '{spoilt[0]}'")
-    return lines
+        where = f"the first field that is not finite is '{spoilt[0]}'"
+    return [*lines, "", where]
 
 
 def _range(leaf: torch.Tensor) -> str:
     if not leaf.numel():
         return "empty"
-    finite = leaf.isfinite()
-    parts = []
+    finite, parts = leaf.isfinite(), []
     if bool(finite.any()):
-        values: Any = leaf[finite].double()
+        values = leaf[finite].double()
         parts.append(f"{values.min().item():.6g} to {values.max().item():.6g}, mean {values.mean().item():.6g}")
     if not bool(finite.all()):
         bad = (~finite).nonzero().tolist()

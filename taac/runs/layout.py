@@ -42,9 +42,7 @@ class EpisodeSummary(NamedTuple):
 
 
 COLUMNS = ("env_steps", "updates", "training_decisions", "seconds", *EpisodeSummary._fields)  # of evaluations.csv
-_MOST_TOLD = 20  # the most versions that a run was resumed with
 _NEEDED = ("env_steps", "return_mean")  # never empty
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|nan|[+-]?inf", re.ASCII)
 
 
 class Table(NamedTuple):
@@ -57,7 +55,7 @@ class Table(NamedTuple):
 
 
 def number_of_event_file(name: str) -> int | None:
-    """Returns the number of a run's own event file, counted from 0; None if another program wrote the file."""
+    """Returns the number of a run's own event file, from 0; None if another program wrote the file."""
     found = re.search(r"\.taac-(\d{1,18})-[0-9a-f]{16}$", name)
     return int(found[1]) if found else None
 
@@ -74,44 +72,11 @@ def run_folder(root: str | Path, task: str, method: str, seed: int) -> Path:
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """Returns the content of run.json.
-
-    Raises:
-        OSError: it is missing or cannot be read.
-        Damaged: it is too long, not JSON, or not a JSON object.
-    """
-    content = files.read_bounded_json(folder / RUN, files.MAX_RUN_BYTES)
+    """Returns the content of run.json. Raises as `files.read_json`, and Damaged if it is no JSON object."""
+    content = files.read_json(folder / RUN, files.MAX_RUN_BYTES)
     if not isinstance(content, dict):
         raise Damaged(f"{RUN} holds a {type(content).__name__}, expected a JSON object")
     return content
-
-
-def told_stopped(run: Mapping[str, Any]) -> list[str]:
-    """Returns a sentence if the run of a run.json was ended early by a rule of its own. Leaves out what no run writes."""
-    held = run.get("stopped")
-    if not isinstance(held, dict) or type(at := held.get("env_steps")) is not int or not 0 <= at < 10**15:
-        return []
-    why = held.get("why")
-    return [f"it ended early, at {at} environment steps{f': {why}' if is_name(why) else ''}"]
-
-
-def told_versions(run: Mapping[str, Any]) -> list[str]:
-    """Returns a sentence for each version of a package with which a run was resumed, if it was begun with another.
-
-    Leaves out what no run writes.
-    """
-    begun, resumed = run.get("versions"), run.get("resumed")
-    if not isinstance(begun, dict) or not isinstance(resumed, list):
-        return []
-    found: dict[str, int] = {}  # the steps at which it first was
-    for entry in resumed:
-        at, versions = (entry.get("env_steps"), entry.get("versions")) if isinstance(entry, dict) else (None, None)
-        if type(at) is int and 0 <= at < 10**15 and isinstance(versions, dict):
-            for name, version in versions.items():
-                before, after = ("none" if v is None else v for v in (begun.get(name), version))
-                if all(map(is_name, (name, before, after))):
-                    found.setdefault(f"with {name} {after}; it was begun with {before}", at)
-    return [f"it was resumed at {at} environment steps {what}" for what, at in list(found.items())[:_MOST_TOLD]]
 
 
 def is_finished(folder: Path) -> bool:
@@ -123,13 +88,8 @@ def is_finished(folder: Path) -> bool:
 
 
 def read_bindings(folder: Path) -> dict[str, str]:
-    """Returns the bindings of config.gin; see `parse_bindings`.
-
-    Raises:
-        OSError: it is missing or cannot be read.
-        Damaged: it is too long, or not text.
-    """
-    return parse_bindings(files.read_bounded_text(folder / CONFIG, files.MAX_CONFIG_BYTES))
+    """Returns the bindings of config.gin; see `parse_bindings`. Raises as `files.read_text`."""
+    return parse_bindings(files.read_text(folder / CONFIG, files.MAX_CONFIG_BYTES))
 
 
 def due_step(steps: int, interval: int, budget: int | None) -> int:
@@ -166,18 +126,13 @@ def _resolved(value: str, bindings: Mapping[str, str], depth: int = 8) -> str:
 
 
 def read_evaluations(folder: Path) -> Table:
-    """Returns the content of evaluations.csv.
+    """Returns the content of evaluations.csv. Raises as `files.read_text`, and Damaged if it is no table.
 
     Leaves out an incomplete last line, because a number that lost its last digits would still read as a number. Every other
     line must be as `RunFolder.add_evaluation` writes it: a value for every column of the first line, each a number or empty,
-    and a whole step after the step before. Reading ends at the first line that is not, because no line after it can be trusted
-    to belong to the same run.
-
-    Raises:
-        OSError: it is missing or cannot be read.
-        Damaged: it is too long, or not a CSV text.
+    and a whole step after the step before. Reading ends at the first line that is not.
     """
-    text = files.read_bounded_text(folder / EVALUATIONS, files.MAX_EVALUATIONS_BYTES)
+    text = files.read_text(folder / EVALUATIONS, files.MAX_EVALUATIONS_BYTES)
     whole = text[: text.rfind("\n") + 1]
     reader = csv.reader(io.StringIO(whole, newline=""))
     rows: list[list[float]] = []
@@ -203,27 +158,22 @@ def read_evaluations(folder: Path) -> Table:
 
 
 def _flaw(names: Sequence[str], cells: Sequence[str], row: Sequence[float | None], last: float) -> str | None:
-    """What is wrong with a row, or None.
-
-    Args:
-        names, cells, row: the columns of the first line, the row's texts and the numbers in them.
-        last: the step of the row before.
-    """
+    """Returns what is wrong with a row, its texts and the numbers in them, after one at step `last`; or None."""
     if len(cells) != len(names):
         return f"has {len(cells)} values for {len(names)} columns"
     for name, cell, number in zip(names, cells, row):
         if name in COLUMNS and (number is None or (not cell and name in _NEEDED)):
             return f"has {cell[:20]!r} for {name}, expected a number"
-    step = row[names.index("env_steps")]
-    assert step is not None
+    step: Any = row[names.index("env_steps")]
     if not step.is_integer():
         return f"has {step:g} for env_steps, expected a whole number"
     return f"has step {step:.0f} after step {last:.0f}" if step <= last else None
 
 
 def _number(text: str) -> float | None:
-    """A number as Python writes it, NaN for nothing, or None for any other text."""
-    if not text:
-        return math.nan
-    number = float(text) if _NUMBER.fullmatch(text) else None
-    return None if number is not None and math.isinf(number) and "inf" not in text else number  # too many digits
+    """Returns a number as Python writes it, NaN for nothing, or None for any other text."""
+    try:
+        number = float(text) if text else math.nan
+    except ValueError:
+        return None
+    return None if math.isinf(number) and "inf" not in text else number  # too many digits

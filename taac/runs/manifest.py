@@ -11,7 +11,7 @@ import torch
 
 from taac.errors import TaacError
 from taac.machine.memory import available_bytes, readable_bytes
-from taac.runs import files
+from taac.runs import durable, files
 from taac.runs.files import Damaged
 
 FORMAT = 3
@@ -25,6 +25,12 @@ class FileEntry(NamedTuple):
     blake2b: str  # checksum of the content
 
 
+def write_entry(path: Path, data: bytes) -> FileEntry:
+    """Writes a file, and returns it as a manifest lists it."""
+    durable.write(path, data)
+    return FileEntry(path.name, len(data), files.digest(data))
+
+
 def read_entry(folder: Path, entry: FileEntry) -> bytes:
     """Returns the content of a file listed in a manifest.
 
@@ -34,10 +40,10 @@ def read_entry(folder: Path, entry: FileEntry) -> bytes:
     """
     if type(entry.name) is not str or not re.fullmatch(r"[\w-]+\.safetensors", entry.name):
         raise Damaged(f"a manifest in {folder} names the file {entry.name!r}, which no checkpoint has")
-    free = available_bytes(torch.device("cpu"))
-    if files.size(folder / entry.name) > free:
-        raise TaacError(f"{folder / entry.name} does not fit into memory: {readable_bytes(free)} are free")
-    return files.read(folder / entry.name, entry.bytes, entry.blake2b)
+    path, free = folder / entry.name, available_bytes(torch.device("cpu"))
+    if files.size(path) > free:
+        raise TaacError(f"{path} does not fit into memory: {readable_bytes(free)} are free")
+    return files.read(path, entry.bytes, entry.blake2b)
 
 
 def make_manifest(content: dict[str, Any]) -> bytes:
@@ -57,10 +63,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
         Damaged: it is not as it was written.
         TaacError: it has another format.
     """
-    if files.size(path) > files.MAX_JSON_BYTES:
-        raise Damaged(f"{path} is not a manifest: it has {files.size(path)} bytes, expected at most {files.MAX_JSON_BYTES}")
     try:
-        first, _, body = files.read_bytes(path).partition(b"\n")
+        first, _, body = files.read_bytes(path, files.MAX_JSON_BYTES).partition(b"\n")
         header = json.loads(first)
         version, expected = header["taac_checkpoint"], header["blake2b"]
         if type(version) is not int or _digest(version, body) != expected:

@@ -4,39 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import datetime
 import difflib
-import importlib.metadata
 import io
 import json
 import os
 import platform
-import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from taac import __version__
 from taac.errors import TaacError
-from taac.runs import durable, extension, files, layout, source
+from taac.runs import durable, extension, files, layout
 from taac.runs.checkpoint import Checkpoints
 from taac.runs.durable import fcntl
 from taac.runs.layout import COLUMNS, EpisodeSummary
+from taac.runs.provenance import command, commit, now, processor, versions
 
-PACKAGES = (
-    "torch",
-    "numpy",
-    "gymnasium",
-    "mujoco",
-    "box2d",
-    "gymnasium-robotics",
-    "highway-env",
-    "envpool",
-    "tensorboard",
-    "gin-config",
-)
 MAX_EVENTS_BYTES = 1 << 30  # bytes of event files that are checked against the last checkpoint
 # Keys of run.json that may change between checkpoints.
 CHANGING = (
@@ -44,17 +29,11 @@ CHANGING = (
     "compiled",
 )  # fmt: skip
 COUNTS = ("env_steps", "updates")  # keys that a run adds when it has finished
-# Of a configuration that differs from the one asked for: lines that are compared, changes and characters that are shown.
-_MOST_LINES, _MOST_CHANGES, _LONGEST_LINE = 1000, 100, 500
+_MOST_LINES, _MOST_CHANGES, _LONGEST_LINE = 1000, 100, 500  # compared and shown of a configuration that differs
 
 
 class RunFolder:
-    """The files of a run.
-
-    `config.gin`: the full operative configuration, which re-runs it. `run.json`: versions, seed, environment, command, start,
-    end and status. `evaluations.csv`: one row per evaluation. `checkpoints`: a folder. `best`: a folder with the agent of the
-    best evaluation. TensorBoard's event files.
-    """
+    """The files of a run, which `layout` names."""
 
     def __init__(self, root_dir: str | Path):
         self.path = Path(root_dir)
@@ -83,11 +62,9 @@ class RunFolder:
         """
         if self.path.exists() and not self.path.is_dir():
             raise TaacError(f"--root_dir {self.path} is a file; give a folder")
-        if self.path.exists():
-            files.check_entries(self.path)
-        for checkpoints in (self.checkpoints, self.best):
-            if files.check_folder(checkpoints.path):
-                files.check_entries(checkpoints.path)
+        for path in (self.path, self.checkpoints.path, self.best.path):
+            if (path == self.path and path.exists()) or files.check_folder(path):
+                files.check_entries(path)
         names = {p.name for p in self.path.iterdir()} if self.path.exists() else set()
         names = {name for name in names if name != layout.LOCK and not durable.is_temporary(name)}
         # A run that was killed while starting may leave only its run.json. A lone config.gin may be the user's own file.
@@ -98,7 +75,7 @@ class RunFolder:
                 f"--root_dir {self.path} is not empty and holds no run of taac "
                 f"({self.config.name} and {self.run.name} are not both there); give a new or empty folder"
             )
-        held = files.read_text(self.config, errors="replace", most=files.MAX_CONFIG_BYTES)
+        held = files.read_bytes(self.config, files.MAX_CONFIG_BYTES).decode(errors="replace")
         if held != config:
             self.checkpoints.check_format()  # of another version, whose configuration has other parameters
             if (found := extension.lengths(held, config)) is not None:
@@ -106,14 +83,9 @@ class RunFolder:
                 return "shorter"
             if change:
                 return "other"
-            lines = held.splitlines()[:_MOST_LINES]
-            changes = list(difflib.unified_diff(lines, config.splitlines(), "held", "asked", n=0, lineterm=""))[2:]
-            shown = [line[:_LONGEST_LINE] for line in changes[:_MOST_CHANGES]]
-            if more := len(changes) - len(shown):
-                shown.append(f"and {more} lines more")
             raise TaacError(
                 f"--root_dir {self.path} holds a run with another configuration; nothing was changed. Give another folder, "
-                "or the configuration of that run. The difference:\n  " + "\n  ".join(shown)
+                "or the configuration of that run. The difference:\n  " + "\n  ".join(_difference(held, config))
             )
         try:
             return "finished" if self.read_run().get("status") == "finished" else "unfinished"
@@ -146,18 +118,20 @@ class RunFolder:
             "time": now(), "env_steps": env_steps, "from": found.held, "to": found.asked, "command": command(),
             "follow_length": extension.following_length(config),
         }  # fmt: skip
-        held = [e for e in _listed(run, "extended") if e.get("to") != found.asked]  # killed here
-        # run.json first: killed before config.gin is written, the run is unfinished and the same command does this again.
-        self.write_run({**run, "status": "running", "end": None, "extended": [*held, entry]})
-        self._write(self.config, config)
+        self._go_on(run, "extended", entry, "to", config)
 
     def change(self, config: str, env_steps: int) -> None:
         """Makes the run, which `open` calls "other", one of another configuration from where it stands on."""
         run, changes = self.read_run(), extension.changes(files.read_text(self.config), config)
         settings = {name: list(values) for name, values in changes.items()}
         entry = {"time": now(), "env_steps": env_steps, "command": command(), "settings": settings}
-        held = [e for e in _listed(run, "changed") if e.get("settings") != settings]  # killed here
-        self.write_run({**run, "status": "running", "end": None, "changed": [*held, entry]})
+        self._go_on(run, "changed", entry, "settings", config)
+
+    def _go_on(self, run: dict[str, Any], name: str, entry: dict[str, Any], key: str, config: str) -> None:
+        """Adds an entry to a list of run.json, in place of one with the same `key`: of a command that was killed here."""
+        held = [e for e in extension.entries(run, name) if e.get(key) != entry[key]]
+        # run.json first: killed before config.gin is written, the run is unfinished and the same command does this again.
+        self.write_run({**run, "status": "running", "end": None, name: [*held, entry]})
         self._write(self.config, config)
 
     def has_checkpoints(self) -> bool:
@@ -175,13 +149,12 @@ class RunFolder:
             TaacError: another process still trains here after `timeout`, or the file system has no locks.
         """
         deadline = time.monotonic() + timeout
+        path = self.path / layout.LOCK
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            descriptor = files.open_file(self.path / layout.LOCK, os.O_RDWR | os.O_CREAT)
+            descriptor = files.open_file(path, os.O_RDWR | os.O_CREAT)
         except OSError as error:
-            raise durable.refusal(
-                error, self.path / layout.LOCK, 0, otherwise="give a folder that you can write to"
-            ) from error
+            raise durable.refusal(error, path, 0, otherwise="give a folder that you can write to") from error
         with os.fdopen(descriptor, "r+b") as file:
             while fcntl is not None:
                 try:
@@ -195,13 +168,13 @@ class RunFolder:
                     time.sleep(0.1)
                 except OSError as error:
                     raise TaacError(
-                        f"{self.path / layout.LOCK} cannot be locked ({error}), so another process could train there too; give a "
+                        f"{path} cannot be locked ({error}), so another process could train there too; give a "
                         "folder on a file system with locks: a local one, NFS with its lock service, or Lustre mounted with flock"
                     ) from error
-            for path in self.path.iterdir():  # left behind by a process killed while writing
-                if durable.is_temporary(path.name):
+            for left in self.path.iterdir():  # by a process killed while writing
+                if durable.is_temporary(left.name):
                     with contextlib.suppress(OSError):
-                        path.unlink()
+                        left.unlink()
             try:
                 yield
             finally:
@@ -221,7 +194,7 @@ class RunFolder:
                 "start": now(),
                 "resumed": [],
                 "versions": versions(),
-                "commit": source.commit(),
+                "commit": commit(),
                 "platform": {"system": platform.platform(), "processor": processor(), "cores": os.cpu_count()},
             }
         )
@@ -244,13 +217,10 @@ class RunFolder:
     def update_run(self, **changes: Any) -> None:
         self.write_run({**self.read_run(), **changes})
 
-    def add_evaluation(
-        self, env_steps: int, updates: int, decisions: int, seconds: float, summary: EpisodeSummary
-    ) -> None:
-        """Appends a row to evaluations.csv: the progress of training and the result of the evaluation."""
-        counts = {"env_steps": env_steps, "updates": updates, "training_decisions": decisions}
+    def add_evaluation(self, env_steps: int, updates: int, decisions: int, seconds: float, summary: EpisodeSummary) -> None:
+        """Appends a row to evaluations.csv, in the order of `COLUMNS`."""
         text = io.StringIO()
-        csv.DictWriter(text, COLUMNS).writerow({**counts, "seconds": round(seconds, 3), **summary._asdict()})
+        csv.writer(text).writerow((env_steps, updates, decisions, round(seconds, 3), *summary))
         data = text.getvalue().encode()
         try:
             durable.append(self.evaluations, data)
@@ -258,28 +228,18 @@ class RunFolder:
             raise durable.refusal(error, self.evaluations, len(data)) from error
 
     def save_best(self, env_steps: int, state: dict[str, Any]) -> None:
-        """Saves the agent of the best evaluation so far.
-
-        Also keeps the best agent as of the last checkpoint, because a killed run resumes from there.
-        """
+        """Saves the best agent so far. Keeps that as of the last checkpoint, because a killed run resumes from there."""
         self.best.save(env_steps, state)
         since = next(iter(self.checkpoints.saved()), 0)
         self.best.remove([steps for steps in self.best.saved() if since < steps < env_steps])
 
     def trim_best(self, up_to: int) -> None:
-        """Keeps only the best agent of evaluations up to `up_to` environment steps.
-
-        Called when a checkpoint has been written there, or when the run begins or resumes there.
-        """
+        """Keeps only the best agent of evaluations up to a checkpoint, or where the run begins or resumes."""
         saved = self.best.saved()
         self.best.remove([steps for steps in saved if steps != max((s for s in saved if s <= up_to), default=None)])
 
     def records(self) -> dict[str, Any]:
-        """Returns a checkpoint's copy of the other files: their texts, and checksums of the event files.
-
-        Raises:
-            TaacError: one of them can no longer be read.
-        """
+        """Returns a checkpoint's copy of the other files: their texts, and checksums of the event files."""
         events, left = {}, MAX_EVENTS_BYTES
         for path in sorted(self.path.glob(layout.EVENTS)):
             size, digest = files.digest_of_file(path, left, self._hashed)
@@ -294,9 +254,8 @@ class RunFolder:
 
     @staticmethod
     def _read(path: Path, most: int) -> str:
-        """A text that this run wrote, which something else may have changed or removed since."""
         try:
-            return files.read_bounded_text(path, most)
+            return files.read_text(path, most)
         except (OSError, files.Damaged) as error:
             raise TaacError(
                 f"{path} has changed since this run wrote it, so no checkpoint can be written: {error}. The checkpoint "
@@ -333,9 +292,7 @@ class RunFolder:
         for name, (size, digest) in events.items():
             most = min(size, MAX_EVENTS_BYTES)
             if Path(name).name != name or self._digest(self.path / name, most) != (size, digest):
-                found.append(
-                    f"{self.path / name} has been changed: curves may lack points; training does not need it"
-                )
+                found.append(f"{self.path / name} has been changed: curves may lack points; training does not need it")
         self._write(self.evaluations, evaluations.decode())
         self.write_run(restored)
         return found
@@ -355,46 +312,8 @@ class RunFolder:
             raise durable.refusal(error, path, len(text.encode())) from error
 
 
-def _listed(run: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """The entries of a list of run.json. Leaves out what no run writes."""
-    found = run.get(name)
-    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
-
-
-def command() -> str:
-    """Returns the command line of this process."""
-    return shlex.join(["taac", *sys.argv[1:]])
-
-
-def now() -> str:
-    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-
-
-def processor() -> str:
-    """Returns the name of the processor, if the system reports it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor()
-
-
-def changed_versions(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what of `versions` and `commit` of a run.json differs in this process, for an entry of `resumed`."""
-    held = run.get("versions")
-    known = held if isinstance(held, dict) else {}
-    found = {name: version for name, version in versions().items() if name in known and known[name] != version}
-    commit = source.commit()
-    moved = {"commit": commit} if run.get("commit", commit) != commit else {}
-    return ({"versions": found} if found else {}) | moved
-
-
-def versions() -> dict[str, str | None]:
-    """Returns the versions of Python and of the packages that results depend on."""
-    found: dict[str, str | None] = {"taac": __version__, "python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = None
-    return found
+def _difference(held: str, asked: str) -> list[str]:
+    lines = held.splitlines()[:_MOST_LINES]
+    changes = list(difflib.unified_diff(lines, asked.splitlines(), n=0, lineterm=""))[2:]
+    shown = [line[:_LONGEST_LINE] for line in changes[:_MOST_CHANGES]]
+    return shown + ([f"and {len(changes) - len(shown)} lines more"] if len(changes) > len(shown) else [])

@@ -25,10 +25,10 @@ def pack(tensors: dict[str, torch.Tensor]) -> bytes:
 
 
 def unpack(data: bytes, path: Path) -> dict[str, torch.Tensor]:
-    """Returns the tensors that `pack` serialized. Reading cannot run code, and uses no more memory than `data` is long.
+    """Returns the tensors that `pack` serialized. Reading cannot run code, and takes no more memory than `data` is long.
 
     Raises:
-        Damaged: the data is not safetensors, or holds a type of tensor that this package never writes.
+        Damaged: the data is not safetensors, or holds tensors that this package never writes.
     """
     import safetensors.torch
     import torch
@@ -83,25 +83,24 @@ def decode(tree: Any, tensors: dict[str, torch.Tensor]) -> Any:
     Raises:
         Damaged: the tree names tensors that are missing, or does not have the form that `encode` writes.
     """
+
+    def value(tree: Any) -> Any:
+        if isinstance(tree, list):
+            return [value(part) for part in tree]
+        if not isinstance(tree, dict):
+            return tree
+        if not any(key.startswith("$") for key in tree):
+            return {key: value(part) for key, part in tree.items()}
+        ((kind, content),) = tree.items()
+        if kind == "$tensor":
+            return tensors[content]
+        if kind == "$items":
+            return {key: value(part) for key, part in content}
+        if kind == "$tuple":
+            return tuple(value(part) for part in content)
+        raise KeyError(kind)
+
     try:
-        return _decode(tree, tensors)
+        return value(tree)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise Damaged(f"a description of tensors is malformed: {type(error).__name__}: {error}") from error
-
-
-def _decode(tree: Any, tensors: dict[str, torch.Tensor]) -> Any:
-    if isinstance(tree, list):
-        return [_decode(part, tensors) for part in tree]
-    if not isinstance(tree, dict):
-        return tree
-    special = [key for key in tree if key.startswith("$")]
-    if not special:
-        return {key: _decode(part, tensors) for key, part in tree.items()}
-    ((kind, content),) = tree.items()
-    if kind == "$tensor":
-        return tensors[content]
-    if kind == "$items":
-        return {key: _decode(part, tensors) for key, part in content}
-    if kind == "$tuple":
-        return tuple(_decode(part, tensors) for part in content)
-    raise KeyError(kind)

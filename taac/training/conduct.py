@@ -12,9 +12,10 @@ from taac import configuration
 from taac.configuration import Asked, Config, shipped
 from taac.errors import DivergedError, Interrupted, RankLost, TaacError
 from taac.machine.products import slowness
-from taac.runs import durable, extension, files, layout, own
+from taac.runs import durable, extension, files, history, layout, own_runs
 from taac.runs.deciding import deciding
-from taac.runs.run_folder import RunFolder, changed_versions, now
+from taac.runs.provenance import changed_versions, now
+from taac.runs.run_folder import RunFolder
 from taac.runs.terminal import shortened
 from taac.training import changes
 from taac.training.compilation import NO_COMPILER
@@ -200,14 +201,14 @@ def _check_changes(trainer: Trainer, folder: RunFolder, operative: str) -> None:
 def _change(trainer: Trainer, folder: RunFolder, operative: str, tell: Callable[[str], None]) -> None:
     trainer.resume(folder, operative)
     folder.change(operative, trainer.env_steps)
-    for line in extension.told({"changed": folder.read_run()["changed"]})[-1:]:
+    for line in history.describe_changes({"changed": folder.read_run()["changed"]})[-1:]:
         tell(f"note: {line}")
 
 
 def _resume(
     trainer: Trainer, loaded: Config, folder: RunFolder, operative: str, more: Mapping[str, Any], forget_replay: bool = False
 ) -> None:
-    run, config = folder.read_run(), files.read_bounded_text(folder.config, files.MAX_CONFIG_BYTES)
+    run, config = folder.read_run(), files.read_text(folder.config, files.MAX_CONFIG_BYTES)
     if config != operative:  # which was so when it was opened
         raise TaacError(f"{folder.config} has been exchanged while the run was loaded; nothing was changed")
     if trainer.env_steps <= extension.extended_at(run):  # the checkpoint is of the shorter run, which a hook may have ended
@@ -229,7 +230,7 @@ def _resume(
 def _note_own(folder: RunFolder, loaded: Config, config: str) -> None:
     """Lets `taac play` and `taac train --extend` know the run as the user's own."""
     module, colon, _ = str(loaded.bound("create_environment.env_name")).partition(":")
-    own.note(folder.path, config, {*loaded.imports, *([module] if colon else [])})
+    own_runs.note(folder.path, config, {*loaded.imports, *([module] if colon else [])})
 
 
 def headline(trainer: Trainer, loaded: Config, operative: str) -> list[str]:

@@ -23,8 +23,7 @@ from taac.algorithms.algorithm import check_acting
 from taac.algorithms.reward_signals import RewardSignal
 from taac.algorithms.shared_policy import AgentBatch
 from taac.data_structures import Experience, Nest
-from taac.demonstrations.frames import demonstrated_frames
-from taac.demonstrations.replay import Demonstrations, SqilReplay, kept_apart, prefilled
+from taac.demonstrations.replay import Demonstrations, SqilReplay, demonstrated_frames, kept_apart, prefilled
 from taac.environments.create import create_environment
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError

@@ -147,7 +147,7 @@ class Wandb:
 def _read_ids(folder: Path) -> dict[str, str]:
     """The ids of an earlier process of the run. What is no id is ignored, so that the run begins anew at the service."""
     try:
-        found = files.read_bounded_json(folder / IDS, files.MAX_RUN_BYTES)
+        found = files.read_json(folder / IDS, files.MAX_RUN_BYTES)
     except (OSError, files.Damaged):
         return {}
     ids = found.items() if isinstance(found, dict) else ()

@@ -14,7 +14,7 @@ from taac.analysis.readers import run_records
 from taac.environments.create import create_environment
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import NotTrusted, TaacError
-from taac.runs import checkpoint, files, own
+from taac.runs import checkpoint, files, own_runs
 from taac.runs.run_folder import RunFolder
 from taac.runs.terminal import warn_user
 from taac.training import experiment
@@ -40,7 +40,7 @@ def load_saved(
     Args:
         path: the run folder.
         best: whether to load the agent with the best evaluation.
-        trusted: whether the run's configuration may import modules. An own run may without it; see `taac.runs.own`.
+        trusted: whether the run's configuration may import modules. An own run may without it; see `taac.runs.own_runs`.
         role: "act", or "value" to keep the critics.
         environment_arguments: of `create_environment`, in place of the run's.
 
@@ -85,12 +85,12 @@ def _load_configuration(folder: RunFolder, trusted: bool) -> None:
     Raises:
         TaacError: acting needs what `load_untrusted` refuses, and it is neither `trusted` nor an own run.
     """
-    config = configuration.ReadFile(folder.config.absolute(), files.read_bounded_text(folder.config, files.MAX_CONFIG_BYTES))
+    config = configuration.ReadFile(folder.config.absolute(), files.read_text(folder.config, files.MAX_CONFIG_BYTES))
     try:
         if not trusted:
-            own.allow_imports(folder.path, config.text)
+            own_runs.allow_imports(folder.path, config.text)
         configuration.load([config])
-    except own.NotOwn as why:
+    except own_runs.NotOwn as why:
         try:
             configuration.load_untrusted(config)
         except NotTrusted as error:

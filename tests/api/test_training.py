@@ -20,7 +20,7 @@ from taac.analysis.readers import run_records
 from taac.api import training
 from taac.configuration import Asked, gin_state
 from taac.errors import Interrupted, TaacError
-from taac.runs import layout, run_folder
+from taac.runs import history, layout, run_folder
 from taac.runs.run_folder import RunFolder
 from taac.training import conduct, experiment
 from taac.training.interruption import Interruption
@@ -282,7 +282,7 @@ def test_a_run_that_an_evaluation_ends_is_not_evaluated_twice_and_reports_say_so
     ],
 )  # fmt: skip
 def test_a_strangers_reason_is_bounded(held, told):
-    assert layout.told_stopped({"stopped": held}) == told
+    assert history.describe_stopped({"stopped": held}) == told
 
 
 class Count:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from taac.errors import TaacError
-from taac.runs import own
+from taac.runs import own_runs
 from taac.runs.run_folder import RunFolder
 from taac.training.interruption import Interruption
 from tests import forked
@@ -139,14 +139,14 @@ def test_a_finished_run_is_extended_only_when_asked(trained, tmp_path):
     strangers = taac(*longer, "--extend", cwd=tmp_path)
     assert strangers.returncode == 1 and "it is not among your runs" in strangers.stderr and "give --trust" in strangers.stderr
     assert listing(folder) == listing(trained[0])
-    own.note(folder, (folder / "config.gin").read_text(), [])
+    own_runs.note(folder, (folder / "config.gin").read_text(), [])
     result = taac(*longer, "--extend", cwd=tmp_path)
     assert result.returncode == 0 and f"resuming {folder} at 400 environment steps" in result.stdout, result.stderr
     about = json.loads((folder / "run.json").read_text())
     assert (about["status"], about["env_steps"], about["updates"]) == ("finished", 440, 140)
     assert [(e["from"], e["to"]) for e in about["extended"]] == [(400, 440)] and "--extend" in about["extended"][0]["command"]
-    with pytest.raises(own.NotOwn):
-        own.allow_imports(shutil.copytree(folder, tmp_path / "moved"), (folder / "config.gin").read_text())
+    with pytest.raises(own_runs.NotOwn):
+        own_runs.allow_imports(shutil.copytree(folder, tmp_path / "moved"), (folder / "config.gin").read_text())
     longest = ("train", "--root_dir", tmp_path / "moved", "--num_env_steps", 441, "--extend", "--trust")
     trusted = taac(*longest, cwd=tmp_path)
     assert trusted.returncode == 0, trusted.stderr

@@ -15,7 +15,7 @@ from taac.campaigns.run import Run
 from taac.commands import train
 from taac.configuration import gin_state, untrusted
 from taac.errors import NotTrusted, TaacError
-from taac.runs import own
+from taac.runs import own_runs
 from taac.runs.run_folder import RunFolder
 from taac.training import experiment
 from taac.training.saved_agent import load_saved
@@ -136,15 +136,15 @@ def test_a_file_that_is_exchanged_between_check_and_use_imports_nothing(tmp_path
     """The text that was checked is parsed, and the file is not opened again."""
     folder = RunFolder(shutil.copytree(trained, tmp_path / "run"))
     if mine:
-        own.note(folder.path, folder.config.read_text(), [])
-    exchanges(monkeypatch, *((own, "allow_imports") if mine else (gin_state, "statements")), folder.config)
+        own_runs.note(folder.path, folder.config.read_text(), [])
+    exchanges(monkeypatch, *((own_runs, "allow_imports") if mine else (gin_state, "statements")), folder.config)
     load_saved(folder.path).environment.close()
 
 
 def test_a_run_that_is_extended_is_loaded_from_the_text_that_was_checked(tmp_path, trained, monkeypatch, evil):
     folder = RunFolder(shutil.copytree(trained, tmp_path / "run"))
-    own.note(folder.path, folder.config.read_text(), [])
-    exchanges(monkeypatch, own, "allow_imports", folder.config)
+    own_runs.note(folder.path, folder.config.read_text(), [])
+    exchanges(monkeypatch, own_runs, "allow_imports", folder.config)
     monkeypatch.setattr(train.flags, "root_dir", lambda: str(folder.path))
     read = train._own_config(True, False)
     configuration.Asked(gin_files=(read,), settings=("num_env_steps=900",)).load()

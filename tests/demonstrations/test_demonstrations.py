@@ -77,12 +77,6 @@ def test_they_give_way_to_newer_frames():
     assert seen == {3, 4, 5, 6, 1000, 1001, 1002, 1003}
 
 
-def test_the_arguments_are_not_changed():
-    given = frames("FMMLFML")
-    prefilled(buffer(num_envs=3), given)
-    assert torch.equal(given.time_step.step_type, frames("FMMLFML").time_step.step_type)
-
-
 @pytest.mark.parametrize("num_envs, length, kinds", [(1, 6, "FMMLFML"), (4, 50, "FMMLFML")])
 def test_demonstrations_that_do_not_fit_are_refused(num_envs, length, kinds):
     with pytest.raises(TaacError, match=rf"7 frames of demonstrations are \d for each of {num_envs} environments"):
@@ -129,14 +123,6 @@ def test_demonstrated_segments_that_would_teach_nothing_are_drawn_anew_as_the_ag
     own.burn_in, own.learns_on_last_frame = burn_in, False
     learnt_from = SqilReplay(own, frames("FMMMLFMML")).sample(400, 2 + burn_in).time_step.observation[burn_in, :200, 0]
     assert set(learnt_from.tolist()) == {*range(burn_in, 8)} - {4}
-
-
-def test_frames_are_added_to_the_agent_s():
-    replay = SqilReplay(own := filled(20), frames("FMMMLFMML"))
-    replay.add(nest.index(frames("L", start=5000), slice(0, 1)))
-    assert replay.size == own.size == 21 and replay.demonstrations.size == 9
-    assert (replay.length, replay.num_envs, replay.device) == (own.length, own.num_envs, own.device)
-    assert replay.num_bytes == own.num_bytes + replay.demonstrations.num_bytes
 
 
 def test_state_is_saved_and_restored():

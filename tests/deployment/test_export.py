@@ -18,7 +18,7 @@ from gymnasium import spaces
 from taac import configuration, nest, registry
 from taac.acting.bare import bare_time_step
 from taac.data_structures import AlgStep
-from taac.deployment import files
+from taac.deployment import policy_files
 from taac.deployment.exported_policy import ExportedPolicy, _to_environment
 from taac.environments.create import create_environment
 from taac.environments.spaces import action_adapter
@@ -46,16 +46,26 @@ AGENTS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def closes():
+    """Closes the environments that a test has made."""
+    yield
+    while _OPENED:
+        _OPENED.pop().close()
+
+
+_OPENED = []
+
+
 def built(method, task, env_name, *params):
     """An agent with random networks, and its environment."""
     registry.register()
     small = ["create_environment.num_envs = 1", f"create_environment.env_name = '{env_name}'", "hidden_layers = (16, 16)"]
     configuration.load([f"gin/tasks/{task}.gin", f"gin/methods/{method}.gin"], [*small, *params])
     environment = configuration.build(lambda: create_environment(num_envs=1, asynchronous=False))
+    _OPENED.append(environment)
     torch.manual_seed(0)
-    agent = configuration.build(
-        lambda: experiment.create_agent(environment, experiment.choose_device("cpu"), role="act")
-    )
+    agent = configuration.build(lambda: experiment.create_agent(environment, experiment.choose_device("cpu"), role="act"))
     with torch.no_grad():  # larger actions and clear choices, as after training
         for parameter in agent.algorithm.parameters():
             parameter.mul_(3 if parameter.dim() > 1 else 1)
@@ -70,13 +80,11 @@ def built(method, task, env_name, *params):
 
 @pytest.fixture(params=AGENTS)
 def pair(request):
-    agent, environment = built(*AGENTS[request.param])
-    yield agent, environment
-    environment.close()
+    return built(*AGENTS[request.param])
 
 
 def plain(policy):
-    """The policy as `files.load` would return it, without a file."""
+    """The policy as `policy_files.load` would return it, without a file."""
 
     def step(arrays):
         with torch.inference_mode():
@@ -88,7 +96,7 @@ def plain(policy):
 def test_the_function_acts_as_the_agent_does(pair):
     agent, environment = pair
     policy = ExportedPolicy(agent, environment)
-    parity = files.check(plain(policy), policy, environment, steps=150, seed=3)
+    parity = policy_files.check(plain(policy), policy, environment, steps=150, seed=3)
     assert parity.largest_difference < 1e-6 and parity.steps == 150
 
 
@@ -96,8 +104,8 @@ def test_ends_of_episodes_are_counted():
     """Episodes of 5 steps: the LAST of the first is the sixth time step, that of the second the twelfth."""
     agent, environment = built(*AGENTS["recurrent"], "create_environment.max_episode_steps = 5")
     policy = ExportedPolicy(agent, environment)
-    assert [files.check(plain(policy), policy, environment, steps, seed=0).episodes for steps in (5, 6, 11, 12)] == [0, 1, 1, 2]
-    environment.close()
+    found = [policy_files.check(plain(policy), policy, environment, steps, seed=0).episodes for steps in (5, 6, 11, 12)]
+    assert found == [0, 1, 1, 2]
 
 
 def test_any_state_may_be_passed_in_where_an_episode_begins(pair):
@@ -110,23 +118,22 @@ def test_any_state_may_be_passed_in_where_an_episode_begins(pair):
         assert torch.equal(expected, found)
 
 
-@pytest.mark.parametrize("ending", files.FORMATS)
+@pytest.mark.parametrize("ending", policy_files.FORMATS)
 def test_a_file_acts_as_the_agent_does(tmp_path, ending):
     if ending == ".onnx":
         pytest.importorskip("onnxruntime", reason="pip install 'taac[onnx]'")
     agent, environment = built(*AGENTS["taac_q"])
     policy = ExportedPolicy(agent, environment)
     path = tmp_path / f"policy{ending}"
-    files.write(policy, path, files.metadata(policy, environment, {"method": "taac_q"}))
-    step = files.load(path)
-    parity = files.check(step, policy, environment, steps=1000, seed=1)
-    assert parity.episodes >= 1 and parity.largest_difference < files.TOLERANCE
+    policy_files.write(policy, path, policy_files.metadata(policy, environment, {"method": "taac_q"}))
+    step = policy_files.load(path)
+    parity = policy_files.check(step, policy, environment, steps=1000, seed=1)
+    assert parity.episodes >= 1 and parity.largest_difference < policy_files.TOLERANCE
     assert parity.ties <= 3
     for batch in (1, 5):  # any batch size
         inputs = [leaf.numpy() for leaf in policy.example(batch)]
         for expected, found in zip(plain(policy)(inputs), step(inputs), strict=True):
             np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
-    environment.close()
 
 
 @pytest.mark.parametrize(
@@ -149,17 +156,7 @@ def test_a_file_that_acts_differently_is_found(output, change, message):
         return outputs
 
     with pytest.raises(TaacError, match=message):
-        files.check(step, policy, environment, steps=5, seed=0)
-    environment.close()
-
-
-def test_a_file_that_ignores_its_state_is_found():
-    agent, environment = built(*AGENTS["taac_q"])
-    policy = ExportedPolicy(agent, environment)
-    start = [leaf.numpy() for leaf in nest.flatten(policy.initial)]
-    with pytest.raises(TaacError, match=r"of the file .* live agent's"):
-        files.check(lambda arrays: plain(policy)([*arrays[: -len(start)], *start]), policy, environment, 50, seed=0)
-    environment.close()
+        policy_files.check(step, policy, environment, steps=5, seed=0)
 
 
 def test_the_file_goes_on_from_the_live_agents_state():
@@ -175,11 +172,10 @@ def test_the_file_goes_on_from_the_live_agents_state():
             *outputs, last = plain(policy)(arrays)
             return [*outputs, last + np.float32(error)]
 
-        files.check(step, policy, environment, 5, seed=0)
+        policy_files.check(step, policy, environment, 5, seed=0)
         return np.stack(given)
 
     assert np.array_equal(states(0.0), states(4e-6))
-    environment.close()
 
 
 @pytest.mark.parametrize("distance, tie", [(0.0, True), (0.1, False)])
@@ -195,11 +191,10 @@ def test_a_choice_that_rounding_decides_is_counted_and_others_are_refused(monkey
 
     monkeypatch.setattr(agent, "predict_step", barely)
     if tie:
-        assert files.check(lambda arrays: flipped(plain(policy)(arrays), 1), policy, environment, 1, seed=0).ties == 1
+        assert policy_files.check(lambda arrays: flipped(plain(policy)(arrays), 1), policy, environment, 1, seed=0).ties == 1
     else:
         with pytest.raises(TaacError, match="'switch' of the file is"):
-            files.check(lambda arrays: flipped(plain(policy)(arrays), 1), policy, environment, 1, seed=0)
-    environment.close()
+            policy_files.check(lambda arrays: flipped(plain(policy)(arrays), 1), policy, environment, 1, seed=0)
 
 
 def flipped(outputs, index):
@@ -214,7 +209,6 @@ def test_actions_are_in_the_environments_scale():
         action, _, unit, *_ = policy(*inputs)
     np.testing.assert_array_equal(action.numpy(), action_adapter(environment.action_space)[1](unit))
     torch.testing.assert_close(action, 2 * unit)
-    environment.close()
 
 
 SPACES = {
@@ -269,8 +263,7 @@ def test_a_small_action_is_rounded_as_a_large_one_is():
             return [action + np.float32(1000 * error), *others]
 
         with contextlib.nullcontext() if allowed else pytest.raises(TaacError, match="'action' of the file differs"):
-            files.check(step, policy, environment, 3, seed=0)
-    environment.close()
+            policy_files.check(step, policy, environment, 3, seed=0)
 
 
 def test_where_an_episode_begins_the_state_before_is_no_reason_for_a_tie():
@@ -283,16 +276,7 @@ def test_where_an_episode_begins_the_state_before_is_no_reason_for_a_tie():
 
     agent, first = Chooses(), bare_time_step(torch.ones(1, dtype=torch.bool), torch.zeros(1, 2), torch.zeros(1, 1), None)
     live = agent.predict_step(first, agent.initial_state(1))
-    assert not files._is_tie(SimpleNamespace(agent=agent, time_step=first, state=torch.ones(1)), live)
-
-
-def test_taac_whose_rollouts_begin_on_random_trajectories_is_exported():
-    """It acts greedily from rest, as evaluations show it."""
-    agent, environment = built("taac", "simple_control", "Pendulum-v1", "TaacAlgorithm.randomize_first_state_tau = True")
-    policy = ExportedPolicy(agent, environment)
-    parity = files.check(plain(policy), policy, environment, steps=250, seed=3)  # an episode has 200
-    assert parity.largest_difference < 1e-6 and parity.episodes == 1
-    environment.close()
+    assert not policy_files._is_tie(SimpleNamespace(agent=agent, time_step=first, state=torch.ones(1)), live)
 
 
 def test_a_policy_that_draws_random_numbers_is_refused(monkeypatch):
@@ -301,7 +285,6 @@ def test_a_policy_that_draws_random_numbers_is_refused(monkeypatch):
     monkeypatch.setattr(agent, "predict_step", lambda t, s: (x := greedy(t, s))._replace(output=x.output * torch.rand(1)))
     with pytest.raises(TaacError, match="draws random numbers even when it acts greedily"):
         ExportedPolicy(agent, environment)
-    environment.close()
 
 
 def test_what_cannot_be_traced_is_refused_with_the_reason(tmp_path, monkeypatch):
@@ -315,39 +298,36 @@ def test_what_cannot_be_traced_is_refused_with_the_reason(tmp_path, monkeypatch)
 
     monkeypatch.setattr(agent, "predict_step", branching)
     with pytest.raises(TaacError, match=r"this policy cannot be exported to \.pt2: "):
-        files.write(policy, tmp_path / "policy.pt2", {})
+        policy_files.write(policy, tmp_path / "policy.pt2", {})
     assert list(tmp_path.iterdir()) == []
-    environment.close()
 
 
-@pytest.mark.parametrize("ending", files.FORMATS)
+@pytest.mark.parametrize("ending", policy_files.FORMATS)
 def test_a_file_asks_for_what_acting_reads(tmp_path, ending):
     """Not for what critics alone see."""
     agent, environment = built(*AGENTS["asymmetric"])
     policy, path = ExportedPolicy(agent, environment), tmp_path / f"policy{ending}"
-    files.write(policy, path, about := files.metadata(policy, environment, {}))
+    policy_files.write(policy, path, about := policy_files.metadata(policy, environment, {}))
     assert list(about["inputs"]) == ["first", "observation.x", "prev_action"]
-    assert files.check(files.load(path), policy, environment, steps=70, seed=3).episodes == 2
-    environment.close()
+    assert policy_files.check(policy_files.load(path), policy, environment, steps=70, seed=3).episodes == 2
 
 
-@pytest.mark.parametrize("ending", files.FORMATS)
+@pytest.mark.parametrize("ending", policy_files.FORMATS)
 def test_a_policy_that_agents_share_is_exported(tmp_path, ending):
     """Which come and go, and choose in branches: each has a row of its own in actions and states."""
     kwargs = "create_environment.env_kwargs = {'comes_and_goes': True, 'kind': 'branches'}"
     agent, environment = built("sac_discrete", "discrete_control", TEAM, "create_agent.shared_policy = True", kwargs)
     policy, path = ExportedPolicy(agent, environment), tmp_path / f"policy{ending}"
-    files.write(policy, path, {})
-    assert files.check(files.load(path), policy, environment, steps=50, seed=3).episodes == 2
+    policy_files.write(policy, path, {})
+    assert policy_files.check(policy_files.load(path), policy, environment, steps=50, seed=3).episodes == 2
     assert {name: leaf.shape for name, leaf in zip(policy.names.inputs, policy.example(5))}["prev_action"] == (5, 3, 2)
-    environment.close()
 
 
 def test_a_missing_package_is_named(monkeypatch, tmp_path):
-    monkeypatch.setattr(files.importlib.util, "find_spec", lambda name: None if name == "onnxscript" else object())
+    monkeypatch.setattr(policy_files.importlib.util, "find_spec", lambda name: None if name == "onnxscript" else object())
     with pytest.raises(TaacError, match=r"\.onnx files need onnxscript: pip install 'taac\[onnx\]'"):
-        files.check_packages(tmp_path / "a.onnx")
-    files.check_packages(tmp_path / "a.pt2")
+        policy_files.check_packages(tmp_path / "a.onnx")
+    policy_files.check_packages(tmp_path / "a.pt2")
 
 
 def test_the_command_and_the_example_that_needs_no_taac(tmp_path, capsys):
@@ -380,8 +360,7 @@ def test_the_example_plays_a_module_s_environment_whose_observations_are_a_dict(
     pytest.importorskip("onnxruntime", reason="pip install 'taac[onnx]'")
     agent, environment = built("taac", "simple_control", name, *CAMERA[1:])
     policy, path = ExportedPolicy(agent, environment), tmp_path / "policy.onnx"
-    files.write(policy, path, files.metadata(policy, environment, {}))
-    environment.close()
+    policy_files.write(policy, path, policy_files.metadata(policy, environment, {}))
     code = "import runpy, sys; sys.modules['taac'] = sys.modules['torch'] = None; sys.argv.insert(0, 'onnx_policy.py')\n"
     words = [sys.executable, "-c", code + "sys.argv.pop(1); runpy.run_path('experiments/onnx_policy.py')", str(path)]
     alone = subprocess.run(words, capture_output=True, text=True)

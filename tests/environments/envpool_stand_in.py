@@ -1,4 +1,4 @@
-"""A module that behaves as envpool 1.2.5 does, where that is not installed. `test_pool.test_conventions` holds both to it.
+"""A module that behaves as envpool 1.2.5 does, where that is not installed. `test_envpool.test_conventions` holds both to it.
 
 Its tasks are `Script-v0` and `DictScript-v0`. Observations are (a number drawn when the episode began, step, the two actions).
 Step t of episode e, both from 0, pays `10 e + t + 1`. Environment i terminates after `lengths[i % len(lengths)]` steps.

@@ -131,21 +131,6 @@ def test_it_is_refused_where_an_episode_is_cut_off_and_not_where_it_terminates()
         refused_at(20, forbids_at=20)
 
 
-def test_one_agent_that_cannot_act_is_enough():
-    class Stuck(Masked):
-        def _observe(self):
-            observation, info = super()._observe()
-            observation["action_mask"][1] = 0
-            return observation, info
-
-    gymnasium.register("taac-test/Stuck-v0", Stuck)
-    environment = create_environment("taac-test/Stuck-v0", env_kwargs={"agents": 3})
-    with pytest.raises(TaacError, match="forbids every choice at step 0"):
-        environment.reset(0)
-    environment.close()
-    del gymnasium.registry["taac-test/Stuck-v0"]
-
-
 def test_what_action_mask_from_info_refuses():
     with pytest.raises(TaacError, match="needs Discrete actions"):
         ActionMaskFromInfo(Probe())
@@ -157,12 +142,6 @@ def test_what_action_mask_from_info_refuses():
         wrong = make_single(find_spec(env_id("Masked")), {"where": "info", "agents": 2}, (), None)
         wrong.unwrapped.action_space = spaces.Discrete(5)
         ActionMaskFromInfo(wrong.unwrapped).reset(seed=0)
-
-
-def test_choices_of_agents_count_from_zero_and_arrive_from_the_start():
-    spec, to_env = action_adapter(spaces.MultiDiscrete([3, 4], start=[5, -2]))
-    assert spec.is_categorical and spec.shape == (2,) and spec.num_choices.tolist() == [3, 4]
-    assert to_env(torch.tensor([[0, 3], [2, 0]])).tolist() == [[5, 1], [7, -2]]
 
 
 @pytest.mark.parametrize("agents, own_reward", [(None, False), (2, False), (2, True)])

@@ -11,14 +11,12 @@ from gymnasium.vector import SyncVectorEnv
 
 from taac import configuration
 from taac.acting.evaluation import evaluate
-from taac.acting.metrics import EpisodeRecorder
 from taac.algorithms import SacAlgorithm
 from taac.algorithms.agent import Agent
 from taac.data_structures import AlgStep, Experience, StepType, TimeStep
 from taac.environments.create import create_environment
 from taac.environments.single import ActionRepeat, ChosenRepeat
 from taac.environments.vector_environment import VectorEnvironment
-from taac.errors import TaacError
 from taac.networks import RewardNormalizer
 from taac.specs import bounded
 from taac.training import experiment
@@ -70,25 +68,6 @@ def test_the_published_form_sums_plainly_and_discounts_a_decision_once():
     ]  # fmt: skip
 
 
-def test_environments_that_begin_and_repeat_at_different_times():
-    frames = play((("4t",), ("9t",)), 3, action_repeat=3, action_repeat_gamma=0.5)
-    assert table(frames, 0) == [(FIRST, 0, 1, 0, 0), (MID, 2.75, 0.25, 3, 6), (LAST, 4, 0, 1, 4), (FIRST, 0, 1, 0, 0)]
-    # 7 + 8/2 + 9/4, terminated at the third step of the repeat
-    assert table(frames, 1)[1:] == [(MID, 2.75, 0.25, 3, 6), (MID, 8, 0.25, 3, 15), (LAST, 13.25, 0, 3, 24)]
-
-
-def test_without_repeats_every_step_lasts_one():
-    assert [(r[1], r[2], r[3], r[4]) for r in table(play((("2t", "2u"),), 5))] == [
-        (0, 1, 0, 0), (1, 1, 1, 1), (2, 0, 1, 2), (0, 1, 0, 0), (11, 1, 1, 11), (12, 1, 1, 12),
-    ]  # fmt: skip
-
-
-def test_a_repeat_that_no_frame_can_hold_is_refused():
-    for given in (0, 2**15):  # frames hold durations as int16
-        with pytest.raises(TaacError, match=f"action_repeat must be 1 to 32767, got {given}"):
-            create_environment(env_id("Counter"), action_repeat=given)
-
-
 def build(*params):
     configuration.load(
         ["gin/tasks/simple_control.gin", "gin/methods/sac_nrep.gin"],
@@ -136,17 +115,6 @@ def test_evaluation_reports_primitive_steps_and_plain_returns():
     assert episode.longest_run == 3
     # The loop acts once more, on LAST, which begins the next episode without a step.
     assert float(episode.ret) == pytest.approx(np.sum([r[1] for r in rewards[:200]]), rel=1e-6)
-
-
-def test_the_learner_discounts_the_next_value_by_gamma_to_the_duration():
-    trainer = build("gamma = 0.9")
-    while trainer.env_steps < 60:
-        trainer.collect()
-    trainer.close()
-    time_step = trainer.replay_buffer.sample(50, 2).time_step
-    discount = trainer.agent.algorithm.td_loss.discount(time_step)
-    mid = time_step.step_type[1] == MID
-    np.testing.assert_allclose(discount[1][mid], 0.9**3, rtol=1e-6)
 
 
 @pytest.mark.parametrize("plain_sum, expected", [(False, 0.9**2), (True, 0.9)])
@@ -224,15 +192,6 @@ def test_chosen_durations_by_hand():
     assert steps == [0, 2, 3, 6, 7, 0, 3, 5, 0, 2]
 
 
-def test_chosen_durations_in_the_published_form():
-    frames = play_chosen((SCRIPT,), DURATIONS, action_repeat=3, action_repeat_gamma=0.5, action_repeat_plain_sum=True)
-    # plain sums; one gamma a decision, so every discount is 1 but for those at terminations
-    assert [row[1:] for row in table(frames)] == [
-        (0, 1, 0, 0), (3, 1, 2, 3), (3, 1, 1, 3), (15, 1, 3, 15), (7, 0, 1, 7), (0, 1, 0, 0), (36, 1, 3, 36),
-        (29, 1, 2, 29), (0, 1, 0, 0), (43, 0, 2, 43),
-    ]  # fmt: skip
-
-
 SEVERAL = (("4t",), ("9u",), ("2u", "50n"))
 DIFFERENT = [[3, 1, 2], [3, 2, 1], [1, 3, 1], [2, 3, 3], [3, 1, 2], [1, 2, 1]]
 
@@ -293,11 +252,6 @@ def test_choosing_always_the_same_duration_is_a_fixed_frame_skip(plain_sum):
     assert table(play_chosen((("7t", "5u", "3b"),), [[3]] * 9, **options)) == table(fixed)
 
 
-def test_one_duration_alone_is_no_repeat():
-    frames = play_chosen((("2t", "2u"),), [[1]] * 5, action_repeat=1, action_repeat_gamma=0.5)
-    assert table(frames) == table(play((("2t", "2u"),), 5))
-
-
 def test_a_vector_reward_of_a_chosen_repeat():
     """(1 + 2/2 + 3/4, minus the same), then one step."""
     environment = create_environment(
@@ -332,25 +286,6 @@ def test_gamma_is_of_primitive_steps_whoever_repeats():
         assert factor == pytest.approx(gamma**12)
     assert returns == pytest.approx([np.sum(gamma ** np.arange(12) * rewards)] * 3)
     assert isinstance(ChosenRepeat(Scripted(), 4, gamma), ActionRepeat)
-
-
-def test_the_record_of_an_episode_follows_the_durations():
-    """The first episode above: decisions of 2, 1, 3 and 1 (of 3) steps. Runs are decisions, and what is no decision repeats."""
-    recorder, ended = EpisodeRecorder(1), []
-    frames = play_chosen((SCRIPT,), DURATIONS, action_repeat=3, action_repeat_gamma=0.5)
-    for (frame, raw), (after, _), k in zip(frames, frames[1:], DURATIONS):
-        action = chosen(k, after.prev_action[1])
-        step = AlgStep(action, (), (), torch.ones(1, dtype=torch.bool))
-        ended += recorder.add(frame, step, np.asarray(raw), after.duration)
-    last = AlgStep(chosen([1], torch.zeros(1, 2)), (), (), torch.ones(1, dtype=torch.bool))
-    ended += recorder.add(frames[-1][0], last, np.asarray(frames[-1][1]), torch.zeros(1, dtype=torch.int16))
-    episodes = [episode for _, episode in ended]
-    assert [(e.length, e.decisions, e.repeated, e.runs, e.longest_run) for e in episodes] == [
-        (7, 4, 3, 4, 3), (5, 2, 3, 2, 3), (2, 1, 1, 1, 2),
-    ]  # fmt: skip
-    assert [float(e.ret) for e in episodes] == [28, 65, 43]  # 1..7, 11..15, 21 + 22
-    # Actions 0, 0, .1, .2, .2, .2, .3: what repeats is what equals the one before
-    assert [e.same for e in episodes] == [3, 3, 1]
 
 
 def test_the_trainer_counts_what_chosen_durations_take():

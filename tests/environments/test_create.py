@@ -27,39 +27,27 @@ def test_an_id_is_found_with_and_without_its_module():
     assert create_environment(f"{toys.MODULE}:taac-test/Counter-v0").num_envs == 1
 
 
-def test_an_unknown_environment_is_refused():
-    with pytest.raises(TaacError, match=r"'Nowhere-v0'.* doesn't exist.*a registered id, 'module:id'"):
-        create_environment("Nowhere-v0")
-
-
 @pytest.mark.parametrize(
-    "name, suggestion",
-    [("CartPol-v1", "CartPole"), ("taac-test/Countr-v0", "Counter"), ("MountainCarContinous-v0", "Continuous")],
+    "name, settings, message",
+    [
+        ("Nowhere-v0", {}, "'Nowhere-v0'.* doesn't exist.*a registered id, 'module:id'"),
+        ("CartPol-v1", {}, "CartPol-v1.*Did you mean.*CartPole"),
+        ("MountainCarContinous-v0", {}, "MountainCarContinous-v0.*Did you mean.*Continuous"),
+        ("taac-test/Countr-v0", {}, "taac-test/Countr-v0.*Did you mean.*Counter"),
+        ("taac-test/Counter-v9", {}, "'taac-test/Counter-v9'.*`v0`"),
+        (f"Pendulum-v{'9' * 5000}", {}, "cannot create environment 'Pendulum-v9"),
+        ("no_such_module_of_ours:Thing-v0", {}, "no_such_module_of_ours.*'module:id'"),
+        (env_id("Counter"), {"env_kwargs": {"bogus": 3}}, r"with arguments \{.bogus.: 3\}: .*bogus.*env_kwargs gives it"),
+        (env_id("Counter"), {"num_envs": 0}, "num_envs must be 1 or more, got 0"),
+        (env_id("Counter"), {"step_timeout": 0.0}, "step_timeout must be above 0 seconds, or None, got 0.0"),
+        (env_id("Counter"), {"max_restarts": -1}, "max_restarts must be 0 or more, got -1"),
+        (env_id("Counter"), {"action_repeat": 0}, "action_repeat must be 1 to 32767, got 0"),
+        (env_id("Counter"), {"action_repeat": 2**15}, "action_repeat must be 1 to 32767, got 32768"),  # frames hold int16
+    ],
 )
-def test_a_near_miss_names_what_was_meant(name, suggestion):
-    with pytest.raises(TaacError, match=rf"{name}.*Did you mean.*{suggestion}"):
-        create_environment(name)
-
-
-def test_an_unknown_version_names_those_there_are():
-    with pytest.raises(TaacError, match=r"'taac-test/Counter-v9'.*`v0`"):
-        create_environment("taac-test/Counter-v9")
-
-
-def test_arguments_that_the_environment_does_not_take_are_refused():
-    with pytest.raises(TaacError, match=r"with arguments \{'bogus': 3\}: .*bogus.*env_kwargs gives it arguments"):
-        create_environment(env_id("Counter"), env_kwargs={"bogus": 3})
-
-
-def test_a_missing_module_is_refused():
-    with pytest.raises(TaacError, match=r"no_such_module_of_ours.*'module:id'"):
-        create_environment("no_such_module_of_ours:Thing-v0")
-
-
-@pytest.mark.parametrize("num_envs", [0, -1])
-def test_no_environments_are_refused(num_envs):
-    with pytest.raises(TaacError, match=rf"num_envs must be 1 or more, got {num_envs}"):
-        create_environment(env_id("Counter"), num_envs)
+def test_what_cannot_be_made_is_refused(name, settings, message):
+    with pytest.raises(TaacError, match=message):
+        create_environment(name, **settings)
 
 
 def test_the_first_wrapper_is_the_innermost():
@@ -152,18 +140,15 @@ def test_a_frame_with_alpha_is_recorded_without():
 @pytest.mark.parametrize(
     "frame, got",
     [
-        (np.zeros((2, 3, 3)), "an array of float64 with shape [2, 3, 3]"),
         (np.zeros((2, 3, 4), np.int64), "an array of int64 with shape [2, 3, 4]"),
         (np.zeros((2, 3), np.uint8), "an array of uint8 with shape [2, 3]"),
         (np.zeros((2, 3, 1), np.uint8), "an array of uint8 with shape [2, 3, 1]"),
         (np.zeros((0, 0, 3), np.uint8), "an array of uint8 with shape [0, 0, 3]"),
-        ([np.zeros((2, 3, 3), np.uint8)], "a list"),
         (None, "a NoneType"),
     ],
 )
 def test_what_is_no_frame_is_refused(frame, got):
-    expected = f"it cannot be rendered: render() returned {got}, expected an 'rgb_array' frame: an array of uint8 with shape [H"
-    with pytest.raises(RuntimeError, match=re.escape(expected)):
+    with pytest.raises(RuntimeError, match=re.escape(f"it cannot be rendered: render() returned {got}, expected an")):
         filmed(frame)
 
 

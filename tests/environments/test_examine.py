@@ -15,14 +15,14 @@ from taac.networks import ObservationEncoder
 from tests.environments.toys import env_id
 
 examine = functools.partial(examine_module.examine, encoder_ctor=ObservationEncoder)
+UNIT = spaces.Box(-1.0, 1.0, (1,))
 
 
 class Sound(gymnasium.Env):
     """Nothing is wrong with it: random observations, terminates at random after 5 to 15 steps."""
 
-    def __init__(self):
-        self.observation_space = spaces.Box(-1.0, 1.0, (2,))
-        self.action_space = spaces.Box(-1.0, 1.0, (1,))
+    observation_space, action_space = spaces.Box(-1.0, 1.0, (2,)), UNIT
+    reward = 1.0
 
     def observe(self):
         return self.np_random.uniform(-1, 1, 2).astype(np.float32)
@@ -34,129 +34,41 @@ class Sound(gymnasium.Env):
 
     def step(self, action):
         self.t += 1
-        return self.observe(), self.reward(), self.t >= self.length, False, {}
-
-    def reward(self):
-        return 1.0
+        return self.observe(), self.reward, self.t >= self.length, False, {}
 
 
-class Wide(Sound):
-    def observe(self):
-        return 3 * super().observe()
+def part(change):
+    """A Dict whose second part's second part is changed."""
+    space = spaces.Dict(a=spaces.Discrete(2), b=spaces.Tuple([Sound.observation_space] * 2))
+    return {"observation_space": space, "observe": lambda self: {"a": 0, "b": ((good := Sound.observe(self)), change(good))}}
 
 
-class Stacked(Sound):
-    shape = (4, 8, 8, 1)
-
-    def __init__(self):
-        super().__init__()
-        self.observation_space = spaces.Box(0, 255, self.shape, np.uint8)
-
-    def observe(self):
-        return self.np_random.integers(0, 256, self.shape, np.uint8)
+def images(*shape):
+    space = spaces.Box(0, 255, shape, np.uint8)
+    return {"observation_space": space, "observe": lambda self: self.np_random.integers(0, 256, shape, np.uint8)}
 
 
-class Tiny(Stacked):
-    shape = (16, 16, 3)
+def observes(value, **more):
+    return {"observe": lambda self: value, **more}
 
 
-class WrongShape(Sound):
-    def observe(self):
-        return np.zeros(3, np.float32)
+def no_bool(self, action):
+    observation, reward, terminated, truncated, info = Sound.step(self, action)
+    return observation, reward, int(terminated), truncated, info
 
 
-class NoSpaces(Sound):
-    def __init__(self):
-        self.action_spaces = spaces.Box(-1.0, 1.0, (1,))
+def old_random(self):
+    return np.random.default_rng().uniform(-1, 1, 2).astype(np.float32)
 
 
-class WrongType(Sound):
-    def observe(self):
-        return np.zeros(2, np.float64)
+def not_made(self):
+    raise AttributeError("no simulator")
 
 
-class NotANumber(Sound):
-    def observe(self):
-        return np.full(2, np.nan, np.float32)
-
-
-class Infinite(Sound):
-    def __init__(self):
-        super().__init__()
-        self.observation_space = spaces.Box(-np.inf, np.inf, (2,))
-
-    def observe(self):
-        return np.full(2, np.inf, np.float32)
-
-
-class AList(Sound):
-    def observe(self):
-        return [0.5, 0.5]
-
-
-class ADict(Sound):
-    def __init__(self):
-        super().__init__()
-        self.observation_space = spaces.Dict(a=self.observation_space)
-
-
-class WrongPart(Sound):
-    def __init__(self):
-        super().__init__()
-        self.observation_space = spaces.Dict(a=spaces.Discrete(2), b=spaces.Tuple([self.observation_space] * 2))
-
-    def observe(self):
-        good = super().observe()
-        return {"a": 0, "b": (good, self.second(good))}
-
-    def second(self, good):
-        return good.astype(np.float64)
-
-
-class NanPart(WrongPart):
-    def second(self, good):
-        return good * np.float32(np.nan)
-
-
-class NoPair(Sound):
-    def reset(self, *, seed=None, options=None):
-        return super().reset(seed=seed)[0]
-
-
-class NoSeed(Sound):
-    def reset(self):
-        return super().reset()
-
-
-class WrongReward(Sound):
-    def reward(self):
-        return np.array([1.0, 2.0])
-
-
-class NoReward(Sound):
-    def reward(self):
-        return "much"
-
-
-class NanReward(Sound):
-    def reward(self):
-        return float("nan")
-
-
-class NoBool(Sound):
-    def step(self, action):
-        observation, reward, terminated, truncated, info = super().step(action)
-        return observation, reward, int(terminated), truncated, info
-
-
-class FourValues(Sound):
-    def step(self, action):
-        return super().step(action)[:4]
-
-
-class OldRandom(Sound):
-    def observe(self):
-        return np.random.default_rng().uniform(-1, 1, 2).astype(np.float32)
+def fixed_end(self, **arguments):
+    found = Sound.reset(self, **arguments)
+    self.length = 7
+    return found
 
 
 class Remembers(Sound):
@@ -173,68 +85,9 @@ class Remembers(Sound):
         return super().observe() * np.float32(0.9**self.resets)
 
 
-class Endless(Sound):
-    def step(self, action):
-        return (*super().step(action)[:2], False, False, {})
-
-
-class FixedEnd(Sound):
-    def reset(self, *, seed=None, options=None):
-        found = super().reset(seed=seed)
-        self.length = 7
-        return found
-
-
-class Unbounded(Sound):
-    def __init__(self):
-        super().__init__()
-        self.action_space = spaces.Box(-np.inf, np.inf, (1,))
-
-
-class NoRank(Sound):
-    def __init__(self):
-        super().__init__()
-        self.action_space = spaces.Box(-1.0, 1.0, ())
-
-
-class TwoBoxes(Sound):
-    def __init__(self):
-        super().__init__()
-        self.action_space = spaces.Tuple([spaces.Box(-1.0, 1.0, (1,))] * 2)
-
-
-class TwoChoices(Sound):
-    def __init__(self):
-        super().__init__()
-        self.action_space = spaces.Tuple([spaces.Discrete(2)] * 2)
-
-
-class TwoChoicesAndABox(Sound):
-    def __init__(self):
-        super().__init__()
-        self.action_space = spaces.Tuple([spaces.Discrete(2), spaces.Discrete(2), spaces.Box(-1.0, 1.0, (1,))])
-
-
-class Mixed(Sound):
-    def __init__(self):
-        super().__init__()
-        self.action_space = spaces.Dict(go=spaces.Box(-1.0, 1.0, (1,)), gear=spaces.Discrete(2), aim=spaces.Box(-1.0, 1.0, (2,)))
-
-
-class Words(Sound):
-    def __init__(self):
-        super().__init__()
-        self.observation_space = spaces.Text(5)
-
-
 class ResetsItself(gymnasium.wrappers.Autoreset):
     def __init__(self):
         super().__init__(Sound())
-
-
-class NotMade(Sound):
-    def __init__(self):
-        raise AttributeError("no simulator")
 
 
 class OnlyOne(Sound):
@@ -244,104 +97,99 @@ class OnlyOne(Sound):
         type(self).there += 1
         if type(self).there > 1:
             raise RuntimeError("the port is taken")
-        super().__init__()
 
     def close(self):
         type(self).there -= 1
 
 
-def named(cls, **more):
-    name = f"taac-test/Examined{cls.__name__}-v0"
-    if name not in gymnasium.registry:
-        gymnasium.register(name, cls, **more)
-    return name
+def found_in(monkeypatch, of):
+    """The findings about a class, or about Sound with other attributes."""
+    cls = of if isinstance(of, type) else type("Changed", (Sound,), of)
+    name = "taac-test/Examined-v0"
+    monkeypatch.setitem(gymnasium.registry, name, gymnasium.envs.registration.EnvSpec(name, entry_point=cls))
+    return examine(name)
+
+
+TWO, BOX = spaces.Discrete(2), UNIT
 
 
 @pytest.mark.parametrize(
-    "cls, about, advice",
+    "of, about, advice",
     [
-        (Wide, "the observation at reset is not in its space Box.*its values are", "widen the space's bounds"),
-        (WrongShape, r"its shape is \(3,\)", "return the shape of the space"),
-        (NoSpaces, "it has no observation_space and no action_space", "set both in the class or in __init__"),
-        (WrongType, "its dtype is float64", r"return observation.astype\(np.float32\)"),
-        (NotANumber, "the observation at reset is not finite", "fix it"),
-        (Infinite, "the observation at reset is not finite", "fix it"),
-        (AList, r"the observation at reset is not in its space Box.*: it is a list.*\[0.5, 0.5\]", r"np.array\(.*float32\)"),
-        (ADict, r"the observation at reset is not in its space Dict", "correct the space"),
-        (WrongPart, r"the observation 'b/1' at reset is not in its space Box.*: its dtype is float64", r"astype\(np.float32\)"),
-        (NanPart, r"the observation 'b/1' at reset is not finite", "fix it"),
-        (NoPair, "reset returned array", r"must return a pair \(observation, info\)"),
-        (NoSeed, "reset failed: TypeError", "seed=None"),
-        (WrongReward, r"the reward at step 1 of episode 1 has shape \(2,\)", "reward_space"),
-        (NoReward, "is not a number: 'much'", "return a float"),
-        (NanReward, "the reward at step 1 of episode 1 is nan", "clip it in a wrapper"),
-        (NoBool, "'terminated' at step 1 of episode 1 is 0", "return a bool"),
-        (FourValues, "step 1 of episode 1 failed: ValueError", r"\(observation, reward, terminated, truncated, info\)"),
-        (OldRandom, "the same seed and actions lead to different results at step 0", r"super\(\).reset\(seed=seed\)"),
-        (Endless, "declares no time limit, and no episode ended", "max_episode_steps"),
-        (Unbounded, "action space", "unbounded"),
-        (NoRank, "hardly any method learns", r"give the Box the shape \(1,\)"),
-        (TwoBoxes, "hardly any method learns", "put the Boxes together into one"),
-        (TwoChoices, "hardly any method learns", "into a MultiDiscrete"),
-        (TwoChoicesAndABox, "hardly any method learns", "into one Discrete"),
-        (Words, "observation space", "add a wrapper"),
-        (Stacked, "cannot read its observations", "stack of frames"),
-        (Tiny, "cannot read its observations", "too small for ImageEncoder.*bind fewer or .* ImageEncoder.channels$"),
+        (observes(np.float32([3, 0])), "the observation at reset is not in its space Box.*its values are", "widen the space's"),
+        (observes(np.zeros(3, np.float32)), r"its shape is \(3,\)", "return the shape of the space"),
+        ({"observation_space": None, "action_space": None}, "it has no observation_space and no action_space", "set both in"),
+        (observes(np.zeros(2)), "its dtype is float64", r"return observation.astype\(np.float32\)"),
+        (observes(np.full(2, np.nan, np.float32)), "the observation at reset is not finite", "fix it"),
+        (observes(np.full(2, np.inf, np.float32), observation_space=spaces.Box(-np.inf, np.inf, (2,))), "not finite", "fix it"),
+        (observes([0.5, 0.5]), r"the observation at reset is not in.*: it is a list.*\[0.5, 0.5\]", r"np.array\(.*float32\)"),
+        ({"observation_space": spaces.Dict(a=BOX)}, "the observation at reset is not in its space Dict", "correct the space"),
+        (part(np.float64), r"the observation 'b/1' at reset is not in its space Box.*: its dtype is", r"astype\(np.float32\)"),
+        (part(lambda good: good * np.float32(np.nan)), "the observation 'b/1' at reset is not finite", "fix it"),
+        ({"reset": lambda self, **a: Sound.reset(self, **a)[0]}, "reset returned array", r"a pair \(observation, info\)"),
+        ({"reset": lambda self: None}, "reset failed: TypeError", "seed=None"),
+        ({"reward": np.array([1.0, 2.0])}, r"the reward at step 1 of episode 1 has shape \(2,\)", "reward_space"),
+        ({"reward": "much"}, "is not a number: 'much'", "return a float"),
+        ({"reward": float("nan")}, "the reward at step 1 of episode 1 is nan", "clip it in a wrapper"),
+        ({"step": no_bool}, "'terminated' at step 1 of episode 1 is 0", "return a bool"),
+        ({"step": lambda self, a: Sound.step(self, a)[:4]}, "step 1 of episode 1 failed: ValueError", r"\(observation, reward,"),
+        ({"observe": old_random}, "the same seed and actions lead to different results at step 0", r"reset\(seed=seed\)"),
+        ({"step": lambda self, a: (*Sound.step(self, a)[:2], False, False, {})}, "no time limit; no ep", "max_episode_steps"),
+        ({"action_space": spaces.Box(-np.inf, np.inf, (1,))}, "action space", "unbounded"),
+        ({"action_space": spaces.Box(-1.0, 1.0, ())}, "hardly any method learns", r"give the Box the shape \(1,\)"),
+        ({"action_space": spaces.Tuple([BOX, BOX])}, "hardly any method learns", "put the Boxes together into one"),
+        ({"action_space": spaces.Tuple([TWO, TWO])}, "hardly any method learns", "into a MultiDiscrete"),
+        ({"action_space": spaces.Tuple([TWO, TWO, BOX])}, "hardly any method learns", "into one Discrete"),
+        ({"observation_space": spaces.Text(5)}, "observation space", "add a wrapper"),
+        (images(4, 8, 8, 1), "cannot read its observations", "stack of frames"),
+        (images(16, 16, 3), "cannot read its observations", "too small for ImageEncoder.*bind fewer or .*channels$"),
         (ResetsItself, "it resets itself", "leave out the wrapper Autoreset"),
     ],
-    ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
-def test_a_fault_is_reported_with_advice(cls, about, advice):
-    faults = [finding for finding in examine(named(cls)) if not finding.ok]
-    assert len(faults) == 1
-    with pytest.raises(AssertionError, match=about):
-        raise AssertionError(faults[0].about)
-    with pytest.raises(AssertionError, match=advice):
-        raise AssertionError(faults[0].advice)
+def test_a_fault_is_reported_with_advice(monkeypatch, of, about, advice):
+    (fault,) = [finding for finding in found_in(monkeypatch, of) if not finding.ok]
+    for text, pattern in ((fault.about, about), (fault.advice, advice)):
+        with pytest.raises(AssertionError, match=pattern):
+            raise AssertionError(text)
 
 
-def test_failure_with_several_environments_is_reported():
-    faults = [finding for finding in examine(named(OnlyOne)) if not finding.ok]
+def test_failure_with_several_environments_is_reported(monkeypatch):
+    faults = [finding for finding in found_in(monkeypatch, OnlyOne) if not finding.ok]
     assert [finding.about.partition(":")[0] for finding in faults] == ["seeding", "two in parallel, as in training"]
     assert all("RuntimeError: the port is taken" in finding.about + finding.advice for finding in faults)
 
 
-def test_a_sound_environment_has_no_faults():
-    found = examine(named(Sound))
+def test_a_sound_environment_has_no_faults(monkeypatch):
+    found = found_in(monkeypatch, Sound)
     assert all(finding.ok and not finding.advice for finding in found) and len(found) == 7
     assert "20 of 20 episodes terminated" in found[3].about and found[3].about.endswith("after 7 to 15 steps")
     assert "the same seed and actions repeat the episode" in found[4].about
+    mixed = spaces.Dict(go=BOX, gear=TWO, aim=spaces.Box(-1.0, 1.0, (2,)))
+    assert all(finding.ok for finding in found_in(monkeypatch, {"action_space": mixed}))
 
 
-def test_actions_of_one_choice_and_boxes_can_be_learnt():
-    assert all(finding.ok for finding in examine(named(Mixed)))
-
-
-def test_a_possible_fault_is_a_hint():
-    (hint,) = [finding for finding in examine(named(FixedEnd)) if finding.advice]
+def test_a_possible_fault_is_a_hint(monkeypatch):
+    (hint,) = [finding for finding in found_in(monkeypatch, {"reset": fixed_end}) if finding.advice]
     assert hint.ok and "All episodes have the same length" in hint.about and "truncated=True instead" in hint.advice
-    (hint,) = [finding for finding in examine(named(Remembers)) if finding.advice]
+    (hint,) = [finding for finding in found_in(monkeypatch, Remembers) if finding.advice]
     assert hint.ok and "not in one that was used before" in hint.about
     assert "create_environment.remake = True" in hint.advice
 
 
-@pytest.mark.parametrize("steps, told", [(14, False), (21, True)])
-def test_two_episodes_of_one_length_tell_nothing(monkeypatch, steps, told):
+@pytest.mark.parametrize("steps, hinted", [(14, False), (21, True)])
+def test_two_episodes_of_one_length_say_nothing(monkeypatch, steps, hinted):
     monkeypatch.setattr(examine_module, "STEPS", steps)  # episodes have 7
-    assert any("All episodes have the same length" in finding.about for finding in examine(named(FixedEnd))) == told
+    found = found_in(monkeypatch, {"reset": fixed_end})
+    assert any("All episodes have the same length" in finding.about for finding in found) == hinted
 
 
 @pytest.mark.parametrize("name", ["Goal", "Noise", "Masked", "TwoOfThree", "Ledger"])
 def test_environments_of_every_kind_are_examined_to_the_end(name):
-    found = examine(env_id(name))
-    assert "a step takes" in found[-1].about
+    assert "a step takes" in examine(env_id(name))[-1].about
 
 
-def test_an_environment_that_cannot_be_created_is_an_error():
-    with pytest.raises(TaacError, match=r"ExaminedNotMade-v0.*AttributeError: no simulator"):
-        examine(named(NotMade))
-
-
-def test_an_unknown_environment_is_an_error():
+def test_an_environment_that_cannot_be_created_is_an_error(monkeypatch):
+    with pytest.raises(TaacError, match=r"Examined-v0.*AttributeError: no simulator"):
+        found_in(monkeypatch, {"__init__": not_made})
     with pytest.raises(TaacError, match=r"Pendulun-v1.*doesn't exist"):
         examine("Pendulun-v1")

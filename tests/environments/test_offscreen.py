@@ -20,11 +20,9 @@ CHEETAH, PENDULUM = (gymnasium.spec(name) for name in ("HalfCheetah-v5", "Pendul
 def variables(monkeypatch):
     """Environment variables of a Linux machine without a screen, undone afterwards."""
     monkeypatch.setattr(offscreen.sys, "platform", "linux")
-    kept = {}
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL", "SDL_VIDEODRIVER"):
         monkeypatch.setenv(name, "")  # so that it is restored, whatever the test does
         monkeypatch.delenv(name)
-        kept[name] = None
     return os.environ
 
 
@@ -39,16 +37,24 @@ def trying(monkeypatch, *working):
     return tried
 
 
-def test_the_first_backend_that_draws_is_chosen(monkeypatch, variables):
-    assert trying(monkeypatch, "egl", "osmesa") == []
-    offscreen.prepare(CHEETAH)
-    assert variables["MUJOCO_GL"] == "egl" and variables["SDL_VIDEODRIVER"] == "dummy"
-
-
-def test_osmesa_where_egl_does_not_draw(monkeypatch, variables):
-    tried = trying(monkeypatch, "osmesa")
-    offscreen.prepare(CHEETAH)
-    assert tried == ["egl", "osmesa"] and variables["MUJOCO_GL"] == "osmesa"
+@pytest.mark.parametrize(
+    "spec, working, screen, tried, gl, sdl",
+    [
+        (CHEETAH, ("egl", "osmesa"), None, ["egl"], "egl", "dummy"),
+        (CHEETAH, ("osmesa",), None, ["egl", "osmesa"], "osmesa", "dummy"),
+        (PENDULUM, ("egl",), None, [], None, "dummy"),
+        (CHEETAH, ("egl",), "DISPLAY", [], None, None),
+        (CHEETAH, ("egl",), "WAYLAND_DISPLAY", [], None, None),
+    ],
+)
+def test_the_first_backend_that_draws_is_chosen_where_there_is_no_screen(
+    monkeypatch, variables, spec, working, screen, tried, gl, sdl
+):
+    found = trying(monkeypatch, *working)
+    if screen is not None:
+        variables[screen] = ":0"
+    offscreen.prepare(spec)
+    assert (found, variables.get("MUJOCO_GL"), variables.get("SDL_VIDEODRIVER")) == (tried, gl, sdl)
 
 
 def test_neither_draws(monkeypatch, variables):
@@ -66,20 +72,6 @@ def test_variables_that_are_set_are_kept(monkeypatch, variables):
     variables["MUJOCO_GL"] = "glx"
     with pytest.raises(TaacError, match=r"MUJOCO_GL is set.*glx: no glx here"):
         offscreen.prepare(CHEETAH)
-
-
-def test_environments_of_others_try_nothing(monkeypatch, variables):
-    tried = trying(monkeypatch)
-    offscreen.prepare(PENDULUM)
-    assert tried == [] and "MUJOCO_GL" not in variables and variables["SDL_VIDEODRIVER"] == "dummy"
-
-
-@pytest.mark.parametrize("name", ["DISPLAY", "WAYLAND_DISPLAY"])
-def test_nothing_is_changed_where_there_is_a_screen(monkeypatch, variables, name):
-    tried = trying(monkeypatch)
-    variables[name] = ":0"
-    offscreen.prepare(CHEETAH)
-    assert tried == [] and "MUJOCO_GL" not in variables and "SDL_VIDEODRIVER" not in variables
 
 
 def test_an_environment_to_be_drawn_is_prepared_for_it_and_others_are_not(monkeypatch):

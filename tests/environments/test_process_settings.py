@@ -14,7 +14,7 @@ import torch
 
 from taac.acting.random_numbers import seed_generators
 from taac.environments.create import create_environment
-from taac.environments.process_settings import kept
+from taac.environments.process_settings import Preserved
 from taac.errors import EnvironmentFailed
 from tests import forked
 from tests.machine.pretend_gpu import pretended
@@ -78,26 +78,21 @@ def test_an_environment_that_seeds_torch_does_not_repeat_the_noise_of_the_policy
     assert seven_calls(drawn, when=when, does=seeds) == expected
 
 
-def test_an_environment_that_draws_from_torch_goes_on_in_its_stream():
+def restores():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+
+
+@pytest.mark.parametrize("does, draws", [(lambda: torch.rand(2), 2), (restores, 0)])
+def test_an_environment_that_draws_from_torch_or_restores_its_state_is_left_alone(does, draws):
     seed_generators(5)
     expected = []
     for call in range(8):
-        if 3 <= call <= 6 and call % 2:  # every second call of `step` begins the next episode
-            torch.rand(2)
+        if draws and 3 <= call <= 6 and call % 2:  # every second call of `step` begins the next episode
+            torch.rand(draws)
         expected.append(drawn())
     seed_generators(5)
-    assert seven_calls(drawn, when="step", does=lambda: torch.rand(2)) == expected
-
-
-def test_an_environment_that_restores_what_it_has_seeded():
-    def seeds():
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-
-    seed_generators(5)
-    expected = [drawn() for _ in range(8)]
-    seed_generators(5)
-    assert seven_calls(drawn, when="step", does=seeds) == expected
+    assert seven_calls(drawn, when="step", does=does) == expected
 
 
 def test_the_seed_is_kept_when_the_environment_raises():
@@ -129,7 +124,7 @@ def test_the_gpus_random_numbers_are_kept(started, monkeypatch):
         expected = on_gpu()
         seed_generators(7)
         assert before is None or on_gpu() == before
-        with kept():
+        with Preserved(None):
             torch.manual_seed(7)
             on_gpu()
         assert on_gpu() == expected
@@ -148,7 +143,7 @@ def test_an_environment_that_sets_torchs_threads_and_device(when):
 
     try:
         assert seven_calls(found, when=when, does=sets) == [found()] * 8 and found()[1:] == ("cpu", 0)
-        with torch.device("meta"), kept():
+        with torch.device("meta"), Preserved(None):
             torch.set_default_device("cpu")
         assert torch.empty(0).device.type == "cpu"
     finally:
@@ -167,6 +162,8 @@ def alarms():
         (lambda: setattr(sys, "stdout", None), "it changed sys.stdout to None for the whole process"),
         (lambda: setattr(sys, "stderr", None), "it changed sys.stderr to None for the whole process"),
         (alarms, "it left a timer of SIGALRM running for the whole process"),
+        (lambda: torch.set_default_dtype(torch.float64), "it changed torch's default dtype from torch.float32 to torch.float64"),
+        (lambda: torch.set_grad_enabled(False), "it changed torch's gradient mode from True to False"),
     ],
 )
 def test_what_would_end_training_elsewhere_is_undone_and_named(monkeypatch, when, does, message):
@@ -177,6 +174,7 @@ def test_what_would_end_training_elsewhere_is_undone_and_named(monkeypatch, when
         with pytest.raises(EnvironmentFailed, match=rf"'{__name__}:Careless' failed .*: {message}"):
             seven_calls(lambda: None, when=when, does=does)
         assert (sys.stdout, sys.stderr) == before and signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+        assert torch.get_default_dtype() == torch.float32 and torch.is_grad_enabled()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
@@ -235,11 +233,11 @@ def test_a_working_directory_that_is_gone_is_no_failure(tmp_path, monkeypatch):
     os.chdir(tmp_path / "before")
     (tmp_path / "before").rmdir()
     seven_calls(lambda: None)
-    with kept():
+    with Preserved(None):
         os.chdir(tmp_path)
     assert os.getcwd() == str(tmp_path)  # there is none to go back to
     os.chdir(tmp_path / "meanwhile")
-    with kept():
+    with Preserved(None):
         os.chdir(tmp_path)
         (tmp_path / "meanwhile").rmdir()
     assert os.getcwd() == str(tmp_path)

@@ -163,15 +163,6 @@ def test_a_simulator_that_remembers_is_found_elsewhere():
         log.replay_actions(again, 0, env.episodes, nest.flatten(seen[-1]))
 
 
-def test_environments_that_are_not_seeded_by_this_package_are_found_elsewhere():
-    env = create_environment(env_id("Noise"))
-    env._env.envs[0] = Noise()
-    log, generator = ActionLog(env), torch.Generator().manual_seed(0)
-    seen = play(env, log, env.reset(0), 9, generator)
-    with pytest.raises(ReplayMismatch):
-        log.replay_actions(env, 0, env.episodes, nest.flatten(seen[-1]))
-
-
 def test_a_replay_has_the_time_that_its_steps_had():
     settings = {"num_envs": 1, "asynchronous": True, "step_timeout": 0.5}
     env = create_environment(env_id("Sluggish"), **settings)

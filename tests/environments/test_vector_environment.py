@@ -71,52 +71,40 @@ def test_the_arrays_of_a_step_are_the_memory_of_its_tensors():
 
 def test_frames_over_a_termination_a_truncation_and_both_at_once():
     frames = play(counter(("2t", "3u", "1b")), 10)
-    assert_table(
-        frames,
-        0,
-        [
-            # type, reward, discount, episode, step, action
-            (FIRST, 0, 1, 0, 0, None),
-            (MID, 1, 1, 0, 1, 0),
-            (LAST, 2, 0, 0, 2, 1),  # terminated
-            (FIRST, 0, 1, 1, 0, None),  # action 2, taken at LAST, went nowhere
-            (MID, 11, 1, 1, 1, 3),
-            (MID, 12, 1, 1, 2, 4),
-            (LAST, 13, 1, 1, 3, 5),  # truncated: it still bootstraps
-            (FIRST, 0, 1, 2, 0, None),
-            (LAST, 21, 0, 2, 1, 7),  # both: a termination. An episode of one transition has no MID
-            (FIRST, 0, 1, 3, 0, None),
-            (MID, 31, 1, 3, 1, 9),
-        ],
-    )
+    assert_table(frames, 0, [
+        # type, reward, discount, episode, step, action
+        (FIRST, 0, 1, 0, 0, None),
+        (MID, 1, 1, 0, 1, 0),
+        (LAST, 2, 0, 0, 2, 1),  # terminated
+        (FIRST, 0, 1, 1, 0, None),  # action 2, taken at LAST, went nowhere
+        (MID, 11, 1, 1, 1, 3),
+        (MID, 12, 1, 1, 2, 4),
+        (LAST, 13, 1, 1, 3, 5),  # truncated: it still bootstraps
+        (FIRST, 0, 1, 2, 0, None),
+        (LAST, 21, 0, 2, 1, 7),  # both: a termination. An episode of one transition has no MID
+        (FIRST, 0, 1, 3, 0, None),
+        (MID, 31, 1, 3, 1, 9),
+    ])  # fmt: skip
 
 
 def test_environments_with_episodes_of_different_lengths():
     frames = play(counter(("1t",), ("2u",), ("9n",)), 5)
-    assert_table(
-        frames,
-        0,
-        [
-            (FIRST, 0, 1, 0, 0, None),
-            (LAST, 1, 0, 0, 1, 0),
-            (FIRST, 0, 1, 1, 0, None),
-            (LAST, 11, 0, 1, 1, 2),
-            (FIRST, 0, 1, 2, 0, None),
-            (LAST, 21, 0, 2, 1, 4),
-        ],
-    )
-    assert_table(
-        frames,
-        1,
-        [
-            (FIRST, 0, 1, 0, 0, None),
-            (MID, 1, 1, 0, 1, 0),
-            (LAST, 2, 1, 0, 2, 1),
-            (FIRST, 0, 1, 1, 0, None),
-            (MID, 11, 1, 1, 1, 3),
-            (LAST, 12, 1, 1, 2, 4),
-        ],
-    )
+    assert_table(frames, 0, [
+        (FIRST, 0, 1, 0, 0, None),
+        (LAST, 1, 0, 0, 1, 0),
+        (FIRST, 0, 1, 1, 0, None),
+        (LAST, 11, 0, 1, 1, 2),
+        (FIRST, 0, 1, 2, 0, None),
+        (LAST, 21, 0, 2, 1, 4),
+    ])  # fmt: skip
+    assert_table(frames, 1, [
+        (FIRST, 0, 1, 0, 0, None),
+        (MID, 1, 1, 0, 1, 0),
+        (LAST, 2, 1, 0, 2, 1),
+        (FIRST, 0, 1, 1, 0, None),
+        (MID, 11, 1, 1, 1, 3),
+        (LAST, 12, 1, 1, 2, 4),
+    ])  # fmt: skip
     assert_table(frames, 2, [(FIRST, 0, 1, 0, 0, None), *((MID, k, 1, 0, k, k - 1) for k in range(1, 6))])
 
 
@@ -183,14 +171,8 @@ def test_vector_rewards_by_hand():
 
 def test_vector_rewards_of_asynchronous_environments():
     """And a repeat of 2 within, with gamma 1/2: (1 + 2/2, -1 - 2/2), then (3, -3) to the end of the episode."""
-    environment = create_environment(
-        env_id("Pair"),
-        1,
-        asynchronous=True,
-        env_kwargs={"scripts": (("3t",),)},
-        action_repeat=2,
-        action_repeat_gamma=0.5,
-    )
+    repeat = {"action_repeat": 2, "action_repeat_gamma": 0.5}
+    environment = create_environment(env_id("Pair"), 1, asynchronous=True, env_kwargs={"scripts": (("3t",),)}, **repeat)
     try:
         frames = play(environment, 3)
     finally:
@@ -251,10 +233,6 @@ def test_infos_that_nobody_reads_are_not_gathered():
         assert environment.step(action_at(step, 2)).duration.tolist() == [2, 2]
     gathered = environment._env.step(np.zeros((2, 2), np.float32))[-1]
     assert {*gathered} == {"taac_duration", "_taac_duration", "taac_discount", "_taac_discount"}
-
-
-def test_scalar_rewards_have_no_dimension():
-    assert counter(("1t",)).reward_dim is None
 
 
 # Seeds ----------------------------------------------------------------------------------------------------------------

@@ -312,10 +312,7 @@ class Fragile(gymnasium.Env):
                     raise RuntimeError("50% of the simulator is gone, and %d of it")
                 import torch  # only here, because a worker process takes seconds of a core for it
 
-                if self._how == "dtype":
-                    torch.set_default_dtype(torch.float64)
-                else:
-                    torch.set_grad_enabled(not torch.is_grad_enabled())
+                torch.set_default_dtype(torch.float64)
         return np.array([self._seed % 1000, float(self._t)]), 1.0, False, False, {}
 
 
@@ -398,21 +395,8 @@ class Offset(gymnasium.Wrapper):
 def register() -> None:
     """Registers every environment as `taac-test/<class>-v0`, once."""
     for cls in (
-        Counter,
-        Pair,
-        Goal,
-        Noise,
-        GlobalNoise,
-        Remembering,
-        Sluggish,
-        Probe,
-        Masked,
-        TwoOfThree,
-        Faulty,
-        Fragile,
-        Quits,
-        Ledger,
-    ):
+        Counter, Pair, Goal, Noise, GlobalNoise, Remembering, Sluggish, Probe, Masked, TwoOfThree, Faulty, Fragile, Quits, Ledger,
+    ):  # fmt: skip
         name = f"taac-test/{cls.__name__}-v0"
         if name not in gymnasium.registry:
             gymnasium.register(name, entry_point=f"{MODULE}:{cls.__name__}")

@@ -444,7 +444,7 @@ def test_the_cloning_weight_falls_in_a_straight_line(demonstrations):
 @pytest.mark.parametrize("memory", ["GRUMemory", "LSTMMemory"])
 def test_demonstrations_begin_with_empty_memories(memory, tmp_path):
     """Otherwise they would be of networks that have learnt nothing, and of raw observations beside normalised ones."""
-    from taac.demonstrations.frames import demonstrated_frames
+    from taac.demonstrations.replay import demonstrated_frames
 
     trainer = build(
         "create_agent.normalize_observations = True",

@@ -10,7 +10,7 @@ from taac.acting.evaluation import evaluate
 from taac.acting.metrics import summarize
 from taac.algorithms import agent as agent_module
 from taac.data_structures import StepType
-from taac.demonstrations.frames import demonstrated_frames
+from taac.demonstrations.replay import demonstrated_frames
 from taac.errors import TaacError
 from taac.learning import learner as learner_module
 from taac.machine.compiled import CompiledFunction

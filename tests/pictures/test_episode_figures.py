@@ -16,20 +16,21 @@ def table(text):
     return np.array([c == "a" for c in text])
 
 
-def test_columns_are_actions():
-    assert columns(table("arraarr")) == [
-        Column(1, 0, 3, [0, 1, 2]),
-        Column(2, 3, 1, [3]),
-        Column(3, 4, 3, [4, 5, 6]),
-    ]
+EITHER = np.array([[True, True], [False, False], [False, True], [True, False]])  # of two dimensions
 
 
-def test_what_runs_before_the_first_decision_is_a_column():
-    assert columns(table("rra")) == [Column(1, 0, 2, [0, 1]), Column(2, 2, 1, [2])]
-
-
-def test_every_step_a_decision():
-    assert columns(table("aaa")) == [Column(i + 1, i, 1, [i]) for i in range(3)]
+@pytest.mark.parametrize(
+    "decided, most, expected",
+    [
+        (table("arraarr"), {}, [Column(1, 0, 3, [0, 1, 2]), Column(2, 3, 1, [3]), Column(3, 4, 3, [4, 5, 6])]),
+        (table("rra"), {}, [Column(1, 0, 2, [0, 1]), Column(2, 2, 1, [2])]),  # what runs before the first decision
+        (EITHER, {}, [Column(1, 0, 2, [0, 1]), Column(2, 2, 1, [2]), Column(3, 3, 1, [3])]),
+        (table("a" * 11), {"most_columns": 3}, [Column(1, 0, 1, [0]), Column(6, 5, 1, [5]), Column(11, 10, 1, [10])]),
+        (table("a" + "r" * 20), {"most_rows": 3}, [Column(1, 0, 21, [0, 10, 20])]),
+    ],
+)
+def test_columns_are_actions(decided, most, expected):
+    assert columns(decided, **most) == expected
 
 
 @pytest.mark.parametrize("text", ["$\\frac$", "$" + "{" * 3000 + "}" * 3000 + "$", "$"])
@@ -38,21 +39,6 @@ def test_names_in_a_timeline_are_no_formulas(tmp_path, text):
     file = timeline(tmp_path / "t.png", ones, [text[:40]], [None], ones > 0, ones, ones[:, 0], f"Pendulum-v1, {text[:200]}")
     with Image.open(file) as picture:
         assert picture.width > 1000
-
-
-def test_any_dimension_begins_a_column():
-    decided = np.array([[True, True], [False, False], [False, True], [True, False]])
-    assert [(c.start, c.length) for c in columns(decided)] == [(0, 2), (2, 1), (3, 1)]
-
-
-def test_too_many_columns_are_thinned_out_evenly():
-    found = columns(np.ones(11, bool), most_columns=3)
-    assert [(c.number, c.start, c.length) for c in found] == [(1, 0, 1), (6, 5, 1), (11, 10, 1)]
-
-
-def test_a_long_action_shows_its_first_its_last_and_some_between():
-    (column,) = columns(table("a" + "r" * 20), most_rows=3)
-    assert column == Column(1, 0, 21, [0, 10, 20])
 
 
 @pytest.mark.parametrize("steps, most", [(1, 1), (5, 5), (1000, 60), (61, 60)])

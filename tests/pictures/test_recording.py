@@ -16,9 +16,8 @@ from taac.algorithms.algorithm import Algorithm
 from taac.data_structures import AlgStep, Nest, TimeStep
 from taac.environments.create import create_environment
 from taac.errors import TaacError
-from taac.pictures.overlay import ACT, NARROWEST, REPEAT, Overlay, band_texts
 from taac.pictures.steps import EpisodeStep, Recorder
-from taac.pictures.video import EpisodeVideo, Film, VideoFile, shrink
+from taac.pictures.video import ACT, NARROWEST, REPEAT, EpisodeVideo, Film, Overlay, VideoFile, band_texts, shrink
 from tests.environments.toys import env_id
 
 

@@ -360,11 +360,6 @@ def test_settings_out_of_range_are_refused(options, message):
         PrioritizedReplayBuffer(SPEC, 1, **{"length": 4, **options})
 
 
-def test_too_few_frames_are_refused():
-    with pytest.raises(TaacError, match=r"segments of 3 frames.* holds 2 "):
-        filled(1, 4, 2).sample_batch(1, 3)
-
-
 # Batches for something else ------------------------------------------------------------------------------------------
 
 

@@ -105,9 +105,3 @@ def test_three_levels_for_a_million_items():
     tree = SumTree(1_000_000)
     assert [level.shape[0] for level in tree._levels] == [7813, 62, 1]
     assert 8.0 < tree.num_bytes / 1_000_000 < 8.1
-
-
-def test_nothing_to_set_changes_nothing():
-    tree = full([1.0, 2.0])
-    tree.set(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.float64))
-    assert tree.masses.tolist() == [1.0, 2.0] and tree.total == 3.0

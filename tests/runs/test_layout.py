@@ -9,10 +9,11 @@ import pytest
 
 from taac import __version__
 from taac.errors import TaacError
-from taac.runs import files, layout, run_folder
+from taac.runs import files, history, layout, run_folder
 from taac.runs.files import Damaged
 from taac.runs.layout import EpisodeSummary
-from taac.runs.run_folder import RunFolder, changed_versions, versions
+from taac.runs.provenance import changed_versions, versions
+from taac.runs.run_folder import RunFolder
 
 ROOT = Path(__file__).resolve().parents[2]
 SUMMARY = EpisodeSummary(2, -1.5, 0.5, 20.0, 0.25, 2.0, 4, 10.0, 0.125, 0.75)
@@ -109,12 +110,12 @@ def test_versions_that_a_run_was_resumed_with_and_nothing_else_are_told():
         {"env_steps": 5, "versions": {"torch": [], "mujoco": "\x1b", "\n": "2"}},
         {"env_steps": 6, "versions": {"torch": "2", "mujoco": "3"}}, {"env_steps": 7, "versions": {"torch": "2"}},
     ]  # fmt: skip
-    assert layout.told_versions({"versions": begun, "resumed": entries}) == [
+    assert history.describe_versions({"versions": begun, "resumed": entries}) == [
         "it was resumed at 6 environment steps with torch 2; it was begun with 1",
         "it was resumed at 6 environment steps with mujoco 3; it was begun with none",
     ]
     for run in ({}, {"versions": 3, "resumed": entries}, {"versions": begun, "resumed": "x"}):
-        assert layout.told_versions(run) == []
+        assert history.describe_versions(run) == []
 
 
 def test_the_names_of_files_are_written_once():

@@ -12,7 +12,7 @@ import torch
 
 from taac import configuration
 from taac.errors import TaacError
-from taac.runs import extension, files, manifest, run_folder
+from taac.runs import files, history, manifest, run_folder
 from taac.runs.checkpoint import Checkpoint
 from taac.runs.files import Damaged
 from taac.runs.layout import EpisodeSummary
@@ -152,7 +152,7 @@ def test_a_damaged_frame_file_may_be_left_behind(tmp_path):
     trainer.close()
     assert trainer.learner.num_updates == 150 + 780 - 450 - 300  # none while it is filled
     resumptions = [{}, {"env_steps": 450, "forgot_replay": True}, {"env_steps": -1, "forgot_replay": True}]
-    (told,) = extension.told({"resumed": resumptions})
+    (told,) = history.describe_changes({"resumed": resumptions})
     assert told == "it was resumed at 450 environment steps without its replay buffer, which it filled again"
     resumed = run(tmp_path / "run", *params)  # what it wrote since is whole
     assert resumed.env_steps == 1000 and resumed.learner.num_updates == 150 + 1000 - 450 - 300

@@ -10,7 +10,7 @@ import pytest
 from taac import configuration
 from taac.analysis.readers import run_records
 from taac.errors import TaacError
-from taac.runs import extension
+from taac.runs import extension, history
 from taac.runs.run_folder import RunFolder
 from taac.training import changes, conduct
 from tests.analysis.campaigns import make_run
@@ -151,8 +151,8 @@ def test_reports_say_that_a_run_was_extended_and_believe_nothing_else(tmp_path):
         "until then",
     )
     for value in (None, 3, "x", {"from": 1}):
-        assert extension.told({"extended": value}) == []
-    assert len(extension.told({"extended": [entry] * 1000})) == 100
+        assert history.describe_changes({"extended": value}) == []
+    assert len(history.describe_changes({"extended": [entry] * 1000})) == 100
 
 
 # Other settings --------------------------------------------------------------------------------------------------------

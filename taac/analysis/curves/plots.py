@@ -19,8 +19,7 @@ from taac.analysis.statistics.quantiles import CONFIDENCE
 from taac.analysis.styles import add_legend, draw_method, limit, shortened, span, style
 from taac.analysis.untrusted_text import csv_cell
 from taac.errors import TaacError
-from taac.pictures.literal_text import caption, literal_text
-from taac.pictures.panels import panels
+from taac.pictures.panels import caption, literal_text, panels
 from taac.runs import durable
 
 FORMATS = (".png", ".svg", ".csv")

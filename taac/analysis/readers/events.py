@@ -58,7 +58,7 @@ def read(folder: Path) -> Events:
         try:
             if path.is_dir() or not files.check_file(path):
                 continue
-            raw = files.read_bounded(path, left)
+            raw = files.read_bytes(path, left)
         except (OSError, TaacError) as error:
             notes.append(f"{path.name}: left out: {error}" if path.name not in str(error) else f"left out: {error}")
             continue

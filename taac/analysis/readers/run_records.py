@@ -16,7 +16,7 @@ import numpy as np
 
 from taac.analysis.readers import events
 from taac.errors import TaacError
-from taac.runs import extension, files, layout
+from taac.runs import files, history, layout
 from taac.runs.layout import COLUMNS, MAX_NAME
 
 NO_EVALUATION = "it has no evaluation yet"
@@ -141,7 +141,7 @@ def read(folder: Path, root: Path) -> Record:
         if about.get(name) and not _text(about[name]):
             problems.append(f"run.json: {name!r} is no name: expected printable text of at most {MAX_NAME} characters")
     summaries = events.read(folder)
-    notes += [*summaries.notes, *extension.told(about), *layout.told_versions(about), *layout.told_stopped(about)]
+    notes += [*summaries.notes, *history.describe(about)]
     seed = about.get("seed", _value(settings, "create_experiment.seed"))
     return Record(
         folder=_well_formed(folder.relative_to(root).as_posix()),

@@ -48,7 +48,7 @@ def load(extra: Path | None = None) -> tuple[str, dict[str, Anchor]]:
 
 def _read(path: Path) -> tuple[str, dict[str, Anchor]]:
     try:
-        content = files.read_bounded_json(path.resolve(), MAX_BYTES)
+        content = files.read_json(path.resolve(), MAX_BYTES)
     except (OSError, files.Damaged) as error:
         raise TaacError(f"anchors {path} cannot be read: {error}") from error
     tasks = content.get("tasks") if isinstance(content, dict) else None

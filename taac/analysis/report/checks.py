@@ -61,7 +61,7 @@ def missing_warnings(root: Path, records: Sequence[Record]) -> list[str]:
     folders = {r.folder for r in records}
     warnings = []
     try:
-        for run in files.read_bounded_json(path, files.MAX_JSON_BYTES)["runs"]:
+        for run in files.read_json(path, files.MAX_JSON_BYTES)["runs"]:
             task, method, seed, status = (run[name] for name in ("task", "method", "seed", "status"))
             names = (task, method, status, run["folder"])
             if not all(isinstance(name, str) and len(name) <= _LONGEST and name.isprintable() for name in names):

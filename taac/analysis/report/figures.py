@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from taac.analysis.styles import add_legend, draw_method, faint, limit, line, shortened, span, style
-from taac.pictures.literal_text import caption, literal_text
-from taac.pictures.panels import panels
+from taac.pictures.panels import caption, literal_text, panels
 
 NAMES = ("report_return.png", "report_repeated.png", "report_iqm.png", "report_profile.png", "report_improvement.png")
 MOST_TASKS, MOST_PAIRS = 60, 250  # of one figure, because its size is limited

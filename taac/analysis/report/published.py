@@ -58,7 +58,7 @@ def load(path: Path | None) -> list[Entry]:
     if path is None:
         return []
     try:
-        content = files.read_bounded_json(path.resolve(), MAX_BYTES)
+        content = files.read_json(path.resolve(), MAX_BYTES)
     except (OSError, files.Damaged) as error:
         raise TaacError(f"--published {path} cannot be read: {error}") from error
     given = content.get("returns") if isinstance(content, dict) else None

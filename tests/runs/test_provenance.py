@@ -6,8 +6,9 @@ import subprocess
 
 import pytest
 
-from taac.runs import source
-from taac.runs.run_folder import RunFolder, changed_versions
+from taac.runs import provenance
+from taac.runs.provenance import changed_versions
+from taac.runs.run_folder import RunFolder
 
 
 def git(folder, *arguments):
@@ -27,42 +28,42 @@ def checkout(tmp_path, monkeypatch):
     git(root, "add", "code.py")
     git(root, "commit", "-q", "-m", "first")
     git(root, "tag", "v1")
-    monkeypatch.setattr(source, "ROOT", root)
+    monkeypatch.setattr(provenance, "ROOT", root)
     return root
 
 
 def test_the_commit_is_whole_and_says_what_was_changed(checkout):
-    assert source.commit() == git(checkout, "rev-parse", "HEAD")  # not the tag, which can move
+    assert provenance.commit() == git(checkout, "rev-parse", "HEAD")  # not the tag, which can move
     (checkout / "notes.txt").write_text("not tracked\n")
-    assert not source.commit().endswith("-dirty")
+    assert not provenance.commit().endswith("-dirty")
     (checkout / "code.py").write_text("2\n")
-    assert source.commit() == git(checkout, "rev-parse", "HEAD") + "-dirty"
+    assert provenance.commit() == git(checkout, "rev-parse", "HEAD") + "-dirty"
 
 
 def test_a_repository_around_the_package_or_of_a_hook_is_not_the_packages(checkout, monkeypatch, tmp_path):
-    expected = source.commit()
+    expected = provenance.commit()
     other = tmp_path / "other"
     git(tmp_path, "init", "-q", "other")
     monkeypatch.setenv("GIT_DIR", str(other / ".git"))
-    assert source.commit() == expected
+    assert provenance.commit() == expected
     inside = checkout / "site-packages"
     inside.mkdir()
-    monkeypatch.setattr(source, "ROOT", inside)
-    assert source.commit() is None
+    monkeypatch.setattr(provenance, "ROOT", inside)
+    assert provenance.commit() is None
 
 
 def test_without_git_or_with_a_damaged_checkout_nothing_is_said(checkout, monkeypatch):
     (checkout / ".git" / "HEAD").write_text("nonsense")
-    assert source.commit() is None
+    assert provenance.commit() is None
     monkeypatch.setenv("PATH", "")
-    assert source.commit() is None
+    assert provenance.commit() is None
 
 
 def test_a_run_has_its_commit_and_a_resumed_one_another(checkout, tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.begin("", {"seed": 0})
     run = folder.read_run()
-    assert run["commit"] == source.commit() and "commit" not in changed_versions(run)
+    assert run["commit"] == provenance.commit() and "commit" not in changed_versions(run)
     (checkout / "code.py").write_text("2\n")
     assert changed_versions(run) == {"commit": run["commit"] + "-dirty"}
     assert changed_versions({"versions": run["versions"]}) == {}  # of a run of earlier code

@@ -28,13 +28,13 @@ _RESERVED = (
 _NO_LIMIT = 2**31 - 1  # envpool's `max_episode_steps` of tasks that have none
 
 
-class Pool(gymnasium.vector.VectorEnv):
+class EnvpoolVector(gymnasium.vector.VectorEnv):
     """A pool of envpool's environments, whose running episodes can be restored.
 
     envpool seeds an environment once, when it is made, and all its episodes draw from that one stream. `reset` therefore makes
     a new pool. To restore the middle of episode k, it begins k + 1 episodes, which takes no steps, and repeats the actions of
-    the last. That reaches the same state if the simulator draws random numbers only when an episode begins. One that also
-    draws while it steps (LunarLander) reaches another; `ActionLog.replay_actions` notices.
+    the last. A simulator that draws random numbers while it steps (LunarLander) then reaches another state;
+    `ActionLog.replay_actions` notices.
 
     envpool resets by itself at the step after the last of an episode, as in `AutoresetMode.NEXT_STEP`, and counts a
     termination at the very step of the time limit as a truncation.
@@ -44,17 +44,17 @@ class Pool(gymnasium.vector.VectorEnv):
 
     Args:
         task: envpool's name of the task, such as `'HalfCheetah-v5'`.
-        num_envs: number of environments.
         max_episode_steps: time limit that replaces the task's own.
         arguments: further arguments of `envpool.make`, such as `num_threads`, 1 by default.
-
-    Raises:
-        TaacError: envpool is not installed, or does not have the task or an argument.
     """
 
     def __init__(self, task: str, num_envs: int, max_episode_steps: int | None, arguments: Mapping[str, Any]):
         limit = {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps}
-        self._envpool = _import()
+        try:
+            import envpool
+        except ImportError as error:
+            raise TaacError(f"{ENGINE} needs envpool: pip install envpool (taac's extra 'envpool'): {error}") from error
+        self._envpool = envpool
         self._task, self._arguments = task, {"num_threads": 1, **arguments, **limit}
         spec = _spec(self._envpool, task, arguments, self._arguments)
         steps = int(spec.config.max_episode_steps)
@@ -116,14 +116,14 @@ def create(
     max_episode_steps: int | None,
     arguments: Mapping[str, Any],
     refused: Mapping[str, Any],
-) -> Pool:
-    """Creates a pool; see `Pool`.
+) -> EnvpoolVector:
+    """Creates a pool.
 
     Args:
         refused: settings of `create_environment` that a pool does not have. All must be empty: None, False, or ().
 
     Raises:
-        TaacError: one of them is set; also as `Pool` does.
+        TaacError: one of them is set; envpool is not installed, or does not have the task or an argument.
     """
     for name, value in refused.items():
         if value:
@@ -136,15 +136,7 @@ def create(
     threads = arguments.get("num_threads", 1)
     if isinstance(threads, int) and threads < 1:  # envpool would end the process
         raise TaacError(f"{ENGINE}: num_threads in create_environment.env_kwargs must be 1 or more, got {threads}")
-    return Pool(task, num_envs, max_episode_steps, arguments)
-
-
-def _import() -> ModuleType:
-    try:
-        import envpool
-    except ImportError as error:
-        raise TaacError(f"{ENGINE} needs envpool: pip install envpool (taac's extra 'envpool'): {error}") from error
-    return envpool
+    return EnvpoolVector(task, num_envs, max_episode_steps, arguments)
 
 
 def _spec(envpool: ModuleType, task: str, given: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:

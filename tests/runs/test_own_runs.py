@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from taac.runs import own
+from taac.runs import own_runs
 from taac.runs.run_folder import RunFolder
 
 CONFIG = "import taac_own_module\na = 1\n"
@@ -36,20 +36,20 @@ def run(tmp_path, project, monkeypatch):
     with monkeypatch.context() as there:
         there.syspath_prepend(str(project))
         folder.begin(CONFIG, {})
-        own.note(folder.path, CONFIG, ["taac_own_module.sub", "taac.algorithms"])
+        own_runs.note(folder.path, CONFIG, ["taac_own_module.sub", "taac.algorithms"])
     return folder
 
 
 def allowed(folder):
-    own.allow_imports(folder, (folder / "config.gin").read_text())
+    own_runs.allow_imports(folder, (folder / "config.gin").read_text())
 
 
 def test_what_ones_own_run_imported_is_importable_and_not_imported(run, project, home):
     allowed(run.path)
     assert sys.path[-1] == str(project) and "taac_own_module" not in sys.modules
     assert home.parent.stat().st_mode & 0o777 == 0o700
-    own.note(run.path, CONFIG, [])
-    own.note(run.path, CONFIG, [])  # as when it resumes
+    own_runs.note(run.path, CONFIG, [])
+    own_runs.note(run.path, CONFIG, [])  # as when it resumes
     assert len(home.read_text().splitlines()) == 2
 
 
@@ -75,7 +75,7 @@ def test_it_does_not_matter_from_where_it_is_asked_nor_what_its_modules_hold_now
 def test_what_only_looks_like_ones_own_run(run, home, change):
     change(run, home)
     other = run.path.with_name("other")
-    with pytest.raises(own.NotOwn):
+    with pytest.raises(own_runs.NotOwn):
         allowed(other if other.exists() else run.path)
 
 
@@ -84,21 +84,21 @@ def test_packages_and_installed_modules_have_folders_too(run, project, monkeypat
     (project / "taac_own_package" / "__init__.py").write_text("")
     (project / "taac_own_namespace").mkdir()
     monkeypatch.syspath_prepend(str(project))
-    assert own._folder_of("taac_own_package") == own._folder_of("taac_own_namespace") == str(project)
-    assert os.path.samefile(own._folder_of("pytest"), os.path.dirname(os.path.dirname(pytest.__file__)))
-    assert own._folder_of("sys") is None and own._folder_of("taac_there_is_no_such_module") is None
+    assert own_runs._folder_of("taac_own_package") == own_runs._folder_of("taac_own_namespace") == str(project)
+    assert os.path.samefile(own_runs._folder_of("pytest"), os.path.dirname(os.path.dirname(pytest.__file__)))
+    assert own_runs._folder_of("sys") is None and own_runs._folder_of("taac_there_is_no_such_module") is None
 
 
 def test_without_a_home_nothing_is_noted(run, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     for place in (tmp_path / "file", tmp_path / "file" / "below"):
         monkeypatch.setenv("XDG_STATE_HOME", str(place))
-        own.note(run.path, CONFIG, [])
-        with pytest.raises(own.NotOwn):
+        own_runs.note(run.path, CONFIG, [])
+        with pytest.raises(own_runs.NotOwn):
             allowed(run.path)
 
 
 def test_a_relative_state_home_counts_for_nothing(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", "here")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert own._notes() == tmp_path / ".local" / "state" / "taac" / "runs"
+    assert own_runs._notes() == tmp_path / ".local" / "state" / "taac" / "runs"

@@ -18,9 +18,7 @@ class StepChecks:
     """Raises errors for rewards and observations, numpy arrays, that training cannot use.
 
     Args:
-        name: returns the environment's name, for messages.
-        num_envs: B.
-        observation_spec, action_spec: of one environment.
+        name: returns the environment's name.
     """
 
     def __init__(self, name: Callable[[], str], num_envs: int, observation_spec: Nest, action_spec: Nest):
@@ -37,8 +35,8 @@ class StepChecks:
         """Checks that rewards `[B]` or `[B, D]` are finite as float32.
 
         Args:
-            action: `[B, ...]`, the actions before them, for the message.
-            step: the number of steps since reset, for the message.
+            action: `[B, ...]`, the actions before them.
+            step: the number of steps since reset.
 
         Raises:
             NotFiniteError: one is not; DivergedError if the action before it is not finite either.
@@ -51,12 +49,10 @@ class StepChecks:
         """Checks that observations `[B, ...]` are finite, that categorical ones are in range, and that masks allow a choice.
 
         Args:
-            action, step: as in `reward`.
             terminated: `[B]` bool, where the episode terminated: there a mask may forbid every choice.
 
         Raises:
-            TaacError: a categorical observation outside its space, or a mask that forbids every choice.
-            NotFiniteError: an observation that is not finite; DivergedError if the action before it is not finite either.
+            TaacError: one is out of range, or allows no choice. Otherwise as `reward`.
         """
         if self._masked:
             self._check_mask(observation, terminated, step)

@@ -24,8 +24,7 @@ from taac.acting.rollout import Rollout
 from taac.algorithms.algorithm import reset_where_first
 from taac.data_structures import AlgStep, Nest
 from taac.deployment.exported_policy import ExportedPolicy
-from taac.environments import spaces
-from taac.environments.spaces import action_adapter, describe
+from taac.environments.spaces import action_adapter, describe, to_arrays
 from taac.environments.vector_environment import VectorEnvironment
 from taac.errors import TaacError
 from taac.runs import durable
@@ -52,11 +51,7 @@ class Parity(NamedTuple):
 
 
 def check_packages(path: Path) -> None:
-    """Checks that the packages that a format needs are installed.
-
-    Raises:
-        TaacError: names one that is missing, and how to install it.
-    """
+    """Raises TaacError if a package that a format needs is not installed; says how to install it."""
     missing = [name for name in PACKAGES.get(path.suffix, ()) if importlib.util.find_spec(name) is None]
     if missing:
         raise TaacError(f"{path.suffix} files need {', '.join(missing)}: pip install 'taac[onnx]', or write a .pt2 file")
@@ -95,7 +90,11 @@ def write(policy: ExportedPolicy, path: Path, about: dict[str, Any]) -> None:
         with torch.no_grad():
             shapes = ({0: batch}, tuple({0: batch} for _ in inputs[1:]))
             program = torch.export.export(policy, inputs, dynamic_shapes=shapes)
-        content = _onnx(program, policy, about) if path.suffix == ".onnx" else _archive(program, about)
+        if path.suffix == ".onnx":
+            content = _onnx(program, policy, about)
+        else:
+            torch.export.save(program, file := io.BytesIO(), extra_files={METADATA: json.dumps(about)})
+            content = file.getvalue()
     except Exception as error:  # any kind: they come from the tracer and its passes
         reason = " ".join(str(error).split())
         raise TaacError(f"this policy cannot be exported to {path.suffix}: {type(error).__name__}: {reason[:400]}") from error
@@ -128,14 +127,8 @@ def _quiet(name: str) -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _archive(program: torch.export.ExportedProgram, about: dict[str, Any]) -> bytes:
-    content = io.BytesIO()
-    torch.export.save(program, content, extra_files={METADATA: json.dumps(about)})
-    return content.getvalue()
-
-
 def load(path: Path) -> Step:
-    """Returns a function from inputs to outputs, as numpy arrays in the order of `Names`. On one thread."""
+    """Returns a function from inputs to outputs, numpy arrays in the order of `Names`, on one thread."""
     if path.suffix == ".onnx":
         import onnxruntime
 
@@ -165,7 +158,7 @@ def check(step: Step, policy: ExportedPolicy, environment: VectorEnvironment, st
     Args:
         step: the file's policy.
         environment: of one environment.
-        steps: frames to compare.
+        steps: number of frames.
 
     Raises:
         TaacError: a switch or another choice differs, or a number by more than `TOLERANCE`. The size of an action is that of
@@ -182,7 +175,7 @@ def check(step: Step, policy: ExportedPolicy, environment: VectorEnvironment, st
     for i in range(steps):
         seen = rollout.time_step
         whole = nest.map_structure(nest.array, seen.observation)
-        observation = spaces.to_arrays(policy.observation_spec, whole)  # without what the policy does not read
+        observation = to_arrays(policy.observation_spec, whole)  # without what the policy does not read
         inputs = [seen.is_first().numpy(), *nest.flatten(observation), *state]
         start = time.perf_counter()
         found = step(inputs)
@@ -206,7 +199,7 @@ def check(step: Step, policy: ExportedPolicy, environment: VectorEnvironment, st
 
 
 def _is_tie(rollout: Rollout, live: AlgStep) -> bool:
-    """Whether rounding decides what the agent chooses.
+    """Returns whether rounding decides what the agent chooses.
 
     Either its probability of switching is 1/2 to within `TIE`, or it chooses otherwise than `live` where its parameters and
     observations differ by `ROUNDING`.
@@ -239,7 +232,7 @@ def _filled(specs: Nest, value: int) -> Nest:
 
 
 def _difference(name: str, found: np.ndarray, expected: np.ndarray, size: float) -> float:
-    """Returns the greatest difference, relative to the size of what is expected: at least 1, and at least `size`."""
+    """Returns the greatest difference, relative to the size of what is expected, at least 1 and `size`."""
     if found.shape != expected.shape or found.dtype != expected.dtype:
         raise TaacError(f"'{name}' of the file is {found.dtype} {found.shape}, expected {expected.dtype} {expected.shape}")
     if not np.issubdtype(expected.dtype, np.floating):

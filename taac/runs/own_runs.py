@@ -41,14 +41,11 @@ def note(folder: Path, config: str, modules: Iterable[str]) -> None:
 
 
 def allow_imports(folder: Path, config: str) -> None:
-    """Makes importable what an own run imported, at the end of Python's path.
+    """Makes importable what an own run imported, at the end of Python's path. Raises NotOwn if the run is not known.
 
     Args:
         folder: the run folder.
         config: the text of its config.gin, the very text that is parsed afterwards.
-
-    Raises:
-        NotOwn: the run is not known.
     """
     digest = _digest(folder, config)
     try:
@@ -77,7 +74,7 @@ def _digest(folder: Path, config: str) -> str:
 
 
 def _folder_of(name: str) -> str | None:
-    """The folder from which a top-level module is imported; None if it is in none. Does not import it."""
+    """Returns the folder from which a top-level module is imported; None if it is in none. Does not import it."""
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):

@@ -1,0 +1,82 @@
+"""What run.json says of a run's history, as sentences. Whatever no run writes is left out: the file may be a stranger's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from taac.runs.layout import is_name
+
+_MOST = 100  # sentences, and names in one
+
+
+def entries(run: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """Returns the entries of a list of run.json."""
+    found = run.get(name)
+    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+
+
+def settings_in(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings that an entry of "changed" names."""
+    settings = entry.get("settings")
+    return dict(list(settings.items())[:_MOST]) if isinstance(settings, dict) else {}
+
+
+def describe(run: Mapping[str, Any]) -> list[str]:
+    """Returns all sentences about a run."""
+    return [*describe_changes(run), *describe_versions(run), *describe_stopped(run)]
+
+
+def describe_changes(run: Mapping[str, Any]) -> list[str]:
+    """Returns a sentence for each extension, change of settings and forgotten buffer."""
+    found = []
+    for entry in entries(run, "extended"):
+        before, after, at = map(_count, map(entry.get, ("from", "to", "env_steps")))
+        if None in (before, after, at):
+            continue
+        follow, time = entry.get("follow_length"), entry.get("time")
+        names = list(filter(is_name, follow[:_MOST])) if isinstance(follow, list) else []
+        when = f" ({time})" if is_name(time) else ""
+        followed = f"; {', '.join(names)} followed the shorter length until then" if names else ""
+        found.append(f"it was extended from {before} to {after} environment steps when it stood at {at}{when}{followed}")
+    for entry in entries(run, "changed"):
+        changes = [
+            f"{name} = {values[1]}, before {values[0]}"
+            for name, values in settings_in(entry).items()
+            if isinstance(values, list) and len(values) == 2 and all(map(is_name, (name, *values)))
+        ]
+        if (at := _count(entry.get("env_steps"))) is not None and changes:
+            found.append(f"it went on with other settings at {at} environment steps: {'; '.join(changes)}")
+    for entry in entries(run, "resumed"):
+        if entry.get("forgot_replay") is True and (at := _count(entry.get("env_steps"))) is not None:
+            found.append(f"it was resumed at {at} environment steps without its replay buffer, which it filled again")
+    return found[:_MOST]
+
+
+def describe_versions(run: Mapping[str, Any]) -> list[str]:
+    """Returns a sentence for each version of a package with which a run was resumed, if it was begun with another."""
+    begun = run.get("versions")
+    found: dict[str, int] = {}  # the steps at which it first was
+    for entry in entries(run, "resumed"):
+        at, resumed = _count(entry.get("env_steps")), entry.get("versions")
+        if at is None or not isinstance(begun, dict) or not isinstance(resumed, dict):
+            continue
+        for name, version in resumed.items():
+            before, after = ("none" if v is None else v for v in (begun.get(name), version))
+            if all(map(is_name, (name, before, after))):
+                found.setdefault(f"with {name} {after}; it was begun with {before}", at)
+    return [f"it was resumed at {at} environment steps {what}" for what, at in list(found.items())[:_MOST]]
+
+
+def describe_stopped(run: Mapping[str, Any]) -> list[str]:
+    """Returns a sentence if the run was ended early by a rule of its own."""
+    held = run.get("stopped")
+    if not isinstance(held, dict) or (at := _count(held.get("env_steps"))) is None:
+        return []
+    why = held.get("why")
+    return [f"it ended early, at {at} environment steps{f': {why}' if is_name(why) else ''}"]
+
+
+def _count(value: Any) -> int | None:
+    """Returns a number of environment steps, or None."""
+    return value if type(value) is int and 0 <= value < 10**15 else None
