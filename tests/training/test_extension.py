@@ -90,8 +90,6 @@ def test_a_run_killed_while_it_is_extended_is_extended_by_the_same_command(tmp_p
         (config(70), config(70), None),
         (config(70, total="70"), config(120, total="120"), (70, 120)),
         (config(70), config(120, more="Learner.extra = 1\n"), None),
-        # A setting that this version has and an earlier one had not.
-        (config(70), config(120, more="create_experiment.tuning = None\n"), (70, 120)),
         (config("%steps"), config(120), None),
         (config(10**30), config(120), None),
     ],
